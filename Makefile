@@ -1,0 +1,64 @@
+# Each target has an environment of its own, .venv/<name>, so that none can lean on what another has installed.
+# It is made again when pyproject.toml or constraints.txt change, and costs nothing otherwise.
+#
+#   make test ARGS="-k order"      passes arguments on; so does make demo
+#   make test PYTHON=python3.12    another interpreter; after `make clean`
+
+PYTHON ?= python3
+ARGS ?=
+
+.PHONY: demo test lint format wheel clean
+
+demo: .venv/demo/.stamp
+	.venv/demo/bin/gdsload demo $(ARGS)
+
+test: .venv/test/.stamp
+	.venv/test/bin/python -m pytest $(ARGS)
+
+lint: .venv/lint/.stamp
+	.venv/lint/bin/ruff check
+	.venv/lint/bin/ruff format --check
+	.venv/lint/bin/mypy
+	$(if $(wildcard tests/typing),.venv/lint/bin/mypy tests/typing)
+	.venv/lint/bin/lint-imports --no-logo
+	.venv/lint/bin/python tools/limits.py
+
+format: .venv/lint/.stamp
+	.venv/lint/bin/ruff check --fix
+	.venv/lint/bin/ruff format
+
+# What users get, not what lies here: the wheel is built from the sdist, and runs where there is nothing else.
+wheel: .venv/build/.stamp
+	rm -rf dist .venv/empty
+	.venv/build/bin/python -m build --outdir dist .
+	$(PYTHON) -m venv .venv/empty
+	.venv/empty/bin/python $(INSTALL) dist/gdsload-*.whl
+	cd .venv/empty && bin/python -W error -c "import gdsload; print(gdsload.__version__)"
+	cd .venv/empty && bin/python -W error -c "$(CHECK_WHEEL)"
+	cd .venv/empty && bin/python -m gdsload --help
+
+clean:
+	rm -rf .venv dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+
+# -qq: errors only. The rest of what pip says drowns what the targets say.
+INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
+
+# Type checkers of users look for py.typed, and the version is written in two places.
+define CHECK_WHEEL
+import gdsload, importlib.metadata as metadata, importlib.resources as resources; \
+assert gdsload.__version__ == metadata.version('gdsload'), 'gdsload.__version__ differs from the wheel\'s'; \
+assert resources.files(gdsload).joinpath('py.typed').is_file(), 'py.typed is not in the wheel'
+endef
+
+.venv/%/.stamp: pyproject.toml constraints.txt
+	rm -rf $(@D)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python $(INSTALL) -e '.[$*]'
+	touch $@
+
+# Not the pattern above: the builder must not find gdsload installed.
+.venv/build/.stamp: constraints.txt
+	rm -rf $(@D)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python $(INSTALL) build
+	touch $@

@@ -1,0 +1,212 @@
+"""Hold the house's maxima: maxima, not averages, because an average hides the one file that nobody can read.
+
+    python tools/limits.py [ROOT]
+
+Prints every violation as ``path:line: message`` and exits with 1 if there is one. The rules:
+
+- a file has at most 400 lines, or 600 in tests;
+- a function has at most 50 lines from its ``def`` on, its docstring not counted, and at most 7 parameters, not counting
+  ``self``, ``cls``, ``*args`` and ``**kwargs``;
+- no module is named after nothing in particular (``utils`` and the like);
+- the modules of gdsload do not import each other in a circle. Imports inside functions and under ``TYPE_CHECKING`` do
+  not count: they cannot fail at import.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = "gdsload"
+MAX_FILE_LINES = {PACKAGE: 400, "benchmarks": 400, "examples": 400, "tools": 400, "tests": 600}
+MAX_FUNCTION_LINES = 50
+MAX_PARAMETERS = 7
+VAGUE_NAMES = frozenset({"common", "helper", "helpers", "misc", "util", "utils"})
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Violation:
+    """One breach of one rule."""
+
+    path: str
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One parsed Python file; `path` is relative to the root."""
+
+    path: Path
+    text: str
+    tree: ast.Module
+
+
+def violations(root: Path) -> list[Violation]:
+    """Every violation under `root`, in order of path and line."""
+    found: list[Violation] = []
+    sources: list[Source] = []
+    for folder in MAX_FILE_LINES:
+        for file in sorted((root / folder).rglob("*.py")):
+            path = file.relative_to(root)
+            text = file.read_text(encoding="utf-8")
+            try:
+                sources.append(Source(path, text, ast.parse(text)))
+            except SyntaxError as error:
+                found.append(Violation(str(path), error.lineno or 1, f"cannot be parsed: {error.msg}"))
+    for source in sources:
+        found += [*_check_file(source), *_check_name(source), *_check_functions(source)]
+    found += _check_cycles([source for source in sources if source.path.parts[0] == PACKAGE])
+    return sorted(found)
+
+
+def _check_file(source: Source) -> Iterator[Violation]:
+    lines, limit = len(source.text.splitlines()), MAX_FILE_LINES[source.path.parts[0]]
+    if lines > limit:
+        yield Violation(
+            str(source.path), limit + 1, f"the file has {lines} lines, at most {limit} are allowed"
+        )
+
+
+def _check_name(source: Source) -> Iterator[Violation]:
+    name = source.path.parent.name if source.path.name == "__init__.py" else source.path.stem
+    if name.strip("_") in VAGUE_NAMES:
+        yield Violation(str(source.path), 1, f"{name} says nothing: name the module after what it does")
+
+
+def _check_functions(source: Source) -> Iterator[Violation]:
+    methods = {
+        id(method)
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ClassDef)
+        for method in node.body
+        if isinstance(method, Function)
+    }
+    for node in ast.walk(source.tree):
+        if not isinstance(node, Function):
+            continue
+        lines = _count_lines(node)
+        if lines > MAX_FUNCTION_LINES:
+            message = f"{node.name} has {lines} lines, at most {MAX_FUNCTION_LINES} are allowed"
+            yield Violation(str(source.path), node.lineno, message)
+        parameters = _count_parameters(node, is_method=id(node) in methods)
+        if parameters > MAX_PARAMETERS:
+            message = f"{node.name} has {parameters} parameters, at most {MAX_PARAMETERS} are allowed"
+            yield Violation(str(source.path), node.lineno, message)
+
+
+def _count_lines(function: Function) -> int:
+    lines = _last_line(function) - function.lineno + 1
+    if ast.get_docstring(function, clean=False) is not None:
+        docstring = function.body[0]
+        lines -= _last_line(docstring) - docstring.lineno + 1
+    return lines
+
+
+def _last_line(node: ast.stmt) -> int:
+    return node.lineno if node.end_lineno is None else node.end_lineno
+
+
+def _count_parameters(function: Function, *, is_method: bool) -> int:
+    positional = [*function.args.posonlyargs, *function.args.args]
+    if is_method and positional and positional[0].arg in {"self", "cls"}:
+        positional = positional[1:]
+    return len(positional) + len(function.args.kwonlyargs)
+
+
+def _check_cycles(sources: list[Source]) -> Iterator[Violation]:
+    """Name one circle for every import that closes one."""
+    modules = {_module_name(source.path): source for source in sources}
+    graph = {name: dict(_imports(name, source, modules)) for name, source in modules.items()}
+    finished: set[str] = set()
+    for start in graph:
+        for circle in _circles(start, graph, finished, trail=[]):
+            first, second = circle[0], circle[1]
+            message = f"import cycle: {' -> '.join(circle)}"
+            yield Violation(str(modules[first].path), graph[first][second], message)
+
+
+def _circles(
+    module: str, graph: Mapping[str, Mapping[str, int]], finished: set[str], trail: list[str]
+) -> Iterator[list[str]]:
+    """Walk depth first; an import of a module that is still on the trail closes a circle."""
+    if module in trail:
+        yield [*trail[trail.index(module) :], module]
+    elif module not in finished:
+        for imported in graph[module]:
+            yield from _circles(imported, graph, finished, [*trail, module])
+        finished.add(module)
+
+
+def _module_name(path: Path) -> str:
+    parts = path.parent.parts if path.name == "__init__.py" else (*path.parent.parts, path.stem)
+    return ".".join(parts)
+
+
+def _imports(name: str, source: Source, modules: Mapping[str, Source]) -> Iterator[tuple[str, int]]:
+    """Yield the modules that running `name` imports, with the line.
+
+    That Python imports the packages around a module first is left out: it would make a circle of every package whose
+    ``__init__`` imports its own modules.
+    """
+    package = name if source.path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in _statements_run_at_import(source.tree.body):
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute_base(node, package)
+            names = [f"{base}.{alias.name}" for alias in node.names]
+            targets = [target if target in modules else base for target in names]
+        else:
+            continue
+        yield from ((target, node.lineno) for target in targets if target in modules and target != name)
+
+
+def _absolute_base(node: ast.ImportFrom, package: str) -> str:
+    if node.level == 0:
+        return node.module or ""
+    base = package.split(".")
+    base = base[: len(base) - (node.level - 1)]
+    return ".".join([*base, node.module] if node.module else base)
+
+
+def _statements_run_at_import(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    for node in body:
+        yield node
+        if isinstance(node, Function):
+            continue
+        if isinstance(node, ast.If) and _is_type_checking(node.test):
+            yield from _statements_run_at_import(node.orelse)
+            continue
+        for block in ("body", "orelse", "finalbody"):
+            yield from _statements_run_at_import(getattr(node, block, []))
+        for clause in [*getattr(node, "handlers", []), *getattr(node, "cases", [])]:
+            yield from _statements_run_at_import(clause.body)
+
+
+def _is_type_checking(test: ast.expr) -> bool:
+    return ast.unparse(test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
+
+
+def main(arguments: list[str]) -> int:
+    """Print the violations under the folder named, by default this repository; 1 if there is any."""
+    root = Path(arguments[0]) if arguments else Path(__file__).resolve().parent.parent
+    if not (root / PACKAGE).is_dir():
+        print(f"{root} has no folder {PACKAGE}: name the root of the repository")
+        return 1
+    found = violations(root)
+    for violation in found:
+        print(violation)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
