@@ -1,0 +1,213 @@
+"""Every exception gdsload raises, in one tree.
+
+    GdsloadError
+    ├── OptionError (ValueError)              an argument that cannot be used
+    │   └── BudgetError                       a byte budget too small for what was asked
+    ├── SchemaError (ValueError)              a sample that does not fit the schema, or a schema that cannot be stored
+    ├── FormatError (ValueError)              a file or dataset that is damaged, hostile or unfinished; see `.problems`
+    │   ├── ChecksumError                     bytes that differ from what was written
+    │   └── UnfinishedDatasetError            shards without a valid index: the writer never finished
+    ├── DatasetNotFoundError (FileNotFoundError)
+    ├── DatasetExistsError (FileExistsError)
+    ├── SampleIndexError (IndexError)         dataset[i] outside the dataset
+    ├── ReadError (OSError)                   bytes could not be read
+    │   ├── ShortReadError                    the file ended before the bytes did
+    │   └── FileChangedError                  the file is not the one that was opened
+    ├── WriteError (OSError)                  bytes could not be written
+    ├── BackendUnavailableError (RuntimeError)
+    ├── StateError (ValueError)               a state that cannot be resumed here
+    └── LoaderClosedError (RuntimeError)
+
+An error says what happened, where (file, field, offset), why, and what to do (`remedy`).
+All are picklable, so that they cross process boundaries whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = [
+    "BackendUnavailableError",
+    "BudgetError",
+    "ChecksumError",
+    "DatasetExistsError",
+    "DatasetNotFoundError",
+    "FileChangedError",
+    "FormatError",
+    "GdsloadError",
+    "LoaderClosedError",
+    "OptionError",
+    "Problem",
+    "ReadError",
+    "SampleIndexError",
+    "SchemaError",
+    "ShortReadError",
+    "StateError",
+    "UnfinishedDatasetError",
+    "WriteError",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a file.
+
+    Attributes:
+        message: what is wrong, and what was expected.
+        file: the file it is wrong in.
+        offset: byte offset in that file, where one can be named.
+        field: name of the field or tensor, where one can be named.
+        samples: half-open range of the file's samples that it spoils, where known.
+    """
+
+    message: str
+    file: str | None = None
+    offset: int | None = None
+    field: str | None = None
+    samples: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        where = _where(self.file, self.field, self.offset)
+        spoiled = "" if self.samples is None else f" (samples {self.samples[0]} to {self.samples[1] - 1})"
+        return f"{where}: {self.message}{spoiled}" if where else f"{self.message}{spoiled}"
+
+
+def _where(file: str | None, field: str | None, offset: int | None) -> str:
+    parts = []
+    if file is not None:
+        parts.append(file)
+    if field is not None:
+        parts.append(f"field {field!r}" if len(field) <= 200 else f"field {field[:200]!r}…")
+    if offset is not None:
+        parts.append(f"byte {offset}")
+    return ", ".join(parts)
+
+
+class GdsloadError(Exception):
+    """Base of all gdsload errors.
+
+    Args:
+        message: what happened and why.
+        file: the file concerned.
+        field: the field concerned.
+        offset: byte offset in the file.
+        remedy: what to do about it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: str | None = None,
+        field: str | None = None,
+        offset: int | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.file = file
+        self.field = field
+        self.offset = offset
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        where = _where(self.file, self.field, self.offset)
+        text = f"{where}: {self.message}" if where else self.message
+        return f"{text}. {self.remedy}" if self.remedy else text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.message), self.__dict__
+
+
+def _rebuild(kind: type[GdsloadError], message: str) -> GdsloadError:
+    """Make an empty error of `kind`; pickle then restores its attributes."""
+    error = kind.__new__(kind, message)
+    error.args = (message,)
+    return error
+
+
+class OptionError(GdsloadError, ValueError):
+    """An argument that cannot be used."""
+
+
+class BudgetError(OptionError):
+    """A byte budget too small for what was asked of it."""
+
+
+class SchemaError(GdsloadError, ValueError):
+    """A sample that does not fit the schema, or a schema that cannot be stored."""
+
+
+class FormatError(GdsloadError, ValueError):
+    """A file or dataset that is damaged, hostile or not what it claims to be.
+
+    `problems` lists everything that is wrong, not only the first thing found.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        problems: Sequence[Problem] = (),
+        file: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        super().__init__(message, file=file, remedy=remedy)
+        self.problems = tuple(problems)
+
+    def __str__(self) -> str:
+        lines = [super().__str__()]
+        shown = self.problems[:20]
+        lines += [f"  - {problem}" for problem in shown]
+        if len(self.problems) > len(shown):
+            lines.append(f"  - and {len(self.problems) - len(shown)} more in .problems")
+        return "\n".join(lines)
+
+
+class ChecksumError(FormatError):
+    """Bytes that differ from what the writer wrote."""
+
+
+class UnfinishedDatasetError(FormatError):
+    """A folder with gdsload shards but no valid index: its writer never finished."""
+
+
+class DatasetNotFoundError(GdsloadError, FileNotFoundError):
+    """There is no dataset at this path."""
+
+
+class DatasetExistsError(GdsloadError, FileExistsError):
+    """There is something at the path already, and overwriting was not asked for."""
+
+
+class SampleIndexError(GdsloadError, IndexError):
+    """A sample index outside the dataset."""
+
+
+class ReadError(GdsloadError, OSError):
+    """Bytes could not be read."""
+
+
+class ShortReadError(ReadError):
+    """The file ended before the bytes that its header promises."""
+
+
+class FileChangedError(ReadError):
+    """The file at this path is no longer the one that was opened."""
+
+
+class WriteError(GdsloadError, OSError):
+    """Bytes could not be written."""
+
+
+class BackendUnavailableError(GdsloadError, RuntimeError):
+    """A backend asked for by name cannot be used here; it is never replaced in silence."""
+
+
+class StateError(GdsloadError, ValueError):
+    """A saved state that cannot be resumed with this loader."""
+
+
+class LoaderClosedError(GdsloadError, RuntimeError):
+    """The loader was closed."""

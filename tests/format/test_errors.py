@@ -1,0 +1,160 @@
+"""The tree of errors: what they say, and that they cross process boundaries whole."""
+
+from __future__ import annotations
+
+import builtins
+import pickle
+import re
+
+import pytest
+
+import gdsload.errors as module
+from gdsload.errors import (
+    ChecksumError,
+    FormatError,
+    GdsloadError,
+    OptionError,
+    Problem,
+    ReadError,
+    SampleIndexError,
+    WriteError,
+)
+
+CLASSES = [
+    value for value in vars(module).values() if isinstance(value, type) and issubclass(value, GdsloadError)
+]
+PLAIN = [kind for kind in CLASSES if not issubclass(kind, FormatError)]
+FORMAT = [kind for kind in CLASSES if issubclass(kind, FormatError)]
+
+
+def documented_tree() -> dict[str, tuple[str, str | None]]:
+    """Class name to (parent, builtin mixed in), as the module's docstring draws them."""
+    found: dict[str, tuple[str, str | None]] = {}
+    path: list[str] = []
+    for line in module.__doc__.splitlines():
+        match = re.match(r"    ((?:│   |    )*)(?:[├└]── )(\w+)(?: \((\w+)\))?", line)
+        if match is None:
+            if line.strip() == "GdsloadError":
+                path = ["GdsloadError"]
+            continue
+        depth = len(match[1]) // 4 + 1
+        path = [*path[:depth], match[2]]
+        found[match[2]] = (path[depth - 1], match[3])
+    return found
+
+
+def real_tree() -> dict[str, tuple[str, str | None]]:
+    found = {}
+    for kind in CLASSES:
+        if kind is not GdsloadError:
+            mixed_in = [base.__name__ for base in kind.__bases__[1:]]
+            assert len(mixed_in) <= 1
+            found[kind.__name__] = (kind.__bases__[0].__name__, mixed_in[0] if mixed_in else None)
+    return found
+
+
+def test_docstring_draws_the_real_tree():
+    assert real_tree() == documented_tree()
+
+
+def test_all_lists_what_is_public():
+    assert sorted(module.__all__) == sorted(kind.__name__ for kind in [*CLASSES, Problem])
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+def test_builtin_mixed_in_catches_it(kind):
+    mixed_in = documented_tree().get(kind.__name__, ("", None))[1]
+    if mixed_in is not None:
+        with pytest.raises(getattr(builtins, mixed_in), match="it broke"):
+            raise kind("it broke")
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+def test_error_has_a_docstring_of_its_own(kind):
+    assert kind.__doc__ != kind.__bases__[0].__doc__
+
+
+@pytest.mark.parametrize("kind", PLAIN, ids=lambda kind: kind.__name__)
+def test_error_says_where_and_what_to_do(kind):
+    error = kind("it broke", file="a.safetensors", field="x", offset=4096, remedy="Mend it.")
+    assert str(error) == "a.safetensors, field 'x', byte 4096: it broke. Mend it."
+    assert str(kind("it broke")) == "it broke"
+    assert str(kind("it broke", field="x")) == "field 'x': it broke"
+    assert error.args == ("it broke",)
+
+
+@pytest.mark.parametrize("kind", FORMAT, ids=lambda kind: kind.__name__)
+def test_format_error_lists_its_problems(kind):
+    error = kind(
+        "it broke", file="a", remedy="Mend it.", problems=[Problem("bad", "a", 8, "x"), Problem("worse")]
+    )
+    assert str(error).splitlines() == [
+        "a: it broke. Mend it.",
+        "  - a, field 'x', byte 8: bad",
+        "  - worse",
+    ]
+    assert str(kind("it broke")) == "it broke"
+
+
+def test_long_lists_of_problems_are_shortened():
+    error = FormatError("it broke", problems=[Problem(f"problem {number}") for number in range(25)])
+    lines = str(error).splitlines()
+    assert (len(lines), lines[-1]) == (22, "  - and 5 more in .problems")
+    assert len(error.problems) == 25
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("kind", PLAIN, ids=lambda kind: kind.__name__)
+def test_error_survives_pickle(kind, protocol):
+    error = kind("it broke", file="a", field="x", offset=0, remedy="Mend it.")
+    error.add_note("a note")
+    read = pickle.loads(pickle.dumps(error, protocol))
+    assert type(read) is kind
+    assert (str(error), error.args, error.__dict__) == (str(read), read.args, read.__dict__)
+    assert (
+        read.file,
+        read.field,
+        read.offset,
+        read.remedy,
+        read.__notes__,
+    ) == ("a", "x", 0, "Mend it.", ["a note"])
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("kind", FORMAT, ids=lambda kind: kind.__name__)
+def test_format_error_survives_pickle(kind, protocol):
+    problems = [Problem("bad", "a", 8, "x", (2, 5)), Problem("worse")]
+    error = kind("it broke", file="a", remedy="Mend it.", problems=problems)
+    read = pickle.loads(pickle.dumps(error, protocol))
+    assert type(read) is kind
+    assert tuple(problems) == read.problems
+    assert (str(error), error.__dict__) == (str(read), read.__dict__)
+
+
+def test_os_errors_have_no_false_errno():
+    assert ReadError("it broke").errno is None
+    assert WriteError("it broke", file="a").filename is None
+
+
+def test_families():
+    assert issubclass(ChecksumError, FormatError)
+    assert isinstance(SampleIndexError("no sample 7"), IndexError)
+    with pytest.raises(GdsloadError, match="no size"):
+        raise OptionError("no size")
+
+
+@pytest.mark.parametrize(
+    ("problem", "expected"),
+    [
+        (Problem("bad"), "bad"),
+        (Problem("bad", "a"), "a: bad"),
+        (Problem("bad", "a", 0), "a, byte 0: bad"),
+        (Problem("bad", None, None, "x"), "field 'x': bad"),
+        (Problem("bad", "a", 8, "x", (2, 5)), "a, field 'x', byte 8: bad (samples 2 to 4)"),
+        (Problem("bad", field="a\nb\x1b[31m"), r"field 'a\nb\x1b[31m': bad"),
+        (Problem("bad", field="\ud800"), r"field '\ud800': bad"),
+        (Problem("bad", field="x" * 10**6), f"field {'x' * 200!r}…: bad"),
+    ],
+)
+def test_problem_says_where(problem, expected):
+    assert expected == str(problem)

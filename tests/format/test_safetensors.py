@@ -1,0 +1,143 @@
+"""Files that safetensors itself wrote, and gdsload shards in the hands of safetensors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+import safetensors.torch
+import torch
+
+from gdsload.errors import FormatError
+from gdsload.format.header import PREFIX_BYTES, Header, header_bytes, parse_header
+from gdsload.format.layout import ShardLayout
+from gdsload.format.schema import Field, Schema
+from gdsload.format.shard import is_gdsload, read_shard
+
+TORCH_DTYPES = [
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64,
+    torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64,
+    torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz,
+]  # fmt: skip
+
+
+def read(path) -> tuple[bytes, Header]:
+    raw = path.read_bytes()
+    return raw, parse_header(
+        raw[: header_bytes(raw[:PREFIX_BYTES], len(raw), path.name)], len(raw), path.name
+    )
+
+
+def test_numpy_file_has_the_offsets_that_safetensors_sees(tmp_path):
+    path = tmp_path / "a.safetensors"
+    arrays = {
+        "images": np.arange(6 * 4 * 3, dtype=np.uint8).reshape(6, 4, 3),
+        "label": np.arange(6, dtype=np.int64),
+        "odd": np.ones((6, 1), np.float16),
+        "empty": np.zeros((6, 0), np.float64),
+    }
+    safetensors.numpy.save_file(arrays, path, metadata={"made by": "a test"})
+    raw, header = read(path)
+    theirs = dict(safetensors.deserialize(raw))
+    assert set(theirs) == set(header.tensors)
+    for name, entry in header.tensors.items():
+        assert (theirs[name]["dtype"], theirs[name]["shape"]) == (entry.dtype.code, list(entry.shape))
+        assert bytes(theirs[name]["data"]) == raw[entry.begin : entry.end]
+    assert header.metadata == {"made by": "a test"}
+    assert sorted(header.tensors.values(), key=lambda entry: (entry.begin, entry.end)) == list(
+        header.tensors.values()
+    )
+
+
+@pytest.mark.parametrize("dtype", TORCH_DTYPES, ids=str)
+def test_torch_file_of_every_dtype(tmp_path, dtype):
+    path = tmp_path / "a.safetensors"
+    tensor = (
+        torch.arange(24, dtype=torch.uint8)
+        .to(torch.bool)
+        .to(torch.uint8)
+        .repeat(dtype.itemsize)
+        .view(dtype)[:24]
+    )
+    safetensors.torch.save_file({"x": tensor.reshape(4, 2, 3)}, path)
+    raw, header = read(path)
+    shard = read_shard(header, path.name)
+    assert Schema({"x": Field(dtype, (2, 3))}) == shard.schema
+    assert (shard.samples, shard.checksums) == (4, None)
+    begin = shard.columns["x"].begin
+    assert bytes(tensor.view(torch.uint8).tolist()) == raw[begin : begin + 24 * dtype.itemsize]
+
+
+def test_plain_file_is_read_as_a_shard(tmp_path):
+    path = tmp_path / "a.safetensors"
+    safetensors.numpy.save_file({"b": np.zeros((3, 2), np.float32), "a": np.zeros(3, np.int8)}, path)
+    _, header = read(path)
+    shard = read_shard(header, path.name)
+    assert not is_gdsload(header)
+    assert ["a", "b"] == list(shard.schema) == list(shard.columns)
+    assert Schema({"a": Field("int8"), "b": Field("float32", (2,))}) == shard.schema
+    assert {header.tensors["a"].begin, header.tensors["b"].begin} == {
+        column.begin for column in shard.columns.values()
+    }
+
+
+def test_plain_files_of_any_tensor_order_have_one_schema(tmp_path):
+    schemas = []
+    for dtypes in ((np.int8, np.float64), (np.float64, np.int8)):
+        path = tmp_path / "a.safetensors"
+        safetensors.numpy.save_file({"b": np.zeros(3, dtypes[0]), "a": np.zeros(3, dtypes[1])}, path)
+        schemas.append(list(read_shard(read(path)[1], path.name).schema))
+    assert schemas[0] == schemas[1]
+
+
+def test_plain_file_whose_tensors_disagree_is_refused(tmp_path):
+    path = tmp_path / "model.safetensors"
+    safetensors.numpy.save_file(
+        {"weight": np.zeros((3, 2)), "bias": np.zeros(2), "scale": np.zeros(())}, path
+    )
+    _, header = read(path)
+    with pytest.raises(FormatError, match="differ in their first dimension") as caught:
+        read_shard(header, path.name)
+    assert "without dimensions" in str(caught.value)
+    assert len(caught.value.problems) == 2
+
+
+def test_plain_file_without_tensors_is_refused(tmp_path):
+    path = tmp_path / "a.safetensors"
+    safetensors.numpy.save_file({}, path)
+    _, header = read(path)
+    with pytest.raises(FormatError, match="holds no tensors"):
+        read_shard(header, path.name)
+
+
+def test_safetensors_opens_a_shard(tmp_path):
+    schema = Schema({"x": Field("float32", (2, 2)), "nothing": Field("int64", (0,)), "text": Field("str")})
+    layout = ShardLayout(schema, 3, {"text": 5}, {"text": "text"})
+    x = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
+    offsets = np.array([0, 2, 2, 5])
+    data = np.zeros(layout.data_bytes(), np.uint8)
+    for name, values in {
+        "x": x,
+        "gdsload:offsets:text": offsets,
+        "text": np.frombuffer(b"hallo", np.uint8),
+    }.items():
+        begin = layout.data_offsets()[name]
+        data[begin : begin + values.nbytes] = values.reshape(-1).view(np.uint8)
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(layout.header() + data.tobytes())
+
+    loaded = safetensors.torch.load_file(path)
+    assert torch.equal(torch.from_numpy(x), loaded["x"])
+    assert loaded["nothing"].shape == (3, 0)
+    with safetensors.safe_open(path, framework="np") as opened:
+        assert opened.metadata()["gdsload.samples"] == "3"
+        assert opened.get_tensor("gdsload:offsets:text").tolist() == [0, 2, 2, 5]
+        assert bytes(opened.get_tensor("text")) == b"hallo"
+        assert x[1:2].tolist() == opened.get_slice("x")[1:2].tolist()
+
+
+def test_float8_scales_are_known_to_safetensors():
+    layout = ShardLayout(Schema({"scale": Field("float8_e8m0fnu", (4,))}), 2, {}, {})
+    theirs = dict(safetensors.deserialize(layout.header() + bytes(layout.data_bytes())))
+    assert (theirs["scale"]["dtype"], theirs["scale"]["shape"]) == ("F8_E8M0", [2, 4])

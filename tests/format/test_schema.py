@@ -1,0 +1,196 @@
+"""Schemas: equality, hash, JSON, and what they refuse."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from gdsload.errors import SchemaError
+from gdsload.format.dtypes import DTYPES
+from gdsload.format.schema import Field, Schema
+
+
+def test_kinds():
+    assert (Field("float32", (2,)).kind, Field("float32", (2,)).ragged) == ("fixed", False)
+    assert (Field("float32", (None, 2)).kind, Field("float32", (None, 2)).ragged) == ("ragged", True)
+    assert (Field("str").kind, Field("str").ragged) == ("str", True)
+    assert (Field(bytes).kind, Field(bytes).ragged) == ("bytes", True)
+    assert Field(str) == Field("str")
+
+
+@pytest.mark.parametrize(
+    ("field", "row_shape", "row_bytes"),
+    [
+        (Field("float32"), (), 4),
+        (Field("float32", (2, 3)), (2, 3), 24),
+        (Field("float32", [2, 3]), (2, 3), 24),
+        (Field("bfloat16", (None, 5)), (5,), 10),
+        (Field("complex64", (None,)), (), 8),
+        (Field("int64", (4, 0)), (4, 0), 0),
+        (Field("uint8", (None, 0)), (0,), 0),
+        (Field("str"), (), 1),
+    ],
+    ids=repr,
+)
+def test_rows(field, row_shape, row_bytes):
+    assert (row_shape, row_bytes) == (field.row_shape, field.row_bytes)
+
+
+def test_field_equality_and_hash():
+    assert Field("float32", (2,)) == Field(torch.float32, [2]) == Field(np.float32, (2,))
+    assert hash(Field("float32", (2,))) == hash(Field(torch.float32, [2]))
+    assert Field("float32", (2,)) != Field("float32", (2, 1))
+    assert Field("float32", (2,)) != Field("int32", (2,))
+    assert Field("uint8", (None,)) != Field("str")
+    assert Field("str") != Field("bytes")
+    assert Field("str") != "str"
+
+
+def test_schema_equality_is_that_of_names_fields_and_order():
+    schema = Schema({"a": "int8", "b": Field("float32", (2,))})
+    assert schema == Schema({"a": Field("int8"), "b": Field("float32", (2,))})
+    assert hash(schema) == hash(Schema({"a": Field("int8"), "b": Field("float32", (2,))}))
+    assert schema != Schema({"b": Field("float32", (2,)), "a": "int8"})
+    assert schema != Schema({"a": "int8"})
+    assert schema != {"a": Field("int8"), "b": Field("float32", (2,))}
+
+
+def test_schema_is_a_mapping():
+    schema = Schema({"b": "int8", "a": "str"})
+    assert (list(schema), len(schema)) == (["b", "a"], 2)
+    assert Field("int8") == schema["b"]
+    assert "c" not in schema
+    with pytest.raises(KeyError, match="c"):
+        schema["c"]
+
+
+def test_fixed_bytes_count_what_every_sample_takes():
+    schema = Schema({"a": Field("float32", (2, 3)), "b": "int64", "c": "str", "d": Field("int8", (None, 7))})
+    assert schema.fixed_bytes == 32
+
+
+def test_repr_can_be_read_by_people():
+    schema = Schema({"a": Field(torch.float32, (None, 3)), "b": "str"})
+    assert repr(schema) == "Schema({'a': Field('float32', (None, 3)), 'b': Field('str')})"
+    assert schema == eval(repr(schema), {"Schema": Schema, "Field": Field})
+
+
+def test_schema_survives_pickle():
+    schema = Schema({"a": Field("float8_e4m3fn", (None, 3)), "b": "str", "c": "bool"})
+    assert schema == pickle.loads(pickle.dumps(schema))
+
+
+def test_json_form():
+    schema = Schema({"a": Field("F8_E4M3", (None, 3)), "b": "str", "c": "bool", "d": bytes})
+    tree = {
+        "a": {"dtype": "float8_e4m3fn", "shape": [None, 3]},
+        "b": {"dtype": "str"},
+        "c": {"dtype": "bool", "shape": []},
+        "d": {"dtype": "bytes"},
+    }
+    assert tree == schema.to_json()
+    assert schema == Schema.from_json(tree)
+
+
+@pytest.mark.parametrize("code", sorted(DTYPES))
+def test_every_dtype_survives_json(code):
+    schema = Schema({"a": Field(code, (2,))})
+    assert schema == Schema.from_json(schema.to_json())
+
+
+@pytest.mark.parametrize(
+    ("shape", "complaint"),
+    [
+        ((2, None), "dimension 1 is None"),
+        ((-1,), "dimension 0 is -1"),
+        ((2.0,), "dimension 0 is 2.0"),
+        ((True,), "dimension 0 is True"),
+        (("3",), "dimension 0 is '3'"),
+        ((2**61,), "more bytes than 64-bit"),
+        ((None, 2**61), "more bytes than 64-bit"),
+        ((0, 2**61), "more bytes than 64-bit"),
+        ((2**31, 2**31), "more bytes than 64-bit"),
+        ((1,) * 65, "65 dimensions"),
+    ],
+    ids=repr,
+)
+def test_shape_that_cannot_be_stored(shape, complaint):
+    with pytest.raises(SchemaError, match=complaint):
+        Field("float32", shape)
+
+
+def test_shape_at_the_limits():
+    assert Field("uint8", (2**63 - 1,)).row_bytes == 2**63 - 1
+    assert Field("uint8", (None, *(1,) * 63)).row_bytes == 1
+
+
+@pytest.mark.parametrize("dtype", ["str", "bytes", str, bytes], ids=repr)
+def test_string_with_a_shape(dtype):
+    with pytest.raises(SchemaError, match="has no shape"):
+        Field(dtype, (3,))
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("", "at least one character"),
+        (3, "at least one character"),
+        (None, "at least one character"),
+        ("__metadata__", "is reserved"),
+        ("gdsload:", "is reserved"),
+        ("gdsload:pad:0", "is reserved"),
+        ("gdsload:offsets:x", "is reserved"),
+        ("\ud800", "no valid Unicode"),
+    ],
+    ids=repr,
+)
+def test_name_that_cannot_be_stored(name, complaint):
+    with pytest.raises(SchemaError, match=complaint):
+        Schema({name: "int8"})
+
+
+def test_schema_without_fields():
+    with pytest.raises(SchemaError, match="at least one field"):
+        Schema({})
+    with pytest.raises(SchemaError, match="at least one field"):
+        Schema.from_json({})
+
+
+@pytest.mark.parametrize(
+    ("entry", "complaint"),
+    [
+        (None, "describes no field"),
+        ("float32", "describes no field"),
+        ({}, "describes no field"),
+        ({"dtype": 3}, "describes no field"),
+        ({"dtype": ["float32"]}, "describes no field"),
+        ({"dtype": "float32", "shape": [], "order": "F"}, "describes no field"),
+        ({"dtype": "float32", "shape": None}, "is no list"),
+        ({"dtype": "float32", "shape": "33"}, "is no list"),
+        ({"dtype": "float32", "shape": {"0": 3}}, "is no list"),
+        ({"dtype": "float32", "shape": [3.0]}, "dimension 0 is 3.0"),
+        ({"dtype": "float32", "shape": [True]}, "dimension 0 is True"),
+        ({"dtype": "float32", "shape": [[3]]}, r"dimension 0 is \[3\]"),
+        ({"dtype": "float32", "shape": [3, None]}, "dimension 1 is None"),
+        ({"dtype": "float33", "shape": []}, "element type 'float33'"),
+        ({"dtype": "str", "shape": [3]}, "has no shape"),
+        ({"dtype": "str", "shape": []}, "is to be written"),
+        ({"dtype": "float32"}, "is to be written"),
+        ({"dtype": "F32", "shape": []}, "is to be written"),
+        ({"dtype": "torch.float32", "shape": []}, "is to be written"),
+    ],
+    ids=repr,
+)
+def test_json_that_is_no_field(entry, complaint):
+    with pytest.raises(SchemaError, match=complaint) as caught:
+        Schema.from_json({"good": {"dtype": "bool", "shape": []}, "image": entry})
+    assert caught.value.field == "image"
+
+
+@pytest.mark.parametrize("tree", [None, [], "float32", 3, [["a", {"dtype": "str"}]]], ids=repr)
+def test_json_that_is_no_schema(tree):
+    with pytest.raises(SchemaError, match="is a JSON object, not"):
+        Schema.from_json(tree)
