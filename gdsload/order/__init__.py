@@ -1,0 +1,30 @@
+"""The order of samples: a pure function from positions to sample ids. No I/O, no state but a cursor."""
+
+from gdsload.order.blocks import BlockOrder
+from gdsload.order.hashing import Purpose, derive_key
+from gdsload.order.lanes import LaneRun, Schedule, lane_offset, lane_share
+from gdsload.order.options import DatasetFacts, OrderOptions, ShuffleName, resolve
+from gdsload.order.orders import FullOrder, Order, SequentialOrder, batch_ids, make_order
+from gdsload.order.permutation import Permutation
+from gdsload.order.quality import shuffle_quality
+
+__all__ = [
+    "BlockOrder",
+    "DatasetFacts",
+    "FullOrder",
+    "LaneRun",
+    "Order",
+    "OrderOptions",
+    "Permutation",
+    "Purpose",
+    "Schedule",
+    "SequentialOrder",
+    "ShuffleName",
+    "batch_ids",
+    "derive_key",
+    "lane_offset",
+    "lane_share",
+    "make_order",
+    "resolve",
+    "shuffle_quality",
+]

@@ -1,0 +1,231 @@
+"""The block order: blocks permuted, then samples within a window."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.errors import OptionError
+from gdsload.order.checks import MAX_SAMPLES, check_range, check_run_lengths, check_whole
+from gdsload.order.hashing import MASK64, Purpose, derive_key
+from gdsload.order.lanes import lane_offset, lane_share
+from gdsload.order.permutation import CHUNK, Permutation
+from gdsload.order.recent import Recent
+
+__all__ = ["MAX_BLOCKS", "BlockOrder", "BlockSequence"]
+
+MAX_BLOCKS: Final = 1 << 27
+"""Most blocks of a dataset: the block sequence holds 16 bytes for each of them, 2 GiB at this limit."""
+
+# All lanes cross into their next windows at about the same batch: keep the old and the new piece of each.
+_PIECES_PER_LANE: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSequence:
+    """All blocks of a dataset in permuted order, laid end to end.
+
+    Attributes:
+        starts: id of the first sample of each block; int64, shape [blocks].
+        cuts: position of the first sample of each block, then the number of samples; shape [blocks + 1].
+    """
+
+    starts: NDArray[np.int64]
+    cuts: NDArray[np.int64]
+
+    @classmethod
+    def permuted(cls, run_lengths: NDArray[np.int64], block: int, key: int) -> BlockSequence:
+        """Cut each run (a shard's samples) into blocks, its last one maybe shorter, and permute all blocks.
+
+        Raises:
+            OptionError: if that makes more than MAX_BLOCKS blocks.
+        """
+        counts = -(-run_lengths // block)
+        blocks = int(counts.sum())
+        if blocks > MAX_BLOCKS:
+            raise OptionError(
+                f"block={block} makes {blocks} blocks, but only {MAX_BLOCKS} are supported",
+                remedy='Pass a larger block, or shuffle="full".',
+            )
+        ends = np.cumsum(run_lengths)
+        number_in_run = np.arange(blocks, dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
+        starts = np.repeat(ends - run_lengths, counts) + number_in_run * block
+        lengths = np.minimum(np.repeat(ends, counts) - starts, block)
+        order = Permutation(blocks, key)(0, blocks)
+        cuts = np.zeros(blocks + 1, dtype=np.int64)
+        np.cumsum(lengths[order], out=cuts[1:])
+        return cls(starts[order], cuts)
+
+    def extents(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the runs of consecutive ids behind positions [start, stop), a non-empty range, in order.
+
+        Returns:
+            First id and length of each run, int64, shape [runs]. A block cut by an edge gives a part.
+        """
+        first = int(np.searchsorted(self.cuts, start, side="right")) - 1
+        last = int(np.searchsorted(self.cuts, stop, side="left"))
+        edges = np.clip(self.cuts[first : last + 1], start, stop)
+        return self.starts[first:last] + (edges[:-1] - self.cuts[first:last]), np.diff(edges)
+
+
+class BlockOrder:
+    """Blocks permuted over the whole dataset, shared out to lanes, and samples permuted within windows.
+
+    The permuted blocks, laid end to end, are one sequence of positions. Lanes are equal ranges (+- 1) of it;
+    a window is `window` consecutive positions of a lane (the last one maybe shorter). Both are cut by
+    position and not between blocks, so that their sizes never depend on how full blocks are.
+
+    The block sequence is built on first use, and the ids of the windows used last are kept: at most two pieces
+    of 512 KiB for each lane. Safe to share between threads.
+
+    Args:
+        run_lengths: samples of each shard, in dataset order.
+        block: samples of a block; the last block of each shard may be shorter.
+        window: samples shuffled together.
+        lanes: number of lanes.
+        key: 64-bit key, from `derive_key`.
+
+    Raises:
+        OptionError: if an argument is out of range.
+    """
+
+    __slots__ = (
+        "_block",
+        "_key",
+        "_lanes",
+        "_lock",
+        "_pieces",
+        "_run_lengths",
+        "_samples",
+        "_sequence",
+        "_window",
+    )
+
+    def __init__(self, run_lengths: Sequence[int], *, block: int, window: int, lanes: int, key: int) -> None:
+        self._run_lengths = check_run_lengths(run_lengths)
+        self._samples = int(self._run_lengths.sum())
+        self._block = check_whole(block, "block", 1, MAX_SAMPLES)
+        self._window = check_whole(window, "window", 1, MAX_SAMPLES)
+        self._lanes = check_whole(lanes, "lanes", 1, MAX_SAMPLES)
+        self._key = check_whole(key, "key", 0, MASK64)
+        self._lock = threading.Lock()
+        self._sequence: BlockSequence | None = None
+        self._pieces: Recent[tuple[int, int, int], NDArray[np.int64]] = Recent(_PIECES_PER_LANE * self._lanes)
+
+    @property
+    def name(self) -> Literal["block"]:
+        """What the order is called in options."""
+        return "block"
+
+    @property
+    def samples(self) -> int:
+        """Number of samples, all lanes together."""
+        return self._samples
+
+    @property
+    def lanes(self) -> int:
+        """Number of lanes."""
+        return self._lanes
+
+    @property
+    def window(self) -> int:
+        """Lane positions per window."""
+        return self._window
+
+    def lane_length(self, lane: int) -> int:
+        """Return the number of positions of `lane`."""
+        check_whole(lane, "lane", 0, self._lanes - 1)
+        return lane_share(self._samples, lane, self._lanes)
+
+    def windows(self, lane: int) -> int:
+        """Return the number of windows of `lane`; the first and the last may be short."""
+        length = self.lane_length(lane)
+        return min(length, 1) + -(-max(length - self._first_window(lane), 0) // self._window)
+
+    def window_at(self, lane: int, position: int) -> tuple[int, int]:
+        """Return the positions [start, stop) of the window of `lane` that holds `position`.
+
+        Raises:
+            OptionError: if the lane has no such position.
+        """
+        check_whole(position, f"position of lane {lane}", 0, self.lane_length(lane) - 1)
+        return self._window_bounds(lane, self._window_number(lane, position))
+
+    def _first_window(self, lane: int) -> int:
+        """Length of a lane's first window: each lane's is longer than the last one's, so that lanes change by turns.
+
+        Whoever keeps windows in memory then reads one at a time ahead, and not one for every lane at once.
+        """
+        length = self.lane_length(lane)
+        return length if length <= self._window else max(1, self._window * (lane + 1) // self._lanes)
+
+    def _window_number(self, lane: int, position: int) -> int:
+        first = self._first_window(lane)
+        return 0 if position < first else 1 + (position - first) // self._window
+
+    def _window_bounds(self, lane: int, window: int) -> tuple[int, int]:
+        stop = self._first_window(lane) + window * self._window
+        return max(stop - self._window, 0) if window else 0, min(stop, self.lane_length(lane))
+
+    def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the sample ids at positions [start, stop) of `lane`, read-only, shape [stop - start].
+
+        Raises:
+            OptionError: if the lane has no such positions.
+        """
+        check_range(start, stop, self.lane_length(lane), f"lane {lane}")
+        parts = []
+        while start < stop:
+            window = self._window_number(lane, start)
+            chunk, skipped = divmod(start - self._window_bounds(lane, window)[0], CHUNK)
+            piece = self._pieces.get((lane, window, chunk), self._make_piece)
+            parts.append(piece[skipped : skipped + stop - start])
+            start += parts[-1].size
+        if len(parts) == 1:
+            return parts[0]
+        ids = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+        ids.flags.writeable = False
+        return ids
+
+    def block_extents(self, lane: int, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the runs of consecutive ids that make up one window, in the order of the block sequence.
+
+        Together they hold exactly the ids that `lane_ids` gives over that window.
+
+        Returns:
+            First id and length of each run, int64, shape [runs]. A block cut by an edge gives a part.
+
+        Raises:
+            OptionError: if the lane has no such window.
+        """
+        start, stop = self._window_range(lane, window)
+        return self._blocks().extents(start, stop)
+
+    def _window_range(self, lane: int, window: int) -> tuple[int, int]:
+        """Positions of a window in the block sequence."""
+        check_whole(window, f"window of lane {lane}", 0, self.windows(lane) - 1)
+        base = lane_offset(self._samples, lane, self._lanes)
+        start, stop = self._window_bounds(lane, window)
+        return base + start, base + stop
+
+    def _make_piece(self, place: tuple[int, int, int]) -> NDArray[np.int64]:
+        lane, window, chunk = place
+        start, stop = self._window_range(lane, window)
+        starts, lengths = self._blocks().extents(start, stop)
+        ends = np.cumsum(lengths)
+        permutation = Permutation(stop - start, derive_key(self._key, Purpose.WINDOW, lane, window))
+        places = permutation(chunk * CHUNK, min((chunk + 1) * CHUNK, stop - start))
+        ids = places + (starts - (ends - lengths))[np.searchsorted(ends, places, side="right")]
+        ids.flags.writeable = False
+        return ids
+
+    def _blocks(self) -> BlockSequence:
+        with self._lock:
+            if self._sequence is None:
+                self._sequence = BlockSequence.permuted(self._run_lengths, self._block, self._key)
+            return self._sequence

@@ -1,0 +1,165 @@
+"""Lanes, batches and ranks: which lane positions make up each step.
+
+Lanes are equal ranges of positions. Of M positions, lane l of L holds (M + l) // L, and of the first X
+samples delivered it has given (X + l) // L. By Hermite's identity, the sum over l of floor((X + l) / L) is X,
+so both always add up, and nobody has to keep count. Nothing here depends on the ranks but the last cut, which
+shares a global batch out among them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gdsload.errors import OptionError
+from gdsload.order.checks import MAX_SAMPLES, check_whole
+
+__all__ = ["LaneRun", "Schedule", "lane_offset", "lane_share"]
+
+
+def lane_share(positions: int, lane: int, lanes: int) -> int:
+    """Return how many of the first `positions` samples come from `lane`; for all samples, its length."""
+    return (positions + lane) // lanes
+
+
+def lane_offset(samples: int, lane: int, lanes: int) -> int:
+    """Return the first position of `lane`: the lengths of the lanes before it, added up."""
+    length, longer = divmod(samples, lanes)
+    # The last `longer` lanes are the ones that hold one position more.
+    return length * lane + max(0, lane + longer - lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRun:
+    """Consecutive positions of one lane.
+
+    Attributes:
+        lane: number of the lane.
+        start: first position, counted from the start of the lane.
+        stop: the position after the last.
+    """
+
+    lane: int
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Who gets which lane positions at which step: a pure function of its arguments.
+
+    Attributes:
+        samples: samples of the epoch, M.
+        batch_size: samples of a batch of one rank.
+        rank: this rank, in [0, world_size).
+        world_size: number of ranks, W.
+        drop_last: leave out the last global batch if it is not full.
+        lanes: number of lanes, L.
+
+    Raises:
+        OptionError: if an argument is out of range.
+    """
+
+    samples: int
+    batch_size: int
+    rank: int = 0
+    world_size: int = 1
+    drop_last: bool = False
+    lanes: int = 1
+
+    def __post_init__(self) -> None:
+        check_whole(self.samples, "samples", 0, MAX_SAMPLES)
+        check_whole(self.batch_size, "batch_size", 1)
+        check_whole(self.world_size, "world_size", 1)
+        check_whole(self.lanes, "lanes", 1)
+        check_whole(self.rank, "rank", 0)
+        if self.rank >= self.world_size:
+            raise OptionError(
+                f"rank is {self.rank}, but a world of {self.world_size} has ranks 0 to {self.world_size - 1}",
+                remedy="Pass the rank and world_size of one and the same process group.",
+            )
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of one step of all ranks together, G."""
+        return self.batch_size * self.world_size
+
+    @property
+    def steps(self) -> int:
+        """Steps of the epoch, the same for every rank."""
+        if self.drop_last:
+            return self.samples // self.global_batch
+        return -(-self.samples // self.global_batch)
+
+    def position(self, step: int) -> int:
+        """Return how many samples all ranks have got before `step`; `steps` itself is allowed.
+
+        Raises:
+            OptionError: if `step` is not in [0, steps].
+        """
+        if not 0 <= step <= self.steps:
+            raise OptionError(f"step is {step}, but the epoch has {self.steps} steps")
+        return min(step * self.global_batch, self.samples)
+
+    def step_at(self, position: int) -> int:
+        """Return the step that begins at `position`: the inverse of `position`.
+
+        Raises:
+            OptionError: if no step begins or ends there.
+        """
+        step = -(-position // self.global_batch)
+        if not 0 <= step <= self.steps or self.position(step) != position:
+            raise OptionError(
+                f"position {position} is not where one of {self.steps} global batches of {self.global_batch} begins",
+                remedy="Keep batch_size x world_size and drop_last as they were when it was saved.",
+            )
+        return step
+
+    def size(self, step: int) -> int:
+        """Return the samples of this rank at `step`.
+
+        All full batches have batch_size of them. A last, partial batch is shared out evenly (+- 1), and holds
+        nothing for some ranks if it has fewer samples than there are ranks.
+
+        Raises:
+            OptionError: if `step` is not in [0, steps).
+        """
+        _, _, start, stop = self._slice(step)
+        return stop - start
+
+    def runs(self, step: int) -> list[LaneRun]:
+        """Return the lane positions of this rank at `step`, in the order in which they are delivered.
+
+        The global batch takes its share of every lane, lane by lane; a rank gets the slice of it that begins
+        at rank * length // world_size. So a rank meets few lanes. Empty runs are left out.
+
+        Raises:
+            OptionError: if `step` is not in [0, steps).
+        """
+        before, after, start, stop = self._slice(step)
+        runs = []
+        offset = 0
+        for lane in range(self.lanes):
+            first = lane_share(before, lane, self.lanes)
+            given = lane_share(after, lane, self.lanes) - first
+            lower, upper = max(start - offset, 0), min(stop - offset, given)
+            if lower < upper:
+                runs.append(LaneRun(lane, first + lower, first + upper))
+            offset += given
+        return runs
+
+    def _slice(self, step: int) -> tuple[int, int, int, int]:
+        """The positions before and after `step`, and this rank's slice [start, stop) of what lies between."""
+        if not 0 <= step < self.steps:
+            raise OptionError(f"step is {step}, but the epoch has steps 0 to {self.steps - 1}")
+        before = step * self.global_batch
+        after = min(before + self.global_batch, self.samples)
+        length = after - before
+        return (
+            before,
+            after,
+            self.rank * length // self.world_size,
+            (self.rank + 1) * length // self.world_size,
+        )

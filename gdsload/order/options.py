@@ -1,0 +1,196 @@
+"""Order options: fixed by the dataset and the arguments, so that they can be saved and resumed.
+
+World size, memory budgets and measured speed never enter here. The reasons for the defaults are in
+docs/design/0001-order.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from gdsload.errors import OptionError, StateError
+from gdsload.order.checks import MAX_SAMPLES, check_whole
+from gdsload.units import format_bytes
+
+__all__ = [
+    "BLOCK_BYTES",
+    "FULL_SAMPLE_BYTES",
+    "FULL_TOTAL_BYTES",
+    "LANES",
+    "WINDOW_BLOCKS",
+    "DatasetFacts",
+    "OrderOptions",
+    "ShuffleName",
+    "resolve",
+]
+
+ShuffleName = Literal["sequential", "full", "block"]
+
+BLOCK_BYTES: Final = 4 << 20
+"""Default size of a block: reads of 4 MiB run at the disk's bandwidth with few of them in flight."""
+
+WINDOW_BLOCKS: Final = 16
+"""Default size of a window, in blocks."""
+
+LANES: Final = 8
+"""Default number of lanes of a dataset that has a block for each."""
+
+FULL_SAMPLE_BYTES: Final = 64 << 10
+"""Mean sample size from which shuffle=True is a full shuffle: random reads run at the disk's bandwidth."""
+
+FULL_TOTAL_BYTES: Final = 1 << 30
+"""Dataset size up to which shuffle=True is a full shuffle: after one read it is in the page cache."""
+
+_SHUFFLE_REMEDY: Final = 'Pass shuffle=False, True, "full" or "block".'
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetFacts:
+    """What the defaults depend on.
+
+    Attributes:
+        samples: number of samples.
+        mean_sample_bytes: bytes of an average sample, over the fields that are read.
+        total_bytes: bytes of all samples.
+    """
+
+    samples: int
+    mean_sample_bytes: float
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OrderOptions:
+    """Which order, with every default filled in.
+
+    Attributes:
+        shuffle: name of the order.
+        block: samples of a block, the unit of streaming reads; 0 unless `shuffle` is "block".
+        window: samples shuffled together; 0 unless `shuffle` is "block".
+        lanes: number of lanes; 1 unless `shuffle` is "block".
+        reason: why it is this order, in words; not part of the state, nor of equality.
+
+    Raises:
+        OptionError: if an option is out of range.
+    """
+
+    shuffle: ShuffleName
+    block: int
+    window: int
+    lanes: int
+    reason: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        if self.shuffle == "block":
+            check_whole(self.block, "block", 1, MAX_SAMPLES)
+            check_whole(self.window, "window", 1, MAX_SAMPLES)
+            check_whole(self.lanes, "lanes", 1, MAX_SAMPLES)
+        elif self.shuffle not in ("sequential", "full"):
+            raise OptionError(
+                f"shuffle is {self.shuffle!r}, which is no order",
+                remedy='Pass "sequential", "full" or "block".',
+            )
+        elif (self.block, self.window, self.lanes) != (0, 0, 1):
+            raise OptionError(
+                f"a {self.shuffle} order has no block, window or lanes",
+                remedy="Pass block=0, window=0, lanes=1.",
+            )
+
+    def state(self) -> dict[str, str | int]:
+        """Return the options as a JSON-able dict, for `from_state`."""
+        return {"shuffle": self.shuffle, "block": self.block, "window": self.window, "lanes": self.lanes}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, object]) -> OrderOptions:
+        """Make the options that `state` was made of.
+
+        Raises:
+            StateError: if `state` is not such a state.
+        """
+        shuffle = state.get("shuffle")
+        numbers = [state.get(name) for name in ("block", "window", "lanes")]
+        try:
+            if shuffle not in ("sequential", "full", "block"):
+                raise OptionError(f"shuffle is {shuffle!r}")
+            block, window, lanes = (_plain_int(number) for number in numbers)
+            return cls(shuffle, block, window, lanes, reason="resumed from a saved state")
+        except OptionError as error:
+            raise StateError(
+                f"{dict(state)!r} are no order options: {error.message}",
+                remedy="Pass the state that state_dict() returned, unchanged.",
+            ) from error
+
+
+def _plain_int(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise OptionError(f"{value!r} is no whole number")
+    return value
+
+
+def resolve(
+    shuffle: bool | str,
+    facts: DatasetFacts,
+    *,
+    block: int | None = None,
+    window: int | None = None,
+    lanes: int | None = None,
+) -> OrderOptions:
+    """Fill in the defaults, from the dataset and the arguments alone.
+
+    Args:
+        shuffle: False for dataset order, "full" or "block" for that shuffle. True chooses: block if any of the
+            arguments below is given; else full where samples average 64 KiB or more, or the dataset is at
+            most 1 GiB; else block.
+        facts: the dataset.
+        block: samples of a block. Default: as many as fill 4 MiB.
+        window: samples shuffled together. Default: 16 blocks, or less, so that all windows are equally long.
+        lanes: number of lanes. Default: 8, or as many as the dataset has blocks.
+
+    Raises:
+        OptionError: if `shuffle` is anything else, or an argument is out of range or has no meaning with it.
+    """
+    name, reason = _choose(shuffle, facts, any(value is not None for value in (block, window, lanes)))
+    if name != "block":
+        given = {"block": block, "window": window, "lanes": lanes}
+        for argument, value in given.items():
+            if value is not None:
+                raise OptionError(
+                    f"{argument}={value} has no meaning with shuffle={shuffle!r}",
+                    remedy=f'Leave {argument} out, or pass shuffle="block".',
+                )
+        return OrderOptions(name, 0, 0, 1, reason)
+    if block is None:
+        block = max(1, int(BLOCK_BYTES / max(facts.mean_sample_bytes, 1.0)))
+    check_whole(block, "block", 1, MAX_SAMPLES)
+    if lanes is None:
+        # At least a block for each lane, or reads would get shorter than they need to be.
+        lanes = max(1, min(LANES, facts.samples // block))
+    check_whole(lanes, "lanes", 1, MAX_SAMPLES)
+    if window is None:
+        window = max(1, min(WINDOW_BLOCKS * block, -(-facts.samples // lanes)))
+    check_whole(window, "window", 1, MAX_SAMPLES)
+    return OrderOptions("block", block, window, lanes, reason)
+
+
+def _choose(shuffle: bool | str, facts: DatasetFacts, block_arguments: bool) -> tuple[ShuffleName, str]:
+    if shuffle is False:
+        return "sequential", "shuffle=False"
+    if shuffle == "full":
+        return "full", 'shuffle="full"'
+    if shuffle == "block":
+        return "block", 'shuffle="block"'
+    if shuffle is not True:
+        raise OptionError(f"shuffle is {shuffle!r}, which is no way to shuffle", remedy=_SHUFFLE_REMEDY)
+    if block_arguments:
+        return "block", "shuffle=True with block, window or lanes given"
+    mean = f"samples average {format_bytes(facts.mean_sample_bytes)}"
+    total = f"the dataset has {format_bytes(facts.total_bytes)}"
+    if facts.mean_sample_bytes >= FULL_SAMPLE_BYTES:
+        limit = format_bytes(FULL_SAMPLE_BYTES)
+        return "full", f"shuffle=True and {mean}, at least {limit}: random reads run at the disk's bandwidth"
+    limit = format_bytes(FULL_TOTAL_BYTES)
+    if facts.total_bytes <= FULL_TOTAL_BYTES:
+        return "full", f"shuffle=True and {total}, at most {limit}: it is read once, then any order is fast"
+    return "block", f"shuffle=True, {mean}, too small for random reads, and {total}, more than {limit}"

@@ -1,0 +1,239 @@
+"""The order of samples: a pure function from positions to sample ids, with no state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.errors import OptionError
+from gdsload.order.blocks import BlockOrder
+from gdsload.order.checks import MAX_SAMPLES, check_range, check_run_lengths, check_whole
+from gdsload.order.hashing import MASK64, Purpose, derive_key
+from gdsload.order.lanes import Schedule
+from gdsload.order.options import OrderOptions, ShuffleName
+from gdsload.order.permutation import Permutation
+
+__all__ = ["FullOrder", "Order", "SequentialOrder", "batch_ids", "make_order"]
+
+
+class Order(Protocol):
+    """Where each sample comes in one epoch.
+
+    An order is a set of lanes, each a fixed sequence of sample ids; together they hold every id of [0,
+    samples) once. It is a pure function: the same arguments give the same ids, however a lane is cut into
+    requests, in any thread.
+    """
+
+    @property
+    def name(self) -> ShuffleName:
+        """What the order is called in options."""
+        ...
+
+    @property
+    def samples(self) -> int:
+        """Number of samples, all lanes together."""
+        ...
+
+    @property
+    def lanes(self) -> int:
+        """Number of lanes."""
+        ...
+
+    @property
+    def window(self) -> int | None:
+        """Lane positions per window, or None where a lane may be cut anywhere."""
+        ...
+
+    def lane_length(self, lane: int) -> int:
+        """Return the number of positions of `lane`: (samples + lane) // lanes."""
+        ...
+
+    def window_at(self, lane: int, position: int) -> tuple[int, int]:
+        """Return the positions [start, stop) of the window of `lane` that holds `position`; the lane, without windows.
+
+        Raises:
+            OptionError: if the lane has no such position.
+        """
+        ...
+
+    def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the sample ids at positions [start, stop) of `lane`, read-only, shape [stop - start].
+
+        Raises:
+            OptionError: if the lane has no such positions.
+        """
+        ...
+
+
+class SequentialOrder:
+    """Dataset order, in one lane.
+
+    Args:
+        samples: number of samples.
+
+    Raises:
+        OptionError: if `samples` is out of range.
+    """
+
+    __slots__ = ("_samples",)
+
+    def __init__(self, samples: int) -> None:
+        self._samples = check_whole(samples, "number of samples", 0, MAX_SAMPLES)
+
+    @property
+    def name(self) -> Literal["sequential"]:
+        """What the order is called in options."""
+        return "sequential"
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return self._samples
+
+    @property
+    def lanes(self) -> int:
+        """Number of lanes: 1."""
+        return 1
+
+    @property
+    def window(self) -> None:
+        """None: the lane may be cut anywhere."""
+        return None
+
+    def lane_length(self, lane: int) -> int:
+        """Return the number of positions of lane 0."""
+        check_whole(lane, "lane", 0, 0)
+        return self._samples
+
+    def window_at(self, lane: int, position: int) -> tuple[int, int]:
+        """Return the whole lane.
+
+        Raises:
+            OptionError: if the lane has no such position.
+        """
+        length = self.lane_length(lane)
+        check_whole(position, "position", 0, length - 1)
+        return 0, length
+
+    def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
+        """Return start, start + 1, ..., stop - 1.
+
+        Raises:
+            OptionError: if there are no such positions.
+        """
+        check_range(start, stop, self.lane_length(lane), "the epoch")
+        ids = np.arange(start, stop, dtype=np.int64)
+        ids.flags.writeable = False
+        return ids
+
+
+class FullOrder:
+    """One permutation of all samples, in one lane.
+
+    Args:
+        samples: number of samples.
+        key: 64-bit key, from `derive_key`.
+
+    Raises:
+        OptionError: if an argument is out of range.
+    """
+
+    __slots__ = ("_permutation",)
+
+    def __init__(self, samples: int, key: int) -> None:
+        self._permutation = Permutation(check_whole(samples, "number of samples", 0, MAX_SAMPLES), key)
+
+    @property
+    def name(self) -> Literal["full"]:
+        """What the order is called in options."""
+        return "full"
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return len(self._permutation)
+
+    @property
+    def lanes(self) -> int:
+        """Number of lanes: 1."""
+        return 1
+
+    @property
+    def window(self) -> None:
+        """None: the lane may be cut anywhere."""
+        return None
+
+    def lane_length(self, lane: int) -> int:
+        """Return the number of positions of lane 0."""
+        check_whole(lane, "lane", 0, 0)
+        return self.samples
+
+    def window_at(self, lane: int, position: int) -> tuple[int, int]:
+        """Return the whole lane.
+
+        Raises:
+            OptionError: if the lane has no such position.
+        """
+        length = self.lane_length(lane)
+        check_whole(position, "position", 0, length - 1)
+        return 0, length
+
+    def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the sample ids at positions [start, stop), read-only, shape [stop - start].
+
+        Raises:
+            OptionError: if there are no such positions.
+        """
+        check_range(start, stop, self.lane_length(lane), "the epoch")
+        return self._permutation(start, stop)
+
+
+def make_order(options: OrderOptions, run_lengths: Sequence[int], seed: int, epoch: int) -> Order:
+    """Make the order of one epoch.
+
+    Args:
+        options: which order, from `resolve` or a saved state.
+        run_lengths: samples of each shard, in dataset order.
+        seed: seed of the shuffle, in [0, 2**64).
+        epoch: number of the epoch, in [0, 2**64).
+
+    Raises:
+        OptionError: if an argument is out of range.
+    """
+    check_whole(seed, "seed", 0, MASK64)
+    check_whole(epoch, "epoch", 0, MASK64)
+    if options.shuffle == "block":
+        return BlockOrder(
+            run_lengths,
+            block=options.block,
+            window=options.window,
+            lanes=options.lanes,
+            key=derive_key(seed, epoch, Purpose.BLOCKS),
+        )
+    samples = int(check_run_lengths(run_lengths).sum())
+    if options.shuffle == "full":
+        return FullOrder(samples, derive_key(seed, epoch, Purpose.SAMPLES))
+    return SequentialOrder(samples)
+
+
+def batch_ids(order: Order, schedule: Schedule, step: int) -> NDArray[np.int64]:
+    """Return the sample ids of the schedule's rank at `step`, as delivered; read-only, shape [size(step)].
+
+    Raises:
+        OptionError: if the schedule was made for other samples or lanes, or has no such step.
+    """
+    if (schedule.samples, schedule.lanes) != (order.samples, order.lanes):
+        raise OptionError(
+            f"the schedule is for {schedule.samples} samples in {schedule.lanes} lanes, "
+            f"but the order has {order.samples} in {order.lanes}",
+            remedy="Make the schedule from order.samples and order.lanes.",
+        )
+    parts = [order.lane_ids(run.lane, run.start, run.stop) for run in schedule.runs(step)]
+    if len(parts) == 1:
+        return parts[0]
+    ids = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+    ids.flags.writeable = False
+    return ids

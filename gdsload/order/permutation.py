@@ -1,0 +1,190 @@
+"""Seeded permutations of [0, n) that are computed piece by piece.
+
+Up to EXACT_LIMIT the permutation is the numbers sorted by their hashes, as unbiased as the hashes are random.
+Above it, a Feistel network computes any part of the permutation without a table. It does not do so below,
+because Feistel networks on tiny domains are measurably biased: see docs/design/0001-order.md.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.errors import OptionError
+from gdsload.order.checks import MAX_SAMPLES, check_range, check_whole
+from gdsload.order.hashing import MASK64, Purpose, derive_key, hash_into
+from gdsload.order.recent import Recent
+
+__all__ = ["CHUNK", "EXACT_LIMIT", "ROUNDS", "Feistel", "Permutation", "exact_table"]
+
+EXACT_LIMIT: Final = 65_536
+"""Largest n that is shuffled exactly. Frozen: it decides which samples a saved position means."""
+
+CHUNK: Final = 65_536
+"""Positions computed together; at least EXACT_LIMIT. Affects speed and memory only."""
+
+ROUNDS: Final = 8
+"""Rounds of the Feistel network. Frozen, like EXACT_LIMIT."""
+
+_RECENT_CHUNKS: Final = 4
+# Four arrays of 64 KiB stay in the second-level cache, and numpy's cost per call is spread thin.
+_TILE: Final = 8192
+_HASH_SHIFT: Final = np.uint64(24)
+_REDUCE_SHIFT: Final = np.uint64(40)
+
+
+def exact_table(n: int, key: int) -> NDArray[np.int64]:
+    """Return the numbers 0..n-1 sorted by their hashes under `key`; shape [n].
+
+    This is Black and Rogaway's prefix cipher. The hash is a bijection, so there are no ties, and every sorting
+    algorithm gives this table.
+    """
+    hashes = np.arange(n, dtype=np.uint64)
+    hash_into(hashes, np.uint64(key), hashes, np.empty_like(hashes))
+    return np.argsort(hashes).astype(np.int64, copy=False)
+
+
+class Feistel:
+    """A permutation of [0, n) by a generalised Feistel network and cycle walking.
+
+    Both are from Black and Rogaway, "Ciphers with Arbitrary Finite Domains" (CT-RSA 2002). A number is split
+    into (left, right) in Z_a x Z_b; each round adds a keyed hash of one half to the other, modulo its size.
+    With a = ceil(sqrt(n)) and b = ceil(n / a), a * b exceeds n by less than a, so that fewer than one number
+    in sqrt(n) lands outside [0, n). Those are sent through again until they land inside, which keeps it a
+    bijection.
+
+    A round takes the top 40 bits of the hash and multiplies and shifts them into [0, m). Some values of
+    [0, m) then own one 40-bit hash more than others: a relative bias of at most m / 2**40, which is 2**-31 at
+    65 537 samples, 2**-23 at 10**10 and 2**-16 at the limit, 2**48.
+
+    Stateless after construction, so any thread may use it.
+
+    Args:
+        n: size of the domain, 1 to 2**48.
+        key: 64-bit key.
+    """
+
+    __slots__ = ("_left", "_n", "_right", "_round_keys")
+
+    def __init__(self, n: int, key: int) -> None:
+        left = math.isqrt(n - 1) + 1
+        self._n = np.uint64(n)
+        self._left = np.uint64(left)
+        self._right = np.uint64(-(-n // left))
+        self._round_keys = [np.uint64(derive_key(key, Purpose.ROUND, index)) for index in range(ROUNDS)]
+
+    def map_in_place(self, values: NDArray[np.uint64]) -> None:
+        """Replace each of `values` (shape [k], all below n) by its image."""
+        self._pass(values)
+        outside = np.flatnonzero(values >= self._n)
+        while outside.size:
+            again = values[outside]
+            self._pass(again)
+            values[outside] = again
+            outside = outside[again >= self._n]
+
+    def _pass(self, values: NDArray[np.uint64]) -> None:
+        scratch = np.empty((4, min(_TILE, values.size)), dtype=np.uint64)
+        for start in range(0, values.size, _TILE):
+            tile = values[start : start + _TILE]
+            self._rounds(tile, scratch[:, : tile.size])
+
+    def _rounds(self, tile: NDArray[np.uint64], scratch: NDArray[np.uint64]) -> None:
+        left, right, hashed, spare = scratch
+        np.floor_divide(tile, self._left, out=right)
+        np.multiply(right, self._left, out=spare)
+        np.subtract(tile, spare, out=left)
+        halves = ((left, right, self._left), (right, left, self._right))
+        for index, key in enumerate(self._round_keys):
+            changed, source, size = halves[index % 2]
+            hash_into(source, key, hashed, spare)
+            np.right_shift(hashed, _HASH_SHIFT, out=hashed)
+            np.multiply(hashed, size, out=hashed)
+            np.right_shift(hashed, _REDUCE_SHIFT, out=hashed)
+            np.add(changed, hashed, out=changed)
+            # Modulo without a division: where changed < size, the difference wraps to a huge number.
+            np.subtract(changed, size, out=spare)
+            np.minimum(changed, spare, out=changed)
+        np.multiply(right, self._left, out=tile)
+        np.add(tile, left, out=tile)
+
+
+class Permutation:
+    """A seeded permutation of [0, n): position -> image. Safe to share between threads.
+
+    Making one costs microseconds, whatever n is. It keeps the chunks of images that were used last: four of
+    512 KiB at most.
+
+    Args:
+        n: how many numbers to permute, 0 to 2**48.
+        key: 64-bit key, from `derive_key`.
+
+    Raises:
+        OptionError: if `n` or `key` is out of range.
+    """
+
+    __slots__ = ("_chunks", "_feistel", "_key", "_n")
+
+    def __init__(self, n: int, key: int) -> None:
+        self._n = check_whole(n, "n", 0, MAX_SAMPLES)
+        self._key = check_whole(key, "key", 0, MASK64)
+        self._feistel = Feistel(self._n, self._key) if self._n > EXACT_LIMIT else None
+        self._chunks: Recent[int, NDArray[np.int64]] = Recent(_RECENT_CHUNKS)
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __call__(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the images of positions [start, stop), read-only, shape [stop - start].
+
+        Raises:
+            OptionError: unless 0 <= start <= stop <= n.
+        """
+        check_range(start, stop, self._n, "the permutation")
+        first = start // CHUNK
+        if stop <= (first + 1) * CHUNK:
+            return self._chunk(first)[start - first * CHUNK : stop - first * CHUNK]
+        images = np.empty(stop - start, dtype=np.int64)
+        for index in range(first, -(-stop // CHUNK)):
+            base = index * CHUNK
+            lower, upper = max(start, base), min(stop, base + CHUNK)
+            images[lower - start : upper - start] = self._chunk(index)[lower - base : upper - base]
+        images.flags.writeable = False
+        return images
+
+    def at(self, positions: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Return the images of any positions, in their shape.
+
+        Raises:
+            OptionError: if `positions` are no integers in [0, n).
+        """
+        if positions.dtype.kind not in "iu":
+            raise OptionError(
+                f"positions are {positions.dtype}, not integers", remedy="Pass an integer array."
+            )
+        if positions.size and (int(positions.min()) < 0 or int(positions.max()) >= self._n):
+            raise OptionError(
+                f"positions reach from {positions.min()} to {positions.max()}, but there are {self._n}",
+                remedy="Ask for positions of at least 0 and below that.",
+            )
+        if self._feistel is None:
+            return np.take(self._chunk(0), positions)
+        images = positions.astype(np.uint64).reshape(-1)
+        self._feistel.map_in_place(images)
+        return images.view(np.int64).reshape(positions.shape)
+
+    def _chunk(self, index: int) -> NDArray[np.int64]:
+        return self._chunks.get(index, self._make_chunk)
+
+    def _make_chunk(self, index: int) -> NDArray[np.int64]:
+        if self._feistel is None:
+            images = exact_table(self._n, self._key)
+        else:
+            values = np.arange(index * CHUNK, min((index + 1) * CHUNK, self._n), dtype=np.uint64)
+            self._feistel.map_in_place(values)
+            images = values.view(np.int64)
+        images.flags.writeable = False
+        return images

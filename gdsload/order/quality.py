@@ -1,0 +1,57 @@
+"""How good a shuffle is, as one number."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gdsload.order.checks import check_whole
+from gdsload.order.lanes import Schedule
+from gdsload.order.orders import Order, batch_ids
+
+__all__ = ["shuffle_quality"]
+
+
+def shuffle_quality(order: Order, schedule: Schedule, *, max_batches: int = 256) -> float:
+    """Return the effective batch size of an order, as a share of the batch size, for the worst dataset.
+
+    The worst dataset for a block shuffle is one sorted by its label: neighbours on disk are alike. There, a
+    sample's relative position id / samples stands for its label. Over the epoch, the batch means of that
+    position scatter around the mean of all; the figure is
+
+        variance of the batch mean, for batches drawn without replacement from all samples
+        ----------------------------------------------------------------------------------
+                mean squared deviation of the batch means of this order, measured
+
+    clipped to 1. A full shuffle gives 1 up to noise. 0.25 means that on a sorted dataset a batch of 256 tells
+    as much about the whole as 64 samples drawn at random. On a dataset whose samples are stored in random
+    order every order is as good as a full shuffle, whatever this figure says.
+
+    It looks at single global batches (all ranks together, as the optimiser sees them), so it does not see
+    that neighbouring batches resemble each other, and it is 1 for batches of one sample. A last, partial
+    batch is left out.
+
+    Args:
+        order: the order of one epoch.
+        schedule: how that epoch is cut into batches; its rank does not matter.
+        max_batches: how many batches to look at, spread evenly over the epoch. With n of them, the standard
+            error is about sqrt(2 / n) of the figure, 9 % at 256; in a block order also sqrt(2 / w), with w
+            windows in each lane, because batches from the same windows miss the mean together.
+
+    Returns:
+        A number in (0, 1]; 1 if there is no full batch, or only one that holds everything.
+
+    Raises:
+        OptionError: if the schedule was not made for the order, or `max_batches` is below 1.
+    """
+    check_whole(max_batches, "max_batches", 1)
+    samples, batch = schedule.samples, schedule.global_batch
+    whole = Schedule(samples, batch, drop_last=True, lanes=schedule.lanes)
+    steps = np.unique(np.linspace(0, whole.steps - 1, min(max_batches, whole.steps)).astype(np.int64))
+    if samples <= batch or steps.size == 0:
+        return 1.0
+    centre = (samples - 1) / 2
+    means = np.array([batch_ids(order, whole, int(step)).mean() for step in steps])
+    measured = float(np.mean(((means - centre) / samples) ** 2))
+    population = (samples**2 - 1) / 12 / samples**2
+    expected = population / batch * (samples - batch) / (samples - 1)
+    return min(1.0, expected / measured) if measured > 0 else 1.0

@@ -1,0 +1,124 @@
+"""Sample ids to bytes: which rows of which files, and which reads bring them. Pure; no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Extents", "Reads", "coalesce", "concat_extents", "distinct"]
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """Runs of bytes in files; three arrays of one length.
+
+    Attributes:
+        file: index of the file, in the table of files that a backend was opened on.
+        offset: byte offset in that file.
+        nbytes: length in bytes; may be 0.
+    """
+
+    file: IntArray
+    offset: IntArray
+    nbytes: IntArray
+
+    def __len__(self) -> int:
+        return len(self.file)
+
+    @property
+    def total_bytes(self) -> int:
+        """Sum of the lengths."""
+        return int(self.nbytes.sum())
+
+
+def distinct(numbers: IntArray, limit: int) -> IntArray:
+    """The distinct ones of `numbers`, which are all from 0 to `limit` - 1, in rising order.
+
+    For the few thousand shards of a dataset this takes a tenth of the time of `numpy.unique`.
+    """
+    present = np.zeros(limit, bool)
+    present[numbers] = True
+    return np.flatnonzero(present)
+
+
+def concat_extents(parts: list[Extents]) -> Extents:
+    """Several lists of extents as one."""
+    if len(parts) == 1:
+        return parts[0]
+    return Extents(
+        np.concatenate([part.file for part in parts]),
+        np.concatenate([part.offset for part in parts]),
+        np.concatenate([part.nbytes for part in parts]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What to read so that every wanted extent is covered.
+
+    Attributes:
+        extents: the reads, in order of file and offset, none overlapping another.
+        read_of: for each wanted extent the index of the read that covers it.
+        delta: for each wanted extent its byte position inside that read.
+    """
+
+    extents: Extents
+    read_of: IntArray
+    delta: IntArray
+
+
+def coalesce(wanted: Extents, *, max_gap_bytes: int, max_read_bytes: int, alignment: int = 1) -> Reads:
+    """Plan the reads that cover the wanted extents.
+
+    Neighbours are read together where the gap between them costs less than a read of its own. A read grows beyond
+    `max_read_bytes` only for a single extent, or extents that overlap.
+
+    Args:
+        wanted: the extents, in any order; they may repeat and overlap.
+        max_gap_bytes: largest gap that is read along.
+        max_read_bytes: length from which a read takes no further neighbour.
+        alignment: begin and end of each read are rounded outwards to a multiple of it. The end may so lie behind
+            the file's end; reads are cut there by whoever makes them.
+    """
+    if not len(wanted):
+        empty = np.zeros(0, np.int64)
+        return Reads(Extents(empty, empty, empty), empty, empty)
+    order = np.lexsort((wanted.offset, wanted.file))
+    file = wanted.file[order]
+    begin = wanted.offset[order] // alignment * alignment
+    end = -(-(wanted.offset[order] + wanted.nbytes[order]) // alignment) * alignment
+    first, reach = _groups(file, begin, end, max_gap_bytes, max_read_bytes)
+    group = np.zeros(len(file), np.int64)
+    group[first[1:]] = 1
+    np.cumsum(group, out=group)
+    last = np.append(first[1:], len(file)) - 1
+    start = begin[first]
+    reads = Extents(file[first], start, reach[last] - start)
+    read_of, delta = np.empty(len(file), np.int64), np.empty(len(file), np.int64)
+    read_of[order] = group
+    delta[order] = wanted.offset[order] - start[group]
+    return Reads(reads, read_of, delta)
+
+
+def _groups(
+    file: IntArray, begin: IntArray, end: IntArray, max_gap_bytes: int, max_read_bytes: int
+) -> tuple[IntArray, IntArray]:
+    """First extent of each read, and for each extent the furthest end within its file so far."""
+    changed = np.ones(len(file), bool)
+    changed[1:] = file[1:] != file[:-1]
+    files = np.flatnonzero(changed)
+    # Lay the files out one behind the other, further apart than any gap, so that one running maximum serves all.
+    length = np.maximum.reduceat(end, files) + max_gap_bytes + 1
+    base = np.repeat(np.cumsum(length) - length, np.diff(np.append(files, len(file))))
+    start, reach = base + begin, np.maximum.accumulate(base + end)
+    broken, overlaps = np.ones(len(file), bool), np.zeros(len(file), bool)
+    broken[1:] = start[1:] > reach[:-1] + max_gap_bytes
+    overlaps[1:] = start[1:] < reach[:-1]
+    run_start = start[np.flatnonzero(broken)][np.cumsum(broken) - 1]
+    piece = (start - run_start) // max_read_bytes
+    broken[1:] |= (piece[1:] != piece[:-1]) & ~overlaps[1:]
+    return np.flatnonzero(broken), reach - base

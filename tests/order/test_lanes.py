@@ -1,0 +1,168 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gdsload.errors import OptionError
+from gdsload.order import LaneRun, Schedule, lane_offset, lane_share
+from gdsload.order.checks import MAX_SAMPLES
+
+SAMPLES = st.integers(0, 500)
+LANES = st.integers(1, 12)
+
+
+@st.composite
+def schedules(draw):
+    world_size = draw(st.integers(1, 6))
+    return Schedule(
+        samples=draw(SAMPLES),
+        batch_size=draw(st.integers(1, 40)),
+        rank=draw(st.integers(0, world_size - 1)),
+        world_size=world_size,
+        drop_last=draw(st.booleans()),
+        lanes=draw(LANES),
+    )
+
+
+def ranks(schedule):
+    return [
+        Schedule(
+            schedule.samples,
+            schedule.batch_size,
+            rank,
+            schedule.world_size,
+            schedule.drop_last,
+            schedule.lanes,
+        )
+        for rank in range(schedule.world_size)
+    ]
+
+
+def positions(runs):
+    return [(run.lane, position) for run in runs for position in range(run.start, run.stop)]
+
+
+@given(st.integers(0, MAX_SAMPLES), LANES)
+def test_lanes_are_equal_ranges_of_all_positions(samples, lanes):
+    lengths = [lane_share(samples, lane, lanes) for lane in range(lanes)]
+    assert sum(lengths) == samples
+    assert max(lengths) - min(lengths) <= 1
+    assert [lane_offset(samples, lane, lanes) for lane in range(lanes)] == [
+        sum(lengths[:lane]) for lane in range(lanes)
+    ]
+
+
+def test_lanes_are_equal_whatever_the_blocks_are():
+    # Dealing out 11 whole blocks would have made these 300, 237, 300 and 200.
+    assert [lane_share(1037, lane, 4) for lane in range(4)] == [259, 259, 259, 260]
+
+
+@given(schedules())
+def test_an_epoch_takes_each_lane_in_order_and_whole(schedule):
+    next_position = [0] * schedule.lanes
+    for step in range(schedule.steps):
+        for rank in ranks(schedule):
+            for run in rank.runs(step):
+                assert run.start == next_position[run.lane]
+                assert len(run) > 0
+                next_position[run.lane] = run.stop
+    given_samples = schedule.position(schedule.steps)
+    assert next_position == [
+        lane_share(given_samples, lane, schedule.lanes) for lane in range(schedule.lanes)
+    ]
+    left = schedule.samples - given_samples
+    assert left < schedule.global_batch if schedule.drop_last else left == 0
+
+
+@given(schedules())
+def test_ranks_share_out_the_global_batch(schedule):
+    alone = Schedule(
+        schedule.samples, schedule.global_batch, drop_last=schedule.drop_last, lanes=schedule.lanes
+    )
+    assert alone.steps == schedule.steps
+    for step in range(schedule.steps):
+        together = [place for rank in ranks(schedule) for place in positions(rank.runs(step))]
+        assert together == positions(alone.runs(step))
+        sizes = [rank.size(step) for rank in ranks(schedule)]
+        assert sizes == [len(positions(rank.runs(step))) for rank in ranks(schedule)]
+        assert max(sizes) - min(sizes) <= 1
+        if len(together) == schedule.global_batch:
+            assert set(sizes) == {schedule.batch_size}
+
+
+@given(schedules())
+def test_each_global_batch_takes_its_share_of_every_lane(schedule):
+    alone = Schedule(schedule.samples, schedule.global_batch, lanes=schedule.lanes)
+    for step in range(alone.steps):
+        runs = alone.runs(step)
+        assert [run.lane for run in runs] == sorted({run.lane for run in runs})
+        taken = dict.fromkeys(range(alone.lanes), 0) | {run.lane: len(run) for run in runs}
+        assert max(taken.values()) - min(taken.values()) <= 1
+
+
+def test_a_slice_meets_few_lanes():
+    for rank in range(4):
+        assert len(Schedule(10_000, 64, rank, 4, lanes=8).runs(3)) == 2
+
+
+def test_a_worked_example():
+    # 22 samples in 3 lanes of 7, 7 and 8; global batches of 2 x 4 = 8, 8 and 6.
+    schedule = Schedule(22, 4, rank=1, world_size=2, lanes=3)
+    assert schedule.steps == 3
+    assert schedule.runs(0) == [LaneRun(1, 2, 3), LaneRun(2, 0, 3)]
+    assert schedule.runs(1) == [LaneRun(1, 4, 5), LaneRun(2, 3, 6)]
+    assert schedule.runs(2) == [LaneRun(1, 6, 7), LaneRun(2, 6, 8)]
+    assert [schedule.size(step) for step in range(3)] == [4, 4, 3]
+    assert schedule.position(2) == 16
+    assert schedule.step_at(16) == 2
+
+
+@given(schedules())
+def test_step_at_inverts_position(schedule):
+    edges = [schedule.position(step) for step in range(schedule.steps + 1)]
+    for position in range(-1, schedule.samples + 2):
+        if position in edges:
+            assert schedule.step_at(position) == edges.index(position)
+        else:
+            with pytest.raises(OptionError, match="batch_size x world_size"):
+                schedule.step_at(position)
+
+
+def test_a_partial_batch_smaller_than_the_world_leaves_ranks_empty_but_in_step():
+    sizes = [Schedule(10, 2, rank, 4).size(1) for rank in range(4)]
+    assert sizes == [0, 1, 0, 1]
+    assert [Schedule(10, 2, rank, 4).steps for rank in range(4)] == [2] * 4
+    assert Schedule(10, 2, 0, 4).runs(1) == []
+
+
+def test_an_empty_epoch_has_no_steps():
+    schedule = Schedule(0, 4)
+    assert schedule.steps == 0
+    assert schedule.step_at(0) == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"samples": -1}, "samples is -1"),
+        ({"samples": MAX_SAMPLES + 1}, "samples is .* at most"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"batch_size": 2.5}, "batch_size is 2.5, which is no whole number"),
+        ({"world_size": 0}, "world_size is 0"),
+        ({"lanes": 0}, "lanes is 0"),
+        ({"rank": -1}, "rank is -1"),
+        ({"rank": 2, "world_size": 2}, "ranks 0 to 1"),
+    ],
+)
+def test_bad_arguments_are_refused(changed, message):
+    with pytest.raises(OptionError, match=message):
+        Schedule(**({"samples": 10, "batch_size": 2} | changed))
+
+
+@pytest.mark.parametrize("step", [-1, 5])
+def test_steps_outside_are_refused(step):
+    schedule = Schedule(10, 2)
+    for method in (schedule.runs, schedule.size):
+        with pytest.raises(OptionError, match="steps 0 to 4"):
+            method(step)
+    with pytest.raises(OptionError, match="5 steps"):
+        schedule.position(step if step < 0 else 6)

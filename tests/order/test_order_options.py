@@ -1,0 +1,128 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gdsload.errors import OptionError, StateError
+from gdsload.order import DatasetFacts, OrderOptions, resolve
+
+MIB = 1 << 20
+
+
+def facts(samples, sample_bytes):
+    return DatasetFacts(samples, sample_bytes, int(samples * sample_bytes))
+
+
+LARGE_SMALL_SAMPLES = facts(10_000_000, 3072)
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "dataset", "name", "reason"),
+    [
+        (False, LARGE_SMALL_SAMPLES, "sequential", "shuffle=False"),
+        ("full", LARGE_SMALL_SAMPLES, "full", 'shuffle="full"'),
+        ("block", LARGE_SMALL_SAMPLES, "block", 'shuffle="block"'),
+        (True, facts(1_000_000, 150_528), "full", "147 KiB, at least 64 KiB"),
+        (True, facts(20_000, 65_536), "full", "64 KiB"),
+        (True, facts(50_000, 3072), "full", "146.5 MiB, at most 1 GiB"),
+        (True, facts(1 << 18, 4096), "full", "1 GiB, at most 1 GiB"),
+        (True, facts((1 << 18) + 1, 4096), "block", "4 KiB, too small"),
+        (True, LARGE_SMALL_SAMPLES, "block", "28.61 GiB, more than 1 GiB"),
+        (True, facts(0, 0), "full", "0 B"),
+    ],
+)
+def test_shuffle_is_chosen_from_the_dataset(shuffle, dataset, name, reason):
+    options = resolve(shuffle, dataset)
+    assert options.shuffle == name
+    assert reason in options.reason
+
+
+@pytest.mark.parametrize("shuffle", ["sequential", "Full", 1, 0, None, "yes", 2.0])
+def test_any_other_value_is_refused(shuffle):
+    with pytest.raises(OptionError, match=r'Pass shuffle=False, True, "full" or "block"'):
+        resolve(shuffle, LARGE_SMALL_SAMPLES)
+
+
+def test_defaults_of_a_large_dataset():
+    options = resolve("block", LARGE_SMALL_SAMPLES)
+    assert options.block == 4 * MIB // 3072 == 1365
+    assert options.lanes == 8
+    assert options.window == 16 * 1365
+
+
+@given(st.integers(0, 10**9), st.floats(0, 10**8))
+def test_default_windows_are_16_blocks_or_a_whole_lane(samples, sample_bytes):
+    options = resolve("block", facts(samples, sample_bytes))
+    assert 1 <= options.lanes <= 8
+    assert options.window == max(1, min(16 * options.block, -(-samples // options.lanes)))
+
+
+def test_a_small_dataset_is_one_window_in_each_lane():
+    options = resolve("block", facts(90_000, 3072))
+    assert (options.lanes, options.window) == (8, 11_250)
+
+
+def test_a_tiny_dataset_has_a_block_for_each_lane():
+    assert resolve("block", facts(4000, 3072)).lanes == 2
+    options = resolve("block", facts(3, 3072))
+    assert (options.lanes, options.window) == (1, 3)
+    empty = resolve("block", facts(0, 0))
+    assert (empty.lanes, empty.window) == (1, 1)
+
+
+def test_samples_larger_than_a_block():
+    assert resolve("block", facts(1000, 50 * MIB)).block == 1
+
+
+def test_arguments_are_taken_as_they_are():
+    options = resolve("block", LARGE_SMALL_SAMPLES, block=10, window=77, lanes=3)
+    assert (options.block, options.window, options.lanes) == (10, 77, 3)
+    assert resolve("block", LARGE_SMALL_SAMPLES, block=10).window <= 160
+
+
+@pytest.mark.parametrize("argument", ["block", "window", "lanes"])
+def test_block_arguments_mean_a_block_shuffle(argument):
+    dataset = facts(1_000_000, 150_528)
+    options = resolve(True, dataset, **{argument: 9})
+    assert options.shuffle == "block"
+    assert "given" in options.reason
+    for shuffle in (False, "full"):
+        with pytest.raises(OptionError, match=f"{argument}=9 has no meaning"):
+            resolve(shuffle, dataset, **{argument: 9})
+    with pytest.raises(OptionError, match=f"{argument} is 0"):
+        resolve("block", dataset, **{argument: 0})
+
+
+@pytest.mark.parametrize("shuffle", [False, "full", "block"])
+def test_state_survives_json(shuffle):
+    options = resolve(shuffle, LARGE_SMALL_SAMPLES)
+    state = json.loads(json.dumps(options.state()))
+    assert set(state) == {"shuffle", "block", "window", "lanes"}
+    assert OrderOptions.from_state(state) == options
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"shuffle": "random"},
+        {"shuffle": ["full"]},
+        {"block": 0},
+        {"block": None},
+        {"window": 1.5},
+        {"lanes": True},
+        {"lanes": "8"},
+        {"shuffle": "full"},
+    ],
+)
+def test_a_damaged_state_is_refused(changed):
+    state = resolve("block", LARGE_SMALL_SAMPLES).state() | changed
+    with pytest.raises(StateError, match="no order options"):
+        OrderOptions.from_state(state)
+
+
+def test_options_that_contradict_each_other_are_refused():
+    with pytest.raises(OptionError, match="full order has no block"):
+        OrderOptions("full", 10, 0, 1)
+    with pytest.raises(OptionError, match="no order"):
+        OrderOptions("random", 1, 1, 1)

@@ -1,0 +1,150 @@
+import time
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gdsload.errors import OptionError
+from gdsload.order import FullOrder, Permutation
+from gdsload.order.checks import MAX_SAMPLES
+from gdsload.order.permutation import CHUNK, EXACT_LIMIT, Feistel, exact_table
+
+KEYS = st.integers(0, 2**64 - 1)
+
+
+def is_permutation(images, n):
+    return images.dtype == np.int64 and np.array_equal(np.sort(images), np.arange(n))
+
+
+def feistel(n, key, positions=None):
+    values = np.arange(n, dtype=np.uint64) if positions is None else np.array(positions, dtype=np.uint64)
+    Feistel(n, key).map_in_place(values)
+    return values.astype(np.int64)
+
+
+@given(st.integers(0, 3000), KEYS)
+@example(0, 0)
+@example(1, 0)
+def test_small_is_a_permutation(n, key):
+    assert is_permutation(Permutation(n, key)(0, n), n)
+
+
+@pytest.mark.parametrize(
+    "n", [EXACT_LIMIT - 1, EXACT_LIMIT, EXACT_LIMIT + 1, 66_049, 131_071, 131_073, 300_000]
+)
+def test_large_is_a_permutation(n):
+    for key in (0, 2**64 - 1):
+        assert is_permutation(Permutation(n, key)(0, n), n)
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 3000), KEYS)
+@example(1, 0)
+@example(2, 0)
+def test_feistel_is_a_permutation_on_small_domains_too(n, key):
+    assert is_permutation(feistel(n, key), n)
+
+
+@pytest.mark.parametrize("n", [MAX_SAMPLES, MAX_SAMPLES - 1, 10**10])
+def test_feistel_images_stay_inside_huge_domains(n):
+    positions = np.concatenate([np.arange(2000), n - 1 - np.arange(2000)])
+    images = Permutation(n, 5).at(positions)
+    assert np.unique(images).size == images.size
+    assert images.min() >= 0
+    assert images.max() < n
+
+
+def test_cycle_walking_is_what_keeps_images_inside():
+    n = 65_537  # 257 x 256 pairs: 255 too many
+    values = np.arange(n, dtype=np.uint64)
+    Feistel(n, 1)._pass(values)
+    assert 0 < np.count_nonzero(values >= n) < 257
+
+
+@pytest.mark.parametrize("n", [1000, 200_000])
+def test_any_cut_gives_the_same_images(n):
+    whole = Permutation(n, 9)(0, n)
+    cut = Permutation(n, 9)
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        start, stop = np.sort(rng.integers(0, n + 1, 2)).tolist()
+        assert np.array_equal(cut(start, stop), whole[start:stop])
+    for edge in range(0, n, CHUNK):
+        lower, upper = max(0, edge - 3), min(n, edge + 3)
+        assert np.array_equal(cut(lower, upper), whole[lower:upper])
+
+
+@pytest.mark.parametrize("n", [1000, 200_000])
+def test_any_positions_in_any_shape(n):
+    permutation = Permutation(n, 9)
+    positions = np.random.default_rng(0).integers(0, n, (7, 11), dtype=np.int32)
+    images = permutation.at(positions)
+    assert images.shape == (7, 11)
+    assert images.dtype == np.int64
+    assert np.array_equal(images, permutation(0, n)[positions])
+    assert permutation.at(np.empty(0, dtype=np.int64)).size == 0
+
+
+def test_images_are_read_only():
+    permutation = Permutation(200_000, 9)
+    for start, stop in ((0, 10), (CHUNK - 1, CHUNK + 1)):
+        with pytest.raises(ValueError, match="read-only"):
+            permutation(start, stop)[0] = 1
+
+
+def test_threads_may_share_one():
+    n = 600_000
+    whole = Permutation(n, 3)(0, n)
+    shared = Permutation(n, 3)
+    starts = np.random.default_rng(0).integers(0, n - 1000, 400).tolist()
+    with ThreadPoolExecutor(4) as pool:
+        parts = list(pool.map(lambda start: shared(start, start + 1000), starts))
+    assert all(
+        np.array_equal(part, whole[start : start + 1000]) for start, part in zip(starts, parts, strict=True)
+    )
+
+
+def test_golden_images():
+    assert exact_table(10, 1).tolist() == [9, 0, 5, 4, 8, 1, 2, 6, 7, 3]
+    assert Permutation(65_536, 42)(0, 6).tolist() == [46868, 46602, 6567, 34249, 33378, 21175]
+    assert Permutation(65_537, 42)(0, 6).tolist() == [43273, 19994, 365, 61264, 57572, 51772]
+    assert Permutation(10**10, 42)(0, 4).tolist() == [5048890889, 7794740523, 5852073684, 1357548628]
+    assert Permutation(2**48, 42)(0, 3).tolist() == [277840316664287, 94552320137637, 160938835718370]
+    assert Permutation(2**48, 42).at(np.array([2**48 - 1])).tolist() == [251316864971434]
+
+
+def test_ten_thousand_million_samples_are_served_at_once():
+    Permutation(10**6, 0)(0, 10)  # whatever numpy does on first use is not what is measured
+    tracemalloc.start()
+    start = time.perf_counter()
+    ids = FullOrder(10**10, key=1).lane_ids(0, 0, 256)
+    elapsed = time.perf_counter() - start
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert np.unique(ids).size == 256
+    assert elapsed < 0.2
+    assert peak < 4 << 20
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 3), (3, 2), (0, 11)])
+def test_positions_outside_are_refused(start, stop):
+    with pytest.raises(OptionError, match="the permutation"):
+        Permutation(10, 0)(start, stop)
+
+
+@pytest.mark.parametrize("n", [10, 10**6])
+def test_arrays_with_positions_outside_are_refused(n):
+    for positions in ([-1], [n]):
+        with pytest.raises(OptionError, match=f"there are {n}"):
+            Permutation(n, 0).at(np.array(positions))
+    with pytest.raises(OptionError, match="integers"):
+        Permutation(n, 0).at(np.array([0.5]))
+
+
+@pytest.mark.parametrize("n", [-1, MAX_SAMPLES + 1])
+def test_sizes_outside_are_refused(n):
+    with pytest.raises(OptionError, match="must be at"):
+        Permutation(n, 0)

@@ -1,0 +1,56 @@
+import pytest
+
+from gdsload.errors import OptionError
+from gdsload.order import BlockOrder, FullOrder, Schedule, SequentialOrder, shuffle_quality
+
+SAMPLES = 200_000
+
+
+def block_quality(block, window, lanes, batch_size=256):
+    order = BlockOrder([SAMPLES], block=block, window=window, lanes=lanes, key=11)
+    return shuffle_quality(order, Schedule(SAMPLES, batch_size, lanes=lanes))
+
+
+def test_a_full_shuffle_is_a_full_shuffle():
+    for key in range(3):
+        assert shuffle_quality(FullOrder(SAMPLES, key), Schedule(SAMPLES, 256)) > 0.75
+
+
+def test_dataset_order_is_hardly_a_shuffle():
+    assert 0 < shuffle_quality(SequentialOrder(SAMPLES), Schedule(SAMPLES, 256)) < 0.01
+
+
+def test_small_windows_are_far_worse():
+    assert block_quality(100, 200, 1) < 0.03
+
+
+def test_blocks_of_one_sample_are_a_full_shuffle():
+    assert block_quality(1, 500, 4) > 0.75
+
+
+def test_a_batch_is_worth_about_as_many_samples_as_there_are_blocks_to_draw_from():
+    # 256 samples from 4 lanes x 16 blocks: 1 / 256 + 1 / 64 = 1 / 51.
+    assert block_quality(100, 1600, 4) == pytest.approx(51 / 256, rel=0.35)
+
+
+def test_more_lanes_and_longer_windows_are_better():
+    worst, wider, longer = block_quality(100, 400, 2), block_quality(100, 400, 8), block_quality(100, 1600, 8)
+    assert worst < wider < longer
+
+
+def test_ranks_do_not_matter_but_the_global_batch_does():
+    order = BlockOrder([SAMPLES], block=100, window=400, lanes=4, key=1)
+    alone = shuffle_quality(order, Schedule(SAMPLES, 256, lanes=4))
+    assert shuffle_quality(order, Schedule(SAMPLES, 64, rank=3, world_size=4, lanes=4)) == alone
+
+
+@pytest.mark.parametrize(("samples", "batch_size"), [(0, 4), (3, 4), (4, 4), (1, 1), (10, 1)])
+def test_where_there_is_nothing_to_compare(samples, batch_size):
+    assert shuffle_quality(SequentialOrder(samples), Schedule(samples, batch_size)) == pytest.approx(1.0)
+
+
+def test_the_schedule_must_fit():
+    with pytest.raises(OptionError, match="order.lanes"):
+        shuffle_quality(FullOrder(100, 0), Schedule(100, 5, lanes=2))
+    with pytest.raises(OptionError, match="max_batches"):
+        shuffle_quality(FullOrder(100, 0), Schedule(100, 5), max_batches=0)
