@@ -7,13 +7,17 @@
 PYTHON ?= python3
 ARGS ?=
 
-.PHONY: demo test lint format wheel clean
+.PHONY: demo test integration lint format wheel bench-cpu clean
 
 demo: .venv/demo/.stamp
 	.venv/demo/bin/gdsload demo $(ARGS)
 
 test: .venv/test/.stamp
 	.venv/test/bin/python -m pytest $(ARGS)
+
+# Frameworks that a loader is handed to. Their own warnings are not our business.
+integration: .venv/integration/.stamp
+	GDSLOAD_SUITE=integration .venv/integration/bin/python -m pytest -W default tests/integration $(ARGS)
 
 lint: .venv/lint/.stamp
 	.venv/lint/bin/ruff check
@@ -36,6 +40,12 @@ wheel: .venv/build/.stamp
 	cd .venv/empty && bin/python -W error -c "import gdsload; print(gdsload.__version__)"
 	cd .venv/empty && bin/python -W error -c "$(CHECK_WHEEL)"
 	cd .venv/empty && bin/python -m gdsload --help
+
+# One peer wants older versions of what the others share. The table of benchmarks/README.md is replaced.
+RECORD := benchmarks/results/cpu.json
+bench-cpu: .venv/bench/.stamp .venv/mosaicml/.stamp
+	.venv/bench/bin/python -m benchmarks.cpu --out $(RECORD) --python mosaicml=.venv/mosaicml/bin/python $(ARGS)
+	.venv/bench/bin/python -m benchmarks.table $(RECORD) --write benchmarks/README.md
 
 clean:
 	rm -rf .venv dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
@@ -61,4 +71,11 @@ endef
 	rm -rf $(@D)
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python $(INSTALL) build
+	touch $@
+
+# Not the pattern either: constraints.txt does not hold here.
+.venv/mosaicml/.stamp: benchmarks/mosaicml.txt
+	rm -rf $(@D)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install -qq --disable-pip-version-check -r benchmarks/mosaicml.txt
 	touch $@

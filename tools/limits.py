@@ -71,9 +71,7 @@ def violations(root: Path) -> list[Violation]:
 def _check_file(source: Source) -> Iterator[Violation]:
     lines, limit = len(source.text.splitlines()), MAX_FILE_LINES[source.path.parts[0]]
     if lines > limit:
-        yield Violation(
-            str(source.path), limit + 1, f"the file has {lines} lines, at most {limit} are allowed"
-        )
+        yield Violation(str(source.path), limit + 1, f"the file has {lines} lines, at most {limit} are allowed")
 
 
 def _check_name(source: Source) -> Iterator[Violation]:

@@ -69,11 +69,7 @@ def dtype_of(value: object, field: str | None = None) -> DType:
     """
     if isinstance(value, DType):
         return value
-    text = (
-        value
-        if isinstance(value, str)
-        else str(getattr(value, "name", None) or getattr(value, "__name__", value))
-    )
+    text = value if isinstance(value, str) else str(getattr(value, "name", None) or getattr(value, "__name__", value))
     found = DTYPES.get(text) or _BY_NAME.get(text.removeprefix("torch."))
     if found is None:
         raise SchemaError(

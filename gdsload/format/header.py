@@ -150,9 +150,7 @@ class _Check:
         try:
             tree = json.loads(text, object_pairs_hook=self._pairs, parse_int=_parse_int)
         except json.JSONDecodeError as error:
-            self.add(
-                f"the header is no valid JSON: {error.msg}", PREFIX_BYTES + len(text[: error.pos].encode())
-            )
+            self.add(f"the header is no valid JSON: {error.msg}", PREFIX_BYTES + len(text[: error.pos].encode()))
             return None
         except RecursionError:
             self.add("the header's JSON is nested too deeply", PREFIX_BYTES)
@@ -188,9 +186,7 @@ class _Check:
         dtype = self._dtype(name, value["dtype"])
         shape, offsets = value["shape"], value["data_offsets"]
         if not _whole_numbers(shape) or len(shape) > _MAX_DIMS:
-            self.add(
-                f"shape {show(shape)} is no list of at most {_MAX_DIMS} whole numbers from 0", tensor=name
-            )
+            self.add(f"shape {show(shape)} is no list of at most {_MAX_DIMS} whole numbers from 0", tensor=name)
         elif math.prod(max(size, 1) for size in shape) * (dtype.itemsize if dtype else 1) >= 2**63:
             self.add(f"shape {shape} has more bytes than 64 bits can count", tensor=name)
         if not _whole_numbers(offsets) or len(offsets) != 2:
@@ -212,9 +208,7 @@ class _Check:
     def _dtype(self, name: str, code: object) -> DType | None:
         dtype = DTYPES.get(code) if isinstance(code, str) else None
         if isinstance(code, str) and code in SUB_BYTE_DTYPES:
-            self.add(
-                f"dtype {code} has elements that are no whole bytes, which gdsload does not read", tensor=name
-            )
+            self.add(f"dtype {code} has elements that are no whole bytes, which gdsload does not read", tensor=name)
         elif dtype is None:
             self.add(f"dtype {show(code)} is unknown", tensor=name)
         return dtype

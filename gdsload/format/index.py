@@ -99,9 +99,7 @@ def parse_index(raw: bytes, file: str) -> Index:
         if schema is not None and not problems:
             index = Index(schema, tuple(shards))
             if tree.get("samples") != index.samples:
-                message = (
-                    f"it claims {show(tree.get('samples'))} samples, but its shards hold {index.samples}"
-                )
+                message = f"it claims {show(tree.get('samples'))} samples, but its shards hold {index.samples}"
                 problems.append(Problem(message, file, 0))
             elif index.samples > _MAX_COUNT:
                 problems.append(Problem("its shards hold more samples than 64 bits can count", file, 0))

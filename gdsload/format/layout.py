@@ -70,9 +70,7 @@ class ShardLayout:
         """
         tensors = self.tensors()
         if digests is None:
-            digests = {
-                name: "0" * DIGEST_CHARS * block_count(nbytes) for name, (_, _, nbytes) in tensors.items()
-            }
+            digests = {name: "0" * DIGEST_CHARS * block_count(nbytes) for name, (_, _, nbytes) in tensors.items()}
         tree: dict[str, object] = {"__metadata__": self._metadata(digests)}
         position = paddings = 0
         for name, (code, shape, nbytes) in tensors.items():
@@ -97,9 +95,7 @@ class ShardLayout:
             META_VERSION: str(VERSION),
             META_SAMPLES: str(self.samples),
             META_SCHEMA: _dump({"fields": self.schema.to_json(), "offsets": dict(self.offsets)}),
-            META_CHECKSUMS: _dump(
-                {"algorithm": ALGORITHM, "block_bytes": BLOCK_BYTES, "digests": dict(digests)}
-            ),
+            META_CHECKSUMS: _dump({"algorithm": ALGORITHM, "block_bytes": BLOCK_BYTES, "digests": dict(digests)}),
         }
 
 

@@ -148,9 +148,7 @@ class _Own:
     def read(self) -> Shard | None:
         metadata = self.header.metadata
         if metadata[META_VERSION] != str(VERSION):
-            self.add(
-                f"{META_VERSION} is {metadata[META_VERSION][:20]!r}; this gdsload reads version {VERSION}"
-            )
+            self.add(f"{META_VERSION} is {metadata[META_VERSION][:20]!r}; this gdsload reads version {VERSION}")
             return None
         samples = self._count(metadata.get(META_SAMPLES, ""))
         schema, groups = self._schema()
@@ -168,9 +166,7 @@ class _Own:
         for name, owner in groups.items():
             if name in columns and owner in columns and columns[name].rows != columns[owner].rows:
                 rows = columns[name].rows, columns[owner].rows
-                self.add(
-                    f"it has {rows[0]} rows, but {show(owner)}, whose offsets it uses, has {rows[1]}", name
-                )
+                self.add(f"it has {rows[0]} rows, but {show(owner)}, whose offsets it uses, has {rows[1]}", name)
         return Shard(schema, samples, columns, checksums, self.header)
 
     def _count(self, text: str) -> int | None:
@@ -209,9 +205,7 @@ class _Own:
             return None, {}
         for name, owner in groups.items():
             if not isinstance(owner, str) or groups.get(owner) != owner:
-                self.add(
-                    f"{META_SCHEMA} gives it the offsets of {show(owner)}, which has none of its own", name
-                )
+                self.add(f"{META_SCHEMA} gives it the offsets of {show(owner)}, which has none of its own", name)
                 return None, {}
         return schema, groups
 
@@ -279,14 +273,8 @@ class _Own:
                 continue
             digests = tree["digests"].get(name)
             expected = block_count(entry.end - entry.begin, tree["block_bytes"]) * DIGEST_CHARS
-            if (
-                not isinstance(digests, str)
-                or len(digests) != expected
-                or set(digests) - set("0123456789abcdef")
-            ):
-                self.add(
-                    f"{META_CHECKSUMS} has not the {expected} hexadecimal digits that the tensor needs", name
-                )
+            if not isinstance(digests, str) or len(digests) != expected or set(digests) - set("0123456789abcdef"):
+                self.add(f"{META_CHECKSUMS} has not the {expected} hexadecimal digits that the tensor needs", name)
                 continue
             found[name] = digests
         for name in tree["digests"]:

@@ -83,9 +83,7 @@ def derive_key(*parts: int) -> int:
     return key
 
 
-def hash_into(
-    values: NDArray[np.uint64], key: np.uint64, out: NDArray[np.uint64], scratch: NDArray[np.uint64]
-) -> None:
+def hash_into(values: NDArray[np.uint64], key: np.uint64, out: NDArray[np.uint64], scratch: NDArray[np.uint64]) -> None:
     """Write mix64(key + values * golden) into `out`, element by element and modulo 2**64.
 
     For one key this is a bijection, so distinct values have distinct hashes.

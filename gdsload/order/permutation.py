@@ -162,9 +162,7 @@ class Permutation:
             OptionError: if `positions` are no integers in [0, n).
         """
         if positions.dtype.kind not in "iu":
-            raise OptionError(
-                f"positions are {positions.dtype}, not integers", remedy="Pass an integer array."
-            )
+            raise OptionError(f"positions are {positions.dtype}, not integers", remedy="Pass an integer array.")
         if positions.size and (int(positions.min()) < 0 or int(positions.max()) >= self._n):
             raise OptionError(
                 f"positions reach from {positions.min()} to {positions.max()}, but there are {self._n}",

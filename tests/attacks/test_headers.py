@@ -78,50 +78,30 @@ PREFIXES = {
 JSON = {
     "H020": Attack("a header of no bytes", b"", 2, r"begins with '\{', this one with b''", None, 8),
     "H021": Attack("a pickle", b"\x80\x04K\x01.", 0, r"begins with '\{'", None, 8),
-    "H022": Attack(
-        "an HTML page, saved by a failed download", b"<!DOCTYPE html>", 0, r"begins with '\{'", None, 8
-    ),
+    "H022": Attack("an HTML page, saved by a failed download", b"<!DOCTYPE html>", 0, r"begins with '\{'", None, 8),
     "H023": Attack("a list", b"[]", 0, r"begins with '\{', this one with b'\['", None, 8),
-    "H024": Attack(
-        "hiding behind a leading blank", b" " + GOOD, 4, r"begins with '\{', this one with b' '", None, 8
-    ),
-    "H025": Attack(
-        "hiding behind a byte order mark", b"\xef\xbb\xbf" + GOOD, 4, r"begins with '\{'", None, 8
-    ),
+    "H024": Attack("hiding behind a leading blank", b" " + GOOD, 4, r"begins with '\{', this one with b' '", None, 8),
+    "H025": Attack("hiding behind a byte order mark", b"\xef\xbb\xbf" + GOOD, 4, r"begins with '\{'", None, 8),
     "H026": Attack("a brace alone", b"{ ", 0, "no valid JSON", None, 10),
     "H027": Attack("a header cut short", GOOD[:-1], 4, "no valid JSON", None, 8 + len(GOOD) - 1),
-    "H028": Attack(
-        "a second object after the first", GOOD + GOOD, 4, "no valid JSON: Extra data", None, 8 + len(GOOD)
-    ),
+    "H028": Attack("a second object after the first", GOOD + GOOD, 4, "no valid JSON: Extra data", None, 8 + len(GOOD)),
     "H029": Attack("zeros as padding", GOOD + b"\0" * 8, 4, "no valid JSON: Extra data", None, 8 + len(GOOD)),
-    "H030": Attack(
-        "text after the padding", GOOD + b"   x", 4, "no valid JSON: Extra data", None, 11 + len(GOOD)
-    ),
+    "H030": Attack("text after the padding", GOOD + b"   x", 4, "no valid JSON: Extra data", None, 11 + len(GOOD)),
     "H031": Attack("bytes that are no UTF-8", GOOD.replace(b"x", b"\xff"), 4, "no valid UTF-8", None, 10),
-    "H032": Attack(
-        "a zero in too many bytes", GOOD.replace(b"x", b"\xc0\x80"), 4, "no valid UTF-8", None, 10
-    ),
-    "H033": Attack(
-        "a surrogate in UTF-8", GOOD.replace(b"x", b"\xed\xa0\x80"), 4, "no valid UTF-8", None, 10
-    ),
+    "H032": Attack("a zero in too many bytes", GOOD.replace(b"x", b"\xc0\x80"), 4, "no valid UTF-8", None, 10),
+    "H033": Attack("a surrogate in UTF-8", GOOD.replace(b"x", b"\xed\xa0\x80"), 4, "no valid UTF-8", None, 10),
     "H034": Attack("UTF-16", b"{\0}\0", 0, "no valid JSON", None, 9),
     "H035": Attack("overflowing the stack with objects", b'{"a":' * 200_000, 0, "nested too deeply", None, 8),
-    "H036": Attack(
-        "overflowing the stack with lists", b'{"a":' + b"[" * 10**6, 0, "nested too deeply", None, 8
-    ),
+    "H036": Attack("overflowing the stack with lists", b'{"a":' + b"[" * 10**6, 0, "nested too deeply", None, 8),
     "H037": Attack(
         "a raw line end in a name", GOOD.replace(b"x", b"x\n"), 4, "no valid JSON: Invalid control", None, 11
     ),
-    "H038": Attack(
-        "a raw NUL in a name", GOOD.replace(b"x", b"\0"), 4, "no valid JSON: Invalid control", None, 10
-    ),
+    "H038": Attack("a raw NUL in a name", GOOD.replace(b"x", b"\0"), 4, "no valid JSON: Invalid control", None, 10),
     "H039": Attack("a comment", b'{/**/"x":{}}', 0, "no valid JSON", None, 9),
     "H040": Attack("single quotes", GOOD.replace(b'"', b"'"), 4, "no valid JSON", None, 9),
     "H041": Attack("a leading zero", text("[04]"), 4, "no valid JSON"),
     "H042": Attack("hexadecimal", text("[0x4]"), 4, "no valid JSON"),
-    "H043": Attack(
-        "one tensor under two names of one key", GOOD[:-1] + b"," + GOOD[1:], 4, "'x' occurs twice", "x", 9
-    ),
+    "H043": Attack("one tensor under two names of one key", GOOD[:-1] + b"," + GOOD[1:], 4, "'x' occurs twice", "x", 9),
     "H044": Attack(
         "the same, one key written with escapes",
         GOOD[:-1] + b',"\\u0078' + GOOD[3:],
@@ -131,9 +111,7 @@ JSON = {
     ),
     "H045": Attack("two shapes", text('[4],"shape":[2]'), 4, "'shape' occurs twice", "shape"),
     "H046": Attack("two places", text("[4]", '[0,4],"data_offsets":[4,8]'), 8, "'data_offsets' occurs twice"),
-    "H047": Attack(
-        "two metadata", b'{"__metadata__":{},"__metadata__":{}}', 0, "'__metadata__' occurs twice"
-    ),
+    "H047": Attack("two metadata", b'{"__metadata__":{},"__metadata__":{}}', 0, "'__metadata__' occurs twice"),
     "H048": Attack("two texts of one key", b'{"__metadata__":{"a":"1","a":"2"}}', 0, "'a' occurs twice", "a"),
 }
 
@@ -212,12 +190,8 @@ ENTRIES = {
         3,
         r"span 3 bytes, but U8 \[4\] needs 4",
     ),
-    "H112": Attack(
-        "more bytes than the shape needs", header(x=entry(offsets=(0, 5))), 5, "span 5 bytes", "x"
-    ),
-    "H113": Attack(
-        "bytes without elements", header(x=entry(shape=[0])), 4, "span 4 bytes, but U8 .0. needs 0", "x"
-    ),
+    "H112": Attack("more bytes than the shape needs", header(x=entry(offsets=(0, 5))), 5, "span 5 bytes", "x"),
+    "H113": Attack("bytes without elements", header(x=entry(shape=[0])), 4, "span 4 bytes, but U8 .0. needs 0", "x"),
     "H114": Attack("elements without bytes", header(x=entry(offsets=(0, 0))), 0, "span 0 bytes", "x"),
     "H115": Attack("elements of another width", header(x=entry("F32")), 4, r"F32 \[4\] needs 16", "x"),
     "H116": Attack(
@@ -227,12 +201,8 @@ ENTRIES = {
         "end after the data, which have 4 bytes",
         "x",
     ),
-    "H117": Attack(
-        "a file cut short", header(x=entry()), 3, "end after the data, which have 3 bytes", "x", 9
-    ),
-    "H118": Attack(
-        "a file without its data", header(x=entry()), 0, "end after the data, which have 0 bytes", "x"
-    ),
+    "H117": Attack("a file cut short", header(x=entry()), 3, "end after the data, which have 3 bytes", "x", 9),
+    "H118": Attack("a file without its data", header(x=entry()), 0, "end after the data, which have 0 bytes", "x"),
     "H119": Attack("a dtype nobody knows", header(x=entry("F128")), 4, "dtype 'F128' is unknown", "x"),
     "H120": Attack("a dtype in lower case", header(x=entry("u8")), 4, "dtype 'u8' is unknown", "x"),
     "H121": Attack("a dtype of no characters", header(x=entry("")), 4, "dtype '' is unknown", "x"),
@@ -247,19 +217,11 @@ ENTRIES = {
         r"dtype 'U{36,40}\.\.\.U{36,40}' is unknown",
         "x",
     ),
-    "H127": Attack(
-        "half bytes", header(x=entry("F4", [8])), 4, "dtype F4 has elements that are no whole bytes", "x"
-    ),
-    "H128": Attack(
-        "six bits", header(x=entry("F6_E2M3")), 3, "F6_E2M3 has elements that are no whole bytes", "x"
-    ),
+    "H127": Attack("half bytes", header(x=entry("F4", [8])), 4, "dtype F4 has elements that are no whole bytes", "x"),
+    "H128": Attack("six bits", header(x=entry("F6_E2M3")), 3, "F6_E2M3 has elements that are no whole bytes", "x"),
     "H129": Attack("six bits, the other way", header(x=entry("F6_E3M2")), 3, "F6_E3M2 has elements", "x"),
-    "H130": Attack(
-        "no dtype", header(x={"shape": [4], "data_offsets": [0, 4]}), 4, "has exactly dtype, shape", "x"
-    ),
-    "H131": Attack(
-        "no shape", header(x={"dtype": "U8", "data_offsets": [0, 4]}), 4, "has exactly dtype, shape", "x"
-    ),
+    "H130": Attack("no dtype", header(x={"shape": [4], "data_offsets": [0, 4]}), 4, "has exactly dtype, shape", "x"),
+    "H131": Attack("no shape", header(x={"dtype": "U8", "data_offsets": [0, 4]}), 4, "has exactly dtype, shape", "x"),
     "H132": Attack("no offsets", header(x={"dtype": "U8", "shape": [4]}), 4, "has exactly dtype, shape", "x"),
     "H133": Attack("one key more", header(x=entry() | {"strides": [1]}), 4, "has exactly dtype, shape", "x"),
     "H134": Attack(
@@ -269,14 +231,10 @@ ENTRIES = {
         "has exactly",
         "x",
     ),
-    "H135": Attack(
-        "a tensor that is a list", header(x=["U8", [4], [0, 4]]), 4, "has exactly dtype, shape", "x"
-    ),
+    "H135": Attack("a tensor that is a list", header(x=["U8", [4], [0, 4]]), 4, "has exactly dtype, shape", "x"),
     "H136": Attack("a tensor that is null", header(x=None), 4, "has exactly dtype, shape", "x"),
     "H137": Attack("a tensor that is text", header(x="dtype"), 4, "has exactly dtype, shape", "x"),
-    "H138": Attack(
-        "half a surrogate pair as name", b'{"\\ud800' + GOOD[3:], 4, "no valid Unicode text", "\ud800", 8
-    ),
+    "H138": Attack("half a surrogate pair as name", b'{"\\ud800' + GOOD[3:], 4, "no valid Unicode text", "\ud800", 8),
     "H139": Attack("the other half", b'{"\\udfff' + GOOD[3:], 4, "no valid Unicode text", "\udfff", 8),
     "H140": Attack(
         "metadata that are a list",
@@ -304,15 +262,9 @@ ENTRIES = {
         "__metadata__",
     ),
     "H144": Attack("null as metadata", b'{"__metadata__":{"a":null}}', 0, r"__metadata__\['a'\] is no text"),
-    "H145": Attack(
-        "an object as metadata", b'{"__metadata__":{"a":{}}}', 0, r"__metadata__\['a'\] is no text"
-    ),
-    "H146": Attack(
-        "text that cannot be printed", b'{"__metadata__":{"a":"\\ud800"}}', 0, "no valid Unicode text"
-    ),
-    "H147": Attack(
-        "a key that cannot be printed", b'{"__metadata__":{"\\udc00":""}}', 0, "no valid Unicode text"
-    ),
+    "H145": Attack("an object as metadata", b'{"__metadata__":{"a":{}}}', 0, r"__metadata__\['a'\] is no text"),
+    "H146": Attack("text that cannot be printed", b'{"__metadata__":{"a":"\\ud800"}}', 0, "no valid Unicode text"),
+    "H147": Attack("a key that cannot be printed", b'{"__metadata__":{"\\udc00":""}}', 0, "no valid Unicode text"),
 }
 
 A, B = entry(shape=[4], offsets=[0, 4]), entry(shape=[4], offsets=[4, 8])
@@ -320,9 +272,7 @@ A, B = entry(shape=[4], offsets=[0, 4]), entry(shape=[4], offsets=[4, 8])
 # _Check.cover
 COVER = {
     "H160": Attack("two tensors in one place", header(a=A, b=A), 4, "inside the one before it", "b"),
-    "H161": Attack(
-        "overlap by one byte", header(a=A, b=entry(offsets=(3, 7))), 7, "inside the one before it", "b"
-    ),
+    "H161": Attack("overlap by one byte", header(a=A, b=entry(offsets=(3, 7))), 7, "inside the one before it", "b"),
     "H162": Attack(
         "a tensor inside another",
         header(a=entry(shape=[8], offsets=[0, 8]), b=entry("U8", [1], [2, 3])),
@@ -429,9 +379,7 @@ def test_every_problem_is_reported_at_once():
     fields = [problem.field for problem in caught.value.problems]
     metadata = ["__metadata__"] * 2
     assert ["twice", *metadata, "shape", "all", "all", "all", "keys", "far", "overlap"] == fields
-    places = [
-        problem.offset for problem in caught.value.problems if problem.field not in ("shape", "overlap")
-    ]
+    places = [problem.offset for problem in caught.value.problems if problem.field not in ("shape", "overlap")]
     names = [problem.field for problem in caught.value.problems if problem.field not in ("shape", "overlap")]
     assert [8 + raw.index(f'"{name}"'.encode()) for name in names] == places
 

@@ -118,20 +118,14 @@ ENTRIES = {
     "I058": Attack("a number", shard(sha256=10**63), DIGITS),
     "I059": Attack("one key more", shard(url="x"), KEYS),
     "I060": Attack("one key less", lambda tree: tree["shards"][1].pop("sha256"), KEYS),
-    "I061": Attack(
-        "an entry that is a name", lambda tree: tree["shards"].__setitem__(1, "1.safetensors"), KEYS
-    ),
+    "I061": Attack("an entry that is a name", lambda tree: tree["shards"].__setitem__(1, "1.safetensors"), KEYS),
     "I062": Attack("an entry that is null", lambda tree: tree["shards"].__setitem__(1, None), KEYS),
-    "I063": Attack(
-        "an entry that is a list", lambda tree: tree["shards"].__setitem__(1, ["1", 5, 1, SHA]), KEYS
-    ),
+    "I063": Attack("an entry that is a list", lambda tree: tree["shards"].__setitem__(1, ["1", 5, 1, SHA]), KEYS),
 }
 
 # parse_index, _head and _shards
 HEAD = {
-    "I070": Attack(
-        "another format", top(format="webdataset"), "its format is 'webdataset', not 'gdsload-dataset'"
-    ),
+    "I070": Attack("another format", top(format="webdataset"), "its format is 'webdataset', not 'gdsload-dataset'"),
     "I071": Attack("no format", without("format"), "its format is None"),
     "I072": Attack("a format that is a list", top(format=["gdsload-dataset"]), "its format is"),
     "I073": Attack("the future", top(version=2), "its version is 2; this gdsload reads 1"),
@@ -289,15 +283,10 @@ def test_every_problem_is_reported_at_once():
         "shards[1]: bytes is -1",
     ]
     assert len(starts) == len(caught.value.problems)
-    assert all(
-        problem.message.startswith(start)
-        for problem, start in zip(caught.value.problems, starts, strict=True)
-    )
+    assert all(problem.message.startswith(start) for problem, start in zip(caught.value.problems, starts, strict=True))
 
 
-@pytest.mark.parametrize(
-    "name", ["index.json", " ", "a\nb", "-rf", "~", "$HOME", "x" * 300, "\u202e", "con", "a:b"]
-)
+@pytest.mark.parametrize("name", ["index.json", " ", "a\nb", "-rf", "~", "$HOME", "x" * 300, "\u202e", "con", "a:b"])
 def test_odd_names_are_plain_files(name):
     """They lead nowhere but into the folder; whether such a file exists is for the file system to say."""
     tree = json.loads(GOOD)

@@ -97,12 +97,7 @@ def read_as_shard(header: Header) -> None:
     assert list(shard.schema) == list(shard.columns)
     for name, column in shard.columns.items():
         field = shard.schema[name]
-        assert (
-            header.data_start
-            <= column.begin
-            <= column.begin + column.rows * field.row_bytes
-            <= header.file_bytes
-        )
+        assert header.data_start <= column.begin <= column.begin + column.rows * field.row_bytes <= header.file_bytes
         if field.ragged:
             assert header.data_start <= column.offsets_begin <= header.file_bytes - (shard.samples + 1) * 8
         else:

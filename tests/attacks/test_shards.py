@@ -29,9 +29,7 @@ LAYOUT = ShardLayout(
     {"tokens": "tokens", "mask": "tokens", "name": "name"},
 )
 TOKENS, NAME = "gdsload:offsets:tokens", "gdsload:offsets:name"
-SAMPLES, SCHEMA, CHECKSUMS, VERSION = (
-    f"gdsload.{key}" for key in ("samples", "schema", "checksums", "version")
-)
+SAMPLES, SCHEMA, CHECKSUMS, VERSION = (f"gdsload.{key}" for key in ("samples", "schema", "checksums", "version"))
 
 Change = Callable[[dict], object]
 
@@ -116,9 +114,7 @@ def moved_by_a_page_less(tree: dict) -> None:
 
 
 def last_padding(tree: dict) -> dict:
-    return max(
-        (entry for name, entry in tree.items() if "pad" in name), key=lambda entry: entry["data_offsets"]
-    )
+    return max((entry for name, entry in tree.items() if "pad" in name), key=lambda entry: entry["data_offsets"])
 
 
 def grown_padding(tree: dict) -> None:
@@ -135,9 +131,7 @@ DIGEST = "0" * 16
 
 # _Own.read and _Own._count
 HEAD = {
-    "S001": Attack(
-        "a version of the future", text_of(VERSION, "2"), "version is '2'; this gdsload reads version 1"
-    ),
+    "S001": Attack("a version of the future", text_of(VERSION, "2"), "version is '2'; this gdsload reads version 1"),
     "S002": Attack("a version that is nearly 1", text_of(VERSION, "1.0"), "version is '1.0'"),
     "S003": Attack("a version of no characters", text_of(VERSION, ""), "version is ''"),
     "S004": Attack("a blank after the version", text_of(VERSION, "1 "), "version is '1 '"),
@@ -152,19 +146,13 @@ HEAD = {
     "S016": Attack("an underscore, which int() takes", text_of(SAMPLES, "1_0"), "samples is '1_0'"),
     "S017": Attack("digits of another script", text_of(SAMPLES, "\u0665"), "samples is '\u0665'"),
     "S018": Attack("a superscript, which isdigit() takes", text_of(SAMPLES, "\u2075"), "samples is '\u2075'"),
-    "S019": Attack(
-        "5000 digits, which int() refuses", text_of(SAMPLES, "5" * 5000), f"samples is '{'5' * 20}'"
-    ),
-    "S020": Attack(
-        "more than 64 bits", text_of(SAMPLES, "9223372036854775808"), "samples is '9223372036854775808'"
-    ),
+    "S019": Attack("5000 digits, which int() refuses", text_of(SAMPLES, "5" * 5000), f"samples is '{'5' * 20}'"),
+    "S020": Attack("more than 64 bits", text_of(SAMPLES, "9223372036854775808"), "samples is '9223372036854775808'"),
     "S021": Attack("half a sample", text_of(SAMPLES, "5.5"), "samples is '5.5'"),
     "S022": Attack(
         "one sample too many", text_of(SAMPLES, "6"), r"F32 \[5, 3\], but the schema says F32 \[6, 3\]", "x"
     ),
-    "S023": Attack(
-        "one sample too few", text_of(SAMPLES, "4"), r"offsets are I64 \[5\], not I64 \[6\]", TOKENS
-    ),
+    "S023": Attack("one sample too few", text_of(SAMPLES, "4"), r"offsets are I64 \[5\], not I64 \[6\]", TOKENS),
     "S024": Attack(
         "very many samples", text_of(SAMPLES, "9" * 18), r"the schema says F32 \[999999999999999999, 3\]", "x"
     ),
@@ -176,76 +164,44 @@ SCHEMAS = {
     "S031": Attack("no JSON", text_of(SCHEMA, "x"), "gdsload.schema is no valid JSON"),
     "S032": Attack("null", text_of(SCHEMA, "null"), "gdsload.schema is no JSON object of fields, offsets"),
     "S033": Attack("a list", text_of(SCHEMA, "[]"), "gdsload.schema is no JSON object of fields, offsets"),
-    "S034": Attack(
-        "an empty object", text_of(SCHEMA, "{}"), "gdsload.schema is no JSON object of fields, offsets"
-    ),
+    "S034": Attack("an empty object", text_of(SCHEMA, "{}"), "gdsload.schema is no JSON object of fields, offsets"),
     "S035": Attack("overflowing the stack", text_of(SCHEMA, "[" * 10**6), "gdsload.schema is no valid JSON"),
-    "S036": Attack(
-        "a number that int() refuses", text_of(SCHEMA, "9" * 5000), "gdsload.schema is no valid JSON"
-    ),
-    "S037": Attack(
-        "one key more", schema(lambda tree: tree.update(code="x")), "is no JSON object of fields, offsets"
-    ),
+    "S036": Attack("a number that int() refuses", text_of(SCHEMA, "9" * 5000), "gdsload.schema is no valid JSON"),
+    "S037": Attack("one key more", schema(lambda tree: tree.update(code="x")), "is no JSON object of fields, offsets"),
     "S038": Attack(
         "two fields of one name", doubled(SCHEMA, '"x":', '"x":{"dtype":"str"},"x":'), "key 'x' occurs twice"
     ),
-    "S039": Attack(
-        "no fields", schema(lambda tree: tree.update(fields={}, offsets={})), "at least one field"
-    ),
+    "S039": Attack("no fields", schema(lambda tree: tree.update(fields={}, offsets={})), "at least one field"),
     "S040": Attack(
         "fields that are a list", schema(lambda tree: tree.update(fields=["x"])), "is a JSON object, not list"
     ),
     "S041": Attack(
         "a field that is no tensor", fields(y={"dtype": "int8", "shape": []}), "there is no tensor 'y'", "y"
     ),
-    "S042": Attack(
-        "another dtype, as wide", fields(x={"dtype": "int32", "shape": [3]}), "the schema says I32", "x"
-    ),
-    "S043": Attack(
-        "another shape, as large", fields(x={"dtype": "float32", "shape": [1, 3]}), r"F32 \[5, 1, 3\]", "x"
-    ),
+    "S042": Attack("another dtype, as wide", fields(x={"dtype": "int32", "shape": [3]}), "the schema says I32", "x"),
+    "S043": Attack("another shape, as large", fields(x={"dtype": "float32", "shape": [1, 3]}), r"F32 \[5, 1, 3\]", "x"),
     "S044": Attack("a larger shape", fields(x={"dtype": "float32", "shape": [4]}), r"F32 \[5, 4\]", "x"),
     "S045": Attack("a negative shape", fields(x={"dtype": "float32", "shape": [-3]}), "dimension 0 is -3"),
     "S046": Attack("a shape of true", fields(x={"dtype": "float32", "shape": [True]}), "dimension 0 is True"),
-    "S047": Attack(
-        "NaN in a shape", fields(x={"dtype": "float32", "shape": [float("nan")]}), "dimension 0 is nan"
-    ),
+    "S047": Attack("NaN in a shape", fields(x={"dtype": "float32", "shape": [float("nan")]}), "dimension 0 is nan"),
     "S048": Attack(
         "a shape beyond 64 bits", fields(x={"dtype": "float32", "shape": [2**62]}), "more bytes than 64-bit"
     ),
-    "S049": Attack(
-        "an unknown dtype", fields(x={"dtype": "object", "shape": [3]}), "'object' cannot be stored"
-    ),
-    "S050": Attack(
-        "a dtype that is a list", fields(x={"dtype": ["float32"], "shape": [3]}), "describes no field"
-    ),
+    "S049": Attack("an unknown dtype", fields(x={"dtype": "object", "shape": [3]}), "'object' cannot be stored"),
+    "S050": Attack("a dtype that is a list", fields(x={"dtype": ["float32"], "shape": [3]}), "describes no field"),
     "S051": Attack("text over tokens", fields(tokens={"dtype": "str"}), "the schema says U8", "tokens"),
-    "S052": Attack(
-        "one row as many", fields(tokens={"dtype": "int32", "shape": [None, 4]}), r"I32 \[7, 4\]", "tokens"
-    ),
-    "S053": Attack(
-        "padding as a field", fields(**{"gdsload:pad:0": {"dtype": "uint8", "shape": []}}), "is reserved"
-    ),
+    "S052": Attack("one row as many", fields(tokens={"dtype": "int32", "shape": [None, 4]}), r"I32 \[7, 4\]", "tokens"),
+    "S053": Attack("padding as a field", fields(**{"gdsload:pad:0": {"dtype": "uint8", "shape": []}}), "is reserved"),
     "S054": Attack("offsets as a field", fields(**{TOKENS: {"dtype": "int64", "shape": []}}), "is reserved"),
-    "S055": Attack(
-        "a name of no characters", fields(**{"": {"dtype": "int8", "shape": []}}), "at least one character"
-    ),
-    "S056": Attack(
-        "half a surrogate pair", fields(**{"\ud800": {"dtype": "int8", "shape": []}}), "no valid Unicode"
-    ),
-    "S057": Attack(
-        "a field dropped in silence", schema(lambda tree: tree["fields"].pop("x")), "neither a field", "x"
-    ),
+    "S055": Attack("a name of no characters", fields(**{"": {"dtype": "int8", "shape": []}}), "at least one character"),
+    "S056": Attack("half a surrogate pair", fields(**{"\ud800": {"dtype": "int8", "shape": []}}), "no valid Unicode"),
+    "S057": Attack("a field dropped in silence", schema(lambda tree: tree["fields"].pop("x")), "neither a field", "x"),
 }
 
 # _Own._schema and _Own._column: offsets
 OFFSETS = {
-    "S060": Attack(
-        "no offsets", schema(lambda tree: tree.update(offsets={})), "ragged are ..mask., .name., .tokens."
-    ),
-    "S061": Attack(
-        "offsets for one too few", schema(lambda tree: tree["offsets"].pop("name")), "names offsets for"
-    ),
+    "S060": Attack("no offsets", schema(lambda tree: tree.update(offsets={})), "ragged are ..mask., .name., .tokens."),
+    "S061": Attack("offsets for one too few", schema(lambda tree: tree["offsets"].pop("name")), "names offsets for"),
     "S062": Attack("offsets for a fixed field", offsets(x="x"), "names offsets for"),
     "S063": Attack("offsets for a stranger", offsets(y="y"), "names offsets for"),
     "S064": Attack(
@@ -254,16 +210,10 @@ OFFSETS = {
     "S065": Attack("an owner that is a number", offsets(mask=3), "gives it the offsets of 3", "mask"),
     "S066": Attack("an owner that is a list", offsets(mask=["tokens"]), "gives it the offsets of", "mask"),
     "S067": Attack("an owner that is null", offsets(mask=None), "gives it the offsets of None", "mask"),
-    "S068": Attack(
-        "a stranger as owner", offsets(mask="y"), "offsets of 'y', which has none of its own", "mask"
-    ),
-    "S069": Attack(
-        "a fixed field as owner", offsets(mask="x"), "offsets of 'x', which has none of its own", "mask"
-    ),
+    "S068": Attack("a stranger as owner", offsets(mask="y"), "offsets of 'y', which has none of its own", "mask"),
+    "S069": Attack("a fixed field as owner", offsets(mask="x"), "offsets of 'x', which has none of its own", "mask"),
     "S070": Attack("an owner that borrows itself", offsets(name="mask"), "which has none of its own", "name"),
-    "S071": Attack(
-        "owners in a circle", offsets(mask="name", name="mask"), "which has none of its own", "mask"
-    ),
+    "S071": Attack("owners in a circle", offsets(mask="name", name="mask"), "which has none of its own", "mask"),
     "S072": Attack(
         "another field's offsets",
         offsets(mask="name"),
@@ -274,42 +224,26 @@ OFFSETS = {
     "S074": Attack(
         "missing offsets", renamed(NAME, "gdsload:pad:99"), "there is no tensor 'gdsload:offsets:name'", NAME
     ),
-    "S075": Attack(
-        "offsets without sign", tensor(TOKENS, dtype="U64"), r"are I64 \[6\], not U64 \[6\]", TOKENS
-    ),
-    "S076": Attack(
-        "fractions as offsets", tensor(TOKENS, dtype="F64"), r"are I64 \[6\], not F64 \[6\]", TOKENS
-    ),
-    "S077": Attack(
-        "half as wide, twice as many", tensor(TOKENS, dtype="I32", shape=[12]), r"not I32 \[12\]", TOKENS
-    ),
+    "S075": Attack("offsets without sign", tensor(TOKENS, dtype="U64"), r"are I64 \[6\], not U64 \[6\]", TOKENS),
+    "S076": Attack("fractions as offsets", tensor(TOKENS, dtype="F64"), r"are I64 \[6\], not F64 \[6\]", TOKENS),
+    "S077": Attack("half as wide, twice as many", tensor(TOKENS, dtype="I32", shape=[12]), r"not I32 \[12\]", TOKENS),
     "S078": Attack("two dimensions", tensor(TOKENS, shape=[6, 1]), r"not I64 \[6, 1\]", TOKENS),
 }
 
 # _Own._column, _Own._others and _Own._alignment
 TENSORS = {
     "S080": Attack("a field missing", renamed("x", "y"), "there is no tensor 'x'", "x"),
-    "S081": Attack(
-        "a scalar in place of rows", tensor("mask", shape=[7, 1]), "the schema says BOOL .7.", "mask"
-    ),
-    "S082": Attack(
-        "a stranger inside the padding", renamed("gdsload:pad:0", "y"), "neither a field, nor offsets", "y"
-    ),
-    "S083": Attack(
-        "a reserved name of no use", renamed("gdsload:pad:0", "gdsload:x"), "neither a field", "gdsload:x"
-    ),
+    "S081": Attack("a scalar in place of rows", tensor("mask", shape=[7, 1]), "the schema says BOOL .7.", "mask"),
+    "S082": Attack("a stranger inside the padding", renamed("gdsload:pad:0", "y"), "neither a field, nor offsets", "y"),
+    "S083": Attack("a reserved name of no use", renamed("gdsload:pad:0", "gdsload:x"), "neither a field", "gdsload:x"),
     "S084": Attack(
         "offsets nobody uses",
         renamed("gdsload:pad:0", "gdsload:offsets:y"),
         "neither a field",
         "gdsload:offsets:y",
     ),
-    "S085": Attack(
-        "padding of another dtype", tensor("gdsload:pad:0", dtype="I8"), "nor padding", "gdsload:pad:0"
-    ),
-    "S086": Attack(
-        "padding with dimensions", tensor("gdsload:pad:0", shape=[4048, 1]), "nor padding", "gdsload:pad:0"
-    ),
+    "S085": Attack("padding of another dtype", tensor("gdsload:pad:0", dtype="I8"), "nor padding", "gdsload:pad:0"),
+    "S086": Attack("padding with dimensions", tensor("gdsload:pad:0", shape=[4048, 1]), "nor padding", "gdsload:pad:0"),
     "S087": Attack(
         "a payload as padding, which no checksum covers",
         grown_padding,
@@ -323,21 +257,11 @@ CHECKS = {
     "S090": Attack("no checksums", text_of(CHECKSUMS, None), "gdsload.checksums is no valid JSON"),
     "S091": Attack("no JSON", text_of(CHECKSUMS, "{"), "gdsload.checksums is no valid JSON"),
     "S092": Attack("null", text_of(CHECKSUMS, "null"), "gdsload.checksums is no JSON object of algorithm"),
-    "S093": Attack(
-        "overflowing the stack", text_of(CHECKSUMS, '{"a":' * 10**5), "gdsload.checksums is no valid JSON"
-    ),
-    "S094": Attack(
-        "one key more", checksums(salt=""), "is no JSON object of algorithm, block_bytes, digests"
-    ),
-    "S095": Attack(
-        "two sizes", doubled(CHECKSUMS, '{"', '{"block_bytes":1,"'), "the key 'block_bytes' occurs twice"
-    ),
-    "S096": Attack(
-        "an algorithm that proves nothing", checksums(algorithm="none"), "is not of xxh3_64 over blocks"
-    ),
-    "S097": Attack(
-        "an algorithm that is a list", checksums(algorithm=["xxh3_64"]), "is not of xxh3_64 over blocks"
-    ),
+    "S093": Attack("overflowing the stack", text_of(CHECKSUMS, '{"a":' * 10**5), "gdsload.checksums is no valid JSON"),
+    "S094": Attack("one key more", checksums(salt=""), "is no JSON object of algorithm, block_bytes, digests"),
+    "S095": Attack("two sizes", doubled(CHECKSUMS, '{"', '{"block_bytes":1,"'), "the key 'block_bytes' occurs twice"),
+    "S096": Attack("an algorithm that proves nothing", checksums(algorithm="none"), "is not of xxh3_64 over blocks"),
+    "S097": Attack("an algorithm that is a list", checksums(algorithm=["xxh3_64"]), "is not of xxh3_64 over blocks"),
     "S098": Attack("NaN bytes a block", checksums(block_bytes=float("nan")), "blocks of 262144 bytes"),
     "S099": Attack("infinitely many", checksums(block_bytes=float("inf")), "blocks of 262144 bytes"),
     "S100": Attack("none", checksums(block_bytes=0), "blocks of 262144 bytes"),
@@ -347,9 +271,7 @@ CHECKS = {
     "S104": Attack("text", checksums(block_bytes="262144"), "blocks of 262144 bytes"),
     "S105": Attack("one block as large as memory", checksums(block_bytes=2**62), "blocks of 262144 bytes"),
     "S106": Attack("a number of 4000 digits", checksums(block_bytes=10**4000), "blocks of 262144 bytes"),
-    "S107": Attack(
-        "a number that int() refuses", doubled(CHECKSUMS, "262144", "9" * 5000), "is no valid JSON"
-    ),
+    "S107": Attack("a number that int() refuses", doubled(CHECKSUMS, "262144", "9" * 5000), "is no valid JSON"),
     "S108": Attack("blocks of a byte", checksums(block_bytes=1), "blocks of 262144 bytes"),
     "S109": Attack("digests in a list", checksums(digests=[]), "has no object of digests"),
     "S110": Attack("no digests", checksums(digests={}), "has not the 16 hexadecimal digits", TOKENS),
@@ -367,9 +289,7 @@ CHECKS = {
     "S115": Attack("no digits", digests(x=""), "has not the 16 hexadecimal digits", "x"),
     "S116": Attack("upper case", digests(x="ABCDEF0123456789"), "has not the 16 hexadecimal digits", "x"),
     "S117": Attack("no hexadecimal digits", digests(x="g" * 16), "has not the 16 hexadecimal digits", "x"),
-    "S118": Attack(
-        "digits of another script", digests(x="\u0660" * 16), "has not the 16 hexadecimal digits", "x"
-    ),
+    "S118": Attack("digits of another script", digests(x="\u0660" * 16), "has not the 16 hexadecimal digits", "x"),
     "S119": Attack("a number", digests(x=1234567812345678), "has not the 16 hexadecimal digits", "x"),
     "S120": Attack("a list of 16", digests(x=["0"] * 16), "has not the 16 hexadecimal digits", "x"),
     "S121": Attack("null", digests(x=None), "has not the 16 hexadecimal digits", "x"),
@@ -449,9 +369,7 @@ def test_nesting_of_any_depth_is_refused(key, host):
 def test_unaligned_data_are_refused():
     with pytest.raises(FormatError, match="the data begin at byte .* no multiple of 4096") as caught:
         read(good_tree(), alignment=8)
-    assert {"x", TOKENS, "tokens", NAME, "mask", "name", None} == {
-        problem.field for problem in caught.value.problems
-    }
+    assert {"x", TOKENS, "tokens", NAME, "mask", "name", None} == {problem.field for problem in caught.value.problems}
 
 
 def test_unaligned_file_is_refused():
@@ -540,8 +458,6 @@ def test_unknown_version_is_the_only_problem(version):
         "__metadata__": {VERSION: version, SAMPLES: "?"},
         "y": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]},
     }
-    with pytest.raises(
-        FormatError, match=f"gdsload.version is {version!r}; this gdsload reads version 1"
-    ) as caught:
+    with pytest.raises(FormatError, match=f"gdsload.version is {version!r}; this gdsload reads version 1") as caught:
         read(tree, alignment=1)
     assert len(caught.value.problems) == 1

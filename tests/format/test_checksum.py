@@ -28,11 +28,8 @@ def expected_digests(data: bytes) -> str:
 
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(
-    st.sampled_from([0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES])
-    | st.integers(0, len(DATA)),
-    st.lists(
-        st.integers(0, len(DATA)) | st.integers(0, 3).map(lambda blocks: blocks * BLOCK_BYTES), max_size=8
-    ),
+    st.sampled_from([0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES]) | st.integers(0, len(DATA)),
+    st.lists(st.integers(0, len(DATA)) | st.integers(0, 3).map(lambda blocks: blocks * BLOCK_BYTES), max_size=8),
 )
 def test_any_cut_of_the_stream_gives_the_same_digests(length, cuts):
     hasher = BlockHasher()

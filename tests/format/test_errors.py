@@ -20,9 +20,7 @@ from gdsload.errors import (
     WriteError,
 )
 
-CLASSES = [
-    value for value in vars(module).values() if isinstance(value, type) and issubclass(value, GdsloadError)
-]
+CLASSES = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, GdsloadError)]
 PLAIN = [kind for kind in CLASSES if not issubclass(kind, FormatError)]
 FORMAT = [kind for kind in CLASSES if issubclass(kind, FormatError)]
 
@@ -85,9 +83,7 @@ def test_error_says_where_and_what_to_do(kind):
 
 @pytest.mark.parametrize("kind", FORMAT, ids=lambda kind: kind.__name__)
 def test_format_error_lists_its_problems(kind):
-    error = kind(
-        "it broke", file="a", remedy="Mend it.", problems=[Problem("bad", "a", 8, "x"), Problem("worse")]
-    )
+    error = kind("it broke", file="a", remedy="Mend it.", problems=[Problem("bad", "a", 8, "x"), Problem("worse")])
     assert str(error).splitlines() == [
         "a: it broke. Mend it.",
         "  - a, field 'x', byte 8: bad",

@@ -19,9 +19,9 @@ SHA = "0123456789abcdef" * 4
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8).filter(
     lambda name: name != "__metadata__" and not name.startswith(RESERVED_PREFIX)
 )
-FILES = st.text(
-    st.characters(exclude_categories=["Cs"], exclude_characters="/\\\0"), min_size=1, max_size=8
-).filter(lambda name: name not in (".", ".."))
+FILES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\\\0"), min_size=1, max_size=8).filter(
+    lambda name: name not in (".", "..")
+)
 FIELDS = st.sampled_from(
     [Field("float32"), Field("bfloat16", (None, 3)), Field("str"), Field("bytes"), Field("uint8", (0, 2**40))]
 )
@@ -34,11 +34,7 @@ def indexes(draw: st.DrawFn) -> Index:
     files = draw(st.lists(FILES, max_size=4, unique=True))
     return Index(
         schema,
-        tuple(
-            IndexEntry(file, samples, size, sha.hex())
-            for file in files
-            for samples, size, sha in [draw(ENTRIES)]
-        ),
+        tuple(IndexEntry(file, samples, size, sha.hex()) for file in files for samples, size, sha in [draw(ENTRIES)]),
     )
 
 
@@ -70,17 +66,12 @@ def test_index_digest_is_the_sha256_of_its_compact_json():
     tree = json.loads(EXAMPLE.to_bytes())
     sha = tree.pop("sha256")
     assert sha == EXAMPLE.digest()
-    assert (
-        sha
-        == hashlib.sha256(json.dumps(tree, separators=(",", ":"), ensure_ascii=False).encode()).hexdigest()
-    )
+    assert sha == hashlib.sha256(json.dumps(tree, separators=(",", ":"), ensure_ascii=False).encode()).hexdigest()
 
 
 def test_index_digest_names_the_content():
     other_order = Index(EXAMPLE.schema, EXAMPLE.shards[::-1])
-    other_sha = Index(
-        EXAMPLE.schema, (IndexEntry("00000.safetensors", 7, 8192, SHA[::-1]), EXAMPLE.shards[1])
-    )
+    other_sha = Index(EXAMPLE.schema, (IndexEntry("00000.safetensors", 7, 8192, SHA[::-1]), EXAMPLE.shards[1]))
     other_schema = Index(Schema(dict(reversed(list(EXAMPLE.schema.items())))), EXAMPLE.shards)
     assert len({index.digest() for index in (EXAMPLE, other_order, other_sha, other_schema)}) == 4
 

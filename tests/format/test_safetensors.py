@@ -24,9 +24,7 @@ TORCH_DTYPES = [
 
 def read(path) -> tuple[bytes, Header]:
     raw = path.read_bytes()
-    return raw, parse_header(
-        raw[: header_bytes(raw[:PREFIX_BYTES], len(raw), path.name)], len(raw), path.name
-    )
+    return raw, parse_header(raw[: header_bytes(raw[:PREFIX_BYTES], len(raw), path.name)], len(raw), path.name)
 
 
 def test_numpy_file_has_the_offsets_that_safetensors_sees(tmp_path):
@@ -45,21 +43,13 @@ def test_numpy_file_has_the_offsets_that_safetensors_sees(tmp_path):
         assert (theirs[name]["dtype"], theirs[name]["shape"]) == (entry.dtype.code, list(entry.shape))
         assert bytes(theirs[name]["data"]) == raw[entry.begin : entry.end]
     assert header.metadata == {"made by": "a test"}
-    assert sorted(header.tensors.values(), key=lambda entry: (entry.begin, entry.end)) == list(
-        header.tensors.values()
-    )
+    assert sorted(header.tensors.values(), key=lambda entry: (entry.begin, entry.end)) == list(header.tensors.values())
 
 
 @pytest.mark.parametrize("dtype", TORCH_DTYPES, ids=str)
 def test_torch_file_of_every_dtype(tmp_path, dtype):
     path = tmp_path / "a.safetensors"
-    tensor = (
-        torch.arange(24, dtype=torch.uint8)
-        .to(torch.bool)
-        .to(torch.uint8)
-        .repeat(dtype.itemsize)
-        .view(dtype)[:24]
-    )
+    tensor = torch.arange(24, dtype=torch.uint8).to(torch.bool).to(torch.uint8).repeat(dtype.itemsize).view(dtype)[:24]
     safetensors.torch.save_file({"x": tensor.reshape(4, 2, 3)}, path)
     raw, header = read(path)
     shard = read_shard(header, path.name)
@@ -77,9 +67,7 @@ def test_plain_file_is_read_as_a_shard(tmp_path):
     assert not is_gdsload(header)
     assert ["a", "b"] == list(shard.schema) == list(shard.columns)
     assert Schema({"a": Field("int8"), "b": Field("float32", (2,))}) == shard.schema
-    assert {header.tensors["a"].begin, header.tensors["b"].begin} == {
-        column.begin for column in shard.columns.values()
-    }
+    assert {header.tensors["a"].begin, header.tensors["b"].begin} == {column.begin for column in shard.columns.values()}
 
 
 def test_plain_files_of_any_tensor_order_have_one_schema(tmp_path):
@@ -93,9 +81,7 @@ def test_plain_files_of_any_tensor_order_have_one_schema(tmp_path):
 
 def test_plain_file_whose_tensors_disagree_is_refused(tmp_path):
     path = tmp_path / "model.safetensors"
-    safetensors.numpy.save_file(
-        {"weight": np.zeros((3, 2)), "bias": np.zeros(2), "scale": np.zeros(())}, path
-    )
+    safetensors.numpy.save_file({"weight": np.zeros((3, 2)), "bias": np.zeros(2), "scale": np.zeros(())}, path)
     _, header = read(path)
     with pytest.raises(FormatError, match="differ in their first dimension") as caught:
         read_shard(header, path.name)

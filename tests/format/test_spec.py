@@ -26,9 +26,7 @@ REQUIREMENTS = [paragraph for paragraph in PARAGRAPHS if paragraph.startswith("*
 # Its tests come with the dataset; until then there is no file to look into.
 LATER = "tests/dataset/test_folder.py"
 
-EXAMPLE = ShardLayout(
-    Schema({"x": Field("float32", (2,)), "text": Field("str")}), 2, {"text": 5}, {"text": "text"}
-)
+EXAMPLE = ShardLayout(Schema({"x": Field("float32", (2,)), "text": Field("str")}), 2, {"text": 5}, {"text": "text"})
 PAYLOADS = {
     "gdsload:offsets:text": struct.pack("<3q", 0, 2, 5),
     "x": struct.pack("<4f", 1, 2, 3, 4),
@@ -70,9 +68,7 @@ def test_every_must_is_in_a_requirement():
     assert all("MUST" in paragraph for paragraph in REQUIREMENTS)
 
 
-@pytest.mark.parametrize(
-    "paragraph", REQUIREMENTS, ids=lambda paragraph: re.match(r"\*\*(M\d+)", paragraph)[1]
-)
+@pytest.mark.parametrize("paragraph", REQUIREMENTS, ids=lambda paragraph: re.match(r"\*\*(M\d+)", paragraph)[1])
 def test_requirement_names_tests_that_exist(paragraph):
     tests = named_tests(paragraph)
     assert tests
@@ -124,10 +120,7 @@ def test_worked_example_hexdump_is_the_file():
 
 def test_worked_example_never_changes():
     """Version 1 is what was written as version 1: if this fails, the code is wrong, not this digest."""
-    assert (
-        hashlib.sha256(example()).hexdigest()
-        == "78a70870cce3fe793d20b563b5cbc54849e78a2a4ce6ce2b1741711b6de1fbc4"
-    )
+    assert hashlib.sha256(example()).hexdigest() == "78a70870cce3fe793d20b563b5cbc54849e78a2a4ce6ce2b1741711b6de1fbc4"
 
 
 def test_worked_example_can_be_read():

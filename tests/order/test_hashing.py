@@ -75,9 +75,7 @@ def test_keys_of_small_parts_are_distinct():
 
 def test_one_changed_bit_of_a_part_changes_half_of_the_key():
     flips = [
-        (derive_key(seed, 7) ^ derive_key(seed ^ (1 << bit), 7)).bit_count()
-        for seed in range(8)
-        for bit in range(64)
+        (derive_key(seed, 7) ^ derive_key(seed ^ (1 << bit), 7)).bit_count() for seed in range(8) for bit in range(64)
     ]
     assert abs(np.mean(flips) - 32) < 1
 

@@ -66,18 +66,14 @@ def test_an_epoch_takes_each_lane_in_order_and_whole(schedule):
                 assert len(run) > 0
                 next_position[run.lane] = run.stop
     given_samples = schedule.position(schedule.steps)
-    assert next_position == [
-        lane_share(given_samples, lane, schedule.lanes) for lane in range(schedule.lanes)
-    ]
+    assert next_position == [lane_share(given_samples, lane, schedule.lanes) for lane in range(schedule.lanes)]
     left = schedule.samples - given_samples
     assert left < schedule.global_batch if schedule.drop_last else left == 0
 
 
 @given(schedules())
 def test_ranks_share_out_the_global_batch(schedule):
-    alone = Schedule(
-        schedule.samples, schedule.global_batch, drop_last=schedule.drop_last, lanes=schedule.lanes
-    )
+    alone = Schedule(schedule.samples, schedule.global_batch, drop_last=schedule.drop_last, lanes=schedule.lanes)
     assert alone.steps == schedule.steps
     for step in range(schedule.steps):
         together = [place for rank in ranks(schedule) for place in positions(rank.runs(step))]

@@ -43,9 +43,7 @@ def epoch_ids(order, **schedule):
     """What each step delivers, ranks one after the other."""
     world_size = schedule.get("world_size", 1)
     ranks = [Schedule(order.samples, lanes=order.lanes, **schedule, rank=rank) for rank in range(world_size)]
-    return [
-        np.concatenate([batch_ids(order, rank, step) for rank in ranks]) for step in range(ranks[0].steps)
-    ]
+    return [np.concatenate([batch_ids(order, rank, step) for rank in ranks]) for step in range(ranks[0].steps)]
 
 
 def block_order(run_lengths=(1000, 37), block=100, window=250, lanes=4, key=7):
@@ -159,9 +157,7 @@ def test_no_piece_is_made_twice_in_an_epoch(monkeypatch):
     order = block_order(run_lengths=[8000], block=50, window=100, lanes=8)
     made = []
     make = BlockOrder._make_piece
-    monkeypatch.setattr(
-        BlockOrder, "_make_piece", lambda self, place: (made.append(place), make(self, place))[1]
-    )
+    monkeypatch.setattr(BlockOrder, "_make_piece", lambda self, place: (made.append(place), make(self, place))[1])
     epoch_ids(order, batch_size=64)
     assert len(made) == len(set(made)) == sum(order.windows(number) for number in range(8))
 
@@ -179,9 +175,7 @@ def test_seeds_and_epochs_differ(shuffle):
 
 def test_windows_of_one_epoch_are_shuffled_differently():
     order = block_order(run_lengths=[400], block=400, window=100, lanes=2)
-    shuffles = [
-        (order.lane_ids(number, start, start + 100) % 100).tolist() for number in (0, 1) for start in (0, 100)
-    ]
+    shuffles = [(order.lane_ids(number, start, start + 100) % 100).tolist() for number in (0, 1) for start in (0, 100)]
     for first, second in itertools.combinations(shuffles, 2):
         assert np.mean(np.equal(first, second)) < 0.1
 
@@ -196,9 +190,7 @@ def test_sequential_is_dataset_order():
 def test_threads_may_share_one(order):
     whole = [lane(order, number) for number in range(order.lanes)]
     rng = np.random.default_rng(0)
-    requests = [
-        (number, int(rng.integers(0, 70_000))) for number in rng.integers(0, order.lanes, 300).tolist()
-    ]
+    requests = [(number, int(rng.integers(0, 70_000))) for number in rng.integers(0, order.lanes, 300).tolist()]
     with ThreadPoolExecutor(4) as pool:
         parts = list(pool.map(lambda request: order.lane_ids(*request, request[1] + 500), requests))
     for (number, start), part in zip(requests, parts, strict=True):

@@ -32,9 +32,7 @@ def test_small_is_a_permutation(n, key):
     assert is_permutation(Permutation(n, key)(0, n), n)
 
 
-@pytest.mark.parametrize(
-    "n", [EXACT_LIMIT - 1, EXACT_LIMIT, EXACT_LIMIT + 1, 66_049, 131_071, 131_073, 300_000]
-)
+@pytest.mark.parametrize("n", [EXACT_LIMIT - 1, EXACT_LIMIT, EXACT_LIMIT + 1, 66_049, 131_071, 131_073, 300_000])
 def test_large_is_a_permutation(n):
     for key in (0, 2**64 - 1):
         assert is_permutation(Permutation(n, key)(0, n), n)
@@ -102,9 +100,7 @@ def test_threads_may_share_one():
     starts = np.random.default_rng(0).integers(0, n - 1000, 400).tolist()
     with ThreadPoolExecutor(4) as pool:
         parts = list(pool.map(lambda start: shared(start, start + 1000), starts))
-    assert all(
-        np.array_equal(part, whole[start : start + 1000]) for start, part in zip(starts, parts, strict=True)
-    )
+    assert all(np.array_equal(part, whole[start : start + 1000]) for start, part in zip(starts, parts, strict=True))
 
 
 def test_golden_images():

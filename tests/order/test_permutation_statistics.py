@@ -48,9 +48,9 @@ def contingency(pairs, n, bins):
     """
     table = np.zeros((bins, bins))
     for positions, images in pairs:
-        table += np.bincount(
-            positions * bins // n * bins + images * bins // n, minlength=bins * bins
-        ).reshape(bins, bins)
+        table += np.bincount(positions * bins // n * bins + images * bins // n, minlength=bins * bins).reshape(
+            bins, bins
+        )
     expected = np.outer(table.sum(axis=1), table.sum(axis=0)) / table.sum()
     return float(((table - expected) ** 2 / expected).sum()) * (n - 1) / n, (bins - 1) ** 2
 

@@ -1,0 +1,164 @@
+"""The seam between the engine and the ways that bytes travel.
+
+A backend is opened on a table of shard files. The engine asks it to bring extents, as many at once as it can name; the
+backend answers at once with a `Landing`: the address where each extent's first byte will lie, and a completion. The
+engine waits for the completion (a thread, or a stream), gathers rows from the addresses, and releases the landing.
+
+    bring(extents) ──> Landing(addresses, completion) ──wait──> gather ──> release()
+
+How extents are coalesced, aligned and read is the backend's own business: it is what backends differ in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gdsload.plan import Extents
+
+__all__ = ["Backend", "BackendStatus", "Completion", "FuturesCompletion", "Landing", "Probe", "done"]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a backend found out about itself on this machine.
+
+    Attributes:
+        usable: whether it can be used.
+        reason: why it can or cannot, from evidence.
+        remedy: what would make it usable.
+    """
+
+    usable: bool
+    reason: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendStatus:
+    """Which backend a loader uses, why, and what it has moved.
+
+    Attributes:
+        asked: what was asked for.
+        chosen: the backend in use.
+        reason: why it was chosen.
+        bytes_by_path: bytes brought so far, by the path they took, from the backend's counters.
+    """
+
+    asked: str
+    chosen: str
+    reason: str
+    bytes_by_path: dict[str, int]
+
+    def __str__(self) -> str:
+        moved = ", ".join(f"{path}: {count} bytes" for path, count in self.bytes_by_path.items()) or "nothing moved yet"
+        return f"{self.chosen} (asked for {self.asked}; {self.reason}; {moved})"
+
+
+class Completion(Protocol):
+    """The end of a landing: when every byte is where it should be."""
+
+    @property
+    def landed(self) -> bool:
+        """Whether the bytes are there, or have failed to come; never waits."""
+        ...
+
+    def wait(self) -> None:
+        """Block this thread until the bytes have landed.
+
+        Raises:
+            ReadError: if some did not.
+        """
+
+    def make_stream_wait(self, stream: torch.Stream) -> None:
+        """Make later work on `stream` wait until the bytes have landed, blocking this thread only where it must.
+
+        Raises:
+            ReadError: if some bytes did not land and that is known already.
+        """
+
+
+class FuturesCompletion:
+    """A completion that is there when all of some futures are."""
+
+    def __init__(self, futures: Sequence[Future[None]]) -> None:
+        self._futures = tuple(futures)
+
+    @property
+    def landed(self) -> bool:
+        """See `Completion.landed`."""
+        return all(future.done() for future in self._futures)
+
+    def wait(self) -> None:
+        """See `Completion.wait`. Every read has ended when it returns or raises, so that memory may be reused."""
+        error: BaseException | None = None
+        for future in self._futures:
+            found = future.exception()
+            error = error or found
+        if error is not None:
+            raise error
+
+    def make_stream_wait(self, stream: torch.Stream) -> None:
+        """See `Completion.make_stream_wait`; host reads are not stream-ordered, so this thread waits."""
+        self.wait()
+
+
+done = FuturesCompletion(())
+"""The completion of what was there all along."""
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(slots=True)
+class Landing:
+    """Where extents land.
+
+    Attributes:
+        addresses: int64, for each extent the address of its first byte: of host memory or of the device's.
+        completion: when the bytes are there.
+        nbytes: arena memory that the landing holds until released, in bytes; 0 where bytes are used in place.
+        release: gives that memory back; call it once, after the last gather from the addresses has been made or, for
+            work on a stream, has ended there.
+    """
+
+    addresses: NDArray[np.int64]
+    completion: Completion
+    nbytes: int = 0
+    release: Callable[[], None] = _nothing
+
+
+class Backend(Protocol):
+    """A way that bytes travel. Its methods may be called from several threads."""
+
+    name: str
+    in_place: bool
+    """Whether bytes are gathered from where they lie already, so that landings take no arena memory."""
+
+    def bring(self, wanted: Extents) -> Landing:
+        """Start bringing extents; see the module's text.
+
+        Raises:
+            ReadError: if a file cannot be opened or is not the one it was.
+            FormatError: if a file is damaged.
+        """
+
+    def check(self, files: NDArray[np.int64]) -> None:
+        """Make sure that these files are still the ones that were opened.
+
+        Raises:
+            FileChangedError: if one is not.
+        """
+
+    def bytes_by_path(self) -> dict[str, int]:
+        """Bytes brought so far, by path."""
+
+    def close(self) -> None:
+        """End all reads and give everything back; may be called twice."""

@@ -1,0 +1,301 @@
+"""The table of a dataset's shard files: opened lazily, checked against the index, and few at a time.
+
+A shard is opened on first use: its header is read, checked, and compared with the index. Descriptors are kept for the
+least recently used few only, because a dataset may have more shards than a process may have open files.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.errors import DatasetNotFoundError, FileChangedError, FormatError, ReadError, ShortReadError
+from gdsload.format.header import PREFIX_BYTES, header_bytes, parse_header
+from gdsload.format.schema import Schema
+from gdsload.format.shard import Shard, read_shard
+from gdsload.memory import address_of, map_file, unmap
+from gdsload.plan import distinct
+
+__all__ = ["Identity", "ShardFiles", "ShardSource", "identity_of", "load_shard", "open_regular", "pread_exact"]
+
+IntArray = NDArray[np.int64]
+Identity = tuple[int, int, int, int]
+"""Device, inode, length and time of the last change of a file: together they tell whether it is still the same."""
+
+_MAX_OPEN = 64
+_CHECK_EVERY_S = 0.01
+"""How often a file's identity is looked up at most. File times tick every 1 to 4 ms (CONFIG_HZ), so that looking much
+more often would not notice more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSource:
+    """A shard as a dataset names it.
+
+    Attributes:
+        path: its path.
+        samples: its number of samples, or -1 if the dataset does not know before opening it.
+        file_bytes: its length, or -1 likewise.
+        sha256: SHA-256 of its header, or None likewise.
+        follow_links: whether the path may be a symbolic link.
+        identity: which file it was when the dataset was opened, or None if that is only known once it is opened itself.
+    """
+
+    path: str
+    samples: int = -1
+    file_bytes: int = -1
+    sha256: str | None = None
+    follow_links: bool = True
+    identity: Identity | None = None
+
+
+def identity_of(found: os.stat_result) -> Identity:
+    """The identity of a file."""
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def open_regular(path: str, *, follow_links: bool = True, flags: int = 0, folder: int | None = None) -> int:
+    """Open a regular file for reading; anything else (a pipe would block for ever) is refused.
+
+    Args:
+        path: its path.
+        follow_links: whether it may be a symbolic link.
+        flags: further flags for open(2).
+        folder: descriptor of the folder it is in, to have it from there even if the folder is moved meanwhile.
+
+    Raises:
+        DatasetNotFoundError: if there is no such file.
+        ReadError: if it cannot be opened or is no regular file.
+    """
+    flags |= os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow_links else os.O_NOFOLLOW)
+    try:
+        fd = os.open(path if folder is None else os.path.basename(path), flags, dir_fd=folder)
+    except FileNotFoundError:
+        raise DatasetNotFoundError("there is no such file", file=path) from None
+    except OSError as error:
+        link = not follow_links and os.path.islink(path)
+        hint = "It is a symbolic link, which a dataset must not contain." if link else None
+        raise ReadError(f"the file cannot be opened: {error.strerror}", file=path, remedy=hint) from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise ReadError("it is no regular file", file=path)
+    return fd
+
+
+def pread_exact(fd: int, into: memoryview, offset: int, file: str) -> None:
+    """Fill `into` with the bytes at `offset`.
+
+    Raises:
+        ShortReadError: if the file ends before.
+        ReadError: if the disk fails.
+    """
+    position = 0
+    while position < len(into):
+        try:
+            count = os.preadv(fd, [into[position:]], offset + position)
+        except OSError as error:
+            raise ReadError(f"reading failed: {error.strerror}", file=file, offset=offset + position) from error
+        if count == 0:
+            raise ShortReadError(
+                f"the file ended {len(into) - position} bytes too early",
+                file=file,
+                offset=offset + position,
+                remedy="It was cut short after it was written: restore it, or write the dataset again.",
+            )
+        position += count
+
+
+def load_shard(fd: int, file: str) -> Shard:
+    """Read and check the header of an open shard.
+
+    Raises:
+        FormatError: if it is damaged.
+        ReadError: if it cannot be read.
+    """
+    size = os.fstat(fd).st_size
+    prefix = bytearray(min(PREFIX_BYTES, size))
+    pread_exact(fd, memoryview(prefix), 0, file)
+    raw = bytearray(header_bytes(bytes(prefix), size, file))
+    pread_exact(fd, memoryview(raw), 0, file)
+    return read_shard(parse_header(bytes(raw), size, file), file)
+
+
+class ShardFiles:
+    """The open shards of a dataset.
+
+    Args:
+        sources: the shards, in order.
+        schema: what each must hold.
+        mapped: whether shards are mapped into memory; if not, they are only ever read with preadv.
+    """
+
+    def __init__(self, sources: Sequence[ShardSource], schema: Schema, *, mapped: bool) -> None:
+        self.sources, self.schema, self.mapped = tuple(sources), schema, mapped
+        count = len(self.sources)
+        self.base = np.zeros(count, np.int64)
+        """Address of each mapped shard's first byte; 0 while it is not open."""
+        self.begin = {name: np.zeros(count, np.int64) for name in schema}
+        """Byte offset of each field in each open shard."""
+        self.rows = {name: np.zeros(count, np.int64) for name in schema}
+        """Number of rows of each field in each open shard."""
+        self.offsets = {name: np.zeros(count, np.int64) for name, field in schema.items() if field.ragged}
+        """Host address of the int64 row offsets of each ragged field in each open shard."""
+        self.opened = np.zeros(count, bool)
+        self._identity = {file: source.identity for file, source in enumerate(self.sources) if source.identity}
+        self._checked = np.zeros(count)
+        self._held: dict[int, list[NDArray[np.int64]]] = {}
+        self._descriptors: OrderedDict[int, list[int]] = OrderedDict()
+        self._lock = threading.RLock()
+        self._closed = False
+
+    def ensure_open(self, files: IntArray) -> None:
+        """Open those of these shards that are not open yet.
+
+        Raises:
+            FormatError: if one is damaged or not the shard that the index describes.
+            ReadError: if one cannot be opened.
+        """
+        if self.opened[files].all():
+            return
+        for file in distinct(files, len(self.sources)):
+            with self._lock:
+                if not self.opened[file]:
+                    self._open(int(file))
+
+    def _open(self, file: int) -> None:
+        with self.descriptor(file) as fd:
+            name = self.sources[file].path
+            shard = load_shard(fd, name)
+            self._compare(shard, file)
+            if self.mapped:
+                self.base[file] = map_file(fd, shard.header.file_bytes, name)
+            for field, column in shard.columns.items():
+                self.begin[field][file], self.rows[field][file] = column.begin, column.rows
+                if column.offsets_begin is not None:
+                    self.offsets[field][file] = self._offsets(fd, file, column.offsets_begin, shard.samples)
+            self.opened[file] = True
+
+    def _compare(self, shard: Shard, file: int) -> None:
+        source = self.sources[file]
+        complaint = None
+        if source.sha256 is not None and shard.header.sha256 != source.sha256:
+            complaint = "its header is not the one that the index describes"
+        elif source.samples not in (-1, shard.samples):
+            complaint = f"it holds {shard.samples} samples, but the index says {source.samples}"
+        elif source.file_bytes not in (-1, shard.header.file_bytes):
+            complaint = f"it has {shard.header.file_bytes} bytes, but the index says {source.file_bytes}"
+        elif shard.schema != self.schema:
+            complaint = f"its fields are {shard.schema}, but the dataset's are {self.schema}"
+        if complaint:
+            raise FormatError(complaint, file=source.path, remedy="Restore the shard, or write the dataset again.")
+
+    def _offsets(self, fd: int, file: int, begin: int, samples: int) -> int:
+        if self.mapped:
+            return int(self.base[file]) + begin
+        offsets = np.empty(samples + 1, np.int64)
+        pread_exact(fd, offsets.data.cast("B"), begin, self.sources[file].path)
+        self._held.setdefault(file, []).append(offsets)
+        return address_of(offsets)
+
+    @contextmanager
+    def descriptor(self, file: int) -> Iterator[int]:
+        """An open descriptor of a shard, for as long as the context lasts.
+
+        Raises:
+            FileChangedError: if the file at its path is no longer the one that was opened first.
+            ReadError: if it cannot be opened.
+        """
+        entry = self._borrow(file)
+        try:
+            yield entry[0]
+        finally:
+            with self._lock:
+                entry[1] -= 1
+                self._trim()
+
+    def _borrow(self, file: int) -> list[int]:
+        """The entry [descriptor, users] of a file, with one user more."""
+        with self._lock:
+            entry = self._descriptors.get(file)
+            if entry is None:
+                source = self.sources[file]
+                try:
+                    fd = open_regular(source.path, follow_links=source.follow_links)
+                except DatasetNotFoundError:
+                    raise _gone(source.path) from None
+                try:
+                    self._remember(file, os.fstat(fd))
+                except FileChangedError:
+                    os.close(fd)
+                    raise
+                entry = self._descriptors[file] = [fd, 0]
+            self._descriptors.move_to_end(file)
+            entry[1] += 1
+            return entry
+
+    def _trim(self) -> None:
+        if len(self._descriptors) <= _MAX_OPEN and not self._closed:
+            return
+        keep = 0 if self._closed else _MAX_OPEN
+        for file in [file for file, entry in self._descriptors.items() if entry[1] == 0]:
+            if len(self._descriptors) <= keep:
+                break
+            os.close(self._descriptors.pop(file)[0])
+
+    def _remember(self, file: int, found: os.stat_result) -> None:
+        identity = identity_of(found)
+        if self._identity.setdefault(file, identity) != identity:
+            was = self._identity[file]
+            what = "replaced by another file" if was[:2] != identity[:2] else "written to"
+            raise FileChangedError(
+                f"the shard was {what} while the dataset was in use",
+                file=self.sources[file].path,
+                remedy="Open the dataset again; to change one in use, write a new folder and switch to it.",
+            )
+
+    def check(self, files: IntArray) -> None:
+        """Make sure that these shards are still the files that were opened; each is looked up every 10 ms at most.
+
+        Raises:
+            FileChangedError: if one was replaced, changed or removed.
+        """
+        now = time.monotonic()
+        stale = files[self._checked[files] < now - _CHECK_EVERY_S]
+        if not len(stale):
+            return
+        for file in distinct(stale, len(self.sources)):
+            source = self.sources[file]
+            try:
+                found = os.stat(source.path, follow_symlinks=source.follow_links)
+            except OSError:
+                raise _gone(source.path) from None
+            self._remember(int(file), found)
+        self._checked[stale] = now
+
+    def close(self) -> None:
+        """Close and unmap everything; may be called twice. Nothing may use an address of a shard afterwards."""
+        with self._lock:
+            self._closed = True
+            self._trim()
+            for file in np.flatnonzero(self.base):
+                unmap(int(self.base[file]), self._identity[int(file)][2])
+            self.base[:] = 0
+            self.opened[:] = False
+            self._held.clear()
+
+
+def _gone(path: str) -> FileChangedError:
+    return FileChangedError(
+        "the shard was removed while the dataset was in use",
+        file=path,
+        remedy="Restore it, and open the dataset again.",
+    )

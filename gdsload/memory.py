@@ -1,0 +1,209 @@
+"""Memory of the host: mappings of files, batch memory that comes back, and addresses as tensors.
+
+A batch's memory belongs to whoever holds a tensor of it. When the last such tensor dies, the memory returns to the pool
+it was leased from, already faulted in: fresh pages for each batch cost more than copying the batch does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+from collections import defaultdict, deque
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gdsload.errors import FileChangedError, ReadError
+
+__all__ = [
+    "ADDRESS_SPACE",
+    "UNIT_DTYPES",
+    "BatchPool",
+    "Lease",
+    "address_of",
+    "flat_view",
+    "map_file",
+    "populate",
+    "row_view",
+    "unmap",
+]
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_longlong]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+_MAP_FAILED = ctypes.c_void_p(-1).value
+_MADV_POPULATE_READ = 22  # Linux 5.14, include/uapi/asm-generic/mman-common.h
+_HUGE_PAGE = 2 * 2**20
+_SMALLEST_SLAB = 64 * 1024
+
+ADDRESS_SPACE = 1 << 52
+"""No host address is as large: 64-bit processors give user space at most 52 bits unless asked for more."""
+
+UNIT_DTYPES = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
+
+
+def map_file(fd: int, nbytes: int, file: str) -> int:
+    """Map a whole file read-only and return the address; the descriptor may be closed afterwards.
+
+    The `mmap` module is of no use here: it keeps a duplicate of the descriptor, one for each shard.
+
+    Raises:
+        ReadError: if the file cannot be mapped.
+    """
+    address = _libc.mmap(None, nbytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+    if address is None or address == _MAP_FAILED:
+        code = ctypes.get_errno()
+        raise ReadError(
+            f"the file cannot be mapped: {os.strerror(code)}",
+            file=file,
+            remedy="Pass mmap=False to read it with preadv instead.",
+        )
+    return int(address)
+
+
+def unmap(address: int, nbytes: int) -> None:
+    """Give a mapping back."""
+    _libc.munmap(address, nbytes)
+
+
+def populate(address: int, nbytes: int, file: str) -> None:
+    """Read the pages of a mapped range into memory and into this process's page table.
+
+    Where the kernel cannot (before Linux 5.14), it does nothing: the pages are then read when they are touched.
+
+    Raises:
+        FileChangedError: if the file no longer reaches that far.
+        ReadError: if the disk fails.
+    """
+    start = address & ~(mmap.PAGESIZE - 1)
+    if _libc.madvise(start, address + nbytes - start, _MADV_POPULATE_READ) == 0:
+        return
+    code = ctypes.get_errno()
+    if code == errno.EFAULT:
+        raise FileChangedError(
+            "the file became shorter while it was being read", file=file, remedy="Do not write to a dataset in use."
+        )
+    if code not in (errno.EINVAL, errno.ENOSYS, errno.EAGAIN):
+        raise ReadError(f"the file cannot be read: {os.strerror(code)}", file=file)
+
+
+@lru_cache(maxsize=1)
+def _address_space() -> ctypes.Array[ctypes.c_char]:
+    # From the second page on, because torch takes a null pointer for "no memory".
+    return (ctypes.c_char * (ADDRESS_SPACE - mmap.PAGESIZE)).from_address(mmap.PAGESIZE)
+
+
+@lru_cache(maxsize=4)
+def flat_view(unit: int) -> torch.Tensor:
+    """All host memory as a vector of `unit`-byte integers; element i lies at address ``PAGESIZE + i * unit``."""
+    space = _address_space()
+    return torch.frombuffer(space, dtype=UNIT_DTYPES[unit], count=len(space) // unit)
+
+
+def row_view(unit: int, row_bytes: int, low: int, high: int) -> torch.Tensor:
+    """The host memory from address `low` to `high` as overlapping rows; row i begins at address ``low + i * unit``.
+
+    Args:
+        unit: bytes of an element, which divides all the others.
+        row_bytes: bytes a row.
+        low: address of the first row.
+        high: address of the last row.
+    """
+    flat = flat_view(unit)
+    shape = ((high - low) // unit + 1, row_bytes // unit)
+    return flat.as_strided(shape, (1, 1), (low - mmap.PAGESIZE) // unit)
+
+
+def address_of(array: NDArray[Any]) -> int:
+    """Address of an array's first element."""
+    return int(array.__array_interface__["data"][0])
+
+
+class Lease(np.ndarray[Any, Any]):
+    """Batch memory, one byte an element. It goes back to its pool when nothing refers to it any more."""
+
+    slab: mmap.mmap | None = None
+    pool: BatchPool | None = None
+
+    def __del__(self) -> None:
+        pool, slab = self.pool, self.slab
+        if pool is not None and slab is not None:
+            pool.take_back(slab)
+
+
+class BatchPool:
+    """Leases memory for batches and keeps what comes back.
+
+    Args:
+        keep_bytes: how much returned memory is kept for later leases; more than that goes back to the system.
+    """
+
+    def __init__(self, keep_bytes: int) -> None:
+        self.keep_bytes = keep_bytes
+        # Appending to and popping from a deque is atomic. A lock would deadlock: __del__ may run inside it.
+        self._free: defaultdict[int, deque[mmap.mmap]] = defaultdict(deque)
+        self._owner = os.getpid()
+
+    def lease(self, nbytes: int) -> Lease:
+        """Lease at least `nbytes` bytes, page-aligned, with whatever they held before."""
+        size = _slab_bytes(nbytes)
+        try:
+            slab = self._free[size].pop()
+        except IndexError:
+            self._make_room(size)
+            slab = _new_slab(size)
+        # Over the slab itself, not over an array: numpy lets views refer to the last array of their own class below
+        # them, so that a plain view of a lease over a plain array would not keep the lease.
+        lease = Lease(size, np.uint8, slab)
+        lease.slab, lease.pool = slab, self
+        return lease
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of returned memory that the pool holds."""
+        return sum(size * len(slabs) for size, slabs in list(self._free.items()))
+
+    def take_back(self, slab: mmap.mmap) -> None:
+        """Keep a slab for later leases, if there is room; for `Lease`, from any thread and any point of it."""
+        size = len(slab)
+        if os.getpid() == self._owner and self.kept_bytes + size <= self.keep_bytes:
+            self._free[size].append(slab)
+
+    def _make_room(self, size: int) -> None:
+        """Drop kept slabs of other sizes: batches have changed size, and those would never be leased again."""
+        for other, slabs in list(self._free.items()):
+            while other != size and slabs and self.kept_bytes + size > self.keep_bytes:
+                try:
+                    slabs.pop()
+                except IndexError:
+                    break
+
+    def clear(self) -> None:
+        """Give all returned memory back to the system, and from now on whatever comes back, too."""
+        self.keep_bytes = 0
+        self._free.clear()
+
+
+def _slab_bytes(nbytes: int) -> int:
+    """Round up to an eighth of a power of two, so that batches of about one size share slabs."""
+    nbytes = max(nbytes, _SMALLEST_SLAB)
+    step = max(1 << (nbytes.bit_length() - 4), mmap.PAGESIZE)
+    return -(-nbytes // step) * step
+
+
+def _new_slab(size: int) -> mmap.mmap:
+    # Private: after a fork, parent and child must not write into each other's batches.
+    slab = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if size >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without huge pages is only slower
+            slab.madvise(mmap.MADV_HUGEPAGE)
+    return slab

@@ -1,0 +1,99 @@
+"""Write the golden datasets: small ones of every element type and kind of field, whose bytes never change.
+
+    python tools/make_golden.py [FOLDER]
+
+They hold every later version of gdsload to what version 1 of the format means (docs/spec/shard-v1.md, M39): they must
+open with the samples that `samples` computes here, and today's writer must write the same bytes.
+
+When may they be written again? Those of version 1, in ``tests/data/shards/v1``, only as long as no release of gdsload
+has written that version; after that never, whatever a test says: then the code is wrong. A version 2 gets a folder of
+its own. So nothing that is there is replaced: to write it again, somebody must first remove it by hand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gdsload.format.dtypes import DTYPES
+from gdsload.format.schema import Field, Schema
+from gdsload.tensors import torch_dtype
+from gdsload.writer import ShardWriter
+
+FOLDER = Path(__file__).resolve().parent.parent / "tests" / "data" / "shards" / "v1"
+
+# Each tensor takes a page of its own: the element types share one shard, so that the files stay small.
+_SHAPES: tuple[tuple[int, ...], ...] = ((), (3,), (2, 2), (0,), (1, 2, 3), (2, 0))
+SCHEMAS = {
+    "dtypes": Schema(
+        {
+            f"{dtype.name} {number}": Field(dtype, _SHAPES[number % len(_SHAPES)])
+            for number, dtype in enumerate(DTYPES.values())
+        }
+    ),
+    "ragged": Schema(
+        {
+            "label": Field("int64"),
+            "points": Field("float32", (None, 3)),
+            "colours": Field("uint8", (None, 4)),
+            "naïve": Field("str"),
+            "raw": Field("bytes"),
+        }
+    ),
+    "empty": Schema({"x": Field("bfloat16", (None, 2)), "text": Field("str")}),
+}
+COUNTS = {"dtypes": 3, "ragged": 7, "empty": 0}
+SHARD_BYTES = {"dtypes": 2**20, "ragged": 320, "empty": 2**20}
+_TEXTS = ("", "hello", "naïve café", "日本語", "👩‍👩‍👧", "a\0b", "line\nline")
+
+
+def samples(name: str) -> Iterator[dict[str, Any]]:
+    """The samples of a golden dataset: any bits, from SHAKE-128, so that they are the same on every machine."""
+    for number in range(COUNTS[name]):
+        yield {field_name: _value(field_name, field, number) for field_name, field in SCHEMAS[name].items()}
+
+
+def _value(name: str, field: Field, number: int) -> object:
+    if field.kind == "str":
+        return _TEXTS[number % len(_TEXTS)]
+    if field.kind == "bytes":
+        return _bits(name, number, number * 5 % 8)
+    shape = (number * 3 % 5, *field.row_shape) if field.ragged else field.row_shape
+    count = torch.Size(shape).numel() * field.dtype.itemsize
+    raw = torch.tensor(list(_bits(name, number, count)), dtype=torch.uint8)
+    if field.dtype.name == "bool":
+        raw &= 1
+    return raw.view(torch_dtype(field.dtype)).reshape(shape)
+
+
+def _bits(name: str, number: int, count: int) -> bytes:
+    return hashlib.shake_128(f"{name}/{number}".encode()).digest(count)
+
+
+def write(folder: Path) -> None:
+    """Write the golden datasets into a folder.
+
+    Raises:
+        DatasetExistsError: if one is there already.
+    """
+    for name, schema in SCHEMAS.items():
+        with ShardWriter(folder / name, schema, shard_bytes=SHARD_BYTES[name]) as writer:
+            for sample in samples(name):
+                writer.write(sample)
+
+
+def main(arguments: list[str]) -> int:
+    """Write them where the arguments say, by default where the tests look for them."""
+    folder = Path(arguments[0]) if arguments else FOLDER
+    write(folder)
+    print(f"wrote {', '.join(SCHEMAS)} to {folder}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
