@@ -1,0 +1,201 @@
+"""Batches from stages: one gather per field for a group of batches, then tensors that own their part of the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gdsload.engine.gather import gather_pieces, gather_rows
+from gdsload.engine.stage import Piece
+from gdsload.errors import FormatError
+from gdsload.format.schema import Field
+from gdsload.memory import BatchPool, address_of
+from gdsload.tensors import torch_dtype
+
+__all__ = ["Assembler", "Batch", "BatchForm", "RaggedForm", "batch_of", "pad"]
+
+IntArray = NDArray[np.int64]
+Batch = dict[str, Any]
+RaggedForm = Literal["jagged", "offsets", "padded"]
+
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class BatchForm:
+    """How a batch looks.
+
+    Attributes:
+        ragged: how ragged fields are handed out: ``"jagged"``, a torch nested tensor of that layout; ``"offsets"``, the
+            pair (values, offsets); ``"padded"``, the pair (padded, lengths).
+        padding: the value that padded ones are filled up with.
+        index: the key under which a batch carries the indices of its samples; None: it does not.
+    """
+
+    ragged: RaggedForm = "jagged"
+    padding: float = 0
+    index: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """One field of a group of batches, gathered: where its bytes begin in the lease, and the rows of each sample."""
+
+    begin: int
+    lengths: IntArray | None
+
+
+class Assembler:
+    """Builds host batches.
+
+    Args:
+        fields: the fields that are wanted.
+        pool: where batch memory comes from.
+        form: how ragged fields are handed out.
+    """
+
+    def __init__(self, fields: Mapping[str, Field], pool: BatchPool, form: BatchForm) -> None:
+        self.fields, self.pool, self.form = dict(fields), pool, form
+
+    def assemble(self, pieces: Sequence[Piece], sizes: Sequence[int]) -> list[Batch]:
+        """Gather a group of batches.
+
+        Args:
+            pieces: the samples of all the batches, in order. Their landings must be complete.
+            sizes: number of samples of each batch.
+        """
+        sources = {name: _joined(name, field.ragged, pieces) for name, field in self.fields.items()}
+        begins, total = self._lay_out(sources)
+        lease = self.pool.lease(total)
+        base, memory = address_of(lease), lease.data
+        rows = {}
+        for name, field in self.fields.items():
+            addresses, lengths = sources[name]
+            if lengths is None:
+                gather_rows(addresses, field.row_bytes, base + begins[name])
+            else:
+                gather_pieces(addresses, lengths, field.row_bytes, base + begins[name])
+            rows[name] = _Rows(begins[name], lengths)
+        for piece in pieces:
+            piece.stage.used(piece.high - piece.low)
+        edges = list(pairwise(accumulate(sizes, initial=0)))
+        batches = [self._batch(memory, rows, low, high) for low, high in edges]
+        if self.form.index is not None:
+            index = np.concatenate(
+                [np.zeros(0, np.int64), *(piece.stage.index[piece.low : piece.high] for piece in pieces)]
+            )
+            for batch, (low, high) in zip(batches, edges, strict=True):
+                batch[self.form.index] = torch.from_numpy(index[low:high].copy())
+        return batches
+
+    def _lay_out(self, sources: dict[str, tuple[IntArray, IntArray | None]]) -> tuple[dict[str, int], int]:
+        """Where each field's bytes begin in the lease, and how long it is."""
+        begins, position = {}, 0
+        for name, (addresses, lengths) in sources.items():
+            begins[name] = position
+            count = len(addresses) if lengths is None else int(lengths.sum())
+            position += -(-count * self.fields[name].row_bytes // _ALIGNMENT) * _ALIGNMENT
+        return begins, position
+
+    def _batch(self, memory: memoryview, rows: dict[str, _Rows], low: int, high: int) -> Batch:
+        """Samples `low` to `high` - 1 of a group as a batch."""
+        batch: Batch = {}
+        shared: list[tuple[IntArray, torch.Tensor]] = []
+        for name, field in self.fields.items():
+            found = rows[name]
+            if found.lengths is None:
+                begin = found.begin + low * field.row_bytes
+                batch[name] = batch_of(memory, begin, high - low, field)
+                continue
+            before = int(found.lengths[:low].sum()) if low else 0
+            lengths = found.lengths[low:high]
+            values = batch_of(memory, found.begin + before * field.row_bytes, int(lengths.sum()), field)
+            batch[name] = self._ragged(name, field, values, lengths, shared)
+        return batch
+
+    def _ragged(
+        self,
+        name: str,
+        field: Field,
+        values: torch.Tensor,
+        lengths: IntArray,
+        shared: list[tuple[IntArray, torch.Tensor]],
+    ) -> Any:
+        if field.kind in ("str", "bytes"):
+            return _strings(name, field, values, lengths)
+        if self.form.ragged == "padded":
+            return pad(values, lengths, self.form.padding), torch.from_numpy(lengths.copy())
+        offsets = _offsets(lengths, shared)
+        if self.form.ragged == "offsets":
+            return values, offsets
+        low, high = (int(lengths.min()), int(lengths.max())) if len(lengths) else (0, 0)
+        return torch.nested.nested_tensor_from_jagged(values, offsets, min_seqlen=low, max_seqlen=high)
+
+
+def _offsets(lengths: IntArray, shared: list[tuple[IntArray, torch.Tensor]]) -> torch.Tensor:
+    """Offsets of these lengths: one tensor for all fields with equal ones, or torch would not take them for equal."""
+    for known, offsets in shared:
+        if np.array_equal(known, lengths):
+            return offsets
+    offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64)
+    np.cumsum(lengths, out=offsets.numpy()[1:])
+    shared.append((lengths, offsets))
+    return offsets
+
+
+def _joined(name: str, ragged: bool, pieces: Sequence[Piece]) -> tuple[IntArray, IntArray | None]:
+    """Addresses, and rows if the field is ragged, of the samples of all pieces."""
+    parts = [(piece.stage.fields[name], piece.low, piece.high) for piece in pieces]
+    none = np.zeros(0, np.int64)
+    addresses = np.concatenate([none, *(rows.addresses[low:high] for rows, low, high in parts)])
+    if not ragged:
+        return addresses, None
+    lengths = [rows.lengths[low:high] for rows, low, high in parts if rows.lengths is not None]
+    return addresses, np.concatenate([none, *lengths])
+
+
+def batch_of(memory: memoryview, begin: int, rows: int, field: Field) -> torch.Tensor:
+    """A tensor ``[rows, *row_shape]`` over `memory`, which lives as long as the tensor does."""
+    dtype, shape = torch_dtype(field.dtype), (rows, *field.row_shape)
+    count = rows * field.row_bytes // field.dtype.itemsize
+    if not count:
+        return torch.empty(shape, dtype=dtype)
+    # Its storage is this part of the memory alone: saving the batch does not save its neighbours.
+    return torch.frombuffer(memory, dtype=dtype, count=count, offset=begin).view(shape)
+
+
+def pad(values: torch.Tensor, lengths: IntArray, padding: float) -> torch.Tensor:
+    """Rows of samples, one behind the other, as ``[samples, longest, *row_shape]``, filled up with `padding`.
+
+    torch's own padding knows neither uint16 nor fp8; indexing bytes knows all.
+    """
+    longest = int(lengths.max()) if len(lengths) else 0
+    shape = (len(lengths), longest, *values.shape[1:])
+    padded = torch.empty(shape, dtype=values.dtype)
+    fill = torch.tensor(padding, dtype=torch.float64 if isinstance(padding, float) else None).to(values.dtype)
+    width = values[:1].numel() * values.element_size() if len(values) else 0
+    padded.view(torch.uint8).view(-1, values.element_size())[:] = fill.reshape(1).view(torch.uint8)
+    if width:
+        mask = torch.from_numpy(np.arange(longest) < lengths[:, None])
+        padded.view(torch.uint8).view(len(lengths), longest, width)[mask] = values.view(torch.uint8).view(-1, width)
+    return padded
+
+
+def _strings(name: str, field: Field, values: torch.Tensor, lengths: IntArray) -> list[str] | list[bytes]:
+    data, ends = values.numpy().tobytes(), np.cumsum(lengths).tolist()
+    pieces = [data[low:high] for low, high in pairwise([0, *ends])]
+    if field.kind == "bytes":
+        return pieces
+    try:
+        return [piece.decode("utf-8") for piece in pieces]
+    except UnicodeDecodeError as error:
+        raise FormatError(
+            f"field {name!r} holds a text that is no valid UTF-8: {error}",
+            remedy="Run ShardDataset.verify(): the bytes were damaged, or written by something else.",
+        ) from None

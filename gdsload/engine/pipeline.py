@@ -1,0 +1,339 @@
+"""The pipeline: threads that read and gather ahead of the consumer, in order and within budgets.
+
+    plan ──> reads under way ──> gather, one thread a group ──> consumer, in order
+     └──── bounded by prefetch_bytes, and by arena_bytes where an arena is used ────┘
+
+The threads are all alike. Each takes a turn at planning (which starts reads), claims the oldest group that nobody
+gathers yet, and gathers it alone: a batch shared out among threads would wait for the slowest of them, which on a
+machine that also trains is one that has lost its processor. A consumer that finds nothing ready takes a turn, too,
+instead of sleeping.
+
+Invariants:
+    1. Batches come out in the order of their steps, each once.
+    2. The bytes of groups ahead of the consumer stay within `prefetch_bytes`, but two groups are always allowed.
+    3. An error comes out in the place of the batch it belongs to, after all batches before it, once.
+    4. `close` ends all threads from any state, and no read is under way when it returns.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from threadpoolctl import ThreadpoolController
+
+from gdsload.backends.base import Backend
+from gdsload.engine.assemble import Assembler, Batch
+from gdsload.engine.stage import Job, Piece, Stage, Stager
+from gdsload.engine.stats import LoaderStats
+from gdsload.errors import LoaderClosedError
+
+__all__ = ["Limits", "Pipeline", "Ready"]
+
+_MOST_BATCHES = 64
+_MOST_WORKERS = 4
+_READS_AHEAD = 4
+"""Groups whose reads are under way before one is gathered: enough to keep the readers of a cold disk busy."""
+_LOOK_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a pipeline may use.
+
+    Attributes:
+        prefetch_bytes: bytes of batches that may be ahead of the consumer.
+        arena_bytes: bytes that windows may take in an arena.
+        group_bytes: about how many bytes of batches are gathered at once; small batches are gathered several at a time,
+            because handing a batch from thread to thread costs as much as copying a megabyte.
+        batch_bytes: expected bytes of a batch.
+        window_bytes: expected bytes of a window.
+    """
+
+    prefetch_bytes: int
+    arena_bytes: int
+    group_bytes: int
+    batch_bytes: int
+    window_bytes: int
+
+    def group(self) -> int:
+        """Number of batches that are gathered at once."""
+        wanted = min(self.group_bytes, self.prefetch_bytes // 2) // max(self.batch_bytes, 1)
+        return max(1, min(wanted, _MOST_BATCHES))
+
+    def pool_bytes(self) -> int:
+        """Batch memory that is worth keeping: what is ahead of the consumer, and what it and each thread hold."""
+        return self.prefetch_bytes + (_MOST_WORKERS + 3) * self.group() * self.batch_bytes * 2
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Some batches, and the error that stands in the place of the one behind them."""
+
+    batches: list[Batch]
+    sizes: list[int]
+    error: BaseException | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Consecutive batches that are gathered at once."""
+
+    steps: range
+    pieces: list[Piece]
+    claimed: bool = False
+    ready: Ready | None = None
+
+    def landed(self) -> bool:
+        return all(piece.stage.landing.completion.landed for piece in self.pieces)
+
+
+class Pipeline:
+    """Delivers the batches of one epoch.
+
+    Args:
+        job: what to deliver.
+        backend: what brings the bytes.
+        assembler: what makes batches of them.
+        limits: what may be used.
+        start: the first step.
+        stats: where time is counted.
+    """
+
+    def __init__(
+        self, job: Job, backend: Backend, assembler: Assembler, *, limits: Limits, start: int, stats: LoaderStats
+    ) -> None:
+        self._job, self._backend, self._assembler = job, backend, assembler
+        self._limits, self._stats = limits, stats
+        self._next = start
+        self._batches = 1
+        self._stager = Stager(job, backend)
+        self._groups: deque[_Group] = deque()
+        # Ctrl-C may strike the consumer anywhere, also right behind an `acquire`. So its thread can take each lock
+        # again, to close; nobody waits for _turn without looking at _closed; and `with` is used on locks alone, not on
+        # conditions, whose `__enter__` and `wait` are Python and can be torn apart.
+        self._helping = threading.RLock()  # held by a consumer that takes a turn; taken before _turn
+        self._turn = threading.RLock()  # held by the thread that plans; taken before _lock
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)  # the threads wait for it
+        self._wake = threading.Lock()  # the consumer waits for it: free when there is something to look at
+        self._closed = self._failed = False
+        self._owner = os.getpid()
+        count = min(_MOST_WORKERS, max(len(os.sched_getaffinity(0)) - 1, 1))
+        self._threads = [
+            threading.Thread(target=self._run, name=f"gdsload-{number}", daemon=True) for number in range(count)
+        ]
+        _live.add(self)
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def get(self) -> Ready | None:
+        """The next batches, or None at the end of the epoch. Waits for them, or makes them.
+
+        Raises:
+            LoaderClosedError: if the pipeline was closed.
+        """
+        while True:
+            with self._lock:
+                if self._closed:
+                    raise LoaderClosedError("the loader was closed while a batch was being waited for")
+                if self._groups and self._groups[0].ready is not None:
+                    self._changed.notify_all()
+                    return self._groups.popleft().ready
+                if not self._groups and not self._next_steps():
+                    return None
+            with self._helping:
+                group = self._claim(wait=False)
+                if group is not None:
+                    with _controller().limit(limits=1, user_api="openmp"):
+                        self._finish(group)
+                    continue
+            self._wake.acquire(timeout=_LOOK_EVERY_S)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the pipeline was closed or stopped."""
+        return self._closed
+
+    def stop(self) -> None:
+        """Ask all threads to end, and wait for none: all that a finaliser may do, which can run in any thread."""
+        if self._owner != os.getpid():
+            return  # after a fork: the threads are not here, and their locks may be locked for ever
+        with self._lock:
+            self._closed = True
+            self._tell()
+
+    def close(self) -> None:
+        """End all threads and let go of everything; may be called twice and from any thread."""
+        if self._owner != os.getpid():
+            return
+        self.stop()
+        for thread in self._threads:
+            # One that was interrupted while it was being started finds out by itself.
+            if thread is not threading.current_thread() and thread.is_alive():
+                thread.join()
+        with self._helping, self._turn:
+            _release([piece.stage for group in self._groups for piece in group.pieces] + self._stager.held())
+            self._groups.clear()
+        _live.discard(self)
+
+    def _run(self) -> None:
+        if self._closed:
+            return
+        torch.get_num_threads()  # torch sets a thread's number on its first use, and would undo what follows
+        _controller().limit(limits=1, user_api="openmp")
+        while (group := self._claim(wait=True)) is not None:
+            self._finish(group)
+
+    def _claim(self, *, wait: bool) -> _Group | None:
+        """A group to gather, planned first if need be; None if there is none left, or none now and `wait` is false."""
+        while not self._turn.acquire(timeout=_LOOK_EVERY_S if wait else 0):
+            if self._closed or not wait:
+                return None
+        try:
+            while not self._closed:
+                self._plan_ahead()
+                with self._lock:
+                    group = next((group for group in self._groups if not group.claimed), None)
+                    if group is not None:
+                        group.claimed = True
+                        return group
+                    if not wait or not self._next_steps():
+                        return None
+                    self._changed.wait_for(lambda: self._closed or self._has_room())
+            return None
+        finally:
+            self._turn.release()
+
+    def _plan_ahead(self) -> None:
+        """Plan groups until one can be gathered and enough reads are under way."""
+        while self._next_steps() and not self._closed:
+            with self._lock:
+                waiting = [group for group in self._groups if not group.claimed]
+                if not self._has_room() or len(waiting) >= (
+                    1 if all(group.landed() for group in waiting) else _READS_AHEAD
+                ):
+                    return
+            steps = self._next_steps()
+            try:
+                group = _Group(steps, self._stager.pieces(steps))
+            except Exception:
+                group = _Group(steps, [], claimed=True, ready=self._one_by_one(steps))
+                # If it went well the second time, the epoch goes on, with a stager that did not stop half-way.
+                self._stager = Stager(self._job, self._backend)
+            with self._lock:
+                # All at once: where nothing is left to be planned and no group is there, the epoch is over.
+                self._next = steps.stop
+                self._failed = self._failed or (group.ready is not None and group.ready.error is not None)
+                # The first group is one batch, so that it is there soon; then they grow to what is most efficient.
+                self._batches = min(2 * self._batches, self._limits.group())
+                self._groups.append(group)
+                self._tell()
+
+    def _next_steps(self) -> range:
+        """The steps of the next group to be planned; none after an error."""
+        stop = self._next if self._failed else self._job.schedule.steps
+        return range(self._next, min(self._next + self._batches, stop))
+
+    def _has_room(self) -> bool:
+        """Whether another group may be ahead of the consumer."""
+        if len(self._groups) < 2:
+            return True
+        ahead = sum(len(group.steps) for group in self._groups)
+        if (ahead + self._batches) * self._limits.batch_bytes > self._limits.prefetch_bytes:
+            return False
+        opened = self._stager.opens(self._next_steps()) * self._limits.window_bytes
+        if not opened:
+            return True
+        stages = [piece.stage for group in self._groups for piece in group.pieces] + self._stager.held()
+        held = sum(stage.nbytes for stage in {id(stage): stage for stage in stages}.values() if not stage.released)
+        return held + opened <= self._limits.arena_bytes
+
+    def _finish(self, group: _Group) -> None:
+        """Wait for a group's bytes and make its batches."""
+        ready = Ready([], [], LoaderClosedError("the making of a batch was interrupted"))
+        try:
+            ready = self._assemble(group.steps, group.pieces)
+        except Exception:
+            ready = self._one_by_one(group.steps)
+        finally:
+            # Whatever happened: a group that never gets ready would be waited for for ever.
+            group.pieces = []
+            with self._lock:
+                self._failed = self._failed or ready.error is not None
+                group.ready = ready
+                self._tell()
+
+    def _tell(self) -> None:
+        """Wake whoever waits; the lock must be held."""
+        self._changed.notify_all()
+        if self._wake.locked():
+            self._wake.release()
+
+    def _one_by_one(self, steps: range) -> Ready:
+        """A group that failed, batch by batch, to find the one that the error belongs to."""
+        stager = Stager(self._job, self._backend)
+        batches: list[Batch] = []
+        sizes: list[int] = []
+        try:
+            for step in steps:
+                if self._closed:
+                    break
+                ready = self._assemble(range(step, step + 1), stager.pieces(range(step, step + 1)))
+                batches += ready.batches
+                sizes += ready.sizes
+        except Exception as error:
+            return Ready(batches, sizes, error)
+        finally:
+            _release(stager.held())
+        return Ready(batches, sizes)
+
+    def _assemble(self, steps: range, pieces: list[Piece]) -> Ready:
+        started = time.perf_counter()
+        for piece in pieces:
+            piece.stage.landing.completion.wait()
+        landed = time.perf_counter()
+        sizes = [self._job.schedule.size(step) for step in steps]
+        batches = self._assembler.assemble(pieces, sizes)
+        if pieces:
+            self._backend.check(np.concatenate([piece.stage.files for piece in pieces]))
+        self._stats.add(read_s=landed - started, gather_s=time.perf_counter() - landed)
+        return Ready(batches, sizes)
+
+
+def _release(stages: list[Stage]) -> None:
+    """Give stages back after their reads have ended."""
+    for stage in {id(stage): stage for stage in stages}.values():
+        # Whatever went wrong has been reported, or nobody wants these bytes any more.
+        with suppress(Exception):
+            stage.landing.completion.wait()
+        stage.release()
+
+
+@lru_cache(maxsize=1)
+def _controller() -> ThreadpoolController:
+    """What limits torch's threads for one thread alone, without touching any other thread's number."""
+    return ThreadpoolController()
+
+
+_live: weakref.WeakSet[Pipeline] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """A thread that runs on while the interpreter is taken down would crash it."""
+    for pipeline in list(_live):
+        pipeline.close()

@@ -1,0 +1,232 @@
+"""Stages: samples brought into memory together.
+
+A stage is a run of positions of one lane whose bytes share one landing. In place, or where the order has no window, a
+group of batches is one stage. Where bytes must be read into an arena and the order shuffles within windows, a stage is
+a whole window: its blocks are read once, in large pieces, and its samples are handed out over many batches.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.backends.base import Backend, Landing
+from gdsload.engine.table import SampleTable
+from gdsload.order import LaneRun, Order, Schedule, lane_share
+from gdsload.plan import Extents, concat_extents, distinct
+
+__all__ = ["FieldRows", "Job", "Piece", "Selection", "Stage", "Stager"]
+
+IntArray = NDArray[np.int64]
+_AHEAD = 8192
+"""Positions of a lane whose ids are worked out at once: enough to make the cost of a call disappear."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which samples an order's positions stand for.
+
+    Attributes:
+        ids: sample id of each position in the table; None where they are the same.
+        index: what the user calls the sample at each position; None where it is the position.
+    """
+
+    ids: IntArray | None = None
+    index: IntArray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a pipeline is to deliver.
+
+    Attributes:
+        table: the samples.
+        order: their order in this epoch.
+        schedule: which of the order's positions each step of this rank takes.
+        selection: which samples those positions stand for.
+        fields: the fields that are wanted.
+    """
+
+    table: SampleTable
+    order: Order
+    schedule: Schedule
+    selection: Selection
+    fields: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class FieldRows:
+    """One field of a stage's samples: the address of each, and the rows of each if it is ragged."""
+
+    addresses: IntArray
+    lengths: IntArray | None
+
+
+@dataclass(slots=True)
+class Stage:
+    """Samples brought into memory together.
+
+    Attributes:
+        fields: where they lie.
+        index: what the user calls each.
+        files: the shards they come from.
+        landing: when they are there.
+        remaining: how many have not been gathered yet.
+        nbytes: arena memory held.
+    """
+
+    fields: dict[str, FieldRows]
+    index: IntArray
+    files: IntArray
+    landing: Landing
+    remaining: int
+    released: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def nbytes(self) -> int:
+        """Arena memory that the stage holds until its last sample is gathered."""
+        return self.landing.nbytes
+
+    def used(self, count: int) -> None:
+        """Note that `count` samples have been gathered; after the last the memory goes back. Workers share stages."""
+        with self._lock:
+            self.remaining -= count
+            last = not self.remaining
+        if last:
+            self.release()
+
+    def release(self) -> None:
+        """Give the arena memory back; nothing happens the second time."""
+        with self._lock:
+            first, self.released = not self.released, True
+        if first:
+            self.landing.release()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Samples `low` to `high` - 1 of a stage."""
+
+    stage: Stage
+    low: int
+    high: int
+
+
+@dataclass(slots=True)
+class _Ahead:
+    """Ids of a run of positions of one lane, from `start` on."""
+
+    start: int = 0
+    ids: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+
+
+@dataclass(slots=True)
+class _Window:
+    """The window of a lane that is being handed out: its last position, its stage, and how far it was handed out."""
+
+    stop: int
+    stage: Stage
+    cursor: int = 0
+
+
+class Stager:
+    """Turns steps into pieces of stages, starting reads as it goes.
+
+    Args:
+        job: what to deliver.
+        backend: what brings it.
+    """
+
+    def __init__(self, job: Job, backend: Backend) -> None:
+        self.job, self.backend = job, backend
+        order = job.order
+        self._windows: dict[int, _Window] = {}
+        self._ahead = [_Ahead() for _ in range(order.lanes)]
+        self.windowed = order.window is not None and not backend.in_place
+
+    def held(self) -> list[Stage]:
+        """The stages that are kept for steps to come."""
+        return [window.stage for window in self._windows.values()]
+
+    def opens(self, steps: range) -> int:
+        """How many windows `pieces` would have to bring for these steps."""
+        if not self.windowed:
+            return 0
+        reached: dict[int, int] = {}
+        for step in steps:
+            reached.update((run.lane, run.stop) for run in self.job.schedule.runs(step))
+        held = self._windows
+        return sum(lane not in held or stop > held[lane].stop for lane, stop in reached.items())
+
+    def pieces(self, steps: range) -> list[Piece]:
+        """The pieces of stages that hold the samples of some steps, in their order.
+
+        Args:
+            steps: consecutive steps, each group right behind the one of the last call.
+        """
+        runs = [(step, run) for step in steps for run in self.job.schedule.runs(step)]
+        if self.windowed:
+            return [piece for step, run in runs for piece in self._from_windows(step, run)]
+        positions = [self._ids(run) for _, run in runs]
+        if not positions:
+            return []
+        stage = self._bring(np.concatenate(positions) if len(positions) > 1 else positions[0])
+        return [Piece(stage, 0, stage.remaining)]
+
+    def _ids(self, run: LaneRun) -> IntArray:
+        """Position ids of a run; those of the positions behind it are kept for the next call."""
+        ahead, order = self._ahead[run.lane], self.job.order
+        if not (ahead.start <= run.start and run.stop <= ahead.start + len(ahead.ids)):
+            stop = min(max(run.stop, run.start + _AHEAD), order.lane_length(run.lane))
+            ahead.start, ahead.ids = run.start, order.lane_ids(run.lane, run.start, stop)
+        return ahead.ids[run.start - ahead.start : run.stop - ahead.start]
+
+    def _from_windows(self, step: int, run: LaneRun) -> Iterable[Piece]:
+        position = run.start
+        while position < run.stop:
+            window = self._windows.get(run.lane)
+            if window is None or position >= window.stop:
+                window = self._windows[run.lane] = self._open_window(step, run.lane, position)
+            count = min(run.stop, window.stop) - position
+            yield Piece(window.stage, window.cursor, window.cursor + count)
+            window.cursor += count
+            position += count
+
+    def _open_window(self, step: int, lane: int, position: int) -> _Window:
+        """Bring what this rank takes, from `position` on, of the window of `lane` that holds it."""
+        order, schedule = self.job.order, self.job.schedule
+        _, stop = order.window_at(lane, position)
+        parts = []
+        while step < schedule.steps and lane_share(schedule.position(step), lane, order.lanes) < stop:
+            for run in schedule.runs(step):
+                low, high = max(run.start, position), min(run.stop, stop)
+                if run.lane == lane and low < high:
+                    parts.append(order.lane_ids(lane, low, high))
+            step += 1
+        return _Window(stop, self._bring(np.concatenate(parts)))
+
+    def _bring(self, positions: IntArray) -> Stage:
+        """Start bringing the samples at these positions."""
+        selection, table = self.job.selection, self.job.table
+        ids = positions if selection.ids is None else selection.ids[positions]
+        index = positions if selection.index is None else selection.index[positions]
+        found = table.locate(ids)
+        files = distinct(found.file, len(table.starts))
+        self.backend.check(files)
+        wanted: list[Extents] = []
+        lengths: list[IntArray | None] = []
+        for name in self.job.fields:
+            extents, rows = table.extents(name, found)
+            wanted.append(extents)
+            lengths.append(rows)
+        landing = self.backend.bring(concat_extents(wanted))
+        parts = np.split(landing.addresses, len(wanted))
+        fields = {
+            name: FieldRows(*rows) for name, rows in zip(self.job.fields, zip(parts, lengths, strict=True), strict=True)
+        }
+        return Stage(fields, index, files, landing, len(ids))

@@ -1,0 +1,41 @@
+"""Where the time went: counters that a loader shows."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+__all__ = ["LoaderStats"]
+
+
+@dataclass(slots=True)
+class LoaderStats:
+    """What a loader has done since it was made, over all its epochs.
+
+    Attributes:
+        batches: batches handed out.
+        samples: samples handed out.
+        wait_s: seconds that the consumer waited for a batch: the cost of loading that compute did not hide.
+        busy_s: seconds from the first `next` of each epoch to its last.
+        read_s: seconds that workers waited for reads, added up.
+        gather_s: seconds that they spent gathering, added up.
+    """
+
+    batches: int = 0
+    samples: int = 0
+    wait_s: float = 0.0
+    busy_s: float = 0.0
+    read_s: float = 0.0
+    gather_s: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def add(self, *, read_s: float, gather_s: float) -> None:
+        """Count what a worker did; workers may call this at the same time."""
+        with self._lock:
+            self.read_s += read_s
+            self.gather_s += gather_s
+
+    @property
+    def wait_share(self) -> float:
+        """Share of the consumer's time that went into waiting for data, 0 to 1."""
+        return self.wait_s / self.busy_s if self.busy_s else 0.0

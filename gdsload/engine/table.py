@@ -1,0 +1,100 @@
+"""Which bytes of which files a sample is: the table between positions and extents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.backends.files import ShardFiles
+from gdsload.engine.gather import gather_rows
+from gdsload.errors import FormatError, Problem
+from gdsload.format.schema import Schema
+from gdsload.memory import address_of
+from gdsload.plan import Extents
+
+__all__ = ["Located", "SampleTable"]
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Where samples are; arrays of one length.
+
+    Attributes:
+        file: index of each sample's shard.
+        row: number of the sample in its shard.
+    """
+
+    file: IntArray
+    row: IntArray
+
+
+class SampleTable:
+    """The samples of some shards.
+
+    Args:
+        files: the shards.
+        counts: number of samples of each shard, shape ``[shards]``.
+    """
+
+    def __init__(self, files: ShardFiles, counts: IntArray) -> None:
+        self.files = files
+        self.ends = np.cumsum(counts)
+        self.starts = self.ends - counts
+        self.samples = int(self.ends[-1]) if len(counts) else 0
+
+    @property
+    def schema(self) -> Schema:
+        """The fields of each sample."""
+        return self.files.schema
+
+    def locate(self, ids: IntArray) -> Located:
+        """Find samples, and open their shards.
+
+        Args:
+            ids: sample ids, each from 0 to `samples` - 1, in any order.
+
+        Raises:
+            FormatError: if a shard is damaged.
+            ReadError: if one cannot be opened.
+        """
+        file = np.searchsorted(self.ends, ids, side="right")
+        self.files.ensure_open(file)
+        return Located(file, ids - self.starts[file])
+
+    def extents(self, name: str, found: Located) -> tuple[Extents, IntArray | None]:
+        """The bytes of one field of samples, and for a ragged field how many rows each sample has.
+
+        Raises:
+            FormatError: if a shard's offsets are damaged.
+        """
+        field = self.schema[name]
+        begin = self.files.begin[name][found.file]
+        if not field.ragged:
+            nbytes = np.full(len(found.row), field.row_bytes, np.int64)
+            return Extents(found.file, begin + found.row * field.row_bytes, nbytes), None
+        first, lengths = self._rows(name, found)
+        return Extents(found.file, begin + first * field.row_bytes, lengths * field.row_bytes), lengths
+
+    def _rows(self, name: str, found: Located) -> tuple[IntArray, IntArray]:
+        """First row and number of rows of each sample, from the shards' offsets."""
+        pairs = np.empty((len(found.row), 2), np.int64)
+        gather_rows(self.files.offsets[name][found.file] + found.row * 8, 16, address_of(pairs))
+        first, last = pairs[:, 0], pairs[:, 1]
+        rows = self.files.rows[name][found.file]
+        wrong = (first < 0) | (last < first) | (last > rows)
+        wrong |= (found.row == 0) & (first != 0)
+        wrong |= (self.starts[found.file] + found.row == self.ends[found.file] - 1) & (last != rows)
+        if wrong.any():
+            at = int(np.flatnonzero(wrong)[0])
+            path, sample = self.files.sources[int(found.file[at])].path, int(found.row[at])
+            raise FormatError(
+                "the offsets of a ragged field are damaged",
+                file=path,
+                problems=[Problem(f"offsets {first[at]} to {last[at]}", path, None, name, (sample, sample + 1))],
+                remedy="Run ShardDataset.verify() and restore the shard, or write the dataset again.",
+            )
+        return first, last - first
