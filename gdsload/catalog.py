@@ -1,0 +1,184 @@
+"""What is at a path: which shards a dataset has, without opening more of them than must be.
+
+A folder with `index.json` is read from that alone. A folder or file without is read from the headers of its files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+
+from gdsload.backends.files import ShardSource, identity_of, load_shard, open_regular, pread_exact
+from gdsload.errors import DatasetNotFoundError, FormatError, GdsloadError, Problem, UnfinishedDatasetError
+from gdsload.format.index import INDEX_NAME, MAX_INDEX_BYTES, Index, parse_index
+from gdsload.format.schema import Schema
+from gdsload.format.shard import is_gdsload
+
+__all__ = ["SHARD_SUFFIX", "Catalog", "open_catalog"]
+
+SHARD_SUFFIX = ".safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """The shards of a dataset.
+
+    Attributes:
+        path: where it is.
+        schema: the fields of a sample.
+        sources: its shards, in order, each with its number of samples and length.
+        digest: SHA-256 that names the content.
+    """
+
+    path: str
+    schema: Schema
+    sources: tuple[ShardSource, ...]
+    digest: str
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return sum(source.samples for source in self.sources)
+
+
+def open_catalog(path: str) -> Catalog:
+    """Find out what is at `path`; see `ShardDataset` for what may be there.
+
+    Raises:
+        DatasetNotFoundError: if there is nothing.
+        UnfinishedDatasetError: if there are gdsload shards without an index.
+        FormatError: if something is damaged.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        raise DatasetNotFoundError(f"there is no dataset here: {error.strerror}", file=path) from None
+    path = os.path.abspath(path)
+    if not stat.S_ISDIR(mode):
+        return _from_files(path, [path], alone=True)
+    if os.path.lexists(os.path.join(path, INDEX_NAME)):
+        return _from_index(path)
+    names = sorted(name for name in os.listdir(path) if name.endswith(SHARD_SUFFIX))
+    if not names:
+        raise DatasetNotFoundError(
+            f"the folder holds neither {INDEX_NAME} nor {SHARD_SUFFIX} files",
+            file=path,
+            remedy="Pass the folder that ShardWriter wrote.",
+        )
+    return _from_files(path, [os.path.join(path, name) for name in names], alone=False)
+
+
+def _from_index(path: str) -> Catalog:
+    while True:
+        try:
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise DatasetNotFoundError(f"the dataset is gone: {error.strerror}", file=path) from None
+        try:
+            return _from_folder(path, folder)
+        except (GdsloadError, OSError):
+            # A writer that replaces the dataset may be removing the old one while it is being read here.
+            if os.path.isdir(path) and os.path.samestat(os.stat(path), os.fstat(folder)):
+                raise
+        finally:
+            os.close(folder)
+
+
+def _from_folder(path: str, folder: int) -> Catalog:
+    """The dataset in an open folder, even if another one is moved to its place meanwhile."""
+    name = os.path.join(path, INDEX_NAME)
+    fd = open_regular(name, follow_links=False, folder=folder)
+    try:
+        size = os.fstat(fd).st_size
+        if size > MAX_INDEX_BYTES:
+            problem = Problem(f"it has {size} bytes; the most is {MAX_INDEX_BYTES}", name, 0)
+            raise FormatError("no valid index of a dataset", problems=[problem], file=name)
+        raw = bytearray(size)
+        pread_exact(fd, memoryview(raw), 0, name)
+    finally:
+        os.close(fd)
+    index = parse_index(bytes(raw), name)
+    found = _check_present(path, folder, index)
+    sources = tuple(
+        ShardSource(
+            os.path.join(path, shard.file),
+            shard.samples,
+            shard.bytes,
+            shard.sha256,
+            follow_links=False,
+            identity=identity_of(found[shard.file]),
+        )
+        for shard in index.shards
+    )
+    return Catalog(path, index.schema, sources, index.digest())
+
+
+def _check_present(path: str, folder: int, index: Index) -> dict[str, os.stat_result]:
+    """A shard that is missing should be noticed now, not hours into a training run."""
+    wanted = {shard.file for shard in index.shards}
+    with os.scandir(folder) as entries:
+        stats = {entry.name: entry.stat(follow_symlinks=False) for entry in entries if entry.name in wanted}
+    sizes = {name: found.st_size for name, found in stats.items()}
+    problems = []
+    for shard in index.shards:
+        found = sizes.get(shard.file)
+        if found is None:
+            problems.append(Problem("the shard is missing", os.path.join(path, shard.file)))
+        elif found != shard.bytes:
+            message = f"the shard has {found} bytes, but the index says {shard.bytes}"
+            problems.append(Problem(message, os.path.join(path, shard.file), min(found, shard.bytes)))
+    for name, status in stats.items():
+        if not stat.S_ISREG(status.st_mode):
+            problems.append(Problem("the shard is no regular file", os.path.join(path, name)))
+    if problems:
+        raise FormatError(
+            f"{len(problems)} of {len(index.shards)} shards are missing or of another length",
+            file=path,
+            problems=problems,
+            remedy="Copy the dataset again, whole.",
+        )
+    return stats
+
+
+def _from_files(path: str, names: list[str], *, alone: bool) -> Catalog:
+    sources: list[ShardSource] = []
+    problems: list[Problem] = []
+    schema: Schema | None = None
+    ours = []
+    for name in names:
+        fd = open_regular(name)
+        try:
+            identity = identity_of(os.fstat(fd))
+            shard = load_shard(fd, name)
+        except FormatError as error:
+            problems.extend(error.problems)
+            continue
+        finally:
+            os.close(fd)
+        if is_gdsload(shard.header):
+            ours.append(name)
+        schema = schema or shard.schema
+        if shard.schema != schema:
+            problems.append(Problem(f"its fields are {shard.schema}, but those of {names[0]} are {schema}", name))
+        sources.append(ShardSource(name, shard.samples, shard.header.file_bytes, shard.header.sha256, True, identity))
+    if ours and not alone:
+        raise UnfinishedDatasetError(
+            f"the folder holds {len(ours)} gdsload shards, but no {INDEX_NAME}: its writer never finished, "
+            "or the index was lost",
+            file=path,
+            remedy="Write the dataset again. A single shard can be opened by its own path.",
+        )
+    if problems or schema is None:
+        raise FormatError("the files cannot be read as one dataset", file=path, problems=problems)
+    return Catalog(path, schema, tuple(sources), _digest(sources))
+
+
+def _digest(sources: list[ShardSource]) -> str:
+    """Names, lengths and headers: safetensors files that gdsload did not write have no checksums of their data."""
+    found = hashlib.sha256()
+    for source in sources:
+        line = f"{os.path.basename(source.path)}\0{source.file_bytes}\0{source.sha256}\n"
+        found.update(line.encode("utf-8", "surrogateescape"))
+    return found.hexdigest()

@@ -1,0 +1,230 @@
+"""A dataset of shards, as torch's datasets are: `len`, `dataset[i]`, `__getitems__`."""
+
+from __future__ import annotations
+
+import operator
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gdsload.backends.files import ShardFiles, ShardSource
+from gdsload.backends.host import HostBackend
+from gdsload.catalog import Catalog, open_catalog
+from gdsload.engine.assemble import Assembler, BatchForm
+from gdsload.engine.stage import FieldRows, Piece, Stage
+from gdsload.engine.table import SampleTable
+from gdsload.errors import FileChangedError, SampleIndexError
+from gdsload.format.schema import Schema
+from gdsload.memory import BatchPool
+from gdsload.plan import concat_extents
+from gdsload.verify import VerifyReport, verify_shards
+
+__all__ = ["ShardDataset", "ShardInfo"]
+
+_MOST_MAPPED = 32_768
+"""Linux lets a process have 65 530 mappings (vm.max_map_count); half of them are the user's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardInfo:
+    """One shard of a dataset.
+
+    Attributes:
+        file: its path.
+        samples: its number of samples.
+        bytes: its length.
+    """
+
+    file: str
+    samples: int
+    bytes: int
+
+
+class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
+    """Samples in shards: a map-style dataset for `gdsload.DataLoader`, or for torch's own.
+
+    A sample is a dict: CPU tensors, and `str` or `bytes` for fields of those types.
+
+    Args:
+        path: a folder that `ShardWriter` wrote; a folder of safetensors files, taken in order of their names; or one
+            such file. In files that gdsload did not write, all tensors must agree in their first dimension, which
+            counts the samples.
+        mmap: whether shards are mapped into memory. A file that somebody else cuts short at the very moment in which
+            it is read through a mapping kills the process; without, it is read with preadv, which costs a copy and
+            raises an error instead. None: mapped, unless the dataset has more than 32 768 shards.
+
+    Raises:
+        DatasetNotFoundError: if there is nothing at `path`.
+        UnfinishedDatasetError: if the folder holds shards that a writer never finished.
+        FormatError: if something there is damaged; all that is wrong is in `.problems`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, mmap: bool | None = None) -> None:
+        self._catalog: Catalog = open_catalog(os.fspath(path))
+        self._mmap = mmap
+        self._lock = threading.Lock()
+        self._reader: _Reader | None = None
+
+    @property
+    def path(self) -> str:
+        """Where the dataset is."""
+        return self._catalog.path
+
+    @property
+    def schema(self) -> Schema:
+        """The fields of a sample, with their element types and shapes."""
+        return self._catalog.schema
+
+    @property
+    def shards(self) -> tuple[ShardInfo, ...]:
+        """The shards, in order."""
+        return tuple(ShardInfo(source.path, source.samples, source.file_bytes) for source in self._catalog.sources)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all shard files."""
+        return sum(source.file_bytes for source in self._catalog.sources)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 that names the dataset's content: schema, shards and their checksums."""
+        return self._catalog.digest
+
+    @property
+    def mmap(self) -> bool:
+        """Whether shards are mapped into memory."""
+        return len(self._catalog.sources) <= _MOST_MAPPED if self._mmap is None else self._mmap
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Number of samples of each shard, shape ``[shards]``."""
+        return np.array([source.samples for source in self._catalog.sources], dtype=np.int64)
+
+    @property
+    def sources(self) -> tuple[ShardSource, ...]:
+        """The shards as files to be opened and compared with what the dataset says of them."""
+        return self._catalog.sources
+
+    def __len__(self) -> int:
+        return self._catalog.samples
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor) -> list[dict[str, Any]]:
+        """Many samples at once, as torch's DataLoader asks for them; much faster than one by one.
+
+        Args:
+            indices: sample indices from ``-len(self)`` to ``len(self) - 1``.
+
+        Raises:
+            SampleIndexError: if one is outside.
+            ReadError: if a shard cannot be read, or was changed.
+            FormatError: if a shard is damaged.
+        """
+        length = len(self)
+        numbers = [operator.index(index) for index in indices]
+        try:
+            ids = np.array(numbers, np.int64)
+        except OverflowError:
+            ids = np.clip(np.array(numbers, object), -(2**63), 2**63 - 1).astype(np.int64)
+        outside = (ids < -length) | (ids >= length)
+        if outside.any():
+            bad = int(ids[outside][0])
+            raise SampleIndexError(f"sample {bad} does not exist: the dataset has {length}", file=self.path)
+        return self._open_reader().samples(np.where(ids < 0, ids + length, ids))
+
+    def verify(self, *, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
+        """Read everything and compare it with its checksums.
+
+        Args:
+            progress: called with the bytes checked so far and the bytes in all, from several threads, one at a time.
+
+        Returns:
+            What was checked. Files that gdsload did not write have no checksums: only their structure is checked.
+
+        Raises:
+            ChecksumError: if anything differs, with file, byte, field and samples of all of it in `.problems`.
+            ReadError: if a file cannot be read.
+        """
+        return verify_shards(self._catalog.sources, self._catalog.schema, progress)
+
+    def _open_reader(self) -> _Reader:
+        """The reader of this process. After a fork, threads and locks of the parent's must not be used."""
+        reader = self._reader
+        if reader is None or reader.owner != os.getpid():
+            with self._lock:
+                if self._reader is None or self._reader.owner != os.getpid():
+                    self._reader = _Reader(self._catalog, self.mmap)
+                    weakref.finalize(self, self._reader.close)
+                reader = self._reader
+        return reader
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Not the index: workers would get megabytes of it. They read it again, and it must be the same.
+        return {"path": self.path, "mmap": self._mmap, "digest": self.digest}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        ShardDataset.__init__(self, state["path"], mmap=state["mmap"])
+        if self.digest != state["digest"]:
+            raise FileChangedError(
+                "the dataset is no longer the one that was pickled",
+                file=self.path,
+                remedy="Open it again in the main process.",
+            )
+
+    def __repr__(self) -> str:
+        shards = len(self._catalog.sources)
+        return f"ShardDataset({self.path!r}, {len(self)} samples in {shards} shards, {self.schema!r})"
+
+
+class _Reader:
+    """Reads samples of a dataset in one process."""
+
+    def __init__(self, catalog: Catalog, mapped: bool) -> None:
+        self.owner = os.getpid()
+        files = ShardFiles(catalog.sources, catalog.schema, mapped=mapped)
+        self._backend = HostBackend(files)
+        self._table = SampleTable(files, np.array([source.samples for source in catalog.sources], dtype=np.int64))
+        self._schema = catalog.schema
+        self._assembler = Assembler(catalog.schema, BatchPool(keep_bytes=0), BatchForm(ragged="offsets"))
+
+    def samples(self, ids: NDArray[np.int64]) -> list[dict[str, Any]]:
+        """Samples by id, as dicts of tensors that share no memory with later ones."""
+        if not len(ids):
+            return []
+        found = self._table.locate(ids)
+        self._backend.check(found.file)
+        columns = {name: self._table.extents(name, found) for name in self._schema}
+        landing = self._backend.bring(concat_extents([extents for extents, _ in columns.values()]))
+        landing.completion.wait()
+        parts = np.split(landing.addresses, len(columns))
+        fields = {
+            name: FieldRows(part, lengths) for (name, (_, lengths)), part in zip(columns.items(), parts, strict=True)
+        }
+        stage = Stage(fields, ids, found.file, landing, len(ids))
+        batch = self._assembler.assemble([Piece(stage, 0, len(ids))], [len(ids)])[0]
+        self._backend.check(found.file)
+        split = {name: _split(batch[name], columns[name][1]) for name in self._schema}
+        return [dict(zip(split, values, strict=True)) for values in zip(*split.values(), strict=True)]
+
+    def close(self) -> None:
+        if self.owner == os.getpid():
+            self._backend.close()
+
+
+def _split(value: Any, lengths: NDArray[np.int64] | None) -> Sequence[Any]:
+    """A batch's field, sample by sample."""
+    if isinstance(value, list):
+        return value
+    if lengths is not None:
+        values, _ = value
+        return torch.split(values, lengths.tolist())
+    return torch.unbind(value)

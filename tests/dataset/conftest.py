@@ -1,0 +1,93 @@
+"""Small datasets, and processes that die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gdsload import Field, ShardDataset, ShardWriter
+
+SCHEMA = {"x": Field("int32", (3,)), "words": "str", "points": Field("float32", (None, 2))}
+
+
+def sample_of(number, mark=0):
+    """Sample `number` of the small dataset; `mark` tells versions of it apart."""
+    return {
+        "x": np.array([number, mark, 7], np.int32),
+        "words": f"word {number} {mark} ".strip() * (number % 3),
+        "points": np.full((number % 4, 2), number + mark, np.float32),
+    }
+
+
+@pytest.fixture
+def expect():
+    """Whether samples of a dataset are those of the small one."""
+
+    def check(dataset, mark=0, indices=None):
+        indices = range(len(dataset)) if indices is None else indices
+        for index, found in zip(indices, dataset.__getitems__(list(indices)), strict=True):
+            wanted = sample_of(index, mark)
+            assert wanted["words"] == found["words"]
+            assert wanted["x"].tolist() == found["x"].tolist()
+            assert wanted["points"].tolist() == found["points"].tolist()
+
+    return check
+
+
+@pytest.fixture
+def write_small():
+    """Write the small dataset."""
+
+    def write(path, samples=20, mark=0, **options):
+        with ShardWriter(path, SCHEMA, **{"shard_bytes": 400, **options}) as writer:
+            for number in range(samples):
+                writer.write(sample_of(number, mark))
+
+    return write
+
+
+@pytest.fixture
+def small(tmp_path, write_small):
+    """The folder of a small dataset of several shards."""
+    write_small(tmp_path / "small")
+    return tmp_path / "small"
+
+
+@pytest.fixture
+def forked():
+    """Run a function in a fork of this process, and return how it ended; a negative number is a signal's.
+
+    A fork is cheap enough to die at each of a hundred points, and it is as dead as any process.
+    """
+    children = []
+
+    def run(work, *, wait=True):
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            code = 70
+            try:
+                code = work() or 0
+            finally:
+                os._exit(code)
+        children.append(child)
+        return os.waitstatus_to_exitcode(os.waitpid(children.pop(), 0)[1]) if wait else child
+
+    yield run
+    for child in children:
+        try:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        except (ProcessLookupError, ChildProcessError):
+            pass
+
+
+@pytest.fixture
+def shard_paths():
+    """The shard files of a dataset, in order."""
+    return lambda path: [Path(shard.file) for shard in ShardDataset(path).shards]

@@ -1,0 +1,182 @@
+"""Safetensors files that others wrote, and single files."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import safetensors.torch
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdsload import FormatError, ShardDataset, UnfinishedDatasetError
+from gdsload.tensors import TORCH_DTYPES
+
+
+def raw_file(path, tensors, *, shift=0, metadata=None):
+    """A safetensors file with `shift` blanks behind its header, so that its data lie anywhere."""
+    tree, position = {} if metadata is None else {"__metadata__": metadata}, 0
+    for name, array in tensors.items():
+        code = {"f4": "F32", "u1": "U8", "i8": "I64"}[array.dtype.str[1:]]
+        tree[name] = {
+            "dtype": code,
+            "shape": list(array.shape),
+            "data_offsets": [position, position + array.nbytes],
+        }
+        position += array.nbytes
+    header = json.dumps(tree).encode() + b" " * shift
+    path.write_bytes(
+        len(header).to_bytes(8, "little") + header + b"".join(array.tobytes() for array in tensors.values())
+    )
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+def test_folder_of_files(tmp_path, mmap):
+    parts = [
+        {"x": torch.randn(count, 3), "y": torch.arange(count), "a": torch.randn(count, 2).bfloat16()}
+        for count in (4, 1, 3)
+    ]
+    for number, part in enumerate(parts):
+        safetensors.torch.save_file(part, tmp_path / f"{number}.safetensors", metadata={"made": "elsewhere"})
+    (tmp_path / "README.md").write_text("not a shard")
+    dataset = ShardDataset(tmp_path, mmap=mmap)
+    assert (len(dataset), dataset.counts.tolist(), list(dataset.schema)) == (8, [4, 1, 3], ["a", "x", "y"])
+    found = dataset.__getitems__(range(8))
+    for name in ("x", "y", "a"):
+        assert torch.equal(torch.cat([part[name] for part in parts]), torch.stack([sample[name] for sample in found]))
+
+
+def test_all_element_types_of_a_file(tmp_path):
+    tensors = {}
+    for code, dtype in TORCH_DTYPES.items():
+        raw = torch.arange(5 * 16, dtype=torch.uint8).reshape(5, 16) & (1 if code == "BOOL" else 255)
+        tensors[code] = raw.view(dtype)
+    safetensors.torch.save_file(tensors, tmp_path / "a.safetensors")
+    dataset = ShardDataset(tmp_path / "a.safetensors")
+    for index, sample in enumerate(dataset):
+        for code, tensor in tensors.items():
+            assert torch.equal(tensor[index].view(torch.uint8), sample[code].view(torch.uint8))
+
+
+def test_numpy_file_by_its_own_path(tmp_path):
+    safetensors.numpy.save_file({"x": np.arange(12, dtype=np.uint16).reshape(4, 3)}, tmp_path / "weights")
+    dataset = ShardDataset(tmp_path / "weights")
+    assert [dataset[0]["x"].tolist(), dataset[-1]["x"].tolist()] == [[0, 1, 2], [9, 10, 11]]
+
+
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=4),
+    st.integers(0, 17),
+    st.lists(st.sampled_from(["<f4", "|u1", "<i8"]), min_size=1, max_size=3),
+    st.integers(0, 9),
+    st.booleans(),
+)
+def test_data_may_lie_at_any_byte(tmp_path_factory, counts, shift, dtypes, width, mmap):
+    folder = tmp_path_factory.mktemp("odd")
+    rng = np.random.default_rng(len(counts) + shift)
+    parts = []
+    for number, count in enumerate(counts):
+        part = {
+            f"t{which}": rng.integers(0, 200, (count, width), np.uint8).astype(dtype)
+            for which, dtype in enumerate(dtypes)
+        }
+        raw_file(folder / f"{number}.safetensors", part, shift=shift + number)
+        parts.append(part)
+    dataset = ShardDataset(folder, mmap=mmap)
+    assert sum(counts) == len(dataset)
+    order = rng.permutation(len(dataset))
+    for index, sample in zip(order, dataset.__getitems__(order), strict=True):
+        for name in parts[0]:
+            assert np.concatenate([part[name] for part in parts])[index].tolist() == sample[name].tolist()
+
+
+def test_verify_says_that_nothing_could_be_checked(tmp_path):
+    safetensors.torch.save_file({"x": torch.zeros(4, 3)}, tmp_path / "a.safetensors")
+    report = ShardDataset(tmp_path).verify()
+    assert (report.shards, report.checked_bytes, report.unchecked_bytes) == (1, 0, 48)
+
+
+def test_digest_names_files_and_headers(tmp_path):
+    digests = set()
+    for tensors in ({"x": torch.zeros(4, 3)}, {"x": torch.zeros(3, 4)}, {"y": torch.zeros(4, 3)}):
+        safetensors.torch.save_file(tensors, tmp_path / "a.safetensors")
+        digests.add(ShardDataset(tmp_path).digest)
+    os.rename(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
+    digests.add(ShardDataset(tmp_path).digest)
+    assert len(digests) == 4
+
+
+# --- what cannot be one dataset ---
+
+
+def test_files_that_disagree_are_all_listed(tmp_path):
+    good = {"x": torch.zeros(4, 3), "y": torch.zeros(4)}
+    safetensors.torch.save_file(good, tmp_path / "a.safetensors")
+    safetensors.torch.save_file({**good, "x": torch.zeros(4, 2)}, tmp_path / "b.safetensors")
+    safetensors.torch.save_file({**good, "y": torch.zeros(5)}, tmp_path / "c.safetensors")
+    safetensors.torch.save_file({**good, "z": torch.tensor(1.0)}, tmp_path / "d.safetensors")
+    (tmp_path / "e.safetensors").write_bytes(b"\0" * 100)
+    with pytest.raises(FormatError, match="the files cannot be read as one dataset") as caught:
+        ShardDataset(tmp_path)
+    listed = [(os.path.basename(problem.file), problem.message) for problem in caught.value.problems]
+    assert [file for file, _ in listed] == [
+        "b.safetensors",
+        "c.safetensors",
+        "d.safetensors",
+        "e.safetensors",
+    ]
+    assert "its fields are" in listed[0][1]
+    assert listed[1][1] == "the tensors differ in their first dimension, the number of samples ('x': 4, 'y': 5)"
+    assert listed[2][1] == "a tensor without dimensions has no samples"
+    assert "a header begins with" in listed[3][1] or "too few" in listed[3][1]
+
+
+@pytest.mark.parametrize("content", [b"", b"\0", b"x" * 7, b"\0" * 8, b"\xff" * 8, b"PK\3\4" * 100], ids=repr)
+def test_file_that_is_no_safetensors_file(tmp_path, content):
+    (tmp_path / "a.safetensors").write_bytes(content)
+    for path in (tmp_path, tmp_path / "a.safetensors"):
+        with pytest.raises(FormatError, match="cannot be read as one dataset") as caught:
+            ShardDataset(path)
+        assert [str(tmp_path / "a.safetensors")] == [problem.file for problem in caught.value.problems]
+
+
+def test_file_without_tensors(tmp_path):
+    raw_file(tmp_path / "a.safetensors", {})
+    with pytest.raises(FormatError, match="the file holds no tensors"):
+        ShardDataset(tmp_path)
+
+
+# --- shards of gdsload's own ---
+
+
+def test_one_shard_by_its_own_path(small, shard_paths, expect):
+    whole = ShardDataset(small)
+    first = 0
+    for path, count in zip(shard_paths(small), whole.counts.tolist(), strict=True):
+        alone = ShardDataset(path)
+        assert (count, whole.schema) == (len(alone), alone.schema)
+        found = [int(sample["x"][0]) for sample in alone]
+        assert list(range(first, first + count)) == found
+        assert alone.verify().shards == 1
+        first += count
+
+
+def test_own_shards_among_others_are_refused(small, tmp_path, shard_paths):
+    (tmp_path / "mixed").mkdir()
+    os.link(shard_paths(small)[0], tmp_path / "mixed/b.safetensors")
+    safetensors.torch.save_file({"x": torch.zeros(4, 3)}, tmp_path / "mixed/a.safetensors")
+    with pytest.raises(UnfinishedDatasetError, match="holds 1 gdsload shards, but no index.json"):
+        ShardDataset(tmp_path / "mixed")
+
+
+def test_link_to_a_plain_file_is_followed(tmp_path):
+    """Nothing lists the files of such a folder, and people gather theirs from elsewhere with links."""
+    (tmp_path / "d").mkdir()
+    safetensors.torch.save_file({"x": torch.ones(2, 3)}, tmp_path / "elsewhere")
+    (tmp_path / "d/a.safetensors").symlink_to(tmp_path / "elsewhere")
+    assert ShardDataset(tmp_path / "d")[1]["x"].tolist() == [1.0, 1.0, 1.0]

@@ -1,0 +1,82 @@
+"""The golden datasets: what version 1 of the format means, for ever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from gdsload import DatasetExistsError, ShardDataset
+from gdsload.format.dtypes import DTYPES
+from tools import make_golden
+
+GOLDEN = make_golden.FOLDER
+NAMES = sorted(make_golden.SCHEMAS)
+
+
+def bits(value):
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.dtype, value.shape, value.contiguous().reshape(-1).view(torch.uint8).tolist()
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_samples_are_those_that_were_written(name, mmap):
+    dataset = ShardDataset(GOLDEN / name, mmap=mmap)
+    wanted = list(make_golden.samples(name))
+    assert (make_golden.SCHEMAS[name], len(wanted)) == (dataset.schema, len(dataset))
+    for sample, found in zip(wanted, dataset, strict=True):
+        assert {key: bits(value) for key, value in sample.items()} == {key: bits(value) for key, value in found.items()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bytes_are_what_their_checksums_say(name):
+    dataset = ShardDataset(GOLDEN / name)
+    report = dataset.verify()
+    assert (len(dataset.shards), 0) == (report.shards, report.unchecked_bytes)
+
+
+def test_writer_writes_the_same_bytes(tmp_path):
+    make_golden.write(tmp_path)
+    wanted = {path.relative_to(GOLDEN): path.read_bytes() for path in GOLDEN.rglob("*") if path.is_file()}
+    found = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert sorted(wanted) == sorted(found)
+    assert [path for path in wanted if wanted[path] != found[path]] == []
+
+
+def test_digests_never_change():
+    """The name of each dataset's content, which users may have written down."""
+    assert {name: ShardDataset(GOLDEN / name).digest for name in NAMES} == {
+        "dtypes": "9a5a4a42d53ca974ef1967f86aaa269848986fb726737831ee6b38464b72b985",
+        "empty": "0716db0c2504b610532f744b586e1eeba96136fb2d72fe55ca2f9a0935ddc2bb",
+        "ragged": "325f799da42162daebf670d9b2c9cbdb5e735ec0ca4780a97246a21f45e7e60b",
+    }
+
+
+def test_they_cover_the_format():
+    fields = [field for schema in make_golden.SCHEMAS.values() for field in schema.values()]
+    assert {dtype.name for dtype in DTYPES.values()} == {field.dtype.name for field in fields}
+    assert {"fixed", "ragged", "str", "bytes"} == {field.kind for field in fields}
+    ragged = ShardDataset(GOLDEN / "ragged")
+    assert len(ragged.shards) > 1
+    with safe_open(ragged.shards[0].file, "pt") as file:
+        owners = {name.removeprefix("gdsload:offsets:") for name in file.keys() if ":offsets:" in name}  # noqa: SIM118
+    assert {"points", "naïve", "raw"} == owners  # the colours share the offsets of the points
+
+
+def test_they_are_small():
+    assert sum(path.stat().st_size for path in GOLDEN.rglob("*") if path.is_file()) < 300 * 1024
+
+
+def test_what_is_there_is_not_replaced(tmp_path):
+    make_golden.write(tmp_path)
+    with pytest.raises(DatasetExistsError, match="there is something already"):
+        make_golden.main([str(tmp_path)])
+
+
+def test_script_says_what_it_wrote(tmp_path, capsys):
+    assert make_golden.main([str(tmp_path / "new")]) == 0
+    assert f"wrote dtypes, ragged, empty to {Path(tmp_path, 'new')}\n" == capsys.readouterr().out

@@ -1,0 +1,249 @@
+"""What a writer is given is what a dataset gives back, whatever it is given as."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from gdsload import Field, Schema, ShardDataset, ShardWriter
+from gdsload.format.dtypes import DTYPES
+from gdsload.tensors import torch_dtype
+
+SETTINGS = settings(derandomize=True, deadline=None, max_examples=60)
+
+NAMES = ["x", "é", "e\u0301", "a.b/c", " ", "\0", '"', "\\", "\u2028", "👩‍👩‍👧", "shape", "gdsload"]
+TEXTS = ["", "a", "ß", "\0", "日本", "👩‍👩‍👧", "x" * 300]
+SHARD_BYTES = [1, 100, 1000, 2**20]
+NUMPY = {"bool", "uint8", "int8", "uint16", "int16", "float16", "uint32", "int32", "float32"} | {
+    "uint64", "int64", "float64", "complex64"
+}  # fmt: skip
+
+
+@st.composite
+def schemas(draw):
+    names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True))
+    return Schema({name: draw(fields()) for name in names})
+
+
+@st.composite
+def fields(draw):
+    kind = draw(st.sampled_from(["fixed", "fixed", "ragged", "ragged", "str", "bytes"]))
+    if kind in ("str", "bytes"):
+        return Field(kind)
+    shape = draw(st.lists(st.integers(0, 3), max_size=2 if kind == "ragged" else 3))
+    dtype = draw(st.sampled_from(sorted(dtype.name for dtype in DTYPES.values())))
+    return Field(dtype, (None, *shape) if kind == "ragged" else tuple(shape))
+
+
+def value_of(field, rng):
+    """A random sample of a field: a tensor of any bits, or text."""
+    if field.kind == "str":
+        return rng.choice(TEXTS)
+    if field.kind == "bytes":
+        return rng.randbytes(rng.choice([0, 1, 50]))
+    shape = (rng.choice([0, 1, 2, 5]), *field.row_shape) if field.ragged else field.row_shape
+    raw = torch.tensor(list(rng.randbytes(int(np.prod(shape)) * field.dtype.itemsize)), dtype=torch.uint8)
+    raw = raw & 1 if field.dtype.name == "bool" else raw
+    return raw.view(torch_dtype(field.dtype)).reshape(shape)
+
+
+def same(wanted, found):
+    """Equality bit by bit: a NaN is itself."""
+    if not isinstance(wanted, torch.Tensor):
+        return type(wanted) is type(found) and wanted == found
+    return (wanted.dtype, wanted.shape, raw_bytes(wanted)) == (found.dtype, found.shape, raw_bytes(found))
+
+
+def raw_bytes(tensor):
+    return tensor.detach().contiguous().as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy().tobytes()
+
+
+def same_sample(wanted, found):
+    return list(wanted) == list(found) and all(same(wanted[name], found[name]) for name in wanted)
+
+
+def disguised(tensor, rng):
+    """The same numbers in one of the forms that people have them in."""
+    name = str(tensor.dtype).removeprefix("torch.")
+    forms = ["plain", "strided", "graph"]
+    if name in NUMPY:
+        forms += ["numpy", "swapped", "strided numpy"]
+    if tensor.numel() and torch.isfinite(tensor if tensor.is_complex() else tensor.double()).all():
+        forms += ["list"]
+    form = rng.choice(forms)
+    if form == "strided":
+        return torch.stack([tensor, tensor], -1)[..., 0]
+    if form == "graph" and (tensor.is_floating_point() or tensor.is_complex()):
+        return tensor.clone().requires_grad_()
+    if form == "numpy":
+        return tensor.numpy() if tensor.ndim else tensor.numpy()[()]
+    if form == "swapped":
+        return tensor.numpy().astype(tensor.numpy().dtype.newbyteorder(">"))
+    if form == "strided numpy":
+        return np.stack([tensor.numpy(), tensor.numpy()], -1)[..., 1]
+    return tensor.tolist() if form == "list" else tensor
+
+
+def sample_as(schema, sample, rng):
+    """One sample as `write` takes it."""
+    items = [
+        (name, disguised(value, rng) if isinstance(value, torch.Tensor) else value) for name, value in sample.items()
+    ]
+    rng.shuffle(items)
+    return dict(items)
+
+
+def batch_as(schema, samples, rng):
+    """Some samples as `write_batch` takes them."""
+    return {name: column_as(field, [sample[name] for sample in samples], rng) for name, field in schema.items()}
+
+
+def column_as(field, values, rng):
+    if field.kind in ("str", "bytes"):
+        return values
+    if not field.ragged:
+        return rng.choice([lambda: disguised(torch.stack(values), rng), lambda: values])()
+    lengths = torch.tensor([len(value) for value in values])
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    joined = torch.cat(values)
+    return rng.choice(
+        [
+            lambda: values,
+            lambda: [disguised(value, rng) for value in values],
+            lambda: (joined, offsets),
+            lambda: (joined, offsets.int().numpy()),
+            lambda: (disguised(joined, rng), offsets.tolist()),
+            lambda: torch.nested.nested_tensor_from_jagged(joined, offsets),
+        ]
+    )()
+
+
+def write(path, schema, samples, rng, shard_bytes):
+    with ShardWriter(path, schema, shard_bytes=shard_bytes) as writer:
+        rest = list(samples)
+        while rest:
+            count = rng.randint(1, len(rest))
+            if rng.random() < 0.5:
+                writer.write_batch(batch_as(schema, rest[:count], rng))
+            else:
+                for sample in rest[:count]:
+                    writer.write(sample_as(schema, sample, rng))
+            del rest[:count]
+            assert len(samples) - len(rest) == writer.samples
+    return ShardDataset(path)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_sync():
+    """Thousands of files are written here; that they are synced is tested elsewhere."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda fd: None)
+        yield
+
+
+@SETTINGS
+@given(schemas(), st.integers(0, 12), st.sampled_from(SHARD_BYTES), st.integers(0, 2**32))
+def test_samples_come_back(schema, count, shard_bytes, seed):
+    rng = random.Random(seed)
+    samples = [{name: value_of(field, rng) for name, field in schema.items()} for _ in range(count)]
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = write(f"{folder}/d", schema, samples, rng, shard_bytes)
+        assert (count, schema) == (len(dataset), dataset.schema)
+        for reader in (dataset, ShardDataset(f"{folder}/d", mmap=False)):
+            for index, sample in enumerate(samples):
+                assert same_sample(sample, reader[index])
+                assert same_sample(sample, reader[index - count])
+            order = [rng.randrange(-count, count) for _ in range(20)] if count else []
+            found = reader.__getitems__(order)
+            assert len(order) == len(found)
+            assert all(same_sample(samples[index], one) for index, one in zip(order, found, strict=True))
+        assert len(dataset.shards) == dataset.verify().shards
+        assert count == sum(len(load_file(shard.file)[next(iter(schema))]) for shard in dataset.shards) or any(
+            field.ragged for field in schema.values()
+        )
+
+
+@SETTINGS
+@given(schemas(), st.integers(1, 12), st.sampled_from(SHARD_BYTES), st.integers(0, 2**32))
+def test_same_samples_make_the_same_bytes(schema, count, shard_bytes, seed):
+    rng = random.Random(seed)
+    samples = [{name: value_of(field, rng) for name, field in schema.items()} for _ in range(count)]
+    with tempfile.TemporaryDirectory() as folder:
+        write(f"{folder}/a", schema, samples, rng, shard_bytes)
+        with ShardWriter(f"{folder}/b", schema, shard_bytes=shard_bytes) as writer:
+            writer.write_batch(batch_as(schema, samples, rng))
+        with ShardWriter(f"{folder}/c", schema, shard_bytes=shard_bytes) as writer:
+            for sample in samples:
+                writer.write(sample)
+        first, second, third = (
+            {file.name: file.read_bytes() for file in Path(folder, name).iterdir()} for name in "abc"
+        )
+        assert first == second == third
+
+
+@SETTINGS
+@given(schemas(), st.integers(1, 8), st.integers(0, 2**32))
+def test_safetensors_finds_the_fields(schema, count, seed):
+    rng = random.Random(seed)
+    samples = [{name: value_of(field, rng) for name, field in schema.items()} for _ in range(count)]
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = write(f"{folder}/d", schema, samples, rng, 2**20)
+        tensors = load_file(dataset.shards[0].file)
+        for name, field in schema.items():
+            values = [sample[name] for sample in samples]
+            if field.kind in ("str", "bytes"):
+                text = b"".join(value.encode() if isinstance(value, str) else value for value in values)
+                assert text == raw_bytes(tensors[name])
+            else:
+                assert same(torch.cat(values) if field.ragged else torch.stack(values), tensors[name])
+
+
+@settings(SETTINGS, max_examples=30)
+@given(st.lists(st.integers(0, 400), min_size=1, max_size=30), st.integers(1, 1000))
+@example([0], 1)
+@example([1000, 0, 1000], 1000)
+def test_shards_are_as_full_as_they_can_be(sizes, shard_bytes):
+    """The next sample would not have fitted; and only a single sample is larger than a shard."""
+    with tempfile.TemporaryDirectory() as folder:
+        with ShardWriter(f"{folder}/d", {"x": "bytes"}, shard_bytes=shard_bytes) as writer:
+            writer.write_batch({"x": [bytes(size) for size in sizes]})
+        counts = ShardDataset(f"{folder}/d").counts.tolist()
+    rest = [size + 8 for size in sizes]
+    for count in counts:
+        here, rest = rest[:count], rest[count:]
+        assert sum(here) <= shard_bytes or count == 1
+        assert not rest or sum(here) + rest[0] > shard_bytes
+    assert rest == []
+
+
+def test_samples_read_twice_share_no_memory(tmp_path):
+    with ShardWriter(tmp_path / "d") as writer:
+        writer.write_batch({"x": torch.arange(8.0).reshape(2, 4)})
+    dataset = ShardDataset(tmp_path / "d")
+    first, second = dataset[0]["x"], dataset[0]["x"]
+    first += 1
+    twice = dataset.__getitems__([0, 0])
+    twice[0]["x"] += 1
+    assert [0, 1, 2, 3] == second.tolist() == twice[1]["x"].tolist() == dataset[0]["x"].tolist()
+
+
+def test_fields_with_equal_lengths_share_offsets(tmp_path):
+    with ShardWriter(
+        tmp_path / "d", {"a": Field("int8", (None,)), "b": "bytes", "c": Field("int8", (None,))}
+    ) as writer:
+        writer.write({"a": [1, 2], "b": b"xy", "c": [1]})
+        writer.write({"a": [3], "b": b"z", "c": [1, 2]})
+    dataset = ShardDataset(tmp_path / "d")
+    assert {"gdsload:offsets:a", "gdsload:offsets:c"} == {
+        name for name in load_file(dataset.shards[0].file) if "offsets" in name
+    }
+    assert (dataset[1]["a"].tolist(), dataset[1]["b"], dataset[1]["c"].tolist()) == ([3], b"z", [1, 2])

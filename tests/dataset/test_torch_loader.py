@@ -1,0 +1,74 @@
+"""A ShardDataset in torch's own DataLoader."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Subset, default_collate
+
+from gdsload import Field, ShardDataset, ShardWriter
+
+
+@pytest.fixture
+def dense(tmp_path):
+    """A dataset without ragged tensors, so that torch can collate it."""
+    with ShardWriter(
+        tmp_path / "d", {"x": Field("float32", (3,)), "n": Field("int64"), "s": "str"}, shard_bytes=100
+    ) as writer:
+        for number in range(23):
+            writer.write({"x": np.full(3, number, np.float32), "n": number, "s": str(number)})
+    return ShardDataset(tmp_path / "d")
+
+
+def check_epoch(loader):
+    seen = []
+    for batch in loader:
+        numbers = batch["n"].tolist()
+        assert [[float(number)] * 3 for number in numbers] == batch["x"].tolist()
+        assert [str(number) for number in numbers] == batch["s"]
+        seen += numbers
+    return seen
+
+
+def test_default_collate(dense):
+    batch = default_collate([dense[index] for index in (3, -1, 3)])
+    assert (batch["n"].tolist(), batch["s"]) == ([3, 22, 3], ["3", "22", "3"])
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_in_the_main_process(dense, mmap, shuffle):
+    dataset = ShardDataset(dense.path, mmap=mmap)
+    seen = check_epoch(DataLoader(dataset, batch_size=4, shuffle=shuffle, generator=torch.Generator().manual_seed(1)))
+    assert list(range(23)) == sorted(seen)
+    assert shuffle != (list(range(23)) == seen)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("context", "workers"), [("fork", 2), ("spawn", 1)])
+def test_in_workers(dense, context, workers):
+    dense[0]  # what the workers inherit has threads and mappings already
+    loader = DataLoader(
+        dense, batch_size=4, num_workers=workers, multiprocessing_context=context, persistent_workers=True
+    )
+    for _ in range(2):
+        assert list(range(23)) == check_epoch(loader)
+
+
+def test_subsets_and_concatenations(dense):
+    whole = ConcatDataset([Subset(dense, [5, 1]), dense])
+    assert [5, 1, *range(23)] == check_epoch(DataLoader(whole, batch_size=5))
+
+
+def test_without_batches(dense):
+    found = [int(sample["n"]) for sample in DataLoader(dense, batch_size=None)]
+    assert list(range(23)) == found
+
+
+def test_samples_of_workers_are_whole_tensors(dense):
+    """A sample's storage is its own, so that sending it elsewhere sends no more than that."""
+    sample = dense[7]
+    assert sample["x"].untyped_storage().nbytes() == 3 * 4
+    assert sample["x"].is_contiguous()
+    assert not sample["x"].requires_grad

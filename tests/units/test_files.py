@@ -1,0 +1,197 @@
+"""The table of open shards: few descriptors, and the same files all along."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from gdsload import DatasetNotFoundError, FileChangedError, FormatError, ReadError, ShortReadError
+from gdsload.backends import files as files_module
+from gdsload.backends.files import ShardFiles, ShardSource, load_shard, open_regular, pread_exact
+from gdsload.catalog import open_catalog
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for number in range(10):
+        safetensors.numpy.save_file({"x": np.full((2, 3), number, np.int32)}, tmp_path / f"{number}.safetensors")
+    return tmp_path
+
+
+def table_of(folder, *, mapped=False):
+    catalog = open_catalog(str(folder))
+    return ShardFiles(catalog.sources, catalog.schema, mapped=mapped)
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_least_recently_used_descriptors_are_closed(folder, monkeypatch):
+    monkeypatch.setattr(files_module, "_MAX_OPEN", 3)
+    table, before = table_of(folder), descriptors()
+    for file in (0, 1, 2, 0, 3, 0, 4, 5, 0):
+        with table.descriptor(file):
+            pass
+    assert ([4, 5, 0], before + 3) == (list(table._descriptors), descriptors())
+    table.close()
+    assert before == descriptors()
+
+
+def test_descriptors_in_use_are_not_closed(folder, monkeypatch):
+    monkeypatch.setattr(files_module, "_MAX_OPEN", 2)
+    table = table_of(folder)
+    with table.descriptor(0) as first, table.descriptor(0) as same:
+        assert first == same
+        for file in range(1, 10):
+            with table.descriptor(file):
+                os.fstat(first)
+        assert len(table._descriptors) <= 3
+        table.close()
+        os.fstat(first)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(first)
+
+
+def test_many_threads_share_few_descriptors(folder, monkeypatch):
+    monkeypatch.setattr(files_module, "_MAX_OPEN", 2)
+    table, errors = table_of(folder), []
+
+    def work(seed):
+        rng = np.random.default_rng(seed)
+        for file in rng.integers(0, 10, 200).tolist():
+            into = bytearray(4)
+            with table.descriptor(file) as fd:
+                pread_exact(fd, memoryview(into), os.fstat(fd).st_size - 4, "x")
+            if int.from_bytes(into, "little") != file:
+                errors.append(file)
+
+    workers = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert errors == []
+    table.close()
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_shards_are_opened_on_first_use(folder, mapped):
+    table = table_of(folder, mapped=mapped)
+    assert not table.opened.any()
+    table.ensure_open(np.array([7, 3, 7]))
+    assert np.flatnonzero(table.opened).tolist() == [3, 7]
+    assert mapped == bool(table.base[3])
+    assert table.rows["x"][[3, 7]].tolist() == [2, 2]
+    table.close()
+    table.close()
+    assert not table.opened.any()
+
+
+def test_another_file_under_the_same_name(folder):
+    """Whether or not the shard was read before: it is not the one that the dataset was opened with."""
+    table = table_of(folder)
+    table.ensure_open(np.array([0]))
+    for number in (0, 1):
+        os.rename(folder / "9.safetensors", folder / f"{number}.safetensors")
+        safetensors.numpy.save_file({"x": np.zeros((2, 3), np.int32)}, folder / "9.safetensors")
+        with pytest.raises(FileChangedError, match="the shard was replaced by another file"):
+            table.ensure_open(np.array([number])) if number else table.check(np.array([0]))
+    table.close()
+
+
+def test_looking_is_limited_to_once_in_a_moment(folder, monkeypatch):
+    table = table_of(folder)
+    table.ensure_open(np.arange(10))
+    looked = []
+    stat = os.stat
+    monkeypatch.setattr(
+        files_module.os, "stat", lambda path, **options: (looked.append(path), stat(path, **options))[1]
+    )
+    monkeypatch.setattr(files_module, "_CHECK_EVERY_S", 3600)
+    table._checked[:] = -1e9
+    for _ in range(3):
+        table.check(np.array([1, 2, 1]))
+    assert [str(folder / "1.safetensors"), str(folder / "2.safetensors")] == looked
+    monkeypatch.setattr(files_module, "_CHECK_EVERY_S", -1)
+    table.check(np.array([1]))
+    assert len(looked) == 3
+    table.close()
+
+
+def test_shard_of_which_nothing_is_known(folder):
+    """Without an index, a shard says itself what it is."""
+    schema = open_catalog(str(folder)).schema
+    table = ShardFiles([ShardSource(str(folder / "4.safetensors"))], schema, mapped=False)
+    table.ensure_open(np.array([0]))
+    assert table.rows["x"][0] == 2
+    table.close()
+
+
+@pytest.mark.parametrize(("known", "message"), [
+    ({"samples": 3}, "it holds 2 samples, but the index says 3"), ({"file_bytes": 7}, r"bytes, but the index says 7"),
+    ({"sha256": "0" * 64}, "its header is not the one that the index describes"),
+])  # fmt: skip
+def test_shard_that_is_another(folder, known, message):
+    table = ShardFiles(
+        [ShardSource(str(folder / "4.safetensors"), **known)], open_catalog(str(folder)).schema, mapped=True
+    )
+    with pytest.raises(FormatError, match=message):
+        table.ensure_open(np.array([0]))
+    table.close()
+
+
+# --- opening and reading ---
+
+
+def test_only_regular_files_are_opened(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    before = descriptors()
+    for name in ("pipe", "link", ".", "/dev/null"):
+        with pytest.raises(ReadError, match="it is no regular file"):
+            open_regular(str(tmp_path / name))
+    with pytest.raises(ReadError, match="cannot be opened: .* It is a symbolic link, which a dataset must not contain"):
+        open_regular(str(tmp_path / "link"), follow_links=False)
+    with pytest.raises(ReadError, match="cannot be opened: Too many levels of symbolic links"):
+        open_regular(str(tmp_path / "loop"))
+    with pytest.raises(DatasetNotFoundError, match="there is no such file"):
+        open_regular(str(tmp_path / "none"))
+    assert before == descriptors()
+
+
+def test_reading_past_the_end(tmp_path):
+    (tmp_path / "f").write_bytes(b"12345")
+    fd = open_regular(str(tmp_path / "f"))
+    into = bytearray(4)
+    pread_exact(fd, memoryview(into), 1, "f")
+    assert into == b"2345"
+    pread_exact(fd, memoryview(b""), 100, "f")
+    with pytest.raises(ShortReadError, match="f, byte 5: the file ended 1 bytes too early. It was cut short"):
+        pread_exact(fd, memoryview(into), 2, "f")
+    os.close(fd)
+
+
+def test_reads_that_come_in_pieces(tmp_path, monkeypatch):
+    (tmp_path / "f").write_bytes(bytes(range(100)))
+    fd = open_regular(str(tmp_path / "f"))
+    real = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda fd, buffers, offset: real(fd, [buffers[0][:7]], offset))
+    into = bytearray(50)
+    pread_exact(fd, memoryview(into), 20, "f")
+    assert bytes(range(20, 70)) == into
+    os.close(fd)
+
+
+@pytest.mark.parametrize("content", [b"", b"1234567", b"\0" * 8, b"\xff" * 100], ids=repr)
+def test_file_without_a_header(tmp_path, content):
+    (tmp_path / "f").write_bytes(content)
+    fd = open_regular(str(tmp_path / "f"))
+    with pytest.raises(FormatError, match="no valid safetensors file"):
+        load_shard(fd, "f")
+    os.close(fd)

@@ -1,0 +1,220 @@
+"""Batch memory comes back when nobody holds it any more, and never before."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import mmap
+import os
+import pickle
+import threading
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdsload import FileChangedError, ReadError
+from gdsload.memory import BatchPool, Lease, address_of, flat_view, map_file, populate, row_view, unmap
+
+
+def tensor_of(lease, count=1000, offset=0):
+    """A tensor over leased memory, as batches are made."""
+    return torch.frombuffer(memoryview(lease), dtype=torch.uint8, count=count, offset=offset)
+
+
+def again(pool, nbytes=1000):
+    """The address of the pool's next lease, which goes back at once."""
+    return address_of(pool.lease(nbytes))
+
+
+def test_memory_comes_back_after_the_last_tensor():
+    pool = BatchPool(2**20)
+    lease = pool.lease(1000)
+    where = address_of(lease)
+    first, second = tensor_of(lease), tensor_of(lease, 10, 500)
+    del lease, first
+    assert (pool.kept_bytes, again(pool) != where) == (0, True)
+    del second
+    assert where in {address_of(one) for one in [pool.lease(1000) for _ in range(3)]}
+
+
+KEEPERS = {
+    "tensor": tensor_of,
+    "view of a tensor": lambda lease: tensor_of(lease)[5:10].view(torch.int8)[1:],
+    "row of a tensor": lambda lease: torch.unbind(tensor_of(lease).view(10, 100))[3],
+    "transposed tensor": lambda lease: tensor_of(lease).view(10, 100).t()[2],
+    "array of a tensor": lambda lease: tensor_of(lease).numpy(),
+    "array of an array of a tensor": lambda lease: np.asarray(tensor_of(lease).numpy()[3:].view(np.int8))[1:],
+    "tensor of an array of a tensor": lambda lease: torch.from_numpy(tensor_of(lease).numpy()[7:]),
+    "storage": lambda lease: tensor_of(lease).untyped_storage(),
+    "memoryview": lambda lease: memoryview(lease)[4:6],
+    "lease": lambda lease: lease,
+    "slice of the lease": lambda lease: lease[5:7],
+    "plain array over the lease": lambda lease: lease.view(np.ndarray),
+    "asarray of the lease": lambda lease: np.asarray(lease)[3:][1:],
+    "lease as another type": lambda lease: np.asarray(lease[:8].view(np.int64)),
+    "result of dlpack": lambda lease: torch.from_dlpack(tensor_of(lease)),
+    "graph": lambda lease: tensor_of(lease).view(torch.float32).requires_grad_() * 1,
+}
+
+
+@pytest.mark.parametrize("make", KEEPERS.values(), ids=KEEPERS.keys())
+def test_memory_stays_while_anything_of_it_lives(make):
+    pool = BatchPool(2**20)
+    lease = pool.lease(1000)
+    where = address_of(lease)
+    lease[:] = 7
+    kept = make(lease)
+    del lease
+    if kept is not None and not (isinstance(kept, torch.Tensor) and kept.grad_fn is not None):
+        assert where not in {address_of(one) for one in [pool.lease(1000) for _ in range(3)]}
+    others = [pool.lease(1000) for _ in range(3)]
+    for other in others:
+        other[:] = 9
+    if isinstance(kept, np.ndarray | torch.Tensor) and kept.dtype in (np.dtype(np.uint8), torch.uint8):
+        assert {7} == set(np.asarray(kept).tolist())
+    del others, kept
+    assert where in {address_of(one) for one in [pool.lease(1000) for _ in range(5)]}
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**18)), max_size=40), st.integers(0, 2**20))
+def test_held_memory_is_never_leased_twice(steps, keep):
+    """Leases are made and dropped at random; those that are held never overlap, and the pool never keeps too much."""
+    pool = BatchPool(keep)
+    held = {}
+    for slot, nbytes in steps:
+        held.pop(slot, None)
+        lease = pool.lease(nbytes)
+        assert lease.nbytes >= nbytes
+        assert address_of(lease) % mmap.PAGESIZE == 0
+        lease[:1] = slot
+        held[slot] = lease
+        ranges = sorted((address_of(one), address_of(one) + one.nbytes) for one in held.values())
+        assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ranges))
+        assert all(int(one[0]) == number for number, one in held.items())
+        assert pool.kept_bytes <= keep
+    pool.clear()
+    assert pool.kept_bytes == 0
+    held.clear()
+    assert pool.kept_bytes == 0
+
+
+def test_batches_of_about_one_size_share_memory():
+    pool = BatchPool(2**24)
+    sizes = [10_000_000, 10_100_000, 9_990_000, 10_050_000]
+    assert len({again(pool, size) for size in sizes}) == 1
+
+
+def test_memory_of_sizes_that_are_past_makes_room():
+    pool = BatchPool(2**20)
+    for size in (2**19, 2**18, 2**17):
+        leases = [pool.lease(size) for _ in range(2**20 // size)]
+        del leases
+        assert pool.kept_bytes == 2**20
+
+
+def test_saved_tensor_takes_its_own_bytes_alone():
+    lease = BatchPool(0).lease(2**20)
+    tensor = tensor_of(lease, 1000, 4096)
+    file = io.BytesIO()
+    torch.save(tensor, file)
+    assert len(file.getvalue()) < 4000
+    assert len(pickle.dumps(tensor)) < 4000
+    file.seek(0)
+    assert torch.equal(tensor, torch.load(file))
+
+
+def test_many_threads():
+    pool, errors = BatchPool(2**20), []
+
+    def work(number):
+        for _ in range(300):
+            lease = pool.lease(1000)
+            tensor = tensor_of(lease)
+            tensor.fill_(number)
+            if not bool((tensor == number).all()):
+                errors.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+def test_memory_after_a_fork():
+    """Parent and child have each their own memory, whatever either leases, writes and gives back."""
+    pool = BatchPool(2**20)
+    held = pool.lease(1000)
+    held[:] = 1
+    spare = pool.lease(1000)
+    del spare
+    assert pool.kept_bytes
+    there, back = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            mine = pool.lease(1000)
+            mine[:] = 2
+            held[:] = 3
+            os.write(back, b"x")
+            code = 0 if os.read(os.open("/dev/null", os.O_RDONLY), 1) == b"" and (mine[:1000] == 2).all() else 1
+            del mine
+        finally:
+            os._exit(code)
+    os.read(there, 1)
+    other = pool.lease(1000)
+    assert {1} == set(held.tolist())
+    assert 2 not in other
+    assert os.waitpid(child, 0)[1] == 0
+    os.close(there)
+    os.close(back)
+
+
+def test_lease_is_an_array_of_bytes():
+    lease = BatchPool(0).lease(5)
+    assert (Lease, np.uint8, 1) == (type(lease), lease.dtype, lease.ndim)
+    assert lease.flags.writeable
+    assert bytes(lease[:0]) == b""
+
+
+# --- mapped files and addresses ---
+
+
+@pytest.fixture
+def mapped(tmp_path):
+    (tmp_path / "f").write_bytes(bytes(range(256)) * 64)
+    with open(tmp_path / "f", "rb") as file:
+        address = map_file(file.fileno(), 16_384, "f")
+    yield address, tmp_path / "f"
+    unmap(address, 16_384)
+
+
+def test_mapping_outlives_its_descriptor(mapped):
+    address, _ = mapped
+    populate(address + 5, 16_000, "f")
+    start = (address - mmap.PAGESIZE) // 1
+    assert list(range(256)) == flat_view(1)[start : start + 256].tolist()
+    assert row_view(1, 4, address + 3, address + 5).tolist() == [[3, 4, 5, 6], [4, 5, 6, 7], [5, 6, 7, 8]]
+    assert row_view(8, 16, address, address).tolist() == [[0x0706050403020100, 0x0F0E0D0C0B0A0908]]
+
+
+def test_file_that_became_shorter_is_noticed_before_it_is_touched(mapped):
+    address, path = mapped
+    os.truncate(path, 4096)
+    with pytest.raises(FileChangedError, match="f: the file became shorter while it was being read. Do not write"):
+        populate(address, 16_384, "f")
+    populate(address, 4096, "f")
+
+
+def test_what_cannot_be_mapped(tmp_path):
+    there, back = os.pipe()
+    with pytest.raises(ReadError, match="pipe: the file cannot be mapped: .* Pass mmap=False"):
+        map_file(there, 4096, "pipe")
+    os.close(there)
+    os.close(back)

@@ -1,0 +1,103 @@
+"""Folders in the making and their locks; how writers that are killed look from outside is in tests/dataset."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+
+import pytest
+
+from gdsload import WriteError
+from gdsload import publish as publish_module
+from gdsload.publish import Publication, fsync_path
+
+
+def test_folder_is_hidden_and_locked(tmp_path):
+    place = Publication(str(tmp_path / "d"), overwrite=False)
+    assert re.fullmatch(r"\.d\.gdsload-[0-9a-f]{12}", os.path.basename(place.folder))
+    with (
+        open(place.folder + ".lock", "rb") as lock,
+        pytest.raises(BlockingIOError, match="temporarily unavailable"),
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    place.abandon()
+    assert os.listdir(tmp_path) == []
+
+
+def test_lock_that_another_writer_took_is_not_used(tmp_path, monkeypatch):
+    """Between making its lock and holding it, a writer's lock looks left behind; it must notice that it lost it."""
+    real, thefts = fcntl.flock, []
+
+    def late(fd, how):
+        if how == fcntl.LOCK_EX and len(thefts) < 3:
+            thefts.append(fd)
+            publish_module._remove_left_behind(str(tmp_path / "d"))
+        real(fd, how)
+
+    monkeypatch.setattr(publish_module.fcntl, "flock", late)
+    before = len(os.listdir("/proc/self/fd"))
+    place = Publication(str(tmp_path / "d"), overwrite=False)
+    assert {os.path.basename(place.folder), os.path.basename(place.folder) + ".lock"} == set(os.listdir(tmp_path))
+    assert len(thefts) == 3
+    place.abandon()
+    assert before == len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK])
+def test_file_system_without_locks(tmp_path, monkeypatch, code):
+    """Nothing is taken for left behind there, and writing works."""
+
+    def refuse(fd, how):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(publish_module.fcntl, "flock", refuse)
+    first = Publication(str(tmp_path / "d"), overwrite=False)
+    second = Publication(str(tmp_path / "d"), overwrite=False)
+    assert os.path.isdir(first.folder)
+    second.abandon()
+    first.publish()
+    assert os.listdir(tmp_path) == ["d"]
+
+
+def test_lock_that_fails(tmp_path, monkeypatch):
+    def refuse(fd, how):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(publish_module.fcntl, "flock", refuse)
+    with pytest.raises(WriteError, match="the dataset's folder cannot be made: Input/output error"):
+        Publication(str(tmp_path / "d"), overwrite=False)
+    assert os.listdir(tmp_path) == []
+
+
+def test_folder_that_cannot_be_removed_keeps_its_lock(tmp_path, monkeypatch):
+    place = Publication(str(tmp_path / "d"), overwrite=False)
+
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publish_module.shutil, "rmtree", refuse)
+        place.abandon()
+    assert len(os.listdir(tmp_path)) == 2
+    publish_module._remove_left_behind(str(tmp_path / "d"))
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["[a-z]*", "a.gdsload-x", "ä", "a b", "-", "..."])
+def test_odd_names(tmp_path, name):
+    place = Publication(str(tmp_path / name), overwrite=False)
+    os.close(place._lock)  # as if the writer had been killed
+    other = Publication(str(tmp_path / name), overwrite=False)
+    assert not os.path.exists(place.folder)
+    other.publish()
+    assert [name] == os.listdir(tmp_path)
+
+
+def test_syncing_leaves_nothing_open(tmp_path):
+    before = len(os.listdir("/proc/self/fd"))
+    fsync_path(str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="No such file"):
+        fsync_path(str(tmp_path / "none"))
+    assert before == len(os.listdir("/proc/self/fd"))

@@ -1,0 +1,108 @@
+"""From tensors, arrays and numbers to bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdsload import SchemaError
+from gdsload.format.dtypes import DTYPES, dtype_of
+from gdsload.tensors import TORCH_DTYPES, as_bytes, element_type, torch_dtype
+
+SETTINGS = settings(derandomize=True, deadline=None, max_examples=150)
+
+
+def test_every_element_type_has_its_torch_type():
+    for code, dtype in DTYPES.items():
+        assert dtype == dtype_of(TORCH_DTYPES[code])
+        assert dtype.itemsize == torch_dtype(dtype).itemsize
+
+
+@SETTINGS
+@given(st.sampled_from(sorted(DTYPES)), st.lists(st.integers(0, 4), max_size=3), st.integers(0, 3), st.booleans())
+def test_bytes_of_a_tensor_of_any_strides(code, shape, axis, flip):
+    dtype = DTYPES[code]
+    raw = torch.arange(int(np.prod([*shape, 2, dtype.itemsize])), dtype=torch.int64).to(torch.uint8) & 1
+    tensor = raw.view(torch_dtype(dtype)).reshape(*shape, 2)[..., axis % 2]
+    if flip and tensor.ndim > 1:
+        tensor = tensor.transpose(0, -1)
+    found = as_bytes(tensor, dtype, "x")
+    assert (*tensor.shape, dtype.itemsize) == found.shape
+    assert (dtype, tuple(tensor.shape)) == element_type(tensor, "x")
+    plain = torch.empty(tensor.shape, dtype=tensor.dtype)
+    plain.copy_(tensor)
+    assert bytes(plain.untyped_storage()) == found.tobytes()
+
+
+@pytest.mark.parametrize("shape", [(0,), (1,), (1, 1), (0, 3), (3, 0)])
+def test_strides_of_few_elements(shape):
+    """torch calls a vector of one element contiguous whatever its stride, and then refuses to view its bytes."""
+    tensor = torch.arange(100, dtype=torch.int32).as_strided(shape, (7,) * len(shape))
+    assert tensor.contiguous().clone().numpy().tobytes() == as_bytes(tensor, DTYPES["I32"], "x").tobytes()
+
+
+@pytest.mark.parametrize("tensor", [
+    torch.complex(torch.ones(3), torch.arange(3.0)).conj(),
+    torch.complex(torch.ones(3), torch.arange(3.0)).conj().imag,
+    torch.nn.Parameter(torch.ones(3)), torch.ones(3, requires_grad=True) * 2,
+    torch.ones(1).expand(3), torch.arange(9.0)[::4],
+], ids=["conj", "neg", "parameter", "graph", "expanded", "steps"])  # fmt: skip
+def test_bytes_of_tensors_that_are_not_plain(tensor):
+    found = as_bytes(tensor, dtype_of(tensor.dtype), "x")
+    assert (
+        tensor.detach().resolve_conj().resolve_neg().tolist()
+        == np.ascontiguousarray(found).view(np.complex64 if tensor.is_complex() else np.float32).reshape(-1).tolist()
+    )
+
+
+@SETTINGS
+@given(
+    st.sampled_from(["?", "u1", "i2", "u4", "i8", "f2", "f4", "f8", "c8"]),
+    st.sampled_from(["<", ">", "="]),
+    st.lists(st.integers(0, 4), max_size=3),
+    st.booleans(),
+)
+def test_bytes_of_an_array_are_little_endian(kind, order, shape, turn):
+    array = np.arange(int(np.prod(shape))).reshape(shape).astype(order + kind)
+    array = array.T if turn else array
+    dtype, found_shape = element_type(array, "x")
+    assert array.shape == found_shape
+    assert array.astype("<" + kind).tobytes() == as_bytes(array, dtype, "x").tobytes()
+
+
+@SETTINGS
+@given(st.sampled_from(["float16", "float32", "float64", "bfloat16"]), st.floats(allow_nan=False))
+def test_floats_are_rounded_or_refused(name, number):
+    dtype = dtype_of(name)
+    try:
+        found = as_bytes(number, dtype, "x")
+    except SchemaError as error:
+        assert f"{number} does not fit {name}" in str(error)
+        assert abs(number) > torch.finfo(torch_dtype(dtype)).max
+    else:
+        wanted = torch.tensor(number, dtype=torch.float64).to(torch_dtype(dtype))
+        assert torch.equal(wanted, torch.from_numpy(found.copy()).view(torch_dtype(dtype))[0])
+
+
+def test_bytes_are_a_view_where_they_can_be():
+    array, tensor = np.arange(5), torch.arange(5)
+    assert np.shares_memory(array, as_bytes(array, DTYPES["I64"], "x"))
+    assert np.shares_memory(tensor.numpy(), as_bytes(tensor, DTYPES["I64"], "x"))
+
+
+@pytest.mark.parametrize(("value", "message"), [
+    ([[1], [2, 3]], "nested lists of different lengths have no shape"),
+    (object(), "is no number or list of numbers"), ("a", "is no number or list of numbers"),
+    (np.zeros(2, "M8[s]"), "element type 'datetime64\\[s\\]' cannot be stored"),
+    (np.zeros(2, "S3"), "element type 'bytes24' cannot be stored"), (np.zeros(2, object), "element type 'object'"),
+    (torch.zeros(2, dtype=torch.complex128), "element type 'torch.complex128' cannot be stored"),
+    (torch.zeros(2, 2).to_sparse(), "a tensor of layout torch.sparse_coo cannot be stored. Make it dense"),
+    ([torch.zeros(1), 3], "the list cannot be made one tensor"),
+    ([-1, 2**63], "its numbers fit neither 64 bits with a sign nor without"),
+])  # fmt: skip
+def test_what_has_no_element_type(value, message):
+    with pytest.raises(SchemaError, match=f"field 'x': .*{message}"):
+        element_type(value, "x")
