@@ -1,0 +1,148 @@
+"""One epoch of a loader, as an iterator.
+
+Invariants:
+    1. One thread at a time is inside `next`; `close` and `drop` may be called from any thread meanwhile.
+    2. The cursor moves when a batch is handed out, and not before: whoever resumes from it gets each batch once.
+    3. Whatever `next` raises is raised once. After that the epoch is over: it never goes on behind a gap.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from gdsload.engine.assemble import Batch
+from gdsload.engine.pipeline import Pipeline
+from gdsload.engine.stats import LoaderStats
+from gdsload.errors import LoaderClosedError
+from gdsload.order import Schedule
+from gdsload.state import Cursor
+
+__all__ = ["Epoch", "EpochOwner"]
+
+
+class EpochOwner(Protocol):
+    """What an epoch needs of its loader."""
+
+    stats: LoaderStats
+
+    def check_usable(self) -> None:
+        """Raise LoaderClosedError if the loader was closed, or belongs to another process."""
+
+    def begin(self, epoch: Epoch) -> None:
+        """Note that `epoch` asks for its first batch; set its cursor, and the pipeline that reads from there on."""
+
+    def ended(self, epoch: Epoch) -> None:
+        """Note that `epoch` has handed out its last batch."""
+
+
+class Epoch(Iterator[Any]):
+    """The batches of one epoch. Reads from its first `next` on, so that making one and dropping it costs nothing.
+
+    Args:
+        owner: the loader.
+        schedule: its batches.
+        finish: what is done with each batch in the consumer's thread before it is handed out.
+    """
+
+    def __init__(self, owner: EpochOwner, schedule: Schedule, finish: Callable[[Batch], Any]) -> None:
+        self._owner, self._schedule, self._finish = owner, schedule, finish
+        self._turn = threading.RLock()
+        self.pipeline: Pipeline | None = None
+        self._batches: deque[tuple[Batch, int]] = deque()
+        self._error: BaseException | None = None
+        self._begun = self._over = False
+        self._since = 0.0
+        self.cursor = Cursor(0, 0)
+        """Behind the last batch handed out."""
+
+    def __iter__(self) -> Epoch:
+        return self
+
+    def __next__(self) -> Any:
+        entered = time.perf_counter()
+        if self._over:
+            raise StopIteration
+        try:
+            self._owner.check_usable()  # before the lock, which a fork may have left locked
+            with self._turn:
+                return self._next(entered)
+        except BaseException:
+            self.close()
+            raise
+
+    def _next(self, entered: float) -> Any:
+        if not self._batches:
+            self._fetch(entered)
+        try:
+            batch, size = self._batches.popleft()
+        except IndexError:  # another thread has closed us
+            self._owner.check_usable()
+            raise StopIteration from None
+        stats = self._owner.stats
+        stats.wait_s += time.perf_counter() - entered
+        try:
+            finished = self._finish(batch)
+        except StopIteration as error:
+            raise RuntimeError("transform raised StopIteration, which would have ended the epoch") from error
+        step = self._schedule.step_at(self.cursor.position)
+        self.cursor = Cursor(self.cursor.epoch, self._schedule.position(step + 1))
+        stats.batches += 1
+        stats.samples += size
+        now = time.perf_counter()
+        stats.busy_s += now - self._since
+        self._since = now
+        return finished
+
+    def _fetch(self, entered: float) -> None:
+        """Get the next group of batches, or end."""
+        if self._error is not None:
+            raise self._error
+        if not self._begun:
+            self._since = entered
+            self._begun = True
+            self._owner.begin(self)
+        pipeline = self.pipeline
+        if pipeline is None:  # another thread has closed us
+            self._owner.check_usable()
+            raise StopIteration
+        try:
+            ready = pipeline.get()
+        except LoaderClosedError:
+            self._owner.check_usable()
+            if self._over:  # this epoch alone was closed, which is no failure
+                raise StopIteration from None
+            raise
+        if ready is None:
+            self._owner.ended(self)
+            raise StopIteration
+        # Its place is behind these batches.
+        self._error = ready.error
+        if isinstance(self._error, StopIteration):  # which would look like the end of the epoch
+            self._error = RuntimeError("a reader raised StopIteration")
+            self._error.__cause__ = ready.error
+        self._batches.extend(zip(ready.batches, ready.sizes, strict=True))
+        if self._error is not None and not self._batches:
+            raise self._error
+
+    def close(self) -> None:
+        """End the epoch here; may be called twice."""
+        self._over = True
+        self.drop()
+
+    def drop(self) -> None:
+        """Stop reading and let go of what was read. If the epoch is not over, its next `next` asks the loader why."""
+        pipeline, self.pipeline = self.pipeline, None
+        self._batches.clear()
+        self._error = None
+        if pipeline is not None:
+            pipeline.close()
+
+    def __del__(self) -> None:
+        # This may run in any thread at any point, so it must not wait for anybody. The loader waits when it goes on.
+        pipeline = getattr(self, "pipeline", None)
+        if pipeline is not None:
+            pipeline.stop()

@@ -1,0 +1,292 @@
+"""The loader: batches from shards, in torch's words."""
+
+from __future__ import annotations
+
+import operator
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any, Self, Unpack
+
+import numpy as np
+import torch
+
+from gdsload.backends.base import BackendStatus
+from gdsload.backends.files import ShardFiles
+from gdsload.backends.host import HostBackend
+from gdsload.dataset import ShardDataset
+from gdsload.engine.assemble import Assembler, Batch, BatchForm
+from gdsload.engine.pipeline import Pipeline
+from gdsload.engine.stage import Job
+from gdsload.engine.stats import LoaderStats
+from gdsload.engine.table import SampleTable
+from gdsload.epoch import Epoch
+from gdsload.errors import LoaderClosedError, OptionError
+from gdsload.memory import BatchPool
+from gdsload.options import LoaderKeywords, parse_options, resolve_device
+from gdsload.order import Schedule, make_order
+from gdsload.order.checks import check_whole
+from gdsload.selection import select
+from gdsload.setup import field_names, limits, order_options, positions, world
+from gdsload.state import Cursor, Identity, dataset_digest
+
+__all__ = ["DataLoader"]
+
+
+class DataLoader:
+    """Loads batches from shards, ahead of the consumer, in an order that is right for ever.
+
+        loader = gdsload.DataLoader("shards/", batch_size=256, shuffle=True)
+        for batch in loader:                       # dict of tensors
+            loss = model(batch["image"], batch["label"])
+
+    Each `iter(loader)` is one epoch, and the next one runs the epoch after it, shuffled anew; `set_epoch` sets the
+    number, as with torch's distributed sampler. The order is a pure function of dataset, seed, epoch and order options:
+    prefetch, threads, budgets and backend never change it.
+
+    A batch belongs to whoever holds it and is never overwritten. Its memory comes back when its tensors are dropped.
+
+    Args:
+        dataset: a `ShardDataset`, a path to one, or torch's `Subset` and `ConcatDataset` over them.
+        batch_size: samples of a batch of this rank.
+        shuffle: False, dataset order; ``"full"``, one permutation of all samples; ``"block"``, blocks of neighbouring
+            samples permuted, then samples within windows of them, so that a cold disk is read in large pieces; True,
+            the one of these two that suits the dataset (`order_options.reason` says which and why).
+        seed: seed of the shuffle, from 0 to 2**64 - 1.
+        drop_last: leave out the last batch if it is not full.
+        device: where batches go: None for the current accelerator, or the CPU if there is none.
+        **options: `fields`: names of the fields to read (default: all).
+            `with_index`: add the samples' indices in `dataset` as ``batch["index"]``, int64 ``[batch]``, on the CPU.
+            `transform`: called with each finished batch, in the consumer's thread; its result is handed out instead.
+            `ragged`: ``"jagged"``, nested tensors of that layout; ``"offsets"``, pairs (values ``[rows, ...]``, offsets
+            int64 ``[batch + 1]``); ``"padded"``, pairs (padded ``[batch, longest, ...]``, lengths int64 ``[batch]``),
+            filled up with `padding_value`. Fields of type str or bytes come as lists on the CPU.
+            `block`, `window`, `lanes`: the block order's options, in samples, samples and lanes.
+            `rank`, `world_size`: this process's share of each global batch (default: from torch.distributed, if it is
+            initialised, else 0 of 1). All ranks make the same number of steps. If the last global batch has fewer
+            samples than there are ranks, some ranks get a batch of none; `drop_last=True` leaves it out.
+            `prefetch_bytes`: bytes of batches that are made ahead of the consumer (``"256MiB"``); two are always made.
+            `arena_bytes`: bytes of the windows of a block order with `mmap=False` (``"1GiB"``).
+            `mmap`: whether shards are mapped, as in `ShardDataset` (default: as the dataset was opened).
+            `backend`: ``"auto"`` or ``"host"``.
+            `num_workers`, `pin_memory` and other keywords of torch's loader that have no meaning here are accepted, and
+            one warning says so; `collate_fn` is refused.
+
+    Raises:
+        OptionError: if an argument cannot be used.
+        BudgetError: if `arena_bytes` is too small for the windows of all lanes.
+        DatasetNotFoundError, FormatError: see `ShardDataset`.
+    """
+
+    def __init__(
+        self,
+        dataset: object,
+        batch_size: int = 1,
+        shuffle: bool | str = False,
+        *,
+        seed: int = 0,
+        drop_last: bool = False,
+        device: str | torch.device | int | None = None,
+        **options: Unpack[LoaderKeywords],
+    ) -> None:
+        self._options = parse_options(options)
+        # As with torch's loader, `len(loader.dataset)` is the number of samples.
+        self.dataset = ShardDataset(dataset) if isinstance(dataset, str | os.PathLike) else dataset
+        self.batch_size = check_whole(batch_size, "batch_size", 1)
+        self.seed = check_whole(seed, "seed", 0)
+        self.drop_last = bool(drop_last)
+        self.device = resolve_device(device)
+        self._selected = select(self.dataset)
+        self._schema = self._selected.datasets[0].schema
+        self._fields = field_names(self._schema, self._options)
+        self.order_options = order_options(shuffle, self._selected, self._fields, self._options)
+        self.stats = LoaderStats()
+        rank, world_size = world(self._options)
+        lanes = self.order_options.lanes
+        self._schedule = Schedule(len(self._selected), self.batch_size, rank, world_size, self.drop_last, lanes)
+        self._positions = positions(self._selected, self.order_options)
+        self._limits = limits(self._selected, self._fields, self._options, self._schedule, self.order_options)
+        make_order(self.order_options, (), self.seed, 0)  # refuses a seed that is too large
+        self._identity: Identity | None = None
+        self._cursor = Cursor(0, 0)
+        self._newest: Epoch | None = None
+        self._parts: tuple[SampleTable, HostBackend, BatchPool] | None = None
+        self._pipelines: weakref.WeakSet[Pipeline] = weakref.WeakSet()
+        self._moved: dict[str, int] = {}
+        self._lock = threading.RLock()  # between `begin` and `close`
+        self._owner = os.getpid()
+        self._closed = False
+
+    def __len__(self) -> int:
+        """Number of batches of an epoch, the same for every rank."""
+        return self._schedule.steps
+
+    def __iter__(self) -> Iterator[Any]:
+        """One epoch. Nothing is read before its first batch is asked for."""
+        self.check_usable()
+        return Epoch(self, self._schedule, self._finish)
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch that the next `iter` runs."""
+        return self._cursor.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the number of the epoch that the next `iter` runs. A position resumed within that very epoch is kept.
+
+        Raises:
+            OptionError: if `epoch` is no whole number from 0 to 2**64 - 1.
+        """
+        try:
+            number = -1 if isinstance(epoch, bool) else operator.index(epoch)
+        except TypeError:
+            number = -1
+        if not 0 <= number < 2**64:
+            raise OptionError(f"epoch is {epoch!r}, no whole number from 0 to 2**64 - 1")
+        with self._lock:
+            self._newest = None
+            if number != self._cursor.epoch:
+                self._cursor = Cursor(number, 0)
+
+    @property
+    def backend(self) -> BackendStatus:
+        """Which backend is used, why, and the bytes it has moved, by path."""
+        parts = self._parts
+        moved = self._moved if parts is None else parts[1].bytes_by_path()
+        return BackendStatus(self._options.backend, "host", "batches are built in CPU memory", moved)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the consumer is: small, JSON-able, and exact after every batch.
+
+        It holds the position behind the last batch handed out, whatever has been read ahead, and what the order depends
+        on. The same state serves every rank.
+        """
+        with self._lock:
+            return self._identify().state(self._cursor if self._newest is None else self._newest.cursor)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken: the next `iter` runs the rest of that epoch.
+
+        Raises:
+            StateError: if dataset, seed, order options, global batch size or `drop_last` are not what they were, or
+                `state` is none of a loader's; nothing is changed then.
+        """
+        with self._lock:
+            self._cursor = self._identify().resume(state)
+            self._newest = None
+
+    def close(self) -> None:
+        """Stop reading and give files and memory back; may be called twice, and from any thread.
+
+        Batches that are out stay valid. An iterator that is not through raises LoaderClosedError at its next `next`.
+        """
+        if self._owner != os.getpid():
+            return
+        with self._lock:
+            self._closed = True
+            newest, pipelines, parts = self._newest, list(self._pipelines), self._parts
+        if newest is not None:
+            newest.drop()
+        for pipeline in pipelines:
+            pipeline.close()
+        if parts is not None:
+            self._moved, self._parts = parts[1].bytes_by_path(), None
+            self._give_back()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        options = self.order_options
+        return (
+            f"DataLoader({self.dataset!r}, batch_size={self.batch_size}, {options.shuffle} order ({options.reason}), "
+            f"seed={self.seed}, device={str(self.device)!r})"
+        )
+
+    def check_usable(self) -> None:
+        """Raise LoaderClosedError if the loader was closed, or belongs to another process."""
+        if self._closed:
+            raise LoaderClosedError("the loader was closed", remedy="Make a new one.")
+        if self._owner != os.getpid():
+            raise LoaderClosedError(
+                "the loader was made in another process, whose threads it cannot use",
+                remedy="Make a loader in each process; after a fork, make a new one.",
+            )
+
+    def _identify(self) -> Identity:
+        if self._identity is None:
+            digest = dataset_digest([dataset.digest for dataset in self._selected.datasets], self._selected.ids)
+            self._identity = Identity(self._schedule, self.order_options, self.seed, digest)
+        return self._identity
+
+    def _open(self) -> tuple[SampleTable, HostBackend, BatchPool]:
+        if self._parts is None:
+            datasets = self._selected.datasets
+            mapped = all(dataset.mmap for dataset in datasets) if self._options.mmap is None else self._options.mmap
+            sources = [source for dataset in datasets for source in dataset.sources]
+            files = ShardFiles(sources, self._schema, mapped=mapped)
+            table = SampleTable(files, np.concatenate([dataset.counts for dataset in datasets]))
+            backend, pool = HostBackend(files), BatchPool(keep_bytes=self._limits.pool_bytes())
+            # Whoever still reads holds the table, so this waits for the last one. At exit, pipelines are ended first.
+            self._give_back = weakref.finalize(table, _give_back, backend, pool)
+            self._give_back.atexit = False
+            self._parts = table, backend, pool
+        return self._parts
+
+    def _finish(self, batch: Batch) -> Any:
+        """The last steps, in the consumer's thread: to the device, and the user's transform."""
+        if self.device.type != "cpu":
+            batch = {name: _moved(value, self.device) if name != "index" else value for name, value in batch.items()}
+        return batch if self._options.transform is None else self._options.transform(batch)
+
+    def begin(self, epoch: Epoch) -> None:
+        """For `Epoch`: it asks for its first batch."""
+        with self._lock:
+            self.check_usable()
+            for pipeline in list(self._pipelines):
+                if pipeline.stopped:
+                    pipeline.close()  # now that waiting is safe: what an abandoned epoch holds must not add up
+            cursor = self._cursor
+            pipeline = self._start(cursor)
+            try:
+                self._pipelines.add(pipeline)
+                epoch.cursor, epoch.pipeline = cursor, pipeline
+                self._newest, self._cursor = epoch, Cursor(cursor.epoch + 1, 0)
+            except BaseException:  # Ctrl-C
+                pipeline.close()
+                raise
+
+    def ended(self, epoch: Epoch) -> None:
+        """For `Epoch`: it has handed out its last batch."""
+        with self._lock:
+            if self._newest is epoch:
+                self._newest = None
+
+    def _start(self, cursor: Cursor) -> Pipeline:
+        """Start reading an epoch from a cursor."""
+        table, backend, pool = self._open()
+        order = make_order(self.order_options, self._positions.runs, self.seed, cursor.epoch)
+        job = Job(table, order, self._schedule, self._positions.selection, self._fields)
+        form = BatchForm(
+            self._options.ragged, self._options.padding_value, "index" if self._options.with_index else None
+        )
+        assembler = Assembler({name: self._schema[name] for name in self._fields}, pool, form)
+        start = self._schedule.step_at(cursor.position)
+        return Pipeline(job, backend, assembler, limits=self._limits, start=start, stats=self.stats)
+
+
+def _give_back(backend: HostBackend, pool: BatchPool) -> None:
+    """Close and unmap the files; done once, by `close` or when a loader is dropped without it."""
+    backend.close()
+    pool.clear()
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    """A batch's field on the device; texts stay."""
+    if isinstance(value, tuple):
+        return tuple(part.to(device) for part in value)
+    return value if isinstance(value, list) else value.to(device)

@@ -1,0 +1,152 @@
+"""The loader's options, checked in one place, with an answer to those that only torch's loader needs."""
+
+from __future__ import annotations
+
+import numbers
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypedDict, cast
+
+import torch
+
+from gdsload.engine.assemble import RaggedForm
+from gdsload.errors import OptionError
+from gdsload.units import parse_bytes
+
+__all__ = ["LoaderKeywords", "LoaderOptions", "parse_options", "resolve_device"]
+
+_UNNEEDED = frozenset(
+    {
+        "num_workers",
+        "pin_memory",
+        "pin_memory_device",
+        "prefetch_factor",
+        "persistent_workers",
+        "worker_init_fn",
+        "multiprocessing_context",
+        "timeout",
+        "in_order",
+    }
+)
+_REFUSED = {
+    "collate_fn": "Batches are gathered whole: nothing is left to collate. Pass transform=: it gets the whole batch.",
+    "generator": "Pass seed=: the order is a function of seed and epoch alone.",
+    "sampler": "Select samples with torch.utils.data.Subset, and their order with shuffle=.",
+    "batch_sampler": "Select samples with torch.utils.data.Subset, and their order with shuffle=.",
+}
+_RAGGED = ("jagged", "offsets", "padded")
+_BACKENDS = ("auto", "host")
+
+
+class LoaderKeywords(TypedDict, total=False):
+    """The keywords of `gdsload.DataLoader` after the first few; its documentation says what they mean."""
+
+    fields: Sequence[str] | None
+    with_index: bool
+    transform: Callable[[dict[str, Any]], Any] | None
+    ragged: RaggedForm
+    padding_value: float
+    backend: Literal["auto", "host"]
+    block: int | None
+    window: int | None
+    lanes: int | None
+    rank: int | None
+    world_size: int | None
+    prefetch_bytes: int | str
+    arena_bytes: int | str
+    mmap: bool | None
+    num_workers: int
+    pin_memory: bool
+    pin_memory_device: str
+    prefetch_factor: int | None
+    persistent_workers: bool
+    worker_init_fn: Callable[[int], None] | None
+    multiprocessing_context: object
+    timeout: float
+    in_order: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderOptions:
+    """The options that are left when torch's have been answered. `gdsload.DataLoader` says what they mean."""
+
+    fields: Sequence[str] | None = None
+    with_index: bool = False
+    transform: Callable[[dict[str, Any]], Any] | None = None
+    ragged: RaggedForm = "jagged"
+    padding_value: float = 0
+    backend: str = "auto"
+    block: int | None = None
+    window: int | None = None
+    lanes: int | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    prefetch_bytes: int | str = "256MiB"
+    arena_bytes: int | str = "1GiB"
+    mmap: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.ragged not in _RAGGED:
+            raise OptionError(f"ragged is {self.ragged!r}", remedy=f"Supported are {', '.join(map(repr, _RAGGED))}.")
+        if self.backend not in _BACKENDS:
+            raise OptionError(
+                f"backend is {self.backend!r}", remedy=f"Supported are {', '.join(map(repr, _BACKENDS))}."
+            )
+        if not isinstance(self.padding_value, numbers.Number):
+            raise OptionError(f"padding_value is {self.padding_value!r}, which is no number")
+        if self.mmap not in (None, False, True):
+            raise OptionError(f"mmap is {self.mmap!r}", remedy="Pass True or False, or None for what the dataset does.")
+        if self.transform is not None and not callable(self.transform):
+            raise OptionError(f"transform is {self.transform!r}, which cannot be called")
+        object.__setattr__(self, "prefetch_bytes", parse_bytes(self.prefetch_bytes, "prefetch_bytes", at_least=1))
+        object.__setattr__(self, "arena_bytes", parse_bytes(self.arena_bytes, "arena_bytes", at_least=1))
+
+
+def parse_options(given: Mapping[str, object]) -> LoaderOptions:
+    """Check the keywords that a loader was made with.
+
+    Raises:
+        OptionError: if one is refused, unknown, or has a value that cannot be used.
+    """
+    for name, remedy in _REFUSED.items():
+        if given.get(name) is not None:
+            raise OptionError(f"{name} is not supported", remedy=remedy)
+    known = {field.name for field in fields(LoaderOptions)}
+    unneeded = sorted(given.keys() & _UNNEEDED)
+    unknown = sorted(given.keys() - known - _UNNEEDED - _REFUSED.keys())
+    if unknown:
+        raise OptionError(
+            f"DataLoader has no option {unknown[0]!r}", remedy=f"Its options are {', '.join(sorted(known))}."
+        )
+    if unneeded:
+        warnings.warn(
+            f"gdsload.DataLoader does not need {', '.join(unneeded)}: it reads ahead in threads of its own",
+            UserWarning,
+            stacklevel=3,
+        )
+    return LoaderOptions(**cast("dict[str, Any]", {name: value for name, value in given.items() if name in known}))
+
+
+def resolve_device(device: str | torch.device | int | None) -> torch.device:
+    """The device that batches go to: as given, else the current accelerator, else the CPU.
+
+    Raises:
+        OptionError: if there is no such device here.
+    """
+    if device is None:
+        if not torch.accelerator.is_available():
+            return torch.device("cpu")
+        kind = cast("torch.device", torch.accelerator.current_accelerator())
+        return torch.device(kind.type, torch.accelerator.current_device_index())
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+        if found.type == "meta":
+            raise TypeError("it has no memory")
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise OptionError(
+            f"device {device!r} cannot be used here: {(str(error).splitlines() or [type(error).__name__])[0]}",
+            remedy='Pass device="cpu", or None for the accelerator if there is one.',
+        ) from None
+    return found

@@ -1,0 +1,140 @@
+"""What a loader works out once: which fields, which order, which rank, which budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from gdsload.engine.pipeline import Limits
+from gdsload.engine.stage import Selection
+from gdsload.errors import BudgetError, OptionError
+from gdsload.format.schema import Schema
+from gdsload.options import LoaderOptions
+from gdsload.order import DatasetFacts, OrderOptions, Schedule, resolve
+from gdsload.order.checks import check_whole
+from gdsload.selection import Selected
+from gdsload.units import format_bytes, parse_bytes
+
+__all__ = ["Positions", "field_names", "limits", "order_options", "positions", "world"]
+
+_GROUP_BYTES = 16 * 2**20
+"""About 2 ms of copying, so that planning and handing over a group (some 0.2 ms of Python) does not count."""
+
+
+def field_names(schema: Schema, options: LoaderOptions) -> tuple[str, ...]:
+    """The fields that are read, in the schema's order.
+
+    Raises:
+        OptionError: if one does not exist, or is called "index" beside the samples' indices.
+    """
+    if isinstance(options.fields, str):
+        raise OptionError(f"fields is the text {options.fields!r}", remedy=f"Pass a list: fields=[{options.fields!r}].")
+    try:
+        wanted = list(schema) if options.fields is None else list(options.fields)
+    except TypeError:
+        raise OptionError(f"fields is {options.fields!r}, which is no list of names") from None
+    unknown = [name for name in wanted if not isinstance(name, str) or name not in schema]
+    if unknown:
+        raise OptionError(f"the dataset has no field {unknown[0]!r}", remedy=f"It has {', '.join(map(repr, schema))}.")
+    if not wanted:
+        raise OptionError("fields is empty", remedy="Name at least one field, or leave it out to read all.")
+    if options.with_index and "index" in wanted:
+        raise OptionError('with_index=True adds "index" to each batch, but the dataset has a field of that name')
+    return tuple(name for name in schema if name in wanted)
+
+
+def world(options: LoaderOptions) -> tuple[int, int]:
+    """Rank and world size: as given, else those of torch.distributed, else 0 of 1.
+
+    Raises:
+        OptionError: if only one of them is given.
+    """
+    if (options.rank is None) != (options.world_size is None):
+        raise OptionError("rank and world_size go together", remedy="Pass both, or neither.")
+    if options.rank is not None and options.world_size is not None:
+        return check_whole(options.rank, "rank", 0), check_whole(options.world_size, "world_size", 1)
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1
+
+
+def mean_sample_bytes(selected: Selected, fields: Sequence[str]) -> float:
+    """Bytes of an average sample, over the fields that are read; for ragged ones an estimate from file lengths."""
+    schema = selected.datasets[0].schema
+    fixed = sum(schema[name].row_bytes for name in fields if not schema[name].ragged)
+    ragged = [name for name in schema if schema[name].ragged]
+    chosen = [name for name in ragged if name in fields]
+    samples = sum(len(dataset) for dataset in selected.datasets)
+    if not chosen or not samples:
+        return float(fixed)
+    data = sum(dataset.num_bytes for dataset in selected.datasets) / samples - schema.fixed_bytes
+    return fixed + max(data, 0.0) * len(chosen) / len(ragged)
+
+
+def order_options(
+    shuffle: bool | str, selected: Selected, fields: Sequence[str], options: LoaderOptions
+) -> OrderOptions:
+    """The order options: fixed by dataset and arguments alone."""
+    mean = mean_sample_bytes(selected, fields)
+    facts = DatasetFacts(len(selected), mean, int(mean * len(selected)))
+    given = {name: getattr(options, name) for name in ("block", "window", "lanes")}
+    # As plain ints: they go into the state, and numpy's cannot be written as JSON.
+    numbers = {name: value if value is None else check_whole(value, name, 1) for name, value in given.items()}
+    return resolve(shuffle, facts, **numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """What an order's positions stand for.
+
+    Attributes:
+        runs: lengths of the runs of positions that lie in one shard each.
+        selection: the samples behind them.
+    """
+
+    runs: tuple[int, ...]
+    selection: Selection
+
+
+def positions(selected: Selected, order: OrderOptions) -> Positions:
+    """Lay the selected samples out as the positions that are shuffled."""
+    counts = np.concatenate([dataset.counts for dataset in selected.datasets])
+    if selected.ids is None:
+        return Positions(tuple(counts.tolist()), Selection())
+    if order.shuffle != "block":
+        return Positions((len(selected.ids),), Selection(selected.ids))
+    # A block is a run of neighbours on disk. The subset's own order does not matter, as it is shuffled anyway.
+    index = np.argsort(selected.ids, kind="stable")
+    ids = selected.ids[index]
+    edges = np.searchsorted(ids, np.cumsum(counts))
+    return Positions(tuple(np.diff(edges, prepend=0).tolist()), Selection(ids, index))
+
+
+def limits(
+    selected: Selected, fields: Sequence[str], options: LoaderOptions, schedule: Schedule, order: OrderOptions
+) -> Limits:
+    """The pipeline's limits.
+
+    Raises:
+        BudgetError: if the windows that must be in memory at once do not fit `arena_bytes`.
+    """
+    mean = mean_sample_bytes(selected, fields)
+    batch_bytes = max(int(mean * schedule.batch_size), 1)
+    # A window ends with its lane.
+    window_bytes = int(mean * min(order.window, -(-schedule.samples // order.lanes)))
+    arena_bytes = parse_bytes(options.arena_bytes, "arena_bytes")
+    mapped = all(dataset.mmap for dataset in selected.datasets) if options.mmap is None else options.mmap
+    # A slice of the global batch meets its own share of the lanes, and one more where it begins inside a lane.
+    lanes = min(order.lanes, -(-order.lanes // schedule.world_size) + 1)
+    if not mapped and order.window and (lanes + 1) * window_bytes > arena_bytes:
+        raise BudgetError(
+            f"arena_bytes is {format_bytes(arena_bytes)}, but {lanes} lanes and one window read ahead, of "
+            f"{format_bytes(window_bytes)} each, need {format_bytes((lanes + 1) * window_bytes)}",
+            remedy=f"Raise arena_bytes, or lower lanes (here {order.lanes}) or window (here {order.window} samples).",
+        )
+    return Limits(
+        parse_bytes(options.prefetch_bytes, "prefetch_bytes"), arena_bytes, _GROUP_BYTES, batch_bytes, window_bytes
+    )

@@ -1,0 +1,137 @@
+"""A loader's state: one cursor, and what the order depends on, so that a resumed run is the same run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.errors import OptionError, StateError
+from gdsload.order import OrderOptions, Schedule
+
+__all__ = ["Cursor", "Identity", "dataset_digest"]
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far an epoch has been handed out.
+
+    Attributes:
+        epoch: its number.
+        position: samples that all ranks together have got.
+    """
+
+    epoch: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Everything that the order depends on.
+
+    Attributes:
+        schedule: batches and ranks; of these only the size of the global batch matters.
+        order: order options.
+        seed: seed of the shuffle.
+        dataset: what names the samples; from `dataset_digest`.
+    """
+
+    schedule: Schedule
+    order: OrderOptions
+    seed: int
+    dataset: str
+
+    def state(self, cursor: Cursor) -> dict[str, Any]:
+        """The state of a loader at a cursor."""
+        return {
+            "version": _VERSION,
+            "epoch": cursor.epoch,
+            "position": cursor.position,
+            **self._fixed(),
+        }
+
+    def resume(self, state: Mapping[str, Any]) -> Cursor:
+        """The cursor of a state that `state` made.
+
+        Raises:
+            StateError: if it was made for another order, or is none.
+        """
+        if not _is_plain(state) or state.get("version") != _VERSION:
+            raise StateError(
+                f"this is no state of a gdsload loader, version {_VERSION}",
+                remedy="Pass what state_dict() returned, unchanged.",
+            )
+        mine = self._fixed()
+        for name, message, remedy in _DIFFERENCES:
+            if state.get(name) != mine[name]:
+                hint = self._batch_remedy(state) if name == "global_batch" else remedy
+                raise StateError(f"{message}: it was {state.get(name)!r}, here it is {mine[name]!r}", remedy=hint)
+        epoch, position = state.get("epoch"), state.get("position")
+        if type(epoch) is not int or not 0 <= epoch < 2**64 or type(position) is not int:
+            raise StateError(f"epoch {epoch!r} and position {position!r} are no cursor")
+        try:
+            self.schedule.step_at(position)
+        except OptionError as error:
+            raise StateError(error.message, remedy=error.remedy) from None
+        return Cursor(epoch, position)
+
+    def _fixed(self) -> dict[str, Any]:
+        return {
+            "dataset": self.dataset,
+            "samples": self.schedule.samples,
+            "seed": self.seed,
+            "order": self.order.state(),
+            "drop_last": self.schedule.drop_last,
+            "global_batch": self.schedule.global_batch,
+        }
+
+    def _batch_remedy(self, state: Mapping[str, Any]) -> str:
+        wanted, world = state.get("global_batch"), self.schedule.world_size
+        if type(wanted) is not int or wanted % world:
+            return f"{world} ranks cannot share a global batch of {wanted} evenly; use a world size that divides it."
+        return f"With {world} ranks, pass batch_size={wanted // world}."
+
+
+def dataset_digest(digests: Sequence[str], ids: NDArray[np.int64] | None) -> str:
+    """What names the samples of a loader.
+
+    Args:
+        digests: what names the content of each dataset.
+        ids: the samples selected of them, in order; None for all.
+    """
+    if len(digests) == 1 and ids is None:
+        return digests[0]
+    found = hashlib.sha256("\n".join(digests).encode())
+    if ids is not None:
+        found.update(np.ascontiguousarray(ids, dtype="<i8").data)
+    return found.hexdigest()
+
+
+def _is_plain(state: object) -> bool:
+    """Whether it is a dict of plain values, which can be compared and shown."""
+    try:
+        json.dumps(state)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return isinstance(state, dict)
+
+
+_DIFFERENCES = (
+    ("dataset", "the dataset is not the one that the state was taken on", "Resume on the same dataset, or start anew."),
+    ("samples", "the dataset has another number of samples", "Resume on the same dataset, or start anew."),
+    ("seed", "the seed differs", "Pass the same seed."),
+    (
+        "order",
+        "the order options differ",
+        "Pass the same shuffle, block, window and lanes; what they are by default depends on fields=.",
+    ),
+    ("drop_last", "drop_last differs", "Pass the same drop_last."),
+    ("global_batch", "the global batch (batch_size times world size) differs", ""),
+)

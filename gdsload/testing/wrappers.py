@@ -1,0 +1,236 @@
+"""Backends around backends: they fail on purpose, take their time, or take notes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gdsload.backends.base import Backend, Completion, Landing
+from gdsload.plan import Extents
+
+__all__ = ["Fault", "FaultyBackend", "RecordingBackend", "SlowBackend"]
+
+
+class _Wrapper:
+    """What all wrappers have in common: they hand everything on."""
+
+    def __init__(self, inner: Backend) -> None:
+        self.inner = inner
+        self.name = inner.name
+        self.in_place = inner.in_place
+
+    def bring(self, wanted: Extents) -> Landing:
+        """See `Backend.bring`."""
+        return self.inner.bring(wanted)
+
+    def check(self, files: NDArray[np.int64]) -> None:
+        """See `Backend.check`."""
+        self.inner.check(files)
+
+    def bytes_by_path(self) -> dict[str, int]:
+        """See `Backend.bytes_by_path`."""
+        return self.inner.bytes_by_path()
+
+    def close(self) -> None:
+        """See `Backend.close`."""
+        self.inner.close()
+
+
+@dataclass(slots=True)
+class Fault:
+    """What is to go wrong. It strikes where any of `calls`, `files` and `places` says so.
+
+    Attributes:
+        make: makes the error; called each time.
+        calls: numbers of the calls of `bring` that fail, from 0.
+        files: indices of the files that cannot be read.
+        places: bytes that cannot be read, as (file, offset), as on a disk with a bad sector.
+        when: `bring` fails at once, or the landing's completion does, or `check`, which knows files only.
+        times: how often it strikes before it is gone; None: always.
+    """
+
+    make: Callable[[], BaseException]
+    calls: Collection[int] = ()
+    files: Collection[int] = ()
+    places: Collection[tuple[int, int]] = ()
+    when: Literal["bring", "completion", "check"] = "bring"
+    times: int | None = None
+
+    def strikes(self, call: int, wanted: Extents) -> bool:
+        """Whether bringing these extents fails."""
+        if call in self.calls or np.isin(wanted.file, list(self.files)).any():
+            return True
+        return any(
+            bool(((wanted.file == file) & (wanted.offset <= at) & (at < wanted.offset + wanted.nbytes)).any())
+            for file, at in self.places
+        )
+
+
+class FaultyBackend(_Wrapper):
+    """A backend that fails.
+
+    Args:
+        inner: the backend that does the work.
+        faults: what goes wrong, and where.
+    """
+
+    def __init__(self, inner: Backend, *faults: Fault) -> None:
+        super().__init__(inner)
+        self.faults = list(faults)
+        self.struck = 0
+        """How often something went wrong."""
+        self._calls = 0
+        self._lock = threading.Lock()
+
+    def bring(self, wanted: Extents) -> Landing:
+        """Like that of the inner backend, or it fails, or its landing does."""
+        with self._lock:
+            call, self._calls = self._calls, self._calls + 1
+            found = [fault for fault in self.faults if fault.when != "check" and fault.strikes(call, wanted)]
+            struck = [fault for fault in found if self._spend(fault)]
+        for fault in struck:
+            if fault.when == "bring":
+                raise fault.make()
+        landing = self.inner.bring(wanted)
+        for fault in struck:
+            landing = replace(landing, completion=_Failing(landing.completion, fault.make()))
+        return landing
+
+    def check(self, files: NDArray[np.int64]) -> None:
+        """Like that of the inner backend, or it fails."""
+        with self._lock:
+            found = [
+                fault for fault in self.faults if fault.when == "check" and np.isin(files, list(fault.files)).any()
+            ]
+            struck = [fault for fault in found if self._spend(fault)]
+        for fault in struck:
+            raise fault.make()
+        self.inner.check(files)
+
+    def _spend(self, fault: Fault) -> bool:
+        if fault.times is not None:
+            if not fault.times:
+                return False
+            fault.times -= 1
+        self.struck += 1
+        return True
+
+
+class _Failing:
+    """The completion of reads of which one failed."""
+
+    def __init__(self, inner: Completion, error: BaseException) -> None:
+        self._inner, self._error = inner, error
+
+    @property
+    def landed(self) -> bool:
+        return self._inner.landed
+
+    def wait(self) -> None:
+        self._inner.wait()
+        raise self._error
+
+    def make_stream_wait(self, stream: torch.Stream) -> None:
+        self._inner.make_stream_wait(stream)
+        raise self._error
+
+
+class SlowBackend(_Wrapper):
+    """A backend whose bytes take their time.
+
+    Args:
+        inner: the backend that does the work.
+        delay_s: seconds that each landing takes longer, or what gives them, called at each `bring`.
+    """
+
+    def __init__(self, inner: Backend, delay_s: float | Callable[[], float]) -> None:
+        super().__init__(inner)
+        self._delay_s = delay_s
+
+    def bring(self, wanted: Extents) -> Landing:
+        """Like that of the inner backend, but the landing is complete later."""
+        landing = self.inner.bring(wanted)
+        delay = self._delay_s() if callable(self._delay_s) else self._delay_s
+        return replace(landing, completion=_Delayed(landing.completion, time.monotonic() + delay))
+
+
+class _Delayed:
+    """A completion that is not there before a time."""
+
+    def __init__(self, inner: Completion, ready_at: float) -> None:
+        self._inner, self._ready_at = inner, ready_at
+
+    @property
+    def landed(self) -> bool:
+        return time.monotonic() >= self._ready_at and self._inner.landed
+
+    def wait(self) -> None:
+        time.sleep(max(self._ready_at - time.monotonic(), 0))
+        self._inner.wait()
+
+    def make_stream_wait(self, stream: torch.Stream) -> None:
+        time.sleep(max(self._ready_at - time.monotonic(), 0))
+        self._inner.make_stream_wait(stream)
+
+
+class RecordingBackend(_Wrapper):
+    """A backend that remembers what it was asked for.
+
+    Args:
+        inner: the backend that does the work.
+    """
+
+    def __init__(self, inner: Backend) -> None:
+        super().__init__(inner)
+        self.brought: list[Extents] = []
+        """What each call of `bring` wanted."""
+        self.checked: list[list[int]] = []
+        """The files of each call of `check`."""
+        self.held_bytes = 0
+        """Arena memory of landings that have not been released."""
+        self.most_held_bytes = 0
+        """The most that this ever was."""
+        self.released_twice = 0
+        """How many landings were released again: a mistake of whoever did."""
+        self.closed = 0
+        """How often it was closed."""
+        self._lock = threading.Lock()
+
+    def bring(self, wanted: Extents) -> Landing:
+        """Like that of the inner backend."""
+        with self._lock:
+            self.brought.append(wanted)
+        landing = self.inner.bring(wanted)
+        with self._lock:
+            self.held_bytes += landing.nbytes
+            self.most_held_bytes = max(self.most_held_bytes, self.held_bytes)
+        released = False
+
+        def release() -> None:
+            nonlocal released
+            with self._lock:
+                self.released_twice += released
+                self.held_bytes -= 0 if released else landing.nbytes
+                released = True
+            landing.release()
+
+        return replace(landing, release=release)
+
+    def check(self, files: NDArray[np.int64]) -> None:
+        """Like that of the inner backend."""
+        with self._lock:
+            self.checked.append(files.tolist())
+        self.inner.check(files)
+
+    def close(self) -> None:
+        """Like that of the inner backend."""
+        with self._lock:
+            self.closed += 1
+        self.inner.close()

@@ -1,0 +1,39 @@
+"""The host backend, mapped and not, does what every backend must do; and the wrappers change nothing of it."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from gdsload.backends.host import HostBackend
+from gdsload.testing import BackendTests, RecordingBackend, SlowBackend
+
+
+class TestMapped(BackendTests):
+    mapped = True
+
+    @pytest.fixture
+    def open_backend(self):
+        return HostBackend
+
+
+class TestUnmapped(BackendTests):
+    @pytest.fixture
+    def open_backend(self):
+        return HostBackend
+
+
+class TestOneThread(BackendTests):
+    @pytest.fixture
+    def open_backend(self):
+        return functools.partial(HostBackend, threads=1)
+
+
+class TestWrapped(BackendTests):
+    @pytest.fixture
+    def open_backend(self):
+        return lambda files: RecordingBackend(SlowBackend(HostBackend(files), 0.0005))
+
+    # These ask when reads have landed, which here is later than when they have ended.
+    test_close_may_be_called_twice_and_ends_all_reads = None

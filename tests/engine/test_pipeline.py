@@ -1,0 +1,240 @@
+"""The pipeline: in order, within budgets, each group once; also where threads meet in unlucky places."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import gdsload
+from gdsload.backends.files import ShardFiles
+from gdsload.backends.host import HostBackend
+from gdsload.engine.assemble import Assembler, BatchForm
+from gdsload.engine.pipeline import Limits, Pipeline
+from gdsload.engine.stage import Job, Selection
+from gdsload.engine.stats import LoaderStats
+from gdsload.engine.table import SampleTable
+from gdsload.errors import LoaderClosedError, ReadError
+from gdsload.memory import BatchPool
+from gdsload.order import OrderOptions, Schedule, make_order
+from gdsload.testing import Fault, FaultyBackend, RecordingBackend, SlowBackend
+
+SAMPLES = 500
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    path = tmp_path_factory.mktemp("pipeline") / "shards"
+    with gdsload.ShardWriter(path, shard_bytes=4096) as writer:
+        writer.write_batch({"x": np.repeat(np.arange(SAMPLES, dtype=np.int64)[:, None], 4, axis=1)})
+    return gdsload.ShardDataset(path)
+
+
+@pytest.fixture
+def make(dataset):
+    """Makes pipelines and closes them: make(around, limits=..., start=..., options=...)."""
+    made = []
+
+    def build(around=lambda inner: inner, *, limits=None, start=0, batch_size=5, options=None, mapped=True):
+        options = options or OrderOptions("sequential", 0, 0, 1)
+        files = ShardFiles(dataset.sources, dataset.schema, mapped=mapped)
+        backend = around(HostBackend(files))
+        order = make_order(options, dataset.counts.tolist(), 0, 0)
+        schedule = Schedule(SAMPLES, batch_size, lanes=options.lanes)
+        job = Job(SampleTable(files, dataset.counts), order, schedule, Selection(), ("x",))
+        assembler = Assembler(dataset.schema, BatchPool(1 << 20), BatchForm())
+        limits = limits or Limits(1 << 20, 1 << 30, 1 << 12, 32 * batch_size, 0)
+        made.append((Pipeline(job, backend, assembler, limits=limits, start=start, stats=LoaderStats()), backend))
+        return made[-1][0]
+
+    yield build
+    for pipeline, backend in made:
+        pipeline.close()
+        backend.close()
+
+
+def drain(pipeline):
+    """All batches, as the numbers of their samples, and the error behind them."""
+    found = []
+    while (ready := pipeline.get()) is not None:
+        assert len(ready.batches) == len(ready.sizes)
+        found += [batch["x"][:, 0].tolist() for batch in ready.batches]
+        if ready.error is not None:
+            return found, ready.error
+    return found, None
+
+
+ALL = [list(range(start, start + 5)) for start in range(0, SAMPLES, 5)]
+
+
+@pytest.mark.parametrize("start", [0, 1, 57, 99, 100])
+@pytest.mark.parametrize("prefetch_bytes", [1, 1000, 1 << 20])
+def test_all_batches_come_in_order(make, start, prefetch_bytes):
+    pipeline = make(start=start, limits=Limits(prefetch_bytes, 1 << 30, 1 << 12, 160, 0))
+    assert drain(pipeline) == (ALL[start:], None)
+    assert pipeline.get() is None
+
+
+def test_the_first_group_is_one_batch_so_that_it_is_there_soon(make):
+    assert len(make().get().batches) == 1
+
+
+def test_reading_ahead_stays_within_the_budget(make):
+    """Nothing is asked for beyond it while the consumer holds still."""
+    backends = []
+
+    def around(inner):
+        backends.append(RecordingBackend(inner))
+        return backends[-1]
+
+    for budget in (1600, 16_000):
+        pipeline = make(around, limits=Limits(budget, 1 << 30, 1 << 30, 160, 0))
+        ready = pipeline.get()
+        taken = len(ready.batches)
+        time.sleep(0.1)
+        planned = sum(extents.total_bytes for extents in backends[-1].brought) - 160 * taken
+        # Two groups are always allowed; a group grows to half of the budget.
+        assert planned <= max(budget, 2 * 160)
+        assert drain(pipeline)[0] == ALL[taken:]
+
+
+def test_the_last_group_is_not_lost_between_being_planned_and_being_there(make, monkeypatch):
+    """The end of the epoch is where nothing is left to be planned and no group is there: both must be seen at once."""
+    grow = Limits.group
+
+    def slowly(self):
+        time.sleep(0.002)
+        return grow(self)
+
+    monkeypatch.setattr(Limits, "group", slowly)
+    for _ in range(5):
+        # The consumer is at its heels: there is never more than one group.
+        assert drain(make(lambda inner: SlowBackend(inner, 0.001), limits=Limits(1, 1 << 30, 1, 160, 0), start=70)) == (
+            ALL[70:],
+            None,
+        )
+
+
+def test_an_error_is_not_lost_either(make, monkeypatch):
+    grow = Limits.group
+
+    def slowly(self):
+        time.sleep(0.002)
+        return grow(self)
+
+    monkeypatch.setattr(Limits, "group", slowly)
+    for when in ("bring", "completion"):
+        fault = Fault(lambda: ReadError("bad"), files=[2], when=when)
+        found, error = drain(
+            make(lambda inner, fault=fault: FaultyBackend(inner, fault), limits=Limits(1, 1 << 30, 1, 160, 0))
+        )
+        assert str(error) == "bad"
+        assert found == ALL[: len(found)]
+        assert 0 < len(found) < 100
+
+
+def test_many_switches_between_threads(make):
+    """Threads change places as often as the interpreter lets them."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(10):
+            assert drain(make(limits=Limits(500, 1 << 30, 400, 160, 0))) == (ALL, None)
+    finally:
+        sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_windows_are_given_back_after_their_last_sample(make, mapped):
+    backends = []
+
+    def around(inner):
+        backends.append(RecordingBackend(inner))
+        return backends[-1]
+
+    options = OrderOptions("block", 4, 20, 3)
+    pipeline = make(around, options=options, mapped=mapped, limits=Limits(1000, 4 * 20 * 32, 1 << 12, 160, 20 * 32))
+    found, error = drain(pipeline)
+    assert error is None
+    assert sorted(number for batch in found for number in batch) == list(range(SAMPLES))
+    assert backends[0].held_bytes == 0
+    assert backends[0].released_twice == 0
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit, KeyboardInterrupt])
+def test_a_thread_that_is_torn_out_of_its_work_leaves_nobody_waiting(make, monkeypatch, kind):
+    """Whatever ends it: its group is not waited for for ever."""
+    torn = threading.Event()
+    assemble = Assembler.assemble
+
+    def tear(self, pieces, sizes):
+        if threading.current_thread().name.startswith("gdsload-") and not torn.is_set():
+            torn.set()
+            raise kind("torn")
+        return assemble(self, pieces, sizes)
+
+    monkeypatch.setattr(Assembler, "assemble", tear)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    pipeline = make(limits=Limits(1, 1 << 30, 1, 160, 0))
+    found, error = drain(pipeline)
+    assert found == ALL[: len(found)]
+    if kind is RuntimeError:
+        assert (len(found), error) == (100, None), "it works the second time"
+    elif torn.is_set():
+        assert isinstance(error, LoaderClosedError)
+
+
+def test_close_while_a_consumer_waits(make):
+    pipeline = make(lambda inner: SlowBackend(inner, 0.3))
+    errors = []
+
+    def consume():
+        try:
+            drain(pipeline)
+        except LoaderClosedError as error:
+            errors.append(error)
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    time.sleep(0.05)
+    began = time.monotonic()
+    pipeline.close()
+    pipeline.close()
+    consumer.join(10)
+    assert time.monotonic() - began < 5
+    assert len(errors) == 1
+    with pytest.raises(LoaderClosedError, match="closed"):
+        pipeline.get()
+
+
+def test_stop_waits_for_nobody(make):
+    pipeline = make(lambda inner: SlowBackend(inner, 0.3))
+    assert not pipeline.stopped
+    began = time.monotonic()
+    pipeline.stop()
+    assert time.monotonic() - began < 0.2
+    assert pipeline.stopped
+    pipeline.close()
+    assert not [thread for thread in pipeline._threads if thread.is_alive()]
+
+
+def test_ctrl_c_right_behind_an_acquire_leaves_close_working(make, monkeypatch):
+    """The consumer then holds locks that it has not entered; its own thread can still close, and other threads end."""
+    monkeypatch.setattr("gdsload.engine.pipeline._LOOK_EVERY_S", 0.02)
+    for name in ("_turn", "_helping"):
+        pipeline = make(lambda inner: SlowBackend(inner, 0.2))
+        time.sleep(0.05)  # the threads wait for reads, and nobody plans
+        assert getattr(pipeline, name).acquire(timeout=5)
+        pipeline.close()
+        assert not [thread for thread in pipeline._threads if thread.is_alive()]
+
+
+def test_groups_of_batches_within_the_limits():
+    assert Limits(1 << 28, 0, 1 << 23, 1 << 20, 0).group() == 8
+    assert Limits(1 << 28, 0, 1 << 23, 1, 0).group() == 64
+    assert Limits(1 << 28, 0, 1 << 23, 1 << 30, 0).group() == 1
+    assert Limits(1 << 20, 0, 1 << 23, 1 << 17, 0).group() == 4
+    assert Limits(1, 0, 1 << 23, 0, 0).group() == 1

@@ -1,0 +1,331 @@
+"""A loader can be closed, dropped or left at any moment, from any thread: nothing hangs, and nothing is left behind."""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+import time
+
+import pytest
+
+import gdsload
+from gdsload import LoaderClosedError
+from gdsload.engine import assemble
+from gdsload.testing import RecordingBackend, SlowBackend
+
+BLOCK = {"shuffle": "block", "block": 8, "window": 40, "lanes": 3}
+
+
+@pytest.fixture(params=[True, False], ids=["mapped", "unmapped"])
+def mmap(request):
+    return request.param
+
+
+class TestClose:
+    def test_batches_stay_and_nothing_goes_on(self, load, plain, threads, mmap):
+        loader = load(plain, 10, mmap=mmap, prefetch_bytes=1)
+        iterator = iter(loader)
+        batch = next(iterator)
+        assert threads()
+        loader.close()
+        assert threads() == []
+        assert batch["x"][:, 0].tolist() == list(range(10))
+        with pytest.raises(LoaderClosedError, match="the loader was closed. Make a new one"):
+            next(iterator)
+        assert list(iterator) == []
+        with pytest.raises(LoaderClosedError, match="closed"):
+            iter(loader)
+
+    def test_twice_and_before_anything(self, load, plain):
+        loader = load(plain)
+        loader.close()
+        loader.close()
+        loader = load(plain)
+        list(loader)
+        loader.close()
+        loader.close()
+        assert len(loader) == 1000
+        assert "host: 32000 bytes" in str(loader.backend)
+
+    def test_an_iterator_that_was_through_stays_so(self, load, plain):
+        loader = load(plain, 100)
+        iterator = iter(loader)
+        assert len(list(iterator)) == 10
+        loader.close()
+        assert list(iterator) == []
+
+    def test_an_iterator_that_has_not_begun(self, load, plain):
+        loader = load(plain, 100)
+        iterator = iter(loader)
+        loader.close()
+        with pytest.raises(LoaderClosedError, match="closed"):
+            next(iterator)
+
+    def test_inside_a_loop_it_is_not_taken_for_the_end(self, load, plain, threads):
+        loader, seen = load(plain, 10), []
+
+        def consume():
+            for batch in loader:
+                seen.append(batch)
+                if len(seen) == 5:
+                    loader.close()
+
+        with pytest.raises(LoaderClosedError, match="closed"):
+            consume()
+        assert len(seen) == 5
+        assert threads() == []
+
+    def test_the_context_closes(self, plain, threads):
+        with gdsload.DataLoader(plain, 10, device="cpu", prefetch_bytes=1) as loader:
+            iterator = iter(loader)
+            next(iterator)
+            assert threads()
+        assert threads() == []
+        with pytest.raises(LoaderClosedError, match="closed"):
+            next(iterator)
+
+    def test_all_iterators_of_the_loader(self, load, plain, wrap, threads, mmap):
+        """Whatever the loader thinks of them: it must not take memory away that one still reads."""
+        wrap(lambda inner: SlowBackend(inner, 0.002))
+        loader = load(plain, 10, mmap=mmap)
+        iterators = [iter(loader) for _ in range(4)]
+        for iterator in iterators:
+            next(iterator)
+        loader.set_epoch(0)
+        iterators.append(iter(loader))
+        next(iterators[-1])
+        loader.load_state_dict(loader.state_dict())
+        loader.close()
+        assert threads() == []
+        for iterator in iterators:
+            with pytest.raises(LoaderClosedError, match="closed"):
+                next(iterator)
+
+    def test_closing_an_iterator_ends_that_epoch_alone(self, load, plain):
+        loader = load(plain, 10, with_index=True)
+        iterator = iter(loader)
+        next(iterator)
+        iterator.close()
+        iterator.close()
+        assert list(iterator) == []
+        assert loader.state_dict()["position"] == 10
+        assert len(list(loader)) == 100
+
+    def test_the_backend_is_closed_once_the_loader_is(self, load, plain, wrap, mmap):
+        made = wrap(RecordingBackend)
+        loader = load(plain, 10, mmap=mmap, **BLOCK)
+        iterator = iter(loader)
+        next(iterator)
+        loader.close()
+        assert made[0].closed == 1
+        assert made[0].held_bytes == 0
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_from_another_thread_at_any_moment(load, plain, wrap, threads, mmap, seed):
+    chosen = random.Random(seed)
+    delay = chosen.choice([0, 0.001, 0.01])
+    wrap(lambda inner: SlowBackend(inner, lambda: chosen.random() * delay))
+    order = chosen.choice([{}, {"shuffle": "full"}, BLOCK])
+    loader = load(plain, 10, mmap=mmap, with_index=True, prefetch_bytes=chosen.choice([1, 2000, "1MiB"]), **order)
+    found = []
+
+    def consume():
+        try:
+            for _ in range(100):
+                for batch in loader:
+                    assert batch["x"][:, 0].tolist() == batch["index"].tolist()
+        except BaseException as error:
+            found.append(error)
+
+    consumer = threading.Thread(target=consume, daemon=True)
+    consumer.start()
+    time.sleep(chosen.random() * chosen.choice([0.001, 0.02, 0.1]))
+    closers = [threading.Thread(target=loader.close, daemon=True) for _ in range(chosen.choice([1, 3]))]
+    for thread in closers:
+        thread.start()
+    for thread in [*closers, consumer]:
+        thread.join(20)
+        assert not thread.is_alive(), "it hangs"
+    assert [type(error) for error in found] == [LoaderClosedError]
+    assert threads() == []
+    assert loader.state_dict()["position"] % 10 == 0
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_an_iterator_from_another_thread_at_any_moment(load, plain, wrap, mmap, seed):
+    """The epoch then simply ends."""
+    chosen = random.Random(seed)
+    wrap(lambda inner: SlowBackend(inner, 0.001))
+    loader = load(plain, 10, mmap=mmap, with_index=True)
+    iterator = iter(loader)
+    found = []
+
+    def consume():
+        found.extend(batch["index"][0].item() for batch in iterator)
+
+    consumer = threading.Thread(target=consume, daemon=True)
+    consumer.start()
+    time.sleep(chosen.random() * 0.03)
+    iterator.close()
+    consumer.join(20)
+    assert not consumer.is_alive()
+    assert found == list(range(0, 10 * len(found), 10))
+
+
+class TestAbandoned:
+    def test_by_break(self, load, plain, threads, soon, mmap):
+        loader = load(plain, 10, mmap=mmap)
+        for _ in loader:
+            break
+        soon(lambda: not [name for name in threads() if "host" not in name])
+
+    def test_with_slow_reads_nobody_waits(self, load, plain, wrap, threads, soon, mmap):
+        wrap(lambda inner: SlowBackend(inner, 0.3))
+        loader = load(plain, 10, mmap=mmap)
+        iterator = iter(loader)
+        next(iterator)
+        began = time.monotonic()
+        del iterator
+        assert time.monotonic() - began < 0.2
+        soon(lambda: not [name for name in threads() if "host" not in name])
+
+    def test_in_a_circle_of_references(self, plain, threads, soon, mmap):
+        loader = gdsload.DataLoader(plain, 10, device="cpu", mmap=mmap)
+        iterator = iter(loader)
+        next(iterator)
+        circle = [iterator, loader]
+        circle.append(circle)
+        del iterator, loader, circle
+        gc.collect()
+        soon(lambda: threads() == [])
+
+    def test_a_loader_without_close(self, plain, threads, soon, mmap):
+        loader = gdsload.DataLoader(plain, 10, device="cpu", mmap=mmap)
+        batches = list(loader)
+        iterator = iter(loader)
+        batches.append(next(iterator))
+        del loader
+        batches.append(next(iterator))
+        del iterator
+        gc.collect()
+        soon(lambda: threads() == [])
+        assert batches[-1]["x"][:, 0].tolist() == list(range(10, 20))
+
+    def test_collected_in_one_of_the_librarys_own_threads(self, load, plain, wrap, threads, soon):
+        """Garbage is collected anywhere, also where waiting for the threads is waiting for oneself."""
+        left = []
+
+        class Collecting(SlowBackend):
+            def bring(self, wanted):
+                if left:
+                    left.clear()
+                    gc.collect()
+                return super().bring(wanted)
+
+        wrap(lambda inner: Collecting(inner, 0.001))
+        loader = load(plain, 10, prefetch_bytes=1)
+        for _ in range(5):
+            first, second = iter(loader), iter(loader)
+            next(first), next(second)
+            circle = [first]
+            circle.append(circle)
+            left.append(circle)
+            del first, circle
+            assert len(list(second)) == 99
+        loader.close()
+        soon(lambda: threads() == [])
+
+
+class TestIterators:
+    def test_one_that_is_made_but_not_used_costs_and_changes_nothing(self, load, plain, wrap, threads):
+        made = wrap(RecordingBackend)
+        loader = load(plain, 10, "full", with_index=True)
+        state = loader.state_dict()
+        unused = [iter(loader) for _ in range(100)]
+        assert threads() == []
+        assert made == []
+        assert (loader.state_dict(), loader.epoch) == (state, 0)
+        first = [batch["index"].tolist() for batch in loader]
+        loader.set_epoch(0)
+        assert [batch["index"].tolist() for batch in unused[57]] == first
+
+    def test_each_is_an_epoch_of_its_own(self, load, plain):
+        def epochs(loader, number):
+            loader.set_epoch(number)
+            return [batch["index"].tolist() for batch in loader]
+
+        loader = load(plain, 10, "full", with_index=True)
+        reference = [epochs(loader, number) for number in range(3)]
+        loader.set_epoch(0)
+        iterators = [iter(loader) for _ in range(3)]
+        found = [[], [], []]
+        for _ in range(100):
+            for iterator, seen in zip(iterators, found, strict=True):
+                seen.append(next(iterator)["index"].tolist())
+        assert found == reference
+        assert all(list(iterator) == [] for iterator in iterators)
+
+    def test_nested_loops(self, load, plain, threads):
+        loader = load(plain, 100)
+        assert sum(len(inner["x"]) for _ in loader for inner in loader) == 10 * 1000
+        assert threads() == []
+        assert loader.epoch == 11
+
+    def test_one_of_them_shared_by_threads(self, load, plain):
+        loader = load(plain, 3, with_index=True)
+        iterator = iter(loader)
+        found = [[] for _ in range(4)]
+        workers = [
+            threading.Thread(target=lambda seen=seen: seen.extend(batch["index"].tolist() for batch in iterator))
+            for seen in found
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        assert sorted(index for seen in found for batch in seen for index in batch) == list(range(1000))
+
+    def test_it_is_its_own_iterator(self, load, plain):
+        iterator = iter(load(plain))
+        assert iter(iterator) is iterator
+
+    def test_after_the_end_it_stays_at_the_end(self, load, plain):
+        iterator = iter(load(plain, 500))
+        assert len(list(iterator)) == 2
+        assert [next(iterator, "none") for _ in range(3)] == ["none"] * 3
+
+
+@pytest.mark.parametrize("workers", [0, 1], ids=["consumer", "worker"])
+def test_no_memory_is_given_back_under_whoever_gathers(load, plain, wrap, mmap, monkeypatch, workers):
+    """The consumer gathers, too, and is no thread that `close` could join."""
+    made = wrap(RecordingBackend)
+    started, seen = threading.Event(), []
+    monkeypatch.setattr("gdsload.engine.pipeline._MOST_WORKERS", workers)
+
+    def gather(*arguments):
+        started.set()
+        time.sleep(0.15)
+        seen.append(made[0].closed)
+        return gather_rows(*arguments)
+
+    gather_rows = assemble.gather_rows
+    monkeypatch.setattr(assemble, "gather_rows", gather)
+    loader = load(plain, 10, mmap=mmap)
+    errors = []
+
+    def consume():
+        try:
+            list(loader)
+        except LoaderClosedError as error:
+            errors.append(error)
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    assert started.wait(10)
+    loader.close()
+    assert made[0].closed == 1
+    assert set(seen) == {0}
+    consumer.join(10)
+    assert len(errors) == 1

@@ -1,0 +1,214 @@
+"""Every sample of an epoch comes exactly once, as it was written, in an order that the order options alone decide."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import gdsload
+from gdsload.order import batch_ids, make_order
+from gdsload.testing import RecordingBackend, SlowBackend, fingerprint
+
+ORDERS = [
+    {"shuffle": False},
+    {"shuffle": True},
+    {"shuffle": "full"},
+    {"shuffle": "block", "block": 8, "window": 32, "lanes": 3},
+    {"shuffle": "block", "block": 1, "window": 1, "lanes": 1},
+    {"shuffle": "block", "block": 5, "window": 1000, "lanes": 2},
+    {"shuffle": "block", "block": 7, "window": 13, "lanes": 17},
+]
+LARGE = "1GiB"
+EXAMPLES = settings(
+    max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def indices(loader):
+    return [batch["index"].tolist() for batch in loader]
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+@pytest.mark.parametrize("batch_size", [1, 16, 143, 500])
+def test_batches_are_the_samples_that_were_written(load, rich, expect_rich, order, mmap, batch_size):
+    loader = load(rich, batch_size, mmap=mmap, with_index=True, ragged="offsets", arena_bytes=LARGE, **order)
+    seen = []
+    for batch in loader:
+        numbers = batch["index"].tolist()
+        expect_rich(batch, numbers)
+        assert list(batch) == [*gdsload.ShardDataset(rich).schema, "index"]
+        assert len(numbers) == min(batch_size, 143 - len(seen))
+        seen += numbers
+    assert sorted(seen) == list(range(143))
+    assert (seen == sorted(seen)) == (order["shuffle"] is False)
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+def test_batches_equal_what_the_dataset_gives(load, rich, mmap):
+    dataset = gdsload.ShardDataset(rich, mmap=mmap)
+    for batch in load(dataset, 10, "full", with_index=True, ragged="offsets", mmap=mmap):
+        for row, index in enumerate(batch["index"].tolist()):
+            sample = dataset[index]
+            for name, value in sample.items():
+                found = batch[name]
+                found = found[0][found[1][row] : found[1][row + 1]] if isinstance(found, tuple) else found[row]
+                assert fingerprint(found) == fingerprint(value)
+
+
+@EXAMPLES
+@given(
+    order=st.one_of(
+        st.sampled_from([{"shuffle": False}, {"shuffle": "full"}]),
+        st.builds(
+            lambda block, window, lanes: {"shuffle": "block", "block": block, "window": window, "lanes": lanes},
+            st.integers(1, 300),
+            st.integers(1, 1200),
+            st.integers(1, 40),
+        ),
+    ),
+    batch_size=st.integers(1, 300),
+    world_size=st.integers(1, 6),
+    drop_last=st.booleans(),
+    mmap=st.booleans(),
+    seed=st.integers(0, 2**64 - 1),
+)
+def test_all_ranks_together_give_every_sample_once(plain, order, batch_size, world_size, drop_last, mmap, seed):
+    total = batch_size * world_size
+    steps = []
+    for rank in range(world_size):
+        with gdsload.DataLoader(
+            plain, batch_size, device="cpu", rank=rank, world_size=world_size, drop_last=drop_last, seed=seed,
+            mmap=mmap, with_index=True, arena_bytes=LARGE, **order,
+        ) as loader:  # fmt: skip
+            found = list(loader)
+            assert len(found) == len(loader) == (1000 // total if drop_last else -(-1000 // total))
+            for batch in found:
+                assert batch["x"][:, 0].tolist() == batch["x"][:, -1].tolist() == batch["index"].tolist()
+            wanted = make_order(loader.order_options, [256, 256, 256, 232], seed, 0)
+            assert indices(found) == [batch_ids(wanted, loader._schedule, step).tolist() for step in range(len(loader))]
+            steps.append(indices(found))
+    seen = sorted(index for rank in steps for batch in rank for index in batch)
+    if drop_last:
+        assert len(seen) == len(set(seen)) == 1000 // total * total
+    else:
+        assert seen == list(range(1000))
+    full = steps[0][:-1] if not drop_last and 1000 % total else steps[0]
+    assert all(len(batch) == batch_size for batch in full)
+
+
+def test_a_last_global_batch_smaller_than_the_world_is_empty_for_some(load, plain):
+    sizes = [[len(batch["x"]) for batch in load(plain, 27, rank=rank, world_size=37)] for rank in range(37)]
+    assert {tuple(steps) for steps in sizes} == {(27, 0), (27, 1)}
+    assert sum(map(sum, sizes)) == 1000
+    empty = next(rank for rank in range(37) if sizes[rank][1] == 0)
+    last = list(load(plain, 27, rank=empty, world_size=37))[-1]["x"]
+    assert (last.shape, last.dtype) == ((0, 8), torch.int32)
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize("order", ORDERS[2:], ids=str)
+def test_an_empty_batch_has_every_field_with_its_type(load, rich, expect_rich, order, mmap):
+    """143 = 4 x 35 + 3: at the second step most of the ranks get nothing."""
+    seen = []
+    for rank in range(7):
+        options = {"rank": rank, "world_size": 7, "mmap": mmap, "arena_bytes": LARGE, **order}
+        first, last = load(rich, 20, with_index=True, ragged="offsets", **options)
+        expect_rich(first, first["index"].tolist())
+        expect_rich(last, last["index"].tolist())
+        seen += first["index"].tolist() + last["index"].tolist()
+    assert sorted(seen) == list(range(143))
+
+
+class TestNothingElseDecidesTheOrder:
+    @pytest.fixture(params=ORDERS, ids=str)
+    def order(self, request):
+        return request.param
+
+    @pytest.fixture
+    def reference(self, load, rich, order):
+        return [fingerprint(batch) for batch in load(rich, 6, seed=3, with_index=True, **order)]
+
+    def same(self, loader, reference):
+        assert [fingerprint(batch) for batch in loader] == reference
+
+    @pytest.mark.parametrize("prefetch_bytes", [1, 3000, "64KiB"])
+    def test_prefetch_bytes(self, load, rich, order, reference, prefetch_bytes):
+        for mmap in (True, False):
+            options = {"prefetch_bytes": prefetch_bytes, "mmap": mmap, "with_index": True, **order}
+            self.same(load(rich, 6, seed=3, **options), reference)
+
+    def test_mapped_or_not_and_the_arena(self, load, rich, order, reference):
+        for arena_bytes in ("2MiB", LARGE):
+            self.same(load(rich, 6, seed=3, mmap=False, arena_bytes=arena_bytes, with_index=True, **order), reference)
+
+    @pytest.mark.parametrize("workers", [1, 2, 7])
+    def test_the_number_of_threads(self, load, rich, order, reference, workers, monkeypatch):
+        monkeypatch.setattr("gdsload.engine.pipeline._MOST_WORKERS", workers)
+        monkeypatch.setattr("os.sched_getaffinity", lambda _: range(workers + 1))
+        self.same(load(rich, 6, seed=3, with_index=True, **order), reference)
+
+    @pytest.mark.parametrize("mmap", [True, False])
+    def test_how_long_reads_take(self, load, rich, order, reference, wrap, mmap):
+        delays = random.Random(1)
+        wrap(lambda inner: SlowBackend(inner, lambda: delays.random() * 0.004))
+        self.same(load(rich, 6, seed=3, mmap=mmap, with_index=True, **order), reference)
+
+
+def test_epochs_differ_and_two_loaders_agree(load, plain):
+    def three(**options):
+        loader = load(plain, 100, "full", with_index=True, **options)
+        return [indices(loader) for _ in range(3)]
+
+    first = three(seed=5)
+    assert first == three(seed=5)
+    assert all(first[a] != first[b] for a, b in ((0, 1), (0, 2), (1, 2)))
+    assert first[0] != three(seed=6)[0]
+
+
+def test_the_order_of_batches_is_dataset_order_without_shuffling(load, plain):
+    loader = load(plain, 64)
+    for _ in range(2):
+        found = torch.cat([batch["x"][:, 0] for batch in loader])
+        assert torch.equal(found, torch.arange(1000, dtype=torch.int32))
+
+
+def test_the_windows_in_memory_stay_within_arena_bytes(load, plain, wrap):
+    """And are given back, each once."""
+    made = wrap(RecordingBackend)
+    options = {"shuffle": "block", "block": 8, "window": 40, "lanes": 5, "arena_bytes": 6 * 40 * 32 + 64 * 1000}
+    loader = load(plain, 10, mmap=False, prefetch_bytes=700, **options)
+    assert sum(len(batch["x"]) for _ in range(2) for batch in loader) == 2000
+    (backend,) = made
+    assert backend.held_bytes == 0
+    assert backend.released_twice == 0
+    # The smallest piece of arena memory is 64 KiB, so count windows instead of bytes: one of each lane, and one ahead.
+    assert backend.most_held_bytes <= (5 + 1 + 2) * 64 * 1024
+
+
+def test_blocks_of_a_window_are_read_once(load, plain, wrap):
+    made = wrap(RecordingBackend)
+    loader = load(plain, 10, "block", block=8, window=40, lanes=5, mmap=False)
+    assert len(list(loader)) == 100
+    assert sum(extents.total_bytes for extents in made[0].brought) == 1000 * 32
+    assert loader.backend.bytes_by_path == {"host": 32_000}
+
+
+def test_statistics_count_what_was_handed_out(load, plain):
+    loader = load(plain, 64, prefetch_bytes=1)
+    iterator = iter(loader)
+    assert (loader.stats.batches, loader.stats.samples) == (0, 0)
+    for _ in range(3):
+        next(iterator)
+    assert (loader.stats.batches, loader.stats.samples) == (3, 192)
+    list(iterator)
+    assert (loader.stats.batches, loader.stats.samples) == (16, 1000)
+    stats = loader.stats
+    assert 0 < stats.wait_s <= stats.busy_s
+    assert 0 < stats.wait_share <= 1
+    assert np.isfinite([stats.read_s, stats.gather_s]).all()

@@ -1,0 +1,42 @@
+"""The first batch is there soon, however large the dataset; and a loader by itself costs next to nothing."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import gdsload
+
+MOST_S = 0.25
+"""The aim is 0.05 s; the rest is for machines that do other things as well. The best of several counts."""
+
+
+@pytest.fixture(scope="module")
+def large(writers, tmp_path_factory):
+    return writers[1](tmp_path_factory.mktemp("large") / "large", 100_000, width=64, shard_bytes="8MiB")
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize("shuffle", [False, True, "full", "block"])
+def test_the_first_batch_of_a_hundred_thousand_samples(large, shuffle, mmap, record_property):
+    times = []
+    for _ in range(7):
+        began = time.perf_counter()
+        with gdsload.DataLoader(large, 256, shuffle, device="cpu", mmap=mmap, arena_bytes="4GiB") as loader:
+            assert len(next(iter(loader))["x"]) == 256
+            times.append(time.perf_counter() - began)
+    record_property("first_batch_s", min(times))
+    assert min(times) < MOST_S
+
+
+def test_the_state_of_a_large_subset_is_quick_after_the_first(large):
+    """Frameworks ask for it at every step."""
+    from torch.utils.data import Subset
+
+    with gdsload.DataLoader(Subset(gdsload.ShardDataset(large), range(1, 100_000)), 256, device="cpu") as loader:
+        loader.state_dict()
+        began = time.perf_counter()
+        for _ in range(100):
+            loader.state_dict()
+        assert time.perf_counter() - began < 0.1

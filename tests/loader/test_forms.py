@@ -1,0 +1,169 @@
+"""How a batch looks: ragged fields in their three forms, indices, transforms, and what torch makes of all that."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import gdsload
+from gdsload import Field
+
+TENSORS = ["points", "normals", "codes", "ragged_fp8"]
+
+
+def numbers_of(batch):
+    return batch["index"].tolist()
+
+
+def as_bytes(tensor):
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+class TestRagged:
+    @pytest.mark.parametrize("batch_size", [1, 9, 143])
+    def test_jagged(self, load, rich, sample_of, batch_size):
+        for batch in load(rich, batch_size, "full", with_index=True):
+            samples = [sample_of(number) for number in numbers_of(batch)]
+            for name in TENSORS:
+                found = batch[name]
+                assert (found.is_nested, found.layout) == (True, torch.jagged)
+                assert found.dtype == samples[0][name].dtype
+                assert found.offsets().dtype == torch.int64
+                assert [as_bytes(row) for row in found.unbind()] == [as_bytes(sample[name]) for sample in samples]
+
+    def test_jagged_is_the_default_and_ready_for_computing(self, load, rich):
+        batch = next(iter(load(rich, 20, fields=["points", "normals"])))
+        points, normals = batch["points"], batch["normals"]
+        # Fields of equal lengths can be computed with each other, which torch allows only if they share their offsets.
+        assert ((points.nan_to_num() + normals.nan_to_num()).values()).shape == points.values().shape
+        mean = torch.nested.nested_tensor_from_jagged(torch.ones_like(points.values()), points.offsets()).sum(dim=1)
+        assert mean[:, 0].tolist() == points.offsets().diff().tolist()
+
+    @pytest.mark.parametrize("batch_size", [1, 9, 143])
+    def test_offsets(self, load, rich, expect_rich, batch_size):
+        for batch in load(rich, batch_size, ragged="offsets", with_index=True):
+            for name in TENSORS:
+                values, offsets = batch[name]
+                assert (offsets.dtype, offsets.shape) == (torch.int64, (len(numbers_of(batch)) + 1,))
+                assert offsets[0] == 0
+                assert offsets[-1] == len(values)
+            expect_rich(batch, numbers_of(batch))
+
+    @pytest.mark.parametrize("batch_size", [1, 9, 143])
+    @pytest.mark.parametrize("padding", [0, 1.0, -1, 2.5, True])
+    def test_padded(self, load, rich, sample_of, batch_size, padding):
+        for batch in load(rich, batch_size, "full", ragged="padded", padding_value=padding, with_index=True):
+            samples = [sample_of(number) for number in numbers_of(batch)]
+            for name in TENSORS:
+                padded, lengths = batch[name]
+                wanted = [sample[name] for sample in samples]
+                assert lengths.tolist() == [len(rows) for rows in wanted]
+                assert lengths.dtype == torch.int64
+                assert padded.shape == (len(samples), max(map(len, wanted)), *wanted[0].shape[1:])
+                assert padded.dtype == wanted[0].dtype
+                fill = as_bytes(torch.tensor(padding).to(padded.dtype))
+                for row, rows in zip(padded, wanted, strict=True):
+                    assert as_bytes(row[: len(rows)]) == as_bytes(rows)
+                    rest = as_bytes(row[len(rows) :])
+                    assert rest == fill * (len(rest) // len(fill))
+
+    def test_padding_of_rows_that_are_numbers(self, load, tmp_path):
+        with gdsload.ShardWriter(tmp_path / "set", {"x": Field("int32", (None,))}) as writer:
+            writer.write_batch({"x": [np.array(row, np.int32) for row in ([1, 2, 3], [], [4])]})
+        padded, lengths = next(iter(load(tmp_path / "set", 3, ragged="padded", padding_value=-7)))["x"]
+        assert padded.tolist() == [[1, 2, 3], [-7, -7, -7], [4, -7, -7]]
+        assert lengths.tolist() == [3, 0, 1]
+
+    @pytest.mark.parametrize("ragged", ["jagged", "offsets", "padded"])
+    @pytest.mark.parametrize("dtype", ["float32", "uint16", "float8_e4m3fn", "bool", "bfloat16", "complex64", "uint64"])
+    @pytest.mark.parametrize("row", [(), (2,), (0,), (3, 0, 2)], ids=str)
+    def test_without_any_rows(self, load, tmp_path, ragged, dtype, row):
+        """Samples without rows, rows without elements, and batches without samples."""
+        with gdsload.ShardWriter(tmp_path / "set", {"x": Field(dtype, (None, *row)), "n": Field("int64")}) as writer:
+            for number in range(4):
+                writer.write({"x": torch.empty((0, *row), dtype=getattr(torch, dtype)), "n": number})
+        kind = getattr(torch, dtype)
+        sizes = []
+        for rank in range(3):
+            for batch in load(tmp_path / "set", 1, ragged=ragged, rank=rank, world_size=3, padding_value=1):
+                size = len(batch["n"])
+                sizes.append(size)
+                found = batch["x"]
+                if ragged == "jagged":
+                    assert (found.size(0), found.values().shape, found.dtype) == (size, (0, *row), kind)
+                elif ragged == "offsets":
+                    assert (found[0].shape, found[0].dtype, found[1].tolist()) == ((0, *row), kind, [0] * (size + 1))
+                else:
+                    assert (found[0].shape, found[0].dtype, found[1].tolist()) == ((size, 0, *row), kind, [0] * size)
+        assert sorted(sizes) == [0, 0, 1, 1, 1, 1]
+
+    def test_rows_without_elements_still_count(self, load, tmp_path):
+        with gdsload.ShardWriter(tmp_path / "set", {"x": Field("float32", (None, 0))}) as writer:
+            for rows in (3, 0, 2):
+                writer.write({"x": torch.zeros(rows, 0)})
+        assert next(iter(load(tmp_path / "set", 3, ragged="offsets")))["x"][1].tolist() == [0, 3, 3, 5]
+        padded, lengths = next(iter(load(tmp_path / "set", 3, ragged="padded")))["x"]
+        assert (padded.shape, lengths.tolist()) == ((3, 3, 0), [3, 0, 2])
+        assert next(iter(load(tmp_path / "set", 3)))["x"].offsets().tolist() == [0, 3, 3, 5]
+
+
+class TestText:
+    @pytest.mark.parametrize("ragged", ["jagged", "offsets", "padded"])
+    def test_texts_and_bytes_are_lists(self, load, rich, sample_of, ragged):
+        for batch in load(rich, 10, fields=["text", "blob"], with_index=True, ragged=ragged):
+            assert batch["text"] == [sample_of(number)["text"] for number in numbers_of(batch)]
+            assert batch["blob"] == [sample_of(number)["blob"] for number in numbers_of(batch)]
+
+    def test_bytes_may_be_no_unicode_and_hold_zeros(self, load, tmp_path):
+        values = [b"\xff\x00\xfe", b"", b"\x00" * 5, bytes(range(256))]
+        with gdsload.ShardWriter(tmp_path / "set", {"b": "bytes"}) as writer:
+            writer.write_batch({"b": values})
+        assert next(iter(load(tmp_path / "set", 4)))["b"] == values
+
+    def test_an_empty_batch_of_texts(self, load, tmp_path):
+        with gdsload.ShardWriter(tmp_path / "set", {"t": "str"}) as writer:
+            writer.write({"t": "one"})
+        found = [list(load(tmp_path / "set", 1, rank=rank, world_size=2)) for rank in range(2)]
+        assert sorted(batch["t"] for steps in found for batch in steps) == [[], ["one"]]
+
+
+class TestIndex:
+    def test_it_is_int64_on_the_cpu_and_the_callers_own(self, load, plain):
+        batches = list(load(plain, 10, with_index=True))
+        assert {(batch["index"].dtype, batch["index"].device.type) for batch in batches} == {(torch.int64, "cpu")}
+        batches[0]["index"].fill_(-1)
+        assert batches[1]["index"].tolist() == list(range(10, 20))
+
+    def test_without_asking_there_is_none(self, load, plain):
+        assert list(next(iter(load(plain)))) == ["x"]
+
+
+class TestTransform:
+    def test_its_result_is_handed_out(self, load, plain):
+        loader = load(plain, 100, transform=lambda batch: batch["x"].sum().item())
+        assert sum(loader) == sum(range(1000)) * 8
+
+    def test_it_gets_the_finished_batch(self, load, rich):
+        seen = []
+        loader = load(rich, 10, with_index=True, ragged="padded", transform=lambda batch: seen.append(list(batch)))
+        assert list(loader) == [None] * 15
+        assert seen[0] == [*gdsload.ShardDataset(rich).schema, "index"]
+
+
+def test_shapes_of_fixed_fields(load, tmp_path):
+    fields = {"scalar": Field("float64"), "none": Field("float32", (0,)), "deep": Field("uint8", (1, 2, 1, 3))}
+    with gdsload.ShardWriter(tmp_path / "set", fields) as writer:
+        for number in range(5):
+            writer.write(
+                {
+                    "scalar": float(number),
+                    "none": torch.zeros(0),
+                    "deep": torch.full((1, 2, 1, 3), number, dtype=torch.uint8),
+                }
+            )
+    first, last = load(tmp_path / "set", 3)
+    assert first["scalar"].tolist() == [0.0, 1.0, 2.0]
+    assert (first["none"].shape, last["none"].shape) == ((3, 0), (2, 0))
+    assert last["deep"].shape == (2, 1, 2, 1, 3)
+    assert last["deep"].unique().tolist() == [3, 4]

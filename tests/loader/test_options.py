@@ -1,0 +1,284 @@
+"""What can be passed to a loader, what cannot, and what it says then."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import SequentialSampler
+
+import gdsload
+from gdsload import BudgetError, DatasetNotFoundError, Field, OptionError
+from gdsload.options import LoaderKeywords, LoaderOptions
+from gdsload.testing import RecordingBackend
+
+IGNORED = {
+    "num_workers": 4,
+    "pin_memory": True,
+    "pin_memory_device": "cuda",
+    "prefetch_factor": 2,
+    "persistent_workers": True,
+    "worker_init_fn": print,
+    "multiprocessing_context": "spawn",
+    "timeout": 5,
+    "in_order": False,
+}
+REFUSED = {
+    "collate_fn": print,
+    "generator": torch.Generator(),
+    "sampler": SequentialSampler(range(3)),
+    "batch_sampler": [[1]],
+}
+
+
+class TestTorchsKeywords:
+    def test_all_of_them_have_an_answer(self):
+        own = set(inspect.signature(gdsload.DataLoader.__init__).parameters)
+        torchs = set(inspect.signature(TorchDataLoader.__init__).parameters)
+        assert torchs - own - IGNORED.keys() - REFUSED.keys() == set()
+
+    def test_those_without_a_meaning_here_give_one_warning_at_the_callers_line(self, plain):
+        with pytest.warns(
+            UserWarning, match="does not need in_order, multiprocessing_context, num_workers, .*timeout"
+        ) as caught:
+            loader = gdsload.DataLoader(plain, device="cpu", **IGNORED)
+        assert len(caught) == 1
+        assert caught[0].filename == __file__
+        assert len(list(loader)) == 1000
+        loader.close()
+
+    @pytest.mark.parametrize("name", IGNORED)
+    def test_each_of_them_alone(self, load, plain, name):
+        with pytest.warns(UserWarning, match=f"does not need {name}:") as caught:
+            load(plain, **{name: IGNORED[name]})
+        assert len(caught) == 1
+
+    @pytest.mark.parametrize(
+        ("name", "pointer"),
+        [("collate_fn", "transform="), ("generator", "seed="), ("sampler", "Subset"), ("batch_sampler", "Subset")],
+    )
+    def test_those_that_would_be_missed_are_refused_with_a_pointer(self, load, plain, name, pointer):
+        with pytest.raises(OptionError, match=f"{name} is not supported.*{pointer}"):
+            load(plain, **{name: REFUSED[name]})
+
+    @pytest.mark.parametrize("name", REFUSED)
+    def test_none_asks_for_nothing(self, load, plain, name):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            load(plain, **{name: None})
+
+    def test_an_unknown_one_is_named(self, load, plain):
+        with pytest.raises(
+            OptionError, match=r"DataLoader has no option 'with_indices'\. Its options are .*with_index"
+        ):
+            load(plain, with_indices=True)
+
+
+def test_every_option_is_typed_and_documented():
+    own = set(LoaderOptions.__dataclass_fields__)
+    assert set(LoaderKeywords.__annotations__) == own | IGNORED.keys()
+    text = gdsload.DataLoader.__doc__
+    assert [name for name in own if f"`{name}`" not in text] == []
+    parameters = list(inspect.signature(gdsload.DataLoader).parameters)[:-1]
+    assert [name for name in parameters if f"{name}: " not in text] == []
+
+
+class TestNumbers:
+    @pytest.mark.parametrize("batch_size", [0, -1, 1.5, "8", None, [8]])
+    def test_batch_size(self, load, plain, batch_size):
+        with pytest.raises(OptionError, match="batch_size is"):
+            load(plain, batch_size)
+
+    @pytest.mark.parametrize("seed", [-1, 2**64, 1.0, None, "1"])
+    def test_seed(self, load, plain, seed):
+        with pytest.raises(OptionError, match="seed is"):
+            load(plain, seed=seed)
+
+    @pytest.mark.parametrize(
+        ("rank", "world_size", "match"),
+        [
+            (0, None, "go together"), (None, 2, "go together"), (2, 2, "ranks 0 to 1"), (-1, 2, "rank is -1"),
+            (0, 0, "world_size is 0"), ("0", 2, "rank is '0'"),
+        ],
+    )  # fmt: skip
+    def test_ranks(self, load, plain, rank, world_size, match):
+        with pytest.raises(OptionError, match=match):
+            load(plain, rank=rank, world_size=world_size)
+
+    @pytest.mark.parametrize("name", ["prefetch_bytes", "arena_bytes"])
+    @pytest.mark.parametrize("value", [0, -1, 1.5, "many", "", None, True])
+    def test_sizes_that_are_none(self, load, plain, name, value):
+        with pytest.raises(OptionError, match=f"{name} is"):
+            load(plain, **{name: value})
+
+    @pytest.mark.parametrize("value", [1, 2**40, "1B", "64KiB", "1.5 MB", "2 GiB"])
+    def test_sizes_as_numbers_or_text(self, load, plain, value):
+        loader = load(plain, 100, prefetch_bytes=value, arena_bytes=value)
+        assert len(list(loader)) == 10
+
+
+class TestOrders:
+    @pytest.mark.parametrize("shuffle", [None, 1, 0, "yes", "sequential", "", 2.0])
+    def test_no_way_to_shuffle(self, load, plain, shuffle):
+        with pytest.raises(OptionError, match='no way to shuffle.*Pass shuffle=False, True, "full" or "block"'):
+            load(plain, 1, shuffle)
+
+    @pytest.mark.parametrize("name", ["block", "window", "lanes"])
+    def test_block_options_need_a_block_order(self, load, plain, name):
+        for shuffle in (False, "full"):
+            with pytest.raises(OptionError, match=f"{name}=5 has no meaning"):
+                load(plain, 1, shuffle, **{name: 5})
+        for value in (0, -3, 1.5, "5"):
+            with pytest.raises(OptionError, match=f"{name} is"):
+                load(plain, 1, "block", **{name: value})
+        assert load(plain, 1, True, **{name: 5}).order_options.shuffle == "block"
+
+    def test_what_true_chose_and_why_is_shown(self, load, plain, monkeypatch):
+        loader = load(plain, 1, True)
+        assert loader.order_options.shuffle == "full"
+        assert "full order (shuffle=True and the dataset has 31.25 KiB, at most 1 GiB" in repr(loader)
+        monkeypatch.setattr("gdsload.order.options.FULL_TOTAL_BYTES", 1000)
+        loader = load(plain, 1, True)
+        assert loader.order_options.shuffle == "block"
+        assert "block order (shuffle=True, samples average 32 B, too small for random reads" in repr(loader)
+
+    def test_windows_that_do_not_fit_the_arena_are_refused_with_both_numbers(self, load, plain):
+        options = {"shuffle": "block", "block": 10, "window": 100, "lanes": 4, "mmap": False}
+        with pytest.raises(
+            BudgetError,
+            match=r"arena_bytes is 9.766 KiB.* 4 lanes .* need 15.62 KiB.*lanes \(here 4\).*window \(here 100",
+        ):
+            load(plain, 10, arena_bytes=10_000, **options)
+        assert len(list(load(plain, 10, arena_bytes=16_000, **options))) == 100
+        assert len(list(load(plain, 10, arena_bytes=10_000, **{**options, "mmap": True}))) == 100
+
+    def test_a_window_longer_than_its_lane_is_no_larger_than_the_lane(self, load, plain):
+        loader = load(plain, 10, "block", block=10, window=10**9, lanes=4, mmap=False, arena_bytes=5 * 250 * 32)
+        assert len(list(loader)) == 100
+
+
+class TestFields:
+    def test_only_these_are_read(self, load, rich, wrap):
+        made = wrap(RecordingBackend)
+        loader = load(rich, 10, fields=["label", "flag"])
+        assert {tuple(batch) for batch in loader} == {("label", "flag")}
+        assert sum(extents.total_bytes for extents in made[0].brought) == 143 * 12
+
+    def test_they_come_in_the_schemas_order_once(self, load, rich):
+        assert list(next(iter(load(rich, fields=("text", "label", "text"))))) == ["label", "text"]
+        assert list(next(iter(load(rich, fields=(name for name in ("flag", "image")))))) == ["image", "flag"]
+
+    @pytest.mark.parametrize(
+        ("fields", "match"),
+        [
+            (["labels"], "no field 'labels'. It has 'image', 'label'"),
+            ("label", r"the text 'label'.*fields=\['label'\]"),
+            ([], "fields is empty"), (5, "fields is 5, which is no list"), ([["label"]], r"no field \['label'\]"),
+            ([None], "no field None"),
+        ],
+    )  # fmt: skip
+    def test_others_are_refused(self, load, rich, fields, match):
+        with pytest.raises(OptionError, match=match):
+            load(rich, fields=fields)
+
+    def test_a_field_called_index_is_not_hidden(self, load, tmp_path):
+        with gdsload.ShardWriter(tmp_path / "set") as writer:
+            writer.write_batch({"index": np.arange(5), "x": np.arange(5)})
+        with pytest.raises(OptionError, match='with_index=True adds "index"'):
+            load(tmp_path / "set", with_index=True)
+        assert next(iter(load(tmp_path / "set", 5)))["index"].tolist() == [0, 1, 2, 3, 4]
+        assert list(next(iter(load(tmp_path / "set", with_index=True, fields=["x"])))) == ["x", "index"]
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"ragged": "dense"}, "ragged is 'dense'. Supported are 'jagged', 'offsets', 'padded'"),
+        ({"transform": 5}, "transform is 5, which cannot be called"),
+        ({"backend": "gsd"}, "backend is 'gsd'. Supported are"),
+        ({"padding_value": "0"}, "padding_value is '0', which is no number"),
+        ({"padding_value": None}, "padding_value is None"),
+        ({"mmap": "no"}, "mmap is 'no'"),
+    ],
+)
+def test_other_values_that_cannot_be_used(load, plain, options, match):
+    with pytest.raises(OptionError, match=match):
+        load(plain, **options)
+
+
+class TestDevice:
+    def test_none_is_the_cpu_where_there_is_no_accelerator(self, plain):
+        if torch.accelerator.is_available():
+            pytest.skip("there is one")
+        with gdsload.DataLoader(plain) as loader:
+            assert loader.device == torch.device("cpu")
+            assert next(iter(loader))["x"].device == torch.device("cpu")
+
+    @pytest.mark.parametrize("device", ["cpu", torch.device("cpu")])
+    def test_the_cpu(self, plain, device):
+        with gdsload.DataLoader(plain, device=device) as loader:
+            assert next(iter(loader))["x"].device == torch.device("cpu")
+
+    @pytest.mark.parametrize("device", ["nonsense", 3.5, [], "fpga", "cuda:99", 99, "", object()])
+    def test_one_that_is_not_there(self, plain, device):
+        with pytest.raises(OptionError, match='device .* cannot be used here: .*Pass device="cpu"'):
+            gdsload.DataLoader(plain, device=device)
+
+    def test_a_device_without_memory_is_refused(self, plain):
+        with pytest.raises(OptionError, match="device 'meta'"):
+            gdsload.DataLoader(plain, device="meta")
+
+
+class TestShown:
+    def test_repr(self, load, plain):
+        text = repr(load(plain, 32, "full", seed=7))
+        for part in ("DataLoader(", "plain", "1000 samples", "batch_size=32", "full order", "seed=7", "device='cpu'"):
+            assert part in text
+
+    def test_backend(self, load, plain):
+        loader = load(plain, 100)
+        assert str(loader.backend) == "host (asked for auto; batches are built in CPU memory; nothing moved yet)"
+        list(loader)
+        assert loader.backend.bytes_by_path == {"host": 32_000}
+        assert "host: 32000 bytes" in str(loader.backend)
+        assert load(plain, backend="host").backend.asked == "host"
+
+    def test_attributes(self, load, plain):
+        loader = load(plain, np.int64(32), drop_last=1, seed=np.uint8(4))
+        assert (loader.batch_size, loader.drop_last, loader.seed, loader.epoch) == (32, True, 4, 0)
+        assert type(loader.batch_size) is type(loader.seed) is int
+        assert len(loader) == 31
+
+
+class TestEmpty:
+    @pytest.fixture
+    def empty(self, tmp_path):
+        with gdsload.ShardWriter(tmp_path / "empty", {"x": Field("float32", (3,)), "t": "str"}):
+            pass
+        return tmp_path / "empty"
+
+    @pytest.mark.parametrize("shuffle", [False, True, "full", "block"])
+    @pytest.mark.parametrize("mmap", [True, False])
+    def test_a_dataset_without_samples_has_no_batches(self, load, empty, shuffle, mmap):
+        loader = load(empty, 10, shuffle, mmap=mmap)
+        assert len(loader) == 0
+        for epoch in range(3):
+            assert loader.epoch == epoch
+            assert list(loader) == []
+        loader.load_state_dict(loader.state_dict())
+
+    def test_one_sample(self, load, tmp_path):
+        with gdsload.ShardWriter(tmp_path / "one") as writer:
+            writer.write({"x": 5})
+        for shuffle in (False, True, "full", "block"):
+            assert [batch["x"].tolist() for batch in load(tmp_path / "one", 10, shuffle)] == [[5]]
+            assert list(load(tmp_path / "one", 10, shuffle, drop_last=True)) == []
+
+
+def test_a_dataset_that_is_not_there(load, tmp_path):
+    with pytest.raises(DatasetNotFoundError, match="there is no dataset here"):
+        load(tmp_path / "nothing")

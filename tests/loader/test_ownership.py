@@ -1,0 +1,184 @@
+"""A batch is its holder's: never overwritten, never seen again, and its memory comes back after it."""
+
+from __future__ import annotations
+
+import gc
+import io
+import itertools
+import os
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+
+import gdsload
+from gdsload.testing import fingerprint
+
+BLOCK = {"shuffle": "block", "block": 8, "window": 32, "lanes": 3}
+
+
+def tensors(batch):
+    for value in batch.values():
+        if isinstance(value, torch.Tensor):
+            yield from (value.values(), value.offsets()) if value.is_nested else (value,)
+        elif isinstance(value, tuple):
+            yield from value
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize("ragged", ["jagged", "offsets", "padded"])
+@pytest.mark.parametrize("prefetch_bytes", [1, "1MiB"])
+def test_batches_that_are_kept_stay_as_they_were(load, rich, mmap, ragged, prefetch_bytes):
+    loader = load(rich, 3, mmap=mmap, ragged=ragged, prefetch_bytes=prefetch_bytes, with_index=True, **BLOCK)
+    chosen = random.Random(1)
+    kept = []
+    for _ in range(6):
+        for batch in loader:
+            kept.append((batch, fingerprint(batch)))
+            if len(kept) > 40:
+                kept.pop(chosen.randrange(len(kept)))
+    loader.close()
+    gc.collect()
+    assert all(fingerprint(batch) == was for batch, was in kept)
+
+
+def test_a_single_tensor_keeps_its_memory(load, plain):
+    """Of a group of batches that share a piece of memory, a view into one of them is all that is held."""
+    loader = load(plain, 4)
+    kept = {}
+    for epoch in range(5):
+        for step, batch in enumerate(loader):
+            if step % 50 == epoch:
+                kept[epoch, step] = batch["x"][1:2].T[3:]
+    for (_, step), view in kept.items():
+        assert view.tolist() == [[4 * step + 1]] * 5
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize("ragged", ["jagged", "offsets", "padded"])
+def test_what_is_done_to_a_batch_is_seen_nowhere_else(load, rich, mmap, ragged):
+    dataset = gdsload.ShardDataset(rich, mmap=mmap)
+    before = [fingerprint(dataset[index]) for index in range(len(dataset))]
+    options = {"mmap": mmap, "ragged": ragged, "with_index": True}
+    reference = [fingerprint(batch) for batch in load(rich, 10, **options)]
+    loader = load(dataset, 10, **options)
+    for _ in range(4):
+        found = []
+        for batch in loader:
+            found.append(fingerprint(batch))
+            for tensor in tensors(batch):
+                tensor.view(torch.uint8).fill_(0xA5)
+        assert found == reference
+    assert [fingerprint(dataset[index]) for index in range(len(dataset))] == before
+    assert dataset.verify()
+
+
+def test_fields_of_a_batch_share_no_memory(load, rich):
+    for batch in load(rich, 7, ragged="offsets", fields=["image", "u16", "points", "codes"]):
+        values = [value[0] if isinstance(value, tuple) else value for value in batch.values()]
+        edges = sorted((value.data_ptr(), value.data_ptr() + value.nbytes) for value in values if value.nbytes)
+        assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(edges))
+
+
+def test_tensors_are_ordinary(load, rich):
+    batch = next(iter(load(rich, 5, ragged="offsets")))
+    for tensor in tensors(batch):
+        assert tensor.is_contiguous()
+        assert not tensor.requires_grad
+        assert tensor.device == torch.device("cpu")
+    image = batch["image"]
+    image.requires_grad_().sum().backward()
+    assert torch.equal(image.grad, torch.ones_like(image))
+    assert torch.from_numpy(image.detach().numpy()).data_ptr() == image.data_ptr()
+
+
+def test_a_saved_batch_is_as_large_as_it_is(load, plain):
+    """Not as large as the memory that its neighbours were gathered into."""
+    for batch in load(plain, 4):
+        file = io.BytesIO()
+        torch.save(batch, file)
+        assert len(file.getvalue()) < 4 * 32 + 2500
+        file.seek(0)
+        assert torch.equal(torch.load(file)["x"], batch["x"])
+
+
+def test_batches_can_go_through_torchs_own_loader(load, plain):
+    """As into shared memory, for another process."""
+    batch = next(iter(load(plain, 4)))
+    (found,) = TorchDataLoader([batch], batch_size=None, num_workers=1)
+    assert torch.equal(found["x"], batch["x"])
+
+
+class TestMemoryIsBounded:
+    @pytest.fixture
+    def large(self, tmp_path):
+        """64 MiB in samples of 64 KiB."""
+        with gdsload.ShardWriter(tmp_path / "large", shard_bytes="16MiB") as writer:
+            for number in range(8):
+                writer.write_batch({"x": np.full((128, 16384), number, np.int32)})
+        return tmp_path / "large"
+
+    def anonymous(self):
+        """Resident memory that is not the page cache's."""
+        gc.collect()
+        with open("/proc/self/statm", encoding="ascii") as file:
+            _, resident, shared, *_ = map(int, file.read().split())
+        return (resident - shared) * os.sysconf("SC_PAGESIZE")
+
+    @pytest.mark.parametrize("mmap", [True, False])
+    def test_over_many_epochs(self, load, large, mmap):
+        loader = load(large, 8, "full", mmap=mmap, prefetch_bytes="4MiB")
+        marks = []
+        for _ in range(8):
+            assert sum(len(batch["x"]) for batch in loader) == 1024
+            marks.append(self.anonymous())
+        assert max(marks[2:]) - marks[1] < 8 * 2**20
+
+    def test_when_iterators_are_abandoned(self, load, large):
+        loader = load(large, 8, "full", mmap=False, prefetch_bytes="4MiB")
+        marks = []
+        for _ in range(30):
+            next(iter(loader))
+            marks.append(self.anonymous())
+        assert max(marks[10:]) - max(marks[:10]) < 8 * 2**20
+
+    @pytest.mark.parametrize("mmap", [True, False])
+    def test_when_loaders_are_dropped_without_being_closed(self, large, mmap):
+        marks = []
+        for _ in range(20):
+            loader = gdsload.DataLoader(large, 8, "full", device="cpu", mmap=mmap, prefetch_bytes="4MiB")
+            next(iter(loader))
+            del loader
+            marks.append((self.anonymous(), len(mappings(large)), len(descriptors(large))))
+        memory = [mark[0] for mark in marks]
+        assert max(memory[10:]) - max(memory[:10]) < 8 * 2**20
+        assert max(mark[1] for mark in marks) <= 2 * 4
+        assert max(mark[2] for mark in marks) <= 2 * 4
+
+    def test_after_close_nothing_is_mapped_or_open(self, load, large):
+        loader = load(large, 8)
+        iterator = iter(loader)
+        batch = next(iterator)
+        assert mappings(large)
+        loader.close()
+        assert mappings(large) == []
+        assert descriptors(large) == []
+        assert batch["x"].unique().tolist() == [0]
+
+    def test_memory_of_batches_is_used_again(self, load, large):
+        """Fresh pages for each batch would cost more than copying the batch does."""
+        loader = load(large, 8, prefetch_bytes="2MiB")
+        addresses = [batch["x"].data_ptr() for _ in range(3) for batch in loader]
+        assert len(set(addresses)) < len(addresses) / 4
+
+
+def mappings(folder):
+    with open("/proc/self/maps", encoding="utf-8") as file:
+        return [line for line in file if str(folder) in line]
+
+
+def descriptors(folder):
+    names = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+    return [name for name in names if os.path.lexists(name) and os.readlink(name).startswith(str(folder))]

@@ -1,0 +1,221 @@
+"""Ctrl-C, the interpreter's end, and forks: whole processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import gdsload
+from gdsload import LoaderClosedError
+
+ROOT = Path(gdsload.__file__).resolve().parent.parent
+
+# Imports once, and forks a process for each program, one at a time: it runs and ends as one that was started by itself.
+NURSERY = """
+import ctypes, json, os, signal, sys, threading, time
+import gdsload
+from gdsload.backends.host import HostBackend
+from gdsload.testing import SlowBackend
+
+def born(folder, path, mmap, delay):
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # ends with the nursery
+    for fd, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(os.path.join(folder, name), os.O_CREAT | os.O_WRONLY), fd)
+    if delay:
+        gdsload.loader.HostBackend = lambda files: SlowBackend(HostBackend(files), delay)
+    return gdsload.DataLoader(path, 10, "full", device="cpu", mmap=mmap, prefetch_bytes=2000)
+
+def read(folder, name):
+    with open(os.path.join(folder, name)) as file:
+        return file.read()
+
+def raised(pid, folder, after_s):
+    '''See a process through, and give its exit code.'''
+    began = time.monotonic()
+    if after_s is not None:
+        out = folder + "/out"
+        while time.monotonic() < began + 20 and not (os.path.exists(out) and os.path.getsize(out)):
+            time.sleep(0.001)
+        time.sleep(after_s)
+        os.kill(pid, signal.SIGINT)
+    signals = 1
+    while not (found := os.waitpid(pid, os.WNOHANG))[0]:
+        if after_s is not None and time.monotonic() > began + 3 * signals:
+            # Python forgets an exception that strikes inside a finaliser; people then press it once more.
+            os.kill(pid, signal.SIGINT)
+            signals += 1
+        if time.monotonic() > began + 20:
+            os.kill(pid, signal.SIGABRT)
+            found = os.waitpid(pid, 0)
+            break
+        time.sleep(0.001)
+    return os.waitstatus_to_exitcode(found[1])
+
+program, results = None, []
+for job in json.loads(sys.stdin.read()):
+    os.makedirs(job["folder"])
+    if not (pid := os.fork()):
+        path, mmap, delay = job["path"], job["mmap"], job["delay"]
+        loader = born(job["folder"], path, mmap, delay)
+        program = job["program"]
+        break
+    code = raised(pid, job["folder"], job["after_s"])
+    results.append([code, read(job["folder"], "out"), read(job["folder"], "err")])
+if program is None:
+    print(json.dumps(results))
+else:
+    exec(program)
+"""
+WAYS = [(True, 0), (False, 0), (True, 0.01), (False, 0.01)]
+
+
+@pytest.fixture
+def run(plain, tmp_path):
+    """Runs programs, each in a process of its own with a loader in it: gives their exit codes, outputs and errors.
+
+    Each is (program, (mmap, delay of reads in seconds), seconds after which it gets SIGINT or None).
+    """
+
+    def start(programs):
+        jobs = [
+            {
+                "program": textwrap.dedent(program), "folder": str(tmp_path / f"process {number}"), "path": str(plain),
+                "mmap": mmap, "delay": delay, "after_s": after_s,
+            }
+            for number, (program, (mmap, delay), after_s) in enumerate(programs)
+        ]  # fmt: skip
+        options = ["-X", "faulthandler", "-W", "error", "-W", "ignore:This process:DeprecationWarning"]
+        found = subprocess.run(
+            [sys.executable, *options, "-c", NURSERY],
+            input=json.dumps(jobs), capture_output=True, text=True, timeout=55, check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        assert (found.returncode, found.stderr) == (0, "")
+        return json.loads(found.stdout)
+
+    return start
+
+
+QUIET_ENDS = {
+    "a live iterator": "it = iter(loader); next(it)",
+    "a live iterator in a circle": "it = iter(loader); next(it); all = [it]; all.append(all); del it, loader, all",
+    "several live iterators": "its = [iter(loader) for _ in range(3)]; [next(it) for it in its]",
+    "a loader that was not begun": "it = iter(loader)",
+    "sys.exit inside the loop": "for batch in loader:\n    sys.exit(0)",
+    "batches that outlive all": "batches = [batch for batch, _ in zip(loader, range(30))]",
+}
+
+
+@pytest.mark.slow
+def test_the_interpreter_ends_quietly_with_loaders_in_any_state(run):
+    # torch takes 0.7 s to come down, so the four ways are shared out.
+    found = run([(program, WAYS[number % 4], None) for number, program in enumerate(QUIET_ENDS.values())])
+    assert {name: result for name, result in zip(QUIET_ENDS, found, strict=True) if result != [0, "", ""]} == {}
+
+
+@pytest.mark.slow
+def test_the_interpreter_ends_while_a_daemon_thread_iterates(run):
+    """Python stops such a thread wherever it is. It may say that nothing can be read any more; it must not crash."""
+    program = """
+        def consume():
+            while True:
+                for batch in loader:
+                    time.sleep(0.0001)
+
+        threading.Thread(target=consume, daemon=True).start()
+        time.sleep(0.05)
+    """
+    for code, out, err in run([(program, way, None) for way in WAYS[1:3]]):
+        assert (code, out) == (0, ""), err
+        assert err == "" or err.rstrip().endswith(("shutdown", "closed while a batch was being waited for"))
+        assert "Fatal" not in err
+
+
+@pytest.mark.slow
+def test_ctrl_c_at_any_moment_ends_the_program(run):
+    program = """
+        print("ready", flush=True)
+        def own():
+            return [thread.name for thread in threading.enumerate() if thread.name.startswith("gdsload")]
+        try:
+            while True:
+                for batch in loader:
+                    assert batch["x"][:, 0].tolist() == batch["x"][:, -1].tolist()
+        except KeyboardInterrupt:
+            state = loader.state_dict()
+            assert state["position"] % 10 == 0
+            loader.close()
+            end = time.monotonic() + 5
+            while own() and time.monotonic() < end:
+                time.sleep(0.01)
+            print("interrupted", own(), flush=True)
+            os._exit(0)
+    """
+    for result in run([(program, way, 0.0007 * number**2) for way in WAYS for number in range(10)]):
+        code, out, err = result
+        assert (code, out) == (0, "ready\ninterrupted []\n"), err
+        assert err == "" or "__del__" in err
+
+
+@pytest.mark.slow
+def test_ctrl_c_that_nobody_catches(run):
+    program = "print('ready', flush=True)\nwhile True:\n    for batch in loader:\n        time.sleep(0.001)"
+    for code, _, err in run([(program, WAYS[1], 0.02)]):
+        assert code == -signal.SIGINT
+        assert err.rstrip().endswith("KeyboardInterrupt")
+
+
+@pytest.mark.slow
+def test_a_fork_in_the_middle_leaves_both_processes_well(run):
+    """The child may not use loader and iterators, but drop and close them; what it does to batches is its own."""
+    program = """
+        import gc
+        import torch
+        it = iter(loader)
+        batch = next(it)
+        before = batch["x"].clone()
+        child = os.fork()
+        if not child:
+            found = []
+            for use in (lambda: iter(loader), lambda: next(it), lambda: next(it)):
+                try:
+                    use()
+                    found.append("worked")
+                except gdsload.LoaderClosedError:
+                    found.append("refused")
+                except StopIteration:
+                    found.append("ended")
+            assert found == ["refused", "refused", "ended"], found
+            loader.close()
+            batch["x"].fill_(-1)
+            del it, loader
+            gc.collect()
+            again = gdsload.DataLoader(path, 10, device="cpu", mmap=mmap)
+            assert len(list(again)) == 100
+            sys.exit(0)   # by way of everything that is done at exit
+        assert os.waitpid(child, 0)[1] == 0
+        assert torch.equal(batch["x"], before)
+        assert len(list(it)) == 99
+        assert len(list(loader)) == 100
+    """
+    assert run([(program, WAYS[3], None)]) == [[0, "", ""]]
+
+
+def test_a_loader_of_the_parents_is_refused_in_a_child(load, plain):
+    loader = load(plain, 10)
+    iterator = iter(loader)
+    next(iterator)
+    loader._owner = iterator._owner._owner = os.getpid() + 1  # as a child sees it
+    try:
+        for use in (lambda: iter(loader), lambda: next(iterator)):
+            with pytest.raises(LoaderClosedError, match="made in another process.*make a new one"):
+                use()
+    finally:
+        loader._owner = os.getpid()

@@ -1,0 +1,348 @@
+"""A loader resumes at every step, and refuses to where the rest would not be the rest of the same epoch."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import operator
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, Subset
+
+import gdsload
+from gdsload import OptionError, StateError
+from gdsload.testing import assert_resumes_everywhere, fingerprint
+
+BLOCK = {"shuffle": "block", "block": 8, "window": 50, "lanes": 3}
+ORDERS = [{"shuffle": False}, {"shuffle": True}, {"shuffle": "full"}, BLOCK]
+
+
+@pytest.fixture
+def make(plain):
+    """Makes loaders of 25 samples a batch, 40 batches; the caller closes them."""
+
+    def loader(batch_size=25, **options):
+        return gdsload.DataLoader(plain, batch_size, device="cpu", **{"with_index": True, "seed": 9, **options})
+
+    return loader
+
+
+def numbers(batches):
+    return [batch["index"].tolist() for batch in batches]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+@pytest.mark.parametrize("mmap", [True, False])
+def test_it_resumes_at_every_step(make, order, mmap):
+    assert_resumes_everywhere(lambda: make(33, mmap=mmap, **order))
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_it_resumes_with_other_budgets_and_another_backend(make, order):
+    other = {"prefetch_bytes": 900, "arena_bytes": "700KiB", "mmap": False}
+    assert_resumes_everywhere(lambda: make(33, **order), lambda: make(33, **other, **order))
+
+
+def test_it_resumes_with_drop_last(make):
+    assert_resumes_everywhere(lambda: make(33, drop_last=True, **BLOCK))
+
+
+def test_every_field_is_resumed(rich):
+    options = {"shuffle": "block", "block": 4, "window": 16, "lanes": 2, "device": "cpu"}
+    assert_resumes_everywhere(lambda: gdsload.DataLoader(rich, 20, **options))
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 5), (5, 4)])
+def test_another_world_size_goes_on_with_the_same_global_batches(make, order, before, after):
+    def ranks(world, state=None):
+        found = []
+        for rank in range(world):
+            with make(60 // world, rank=rank, world_size=world, **order) as loader:
+                if state is not None:
+                    loader.load_state_dict(state)
+                found.append((numbers(loader), loader.state_dict()))
+        # What all ranks together get at each step.
+        return [
+            sorted(functools.reduce(operator.iadd, step, []))
+            for step in zip(*(batches for batches, _ in found), strict=True)
+        ], found[0][1]
+
+    through, end = ranks(before)
+    assert end == ranks(after)[1]
+    with make(60 // before, rank=0, world_size=before, **order) as loader:
+        for step, _ in enumerate(loader, 1):
+            if step in (1, 2, 16, 17):
+                assert ranks(after, loader.state_dict())[0] == through[step:]
+
+
+class TestState:
+    def test_it_is_small_and_plain(self, make):
+        with make(**BLOCK) as loader:
+            next(iter(loader))
+            state = loader.state_dict()
+        assert len(json.dumps(state)) < 500
+        assert state["epoch"] == 0
+        assert state["position"] == 25
+
+    def test_it_is_small_for_a_subset_too(self, load, plain):
+        loader = load(Subset(gdsload.ShardDataset(plain), range(5, 900)), 10, "full")
+        assert len(json.dumps(loader.state_dict())) < 500
+
+    def test_numbers_of_numpy_are_plain_in_it(self, make):
+        order = {"shuffle": "block", "block": np.int32(8), "window": np.int64(40), "lanes": np.uint8(2)}
+        world = {"rank": np.int64(0), "world_size": np.int64(2)}
+        with make(np.int64(10), seed=np.uint64(2**63), **order, **world) as loader:
+            next(iter(loader))
+            assert json.loads(json.dumps(loader.state_dict())) == loader.state_dict()
+
+    def test_ranks_have_the_same(self, make):
+        found = []
+        for rank in range(3):
+            with make(10, rank=rank, world_size=3, **BLOCK) as loader:
+                iterator = iter(loader)
+                next(iterator), next(iterator)
+                found.append(loader.state_dict())
+        assert found[0] == found[1] == found[2]
+
+    def test_it_is_the_consumers_place_whatever_has_been_read_ahead(self, make):
+        with make() as loader:
+            iterator = iter(loader)
+            assert loader.state_dict()["position"] == 0
+            for step in range(1, 41):
+                next(iterator)
+                assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (0, 25 * step)
+            assert next(iterator, "none left") == "none left"
+            assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (1, 0)
+
+    def test_behind_the_last_batch_nothing_is_left_of_the_epoch(self, make):
+        with make(shuffle="full") as loader, make(shuffle="full") as other:
+            iterator = iter(loader)
+            for _ in range(40):
+                next(iterator)
+            other.load_state_dict(loader.state_dict())
+            assert list(other) == []
+            assert numbers(other) == numbers(loader)
+
+    def test_it_serves_after_break_and_after_close(self, make):
+        with make(shuffle="full") as loader:
+            reference = numbers(loader)
+        loader = make(shuffle="full")
+        for step, _ in enumerate(loader, 1):
+            if step == 7:
+                break
+        state = loader.state_dict()
+        loader.close()
+        assert loader.state_dict() == state
+        with make(shuffle="full") as other:
+            other.load_state_dict(state)
+            assert numbers(other) == reference[7:]
+
+    def test_it_serves_after_an_exception_of_the_consumers(self, make):
+        def consume(loader):
+            for step, _ in enumerate(loader, 1):
+                1 / (3 - step)
+
+        with make() as loader:
+            with pytest.raises(ZeroDivisionError, match="division"):
+                consume(loader)
+            assert loader.state_dict()["position"] == 75
+
+    def test_resumed_but_not_begun_it_is_unchanged(self, make):
+        with make() as loader, make() as other:
+            iterator = iter(loader)
+            next(iterator)
+            other.load_state_dict(loader.state_dict())
+            iter(other)
+            assert other.state_dict() == loader.state_dict()
+
+    def test_a_loader_in_use_can_be_set_back(self, make):
+        with make(shuffle="full") as loader:
+            iterator = iter(loader)
+            next(iterator)
+            state = loader.state_dict()
+            rest = numbers(iterator)
+            for _ in range(2):
+                loader.load_state_dict(state)
+                assert numbers(loader) == rest
+            assert loader.epoch == 1
+
+
+class TestSetEpoch:
+    def test_it_chooses_the_epoch(self, make):
+        with make(shuffle="full") as loader:
+            epochs = [numbers(loader) for _ in range(3)]
+            assert loader.epoch == 3
+            for epoch in (1, 2, 0):
+                loader.set_epoch(epoch)
+                assert loader.epoch == epoch
+                assert numbers(loader) == epochs[epoch]
+
+    def test_a_loop_that_sets_it_resumes_within_an_epoch(self, make):
+        def run(state=None, first=0, stop_at=None):
+            seen = []
+            with make(shuffle="full") as loader:
+                if state is not None:
+                    loader.load_state_dict(state)
+                for epoch in range(first, 3):
+                    loader.set_epoch(epoch)
+                    for batch in loader:
+                        seen.append(batch["index"].tolist())
+                        if len(seen) == stop_at:
+                            return seen, loader.state_dict()
+            return seen, None
+
+        whole, _ = run()
+        begun, state = run(stop_at=57)
+        assert whole == begun + run(state, first=1)[0]
+
+    def test_the_same_epoch_keeps_a_resumed_place_and_another_does_not(self, make):
+        with make() as loader:
+            next(iter(loader))
+            state = loader.state_dict()
+            loader.load_state_dict(state)
+            loader.set_epoch(0)
+            assert loader.state_dict() == state
+            loader.set_epoch(1)
+            loader.set_epoch(0)
+            assert loader.state_dict()["position"] == 0
+
+    def test_it_is_an_answer_to_what_comes_next_even_after_break(self, make):
+        with make() as loader:
+            for _ in loader:
+                break
+            assert loader.state_dict()["epoch"] == 0
+            for epoch in (1, 5, 0):
+                loader.set_epoch(epoch)
+                assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (epoch, 0)
+                assert loader.epoch == epoch
+
+    def test_a_running_epoch_goes_on(self, make):
+        with make(shuffle="full") as loader, make(shuffle="full") as other:
+            reference = numbers(other)
+            iterator = iter(loader)
+            seen = numbers([next(iterator)])
+            loader.set_epoch(7)
+            assert seen + numbers(iterator) == reference
+            assert loader.epoch == 7
+
+    @pytest.mark.parametrize("epoch", [0, 2**64 - 1, np.int64(3), torch.tensor(4)])
+    def test_any_whole_number_will_do(self, make, epoch):
+        with make(shuffle="full") as loader:
+            loader.set_epoch(epoch)
+            next(iter(loader))
+            assert loader.state_dict()["epoch"] == int(epoch)
+            json.dumps(loader.state_dict())
+
+    @pytest.mark.parametrize("epoch", [-1, 2**64, 1.0, "1", None, True])
+    def test_anything_else_is_refused(self, make, epoch):
+        with make() as loader:
+            with pytest.raises(OptionError, match="epoch is .*no whole number"):
+                loader.set_epoch(epoch)
+            assert loader.epoch == 0
+
+
+class TestRefused:
+    def state(self, make, **options):
+        with make(**options) as loader:
+            next(iter(loader))
+            return loader.state_dict()
+
+    def refused(self, loader, state, match):
+        with loader:
+            before = loader.state_dict()
+            with pytest.raises(StateError, match=match):
+                loader.load_state_dict(state)
+            assert loader.state_dict() == before
+
+    @pytest.mark.parametrize(
+        ("before", "after", "match"),
+        [
+            ({"seed": 1}, {"seed": 2}, "seed differs: it was 1, here it is 2.*Pass the same seed"),
+            ({"shuffle": "full"}, {}, "order options differ.*'full'.*'sequential'.*Pass the same shuffle"),
+            (BLOCK, {**BLOCK, "block": 9}, "order options differ.*'block': 8.*'block': 9"),
+            (BLOCK, {**BLOCK, "window": 51}, "order options differ"),
+            (BLOCK, {**BLOCK, "lanes": 4}, "order options differ.*lanes"),
+            ({"drop_last": True}, {}, "drop_last differs: it was True.*Pass the same drop_last"),
+            ({"batch_size": 60}, {"batch_size": 30}, "global batch.*it was 60, here it is 30.*pass batch_size=60"),
+            (
+                {"batch_size": 60},
+                {"batch_size": 60, "rank": 1, "world_size": 4},
+                "it was 60, here it is 240. With 4 ranks, pass batch_size=15",
+            ),
+            ({"batch_size": 10}, {"batch_size": 10, "rank": 0, "world_size": 3}, "world size that divides it"),
+        ],
+        ids=str,
+    )
+    def test_what_changes_the_order(self, make, before, after, match):
+        self.refused(make(**after), self.state(make, **before), match)
+
+    def test_another_dataset(self, make, writers, tmp_path, load):
+        other = writers[1](tmp_path / "other", 1000, width=7)
+        self.refused(load(other, 25, seed=9), self.state(make), "dataset is not the one.*same dataset, or start anew")
+
+    def test_one_value_more_or_less(self, load, tmp_path):
+        for name, value in (("a", 5), ("b", 6)):
+            with gdsload.ShardWriter(tmp_path / name) as writer:
+                writer.write_batch({"x": np.array([1, 2, 3, 4, value])})
+        self.refused(load(tmp_path / "b"), load(tmp_path / "a").state_dict(), "dataset is not the one")
+
+    def test_another_subset(self, load, plain):
+        dataset = gdsload.ShardDataset(plain)
+        state = load(Subset(dataset, range(10))).state_dict()
+        self.refused(load(Subset(dataset, range(1, 11))), state, "dataset is not the one")
+        self.refused(load(dataset), state, "dataset is not the one")
+        load(Subset(dataset, list(range(10)))).load_state_dict(state)
+
+    def test_the_same_dataset_elsewhere_is_the_same(self, load, writers, tmp_path):
+        paths = [writers[1](tmp_path / name, 100) for name in ("a", "b")]
+        loader = load(paths[0], 10, "full")
+        next(iter(loader))
+        other = load(paths[1], 10, "full")
+        other.load_state_dict(loader.state_dict())
+        assert [fingerprint(batch) for batch in other]
+
+    def test_the_order_of_concatenated_datasets_counts(self, load, writers, tmp_path):
+        a, b = (gdsload.ShardDataset(writers[1](tmp_path / name, size)) for name, size in (("a", 10), ("b", 20)))
+        state = load(ConcatDataset([a, b])).state_dict()
+        load(ConcatDataset([a, b])).load_state_dict(state)
+        self.refused(load(ConcatDataset([b, a])), state, "dataset is not the one")
+
+    @pytest.mark.parametrize(
+        "junk",
+        [
+            None, 5, "state", [], {}, {"version": 2}, {"version": None}, {"version": np.arange(3)}, {1: object()},
+            {"version": torch.arange(2)}, b"state", [("version", 1)],
+        ],
+        ids=repr,
+    )  # fmt: skip
+    def test_what_is_no_state(self, make, junk):
+        self.refused(make(), junk, "no state of a gdsload loader.*Pass what state_dict")
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"position": 24}, {"position": -25}, {"position": 1025}, {"position": "25"}, {"position": None},
+            {"position": 25.0}, {"epoch": -1}, {"epoch": 2**64}, {"epoch": None}, {"epoch": True}, {"position": True},
+        ],
+        ids=str,
+    )  # fmt: skip
+    def test_a_place_that_is_none(self, make, change):
+        self.refused(make(), {**self.state(make), **change}, "cursor|position")
+
+    @pytest.mark.parametrize("name", ["dataset", "samples", "seed", "order", "drop_last", "global_batch"])
+    @pytest.mark.parametrize("junk", [None, "junk", -1, [], {"a": [1]}, np.arange(3)], ids=repr)
+    def test_parts_that_are_junk(self, make, name, junk):
+        self.refused(make(), {**self.state(make), name: junk}, "differ|not the one|another number|no state")
+
+    def test_a_part_that_is_missing(self, make):
+        state = self.state(make)
+        for name in state:
+            self.refused(
+                make(),
+                {key: value for key, value in state.items() if key != name},
+                "no state|differ|cursor|not the|another",
+            )

@@ -1,0 +1,207 @@
+"""Paths, subsets and concatenations: ``dataset[index]`` is the sample, whatever the order."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset, random_split
+
+import gdsload
+from gdsload import OptionError, ShardDataset
+
+ORDERS = [False, "full", {"shuffle": "block", "block": 8, "window": 32, "lanes": 3}]
+
+
+def options(order):
+    return order if isinstance(order, dict) else {"shuffle": order}
+
+
+def check(loader, dataset):
+    """Every index once, and with each the sample that the user's dataset has there."""
+    seen = []
+    for batch in loader:
+        for index, row in zip(batch["index"].tolist(), batch["x"], strict=True):
+            assert torch.equal(dataset[index]["x"], row)
+            seen.append(index)
+    assert sorted(seen) == list(range(len(dataset)))
+    return seen
+
+
+@pytest.fixture(scope="module")
+def shards(plain):
+    return ShardDataset(plain)
+
+
+@pytest.fixture(scope="module")
+def second(writers, tmp_path_factory):
+    """Another dataset of the same schema."""
+    return ShardDataset(writers[1](tmp_path_factory.mktemp("second") / "second", 77, shard_bytes=1000))
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+@pytest.mark.parametrize("mmap", [True, False])
+class TestSelections:
+    def both(self, load, dataset, order, mmap):
+        return check(load(dataset, 7, with_index=True, mmap=mmap, **options(order)), dataset)
+
+    @pytest.mark.parametrize(
+        "indices",
+        [
+            range(100, 700, 7), [5], [], [999, 0, 500], [3] * 20, [-1, -1000, 5, 5], np.arange(0, 1000, 3),
+            range(999, -1, -1), torch.randperm(1000, generator=torch.Generator().manual_seed(1)), [np.int32(5), 6],
+        ],
+        ids=lambda value: type(value).__name__ + str(len(value)),
+    )  # fmt: skip
+    def test_subset(self, load, shards, order, mmap, indices):
+        seen = self.both(load, Subset(shards, indices), order, mmap)
+        if order is False:
+            assert seen == list(range(len(indices)))
+
+    def test_subset_of_a_subset(self, load, shards, order, mmap):
+        self.both(load, Subset(Subset(shards, range(500, 1000)), range(0, 500, 5)), order, mmap)
+
+    def test_random_split(self, load, shards, order, mmap):
+        parts = random_split(shards, [0.7, 0.3], generator=torch.Generator().manual_seed(2))
+        for part in parts:
+            self.both(load, part, order, mmap)
+
+    def test_concatenation(self, load, shards, second, order, mmap):
+        self.both(load, ConcatDataset([second, shards]), order, mmap)
+
+    def test_concatenation_with_one_twice(self, load, shards, second, order, mmap):
+        self.both(load, ConcatDataset([second, shards, second]), order, mmap)
+        self.both(load, ConcatDataset([second, ShardDataset(second.path)]), order, mmap)
+
+    def test_all_of_it(self, load, shards, second, order, mmap):
+        parts = ConcatDataset([Subset(shards, range(0, 1000, 2)), ConcatDataset([second, Subset(second, [5, -1])])])
+        self.both(load, Subset(parts, list(range(len(parts)))[::-3]), order, mmap)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    indices=st.lists(st.integers(-1000, 999), max_size=80),
+    order=st.sampled_from(ORDERS),
+    batch_size=st.integers(1, 20),
+    world_size=st.integers(1, 3),
+)
+def test_any_subset_on_any_world(shards, indices, order, batch_size, world_size):
+    subset = Subset(shards, indices)
+    seen = []
+    for rank in range(world_size):
+        world = {"rank": rank, "world_size": world_size}
+        with gdsload.DataLoader(subset, batch_size, device="cpu", with_index=True, **world, **options(order)) as loader:
+            for batch in loader:
+                found = batch["index"].tolist()
+                assert batch["x"][:, 0].tolist() == [indices[index] % 1000 for index in found]
+                seen += found
+    assert sorted(seen) == list(range(len(indices)))
+
+
+def test_a_subset_that_is_the_whole_needs_no_table(load, shards):
+    assert load(Subset(shards, range(1000)))._selected.ids is None
+    assert load(ConcatDataset([Subset(shards, range(300)), Subset(shards, range(300, 1000))]))._selected.ids is None
+
+
+def test_the_default_order_of_a_subset_is_that_of_its_size(load, shards):
+    assert load(Subset(shards, range(50)), 1, "block").order_options.window <= 50
+
+
+class Path:
+    def __init__(self, path):
+        self.path = path
+
+    def __fspath__(self):
+        return self.path
+
+
+@pytest.mark.parametrize("kind", [str, Path, os.fspath, lambda path: path])
+def test_paths(load, plain, kind):
+    loader = load(kind(str(plain)), 10)
+    assert len(loader) == 100
+    assert len(loader.dataset) == 1000, "as with torch's loader"
+
+
+def test_a_single_shard_and_files_of_others(load, plain, tmp_path):
+    assert len(load(os.path.join(plain, "shard-00001.safetensors"))) == 256
+    from safetensors.torch import save_file
+
+    save_file({"a": torch.arange(10), "b": torch.zeros(10, 3)}, tmp_path / "foreign.safetensors")
+    batch = next(iter(load(tmp_path / "foreign.safetensors", 4)))
+    assert batch["a"].tolist() == [0, 1, 2, 3]
+    assert batch["b"].shape == (4, 3)
+
+
+class Transformed(ShardDataset):
+    def __getitem__(self, index):
+        return {"x": super().__getitem__(index)["x"] * 2}
+
+
+class Named(ShardDataset):
+    name = "mine"
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter([])
+
+
+class Mine(Dataset):
+    def __getitem__(self, index):
+        return index
+
+
+class OddSubset(Subset):
+    def __getitem__(self, index):
+        return 5
+
+    def __getitems__(self, indices):
+        return [5] * len(indices)
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        "dataset",
+        [
+            TensorDataset(torch.zeros(3)),
+            Stream(),
+            Mine(),
+            [1, 2],
+            None,
+            5,
+            Subset(Mine(), [1]),
+            ConcatDataset([Subset([1], [0])]),
+        ],
+        ids=lambda value: type(value).__name__,
+    )
+    def test_datasets_without_shards(self, load, dataset):
+        with pytest.raises(
+            OptionError, match=r"gdsload cannot read a .* from its shards\. Write .* gdsload\.ShardWriter.*Subset"
+        ):
+            load(dataset)
+
+    def test_subclasses_with_samples_of_their_own(self, load, plain, shards):
+        with pytest.raises(OptionError, match="cannot read a .*Transformed.*transform="):
+            load(Transformed(plain))
+        with pytest.raises(OptionError, match="cannot read a .*OddSubset"):
+            load(OddSubset(shards, [1, 2]))
+        assert len(load(Named(plain))) == 1000
+
+    @pytest.mark.parametrize("indices", [[1000], [-1001], [0, 10**15]])
+    def test_indices_that_do_not_exist(self, load, shards, indices):
+        with pytest.raises(OptionError, match="a Subset has indices .* but its dataset 1000 samples"):
+            load(Subset(shards, indices))
+
+    @pytest.mark.parametrize("indices", [[1.5], ["a"], [None], [[1], [2, 3]], torch.tensor([0.5])])
+    def test_indices_that_are_none(self, load, shards, indices):
+        with pytest.raises(OptionError, match="the indices of a Subset are .*no"):
+            load(Subset(shards, indices))
+
+    def test_datasets_of_different_fields(self, load, shards, writers, tmp_path):
+        other = ShardDataset(writers[1](tmp_path / "other", 10, width=3))
+        with pytest.raises(OptionError, match="have different fields.*Convert one of them"):
+            load(ConcatDataset([shards, other]))

@@ -1,0 +1,102 @@
+"""The types of the public interface, as a user's type checker sees them. Checked, never run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, assert_type
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import ConcatDataset, Subset
+
+import gdsload
+from gdsload.testing import (
+    BackendTests,
+    Fault,
+    FaultyBackend,
+    RecordingBackend,
+    SlowBackend,
+    assert_resumes_everywhere,
+    fingerprint,
+)
+
+# Datasets.
+dataset = gdsload.ShardDataset("shards/")
+gdsload.ShardDataset(Path("shards"), mmap=False)
+assert_type(len(dataset), int)
+assert_type(dataset[0], dict[str, Any])
+assert_type(dataset.__getitems__([1, 2]), list[dict[str, Any]])
+assert_type(dataset.schema, gdsload.Schema)
+assert_type(dataset.schema["x"], gdsload.Field)
+assert_type(dataset.shards, tuple[gdsload.ShardInfo, ...])
+assert_type(dataset.shards[0].samples, int)
+assert_type(dataset.counts, NDArray[np.int64])
+assert_type(dataset.digest, str)
+assert_type(dataset.num_bytes, int)
+
+# Loaders.
+loader = gdsload.DataLoader(dataset, 32, True, seed=1, drop_last=True, device="cuda")
+gdsload.DataLoader("shards/", batch_size=32, shuffle="full", device=0)
+gdsload.DataLoader(Path("shards"), shuffle="block", block=100, window=1000, lanes=4, device=torch.device("cpu"))
+gdsload.DataLoader(Subset(dataset, [1, 2, 3]), fields=["x"], with_index=True, ragged="padded", padding_value=-1)
+gdsload.DataLoader(ConcatDataset([dataset, dataset]), rank=0, world_size=2, prefetch_bytes="256MiB", arena_bytes=2**30)
+gdsload.DataLoader(dataset, transform=lambda batch: batch["x"], mmap=None, num_workers=4, pin_memory=True)
+gdsload.DataLoader(dataset, workers=4)  # type: ignore[call-arg]
+gdsload.DataLoader(dataset, ragged="dense")  # type: ignore[arg-type]
+gdsload.DataLoader(dataset, batch_size="32")  # type: ignore[arg-type]
+gdsload.DataLoader(dataset, collate_fn=len)  # type: ignore[call-arg]
+
+assert_type(len(loader), int)
+assert_type(iter(loader), Iterator[Any])
+assert_type(loader.epoch, int)
+assert_type(loader.state_dict(), dict[str, Any])
+assert_type(loader.stats.wait_share, float)
+assert_type(loader.stats.samples, int)
+assert_type(loader.backend.bytes_by_path, dict[str, int])
+assert_type(loader.backend.reason, str)
+assert_type(loader.order_options.reason, str)
+loader.set_epoch(3)
+loader.load_state_dict(loader.state_dict())
+with loader as same:
+    assert_type(same, gdsload.DataLoader)
+loader.close()
+
+# Writing.
+with gdsload.ShardWriter(
+    "out/", {"x": gdsload.Field("float32", (3,)), "t": "str"}, shard_bytes="1GiB", overwrite=True
+) as writer:
+    writer.write({"x": torch.zeros(3), "t": "text"})
+    writer.write_batch({"x": np.zeros((2, 3), np.float32), "t": ["a", "b"]})
+    assert_type(writer.samples, int)
+    assert_type(writer.schema, gdsload.Schema | None)
+gdsload.ShardWriter(Path("out"), gdsload.Schema({"x": gdsload.Field(torch.bfloat16, (None, 4))}))
+
+# Errors.
+try:
+    dataset.verify(progress=lambda done, total: None)
+except gdsload.ChecksumError as error:
+    assert_type(error.problems, tuple[gdsload.Problem, ...])
+    assert_type(error.problems[0].samples, tuple[int, int] | None)
+except gdsload.ReadError as error:
+    assert_type(error.file, str | None)
+    assert_type(error.remedy, str | None)
+    os_error: OSError = error
+
+# Testing.
+assert_type(fingerprint({"x": torch.zeros(3)}), str)
+assert_resumes_everywhere(lambda: gdsload.DataLoader("shards/"))
+
+
+class TestMine(BackendTests):
+    mapped = True
+
+    def read_memory(self, address: int, nbytes: int) -> bytes:
+        return bytes(nbytes)
+
+
+def wrapped(backend: RecordingBackend) -> FaultyBackend:
+    return FaultyBackend(
+        SlowBackend(backend, 0.1), Fault(lambda: gdsload.ReadError("bad"), files=[1], when="completion")
+    )
