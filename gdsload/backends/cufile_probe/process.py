@@ -1,0 +1,127 @@
+"""Running a program that may hang, crash or flood: bounded in time and in output, and it never raises."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+__all__ = ["END_WITH_PARENT", "Ran", "end_with_parent", "module_command", "module_environment", "run_bounded"]
+
+END_WITH_PARENT = "import ctypes; ctypes.CDLL(None).prctl(1, 9)"
+"""What `end_with_parent` does, as a program for ``python -c``."""
+
+_PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
+_MAX_BYTES = 2**20
+_POLL_S = 0.05
+_REAP_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How a program ended.
+
+    Attributes:
+        code: its exit status, negative for the signal that ended it; None if it could not be started or did not end.
+        output: what it wrote to standard output, as far as it was read.
+        errors: the same for standard error, or why it could not be started.
+        timed_out: whether it was killed because its time was up.
+        seconds: how long it took.
+    """
+
+    code: int | None
+    output: str
+    errors: str
+    timed_out: bool
+    seconds: float
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """The command that runs one of gdsload's modules in this Python."""
+    return [sys.executable, "-m", module, *arguments]
+
+
+def module_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which `module_command` finds this very gdsload, from any working directory."""
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    paths = [package, *filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {**environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def end_with_parent() -> None:
+    """Be killed when the thread that started this process ends: what spins in a library must not outlive who asked."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def run_bounded(
+    command: Sequence[str], *, timeout_s: float, environ: Mapping[str, str], folder: str | None = None
+) -> Ran:
+    """Run a program to its end, or kill it and all it started when its time is up or it floods.
+
+    Args:
+        command: program and arguments.
+        timeout_s: seconds it may take.
+        environ: its environment.
+        folder: its working directory.
+    """
+    start = time.monotonic()
+    try:
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(environ),
+            cwd=folder,
+            start_new_session=True,  # a group of its own, which can be killed whole
+        )
+    except (OSError, ValueError) as error:
+        return Ran(None, "", f"it could not be started: {error}", False, time.monotonic() - start)
+    try:
+        output, errors, late = _read(process, start + timeout_s)
+    finally:
+        _end(process)
+    return Ran(process.returncode, output, errors, late, time.monotonic() - start)
+
+
+def _read(process: subprocess.Popen[bytes], deadline: float) -> tuple[str, str, bool]:
+    streams = [stream for stream in (process.stdout, process.stderr) if stream is not None]
+    parts = {stream.fileno(): bytearray() for stream in streams}
+    with selectors.DefaultSelector() as selector:
+        for fd in parts:
+            os.set_blocking(fd, False)
+            selector.register(fd, selectors.EVENT_READ)
+        while selector.get_map() and time.monotonic() < deadline:
+            ended = process.poll() is not None
+            ready = selector.select(0 if ended else _POLL_S)
+            for key, _ in ready:
+                part = os.read(key.fd, 65536)
+                parts[key.fd] += part
+                if not part:
+                    selector.unregister(key.fd)
+            if ended and not ready:
+                break  # something that it started still holds the pipe
+            if any(len(part) > _MAX_BYTES for part in parts.values()):
+                return "", f"it wrote more than {_MAX_BYTES} bytes", False
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(max(deadline - time.monotonic(), 0))
+    output, errors = (bytes(part).decode("utf-8", "replace") for part in parts.values())
+    return output, errors, process.poll() is None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+    # One that is stuck in the kernel cannot be reaped; nobody waits for it.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_REAP_S)

@@ -1,0 +1,104 @@
+"""What a probe of cuFile found out."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["STATUSES", "CufileProbe"]
+
+STATUSES = ("ok", "failed", "missing", "timeout", "crashed", "garbage", "skipped")
+
+
+@dataclass(frozen=True, slots=True)
+class CufileProbe:
+    """What cuFile really did with one file of one file system and one GPU.
+
+    Attributes:
+        status: ``ok``, a read into GPU memory was made and its bytes are right (which path they took is another
+            matter); ``failed``, cuFile or CUDA refused, see `reason`; ``missing``, there is no libcufile; ``timeout``,
+            ``crashed`` and ``garbage``, how the probing process ended instead; ``skipped``, nothing was tried.
+        reason: what happened, in words.
+        stage: what was being done when it ended: ``start``, ``library``, ``cuda``, ``driver-open``, ``register``,
+            ``read`` or ``done``.
+        library: path of the libcufile that was loaded.
+        version: its version as it gives it itself, for instance ``1.15.1``.
+        error: the name of cuFile's error, for instance ``HANDLE_NOT_REGISTERED``.
+        open_s: seconds that opening cuFile's driver took; None if it did not return.
+        registered: whether the file's handle could be registered.
+        read_bytes: bytes read into GPU memory, which were compared with what the file holds.
+        gpu: name of the GPU read into.
+        nvfs_reads: reads that cuFile counted as made through nvidia-fs.
+        p2p_reads: the same for P2PDMA.
+        posix_reads: the same for cuFile's compat mode; all three are None where the counters could not be read.
+        log: the last lines of cuFile's own log.
+        seconds: how long the probe took.
+        cached: whether this was read from the cache.
+    """
+
+    status: str
+    reason: str = ""
+    stage: str = "start"
+    library: str = ""
+    version: str = ""
+    error: str = ""
+    open_s: float | None = None
+    registered: bool = False
+    read_bytes: int = 0
+    gpu: str = ""
+    nvfs_reads: int | None = None
+    p2p_reads: int | None = None
+    posix_reads: int | None = None
+    log: tuple[str, ...] = ()
+    seconds: float = 0.0
+    cached: bool = False
+
+    @property
+    def proven(self) -> bool:
+        """Whether bytes went from the drive into GPU memory by DMA: cuFile's counters of it moved."""
+        return self.status == "ok" and bool(self.nvfs_reads or self.p2p_reads)
+
+    @property
+    def path(self) -> str:
+        """The path that the read took: ``gds-nvfs``, ``gds-p2p``, ``cufile-posix``, ``mixed`` or ``unknown``."""
+        counts = {"gds-nvfs": self.nvfs_reads, "gds-p2p": self.p2p_reads, "cufile-posix": self.posix_reads}
+        moved = [path for path, count in counts.items() if count]
+        return moved[0] if len(moved) == 1 else "mixed" if moved else "unknown"
+
+    def to_json(self) -> dict[str, Any]:
+        """All attributes, as JSON takes them."""
+        return {**dataclasses.asdict(self), "log": list(self.log)}
+
+    @classmethod
+    def from_json(cls, tree: object) -> CufileProbe | None:
+        """What `to_json` gave, or None if it is anything else."""
+        if not isinstance(tree, dict) or tree.get("status") not in STATUSES:
+            return None
+        values: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            if field.name in tree:
+                value = tree[field.name]
+                if not _fits(field.name, value):
+                    return None
+                values[field.name] = tuple(value) if field.name == "log" else value
+        return cls(**values)
+
+
+_COUNTS = ("nvfs_reads", "p2p_reads", "posix_reads")
+
+
+def _fits(name: str, value: object) -> bool:
+    if name == "log":
+        return isinstance(value, list) and all(isinstance(line, str) for line in value)
+    if name in ("registered", "cached"):
+        return isinstance(value, bool)
+    if name in _COUNTS and value is None:
+        return True
+    if name in ("read_bytes", *_COUNTS):
+        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if name == "open_s" and value is None:
+        return True
+    if name in ("seconds", "open_s"):
+        return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, str)

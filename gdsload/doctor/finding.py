@@ -1,0 +1,89 @@
+"""Findings, the verdict on them, and the report that holds both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+__all__ = [
+    "Finding", "Report", "Severity", "Verdict", "clip", "error", "info", "ok", "unknown", "warning",
+]  # fmt: skip
+
+Severity = Literal["ok", "info", "warning", "error", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found.
+
+    Attributes:
+        check: the check's name, ``group.what``; stable.
+        severity: ``ok``, as it should be; ``info``, a fact that needs no action, or one that does not matter here;
+            ``warning``, it costs speed or a better backend; ``error``, something that is meant to work does not;
+            ``unknown``, it could not be found out.
+        message: what was found, in one sentence.
+        remedy: what to do about it; empty where there is nothing to do.
+        evidence: what the finding rests on: JSON types only, keys stable.
+    """
+
+    check: str
+    severity: Severity
+    message: str
+    remedy: str = ""
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Which backend data at the path get on this machine.
+
+    Attributes:
+        backend: ``gds``, ``mapped``, ``bounce`` or ``host``.
+        why: the evidence for it.
+        improvements: what would make it better, the most important first.
+    """
+
+    backend: Literal["gds", "mapped", "bounce", "host"]
+    why: str
+    improvements: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that the doctor has to say: facts about the machine, one finding for each check, and the verdict."""
+
+    machine: dict[str, Any]
+    findings: tuple[Finding, ...]
+    verdict: Verdict
+
+
+def ok(message: str, **evidence: Any) -> Finding:
+    """A finding that all is well; like the others, without its check's name, which the runner adds."""
+    return Finding("", "ok", message, "", evidence)
+
+
+def info(message: str, remedy: str = "", **evidence: Any) -> Finding:
+    """A finding that needs no action."""
+    return Finding("", "info", message, remedy, evidence)
+
+
+def warning(message: str, remedy: str, **evidence: Any) -> Finding:
+    """A finding that costs speed or a better backend."""
+    return Finding("", "warning", message, remedy, evidence)
+
+
+def error(message: str, remedy: str, **evidence: Any) -> Finding:
+    """A finding of something that is meant to work and does not."""
+    return Finding("", "error", message, remedy, evidence)
+
+
+def unknown(message: str, remedy: str = "", **evidence: Any) -> Finding:
+    """A finding that nothing could be found out."""
+    return Finding("", "unknown", message, remedy, evidence)
+
+
+def clip(text: object, length: int = 120) -> str:
+    """Text from elsewhere, fit for a message: one line, printable, not long."""
+    line = "".join(char if char.isprintable() else " " for char in str(text)[: 4 * length])
+    line = " ".join(line.split())
+    return line if len(line) <= length else line[: length - 1] + "…"

@@ -1,0 +1,50 @@
+"""What the process that asks torch about the GPU answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+
+__all__ = ["GpuTrial", "parse_trial"]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTrial:
+    """What torch says of a device.
+
+    Attributes:
+        kind: ``cuda``, ``hip``, another accelerator's name as torch has it, or empty for none.
+        name: the device's name.
+        address: its PCI address, such as ``0000:3b:00.0``, or empty.
+        total_bytes: its memory.
+        error: why it cannot be used, or empty.
+        registered: whether a page of a file, mapped read-only, could be registered with CUDA; None if not tried.
+        register_error: CUDA's error, where it could not.
+        status: ``ok``, ``timeout``, ``crashed`` or ``skipped``: how the process that asked ended.
+    """
+
+    kind: str = ""
+    name: str = ""
+    address: str = ""
+    total_bytes: int = 0
+    error: str = ""
+    registered: bool | None = None
+    register_error: str = ""
+    status: str = "ok"
+
+
+def parse_trial(text: str) -> GpuTrial | None:
+    """The trial in the last line of a process's output, or None."""
+    try:
+        tree = json.loads(text.strip().rpartition("\n")[2])
+    except (ValueError, RecursionError):
+        return None
+    names = {field.name: type(field.default) for field in dataclasses.fields(GpuTrial)}
+    if not isinstance(tree, dict) or set(tree) != set(names):
+        return None
+    for name, value in tree.items():
+        allowed = (bool, type(None)) if name == "registered" else names[name]
+        if not isinstance(value, allowed):
+            return None
+    return GpuTrial(**tree)

@@ -1,0 +1,199 @@
+"""Made-up machines: trees of /proc, /sys, /run and /etc, and answers of the calls that reach beyond files."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import pytest
+
+from gdsload.backends.cufile_probe import CufileProbe
+from gdsload.backends.cufile_probe.tree import Tree
+from gdsload.doctor import Calls, System, diagnose
+from gdsload.doctor.file_trial import FileTrial
+from gdsload.doctor.gpu_trial import GpuTrial
+from gdsload.doctor.system import TorchBuild
+
+GPU = "0000:03:00.0"
+DRIVE = "0000:04:00.0"
+OPEN_DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\nGCC version:\n"
+CLOSED_DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
+DWORDS = 'RegistryDwords: "RMForceStaticBar1=1;RmForceDisableIomapWC=1;"\nRegistryDwordsPerDevice: ""\n'
+LIMITS = """Limit                     Soft Limit           Hard Limit           Units
+Max open files            1024                 1048576              files
+Max locked memory         8388608              8388608              bytes
+"""
+ROOT_MOUNT = "27 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw"
+DATA_MOUNT = "40 27 259:1 / /data rw,relatime shared:9 - ext4 /dev/nvme0n1p1 rw,data=ordered"
+WORKING_PROBE = CufileProbe(
+    "ok", "a read was made and its bytes are right", "done", "/usr/lib/libcufile.so.0", "1.15.1",
+    open_s=0.5, registered=True, read_bytes=1048576, gpu="NVIDIA H100", nvfs_reads=1, p2p_reads=0, posix_reads=0,
+)  # fmt: skip
+
+
+class Made:
+    """A made-up machine; `diagnose` examines it. Attributes may be changed before."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.environ: dict[str, str] = {}
+        self.architecture = "x86_64"
+        self.build = TorchBuild("2.13.0", "", "")
+        self.gpu = GpuTrial()
+        self.file = FileTrial("/data/set/a.safetensors", True, "", 512, 512, True)
+        self.probe = CufileProbe("missing", "libcufile cannot be loaded")
+        self.distributions: dict[str, str] = {}
+        self.broken: dict[str, str] = {}
+        self.calls: dict[str, object] = {}
+
+    def write(self, path: str, content: str | bytes = "") -> None:
+        file = Path(f"{self.root}{path}")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    def remove(self, path: str) -> None:
+        os.unlink(f"{self.root}{path}")
+
+    def link(self, path: str, target: str) -> None:
+        """A relative link, as all in sysfs are."""
+        file = Path(f"{self.root}{path}")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.symlink_to(os.path.relpath(f"{self.root}{target}", file.parent))
+
+    def mounts(self, *lines: str) -> None:
+        self.write("/proc/self/mountinfo", "\n".join(lines) + "\n")
+
+    def block(self, name: str, number: str, path: str) -> None:
+        self.write(f"{path}/dev", number + "\n")
+        self.link(f"/sys/class/block/{name}", path)
+        self.link(f"/sys/dev/block/{number}", path)
+
+    def pci(self, address: str, path: str, **files: str) -> None:
+        for name, text in files.items():
+            self.write(f"{path}/{name}", text + "\n")
+        self.link(f"/sys/bus/pci/devices/{address}", path)
+
+    def shard(self, name: str = "a.safetensors", size: int = 8192) -> None:
+        self.write(f"/data/set/{name}", bytes(size))
+
+    def system(self) -> System:
+        modules = {"cupy": "cupy", "kvikio": "kvikio", "cuda.bindings": "cuda-bindings"}
+        calls = Calls(
+            torch_build=lambda: self.build,
+            try_gpu=lambda file, device, timeout_s: self.gpu,
+            probe=lambda file, device, timeout_s, refresh: self.probe,
+            try_file=lambda file: self.file,
+            distributions=lambda: self.distributions,
+            has_module=lambda name: any(found.startswith(modules[name]) for found in self.distributions),
+            import_error=lambda name: self.broken.get(name, ""),
+            space=lambda path: (64 * 2**30, 63 * 2**30),
+            number=lambda path: "0:0",
+        )
+        calls = dataclasses.replace(calls, **self.calls)
+        return System(Tree(str(self.root)), self.environ, ("/site",), self.architecture, calls)
+
+    def diagnose(self, path: str = "/data/set", device: str | None = None, *, probe: bool = True):
+        return diagnose(path, device, system=self.system(), probe=probe, timeout_s=5)
+
+    def findings(self, *arguments, **options):
+        return {finding.check: finding for finding in self.diagnose(*arguments, **options).findings}
+
+
+def make_host(made: Made) -> None:
+    """What every Linux machine shows."""
+    made.write("/proc/sys/kernel/osrelease", "6.8.0-45-generic\n")
+    made.write("/proc/modules", "ext4 1000000 1 - Live 0x0\n")
+    made.write("/proc/self/limits", LIMITS)
+    made.write("/proc/self/cgroup", "0::/\n")
+    made.write("/proc/cmdline", "BOOT_IMAGE=/vmlinuz root=/dev/nvme0n1p2 ro\n")
+    made.write(
+        "/proc/meminfo",
+        "MemTotal:       131072000 kB\nMemAvailable:   125829120 kB\nHugePages_Total:       0\n",
+    )
+    made.write("/proc/sys/vm/max_map_count", "65530\n")
+    made.write("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
+    made.write("/boot/config-6.8.0-45-generic", "CONFIG_PCI=y\nCONFIG_PCI_P2PDMA=y\n")
+    made.mounts(ROOT_MOUNT, DATA_MOUNT)
+    made.write("/run/udev/data/b259:1", "S:disk/by-id/x\nE:ID_FS_TYPE=ext4\nE:ID_FS_USAGE=filesystem\n")
+    for node in range(2):
+        made.write(f"/sys/devices/system/node/node{node}/cpulist", "0-7\n")
+    made.shard()
+
+
+def make_drive(made: Made, parent: str = "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0") -> None:
+    device = f"{parent}/{DRIVE}"
+    made.pci(
+        DRIVE, device, numa_node="0", current_link_speed="16.0 GT/s PCIe", max_link_speed="16.0 GT/s PCIe",
+        current_link_width="4", max_link_width="4",
+    )  # fmt: skip
+    controller = f"{device}/nvme/nvme0"
+    made.write(f"{controller}/transport", "pcie\n")
+    made.write(f"{controller}/model", "SAMSUNG MZQL23T8HCLS-00A07              \n")
+    made.block("nvme0n1", "259:0", f"{controller}/nvme0n1")
+    made.link(f"{controller}/nvme0n1/device", controller)
+    for part in (1, 2):
+        made.write(f"{controller}/nvme0n1/nvme0n1p{part}/partition", f"{part}\n")
+        made.block(f"nvme0n1p{part}", f"259:{part}", f"{controller}/nvme0n1/nvme0n1p{part}")
+    made.write("/sys/module/nvme_core/parameters/multipath", "N\n")
+
+
+def make_gpu(
+    made: Made, parent: str = "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0", node: int = 0
+) -> None:
+    lines = ["0x00000000f0000000 0x00000000f0ffffff 0x0000000000040200"]
+    lines += ["0x0000010000000000 0x0000011fffffffff 0x000000000014220c"]
+    made.pci(
+        GPU, f"{parent}/{GPU}", vendor="0x10de", numa_node=str(node), resource="\n".join(lines),
+        current_link_speed="32.0 GT/s PCIe", max_link_speed="32.0 GT/s PCIe",
+        current_link_width="16", max_link_width="16",
+    )  # fmt: skip
+    made.write(f"{parent}/{GPU}/class", "0x030200\n")
+    made.write("/proc/driver/nvidia/version", OPEN_DRIVER)
+    made.write("/proc/driver/nvidia/params", 'RegistryDwords: ""\n')
+    made.write(
+        f"/proc/driver/nvidia/gpus/{GPU}/information",
+        f"Model: \t\t NVIDIA H100 80GB HBM3\nBus Location: \t {GPU}\n",
+    )
+    made.build = TorchBuild("2.13.0+cu130", "cuda", "13.0")
+    made.gpu = GpuTrial("cuda", "NVIDIA H100 80GB HBM3", GPU, 80 * 2**30, registered=True)
+    made.distributions = {"cupy-cuda13x": "14.2.0", "cuda-bindings": "13.3.1", "kvikio-cu13": "26.10.0"}
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    """A folder for a machine, with nothing in it."""
+    root = tmp_path / "root"
+    root.mkdir()
+    return Made(root)
+
+
+@pytest.fixture
+def laptop(made: Made) -> Made:
+    """A machine with an NVMe drive and no GPU."""
+    make_host(made)
+    make_drive(made)
+    return made
+
+
+@pytest.fixture
+def nvfs(laptop: Made) -> Made:
+    """A machine with nvidia-fs, ext4 in ordered mode, and the drive beside the GPU."""
+    make_gpu(laptop)
+    laptop.write("/proc/driver/nvidia-fs/version", "version: 2.25.7\n")
+    laptop.write("/proc/driver/nvidia-fs/devcount", "1\n")
+    laptop.write("/dev/nvidia-fs0")
+    laptop.write("/usr/lib/x86_64-linux-gnu/libcufile.so.1.15.1")
+    laptop.link("/usr/lib/x86_64-linux-gnu/libcufile.so.0", "/usr/lib/x86_64-linux-gnu/libcufile.so.1.15.1")
+    laptop.probe = WORKING_PROBE
+    return laptop
+
+
+@pytest.fixture
+def p2p(laptop: Made) -> Made:
+    """A machine that fulfils all conditions of P2PDMA."""
+    make_gpu(laptop)
+    laptop.write("/proc/driver/nvidia/params", DWORDS)
+    laptop.write("/etc/cufile.json", '{\n  // wanted\n  "properties": {"use_pci_p2pdma": true}\n}\n')
+    laptop.probe = dataclasses.replace(WORKING_PROBE, nvfs_reads=0, p2p_reads=1)
+    return laptop

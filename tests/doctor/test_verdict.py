@@ -1,0 +1,86 @@
+"""The verdict is a pure function of the findings."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from gdsload.doctor import Finding, judge
+
+
+def findings(**changes):
+    evidence = {
+        "gpu.device": {"usable": True, "kind": "cuda"},
+        "cufile.probe": {"proven": True, "status": "ok", "path": "gds-p2p"},
+        "gpu.mapping": {"registered": True},
+        "packages.cupy": {"works": True},
+        "memory.page-cache": {"fits": True},
+    }
+    for name, change in changes.items():
+        evidence[name.replace("__", ".").replace("page_cache", "page-cache")] |= change
+    return [Finding(check, "ok", f"about {check}", "", values) for check, values in evidence.items()]
+
+
+POSIX = {"proven": False, "path": "cufile-posix"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "backend", "why"),
+    [
+        ({}, "gds", "gds-p2p"),
+        ({"gpu__device": {"usable": False}}, "host", "about gpu.device"),
+        ({"gpu__device": {"kind": "xpu"}}, "bounce", "xpu"),
+        ({"gpu__device": {"kind": "hip"}}, "bounce", "hip"),
+        ({"packages__cupy": {"works": False}}, "bounce", "cupy"),
+        ({"cufile__probe": POSIX}, "mapped", "does not read by DMA"),
+        ({"cufile__probe": {"proven": False, "status": "timeout"}}, "mapped", "no DMA is proven"),
+        ({"cufile__probe": POSIX, "gpu__mapping": {"registered": False}}, "bounce", "cannot be registered"),
+        ({"cufile__probe": POSIX, "gpu__mapping": {"registered": None}}, "bounce", "cannot be registered"),
+        ({"cufile__probe": POSIX, "memory__page_cache": {"fits": False}}, "bounce", "do not fit"),
+        ({"cufile__probe": POSIX, "memory__page_cache": {"fits": None}}, "mapped", "resident"),
+        ({"cufile__probe": POSIX, "packages__cupy": {"works": False}}, "bounce", "cupy"),
+    ],
+)
+def test_the_table(changes, backend: str, why: str):
+    verdict = judge(findings(**changes))
+    assert verdict.backend == backend
+    assert why in verdict.why
+
+
+def test_gds_never_without_proof():
+    for usable, proven, registered, works, fits in itertools.product((True, False, None), repeat=5):
+        verdict = judge(
+            findings(
+                gpu__device={"usable": usable}, cufile__probe={"proven": proven},
+                gpu__mapping={"registered": registered},
+                packages__cupy={"works": works}, memory__page_cache={"fits": fits},
+            )
+        )  # fmt: skip
+        assert (verdict.backend == "gds") == (usable is True and proven is True and works is True)
+        assert verdict.backend != "host" or usable is not True
+
+
+@pytest.mark.parametrize(
+    "left_out", ["gpu.device", "cufile.probe", "gpu.mapping", "packages.cupy", "memory.page-cache"]
+)
+def test_what_was_not_looked_at_counts_as_not_there(left_out: str):
+    verdict = judge([finding for finding in findings() if finding.check != left_out])
+    expected = {"gpu.device": "host", "cufile.probe": "mapped", "packages.cupy": "bounce"}
+    assert verdict.backend == expected.get(left_out, "gds")
+    assert judge([]).backend == "host"
+
+
+def test_improvements_are_the_remedies_of_what_is_wrong_errors_first():
+    extra = [
+        Finding("storage.filesystem", "warning", "m", "mount it"),
+        Finding("topology.iommu", "info", "m", "not this"),
+        Finding("cufile.udev", "ok", "m", "nor this"),
+        Finding("gpu.driver", "error", "m", "install it"),
+        Finding("storage.layers", "warning", "m", "mount it"),
+    ]
+    assert judge(findings() + extra).improvements == [
+        "gpu.driver: install it", "storage.filesystem: mount it", "storage.layers: mount it"
+    ]  # fmt: skip
+    host = judge([*findings(gpu__device={"usable": False}), *extra])
+    assert host.improvements == ["gpu.driver: install it"]
