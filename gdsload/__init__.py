@@ -1,0 +1,65 @@
+"""gdsload: batches of tensors from NVMe, by the shortest path the machine has."""
+
+from __future__ import annotations
+
+from gdsload.backends.base import BackendStatus
+from gdsload.dataset import ShardDataset, ShardInfo
+from gdsload.engine.stats import LoaderStats
+from gdsload.errors import (
+    BackendUnavailableError,
+    BudgetError,
+    ChecksumError,
+    DatasetExistsError,
+    DatasetNotFoundError,
+    FileChangedError,
+    FormatError,
+    GdsloadError,
+    LoaderClosedError,
+    OptionError,
+    Problem,
+    ReadError,
+    SampleIndexError,
+    SchemaError,
+    ShortReadError,
+    StateError,
+    UnfinishedDatasetError,
+    WriteError,
+)
+from gdsload.format.schema import Field, Schema
+from gdsload.loader import DataLoader
+from gdsload.order import OrderOptions
+from gdsload.verify import VerifyReport
+from gdsload.version import __version__
+from gdsload.writer import ShardWriter
+
+__all__ = [
+    "BackendStatus",
+    "BackendUnavailableError",
+    "BudgetError",
+    "ChecksumError",
+    "DataLoader",
+    "DatasetExistsError",
+    "DatasetNotFoundError",
+    "Field",
+    "FileChangedError",
+    "FormatError",
+    "GdsloadError",
+    "LoaderClosedError",
+    "LoaderStats",
+    "OptionError",
+    "OrderOptions",
+    "Problem",
+    "ReadError",
+    "SampleIndexError",
+    "Schema",
+    "SchemaError",
+    "ShardDataset",
+    "ShardInfo",
+    "ShardWriter",
+    "ShortReadError",
+    "StateError",
+    "UnfinishedDatasetError",
+    "VerifyReport",
+    "WriteError",
+    "__version__",
+]

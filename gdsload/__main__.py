@@ -1,0 +1,9 @@
+"""`python -m gdsload`."""
+
+from __future__ import annotations
+
+import sys
+
+from gdsload.cli import main
+
+sys.exit(main())

@@ -1,0 +1,81 @@
+"""`gdsload inspect PATH`: what a dataset holds."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+
+from gdsload.dataset import ShardDataset
+from gdsload.format.schema import Field
+from gdsload.units import format_bytes
+
+__all__ = ["add_to"]
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser("inspect", help="show a dataset's fields, shards, counts and sizes")
+    parser.add_argument("path", metavar="PATH", help="a dataset's folder, a folder of safetensors files, or one file")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--shards", type=int, default=10, metavar="N", help="list at most N shards (default: %(default)s)"
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(chosen: argparse.Namespace) -> int:
+    dataset = ShardDataset(chosen.path)
+    if chosen.json:
+        print(json.dumps(_tree(dataset), indent=1, ensure_ascii=False))
+        return 0
+    print(f"{dataset.path}")
+    print(f"{len(dataset)} samples in {len(dataset.shards)} shards, {format_bytes(dataset.num_bytes)}")
+    print(f"digest {dataset.digest}\n")
+    rows = [("field", "type", "shape of a sample", "bytes a sample")]
+    rows += [(name, _kind(field), _shape(field), _size(field)) for name, field in dataset.schema.items()]
+    _print_table(rows)
+    print()
+    shown = dataset.shards[: max(chosen.shards, 0)]
+    rows = [("shard", "samples", "size", "")]
+    rows += [(os.path.basename(shard.file), str(shard.samples), format_bytes(shard.bytes), "") for shard in shown]
+    _print_table(rows)
+    if len(shown) < len(dataset.shards):
+        print(f"and {len(dataset.shards) - len(shown)} more")
+    return 0
+
+
+def _tree(dataset: ShardDataset) -> dict[str, object]:
+    return {
+        "path": dataset.path,
+        "samples": len(dataset),
+        "bytes": dataset.num_bytes,
+        "digest": dataset.digest,
+        "schema": dataset.schema.to_json(),
+        "shards": [
+            {"file": os.path.basename(shard.file), "samples": shard.samples, "bytes": shard.bytes}
+            for shard in dataset.shards
+        ],
+    }
+
+
+def _kind(field: Field) -> str:
+    return field.kind if field.kind in ("str", "bytes") else field.dtype.name
+
+
+def _shape(field: Field) -> str:
+    if field.kind in ("str", "bytes"):
+        return "-"
+    return "[" + ", ".join("*" if size is None else str(size) for size in field.shape) + "]"
+
+
+def _size(field: Field) -> str:
+    if field.kind in ("str", "bytes"):
+        return "varies"
+    return f"{field.row_bytes} a row" if field.ragged else str(field.row_bytes)
+
+
+def _print_table(rows: list[tuple[str, str, str, str]]) -> None:
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

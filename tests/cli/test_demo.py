@@ -1,0 +1,27 @@
+import pytest
+
+import gdsload
+from gdsload.cli import main
+from gdsload.demo import run_demo
+
+pytest.importorskip("sklearn", reason="the demo's data come with scikit-learn")
+
+
+def test_demo_reads_more_than_95_percent_of_held_out_digits(tmp_path):
+    result = run_demo(device="cpu", keep=str(tmp_path / "digits"))
+    assert result.accuracy > 0.95
+    assert result.held_out == 359
+    assert 0 <= result.wait_share <= 1
+    assert result.backend.chosen == "host"
+    dataset = gdsload.ShardDataset(tmp_path / "digits")
+    assert len(dataset) == 1797
+    assert len(dataset.shards) > 1
+    assert result.backend.bytes_by_path["host"] > 0
+
+
+def test_demo_prints_what_it_found(capsys):
+    # One epoch is too little for 95 %, and the exit code says so.
+    assert main(["demo", "--epochs", "1", "--device", "cpu"]) == 1
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines()] == ["accuracy", "speed", "waiting", "backend"]
+    assert "host" in out

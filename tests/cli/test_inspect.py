@@ -1,0 +1,71 @@
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import gdsload
+from gdsload.cli import main
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    schema = {"image": gdsload.Field("uint8", (2, 3)), "tokens": gdsload.Field("int16", (None,)), "text": "str"}
+    with gdsload.ShardWriter(tmp_path / "d", schema, shard_bytes="100B") as writer:
+        for number in range(20):
+            tokens = torch.arange(number % 4, dtype=torch.int16)
+            writer.write(
+                {"image": torch.full((2, 3), number, dtype=torch.uint8), "tokens": tokens, "text": "é" * number}
+            )
+    return tmp_path / "d"
+
+
+def test_inspect_shows_fields_shards_counts_and_sizes(dataset, capsys):
+    assert main(["inspect", str(dataset)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    opened = gdsload.ShardDataset(dataset)
+    assert lines[0] == str(dataset)
+    assert lines[1].startswith(f"20 samples in {len(opened.shards)} shards, ")
+    assert lines[2] == f"digest {opened.digest}"
+    assert "image   uint8  [2, 3]             6" in lines
+    assert "tokens  int16  [*]                2 a row" in lines
+    assert "text    str    -                  varies" in lines
+    assert sum(line.startswith("shard-") for line in lines) == min(len(opened.shards), 10)
+
+
+def test_inspect_lists_as_many_shards_as_asked(dataset, capsys):
+    assert main(["inspect", "--shards", "1", str(dataset)]) == 0
+    out = capsys.readouterr().out
+    assert out.count("shard-") == 1
+    assert out.endswith(f"and {len(gdsload.ShardDataset(dataset).shards) - 1} more\n")
+
+
+def test_inspect_prints_json(dataset, capsys):
+    assert main(["inspect", "--json", str(dataset)]) == 0
+    tree = json.loads(capsys.readouterr().out)
+    opened = gdsload.ShardDataset(dataset)
+    assert tree["samples"] == 20
+    assert tree["bytes"] == opened.num_bytes
+    assert tree["digest"] == opened.digest
+    assert tree["schema"] == opened.schema.to_json()
+    assert sum(shard["samples"] for shard in tree["shards"]) == 20
+
+
+def test_a_fault_is_told_and_gives_exit_code_1(tmp_path, capsys):
+    assert main(["inspect", str(tmp_path / "nothing")]) == 1
+    assert capsys.readouterr().err.startswith(f"gdsload: {tmp_path / 'nothing'}: there is no dataset here")
+
+
+@pytest.mark.parametrize("arguments", [[], ["inspect"], ["what"], ["inspect", "--shards", "x", "."]])
+def test_wrong_usage_gives_exit_code_2(arguments, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert "usage: gdsload" in capsys.readouterr().err
+
+
+def test_runs_as_a_module_and_into_a_closed_pipe(dataset):
+    program = f"{sys.executable} -m gdsload inspect {dataset} | head -n 1"
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{dataset}\n"
+    assert done.stderr == ""

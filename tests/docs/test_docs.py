@@ -1,0 +1,43 @@
+import ast
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+import gdsload
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_in_documents_parses(page):
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        ast.parse(block)
+
+
+def test_every_public_name_is_in_the_reference():
+    text = (ROOT / "docs/reference.md").read_text()
+    missing = [name for name in gdsload.__all__ if not name.startswith("__") and f"`{name}" not in text]
+    assert missing == []
+
+
+def test_the_first_two_commands_of_the_readme_are_the_main_job_and_the_tests():
+    blocks = re.findall(r"```console\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert [block.strip() for block in blocks[:2]] == ["make demo", "make test"]
+
+
+def test_example_runs(tmp_path, capsys):
+    spec = importlib.util.spec_from_file_location("train", ROOT / "examples/train.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.main(str(tmp_path))
+    assert re.fullmatch(r"y = (2\.9|3\.0)\d x \+ (0\.9|1\.0)\d, epoch 7\n", capsys.readouterr().out)
