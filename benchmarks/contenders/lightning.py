@@ -1,0 +1,64 @@
+"""LitData: chunks."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.contenders.base import Contender, Mode
+
+__all__ = ["LitData"]
+
+
+def row_of(path: str, index: int) -> torch.Tensor:
+    """One sample; called in the processes that write the chunks."""
+    return torch.from_numpy(np.array(np.load(path, mmap_mode="r")[index]))
+
+
+class LitData(Contender):
+    """Chunks on the local disk; tokens through its loader for tokens, which needs no decoding."""
+
+    title = "LitData, 2 workers"
+    package = "litdata"
+    settings = "optimize(64MB chunks), StreamingDataLoader(StreamingDataset(local), num_workers=2); 1-d: TokensLoader"
+    shuffle = "chunks, then samples within a chunk"
+
+    def _item_loader(self) -> Any:
+        shape = self.workload.shape
+        return importlib.import_module("litdata").TokensLoader(block_size=shape[0]) if len(shape) == 1 else None
+
+    def prepare(self, rows: NDArray[Any]) -> None:
+        """Chunks."""
+        litdata = importlib.import_module("litdata")
+        litdata.optimize(
+            fn=partial(row_of, str(self.source)),
+            inputs=list(range(len(rows))),
+            output_dir=str(self.folder / "chunks"),
+            chunk_bytes="64MB",
+            num_workers=2,
+            item_loader=self._item_loader(),
+            verbose=False,
+        )
+
+    def batches(self, mode: Mode, *, endless: bool) -> Iterator[Any]:
+        """Tensors."""
+        litdata = importlib.import_module("litdata")
+        found = litdata.StreamingDataset(
+            str(self.folder / "chunks"),
+            item_loader=self._item_loader(),
+            shuffle=mode == "shuffled",
+            drop_last=False,
+        )
+        loader = litdata.StreamingDataLoader(
+            found, batch_size=self.workload.batch_size, num_workers=2, persistent_workers=True
+        )
+        while True:
+            yield from loader
+            if not endless:
+                return

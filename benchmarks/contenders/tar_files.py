@@ -1,0 +1,72 @@
+"""WebDataset: samples in tar files, read in order."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import tarfile
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.contenders.base import Contender, Mode, spans
+
+__all__ = ["WebDatasetTar"]
+
+_SHARDS = 8
+_BUFFER = 1000
+
+
+class _Decode:
+    """Raw bytes to an array; a class, since worker processes are sent it."""
+
+    def __init__(self, dtype: str, shape: tuple[int, ...]) -> None:
+        self._dtype, self._shape = dtype, shape
+
+    def __call__(self, sample: dict[str, Any]) -> NDArray[Any]:
+        return np.frombuffer(sample["bin"], self._dtype).reshape(self._shape)
+
+
+def stack(rows: list[NDArray[Any]]) -> torch.Tensor:
+    """One tensor of many arrays."""
+    return torch.from_numpy(np.stack(rows))
+
+
+class WebDatasetTar(Contender):
+    """Raw bytes, not pickles or images: the least that a sample can cost there."""
+
+    title = "WebDataset, 2 workers"
+    package = "webdataset"
+    settings = f"{_SHARDS} tar files of raw bytes, batched in the workers, WebLoader of 2 workers"
+    shuffle = f"tar files, then a buffer of {_BUFFER}"
+
+    def prepare(self, rows: NDArray[Any]) -> None:
+        """Tar files with an even share each, and a whole number of batches each where that is possible."""
+        size = self.workload.batch_size
+        share = max(-(-len(rows) // _SHARDS // size) * size, size)
+        for shard, (low, high) in enumerate(spans(len(rows), share)):
+            with tarfile.open(self.folder / f"{shard:05d}.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+                for index in range(low, high):
+                    data = rows[index].tobytes()
+                    info = tarfile.TarInfo(f"{index:09d}.bin")
+                    info.size = len(data)
+                    tar.addfile(info, io.BytesIO(data))
+
+    def batches(self, mode: Mode, *, endless: bool) -> Iterator[Any]:
+        """Tensors."""
+        wds = importlib.import_module("webdataset")
+        shuffled = mode == "shuffled"
+        urls = [str(path) for path in sorted(self.folder.glob("*.tar"))]
+        found = wds.WebDataset(urls, shardshuffle=len(urls) if shuffled else False, empty_check=False)
+        if shuffled:
+            found = found.shuffle(_BUFFER)
+        found = found.map(_Decode(self.workload.dtype, self.workload.shape))
+        found = found.batched(self.workload.batch_size, collation_fn=stack, partial=True)
+        loader = wds.WebLoader(found, batch_size=None, num_workers=2, persistent_workers=True)
+        while True:
+            yield from loader
+            if not endless:
+                return

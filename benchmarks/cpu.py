@@ -1,0 +1,120 @@
+"""The loader on the CPU beside its peers, out of a hot page cache.
+
+    python -m benchmarks.cpu --out benchmarks/results/cpu.json
+    python -m benchmarks.cpu --small --out /tmp/smoke.json
+
+README.md beside this file is the protocol; `python -m benchmarks.table` renders the record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contenders import BASIC, NAMES
+from benchmarks.record import machine, versions
+from benchmarks.rounds import Plan, run_workload
+from benchmarks.workloads import FULL, SEED, SMALL
+
+__all__ = ["main"]
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cpu", description="gdsload beside its peers on the CPU")
+    parser.add_argument("--out", type=Path, required=True, help="where the JSON record goes")
+    parser.add_argument("--small", action="store_true", help="a smoke test of seconds: its numbers mean nothing")
+    parser.add_argument("--rounds", type=int, help="default: 7, or 2 with --small")
+    parser.add_argument("--seconds", type=float, help="timed seconds of a trial (default: 2, or 0.05 with --small)")
+    parser.add_argument("--contenders", nargs="+", choices=list(NAMES), metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("--workloads", nargs="+", choices=[workload.name for workload in FULL], help="default: all")
+    parser.add_argument(
+        "--python",
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="the interpreter of a contender that needs an environment of its own; may be repeated",
+    )
+    parser.add_argument(
+        "--work-dir", type=Path, help="where the data go, 10 GiB of them (default: the temporary folder)"
+    )
+    options = parser.parse_args(arguments)
+    for entry in options.python:
+        name, _, path = entry.partition("=")
+        if name not in NAMES or not os.access(path, os.X_OK):
+            parser.error(f"--python {entry}: not NAME=PATH with a contender and an interpreter")
+    return options
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run it and write the record; 1 if gdsload or a reference failed."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    options = parse(arguments)
+    small = options.small
+    record: dict[str, Any] = {
+        "format": 1,
+        "small": small,
+        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "command": ["python", "-m", "benchmarks.cpu", *_public(arguments)],
+        "machine": machine(),
+        "versions": versions(),
+    }
+    with (
+        tempfile.TemporaryDirectory(prefix="gdsload-bench-", dir=options.work_dir) as folder,
+        tempfile.TemporaryDirectory(prefix="gb-", ignore_cleanup_errors=True) as scratch,
+    ):
+        plan = Plan(
+            names=tuple(options.contenders or (BASIC if small else NAMES)),
+            rounds=options.rounds or (2 if small else 7),
+            seconds=options.seconds or (0.05 if small else 2.0),
+            warm_s=0.02 if small else 0.5,
+            pythons=dict(entry.split("=", 1) for entry in options.python),
+            scratch=Path(scratch),
+        )
+        record["protocol"] = {
+            "seed": SEED,
+            "rounds": plan.rounds,
+            "seconds": plan.seconds,
+            "warm_s": plan.warm_s,
+        }
+        record["workloads"] = []
+        for workload in SMALL if small else FULL:
+            if not options.workloads or workload.name in options.workloads:
+                place = Path(folder, workload.name)
+                record["workloads"].append(run_workload(workload, plan, place))
+                shutil.rmtree(place)  # before the next one: it would need room in the page cache
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print(f"written: {options.out}")
+    return 1 if _broken(record) else 0
+
+
+def _public(arguments: list[str]) -> list[str]:
+    """The command line without paths: those of this machine help nobody."""
+    return [
+        f"{argument.partition('=')[0]}=..." if os.sep in argument and "=" in argument else os.path.basename(argument)
+        for argument in arguments
+    ]
+
+
+def _broken(record: dict[str, Any]) -> list[str]:
+    """Contenders whose failure is ours. A peer's failure is a result."""
+    ours = ("copy", "numpy", "gdsload")
+    return [
+        entry["name"]
+        for workload in record["workloads"]
+        for entries in workload["modes"].values()
+        for entry in entries
+        if entry["name"].startswith(ours) and "failed" in entry
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

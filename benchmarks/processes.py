@@ -1,0 +1,124 @@
+"""The other end of `benchmarks.worker`: a contender's process, with limits of time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from benchmarks.workloads import Workload
+
+__all__ = ["Process", "WorkerError"]
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+class WorkerError(Exception):
+    """A contender failed, died or took too long; says which."""
+
+
+class Process:
+    """A contender's process.
+
+    Args:
+        name: key in `benchmarks.contenders.NAMES`.
+        folder: a folder of its own.
+        source: the rows.
+        workload: what the rows are.
+        python: the interpreter, whose environment has the library.
+        scratch: where the library may leave what it likes. A short path: sockets there must fit into 108 bytes.
+    """
+
+    def __init__(
+        self, name: str, folder: Path, source: Path, workload: Workload, *, python: str, scratch: Path
+    ) -> None:
+        folder.mkdir(parents=True)
+        self.name, self.folder, self.source = name, folder, source
+        self._log = source.parent / f"{name}.log"
+        with open(self._log, "wb") as log:
+            process = subprocess.Popen(
+                [python, "-m", "benchmarks.worker"],
+                cwd=_ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # so that its own workers can be ended with it
+                env={**os.environ, "PYTHONPATH": str(_ROOT), "TMPDIR": str(scratch), "HF_HOME": str(scratch)},
+            )
+        self._process, self._rest = process, b""
+        self._in, self._out = _pipes(process)
+        # At once, so that many processes import their libraries at the same time.
+        self._send({"name": name, "folder": str(folder), "source": str(source), "workload": workload.to_json()})
+
+    def start(self) -> dict[str, Any]:
+        """Wait until it has imported the library.
+
+        Returns:
+            What the contender says of itself.
+
+        Raises:
+            WorkerError: if it is not installed.
+        """
+        return self._answer(timeout_s=120)
+
+    def ask(self, order: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Have something done.
+
+        Raises:
+            WorkerError: if it failed. The process cannot be asked again if it died or took too long.
+        """
+        self._send(order)
+        return self._answer(timeout_s)
+
+    def stop(self) -> None:
+        """End it, gently if it listens, and its children in any case."""
+        with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
+            self._in.close()
+            self._process.wait(10)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._out.close()
+
+    def _send(self, order: dict[str, Any]) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it has ended: the answer will say so, with the reason
+            self._in.write(json.dumps(order).encode() + b"\n")
+            self._in.flush()
+
+    def _answer(self, timeout_s: float) -> dict[str, Any]:
+        try:
+            answer: dict[str, Any] = json.loads(self._line(timeout_s))
+        except EOFError:
+            raise WorkerError(f"the process ended: {self._last_words()}") from None
+        if "error" in answer:
+            raise WorkerError(answer["error"])
+        return answer
+
+    def _line(self, timeout_s: float) -> bytes:
+        end = time.monotonic() + timeout_s
+        while b"\n" not in self._rest:
+            ready, _, _ = select.select([self._out], [], [], max(end - time.monotonic(), 0))
+            if not ready:
+                raise WorkerError(f"no answer within {timeout_s:.0f} s")
+            data = os.read(self._out.fileno(), 65536)
+            if not data:
+                raise EOFError
+            self._rest += data
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+    def _last_words(self) -> str:
+        lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+
+def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
+    if process.stdin is None or process.stdout is None:
+        raise ValueError("the process was started without pipes")
+    return process.stdin, process.stdout

@@ -1,0 +1,58 @@
+"""The record of a run: conditions, every trial, and what follows from them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["machine", "ratio", "spread", "summarise", "versions"]
+
+_PACKAGES = ("numpy", "torch", "xxhash")
+
+
+def machine() -> dict[str, Any]:
+    """What it was measured on."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "ram_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "kernel": platform.release(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of what all contenders share; each contender names its own."""
+    found = {"python": platform.python_version()}
+    return found | {name: importlib.metadata.version(name) for name in _PACKAGES}
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median and quartiles."""
+    if len(values) == 1:
+        return {"median": values[0], "q1": values[0], "q3": values[0]}
+    q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
+    return {"median": median, "q1": q1, "q3": q3}
+
+
+def ratio(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
+    """Of two contenders, round by round: what slows a whole round down falls out."""
+    return spread([high / low for high, low in zip(above, below, strict=True)])
+
+
+def summarise(entry: dict[str, Any]) -> None:
+    """Add a contender's median and quartiles to its trials, and judge its bytes."""
+    entry.update(spread([trial["rate"] for trial in entry["trials"]]))
+    entry["busy_cores"] = statistics.median(trial["busy_cores"] for trial in entry["trials"])
+    entry["first_batch_s"] = statistics.median(trial["first_batch_s"] for trial in entry["trials"])
+
+
+def _cpu_model() -> str:
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
