@@ -14,7 +14,7 @@ from gdsload.engine.assemble import RaggedForm
 from gdsload.errors import OptionError
 from gdsload.units import parse_bytes
 
-__all__ = ["LoaderKeywords", "LoaderOptions", "parse_options", "resolve_device"]
+__all__ = ["BACKENDS", "LoaderKeywords", "LoaderOptions", "parse_options", "resolve_device"]
 
 _UNNEEDED = frozenset(
     {
@@ -36,7 +36,7 @@ _REFUSED = {
     "batch_sampler": "Select samples with torch.utils.data.Subset, and their order with shuffle=.",
 }
 _RAGGED = ("jagged", "offsets", "padded")
-_BACKENDS = ("auto", "host")
+BACKENDS = ("auto", "host")
 
 
 class LoaderKeywords(TypedDict, total=False):
@@ -89,10 +89,8 @@ class LoaderOptions:
     def __post_init__(self) -> None:
         if self.ragged not in _RAGGED:
             raise OptionError(f"ragged is {self.ragged!r}", remedy=f"Supported are {', '.join(map(repr, _RAGGED))}.")
-        if self.backend not in _BACKENDS:
-            raise OptionError(
-                f"backend is {self.backend!r}", remedy=f"Supported are {', '.join(map(repr, _BACKENDS))}."
-            )
+        if self.backend not in BACKENDS:
+            raise OptionError(f"backend is {self.backend!r}", remedy=f"Supported are {', '.join(map(repr, BACKENDS))}.")
         if not isinstance(self.padding_value, numbers.Number):
             raise OptionError(f"padding_value is {self.padding_value!r}, which is no number")
         if self.mmap not in (None, False, True):

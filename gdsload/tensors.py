@@ -160,7 +160,9 @@ def _numbers(value: object, field: str) -> NDArray[Any]:
 
 
 def _same_kind(converted: NDArray[Any], source: NDArray[Any]) -> bool:
-    """Whether no number became infinite, finite, or of another sign. Rounding is what floating point is for."""
-    finite = np.isfinite(source)
+    """Whether no number became infinite, finite, NaN, or of another sign. Rounding is what floating point is for."""
+    same = np.array_equal(np.isinf(converted), np.isinf(source)) and np.array_equal(
+        np.isnan(converted), np.isnan(source)
+    )
     signs = source.dtype.kind == "c" or not ((converted < 0) & (source > 0) | (converted > 0) & (source < 0)).any()
-    return bool(signs and np.array_equal(np.isfinite(converted), finite))
+    return bool(signs and same)

@@ -144,8 +144,6 @@ def test_the_command_passes_in_silence(tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().out == ""
 
 
-def test_the_command_refuses_a_folder_where_it_would_check_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_the_command_refuses_a_folder_where_it_would_check_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert limits.main([str(tmp_path)]) == 1
     assert "has no folder gdsload" in capsys.readouterr().out

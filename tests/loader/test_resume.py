@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import operator
 
@@ -317,7 +316,6 @@ class TestRefused:
             None, 5, "state", [], {}, {"version": 2}, {"version": None}, {"version": np.arange(3)}, {1: object()},
             {"version": torch.arange(2)}, b"state", [("version", 1)],
         ],
-        ids=repr,
     )  # fmt: skip
     def test_what_is_no_state(self, make, junk):
         self.refused(make(), junk, "no state of a gdsload loader.*Pass what state_dict")
