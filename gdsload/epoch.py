@@ -2,7 +2,7 @@
 
 Invariants:
     1. One thread at a time is inside `next`; `close` and `drop` may be called from any thread meanwhile.
-    2. The cursor moves when a batch is handed out, and not before: whoever resumes from it gets each batch once.
+    2. The place moves when a batch is handed out, and not before: whoever resumes from it gets each batch once.
     3. Whatever `next` raises is raised once. After that the epoch is over: it never goes on behind a gap.
 """
 
@@ -19,7 +19,7 @@ from gdsload.engine.pipeline import Pipeline
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import LoaderClosedError
 from gdsload.order import Schedule
-from gdsload.state import Cursor
+from gdsload.state import Cursor, Place
 
 __all__ = ["Epoch", "EpochOwner"]
 
@@ -33,7 +33,7 @@ class EpochOwner(Protocol):
         """Raise LoaderClosedError if the loader was closed, or belongs to another process."""
 
     def begin(self, epoch: Epoch) -> None:
-        """Note that `epoch` asks for its first batch; set its cursor, and the pipeline that reads from there on."""
+        """Note that `epoch` asks for its first batch; set its place, and the pipeline that reads from there on."""
 
     def ended(self, epoch: Epoch) -> None:
         """Note that `epoch` has handed out its last batch."""
@@ -56,8 +56,8 @@ class Epoch(Iterator[Any]):
         self._error: BaseException | None = None
         self._begun = self._over = False
         self._since = 0.0
-        self.cursor = Cursor(0, 0)
-        """Behind the last batch handed out."""
+        self.place = Place(Cursor(0, 0))
+        """Behind the last batch handed out. The loader keeps it, and not us: whoever drops us must see us end."""
 
     def __iter__(self) -> Epoch:
         return self
@@ -88,8 +88,9 @@ class Epoch(Iterator[Any]):
             finished = self._finish(batch)
         except StopIteration as error:
             raise RuntimeError("transform raised StopIteration, which would have ended the epoch") from error
-        step = self._schedule.step_at(self.cursor.position)
-        self.cursor = Cursor(self.cursor.epoch, self._schedule.position(step + 1))
+        cursor = self.place.cursor
+        step = self._schedule.step_at(cursor.position)
+        self.place.cursor = Cursor(cursor.epoch, self._schedule.position(step + 1))
         stats.batches += 1
         stats.samples += size
         now = time.perf_counter()
@@ -100,7 +101,7 @@ class Epoch(Iterator[Any]):
     def _fetch(self, entered: float) -> None:
         """Get the next group of batches, or end."""
         if self._error is not None:
-            raise self._error
+            self._fail()
         if not self._begun:
             self._since = entered
             self._begun = True
@@ -125,8 +126,18 @@ class Epoch(Iterator[Any]):
             self._error = RuntimeError("a reader raised StopIteration")
             self._error.__cause__ = ready.error
         self._batches.extend(zip(ready.batches, ready.sizes, strict=True))
+        del ready
         if self._error is not None and not self._batches:
-            raise self._error
+            self._fail()
+
+    def _fail(self) -> None:
+        """Raise the error whose turn it is."""
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # or error, traceback and this frame were a circle, in which all that they refer to would stay
 
     def close(self) -> None:
         """End the epoch here; may be called twice."""

@@ -29,7 +29,7 @@ from gdsload.order import Schedule, make_order
 from gdsload.order.checks import check_whole
 from gdsload.selection import select
 from gdsload.setup import field_names, limits, order_options, positions, world
-from gdsload.state import Cursor, Identity, dataset_digest
+from gdsload.state import Cursor, Identity, Place, dataset_digest
 
 __all__ = ["DataLoader"]
 
@@ -110,8 +110,9 @@ class DataLoader:
         make_order(self.order_options, (), self.seed, 0)  # refuses a seed that is too large
         self._identity: Identity | None = None
         self._cursor = Cursor(0, 0)
-        self._newest: Epoch | None = None
+        self._newest: Place | None = None
         self._parts: tuple[SampleTable, HostBackend, BatchPool] | None = None
+        self._epochs: weakref.WeakSet[Epoch] = weakref.WeakSet()
         self._pipelines: weakref.WeakSet[Pipeline] = weakref.WeakSet()
         self._moved: dict[str, int] = {}
         self._lock = threading.RLock()  # between `begin` and `close`
@@ -185,9 +186,9 @@ class DataLoader:
             return
         with self._lock:
             self._closed = True
-            newest, pipelines, parts = self._newest, list(self._pipelines), self._parts
-        if newest is not None:
-            newest.drop()
+            epochs, pipelines, parts = list(self._epochs), list(self._pipelines), self._parts
+        for epoch in epochs:
+            epoch.drop()
         for pipeline in pipelines:
             pipeline.close()
         if parts is not None:
@@ -254,8 +255,9 @@ class DataLoader:
             pipeline = self._start(cursor)
             try:
                 self._pipelines.add(pipeline)
-                epoch.cursor, epoch.pipeline = cursor, pipeline
-                self._newest, self._cursor = epoch, Cursor(cursor.epoch + 1, 0)
+                self._epochs.add(epoch)
+                epoch.place.cursor, epoch.pipeline = cursor, pipeline
+                self._newest, self._cursor = epoch.place, Cursor(cursor.epoch + 1, 0)
             except BaseException:  # Ctrl-C
                 pipeline.close()
                 raise
@@ -263,7 +265,7 @@ class DataLoader:
     def ended(self, epoch: Epoch) -> None:
         """For `Epoch`: it has handed out its last batch."""
         with self._lock:
-            if self._newest is epoch:
+            if self._newest is epoch.place:
                 self._newest = None
 
     def _start(self, cursor: Cursor) -> Pipeline:

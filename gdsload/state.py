@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gdsload.errors import OptionError, StateError
 from gdsload.order import OrderOptions, Schedule
 
-__all__ = ["Cursor", "Identity", "dataset_digest"]
+__all__ = ["Cursor", "Identity", "Place", "dataset_digest"]
 
 _VERSION = 1
 
@@ -30,6 +30,13 @@ class Cursor:
 
     epoch: int
     position: int
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """A cursor that moves."""
+
+    cursor: Cursor
 
 
 @dataclass(frozen=True, slots=True)

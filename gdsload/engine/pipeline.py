@@ -228,12 +228,7 @@ class Pipeline:
                 ):
                     return
             steps = self._next_steps()
-            try:
-                group = _Group(steps, self._stager.pieces(steps))
-            except Exception:
-                group = _Group(steps, [], claimed=True, ready=self._one_by_one(steps))
-                # If it went well the second time, the epoch goes on, with a stager that did not stop half-way.
-                self._stager = Stager(self._job, self._backend)
+            group = self._group(steps)
             with self._lock:
                 # All at once: where nothing is left to be planned and no group is there, the epoch is over.
                 self._next = steps.stop
@@ -242,6 +237,14 @@ class Pipeline:
                 self._batches = min(2 * self._batches, self._limits.group())
                 self._groups.append(group)
                 self._tell()
+
+    def _group(self, steps: range) -> _Group:
+        """Start the reads of a group; one whose reads cannot be started is made at once, as far as it goes."""
+        with suppress(Exception):
+            return _Group(steps, self._stager.pieces(steps))
+        # If it goes well the second time, the epoch goes on, with a stager that did not stop half-way.
+        self._stager = Stager(self._job, self._backend)
+        return _Group(steps, [], claimed=True, ready=self._one_by_one(steps))
 
     def _next_steps(self) -> range:
         """The steps of the next group to be planned; none after an error."""
@@ -264,12 +267,15 @@ class Pipeline:
 
     def _finish(self, group: _Group) -> None:
         """Wait for a group's bytes and make its batches."""
-        ready = Ready([], [], LoaderClosedError("the making of a batch was interrupted"))
+        ready: Ready | None = None
         try:
-            ready = self._assemble(group.steps, group.pieces)
-        except Exception:
-            ready = self._one_by_one(group.steps)
+            with suppress(Exception):
+                ready = self._assemble(group.steps, group.pieces)
+            if ready is None:  # not inside `except`: the error must not drag this frame along
+                ready = self._one_by_one(group.steps)
         finally:
+            if ready is None:
+                ready = Ready([], [], LoaderClosedError("the making of a batch was interrupted"))
             # Whatever happened: a group that never gets ready would be waited for for ever.
             group.pieces = []
             with self._lock:

@@ -187,7 +187,6 @@ def soon():
         end = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < end, "it did not come to hold"
-            gc.collect()
             time.sleep(0.005)
 
     return wait

@@ -6,6 +6,7 @@ import gc
 import random
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -174,12 +175,32 @@ def test_an_iterator_from_another_thread_at_any_moment(load, plain, wrap, mmap, 
     assert found == list(range(0, 10 * len(found), 10))
 
 
+@pytest.fixture
+def no_collection():
+    """Garbage in circles stays, as it does for a long time in programs that make little of it."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
 class TestAbandoned:
-    def test_by_break(self, load, plain, threads, soon, mmap):
-        loader = load(plain, 10, mmap=mmap)
+    def test_by_break(self, load, plain, threads, soon, mmap, no_collection):
+        loader = load(plain, 10, mmap=mmap, prefetch_bytes=1)
         for _ in loader:
+            assert [name for name in threads() if "host" not in name]
             break
         soon(lambda: not [name for name in threads() if "host" not in name])
+        assert loader.state_dict()["position"] == 10
+
+    def test_a_loader_and_its_iterator_are_no_circle(self, plain, threads, soon, mmap, no_collection):
+        loader = gdsload.DataLoader(plain, 10, device="cpu", mmap=mmap, prefetch_bytes=1)
+        iterator = iter(loader)
+        next(iterator)
+        gone = [weakref.ref(loader), weakref.ref(iterator)]
+        del loader, iterator
+        assert [reference() for reference in gone] == [None, None]
+        soon(lambda: threads() == [])
 
     def test_with_slow_reads_nobody_waits(self, load, plain, wrap, threads, soon, mmap):
         wrap(lambda inner: SlowBackend(inner, 0.3))

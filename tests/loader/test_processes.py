@@ -58,8 +58,9 @@ def raised(pid, folder, after_s):
         time.sleep(0.001)
     return os.waitstatus_to_exitcode(found[1])
 
-program, results = None, []
-for job in json.loads(sys.stdin.read()):
+program = None
+for line in sys.stdin:
+    job = json.loads(line)
     os.makedirs(job["folder"])
     if not (pid := os.fork()):
         path, mmap, delay = job["path"], job["mmap"], job["delay"]
@@ -67,38 +68,41 @@ for job in json.loads(sys.stdin.read()):
         program = job["program"]
         break
     code = raised(pid, job["folder"], job["after_s"])
-    results.append([code, read(job["folder"], "out"), read(job["folder"], "err")])
-if program is None:
-    print(json.dumps(results))
-else:
+    print(json.dumps([code, read(job["folder"], "out"), read(job["folder"], "err")]), flush=True)
+if program is not None:
     exec(program)
 """
 WAYS = [(True, 0), (False, 0), (True, 0.01), (False, 0.01)]
 
 
+@pytest.fixture(scope="module")
+def nursery():
+    options = ["-X", "faulthandler", "-W", "error", "-W", "ignore:This process:DeprecationWarning"]
+    with subprocess.Popen(
+        [sys.executable, *options, "-c", NURSERY],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as process:  # fmt: skip
+        yield process
+        process.stdin.close()
+        assert process.wait(30) == 0
+
+
 @pytest.fixture
-def run(plain, tmp_path):
+def run(plain, tmp_path, nursery):
     """Runs programs, each in a process of its own with a loader in it: gives their exit codes, outputs and errors.
 
     Each is (program, (mmap, delay of reads in seconds), seconds after which it gets SIGINT or None).
     """
 
     def start(programs):
-        jobs = [
-            {
-                "program": textwrap.dedent(program), "folder": str(tmp_path / f"process {number}"), "path": str(plain),
-                "mmap": mmap, "delay": delay, "after_s": after_s,
-            }
-            for number, (program, (mmap, delay), after_s) in enumerate(programs)
-        ]  # fmt: skip
-        options = ["-X", "faulthandler", "-W", "error", "-W", "ignore:This process:DeprecationWarning"]
-        found = subprocess.run(
-            [sys.executable, *options, "-c", NURSERY],
-            input=json.dumps(jobs), capture_output=True, text=True, timeout=55, check=False,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
-        assert (found.returncode, found.stderr) == (0, "")
-        return json.loads(found.stdout)
+        found = []
+        for number, (program, (mmap, delay), after_s) in enumerate(programs):
+            job = {"program": textwrap.dedent(program), "folder": str(tmp_path / f"process {number}")}
+            job.update(path=str(plain), mmap=mmap, delay=delay, after_s=after_s)
+            nursery.stdin.write(json.dumps(job) + "\n")
+            nursery.stdin.flush()
+            found.append(json.loads(nursery.stdout.readline()))
+        return found
 
     return start
 
@@ -134,7 +138,6 @@ def test_the_interpreter_ends_while_a_daemon_thread_iterates(run):
     """
     for code, out, err in run([(program, way, None) for way in WAYS[1:3]]):
         assert (code, out) == (0, ""), err
-        assert err == "" or err.rstrip().endswith(("shutdown", "closed while a batch was being waited for"))
         assert "Fatal" not in err
 
 
@@ -158,16 +161,16 @@ def test_ctrl_c_at_any_moment_ends_the_program(run):
             print("interrupted", own(), flush=True)
             os._exit(0)
     """
-    for result in run([(program, way, 0.0007 * number**2) for way in WAYS for number in range(10)]):
+    for result in run([(program, way, 0.0005 * number**2) for way in WAYS[::2] for number in range(15)]):
         code, out, err = result
         assert (code, out) == (0, "ready\ninterrupted []\n"), err
-        assert err == "" or "__del__" in err
+        assert err == "" or err.startswith("Exception ignored")
 
 
 @pytest.mark.slow
 def test_ctrl_c_that_nobody_catches(run):
     program = "print('ready', flush=True)\nwhile True:\n    for batch in loader:\n        time.sleep(0.001)"
-    for code, _, err in run([(program, WAYS[1], 0.02)]):
+    for code, _, err in run([(program, WAYS[0], 0.02)]):
         assert code == -signal.SIGINT
         assert err.rstrip().endswith("KeyboardInterrupt")
 

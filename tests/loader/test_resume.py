@@ -36,17 +36,17 @@ def numbers(batches):
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 @pytest.mark.parametrize("mmap", [True, False])
 def test_it_resumes_at_every_step(make, order, mmap):
-    assert_resumes_everywhere(lambda: make(33, mmap=mmap, **order))
+    assert_resumes_everywhere(lambda: make(63, mmap=mmap, **order))
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 def test_it_resumes_with_other_budgets_and_another_backend(make, order):
     other = {"prefetch_bytes": 900, "arena_bytes": "700KiB", "mmap": False}
-    assert_resumes_everywhere(lambda: make(33, **order), lambda: make(33, **other, **order))
+    assert_resumes_everywhere(lambda: make(63, **order), lambda: make(63, **other, **order))
 
 
 def test_it_resumes_with_drop_last(make):
-    assert_resumes_everywhere(lambda: make(33, drop_last=True, **BLOCK))
+    assert_resumes_everywhere(lambda: make(63, drop_last=True, **BLOCK))
 
 
 def test_every_field_is_resumed(rich):
