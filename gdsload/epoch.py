@@ -18,8 +18,7 @@ from gdsload.engine.assemble import Batch
 from gdsload.engine.pipeline import Pipeline
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import LoaderClosedError
-from gdsload.order import Schedule
-from gdsload.state import Cursor, Place
+from gdsload.state import Place
 
 __all__ = ["Epoch", "EpochOwner"]
 
@@ -44,19 +43,18 @@ class Epoch(Iterator[Any]):
 
     Args:
         owner: the loader.
-        schedule: its batches.
         finish: what is done with each batch in the consumer's thread before it is handed out.
     """
 
-    def __init__(self, owner: EpochOwner, schedule: Schedule, finish: Callable[[Batch], Any]) -> None:
-        self._owner, self._schedule, self._finish = owner, schedule, finish
+    def __init__(self, owner: EpochOwner, finish: Callable[[Batch], Any]) -> None:
+        self._owner, self._finish = owner, finish
         self._turn = threading.RLock()
         self.pipeline: Pipeline | None = None
         self._batches: deque[tuple[Batch, int]] = deque()
         self._error: BaseException | None = None
         self._begun = self._over = False
         self._since = 0.0
-        self.place = Place(Cursor(0, 0))
+        self.place = Place(0, 0)
         """Behind the last batch handed out. The loader keeps it, and not us: whoever drops us must see us end."""
 
     def __iter__(self) -> Epoch:
@@ -88,9 +86,7 @@ class Epoch(Iterator[Any]):
             finished = self._finish(batch)
         except StopIteration as error:
             raise RuntimeError("transform raised StopIteration, which would have ended the epoch") from error
-        cursor = self.place.cursor
-        step = self._schedule.step_at(cursor.position)
-        self.place.cursor = Cursor(cursor.epoch, self._schedule.position(step + 1))
+        self.place.step += 1
         stats.batches += 1
         stats.samples += size
         now = time.perf_counter()

@@ -126,7 +126,7 @@ class DataLoader:
     def __iter__(self) -> Iterator[Any]:
         """One epoch. Nothing is read before its first batch is asked for."""
         self.check_usable()
-        return Epoch(self, self._schedule, self._finish)
+        return Epoch(self, self._finish)
 
     @property
     def epoch(self) -> int:
@@ -164,7 +164,10 @@ class DataLoader:
         on. The same state serves every rank.
         """
         with self._lock:
-            return self._identify().state(self._cursor if self._newest is None else self._newest.cursor)
+            place, cursor = self._newest, self._cursor
+            if place is not None:
+                cursor = Cursor(place.epoch, self._schedule.position(place.step))
+            return self._identify().state(cursor)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state` was taken: the next `iter` runs the rest of that epoch.
@@ -256,7 +259,8 @@ class DataLoader:
             try:
                 self._pipelines.add(pipeline)
                 self._epochs.add(epoch)
-                epoch.place.cursor, epoch.pipeline = cursor, pipeline
+                epoch.place.epoch, epoch.place.step = cursor.epoch, self._schedule.step_at(cursor.position)
+                epoch.pipeline = pipeline
                 self._newest, self._cursor = epoch.place, Cursor(cursor.epoch + 1, 0)
             except BaseException:  # Ctrl-C
                 pipeline.close()

@@ -34,9 +34,10 @@ class Cursor:
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """A cursor that moves."""
+    """Where an iterator is: the number of its epoch, and how many steps of it have been handed out."""
 
-    cursor: Cursor
+    epoch: int
+    step: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,10 +169,10 @@ class Stager:
         Args:
             steps: consecutive steps, each group right behind the one of the last call.
         """
-        runs = [(step, run) for step in steps for run in self.job.schedule.runs(step)]
         if self.windowed:
+            runs = ((step, run) for step in steps for run in self.job.schedule.runs(step))
             return [piece for step, run in runs for piece in self._from_windows(step, run)]
-        positions = [self._ids(run) for _, run in runs]
+        positions = [self._ids(run) for run in self.job.schedule.runs_of(steps)]
         if not positions:
             return []
         stage = self._bring(np.concatenate(positions) if len(positions) > 1 else positions[0])

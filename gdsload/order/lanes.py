@@ -126,6 +126,8 @@ class Schedule:
         Raises:
             OptionError: if `step` is not in [0, steps).
         """
+        if 0 <= step < self.samples // self.global_batch:
+            return self.batch_size
         _, _, start, stop = self._slice(step)
         return stop - start
 
@@ -149,6 +151,17 @@ class Schedule:
                 runs.append(LaneRun(lane, first + lower, first + upper))
             offset += given
         return runs
+
+    def runs_of(self, steps: range) -> list[LaneRun]:
+        """Return the lane positions of this rank at consecutive steps, in the order in which they are delivered.
+
+        Raises:
+            OptionError: if a step is not in [0, steps).
+        """
+        if self.lanes > 1 or self.world_size > 1 or not steps:
+            return [run for step in steps for run in self.runs(step)]
+        start, (_, stop, _, _) = self._slice(steps[0])[0], self._slice(steps[-1])
+        return [LaneRun(0, start, stop)]
 
     def _slice(self, step: int) -> tuple[int, int, int, int]:
         """The positions before and after `step`, and this rank's slice [start, stop) of what lies between."""

@@ -86,6 +86,15 @@ def test_ranks_share_out_the_global_batch(schedule):
 
 
 @given(schedules())
+def test_several_steps_at_once_are_the_same_positions(schedule):
+    for rank in ranks(schedule):
+        for start, stop in ((0, rank.steps), (0, 0), (rank.steps // 2, rank.steps), (0, rank.steps // 2 + 1)):
+            steps = range(min(start, rank.steps), min(stop, rank.steps))
+            one_by_one = [place for step in steps for place in positions(rank.runs(step))]
+            assert positions(rank.runs_of(steps)) == one_by_one
+
+
+@given(schedules())
 def test_each_global_batch_takes_its_share_of_every_lane(schedule):
     alone = Schedule(schedule.samples, schedule.global_batch, lanes=schedule.lanes)
     for step in range(alone.steps):
