@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -135,6 +136,14 @@ class Epoch(Iterator[Any]):
         finally:
             del error  # or error, traceback and this frame were a circle, in which all that they refer to would stay
 
+    def reads_from(self, pipeline: Pipeline) -> None:
+        """Set the pipeline that the batches come from."""
+        # For whoever drops us half-way. That may happen in any thread at any point, so it must not wait for anybody;
+        # the loader waits when it goes on. Not __del__: Ctrl-C at an epoch's end could strike in it, and be forgotten.
+        self._dropped = weakref.finalize(self, pipeline.stop)
+        self._dropped.atexit = False
+        self.pipeline = pipeline
+
     def close(self) -> None:
         """End the epoch here; may be called twice."""
         self._over = True
@@ -147,9 +156,4 @@ class Epoch(Iterator[Any]):
         self._error = None
         if pipeline is not None:
             pipeline.close()
-
-    def __del__(self) -> None:
-        # This may run in any thread at any point, so it must not wait for anybody. The loader waits when it goes on.
-        pipeline = getattr(self, "pipeline", None)
-        if pipeline is not None:
-            pipeline.stop()
+            self._dropped.detach()

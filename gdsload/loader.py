@@ -260,7 +260,7 @@ class DataLoader:
                 self._pipelines.add(pipeline)
                 self._epochs.add(epoch)
                 epoch.place.epoch, epoch.place.step = cursor.epoch, self._schedule.step_at(cursor.position)
-                epoch.pipeline = pipeline
+                epoch.reads_from(pipeline)
                 self._newest, self._cursor = epoch.place, Cursor(cursor.epoch + 1, 0)
             except BaseException:  # Ctrl-C
                 pipeline.close()

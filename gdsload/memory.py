@@ -10,6 +10,8 @@ import ctypes
 import errno
 import mmap
 import os
+import threading
+import weakref
 from collections import defaultdict, deque
 from contextlib import suppress
 from functools import lru_cache
@@ -131,66 +133,89 @@ def address_of(array: NDArray[Any]) -> int:
 class Lease(np.ndarray[Any, Any]):
     """Batch memory, one byte an element. It goes back to its pool when nothing refers to it any more."""
 
-    slab: mmap.mmap | None = None
-    pool: BatchPool | None = None
 
-    def __del__(self) -> None:
-        pool, slab = self.pool, self.slab
-        if pool is not None and slab is not None:
-            pool.take_back(slab)
+class _Return(weakref.ref[Lease]):
+    """The way of a lease's memory back to its pool."""
+
+    slab: mmap.mmap
 
 
 class BatchPool:
     """Leases memory for batches and keeps what comes back.
 
+    When a lease dies, the callback of its weak reference is `deque.append`. That may happen in any thread at any
+    moment, so no Python code must run then: it could wait for a lock that the thread holds, and if Ctrl-C struck in it,
+    Python would forget the KeyboardInterrupt. What has come back is looked through at the next lease.
+
     Args:
-        keep_bytes: how much returned memory is kept for later leases; more than that goes back to the system.
+        keep_bytes: how much memory may be kept or be on lease with a way back; what is more than that goes back to the
+            system, the oldest lease's first.
     """
 
     def __init__(self, keep_bytes: int) -> None:
         self.keep_bytes = keep_bytes
-        # Appending to and popping from a deque is atomic. A lock would deadlock: __del__ may run inside it.
-        self._free: defaultdict[int, deque[mmap.mmap]] = defaultdict(deque)
-        self._owner = os.getpid()
+        self._free: defaultdict[int, list[mmap.mmap]] = defaultdict(list)
+        self._out: dict[int, _Return] = {}
+        self._returned: deque[_Return] = deque()
+        self._bytes = 0
+        self._lock = threading.Lock()
 
     def lease(self, nbytes: int) -> Lease:
         """Lease at least `nbytes` bytes, page-aligned, with whatever they held before."""
         size = _slab_bytes(nbytes)
-        try:
-            slab = self._free[size].pop()
-        except IndexError:
-            self._make_room(size)
+        with self._lock:
+            self._take_back()
+            slab = self._free[size].pop() if self._free[size] else None
+            if slab is None:
+                self._make_room(size)
+        if slab is None:
             slab = _new_slab(size)
         # Over the slab itself, not over an array: numpy lets views refer to the last array of their own class below
         # them, so that a plain view of a lease over a plain array would not keep the lease.
         lease = Lease(size, np.uint8, slab)
-        lease.slab, lease.pool = slab, self
+        way = _Return(lease, self._returned.append)
+        way.slab = slab
+        with self._lock:
+            if 0 < self._bytes <= self.keep_bytes:
+                self._out[id(way)] = way
+            else:
+                self._bytes = max(self._bytes - size, 0)
         return lease
 
     @property
     def kept_bytes(self) -> int:
         """Bytes of returned memory that the pool holds."""
-        return sum(size * len(slabs) for size, slabs in list(self._free.items()))
+        with self._lock:
+            self._take_back()
+            return sum(size * len(slabs) for size, slabs in self._free.items())
 
-    def take_back(self, slab: mmap.mmap) -> None:
-        """Keep a slab for later leases, if there is room; for `Lease`, from any thread and any point of it."""
-        size = len(slab)
-        if os.getpid() == self._owner and self.kept_bytes + size <= self.keep_bytes:
-            self._free[size].append(slab)
+    def _take_back(self) -> None:
+        """Look through what has come back. The lock must be held."""
+        while self._returned:
+            way = self._returned.popleft()
+            if self._out.pop(id(way), None) is not None:
+                self._free[len(way.slab)].append(way.slab)
 
     def _make_room(self, size: int) -> None:
-        """Drop kept slabs of other sizes: batches have changed size, and those would never be leased again."""
-        for other, slabs in list(self._free.items()):
-            while other != size and slabs and self.kept_bytes + size > self.keep_bytes:
-                try:
-                    slabs.pop()
-                except IndexError:
-                    break
+        """Count a new slab in.
+
+        Kept ones of other sizes make room for it: batches have changed size, and those would never be leased again.
+        Then leases that have been out for long, which the user seems to keep.
+        """
+        self._bytes += size
+        for slabs in self._free.values():
+            while slabs and self._bytes > self.keep_bytes:
+                self._bytes -= len(slabs.pop())
+        while self._out and self._bytes > self.keep_bytes:
+            self._bytes -= len(self._out.pop(next(iter(self._out))).slab)
 
     def clear(self) -> None:
         """Give all returned memory back to the system, and from now on whatever comes back, too."""
-        self.keep_bytes = 0
-        self._free.clear()
+        with self._lock:
+            self.keep_bytes = self._bytes = 0
+            self._free.clear()
+            self._out.clear()
+            self._returned.clear()
 
 
 def _slab_bytes(nbytes: int) -> int:

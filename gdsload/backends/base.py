@@ -11,8 +11,7 @@ How extents are coalesced, aligned and read is the backend's own business: it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 from gdsload.plan import Extents
 
-__all__ = ["Backend", "BackendStatus", "Completion", "FuturesCompletion", "Landing", "Probe", "done"]
+__all__ = ["Backend", "BackendStatus", "Completion", "Landing", "Probe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,35 +81,6 @@ class Completion(Protocol):
         Raises:
             ReadError: if some bytes did not land and that is known already.
         """
-
-
-class FuturesCompletion:
-    """A completion that is there when all of some futures are."""
-
-    def __init__(self, futures: Sequence[Future[None]]) -> None:
-        self._futures = tuple(futures)
-
-    @property
-    def landed(self) -> bool:
-        """See `Completion.landed`."""
-        return all(future.done() for future in self._futures)
-
-    def wait(self) -> None:
-        """See `Completion.wait`. Every read has ended when it returns or raises, so that memory may be reused."""
-        error: BaseException | None = None
-        for future in self._futures:
-            found = future.exception()
-            error = error or found
-        if error is not None:
-            raise error
-
-    def make_stream_wait(self, stream: torch.Stream) -> None:
-        """See `Completion.make_stream_wait`; host reads are not stream-ordered, so this thread waits."""
-        self.wait()
-
-
-done = FuturesCompletion(())
-"""The completion of what was there all along."""
 
 
 def _nothing() -> None:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.backends.base import FuturesCompletion, Landing, Probe, done
+from gdsload.backends.base import Landing, Probe
 from gdsload.backends.files import ShardFiles, pread_exact
+from gdsload.backends.readers import Readers, Reading, done
 from gdsload.memory import BatchPool, address_of, populate
 from gdsload.plan import Extents, Reads, coalesce
 
@@ -49,8 +50,7 @@ class HostBackend:
     def __init__(self, files: ShardFiles, *, threads: int = _THREADS) -> None:
         self.files = files
         self.in_place = files.mapped
-        self._threads = threads
-        self._executor: ThreadPoolExecutor | None = None
+        self._readers = Readers(threads, "gdsload-host")
         self._arena = BatchPool(keep_bytes=2**28)
         self._lock = threading.Lock()
         self._brought = self._trust = self._trusted = 0
@@ -71,7 +71,7 @@ class HostBackend:
         if self._resident(wanted):
             return Landing(addresses, done)
         reads = coalesce(wanted, max_gap_bytes=_MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES).extents
-        return Landing(addresses, FuturesCompletion(self._spread(reads, lambda index: self._populate(reads, index))))
+        return Landing(addresses, self._spread(reads, lambda index: self._populate(reads, index)))
 
     def _resident(self, wanted: Extents) -> bool:
         """Whether a few of the extents, evenly chosen, are in the page cache.
@@ -108,23 +108,16 @@ class HostBackend:
         starts = np.cumsum(room) - room
         lease = self._arena.lease(int(room.sum()))
         arena = (lease.data, starts)
-        futures = self._spread(reads.extents, lambda index: self._pread(reads.extents, index, arena))
+        reading = self._spread(reads.extents, lambda index: self._pread(reads.extents, index, arena))
         held = [lease]
         addresses = _landed(address_of(lease), starts, reads)
-        return Landing(addresses, FuturesCompletion(futures), lease.nbytes, held.clear)
+        return Landing(addresses, reading, lease.nbytes, held.clear)
 
-    def _spread(self, reads: Extents, work: Callable[[int], None]) -> list[Future[None]]:
-        """Share reads out to the threads, in pieces of about `_MAX_READ_BYTES`: few futures for many reads."""
+    def _spread(self, reads: Extents, work: Callable[[int], None]) -> Reading:
+        """Share reads out to the threads, in pieces of about `_MAX_READ_BYTES`: few pieces of work for many reads."""
         cuts = np.flatnonzero(np.diff(np.cumsum(reads.nbytes) // _MAX_READ_BYTES)) + 1
         edges = [0, *cuts.tolist(), len(reads)]
-        executor = self._pool()
-        return [executor.submit(_run, work, range(low, high)) for low, high in pairwise(edges) if low < high]
-
-    def _pool(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._executor is None:
-                self._executor = ThreadPoolExecutor(self._threads, "gdsload-host")
-            return self._executor
+        return self._readers.run([partial(_run, work, range(low, high)) for low, high in pairwise(edges) if low < high])
 
     def _populate(self, reads: Extents, index: int) -> None:
         file = int(reads.file[index])
@@ -148,10 +141,7 @@ class HostBackend:
 
     def close(self) -> None:
         """See `Backend.close`."""
-        with self._lock:
-            executor, self._executor = self._executor, None
-        if executor is not None:
-            executor.shutdown(wait=True, cancel_futures=True)
+        self._readers.close()
         self._arena.clear()
         self.files.close()
 

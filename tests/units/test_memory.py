@@ -7,6 +7,7 @@ import itertools
 import mmap
 import os
 import pickle
+import signal
 import threading
 
 import numpy as np
@@ -114,6 +115,39 @@ def test_memory_of_sizes_that_are_past_makes_room():
         leases = [pool.lease(size) for _ in range(2**20 // size)]
         del leases
         assert pool.kept_bytes == 2**20
+
+
+def test_memory_that_is_kept_for_ever_does_not_slow_the_rest_down():
+    """The way back is for those that are dropped again; what a user keeps makes room for them."""
+    pool = BatchPool(2**20)
+    kept = [pool.lease(2**17) for _ in range(100)]
+    seen = {again(pool, 2**17) for _ in range(10)}
+    assert len(seen) == 1
+    del kept
+    assert pool.kept_bytes <= 2**20
+
+
+def test_ctrl_c_is_not_forgotten_when_memory_goes_back():
+    """An exception of a signal's handler inside __del__, or inside Python code that a weak reference calls, is lost."""
+    pool, seen, sent = BatchPool(2**20), 0, 300
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for number in range(sent):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0005 + number * 1e-6)
+                while True:
+                    tensor = tensor_of(pool.lease(1000))
+                    del tensor
+            except KeyboardInterrupt:
+                seen += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert seen == sent
 
 
 def test_saved_tensor_takes_its_own_bytes_alone():

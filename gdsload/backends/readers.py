@@ -1,0 +1,136 @@
+"""Threads that read, and the completion of what they were given.
+
+Not `concurrent.futures`: Ctrl-C can strike the consumer inside a condition's Python code, and leave a lock behind that
+a reader then waits for. Here whoever waits, waits on plain locks, which are taken and given back in one step.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+
+import torch
+
+from gdsload.errors import LoaderClosedError
+
+__all__ = ["Readers", "Reading", "done"]
+
+Work = Callable[[], None]
+
+
+class Reading:
+    """A completion that is there when some work is done, by whichever threads do it.
+
+    Args:
+        parts: how many times `finish` will be called.
+    """
+
+    def __init__(self, parts: int) -> None:
+        self._left = parts
+        self._error: BaseException | None = None
+        self._lock, self._gate = threading.Lock(), threading.Lock()
+        if parts:
+            self._gate.acquire()
+
+    @property
+    def landed(self) -> bool:
+        """See `Completion.landed`."""
+        return not self._left
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Note that one part has ended, well or with an error; the first error is the one that is raised."""
+        with self._lock:
+            self._error = self._error or error
+            self._left -= 1
+            if not self._left:
+                self._gate.release()
+
+    def wait(self) -> None:
+        """See `Completion.wait`. Every part has ended when it returns or raises, so that memory may be reused."""
+        with self._gate:
+            error = self._error
+        if error is not None:
+            raise error
+
+    def make_stream_wait(self, stream: torch.Stream) -> None:
+        """See `Completion.make_stream_wait`; host reads are not stream-ordered, so this thread waits."""
+        self.wait()
+
+
+done = Reading(0)
+"""The completion of what was there all along."""
+
+
+class Readers:
+    """Daemon threads that work through what they are given, first come first served. They start with the first work.
+
+    Args:
+        count: how many threads.
+        name: what they are called.
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        self._count, self._name = count, name
+        self._queue: SimpleQueue[tuple[Work, Reading] | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def run(self, works: Sequence[Work]) -> Reading:
+        """Have some work done.
+
+        Raises:
+            LoaderClosedError: after `close`.
+        """
+        reading = Reading(len(works))
+        with self._lock:
+            if self._closed:
+                raise LoaderClosedError("the backend was closed")
+            while len(self._threads) < self._count:
+                number = len(self._threads)
+                thread = threading.Thread(target=self._serve, name=f"{self._name}-{number}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        for work in works:
+            self._queue.put((work, reading))
+        if self._closed:
+            self._turn_away()
+        return reading
+
+    def close(self) -> None:
+        """Turn away what nobody has begun, wait for the rest, and end the threads; may be called twice."""
+        with self._lock:
+            self._closed = True
+        self._turn_away()
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            if thread.is_alive():  # or Ctrl-C struck while it was being started: it finds out by itself
+                thread.join()
+        self._turn_away()
+
+    def _turn_away(self) -> None:
+        stops = 0
+        while True:
+            try:
+                item = self._queue.get_nowait()
+            except Empty:
+                break
+            if item is None:
+                stops += 1
+            else:
+                item[1].finish(LoaderClosedError("the backend was closed before these bytes were read"))
+        for _ in range(stops):
+            self._queue.put(None)
+
+    def _serve(self) -> None:
+        while (item := self._queue.get()) is not None:
+            work, reading = item
+            try:
+                work()
+            except BaseException as error:
+                reading.finish(error)
+            else:
+                reading.finish()
+            del item, work, reading  # or the last landing's memory would be held until the next one comes
