@@ -31,8 +31,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cpu", description="gdsload beside its peers on the CPU")
     parser.add_argument("--out", type=Path, required=True, help="where the JSON record goes")
     parser.add_argument("--small", action="store_true", help="a smoke test of seconds: its numbers mean nothing")
-    parser.add_argument("--rounds", type=int, help="default: 7, or 2 with --small")
-    parser.add_argument("--seconds", type=float, help="timed seconds of a trial (default: 2, or 0.05 with --small)")
+    parser.add_argument("--rounds", type=int, help="default: 5, or 2 with --small")
+    parser.add_argument("--seconds", type=float, help="timed seconds of a trial (default: 1, or 0.05 with --small)")
     parser.add_argument("--contenders", nargs="+", choices=list(NAMES), metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--workloads", nargs="+", choices=[workload.name for workload in FULL], help="default: all")
     parser.add_argument(
@@ -72,8 +72,8 @@ def main(arguments: list[str] | None = None) -> int:
     ):
         plan = Plan(
             names=tuple(options.contenders or (BASIC if small else NAMES)),
-            rounds=options.rounds or (2 if small else 7),
-            seconds=options.seconds or (0.05 if small else 2.0),
+            rounds=options.rounds or (2 if small else 5),
+            seconds=options.seconds or (0.05 if small else 1.0),
             warm_s=0.02 if small else 0.5,
             pythons=dict(entry.split("=", 1) for entry in options.python),
             scratch=Path(scratch),
