@@ -9,24 +9,21 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Self, Unpack
 
-import numpy as np
 import torch
 
-from gdsload.backends.base import BackendStatus
-from gdsload.backends.files import ShardFiles
-from gdsload.backends.host import HostBackend
+from gdsload.backends.base import Backend, BackendStatus
+from gdsload.backends.select import expected, preflight
 from gdsload.dataset import ShardDataset
-from gdsload.engine.assemble import Assembler, Batch, BatchForm
+from gdsload.engine.assemble import Batch, BatchMaker
 from gdsload.engine.pipeline import Pipeline
 from gdsload.engine.stage import Job
 from gdsload.engine.stats import LoaderStats
-from gdsload.engine.table import SampleTable
 from gdsload.epoch import Epoch
 from gdsload.errors import LoaderClosedError, OptionError
-from gdsload.memory import BatchPool
 from gdsload.options import LoaderKeywords, parse_options, resolve_device
 from gdsload.order import Schedule, make_order
 from gdsload.order.checks import check_whole
+from gdsload.parts import HandOver, Parts, moved, open_parts, uses_mapping, wishes_of
 from gdsload.selection import select
 from gdsload.setup import field_names, limits, order_options, positions, world
 from gdsload.state import Cursor, Identity, Place, dataset_digest
@@ -67,9 +64,16 @@ class DataLoader:
             initialised, else 0 of 1). All ranks make the same number of steps. If the last global batch has fewer
             samples than there are ranks, some ranks get a batch of none; `drop_last=True` leaves it out.
             `prefetch_bytes`: bytes of batches that are made ahead of the consumer (``"256MiB"``); two are always made.
-            `arena_bytes`: bytes of the windows of a block order with `mmap=False` (``"1GiB"``).
+            `arena_bytes`: bytes of memory that reads land in, on the GPU or with `mmap=False` (``"1GiB"``). On a GPU,
+            this and `prefetch_bytes` are what the loader takes of its memory, and batches that were dropped while
+            kernels still read them take up to `prefetch_bytes` more.
             `mmap`: whether shards are mapped, as in `ShardDataset` (default: as the dataset was opened).
-            `backend`: ``"auto"`` or ``"host"``.
+            `backend`: ``"auto"``, ``"gds"``, ``"mapped"``, ``"bounce"`` or ``"host"``. By name it is used or refused,
+            never replaced. `gds` means that cuFile's own counters have shown DMA; with `gds_compat` its own compat mode
+            will do, too. `gds_engine`: what calls cuFile, ``"cufile"`` or ``"kvikio"``.
+            `pinned_bytes`: host memory that bounce pins (``"192MiB"``).
+            `register_bytes`: bytes of files that may be registered with CUDA, and so kept in memory (default: half of
+            what is available, or of the control group's limit).
             `num_workers`, `pin_memory` and other keywords of torch's loader that have no meaning here are accepted, and
             one warning says so; `collate_fn` is refused.
 
@@ -106,15 +110,23 @@ class DataLoader:
         lanes = self.order_options.lanes
         self._schedule = Schedule(len(self._selected), self.batch_size, rank, world_size, self.drop_last, lanes)
         self._positions = positions(self._selected, self.order_options)
-        self._limits = limits(self._selected, self._fields, self._options, self._schedule, self.order_options)
+        self._limits = limits(
+            self._selected, self._fields, self._options, self._schedule, self.order_options, self.device
+        )
+        wishes = wishes_of(self._options)
+        preflight(
+            wishes, self._selected.datasets[0].path, self.device, mapped=uses_mapping(self._selected, self._options)
+        )
+        self._status = BackendStatus(wishes.backend, *expected(wishes, self.device), {})
         make_order(self.order_options, (), self.seed, 0)  # refuses a seed that is too large
         self._identity: Identity | None = None
         self._cursor = Cursor(0, 0)
         self._newest: Place | None = None
-        self._parts: tuple[SampleTable, HostBackend, BatchPool] | None = None
+        self._parts: Parts | None = None
         self._epochs: weakref.WeakSet[Epoch] = weakref.WeakSet()
         self._pipelines: weakref.WeakSet[Pipeline] = weakref.WeakSet()
-        self._moved: dict[str, int] = {}
+        on_gpu = self.device.type == "cuda" and self._options.backend != "host"
+        self._hand_over = HandOver(self.device, self._limits.prefetch_bytes) if on_gpu else None
         self._lock = threading.RLock()  # between `begin` and `close`
         self._owner = os.getpid()
         self._closed = False
@@ -154,8 +166,10 @@ class DataLoader:
     def backend(self) -> BackendStatus:
         """Which backend is used, why, and the bytes it has moved, by path."""
         parts = self._parts
-        moved = self._moved if parts is None else parts[1].bytes_by_path()
-        return BackendStatus(self._options.backend, "host", "batches are built in CPU memory", moved)
+        if parts is None:
+            return self._status
+        chosen = parts.chosen
+        return BackendStatus(self._options.backend, chosen.name, chosen.reason(), chosen.backend.bytes_by_path())
 
     def state_dict(self) -> dict[str, Any]:
         """Where the consumer is: small, JSON-able, and exact after every batch.
@@ -195,7 +209,7 @@ class DataLoader:
         for pipeline in pipelines:
             pipeline.close()
         if parts is not None:
-            self._moved, self._parts = parts[1].bytes_by_path(), None
+            self._status, self._parts = self.backend, None
             self._give_back()
 
     def __enter__(self) -> Self:
@@ -227,24 +241,21 @@ class DataLoader:
             self._identity = Identity(self._schedule, self.order_options, self.seed, digest)
         return self._identity
 
-    def _open(self) -> tuple[SampleTable, HostBackend, BatchPool]:
+    def _open(self) -> Parts:
         if self._parts is None:
-            datasets = self._selected.datasets
-            mapped = all(dataset.mmap for dataset in datasets) if self._options.mmap is None else self._options.mmap
-            sources = [source for dataset in datasets for source in dataset.sources]
-            files = ShardFiles(sources, self._schema, mapped=mapped)
-            table = SampleTable(files, np.concatenate([dataset.counts for dataset in datasets]))
-            backend, pool = HostBackend(files), BatchPool(keep_bytes=self._limits.pool_bytes())
+            parts = open_parts(self._selected, self._fields, self._options, self._limits, self.device)
             # Whoever still reads holds the table, so this waits for the last one. At exit, pipelines are ended first.
-            self._give_back = weakref.finalize(table, _give_back, backend, pool)
+            self._give_back = weakref.finalize(parts.table, _give_back, parts.backend, parts.maker)
             self._give_back.atexit = False
-            self._parts = table, backend, pool
+            self._parts = parts
         return self._parts
 
     def _finish(self, batch: Batch) -> Any:
-        """The last steps, in the consumer's thread: to the device, and the user's transform."""
-        if self.device.type != "cpu":
-            batch = {name: _moved(value, self.device) if name != "index" else value for name, value in batch.items()}
+        """The last steps, in the consumer's thread: to its stream or device, and the user's transform."""
+        if self._hand_over is not None:
+            batch = self._hand_over(batch)
+        elif self.device.type != "cpu":
+            batch = {name: moved(value, self.device) if name != "index" else value for name, value in batch.items()}
         return batch if self._options.transform is None else self._options.transform(batch)
 
     def begin(self, epoch: Epoch) -> None:
@@ -274,25 +285,14 @@ class DataLoader:
 
     def _start(self, cursor: Cursor) -> Pipeline:
         """Start reading an epoch from a cursor."""
-        table, backend, pool = self._open()
+        parts = self._open()
         order = make_order(self.order_options, self._positions.runs, self.seed, cursor.epoch)
-        job = Job(table, order, self._schedule, self._positions.selection, self._fields)
-        form = BatchForm(
-            self._options.ragged, self._options.padding_value, "index" if self._options.with_index else None
-        )
-        assembler = Assembler({name: self._schema[name] for name in self._fields}, pool, form)
+        job = Job(parts.table, order, self._schedule, self._positions.selection, self._fields)
         start = self._schedule.step_at(cursor.position)
-        return Pipeline(job, backend, assembler, limits=self._limits, start=start, stats=self.stats)
+        return Pipeline(job, parts.backend, parts.maker, limits=self._limits, start=start, stats=self.stats)
 
 
-def _give_back(backend: HostBackend, pool: BatchPool) -> None:
+def _give_back(backend: Backend, maker: BatchMaker) -> None:
     """Close and unmap the files; done once, by `close` or when a loader is dropped without it."""
     backend.close()
-    pool.clear()
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    """A batch's field on the device; texts stay."""
-    if isinstance(value, tuple):
-        return tuple(part.to(device) for part in value)
-    return value if isinstance(value, list) else value.to(device)
+    maker.close()

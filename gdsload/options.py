@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -14,7 +15,7 @@ from gdsload.engine.assemble import RaggedForm
 from gdsload.errors import OptionError
 from gdsload.units import parse_bytes
 
-__all__ = ["BACKENDS", "LoaderKeywords", "LoaderOptions", "parse_options", "resolve_device"]
+__all__ = ["LoaderKeywords", "LoaderOptions", "parse_options", "resolve_device"]
 
 _UNNEEDED = frozenset(
     {
@@ -36,7 +37,8 @@ _REFUSED = {
     "batch_sampler": "Select samples with torch.utils.data.Subset, and their order with shuffle=.",
 }
 _RAGGED = ("jagged", "offsets", "padded")
-BACKENDS = ("auto", "host")
+_BACKENDS = ("auto", "gds", "mapped", "bounce", "host")
+_ENGINES = ("cufile", "kvikio")
 
 
 class LoaderKeywords(TypedDict, total=False):
@@ -47,7 +49,11 @@ class LoaderKeywords(TypedDict, total=False):
     transform: Callable[[dict[str, Any]], Any] | None
     ragged: RaggedForm
     padding_value: float
-    backend: Literal["auto", "host"]
+    backend: Literal["auto", "gds", "mapped", "bounce", "host"]
+    gds_engine: Literal["cufile", "kvikio"]
+    gds_compat: bool
+    pinned_bytes: int | str
+    register_bytes: int | str | None
     block: int | None
     window: int | None
     lanes: int | None
@@ -77,6 +83,10 @@ class LoaderOptions:
     ragged: RaggedForm = "jagged"
     padding_value: float = 0
     backend: str = "auto"
+    gds_engine: str = "cufile"
+    gds_compat: bool = False
+    pinned_bytes: int | str = "192MiB"
+    register_bytes: int | str | None = None
     block: int | None = None
     window: int | None = None
     lanes: int | None = None
@@ -89,8 +99,13 @@ class LoaderOptions:
     def __post_init__(self) -> None:
         if self.ragged not in _RAGGED:
             raise OptionError(f"ragged is {self.ragged!r}", remedy=f"Supported are {', '.join(map(repr, _RAGGED))}.")
-        if self.backend not in BACKENDS:
-            raise OptionError(f"backend is {self.backend!r}", remedy=f"Supported are {', '.join(map(repr, BACKENDS))}.")
+        if self.backend not in _BACKENDS:
+            raise OptionError(
+                f"backend is {self.backend!r}", remedy=f"Supported are {', '.join(map(repr, _BACKENDS))}."
+            )
+        if self.gds_engine not in _ENGINES:
+            known = ", ".join(map(repr, _ENGINES))
+            raise OptionError(f"gds_engine is {self.gds_engine!r}", remedy=f"Supported are {known}.")
         if not isinstance(self.padding_value, numbers.Number):
             raise OptionError(f"padding_value is {self.padding_value!r}, which is no number")
         if self.mmap not in (None, False, True):
@@ -98,6 +113,9 @@ class LoaderOptions:
         if self.transform is not None and not callable(self.transform):
             raise OptionError(f"transform is {self.transform!r}, which cannot be called")
         object.__setattr__(self, "prefetch_bytes", parse_bytes(self.prefetch_bytes, "prefetch_bytes", at_least=1))
+        object.__setattr__(self, "pinned_bytes", parse_bytes(self.pinned_bytes, "pinned_bytes", at_least=2**20))
+        if self.register_bytes is not None:
+            object.__setattr__(self, "register_bytes", parse_bytes(self.register_bytes, "register_bytes"))
         object.__setattr__(self, "arena_bytes", parse_bytes(self.arena_bytes, "arena_bytes", at_least=1))
 
 
@@ -136,15 +154,25 @@ def resolve_device(device: str | torch.device | int | None) -> torch.device:
         if not torch.accelerator.is_available():
             return torch.device("cpu")
         kind = cast("torch.device", torch.accelerator.current_accelerator())
-        return torch.device(kind.type, torch.accelerator.current_device_index())
+        return torch.device(kind.type, _current_index())
     try:
         found = torch.device(device)
         torch.empty(0, device=found)
         if found.type == "meta":
             raise TypeError("it has no memory")
+        if found.type == "cuda" and found.index is None:
+            found = torch.device("cuda", torch.cuda.current_device())
     except (RuntimeError, AssertionError, TypeError) as error:
         raise OptionError(
             f"device {device!r} cannot be used here: {(str(error).splitlines() or [type(error).__name__])[0]}",
             remedy='Pass device="cpu", or None for the accelerator if there is one.',
         ) from None
     return found
+
+
+def _current_index() -> int:
+    """That of the current accelerator; where a launcher has said LOCAL_RANK and nobody has chosen since, that one."""
+    index, rank = torch.accelerator.current_device_index(), os.environ.get("LOCAL_RANK", "")
+    if index == 0 and rank.isdecimal() and int(rank) < torch.accelerator.device_count():
+        return int(rank)
+    return index

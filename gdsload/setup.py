@@ -117,7 +117,12 @@ def positions(selected: Selected, order: OrderOptions) -> Positions:
 
 
 def limits(
-    selected: Selected, fields: Sequence[str], options: LoaderOptions, schedule: Schedule, order: OrderOptions
+    selected: Selected,
+    fields: Sequence[str],
+    options: LoaderOptions,
+    schedule: Schedule,
+    order: OrderOptions,
+    device: torch.device,
 ) -> Limits:
     """The pipeline's limits.
 
@@ -132,7 +137,8 @@ def limits(
     mapped = all(dataset.mmap for dataset in selected.datasets) if options.mmap is None else options.mmap
     # A slice of the global batch meets its own share of the lanes, and one more where it begins inside a lane.
     lanes = min(order.lanes, -(-order.lanes // schedule.world_size) + 1)
-    if not mapped and order.window and (lanes + 1) * window_bytes > arena_bytes:
+    in_place = mapped and (device.type != "cuda" or options.backend in ("mapped", "host"))
+    if not in_place and order.window and (lanes + 1) * window_bytes > arena_bytes:
         raise BudgetError(
             f"arena_bytes is {format_bytes(arena_bytes)}, but {lanes} lanes and one window read ahead, of "
             f"{format_bytes(window_bytes)} each, need {format_bytes((lanes + 1) * window_bytes)}",

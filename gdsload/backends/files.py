@@ -88,6 +88,7 @@ def open_regular(path: str, *, follow_links: bool = True, flags: int = 0, folder
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise ReadError("it is no regular file", file=path)
+    os.set_blocking(fd, True)  # it was not, for the sake of pipes; cuFile refuses descriptors that are not
     return fd
 
 
@@ -153,7 +154,8 @@ class ShardFiles:
         self._identity = {file: source.identity for file, source in enumerate(self.sources) if source.identity}
         self._checked = np.zeros(count)
         self._held: dict[int, list[NDArray[np.int64]]] = {}
-        self._descriptors: OrderedDict[int, list[int]] = OrderedDict()
+        self._descriptors: OrderedDict[tuple[int, bool], list[int]] = OrderedDict()
+        self._direct: dict[int, bool] = {}
         self._lock = threading.RLock()
         self._closed = False
 
@@ -207,14 +209,18 @@ class ShardFiles:
         return address_of(offsets)
 
     @contextmanager
-    def descriptor(self, file: int) -> Iterator[int]:
+    def descriptor(self, file: int, *, direct: bool = False) -> Iterator[int]:
         """An open descriptor of a shard, for as long as the context lasts.
+
+        Args:
+            file: the shard.
+            direct: open it with O_DIRECT. Ask `allows_direct` whether that can be.
 
         Raises:
             FileChangedError: if the file at its path is no longer the one that was opened first.
             ReadError: if it cannot be opened.
         """
-        entry = self._borrow(file)
+        entry = self._borrow(file, direct)
         try:
             yield entry[0]
         finally:
@@ -222,14 +228,44 @@ class ShardFiles:
                 entry[1] -= 1
                 self._trim()
 
-    def _borrow(self, file: int) -> list[int]:
-        """The entry [descriptor, users] of a file, with one user more."""
+    def allows_direct(self, file: int) -> bool:
+        """Whether the shard can be opened with O_DIRECT; some file systems have none."""
         with self._lock:
-            entry = self._descriptors.get(file)
+            if file not in self._direct:
+                try:
+                    with self.descriptor(file, direct=True):
+                        self._direct[file] = True
+                except FileChangedError:
+                    raise
+                except ReadError:
+                    self._direct[file] = False
+            return self._direct[file]
+
+    def length(self, file: int) -> int:
+        """Bytes of a shard that is or was open."""
+        return self._identity[file][2]
+
+    def in_mappings(self, addresses: IntArray) -> NDArray[np.bool_]:
+        """Which of these addresses lie in mapped shards."""
+        files = np.flatnonzero(self.base)
+        if not len(files):
+            return np.zeros(len(addresses), bool)
+        files = files[np.argsort(self.base[files])]
+        starts = self.base[files]
+        ends = starts + [self.length(int(file)) for file in files]
+        at = np.searchsorted(starts, addresses, side="right") - 1
+        return (at >= 0) & (addresses < ends[at])
+
+    def _borrow(self, file: int, direct: bool) -> list[int]:
+        """The entry [descriptor, users] of a file, with one user more."""
+        key = (file, direct)
+        with self._lock:
+            entry = self._descriptors.get(key)
             if entry is None:
                 source = self.sources[file]
+                flags = os.O_DIRECT if direct else 0
                 try:
-                    fd = open_regular(source.path, follow_links=source.follow_links)
+                    fd = open_regular(source.path, follow_links=source.follow_links, flags=flags)
                 except DatasetNotFoundError:
                     raise _gone(source.path) from None
                 try:
@@ -237,8 +273,8 @@ class ShardFiles:
                 except FileChangedError:
                     os.close(fd)
                     raise
-                entry = self._descriptors[file] = [fd, 0]
-            self._descriptors.move_to_end(file)
+                entry = self._descriptors[key] = [fd, 0]
+            self._descriptors.move_to_end(key)
             entry[1] += 1
             return entry
 
@@ -246,10 +282,10 @@ class ShardFiles:
         if len(self._descriptors) <= _MAX_OPEN and not self._closed:
             return
         keep = 0 if self._closed else _MAX_OPEN
-        for file in [file for file, entry in self._descriptors.items() if entry[1] == 0]:
+        for key in [key for key, entry in self._descriptors.items() if entry[1] == 0]:
             if len(self._descriptors) <= keep:
                 break
-            os.close(self._descriptors.pop(file)[0])
+            os.close(self._descriptors.pop(key)[0])
 
     def _remember(self, file: int, found: os.stat_result) -> None:
         identity = identity_of(found)

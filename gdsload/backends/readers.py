@@ -6,8 +6,10 @@ a reader then waits for. Here whoever waits, waits on plain locks, which are tak
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 import torch
@@ -68,10 +70,11 @@ class Readers:
     Args:
         count: how many threads.
         name: what they are called.
+        processors: where they run; None for wherever the thread that starts them may.
     """
 
-    def __init__(self, count: int, name: str) -> None:
-        self._count, self._name = count, name
+    def __init__(self, count: int, name: str, processors: Collection[int] | None = None) -> None:
+        self._count, self._name, self._processors = count, name, processors
         self._queue: SimpleQueue[tuple[Work, Reading] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -83,6 +86,8 @@ class Readers:
         Raises:
             LoaderClosedError: after `close`.
         """
+        if not works:
+            return done
         reading = Reading(len(works))
         with self._lock:
             if self._closed:
@@ -125,6 +130,9 @@ class Readers:
             self._queue.put(None)
 
     def _serve(self) -> None:
+        if self._processors is not None:
+            with suppress(OSError):
+                os.sched_setaffinity(0, self._processors)  # of this thread alone
         while (item := self._queue.get()) is not None:
             work, reading = item
             try:

@@ -11,7 +11,6 @@ import textwrap
 from typing import TextIO
 
 from gdsload.doctor import Finding, Report, diagnose
-from gdsload.options import BACKENDS
 
 __all__ = ["add_to", "render_json", "render_text"]
 
@@ -81,8 +80,6 @@ def render_text(report: Report, *, colour: bool = False) -> str:
             lines += [title, *(line for finding in found for line in _lines(finding, colour)), ""]
     verdict = report.verdict
     lines += [f"Verdict: {verdict.backend}", f"  {_plain(verdict.why)}"]
-    if verdict.backend not in BACKENDS:
-        lines.append(f"  This version of gdsload cannot use {verdict.backend} yet: it loads with host.")
     if verdict.improvements:
         lines.append("To make it better:")
     for count, text in enumerate(verdict.improvements, 1):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from gdsload.backends.host_memory import cgroup_limit, meminfo, memory_room
 from gdsload.doctor.context import Context
 from gdsload.doctor.finding import Finding, clip, info, ok, unknown, warning
 from gdsload.units import format_bytes
 
 __all__ = ["CHECKS", "page_cache_room"]
 
-_UNLIMITED = 2**62  # cgroup v1 writes the largest multiple of a page for "no limit"
 _LIMIT_LINE = r"^{name}\s+(\S+)\s+(\S+)"
 _FILES_BESIDES = 256
 """Open files that Python, torch, CUDA and libraries need besides shards."""
@@ -30,43 +30,15 @@ def _limit(context: Context, name: str) -> int | None:
     return int(match[1]) if re.fullmatch(r"\d{1,20}", match[1], re.ASCII) else None
 
 
-def _meminfo(context: Context, name: str) -> int | None:
-    text = context.system.tree.text("/proc/meminfo") or ""
-    match = re.search(rf"^{name}:\s+(\d{{1,16}})( kB)?", text, re.MULTILINE | re.ASCII)
-    return None if match is None else int(match[1]) * (1024 if match[2] else 1)
-
-
-def _cgroup_limit(context: Context) -> int | None:
-    """The smallest memory limit of this process's control groups, v2 or v1, in bytes; None if there is none."""
-    tree, limits = context.system.tree, []
-    for line in (tree.text("/proc/self/cgroup") or "").splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" and not controllers:
-            base, file = "/sys/fs/cgroup", "memory.max"
-        elif "memory" in controllers.split(","):
-            base, file = "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
-        else:
-            continue
-        # The path may be the host's while only the container's part is mounted: then the root of that has the limit.
-        parts = [part for part in path.split("/") if part not in ("", ".", "..")][:32]
-        for depth in range(len(parts), -1, -1):
-            value = tree.number("/".join([base, *parts[:depth], file]))
-            if value is not None and 0 < value < _UNLIMITED:
-                limits.append(value)
-    return min(limits, default=None)
-
-
 def page_cache_room(context: Context) -> int | None:
     """Bytes that pages of files may take: the control group's limit or the available memory, whichever is smaller."""
-    available = _meminfo(context, "MemAvailable")
-    return min((size for size in (available, _cgroup_limit(context)) if size is not None), default=None)
+    return memory_room(context.system.tree)
 
 
 def page_cache(context: Context) -> Finding:
     """Whether the data fit into the page cache."""
     room, size = page_cache_room(context), context.place.nbytes
-    limit = _cgroup_limit(context)
+    limit = cgroup_limit(context.system.tree)
     evidence: dict[str, Any] = {"room_bytes": room, "data_bytes": size, "cgroup_bytes": limit, "fits": None}
     if room is None:
         return unknown("how much memory there is cannot be read", **evidence)
@@ -113,7 +85,7 @@ def huge_pages(context: Context) -> Finding:
     """Transparent huge pages, which make large pinned buffers cheaper to register."""
     text = context.system.tree.text("/sys/kernel/mm/transparent_hugepage/enabled", 256) or ""
     match = re.search(r"\[(\w+)\]", text)
-    reserved = _meminfo(context, "HugePages_Total")
+    reserved = meminfo(context.system.tree, "HugePages_Total")
     evidence: dict[str, Any] = {"mode": match[1] if match else None, "reserved": reserved}
     if match is None:
         return info("the kernel has no transparent huge pages, or does not show them", **evidence)

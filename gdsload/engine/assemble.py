@@ -18,7 +18,7 @@ from gdsload.format.schema import Field
 from gdsload.memory import BatchPool, address_of
 from gdsload.tensors import torch_dtype
 
-__all__ = ["Assembler", "Batch", "BatchForm", "RaggedForm", "batch_of", "pad"]
+__all__ = ["Assembler", "Batch", "BatchForm", "BatchMaker", "RaggedForm", "batch_of", "joined", "pad", "texts"]
 
 IntArray = NDArray[np.int64]
 Batch = dict[str, Any]
@@ -51,7 +51,74 @@ class _Rows:
     lengths: IntArray | None
 
 
-class Assembler:
+class BatchMaker:
+    """What the assemblers of all devices share: fields, forms, and ragged values as they are handed out.
+
+    Args:
+        fields: the fields that are wanted.
+        form: how ragged fields are handed out.
+    """
+
+    def __init__(self, fields: Mapping[str, Field], form: BatchForm) -> None:
+        self.fields, self.form = dict(fields), form
+
+    def assemble(self, pieces: Sequence[Piece], sizes: Sequence[int]) -> list[Batch]:
+        """Gather a group of batches.
+
+        Args:
+            pieces: the samples of all the batches, in order. Their landings must be complete.
+            sizes: number of samples of each batch.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Give kept memory back."""
+
+    def tensor(self, array: NDArray[Any]) -> torch.Tensor:
+        """An array as a tensor beside the batches' values."""
+        return torch.from_numpy(array)
+
+    def ragged(
+        self, field: Field, values: torch.Tensor, lengths: IntArray, shared: list[tuple[IntArray, torch.Tensor]]
+    ) -> Any:
+        """Values of a ragged field, one sample behind the other, in the form that is handed out.
+
+        Args:
+            field: the field, none of text or bytes.
+            values: its rows, shape ``[rows, *row_shape]``.
+            lengths: rows of each sample.
+            shared: the offsets that the batch has so far; new ones are added.
+        """
+        if self.form.ragged == "padded":
+            return pad(values, lengths, self.form.padding), self.tensor(lengths.copy())
+        offsets = self._offsets(lengths, shared)
+        if self.form.ragged == "offsets":
+            return values, offsets
+        low, high = (int(lengths.min()), int(lengths.max())) if len(lengths) else (0, 0)
+        return torch.nested.nested_tensor_from_jagged(values, offsets, min_seqlen=low, max_seqlen=high)
+
+    def _offsets(self, lengths: IntArray, shared: list[tuple[IntArray, torch.Tensor]]) -> torch.Tensor:
+        """Offsets of these lengths: one tensor for all fields with equal ones, as torch compares them by identity."""
+        for known, offsets in shared:
+            if np.array_equal(known, lengths):
+                return offsets
+        ends = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=ends[1:])
+        offsets = self.tensor(ends)
+        shared.append((lengths, offsets))
+        return offsets
+
+    def add_index(self, batches: Sequence[Batch], pieces: Sequence[Piece], edges: Sequence[tuple[int, int]]) -> None:
+        """Add to each batch what the user calls its samples, if that is wanted."""
+        if self.form.index is None:
+            return
+        none = np.zeros(0, np.int64)
+        index = np.concatenate([none, *(piece.stage.index[piece.low : piece.high] for piece in pieces)])
+        for batch, (low, high) in zip(batches, edges, strict=True):
+            batch[self.form.index] = torch.from_numpy(index[low:high].copy())
+
+
+class Assembler(BatchMaker):
     """Builds host batches.
 
     Args:
@@ -61,16 +128,12 @@ class Assembler:
     """
 
     def __init__(self, fields: Mapping[str, Field], pool: BatchPool, form: BatchForm) -> None:
-        self.fields, self.pool, self.form = dict(fields), pool, form
+        super().__init__(fields, form)
+        self.pool = pool
 
     def assemble(self, pieces: Sequence[Piece], sizes: Sequence[int]) -> list[Batch]:
-        """Gather a group of batches.
-
-        Args:
-            pieces: the samples of all the batches, in order. Their landings must be complete.
-            sizes: number of samples of each batch.
-        """
-        sources = {name: _joined(name, field.ragged, pieces) for name, field in self.fields.items()}
+        """See `BatchMaker.assemble`."""
+        sources = {name: joined(name, field.ragged, pieces) for name, field in self.fields.items()}
         begins, total = self._lay_out(sources)
         lease = self.pool.lease(total)
         base, memory = address_of(lease), lease.data
@@ -86,13 +149,12 @@ class Assembler:
             piece.stage.used(piece.high - piece.low)
         edges = list(pairwise(accumulate(sizes, initial=0)))
         batches = [self._batch(memory, rows, low, high) for low, high in edges]
-        if self.form.index is not None:
-            index = np.concatenate(
-                [np.zeros(0, np.int64), *(piece.stage.index[piece.low : piece.high] for piece in pieces)]
-            )
-            for batch, (low, high) in zip(batches, edges, strict=True):
-                batch[self.form.index] = torch.from_numpy(index[low:high].copy())
+        self.add_index(batches, pieces, edges)
         return batches
+
+    def close(self) -> None:
+        """See `BatchMaker.close`."""
+        self.pool.clear()
 
     def _lay_out(self, sources: dict[str, tuple[IntArray, IntArray | None]]) -> tuple[dict[str, int], int]:
         """Where each field's bytes begin in the lease, and how long it is."""
@@ -116,41 +178,15 @@ class Assembler:
             before = int(found.lengths[:low].sum()) if low else 0
             lengths = found.lengths[low:high]
             values = batch_of(memory, found.begin + before * field.row_bytes, int(lengths.sum()), field)
-            batch[name] = self._ragged(name, field, values, lengths, shared)
+            if field.kind in ("str", "bytes"):
+                batch[name] = texts(name, field, values.numpy().tobytes(), lengths)
+            else:
+                batch[name] = self.ragged(field, values, lengths, shared)
         return batch
 
-    def _ragged(
-        self,
-        name: str,
-        field: Field,
-        values: torch.Tensor,
-        lengths: IntArray,
-        shared: list[tuple[IntArray, torch.Tensor]],
-    ) -> Any:
-        if field.kind in ("str", "bytes"):
-            return _strings(name, field, values, lengths)
-        if self.form.ragged == "padded":
-            return pad(values, lengths, self.form.padding), torch.from_numpy(lengths.copy())
-        offsets = _offsets(lengths, shared)
-        if self.form.ragged == "offsets":
-            return values, offsets
-        low, high = (int(lengths.min()), int(lengths.max())) if len(lengths) else (0, 0)
-        return torch.nested.nested_tensor_from_jagged(values, offsets, min_seqlen=low, max_seqlen=high)
 
-
-def _offsets(lengths: IntArray, shared: list[tuple[IntArray, torch.Tensor]]) -> torch.Tensor:
-    """Offsets of these lengths: one tensor for all fields with equal ones, or torch would not take them for equal."""
-    for known, offsets in shared:
-        if np.array_equal(known, lengths):
-            return offsets
-    offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64)
-    np.cumsum(lengths, out=offsets.numpy()[1:])
-    shared.append((lengths, offsets))
-    return offsets
-
-
-def _joined(name: str, ragged: bool, pieces: Sequence[Piece]) -> tuple[IntArray, IntArray | None]:
-    """Addresses, and rows if the field is ragged, of the samples of all pieces."""
+def joined(name: str, ragged: bool, pieces: Sequence[Piece]) -> tuple[IntArray, IntArray | None]:
+    """Addresses, and rows if the field is ragged, of a field of the samples of all pieces."""
     parts = [(piece.stage.fields[name], piece.low, piece.high) for piece in pieces]
     none = np.zeros(0, np.int64)
     addresses = np.concatenate([none, *(rows.addresses[low:high] for rows, low, high in parts)])
@@ -177,18 +213,23 @@ def pad(values: torch.Tensor, lengths: IntArray, padding: float) -> torch.Tensor
     """
     longest = int(lengths.max()) if len(lengths) else 0
     shape = (len(lengths), longest, *values.shape[1:])
-    padded = torch.empty(shape, dtype=values.dtype)
+    padded = torch.empty(shape, dtype=values.dtype, device=values.device)
     fill = torch.tensor(padding, dtype=torch.float64 if isinstance(padding, float) else None).to(values.dtype)
     width = values[:1].numel() * values.element_size() if len(values) else 0
-    padded.view(torch.uint8).view(-1, values.element_size())[:] = fill.reshape(1).view(torch.uint8)
+    padded.view(torch.uint8).view(-1, values.element_size())[:] = fill.reshape(1).view(torch.uint8).to(values.device)
     if width:
-        mask = torch.from_numpy(np.arange(longest) < lengths[:, None])
+        mask = torch.from_numpy(np.arange(longest) < lengths[:, None]).to(values.device)
         padded.view(torch.uint8).view(len(lengths), longest, width)[mask] = values.view(torch.uint8).view(-1, width)
     return padded
 
 
-def _strings(name: str, field: Field, values: torch.Tensor, lengths: IntArray) -> list[str] | list[bytes]:
-    data, ends = values.numpy().tobytes(), np.cumsum(lengths).tolist()
+def texts(name: str, field: Field, data: bytes, lengths: IntArray) -> list[str] | list[bytes]:
+    """Texts or bytes of samples that lie one behind the other.
+
+    Raises:
+        FormatError: if a text is no UTF-8.
+    """
+    ends = np.cumsum(lengths).tolist()
     pieces = [data[low:high] for low, high in pairwise([0, *ends])]
     if field.kind == "bytes":
         return pieces

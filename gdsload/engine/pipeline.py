@@ -32,7 +32,7 @@ import torch
 from threadpoolctl import ThreadpoolController
 
 from gdsload.backends.base import Backend
-from gdsload.engine.assemble import Assembler, Batch
+from gdsload.engine.assemble import Batch, BatchMaker
 from gdsload.engine.stage import Job, Piece, Stage, Stager
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import LoaderClosedError
@@ -52,7 +52,7 @@ class Limits:
 
     Attributes:
         prefetch_bytes: bytes of batches that may be ahead of the consumer.
-        arena_bytes: bytes that windows may take in an arena.
+        arena_bytes: bytes that reads may take in an arena.
         group_bytes: about how many bytes of batches are gathered at once; small batches are gathered several at a time,
             because handing a batch from thread to thread costs as much as copying a megabyte.
         batch_bytes: expected bytes of a batch.
@@ -103,19 +103,20 @@ class Pipeline:
     Args:
         job: what to deliver.
         backend: what brings the bytes.
-        assembler: what makes batches of them.
+        maker: what makes batches of them.
         limits: what may be used.
         start: the first step.
         stats: where time is counted.
     """
 
     def __init__(
-        self, job: Job, backend: Backend, assembler: Assembler, *, limits: Limits, start: int, stats: LoaderStats
+        self, job: Job, backend: Backend, maker: BatchMaker, *, limits: Limits, start: int, stats: LoaderStats
     ) -> None:
-        self._job, self._backend, self._assembler = job, backend, assembler
+        self._job, self._backend, self._maker = job, backend, maker
         self._limits, self._stats = limits, stats
         self._next = start
         self._batches = 1
+        self._landing_bytes = 0  # of a batch, the most that was seen: reads take more room than what is wanted of them
         self._stager = Stager(job, backend)
         self._groups: deque[_Group] = deque()
         # Ctrl-C may strike the consumer anywhere, also right behind an `acquire`. So its thread can take each lock
@@ -241,7 +242,11 @@ class Pipeline:
     def _group(self, steps: range) -> _Group:
         """Start the reads of a group; one whose reads cannot be started is made at once, as far as it goes."""
         with suppress(Exception):
-            return _Group(steps, self._stager.pieces(steps))
+            group = _Group(steps, self._stager.pieces(steps))
+            if not self._stager.windowed:
+                taken = sum(piece.stage.nbytes for piece in group.pieces) // len(steps)
+                self._landing_bytes = max(self._landing_bytes, taken)
+            return group
         # If it goes well the second time, the epoch goes on, with a stager that did not stop half-way.
         self._stager = Stager(self._job, self._backend)
         return _Group(steps, [], claimed=True, ready=self._one_by_one(steps))
@@ -258,7 +263,10 @@ class Pipeline:
         ahead = sum(len(group.steps) for group in self._groups)
         if (ahead + self._batches) * self._limits.batch_bytes > self._limits.prefetch_bytes:
             return False
-        opened = self._stager.opens(self._next_steps()) * self._limits.window_bytes
+        if self._stager.windowed:
+            opened = self._stager.opens(self._next_steps()) * self._limits.window_bytes
+        else:
+            opened = self._landing_bytes * self._batches
         if not opened:
             return True
         stages = [piece.stage for group in self._groups for piece in group.pieces] + self._stager.held()
@@ -313,7 +321,7 @@ class Pipeline:
             piece.stage.landing.completion.wait()
         landed = time.perf_counter()
         sizes = [self._job.schedule.size(step) for step in steps]
-        batches = self._assembler.assemble(pieces, sizes)
+        batches = self._maker.assemble(pieces, sizes)
         if pieces:
             self._backend.check(np.concatenate([piece.stage.files for piece in pieces]))
         self._stats.add(read_s=landed - started, gather_s=time.perf_counter() - landed)

@@ -1,0 +1,231 @@
+"""The `bounce` backend: NVMe to a ring of pinned memory to the GPU.
+
+Reads are laid out in a slot on the device one behind the other, and the slot is cut into blocks. A reader thread takes
+a pinned block, fills it as the slot's block will look (with O_DIRECT what is not in the page cache, buffered what is),
+and queues one copy. Blocks are large, so that the interpreter lock is free while they are read and few copies are made.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gdsload.backends.base import Landing
+from gdsload.backends.files import ShardFiles, pread_exact
+from gdsload.backends.readers import Readers, Reading
+from gdsload.backends.residency import looks_resident
+from gdsload.errors import ReadError
+from gdsload.pinned import Block, PinnedRing, node_of, processors_of
+from gdsload.plan import Extents, coalesce
+from gdsload.streams import ended, no_room, record, side_stream
+from gdsload.units import format_bytes
+
+__all__ = ["PINNED_BYTES", "BounceBackend"]
+
+_PAGE = 4096
+"""What O_DIRECT wants of offsets, lengths and memory, everywhere but on few devices (statx, STATX_DIOALIGN)."""
+_MAX_GAP_BYTES = 16 * 1024
+_MAX_BLOCK_BYTES = 8 * 2**20
+_MIN_BLOCK_BYTES = 2 * 2**20
+_THREADS = 12
+PINNED_BYTES = 2 * _THREADS * _MAX_BLOCK_BYTES
+"""Two blocks for each reader: one is filled while the other is copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Segments:
+    """The reads of a slot, cut at the edges of its blocks; arrays of one length, in the order of `begin`.
+
+    Attributes:
+        file: the shard.
+        offset: byte offset in it, a multiple of a page.
+        begin: byte position in the slot.
+        nbytes: length, a multiple of a page; it may go beyond the end of the file.
+    """
+
+    file: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    begin: NDArray[np.int64]
+    nbytes: NDArray[np.int64]
+
+
+class _Copied:
+    """The completion of a slot: all blocks are read, and their copies have ended."""
+
+    def __init__(self, slot: torch.Tensor) -> None:
+        self.slot = slot
+        self.reading = Reading(0)
+        self.events: list[torch.cuda.Event] = []
+
+    @property
+    def landed(self) -> bool:
+        return self.reading.landed and all(ended(event) for event in self.events)
+
+    def wait(self) -> None:
+        try:
+            self.reading.wait()
+        finally:
+            for event in self.events:
+                event.synchronize()
+
+    def make_stream_wait(self, stream: torch.Stream) -> None:
+        self.reading.wait()
+        for event in self.events:
+            stream.wait_event(event)
+
+
+class BounceBackend:
+    """Reads files into pinned memory and copies them to a GPU.
+
+    Args:
+        files: the shards; mapped or not.
+        device: the GPU.
+        threads: how many reads are made at once.
+        pinned_bytes: bytes of the ring.
+        direct: whether to read with O_DIRECT: True and False, wherever it can be and never; None, what is not in the
+            page cache.
+    """
+
+    name = "bounce"
+    in_place = False
+
+    def __init__(
+        self,
+        files: ShardFiles,
+        device: torch.device,
+        *,
+        threads: int = _THREADS,
+        pinned_bytes: int = PINNED_BYTES,
+        direct: bool | None = None,
+    ) -> None:
+        self.files, self.device, self.direct = files, device, direct
+        block = min(_MAX_BLOCK_BYTES, max(pinned_bytes // (2 * threads) // _PAGE * _PAGE, _PAGE))
+        self._ring = PinnedRing(device, max(pinned_bytes // block, 2), block)
+        node = node_of(device)
+        self._readers = Readers(threads, "gdsload-bounce", processors_of(node) if node >= 0 else None)
+        self._threads = threads
+        self.stream = side_stream(device)
+        self._moved = {"bounce-direct": 0, "bounce-buffered": 0}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def bring(self, wanted: Extents) -> Landing:
+        """See `Backend.bring`."""
+        self.files.ensure_open(wanted.file)
+        block = self._ring.block_bytes
+        reads = coalesce(wanted, max_gap_bytes=_MAX_GAP_BYTES, max_read_bytes=block, alignment=_PAGE)
+        starts = np.cumsum(reads.extents.nbytes) - reads.extents.nbytes
+        total = int(reads.extents.nbytes.sum())
+        try:
+            with torch.cuda.stream(self.stream):
+                slot = torch.empty(total, dtype=torch.uint8, device=self.device)
+        except torch.OutOfMemoryError:
+            raise no_room(self.device, f"a slot of {format_bytes(total)} (arena_bytes)") from None
+        # Blocks small enough that all readers get one, but not so small that Python is what takes the time.
+        block = min(block, max(_MIN_BLOCK_BYTES, -(-total // self._threads // _PAGE) * _PAGE))
+        segments = _cut(reads.extents, starts, total, block)
+        copied = _Copied(slot)
+        edges = np.searchsorted(segments.begin, np.arange(0, total + block, block)).tolist()
+        works = [partial(self._fill, segments, range(low, high), copied) for low, high in pairwise(edges) if low < high]
+        copied.reading = self._readers.run(works)
+        held = [slot]
+        addresses = slot.data_ptr() + starts[reads.read_of] + reads.delta
+        return Landing(addresses, copied, total, held.clear)
+
+    def _fill(self, segments: _Segments, chosen: range, copied: _Copied) -> None:
+        """Read the segments of a block, and queue its copy."""
+        part = slice(chosen.start, chosen.stop)
+        low = int(segments.begin[chosen.start])
+        high = int(segments.begin[chosen.stop - 1] + segments.nbytes[chosen.stop - 1])
+        rows = zip(
+            segments.file[part].tolist(), segments.offset[part].tolist(), (segments.begin[part] - low).tolist(),
+            segments.nbytes[part].tolist(), strict=True,
+        )  # fmt: skip
+        direct = self._is_cold(segments, chosen) if self.direct is None else self.direct
+        block = self._ring.take()
+        try:
+            for file, offset, position, nbytes in rows:
+                self._read(file, offset, block.memory[position : position + nbytes], direct)
+            self._copy(block, copied, low, high)
+        finally:
+            self._ring.give(block)
+
+    def _is_cold(self, segments: _Segments, chosen: range) -> bool:
+        """Whether a block should be read with O_DIRECT: some of its bytes, evenly chosen, are not in the page cache."""
+        for index in {chosen.start, (chosen.start + chosen.stop) // 2, chosen.stop - 1}:
+            file, offset = int(segments.file[index]), int(segments.offset[index])
+            wanted = min(int(segments.nbytes[index]), self.files.length(file) - offset)
+            if not looks_resident(self.files, file, offset, wanted):
+                return True
+        return False
+
+    def _copy(self, block: Block, copied: _Copied, low: int, high: int) -> None:
+        with torch.cuda.stream(self.stream):
+            copied.slot[low:high].copy_(block.tensor[: high - low], non_blocking=True)
+        block.copied = record(self.stream)
+        copied.events.append(block.copied)
+
+    def _read(self, file: int, offset: int, into: memoryview, direct: bool) -> None:
+        """Fill `into`, as far as the file goes."""
+        wanted, done = min(len(into), self.files.length(file) - offset), 0
+        if direct and self.files.allows_direct(file):
+            with self.files.descriptor(file, direct=True) as fd:
+                done = _read_direct(fd, into, offset, wanted, self.files.sources[file].path)
+        if done < wanted:
+            with self.files.descriptor(file) as fd:
+                pread_exact(fd, into[done:wanted], offset + done, self.files.sources[file].path)
+        with self._lock:
+            self._moved["bounce-direct"] += done
+            self._moved["bounce-buffered"] += wanted - done
+
+    def check(self, files: NDArray[np.int64]) -> None:
+        """See `Backend.check`."""
+        self.files.check(files)
+
+    def bytes_by_path(self) -> dict[str, int]:
+        """See `Backend.bytes_by_path`."""
+        with self._lock:
+            return dict(self._moved)
+
+    def close(self) -> None:
+        """See `Backend.close`."""
+        if self._closed:
+            return
+        self._closed = True
+        self._readers.close()
+        self.stream.synchronize()
+        self._ring.close()
+        self.files.close()
+
+
+def _read_direct(fd: int, into: memoryview, offset: int, wanted: int, file: str) -> int:
+    """Read with O_DIRECT up to the end of a file; returns how many of the wanted bytes there are.
+
+    A read may end early, where the page cache holds a part, or where the device wants another alignment than ours. It
+    could go on only from a page's begin, so the rest is left to whoever reads it buffered.
+    """
+    try:
+        return min(os.preadv(fd, [into], offset), wanted)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return 0
+        raise ReadError(f"reading failed: {error.strerror}", file=file, offset=offset) from error
+
+
+def _cut(reads: Extents, starts: NDArray[np.int64], total: int, block: int) -> _Segments:
+    """Cut reads that lie one behind the other at the multiples of a block."""
+    filled = np.flatnonzero(reads.nbytes)
+    starts = starts[filled]
+    begin = np.union1d(starts, np.arange(0, total, block))
+    end = np.append(begin[1:], total) if len(begin) else begin
+    read = np.searchsorted(starts, begin, side="right") - 1
+    offset = reads.offset[filled][read] + begin - starts[read]
+    return _Segments(reads.file[filled][read], offset, begin, end - begin)

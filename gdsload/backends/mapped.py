@@ -1,0 +1,177 @@
+"""The `mapped` backend: pages of files, registered with CUDA, are read by the GPU itself.
+
+Shards are mapped read-only and registered whole, read-only. Nothing is copied by the CPU, and no memory is taken beside
+the page cache; but registered pages cannot be reclaimed, so there is a budget.
+
+A mapping that is cut short keeps its registered pages, and the GPU reads what they held. So files are checked before
+and after every gather, like everywhere, and here it is what keeps stale bytes out.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict, deque
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gdsload.backends.base import Landing, Probe
+from gdsload.backends.files import ShardFiles
+from gdsload.backends.readers import Reading
+from gdsload.errors import BackendUnavailableError, BudgetError, LoaderClosedError
+from gdsload.plan import Extents, distinct
+from gdsload.streams import register_host, unregister_host
+from gdsload.units import format_bytes
+
+__all__ = ["MappedBackend"]
+
+IntArray = NDArray[np.int64]
+
+
+class MappedBackend:
+    """Gathers from the page cache.
+
+    Args:
+        files: the shards, mapped.
+        device: the GPU.
+        register_bytes: bytes of files that may be registered at once. Beyond it, the least recently used shards that no
+            landing holds are given back.
+    """
+
+    name = "mapped"
+    in_place = True
+
+    def __init__(self, files: ShardFiles, device: torch.device, *, register_bytes: int) -> None:
+        self.files, self.device, self.register_bytes = files, device, register_bytes
+        self.registered = np.zeros(len(files.sources), bool)
+        self.registered_bytes = 0
+        self._users: OrderedDict[int, int] = OrderedDict()  # registered shards, least recently used first
+        self._over: deque[list[int]] = deque()
+        self._lock = threading.Lock()
+        self._moved = 0
+        self._closed = False
+
+    @staticmethod
+    def probe(device: torch.device, *, mapped: bool) -> Probe:
+        """Whether the backend may work with a device; whether pages can be registered shows with the first shard."""
+        if device.type != "cuda" or torch.version.hip:
+            return Probe(False, f"pages of files cannot be registered for {device.type}", 'Use backend="bounce".')
+        if not mapped:
+            return Probe(False, "the files are not mapped", "Leave mmap=False out.")
+        return Probe(True, "files are mapped, and the device is CUDA's")
+
+    def bring(self, wanted: Extents) -> Landing:
+        """See `Backend.bring`.
+
+        Raises:
+            BackendUnavailableError: if a shard cannot be registered.
+            BudgetError: if the shards of these extents alone exceed `register_bytes`.
+        """
+        self.files.ensure_open(wanted.file)
+        needed = distinct(wanted.file, len(self.files.sources))
+        with self._lock:
+            self._hold(needed)
+            self._moved += wanted.total_bytes
+        held = Reading(0)
+        # A finaliser may run anywhere, also inside the lock: it only says what is over.
+        release = weakref.finalize(held, self._over.append, needed.tolist())
+        release.atexit = False
+        return Landing(self.files.base[wanted.file] + wanted.offset, held, 0, release)
+
+    def try_register(self, file: int) -> str:
+        """Register an open shard if it fits into what is left; returns why not, or an empty text."""
+        with self._lock:
+            if self._closed or self.registered[file]:
+                return "" if self.registered[file] else "the loader was closed"
+            length = self.files.length(file)
+            if self.registered_bytes + length > self.register_bytes:
+                return f"register_bytes, {format_bytes(self.register_bytes)}, are used up"
+            return self._register(file)
+
+    def _hold(self, needed: IntArray) -> None:
+        """Count the landing in, with everything that it needs registered."""
+        self._count_out()
+        if self._closed:
+            raise LoaderClosedError("the backend was closed")
+        total = sum(self.files.length(int(file)) for file in needed)
+        if total > self.register_bytes:
+            raise BudgetError(
+                f"a batch needs {len(needed)} shards of {format_bytes(total)} at once, but register_bytes is "
+                f"{format_bytes(self.register_bytes)}",
+                remedy='Raise it, shuffle by blocks, or leave the choice to backend="auto".',
+            )
+        taken = []
+        try:
+            for file in needed.tolist():
+                if not self.registered[file]:
+                    self._make_room(self.files.length(file))
+                    if trouble := self._register(file):
+                        self.files.check(needed)  # a file cut short cannot be registered
+                        raise BackendUnavailableError(
+                            f"its pages cannot be registered with CUDA: {trouble}",
+                            file=self.files.sources[file].path,
+                            remedy='Use backend="bounce", or "auto", which does so where it must.',
+                        )
+                self._users[file] += 1
+                self._users.move_to_end(file)
+                taken.append(file)
+        except BaseException:
+            for file in taken:
+                self._users[file] -= 1
+            raise
+
+    def _register(self, file: int) -> str:
+        length = self.files.length(file)
+        trouble = register_host(self.device, int(self.files.base[file]), length, read_only=True)
+        if not trouble:
+            self.registered[file] = True
+            self.registered_bytes += length
+            self._users[file] = 0
+        return trouble
+
+    def _make_room(self, nbytes: int) -> None:
+        for file in [file for file, users in self._users.items() if not users]:
+            if self.registered_bytes + nbytes <= self.register_bytes:
+                return
+            self._unregister(file)
+        if self.registered_bytes + nbytes > self.register_bytes:
+            raise BudgetError(
+                f"batches under way hold {format_bytes(self.registered_bytes)} of registered shards, and one more of "
+                f"{format_bytes(nbytes)} does not fit into register_bytes, {format_bytes(self.register_bytes)}",
+                remedy="Raise register_bytes, lower prefetch_bytes, or write smaller shards.",
+            )
+
+    def _unregister(self, file: int) -> None:
+        unregister_host(self.device, int(self.files.base[file]))
+        self.registered[file] = False
+        self.registered_bytes -= self.files.length(file)
+        del self._users[file]
+
+    def _count_out(self) -> None:
+        """Count out the landings that are over. The lock must be held."""
+        while self._over:
+            for file in self._over.popleft():
+                if file in self._users:
+                    self._users[file] -= 1
+
+    def check(self, files: IntArray) -> None:
+        """See `Backend.check`."""
+        self.files.check(files)
+
+    def bytes_by_path(self) -> dict[str, int]:
+        """See `Backend.bytes_by_path`."""
+        return {"mapped": self._moved}
+
+    def close(self) -> None:
+        """See `Backend.close`. Waits for the GPU, which may still be reading."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            if self._users:
+                torch.cuda.synchronize(self.device)
+            for file in list(self._users):
+                self._unregister(file)
+        self.files.close()

@@ -1,0 +1,189 @@
+"""Which backend serves a loader: the one that was asked for, or the best that there is evidence for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from gdsload.backends.base import Backend, Probe
+from gdsload.backends.bounce import BounceBackend
+from gdsload.backends.cufile_probe import CufileProbe, probe_cufile
+from gdsload.backends.cufile_probe.library import read_config
+from gdsload.backends.cufile_probe.tree import Tree
+from gdsload.backends.files import ShardFiles
+from gdsload.backends.gds import GdsBackend
+from gdsload.backends.host import HostBackend
+from gdsload.backends.host_memory import memory_room
+from gdsload.backends.mapped import MappedBackend
+from gdsload.backends.routed import RoutedBackend
+from gdsload.errors import BackendUnavailableError
+
+__all__ = ["Chosen", "Wishes", "choose", "default_register_bytes", "dma_is_possible", "expected", "preflight"]
+
+_DOCTOR = "Run `gdsload doctor PATH`: it says what is missing."
+_SHARE_OF_MEMORY = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the user said of backends.
+
+    Attributes:
+        backend: a backend's name, or ``"auto"``.
+        engine: what calls cuFile: ``"cufile"`` or ``"kvikio"``.
+        allow_compat: whether `gds` by name may be cuFile's own compat mode, which reads by the CPU.
+        pinned_bytes: bytes of the pinned ring.
+        register_bytes: bytes of files that may be registered with CUDA.
+    """
+
+    backend: str = "auto"
+    engine: str = "cufile"
+    allow_compat: bool = False
+    pinned_bytes: int = 192 * 2**20
+    register_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A backend, and why it is this one."""
+
+    backend: Backend
+    name: str
+    reason: Callable[[], str]
+
+
+Probing = Callable[[str, str], CufileProbe]
+
+
+def preflight(
+    wishes: Wishes, path: str, device: torch.device, *, mapped: bool, probe: Probing = probe_cufile
+) -> CufileProbe | None:
+    """Refuse a backend that was asked for by name and cannot be used; nothing is opened.
+
+    Args:
+        wishes: what was asked for.
+        path: one of the shards.
+        device: where batches go.
+        mapped: whether the shards are mapped.
+        probe: what asks cuFile.
+
+    Returns:
+        What cuFile's probe found out, where it had to be asked.
+
+    Raises:
+        BackendUnavailableError: if the backend cannot be used.
+    """
+    name = wishes.backend
+    if name in ("auto", "host"):
+        return None
+    if device.type != "cuda":
+        raise BackendUnavailableError(
+            f"backend {name!r} needs a CUDA device, and the batches go to {str(device)!r}",
+            remedy='Pass device="cuda", or leave backend= out.',
+        )
+    if name == "mapped":
+        _refuse_unless(MappedBackend.probe(device, mapped=mapped), name)
+    if name != "gds":
+        return None
+    found = probe(path, str(device))
+    if found.status != "ok":
+        raise BackendUnavailableError(f"cuFile cannot be used here: {found.reason}", remedy=_DOCTOR)
+    if not found.proven and not wishes.allow_compat:
+        raise BackendUnavailableError(
+            f"cuFile works here, but not by DMA: a trial read took the path {found.path}, by cuFile's counters",
+            remedy=f"{_DOCTOR} To use cuFile's own compat mode nevertheless, pass gds_compat=True.",
+        )
+    return found
+
+
+def choose(wishes: Wishes, files: ShardFiles, device: torch.device, *, probe: Probing = probe_cufile) -> Chosen:
+    """Open the backend for some shards and a device.
+
+    Raises:
+        BackendUnavailableError: if the one that was asked for cannot be used; none is ever used instead of it.
+    """
+    found = preflight(wishes, _trial(files), device, mapped=files.mapped, probe=probe)
+    if wishes.backend == "host" or device.type != "cuda":
+        _, why = expected(wishes, device)
+        return Chosen(HostBackend(files), "host", lambda: why)
+    if found is not None:
+        reason = f"asked for by name; a trial read took the path {found.path}"
+        backend = GdsBackend(files, device, engine=wishes.engine, register=found.proven)
+        return Chosen(backend, "gds", lambda: reason)
+    if wishes.backend == "mapped":
+        mapped = MappedBackend(files, device, register_bytes=wishes.register_bytes)
+        return Chosen(mapped, "mapped", lambda: "asked for by name")
+    if wishes.backend == "bounce":
+        bounce = BounceBackend(files, device, pinned_bytes=wishes.pinned_bytes)
+        return Chosen(bounce, "bounce", lambda: "asked for by name")
+    return _auto(wishes, files, device, probe)
+
+
+def _refuse_unless(found: Probe, name: str) -> None:
+    if not found.usable:
+        raise BackendUnavailableError(f"backend {name!r} cannot be used: {found.reason}", remedy=found.remedy or None)
+
+
+def expected(wishes: Wishes, device: torch.device) -> tuple[str, str]:
+    """The name of the backend that `choose` will open, and why it will; as far as that is known beforehand."""
+    if wishes.backend == "host" or device.type != "cuda":
+        where = "batches are built in CPU memory"
+        return "host", where if device.type == "cpu" else f"{where}, and torch copies them to {device}"
+    if wishes.backend == "auto":
+        return "undecided", "that is decided when the first batch is asked for"
+    return wishes.backend, "asked for by name"
+
+
+def _auto(wishes: Wishes, files: ShardFiles, device: torch.device, probe: Probing) -> Chosen:
+    cold, name, why = _cold(wishes, files, device, probe)
+    found = MappedBackend.probe(device, mapped=files.mapped)
+    if not found.usable or not wishes.register_bytes:
+        none = f"{why}; no page is registered: {found.reason if not found.usable else 'register_bytes is 0'}"
+        return Chosen(cold, name, lambda: none)
+    mapped = MappedBackend(files, device, register_bytes=wishes.register_bytes)
+    routed = RoutedBackend(files, mapped, cold)
+    return Chosen(routed, f"mapped+{name}", lambda: _account(routed, mapped, why))
+
+
+def _account(routed: RoutedBackend, mapped: MappedBackend, why: str) -> str:
+    registered, shards = int(mapped.registered.sum()), len(mapped.registered)
+    trouble = f" ({routed.trouble})" if routed.trouble else ""
+    return f"{registered} of {shards} shards are resident and registered{trouble}; the others: {why}"
+
+
+def _cold(wishes: Wishes, files: ShardFiles, device: torch.device, probe: Probing) -> tuple[Backend, str, str]:
+    """What reads from the drive, its name, and why it is that."""
+    possible, why = dma_is_possible()
+    if possible:
+        found = probe(_trial(files), str(device))
+        why = f"a trial read took the path {found.path}" if found.status == "ok" else f"cuFile: {found.reason}"
+        if found.proven:
+            try:
+                return GdsBackend(files, device, engine=wishes.engine), "gds", why
+            except BackendUnavailableError as error:
+                why = str(error)
+    return BounceBackend(files, device, pinned_bytes=wishes.pinned_bytes), "bounce", why
+
+
+def dma_is_possible(tree: Tree | None = None) -> tuple[bool, str]:
+    """Whether cuFile could read by DMA at all, so that it is worth asking; and why not."""
+    tree = tree or Tree()
+    if tree.exists("/proc/driver/nvidia-fs"):
+        return True, ""
+    config = read_config(tree, os.environ)
+    switched = os.environ.get("CUFILE_USE_PCIP2PDMA", "").lower() in ("1", "true", "on", "yes")
+    if switched or "use_pci_p2pdma" in (config.text or ""):
+        return True, ""
+    return False, "cuFile has no way to DMA here: nvidia-fs is not loaded, and P2PDMA is not switched on"
+
+
+def _trial(files: ShardFiles) -> str:
+    return files.sources[0].path if files.sources else "."
+
+
+def default_register_bytes(tree: Tree | None = None) -> int:
+    """Half of the memory that there is, or that the control group may take: registered pages cannot be reclaimed."""
+    return int(_SHARE_OF_MEMORY * (memory_room(tree or Tree()) or 0))

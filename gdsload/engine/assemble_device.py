@@ -1,0 +1,123 @@
+"""Batches on a GPU: gathered on a stream of the loader's, allocated there, and handed over to the consumer's.
+
+The memory of a batch belongs to the loader's stream. Allocated on the consumer's, its gather would have to wait behind
+whatever is queued there. So whoever hands a batch out calls `hand_over`: it tells the allocator that the consumer's
+stream uses it too, or memory that the user has dropped would be gathered into while the consumer's kernels still read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gdsload.engine.assemble import Batch, BatchForm, BatchMaker, joined, texts
+from gdsload.engine.gather_device import DeviceGather
+from gdsload.engine.stage import Piece
+from gdsload.format.schema import Field
+from gdsload.streams import no_room, record, side_stream
+from gdsload.tensors import torch_dtype
+
+__all__ = ["DeviceAssembler", "hand_over", "tensors_of"]
+
+IntArray = NDArray[np.int64]
+
+
+class DeviceAssembler(BatchMaker):
+    """Builds batches on a CUDA device.
+
+    Args:
+        fields: the fields that are wanted.
+        device: the device.
+        form: how ragged fields are handed out.
+        on_host: which of some addresses are of host memory; the others are the device's.
+        budget: what the user may lower, for the error when memory runs out.
+    """
+
+    def __init__(
+        self,
+        fields: Mapping[str, Field],
+        device: torch.device,
+        form: BatchForm,
+        *,
+        on_host: Callable[[IntArray], NDArray[np.bool_]],
+        budget: str = "",
+    ) -> None:
+        super().__init__(fields, form)
+        self.device, self.budget = device, budget
+        self.stream = side_stream(device)
+        self.gather = DeviceGather(device, on_host)
+
+    def tensor(self, array: NDArray[Any]) -> torch.Tensor:
+        """See `BatchMaker.tensor`: on the device, ordered on the loader's stream."""
+        return self.gather.upload(array)
+
+    def assemble(self, pieces: Sequence[Piece], sizes: Sequence[int]) -> list[Batch]:
+        """See `BatchMaker.assemble`. The batches are complete when it returns: the gather has ended.
+
+        Raises:
+            BudgetError: if the device has no memory left.
+        """
+        edges = list(pairwise(accumulate(sizes, initial=0)))
+        try:
+            with torch.cuda.stream(self.stream):
+                try:
+                    batches = self._gather(pieces, edges)
+                finally:
+                    # Nothing of the arena may go back before, also if something went wrong half-way.
+                    record(self.stream).synchronize()
+        except torch.OutOfMemoryError:
+            raise no_room(self.device, f"a group of batches ({self.budget})") from None
+        for piece in pieces:
+            piece.stage.used(piece.high - piece.low)
+        self.add_index(batches, pieces, edges)
+        return batches
+
+    def _gather(self, pieces: Sequence[Piece], edges: Sequence[tuple[int, int]]) -> list[Batch]:
+        batches: list[Batch] = [{} for _ in edges]
+        shared: list[list[tuple[IntArray, torch.Tensor]]] = [[] for _ in edges]
+        for name, field in self.fields.items():
+            addresses, lengths = joined(name, field.ragged, pieces)
+            for batch, (low, high), known in zip(batches, edges, shared, strict=True):
+                if lengths is None:
+                    batch[name] = values = self._empty(high - low, field)
+                    self.gather.rows(addresses[low:high], field.row_bytes, values)
+                    continue
+                rows = lengths[low:high]
+                values = self._empty(int(rows.sum()), field)
+                self.gather.pieces(addresses[low:high], rows, field.row_bytes, values)
+                if field.kind in ("str", "bytes"):
+                    batch[name] = texts(name, field, values.cpu().numpy().tobytes(), rows)
+                else:
+                    batch[name] = self.ragged(field, values, rows, known)
+        return batches
+
+    def _empty(self, rows: int, field: Field) -> torch.Tensor:
+        return torch.empty((rows, *field.row_shape), dtype=torch_dtype(field.dtype), device=self.device)
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """The plain tensors that a batch, or a field of one, consists of."""
+    if isinstance(value, torch.Tensor):
+        if value.is_nested:
+            jagged: Any = value
+            yield from (jagged.values(), jagged.offsets())
+        else:
+            yield value
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from tensors_of(part)
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from tensors_of(part)
+
+
+def hand_over(batch: Batch) -> None:
+    """Let the stream that is current now use a finished batch."""
+    for tensor in tensors_of(batch):
+        if tensor.device.type == "cuda":
+            tensor.record_stream(torch.cuda.current_stream(tensor.device))

@@ -1,0 +1,205 @@
+"""The gather on a CUDA device: rows from absolute addresses into a batch, on the current stream.
+
+The addresses may be of device memory or of host memory that is registered with CUDA: there is one address space. Rows
+that lie one behind the other are copied by the copy engine, which leaves the multiprocessors alone. Others are gathered
+by a kernel: over PCIe few thread blocks saturate the link, and the others stay free for whoever trains. Without cupy,
+torch's `index_select` over overlapping rows does it, as fast, but on as many multiprocessors as it likes.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gdsload.engine.gather import run_starts, unit_of
+from gdsload.memory import UNIT_DTYPES, flat_view
+from gdsload.streams import DeviceBytes
+
+__all__ = ["DeviceGather"]
+
+IntArray = NDArray[np.int64]
+
+_RUN_BYTES = 64 * 1024
+"""Mean length from which runs are copied one by one: 64 KiB take 1.2 µs over PCIe, queueing a copy some 5."""
+_PCIE_BLOCKS = 64
+_SMALL_ROW_BLOCKS = 132
+"""Thread blocks of 256 that saturate PCIe 5 x16: for rows of 2 KiB and more, and for shorter ones (measured on an H200;
+docs/design/0005)."""
+_SMALL_ROW_BYTES = 2048
+_DEVICE_BLOCKS = 2048
+_THREADS = 256
+_SOURCE = r"""
+extern "C" __global__ void gather(const unsigned long long* __restrict__ rows, WORD* __restrict__ out,
+                                  unsigned long long words, unsigned width) {
+    const unsigned long long step = (unsigned long long)gridDim.x * blockDim.x;
+    unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i + 3 * step < words; i += 4 * step) {
+        WORD found[4];
+        #pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            const unsigned long long at = i + k * step, row = at / width;
+            found[k] = ((const WORD*)rows[row])[at - row * width];
+        }
+        #pragma unroll
+        for (int k = 0; k < 4; ++k) out[i + k * step] = found[k];
+    }
+    for (; i < words; i += step) {
+        const unsigned long long row = i / width;
+        out[i] = ((const WORD*)rows[row])[i - row * width];
+    }
+}
+"""
+_WORDS = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}
+
+
+class DeviceGather:
+    """Gathers into tensors of one CUDA device.
+
+    Args:
+        device: the device.
+        on_host: which of some addresses are of host memory.
+        blocks: thread blocks of the kernel over PCIe; None for as many as saturate it.
+        kernel: whether to use the kernel; None for if cupy is there.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        on_host: Callable[[IntArray], NDArray[np.bool_]],
+        *,
+        blocks: int | None = None,
+        kernel: bool | None = None,
+    ) -> None:
+        self.device, self._on_host, self._blocks = device, on_host, blocks
+        self.kernel = _cupy() is not None if kernel is None else kernel
+
+    def rows(self, addresses: IntArray, row_bytes: int, out: torch.Tensor) -> None:
+        """Copy rows of one size.
+
+        Args:
+            addresses: address of each row, shape ``[rows]``.
+            row_bytes: bytes a row.
+            out: contiguous tensor of ``rows * row_bytes`` bytes on the device.
+        """
+        count = len(addresses)
+        if not count or not row_bytes:
+            return
+        first = run_starts(addresses, row_bytes)
+        if count * row_bytes >= len(first) * _RUN_BYTES and (2 * len(first) <= count or count == 1):
+            self._runs(addresses[first], np.diff(np.append(first, count)) * row_bytes, out)
+            return
+        bits = int(np.bitwise_or.reduce(addresses)) | row_bytes | out.data_ptr()
+        if self.kernel:
+            self._launch(addresses, row_bytes, min(bits & -bits, 16), out)
+            return
+        unit, low, high = unit_of(bits), int(addresses.min()), int(addresses.max())
+        width = row_bytes // unit
+        source = self._memory(low, high + row_bytes, unit).as_strided(((high - low) // unit + 1, width), (1, 1))
+        index = self.upload((addresses - low) // unit)
+        torch.index_select(source, 0, index, out=_as_unit(out, unit).view(count, width))
+
+    def pieces(self, addresses: IntArray, lengths: IntArray, row_bytes: int, out: torch.Tensor) -> None:
+        """Copy pieces of different lengths, one behind the other.
+
+        Args:
+            addresses: address of each piece, shape ``[pieces]``.
+            lengths: rows of each piece, shape ``[pieces]``.
+            row_bytes: bytes a row.
+            out: contiguous tensor of ``sum(lengths) * row_bytes`` bytes on the device.
+        """
+        filled = np.flatnonzero(lengths) if row_bytes else np.zeros(0, np.int64)
+        if not len(filled):
+            return
+        addresses, nbytes = addresses[filled], lengths[filled] * row_bytes
+        if int(nbytes.sum()) >= len(nbytes) * _RUN_BYTES:
+            self._runs(addresses, nbytes, out)
+            return
+        low, high = int(addresses.min()), int((addresses + nbytes).max())
+        unit = unit_of(int(np.bitwise_or.reduce(addresses)) | row_bytes | out.data_ptr())
+        counts = nbytes // unit
+        before = np.cumsum(counts) - counts
+        total = int(counts.sum())
+        shift, repeats = self.upload(np.stack([(addresses - low) // unit - before, counts]))
+        index = torch.repeat_interleave(shift, repeats, output_size=total)
+        index += torch.arange(total, device=self.device)
+        torch.index_select(self._memory(low, high, unit), 0, index, out=_as_unit(out, unit))
+
+    def upload(self, array: NDArray[Any]) -> torch.Tensor:
+        """An array on the device, by way of pinned memory, so that nobody waits."""
+        source = torch.from_numpy(np.ascontiguousarray(array))
+        return source.pin_memory().to(self.device, non_blocking=True)
+
+    def _runs(self, addresses: IntArray, nbytes: IntArray, out: torch.Tensor) -> None:
+        flat, position = _as_unit(out, 1), 0
+        hosts = self._on_host(addresses)
+        for address, length, host in zip(addresses.tolist(), nbytes.tolist(), hosts.tolist(), strict=True):
+            if host:
+                begin = address - mmap.PAGESIZE
+                source = flat_view(1)[begin : begin + length]
+            else:
+                source = self._memory(address, address + length, 1)
+            flat[position : position + length].copy_(source, non_blocking=True)
+            position += length
+
+    def _launch(self, addresses: IntArray, row_bytes: int, unit: int, out: torch.Tensor) -> None:
+        words = len(addresses) * row_bytes // unit
+        blocks = min(self._grid(addresses, row_bytes), -(-words // _THREADS))
+        pointers = self.upload(addresses)
+        cupy = _cupy()
+        stream = _stream(cupy, torch.cuda.current_stream(self.device).cuda_stream)
+        pointers_at, out_at = np.uint64(pointers.data_ptr()), np.uint64(out.data_ptr())
+        arguments = (pointers_at, out_at, np.uint64(words), np.uint32(row_bytes // unit))
+        kernel = _kernel(unit)
+        with cupy.cuda.Device(self.device.index or 0), stream:
+            kernel((blocks,), (_THREADS,), arguments)
+
+    def _grid(self, addresses: IntArray, row_bytes: int) -> int:
+        if not self._on_host(addresses[:: max(len(addresses) // 4, 1)]).any():
+            return _DEVICE_BLOCKS
+        return self._blocks or (_PCIE_BLOCKS if row_bytes >= _SMALL_ROW_BYTES else _SMALL_ROW_BLOCKS)
+
+    def _memory(self, low: int, high: int, unit: int) -> torch.Tensor:
+        return torch.as_tensor(DeviceBytes(low, high - low, unit), device=self.device)
+
+
+def _as_unit(out: torch.Tensor, unit: int) -> torch.Tensor:
+    return out.view(-1).view(torch.uint8).view(UNIT_DTYPES[unit])
+
+
+class _Stream:
+    """A stream, in the words that libraries share."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
+def _stream(cupy: Any, handle: int) -> Any:
+    """A stream as cupy's; before cupy 14 there was another way."""
+    if hasattr(cupy.cuda.Stream, "from_external"):
+        return cupy.cuda.Stream.from_external(_Stream(handle))
+    return cupy.cuda.ExternalStream(handle)
+
+
+@lru_cache(maxsize=1)
+def _cupy() -> Any:
+    try:
+        import cupy
+
+        cupy.cuda.runtime.getDeviceCount()
+    except Exception:  # it raises many things where CUDA's libraries are missing
+        return None
+    return cupy
+
+
+@lru_cache(maxsize=8)
+def _kernel(unit: int) -> Any:
+    return _cupy().RawKernel(_SOURCE.replace("WORD", _WORDS[unit]), "gather")

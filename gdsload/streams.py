@@ -1,0 +1,137 @@
+"""What the GPU paths need of CUDA beside torch's words: side streams, registrations of host memory, plain memory.
+
+CUDA is reached through torch, so that there is one runtime and one primary context for each device.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+
+from gdsload.errors import BudgetError
+from gdsload.units import format_bytes
+
+__all__ = [
+    "DeviceBytes",
+    "allocate",
+    "ended",
+    "free",
+    "no_room",
+    "record",
+    "register_host",
+    "side_stream",
+    "unregister_host",
+]
+
+_PORTABLE = 1  # cudaHostRegisterPortable, driver_types.h
+_READ_ONLY = 8  # cudaHostRegisterReadOnly, likewise
+
+
+def side_stream(device: torch.device) -> torch.cuda.Stream:
+    """A stream for the loader: it does not wait for the default stream, and goes before what is queued elsewhere."""
+    return torch.cuda.Stream(device, priority=-1)
+
+
+def record(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    """An event behind all that is queued on `stream`. Whoever waits for it sleeps: spinning would cost a processor."""
+    event = torch.cuda.Event(blocking=True)
+    event.record(stream)
+    return event
+
+
+def ended(event: torch.cuda.Event | None) -> bool:
+    """Whether an event is past; None is past."""
+    return event is None or event.query()
+
+
+def register_host(device: torch.device, address: int, nbytes: int, *, read_only: bool = False) -> str:
+    """Pin host memory and let all GPUs reach it at its own address; returns why not, or an empty text.
+
+    Read-only registrations are what lets pages of a file that is mapped read-only be registered at all.
+    """
+    return _runtime(device, "cudaHostRegister", address, nbytes, _PORTABLE | (_READ_ONLY if read_only else 0))
+
+
+def unregister_host(device: torch.device, address: int) -> str:
+    """Take a registration back. No GPU may be using it."""
+    return _runtime(device, "cudaHostUnregister", address)
+
+
+def _runtime(device: torch.device, name: str, *arguments: int) -> str:
+    """Call CUDA's runtime in a thread of its own.
+
+    It remembers a failure for the thread, and torch, which asks after each kernel, would raise it at the next one.
+    """
+    found: list[str] = []
+
+    def call() -> None:
+        try:
+            with torch.cuda.device(device):
+                runtime: Any = torch.cuda.cudart()
+                code = int(getattr(runtime, name)(*arguments))
+                found.append(f"{name}: {_text(runtime, code)} ({code})" if code else "")
+        except Exception as error:
+            found.append(f"{name}: {error}")
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join()
+    return found[0] if found else f"{name} was interrupted"
+
+
+def _text(runtime: Any, code: int) -> str:
+    try:
+        return str(runtime.cudaGetErrorString(runtime.cudaError(code)))
+    except Exception:
+        return "CUDA error"
+
+
+def allocate(device: torch.device, nbytes: int) -> int:
+    """Plain memory of a device, at a multiple of 512 bytes at least, and not a part of anybody's pool.
+
+    What DMA writes to must be so: registering it pins whole allocations, and pools move theirs about.
+
+    Raises:
+        MemoryError: if there is none.
+    """
+    with torch.cuda.device(device):
+        code, address = _bindings().cudaMalloc(nbytes)
+    if int(code):
+        raise MemoryError(f"cudaMalloc of {nbytes} bytes: {code}")
+    return int(address)
+
+
+def free(device: torch.device, address: int) -> None:
+    """Give plain memory back. The device must have ended all work on it."""
+    with torch.cuda.device(device):
+        _bindings().cudaFree(address)
+
+
+def no_room(device: torch.device, what: str) -> BudgetError:
+    """The error for when a device has no memory left for something of the loader's."""
+    available, total = torch.cuda.mem_get_info(device)
+    return BudgetError(
+        f"{device} has no memory left for {what}: {format_bytes(available)} of {format_bytes(total)} are free",
+        remedy="Lower arena_bytes, prefetch_bytes or batch_size, or drop batches earlier.",
+    )
+
+
+def _bindings() -> Any:
+    from cuda.bindings import runtime
+
+    return runtime
+
+
+class DeviceBytes:
+    """Memory of a device at an address, for `torch.as_tensor`: a vector of integers of `unit` bytes."""
+
+    def __init__(self, address: int, nbytes: int, unit: int = 1) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (nbytes // unit,),
+            "typestr": f"<i{unit}" if unit > 1 else "|u1",
+            "data": (address, False),
+            "strides": None,
+            "version": 3,
+        }

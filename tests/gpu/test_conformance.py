@@ -1,0 +1,125 @@
+"""The GPU backends do what every backend must do, byte for byte."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+
+from gdsload.backends.bounce import BounceBackend
+from gdsload.backends.gds import GdsBackend
+from gdsload.backends.mapped import MappedBackend
+from gdsload.backends.routed import RoutedBackend
+from gdsload.streams import DeviceBytes
+from gdsload.testing import BackendTests
+
+pytestmark = pytest.mark.cuda
+
+
+class OnDevice(BackendTests):
+    """Bytes are read where the GPU finds them."""
+
+    index = 0
+
+    def read_memory(self, address, nbytes):
+        device = torch.device("cuda", self.index)
+        return torch.as_tensor(DeviceBytes(address, nbytes), device=device).clone().cpu().numpy().tobytes()
+
+    @property
+    def device(self):
+        return torch.device("cuda", self.index)
+
+
+class TestBounce(OnDevice):
+    @pytest.fixture
+    def open_backend(self):
+        return lambda files: BounceBackend(files, self.device)
+
+
+class TestBounceDirect(OnDevice):
+    @pytest.fixture
+    def open_backend(self):
+        return lambda files: BounceBackend(files, self.device, direct=True)
+
+
+class TestBounceBuffered(OnDevice):
+    @pytest.fixture
+    def open_backend(self):
+        return lambda files: BounceBackend(files, self.device, direct=False)
+
+
+class TestBounceWithFewSmallBlocks(OnDevice):
+    @pytest.fixture
+    def open_backend(self):
+        return lambda files: BounceBackend(files, self.device, threads=3, pinned_bytes=6 * 64 * 1024)
+
+
+class TestMapped(OnDevice):
+    mapped = True
+
+    @pytest.fixture
+    def open_backend(self):
+        return lambda files: MappedBackend(files, self.device, register_bytes=2**30)
+
+
+class TestRouted(OnDevice):
+    mapped = True
+
+    @pytest.fixture
+    def open_backend(self):
+        def make(files):
+            mapped = MappedBackend(files, self.device, register_bytes=2**30)
+            return RoutedBackend(files, mapped, BounceBackend(files, self.device, pinned_bytes=2**22))
+
+        return make
+
+
+class TestRoutedWithLittleRoom(OnDevice):
+    """Some shards are registered, others never are."""
+
+    mapped = True
+
+    @pytest.fixture
+    def open_backend(self):
+        def make(files):
+            mapped = MappedBackend(files, self.device, register_bytes=2 * 2**20)
+            return RoutedBackend(files, mapped, BounceBackend(files, self.device, pinned_bytes=2**22))
+
+        return make
+
+
+@pytest.mark.usefixtures("cufile")
+class TestGds(OnDevice):
+    @pytest.fixture
+    def open_backend(self):
+        return lambda files: GdsBackend(files, self.device, register=False)
+
+
+@pytest.mark.usefixtures("cufile")
+class TestGdsRegistered(OnDevice):
+    @pytest.fixture
+    def open_backend(self):
+        return lambda files: GdsBackend(files, self.device, register=True)
+
+
+@pytest.mark.usefixtures("cufile")
+class TestGdsByKvikio(OnDevice):
+    @pytest.fixture
+    def open_backend(self):
+        pytest.importorskip("kvikio")
+        return functools.partial(self.make)
+
+    def make(self, files):
+        return GdsBackend(files, self.device, engine="kvikio", register=False)
+
+
+class TestSecondDevice(TestBounce):
+    """The whole suite on another device than torch's current one, where there is one."""
+
+    index = 1
+
+    @pytest.fixture(autouse=True)
+    def two(self):
+        if torch.cuda.device_count() < 2:
+            pytest.skip("one GPU only")

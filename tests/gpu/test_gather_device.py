@@ -1,0 +1,114 @@
+"""The device's gather against numpy, from device memory and from registered pages, at every row size and alignment."""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+import pytest
+import torch
+
+from gdsload.engine.gather_device import DeviceGather
+from gdsload.streams import register_host, unregister_host
+
+pytestmark = pytest.mark.cuda
+ROOM = 1 << 22
+
+
+@pytest.fixture(scope="module")
+def pages():
+    """Registered host memory: a view of it, and its address."""
+    memory = mmap.mmap(-1, ROOM)
+    array = np.frombuffer(memory, np.uint8)
+    array[:] = np.random.default_rng(0).integers(0, 256, ROOM, dtype=np.uint8)
+    address = array.ctypes.data
+    assert register_host(torch.device("cuda", 0), address, ROOM) == ""
+    yield array, address
+    assert unregister_host(torch.device("cuda", 0), address) == ""
+
+
+@pytest.fixture(params=["host", "device"])
+def source(request, pages):
+    """Bytes, their address, and a function that says which addresses are the host's."""
+    array, address = pages
+    if request.param == "host":
+        return array, address, lambda found: np.ones(len(found), bool)
+    tensor = torch.from_numpy(array.copy()).cuda()
+    request.node.kept = tensor
+    return array, tensor.data_ptr(), lambda found: np.zeros(len(found), bool)
+
+
+@pytest.fixture(params=["kernel", "torch"])
+def gather(request, source):
+    if request.param == "kernel":
+        pytest.importorskip("cupy")
+    return DeviceGather(torch.device("cuda", 0), source[2], kernel=request.param == "kernel")
+
+
+def random_rows(random, count, row_bytes, step):
+    return random.integers(0, (ROOM - row_bytes) // step + 1, count) * step
+
+
+@pytest.mark.parametrize("row_bytes", [1, 2, 3, 4, 6, 8, 12, 16, 31, 48, 512, 1000, 4096, 4098, 150_528])
+def test_rows(gather, source, row_bytes):
+    array, address, _ = source
+    random = np.random.default_rng(row_bytes)
+    for step in (1, 2, 4, 8, 16, 512):
+        for count in (1, 2, 7, 300 if row_bytes > 5000 else 3000):
+            offsets = random_rows(random, count, row_bytes, step)
+            out = torch.full((count * row_bytes,), 99, dtype=torch.uint8, device="cuda")
+            gather.rows(address + offsets, row_bytes, out)
+            expected = array[offsets[:, None] + np.arange(row_bytes)].reshape(-1)
+            assert np.array_equal(out.cpu().numpy(), expected), (step, count)
+
+
+def test_rows_into_tensors_at_any_alignment(gather, source):
+    array, address, _ = source
+    offsets = np.arange(200) * 24
+    for shift in range(17):
+        room = torch.full((200 * 24 + 40,), 99, dtype=torch.uint8, device="cuda")
+        gather.rows(address + offsets[::-1], 24, room[shift : shift + 4800])
+        expected = array[offsets[::-1][:, None] + np.arange(24)].reshape(-1)
+        assert np.array_equal(room[shift : shift + 4800].cpu().numpy(), expected)
+        assert (room[:shift].cpu() == 99).all()
+        assert (room[shift + 4800 :].cpu() == 99).all()
+
+
+def test_runs_of_neighbours(gather, source):
+    array, address, _ = source
+    offsets = np.concatenate([np.arange(500) * 1000 + 7, np.arange(500) * 1000 + 1_000_009, np.arange(200) * 1000])
+    out = torch.empty(len(offsets) * 1000, dtype=torch.uint8, device="cuda")
+    gather.rows(address + offsets, 1000, out)
+    assert np.array_equal(out.cpu().numpy(), array[offsets[:, None] + np.arange(1000)].reshape(-1))
+
+
+@pytest.mark.parametrize("row_bytes", [1, 2, 8, 12, 24])
+@pytest.mark.parametrize("longest", [0, 3, 200, 20_000])
+def test_pieces(gather, source, row_bytes, longest):
+    array, address, _ = source
+    random = np.random.default_rng(longest)
+    lengths = random.integers(0, longest + 1, 150)
+    offsets = random.integers(0, (ROOM - longest * row_bytes) // row_bytes, 150) * row_bytes
+    out = torch.full((int(lengths.sum()) * row_bytes,), 99, dtype=torch.uint8, device="cuda")
+    gather.pieces(address + offsets, lengths, row_bytes, out)
+    pairs = zip(offsets.tolist(), (lengths * row_bytes).tolist(), strict=True)
+    expected = np.concatenate([array[begin : begin + nbytes] for begin, nbytes in pairs])
+    assert np.array_equal(out.cpu().numpy(), expected)
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+def test_rows_of_host_and_device_at_once(pages, kernel):
+    """As when some shards are registered and the others come from the drive."""
+    if kernel:
+        pytest.importorskip("cupy")
+    array, address = pages
+    tensor = torch.from_numpy(array.copy()).cuda()
+    for row_bytes in (512, 4096):
+        offsets = random_rows(np.random.default_rng(3), 600, row_bytes, 64)
+        base = np.where(np.arange(600) % 3 == 0, address, tensor.data_ptr())
+        gather = DeviceGather(
+            torch.device("cuda", 0), lambda found: (found >= address) & (found < address + ROOM), kernel=kernel
+        )
+        out = torch.empty(600 * row_bytes, dtype=torch.uint8, device="cuda")
+        gather.rows(base + offsets, row_bytes, out)
+        assert np.array_equal(out.cpu().numpy(), array[offsets[:, None] + np.arange(row_bytes)].reshape(-1))

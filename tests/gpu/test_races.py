@@ -1,0 +1,117 @@
+"""Races, each with its negative control: a delayed stream and a removed guard must show corruption, or the test sees
+nothing. With the guard there is none.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gdsload import DataLoader
+from gdsload.backends.bounce import BounceBackend
+from gdsload.engine import assemble_device
+from gdsload.pinned import PinnedRing
+
+pytestmark = pytest.mark.cuda
+CYCLES = 20_000_000  # about 10 ms
+
+
+def wrong_batches(path, use, batches=40, **options):
+    """How many of the first batches hold other rows than theirs, by what `use` made of them on the GPU."""
+    found = []
+    with DataLoader(path, 256, device="cuda", **options) as loader:
+        for batch, _ in zip(loader, range(batches), strict=False):
+            found.append(use(batch))
+            del batch
+        torch.cuda.synchronize()
+    rows = torch.arange(256 * len(found), dtype=torch.int32).view(-1, 256)
+    return sum(not torch.equal(mine.cpu(), rows[number][:, None].expand(-1, 1024)) for number, mine in enumerate(found))
+
+
+def later(batch):
+    """Uses a batch on the current stream, after a while, and lets go of it at once."""
+    torch.cuda._sleep(CYCLES)
+    return batch["x"].clone()
+
+
+@pytest.mark.parametrize("backend", ["bounce", "mapped"])
+@pytest.mark.parametrize("guard", [True, False])
+def test_memory_of_a_dropped_batch(numbered, backend, guard, monkeypatch):
+    """Kernels that were queued before a batch was dropped still read it."""
+    if not guard:
+        monkeypatch.setattr("gdsload.parts.hand_over", lambda batch: None)
+    wrong = wrong_batches(numbered, later, backend=backend, prefetch_bytes="4MiB")
+    assert (wrong == 0) == guard, f"{wrong} batches were wrong"
+
+
+@pytest.mark.parametrize("guard", [True, False])
+def test_memory_of_a_batch_that_is_used_on_another_stream(numbered, guard):
+    """torch's rule for further streams: wait, then record_stream."""
+    other = torch.cuda.Stream()
+
+    def use(batch):
+        other.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(other):
+            mine = later(batch)
+        if guard:
+            batch["x"].record_stream(other)
+        return mine
+
+    wrong = wrong_batches(numbered, use, backend="bounce", prefetch_bytes="4MiB")
+    assert (wrong == 0) == guard, f"{wrong} batches were wrong"
+
+
+@pytest.mark.parametrize("guard", [True, False])
+def test_a_batch_is_complete_when_it_is_handed_out(numbered, guard, monkeypatch):
+    """The gather may run late: nobody sees the batch, and nothing it reads from goes back, before it has ended."""
+    rows = assemble_device.DeviceGather.rows
+
+    def slow_rows(self, addresses, row_bytes, out):
+        torch.cuda._sleep(CYCLES)
+        rows(self, addresses, row_bytes, out)
+
+    monkeypatch.setattr(assemble_device.DeviceGather, "rows", slow_rows)
+    if not guard:
+        monkeypatch.setattr(assemble_device, "record", lambda stream: _Past())
+    wrong = wrong_batches(numbered, lambda batch: batch["x"].clone(), backend="bounce")
+    assert (wrong == 0) == guard, f"{wrong} batches were wrong"
+
+
+class _Past:
+    def synchronize(self):
+        pass
+
+
+@pytest.mark.parametrize("guard", [True, False])
+def test_a_pinned_block_is_not_filled_again_before_it_was_copied(numbered, guard, monkeypatch):
+    copy, take = BounceBackend._copy, PinnedRing.take
+
+    def slow_copy(self, block, copied, low, high):
+        with torch.cuda.stream(self.stream):
+            torch.cuda._sleep(CYCLES)
+        copy(self, block, copied, low, high)
+
+    def careless_take(self):
+        block = self._free.get()
+        block.copied = None
+        return block
+
+    monkeypatch.setattr(BounceBackend, "_copy", slow_copy)
+    monkeypatch.setattr(PinnedRing, "take", take if guard else careless_take)
+    wrong = wrong_batches(numbered, lambda batch: batch["x"].clone(), backend="bounce", pinned_bytes="4MiB")
+    assert (wrong == 0) == guard, f"{wrong} batches were wrong"
+
+
+@pytest.mark.parametrize("backend", ["bounce", "mapped", "auto"])
+def test_batches_that_are_kept_for_many_steps(numbered, backend):
+    """They are the user's: nothing overwrites them, whatever is loaded meanwhile."""
+    wrong = wrong_batches(numbered, lambda batch: batch["x"], batches=70, backend=backend, prefetch_bytes="4MiB")
+    assert wrong == 0
+
+
+@pytest.mark.parametrize("backend", ["bounce", "mapped", "auto"])
+def test_a_consumer_on_a_stream_of_its_own(numbered, backend):
+    mine = torch.cuda.Stream()
+    with torch.cuda.stream(mine):
+        wrong = wrong_batches(numbered, later, backend=backend, prefetch_bytes="4MiB")
+    assert wrong == 0
