@@ -7,13 +7,18 @@
 PYTHON ?= python3
 ARGS ?=
 
-.PHONY: demo test integration lint format wheel bench-cpu clean
+.PHONY: demo test test-gpu integration lint format wheel bench-cpu clean
 
 demo: .venv/demo/.stamp
 	.venv/demo/bin/gdsload demo $(ARGS)
 
 test: .venv/test/.stamp
 	.venv/test/bin/python -m pytest $(ARGS)
+
+# On a machine with GPUs, in the Python at hand; a skip for want of one of these is a failure.
+REQUIRE ?= cuda,cufile,two
+test-gpu:
+	GDSLOAD_REQUIRE=$(REQUIRE) $(PYTHON) -m pytest -p no:benchmark $(ARGS)
 
 # Frameworks that a loader is handed to. Their own warnings are not our business.
 integration: .venv/integration/.stamp

@@ -36,12 +36,10 @@ class Block:
     Attributes:
         memory: its bytes, to be written.
         tensor: the same as a tensor, to be copied from.
-        copied: behind the last copy out of it.
     """
 
     memory: memoryview
     tensor: torch.Tensor
-    copied: torch.cuda.Event | None = None
 
 
 class PinnedRing:
@@ -82,15 +80,11 @@ class PinnedRing:
         )
 
     def take(self) -> Block:
-        """A block that nothing is copied from any more. Waits for one: whoever takes one must give it back."""
-        block = self._free.get()
-        if block.copied is not None:
-            block.copied.synchronize()
-            block.copied = None
-        return block
+        """A block. Waits until there is one: whoever takes one must give it back, or have it given back."""
+        return self._free.get()
 
     def give(self, block: Block) -> None:
-        """Give a block back."""
+        """Give a block back, which nothing is copied from any more."""
         self._free.put(block)
 
     def close(self) -> None:

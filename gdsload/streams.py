@@ -16,7 +16,6 @@ from gdsload.units import format_bytes
 __all__ = [
     "DeviceBytes",
     "allocate",
-    "ended",
     "free",
     "no_room",
     "record",
@@ -39,11 +38,6 @@ def record(stream: torch.cuda.Stream) -> torch.cuda.Event:
     event = torch.cuda.Event(blocking=True)
     event.record(stream)
     return event
-
-
-def ended(event: torch.cuda.Event | None) -> bool:
-    """Whether an event is past; None is past."""
-    return event is None or event.query()
 
 
 def register_host(device: torch.device, address: int, nbytes: int, *, read_only: bool = False) -> str:

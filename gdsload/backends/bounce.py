@@ -19,13 +19,15 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.backends.base import Landing
+from gdsload.backends.copier import Copier
 from gdsload.backends.files import ShardFiles, pread_exact
-from gdsload.backends.readers import Readers, Reading
+from gdsload.backends.readers import HANDED_OVER, Readers, Reading
 from gdsload.backends.residency import looks_resident
 from gdsload.errors import ReadError
+from gdsload.gather import gather_rows, one_thread
 from gdsload.pinned import Block, PinnedRing, node_of, processors_of
 from gdsload.plan import Extents, coalesce
-from gdsload.streams import ended, no_room, record, side_stream
+from gdsload.streams import no_room
 from gdsload.units import format_bytes
 
 __all__ = ["PINNED_BYTES", "BounceBackend"]
@@ -34,10 +36,13 @@ _PAGE = 4096
 """What O_DIRECT wants of offsets, lengths and memory, everywhere but on few devices (statx, STATX_DIOALIGN)."""
 _MAX_GAP_BYTES = 16 * 1024
 _MAX_BLOCK_BYTES = 8 * 2**20
-_MIN_BLOCK_BYTES = 2 * 2**20
-_THREADS = 12
-PINNED_BYTES = 2 * _THREADS * _MAX_BLOCK_BYTES
-"""Two blocks for each reader: one is filled while the other is copied."""
+_MIN_BLOCK_BYTES = 4 * 2**20
+_THREADS = 8
+_BELIEVED = 7
+_SMALL_BYTES = 64 * 1024
+"""Mean length of reads below which they are gathered from a mapping, if there is one and they are in the page cache."""
+PINNED_BYTES = 3 * _THREADS * _MAX_BLOCK_BYTES
+"""Three blocks for each reader: one is filled, one is copied, and one waits for either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,31 +60,6 @@ class _Segments:
     offset: NDArray[np.int64]
     begin: NDArray[np.int64]
     nbytes: NDArray[np.int64]
-
-
-class _Copied:
-    """The completion of a slot: all blocks are read, and their copies have ended."""
-
-    def __init__(self, slot: torch.Tensor) -> None:
-        self.slot = slot
-        self.reading = Reading(0)
-        self.events: list[torch.cuda.Event] = []
-
-    @property
-    def landed(self) -> bool:
-        return self.reading.landed and all(ended(event) for event in self.events)
-
-    def wait(self) -> None:
-        try:
-            self.reading.wait()
-        finally:
-            for event in self.events:
-                event.synchronize()
-
-    def make_stream_wait(self, stream: torch.Stream) -> None:
-        self.reading.wait()
-        for event in self.events:
-            stream.wait_event(event)
 
 
 class BounceBackend:
@@ -107,13 +87,17 @@ class BounceBackend:
         direct: bool | None = None,
     ) -> None:
         self.files, self.device, self.direct = files, device, direct
-        block = min(_MAX_BLOCK_BYTES, max(pinned_bytes // (2 * threads) // _PAGE * _PAGE, _PAGE))
+        block = _MAX_BLOCK_BYTES
+        while block > _PAGE and block * 2 * threads > pinned_bytes:
+            block //= 2
         self._ring = PinnedRing(device, max(pinned_bytes // block, 2), block)
         node = node_of(device)
         self._readers = Readers(threads, "gdsload-bounce", processors_of(node) if node >= 0 else None)
         self._threads = threads
-        self.stream = side_stream(device)
+        self._copier = Copier(self._ring, device)
         self._moved = {"bounce-direct": 0, "bounce-buffered": 0}
+        self._limited = threading.local()
+        self._believed: dict[int, int] = {}
         self._lock = threading.Lock()
         self._closed = False
 
@@ -125,53 +109,77 @@ class BounceBackend:
         starts = np.cumsum(reads.extents.nbytes) - reads.extents.nbytes
         total = int(reads.extents.nbytes.sum())
         try:
-            with torch.cuda.stream(self.stream):
+            with torch.cuda.stream(self._copier.stream):
                 slot = torch.empty(total, dtype=torch.uint8, device=self.device)
         except torch.OutOfMemoryError:
             raise no_room(self.device, f"a slot of {format_bytes(total)} (arena_bytes)") from None
         # Blocks small enough that all readers get one, but not so small that Python is what takes the time.
-        block = min(block, max(_MIN_BLOCK_BYTES, -(-total // self._threads // _PAGE) * _PAGE))
+        while block > _MIN_BLOCK_BYTES and block * self._threads > total:
+            block //= 2
         segments = _cut(reads.extents, starts, total, block)
-        copied = _Copied(slot)
         edges = np.searchsorted(segments.begin, np.arange(0, total + block, block)).tolist()
-        works = [partial(self._fill, segments, range(low, high), copied) for low, high in pairwise(edges) if low < high]
-        copied.reading = self._readers.run(works)
+        blocks = [range(low, high) for low, high in pairwise(edges) if low < high]
+        reading = Reading(len(blocks))
+        works = [partial(self._fill, segments, chosen, slot, reading) for chosen in blocks]
+        reading = self._readers.run(works, reading)
         held = [slot]
         addresses = slot.data_ptr() + starts[reads.read_of] + reads.delta
-        return Landing(addresses, copied, total, held.clear)
+        return Landing(addresses, reading, total, held.clear)
 
-    def _fill(self, segments: _Segments, chosen: range, copied: _Copied) -> None:
-        """Read the segments of a block, and queue its copy."""
+    def _fill(self, segments: _Segments, chosen: range, slot: torch.Tensor, reading: Reading) -> object:
+        """Read the segments of a block, and have it copied."""
         part = slice(chosen.start, chosen.stop)
         low = int(segments.begin[chosen.start])
         high = int(segments.begin[chosen.stop - 1] + segments.nbytes[chosen.stop - 1])
-        rows = zip(
-            segments.file[part].tolist(), segments.offset[part].tolist(), (segments.begin[part] - low).tolist(),
-            segments.nbytes[part].tolist(), strict=True,
-        )  # fmt: skip
         direct = self._is_cold(segments, chosen) if self.direct is None else self.direct
         block = self._ring.take()
         try:
-            for file, offset, position, nbytes in rows:
-                self._read(file, offset, block.memory[position : position + nbytes], direct)
-            self._copy(block, copied, low, high)
-        finally:
+            if self.files.mapped and not direct and high - low < len(chosen) * _SMALL_BYTES:
+                self._gather(segments, part, block, high - low)
+            else:
+                self._read_all(segments, part, block, direct)
+        except BaseException:
             self._ring.give(block)
+            raise
+        self._copier.copy(block, slot[low:high], reading)
+        return HANDED_OVER
+
+    def _read_all(self, segments: _Segments, part: slice, block: Block, direct: bool) -> None:
+        begin = segments.begin[part]
+        rows = zip(
+            segments.file[part].tolist(), segments.offset[part].tolist(), (begin - begin[0]).tolist(),
+            segments.nbytes[part].tolist(), strict=True,
+        )  # fmt: skip
+        for file, offset, position, nbytes in rows:
+            self._read(file, offset, block.memory[position : position + nbytes], direct)
+
+    def _gather(self, segments: _Segments, part: slice, block: Block, nbytes: int) -> None:
+        """Copy small reads out of the mapped shards: that many calls of preadv would take longer by far."""
+        self.files.check(segments.file[part])  # touching a mapping that was cut short would end the process
+        pages = segments.nbytes[part] // _PAGE
+        first = self.files.base[segments.file[part]] + segments.offset[part]
+        within = np.arange(int(pages.sum())) - np.repeat(np.cumsum(pages) - pages, pages)
+        if not hasattr(self._limited, "limit"):
+            self._limited.limit = one_thread()
+        gather_rows(np.repeat(first, pages) + within * _PAGE, _PAGE, block.tensor.data_ptr())
+        with self._lock:
+            self._moved["bounce-buffered"] += nbytes
 
     def _is_cold(self, segments: _Segments, chosen: range) -> bool:
-        """Whether a block should be read with O_DIRECT: some of its bytes, evenly chosen, are not in the page cache."""
+        """Whether a block should be read with O_DIRECT: some of its bytes, evenly chosen, are not in the page cache.
+
+        A shard that was found there is believed for its next few blocks. Wrongly believed, it is read all the same.
+        """
         for index in {chosen.start, (chosen.start + chosen.stop) // 2, chosen.stop - 1}:
             file, offset = int(segments.file[index]), int(segments.offset[index])
+            if self._believed.get(file, 0) > 0:
+                self._believed[file] -= 1
+                continue
             wanted = min(int(segments.nbytes[index]), self.files.length(file) - offset)
             if not looks_resident(self.files, file, offset, wanted):
                 return True
+            self._believed[file] = _BELIEVED
         return False
-
-    def _copy(self, block: Block, copied: _Copied, low: int, high: int) -> None:
-        with torch.cuda.stream(self.stream):
-            copied.slot[low:high].copy_(block.tensor[: high - low], non_blocking=True)
-        block.copied = record(self.stream)
-        copied.events.append(block.copied)
 
     def _read(self, file: int, offset: int, into: memoryview, direct: bool) -> None:
         """Fill `into`, as far as the file goes."""
@@ -201,7 +209,7 @@ class BounceBackend:
             return
         self._closed = True
         self._readers.close()
-        self.stream.synchronize()
+        self._copier.close()
         self._ring.close()
         self.files.close()
 

@@ -6,6 +6,7 @@ torch's, so that reading and training take turns (measured; docs/design/0005).
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import tempfile
@@ -26,6 +27,11 @@ PATHS = {"gds-nvfs": "n_nvfs_reads", "gds-p2p": "n_p2p_reads", "cufile-posix": "
 _lock = threading.Lock()
 _opened_by: list[int] = []
 """The process that has opened cuFile's driver, if one has."""
+
+
+class _Descr(ctypes.Structure):
+    # CUfileDescr_t, cufile.h: an enum, a union of a descriptor and a pointer, and a pointer.
+    _fields_ = [("type", ctypes.c_int), ("handle", ctypes.c_void_p), ("fs_ops", ctypes.c_void_p)]
 
 
 class Engine(Protocol):
@@ -66,11 +72,10 @@ class CufileEngine:
         # cuFile refuses flags that it does not know, O_NOFOLLOW for one: the same file once more, with none of them.
         direct = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT
         own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC | direct)
-        descr = self._cufile.Descr()
-        descr.type = self._cufile.FileHandleType.OPAQUE_FD
-        descr.handle.fd = own
+        # Not the bindings' own structure: it comes with what its memory held before, and cuFile calls what it finds.
+        descr = _Descr(int(self._cufile.FileHandleType.OPAQUE_FD), own, None)
         try:
-            return self._cufile.handle_register(descr.ptr), own
+            return self._cufile.handle_register(ctypes.addressof(descr)), own
         except BaseException:
             os.close(own)
             raise

@@ -16,9 +16,12 @@ import torch
 
 from gdsload.errors import LoaderClosedError
 
-__all__ = ["Readers", "Reading", "done"]
+__all__ = ["HANDED_OVER", "Readers", "Reading", "done"]
 
-Work = Callable[[], None]
+HANDED_OVER = object()
+"""What a piece of work returns if somebody else will say when its part of the reading has ended."""
+
+Work = Callable[[], object]
 
 
 class Reading:
@@ -80,15 +83,19 @@ class Readers:
         self._lock = threading.Lock()
         self._closed = False
 
-    def run(self, works: Sequence[Work]) -> Reading:
+    def run(self, works: Sequence[Work], reading: Reading | None = None) -> Reading:
         """Have some work done.
+
+        Args:
+            works: the pieces of work.
+            reading: a reading of as many parts, if the work has to know it.
 
         Raises:
             LoaderClosedError: after `close`.
         """
         if not works:
             return done
-        reading = Reading(len(works))
+        reading = reading or Reading(len(works))
         with self._lock:
             if self._closed:
                 raise LoaderClosedError("the backend was closed")
@@ -96,7 +103,11 @@ class Readers:
                 number = len(self._threads)
                 thread = threading.Thread(target=self._serve, name=f"{self._name}-{number}", daemon=True)
                 self._threads.append(thread)
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError:  # no more threads: counted in, it would be waited for by work that nobody does
+                    self._threads.remove(thread)
+                    raise
         for work in works:
             self._queue.put((work, reading))
         if self._closed:
@@ -136,9 +147,10 @@ class Readers:
         while (item := self._queue.get()) is not None:
             work, reading = item
             try:
-                work()
+                handed_over = work() is HANDED_OVER
             except BaseException as error:
                 reading.finish(error)
             else:
-                reading.finish()
+                if not handed_over:
+                    reading.finish()
             del item, work, reading  # or the last landing's memory would be held until the next one comes

@@ -13,7 +13,7 @@ __all__ = ["CHECKS"]
 
 _MAJOR = re.compile(r"-cu(?:da)?(\d{2})x?$")
 _NEEDED_FOR = {
-    "cupy": "the gds and mapped backends",
+    "cupy": "gathers that leave most of the GPU to others",
     "kvikio": "comparing with kvikio",
     "cuda-bindings": "the gds backend and cuFile's counters",
 }
@@ -56,7 +56,7 @@ def _package(context: Context, package: str) -> Finding:
 
 
 def cupy(context: Context) -> Finding:
-    """Cupy: allocates slots, registers pages, compiles the gather."""
+    """Cupy: compiles the gather."""
     return _package(context, "cupy")
 
 

@@ -16,7 +16,7 @@ _NEEDED = ("gpu.", "packages.", "storage.path")
 def judge(findings: Iterable[Finding]) -> Verdict:
     """Which backend data at the path get, from what was found alone.
 
-    - ``host``: torch has no accelerator to use, or the CPU was asked for.
+    - ``host``: torch has no accelerator to use, or one that is no GPU of CUDA's or ROCm's, or the CPU was asked for.
     - ``gds``: cuFile's counters moved under nvidia-fs or P2PDMA, and what gdsload's backend needs can be imported.
     - ``mapped``: pages of files can be registered with CUDA, and the data fit into memory (or their size is not known).
     - ``bounce``: otherwise.
@@ -34,20 +34,19 @@ def _choose(known: dict[str, Finding]) -> tuple[Literal["gds", "mapped", "bounce
     device = _evidence(known, "gpu.device")
     if device.get("usable") is not True:
         return "host", known["gpu.device"].message if "gpu.device" in known else "nothing is known of a GPU"
+    if device.get("kind") == "hip":
+        return "bounce", "the GPU is AMD's, which has neither cuFile nor pages of files that it can read"
     if device.get("kind") != "cuda":
-        return "bounce", f"the accelerator is {device.get('kind')}, to which torch copies"
+        return "host", f"the accelerator is {device.get('kind')}, to which torch copies batches"
     probe = _evidence(known, "cufile.probe")
-    has_cupy = _evidence(known, "packages.cupy").get("works") is True
     if probe.get("proven") is True:
-        if has_cupy:
+        if _evidence(known, "packages.cuda-bindings").get("works") is True:
             return "gds", f"a read was made by DMA ({probe.get('path')}), by cuFile's own counters"
-        return "bounce", "cuFile reads by DMA here, but cupy, which the gds backend needs, cannot be imported"
+        return "bounce", "cuFile reads by DMA here, but cuda-bindings, which the gds backend needs, cannot be imported"
     no_dma = "no DMA is proven" if probe.get("status") != "ok" else "cuFile does not read by DMA here"
     fits = _evidence(known, "memory.page-cache").get("fits")
     if _evidence(known, "gpu.mapping").get("registered") is not True:
         return "bounce", f"{no_dma}, and pages of files cannot be registered with CUDA"
-    if not has_cupy:
-        return "bounce", f"{no_dma}, and cupy, which the mapped backend needs, cannot be imported"
     if fits is False:
         return (
             "bounce",

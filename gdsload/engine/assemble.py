@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.engine.gather import gather_pieces, gather_rows
 from gdsload.engine.stage import Piece
 from gdsload.errors import FormatError
 from gdsload.format.schema import Field
+from gdsload.gather import gather_pieces, gather_rows
 from gdsload.memory import BatchPool, address_of
 from gdsload.tensors import torch_dtype
 

@@ -82,11 +82,13 @@ class DeviceAssembler(BatchMaker):
         shared: list[list[tuple[IntArray, torch.Tensor]]] = [[] for _ in edges]
         for name, field in self.fields.items():
             addresses, lengths = joined(name, field.ragged, pieces)
+            if lengths is None:
+                for batch, (low, high) in zip(batches, edges, strict=True):
+                    batch[name] = self._empty(high - low, field)
+                outs, sizes = [batch[name] for batch in batches], [high - low for low, high in edges]
+                self.gather.batches(addresses, field.row_bytes, outs, sizes)
+                continue
             for batch, (low, high), known in zip(batches, edges, shared, strict=True):
-                if lengths is None:
-                    batch[name] = values = self._empty(high - low, field)
-                    self.gather.rows(addresses[low:high], field.row_bytes, values)
-                    continue
                 rows = lengths[low:high]
                 values = self._empty(int(rows.sum()), field)
                 self.gather.pieces(addresses[low:high], rows, field.row_bytes, values)

@@ -9,15 +9,16 @@ torch's `index_select` over overlapping rows does it, as fast, but on as many mu
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.engine.gather import run_starts, unit_of
+from gdsload.gather import run_starts, unit_of
 from gdsload.memory import UNIT_DTYPES, flat_view
 from gdsload.streams import DeviceBytes
 
@@ -27,7 +28,7 @@ IntArray = NDArray[np.int64]
 
 _RUN_BYTES = 64 * 1024
 """Mean length from which runs are copied one by one: 64 KiB take 1.2 µs over PCIe, queueing a copy some 5."""
-_PCIE_BLOCKS = 64
+_PCIE_BLOCKS = 32
 _SMALL_ROW_BLOCKS = 132
 """Thread blocks of 256 that saturate PCIe 5 x16: for rows of 2 KiB and more, and for shorter ones (measured on an H200;
 docs/design/0005)."""
@@ -87,22 +88,44 @@ class DeviceGather:
             row_bytes: bytes a row.
             out: contiguous tensor of ``rows * row_bytes`` bytes on the device.
         """
+        self.batches(addresses, row_bytes, [out], [len(addresses)])
+
+    def batches(self, addresses: IntArray, row_bytes: int, outs: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
+        """Copy rows of one size into several tensors, one after the other: what they share is done once.
+
+        Args:
+            addresses: address of each row, shape ``[rows]``.
+            row_bytes: bytes a row.
+            outs: contiguous tensors on the device.
+            sizes: rows of each tensor.
+        """
         count = len(addresses)
         if not count or not row_bytes:
             return
+        edges = [edge for edge in pairwise(accumulate(sizes, initial=0)) if edge[0] < edge[1]]
+        outs = [out for out, size in zip(outs, sizes, strict=True) if size]
         first = run_starts(addresses, row_bytes)
         if count * row_bytes >= len(first) * _RUN_BYTES and (2 * len(first) <= count or count == 1):
-            self._runs(addresses[first], np.diff(np.append(first, count)) * row_bytes, out)
+            for out, (low, high) in zip(outs, edges, strict=True):
+                self._neighbours(addresses[low:high], row_bytes, out)
             return
-        bits = int(np.bitwise_or.reduce(addresses)) | row_bytes | out.data_ptr()
+        bits = int(np.bitwise_or.reduce(addresses)) | row_bytes
+        for out in outs:
+            bits |= out.data_ptr()
         if self.kernel:
-            self._launch(addresses, row_bytes, min(bits & -bits, 16), out)
+            self._launch(addresses, row_bytes, min(bits & -bits, 16), outs, edges)
             return
-        unit, low, high = unit_of(bits), int(addresses.min()), int(addresses.max())
+        unit, lowest, highest = unit_of(bits), int(addresses.min()), int(addresses.max())
         width = row_bytes // unit
-        source = self._memory(low, high + row_bytes, unit).as_strided(((high - low) // unit + 1, width), (1, 1))
-        index = self.upload((addresses - low) // unit)
-        torch.index_select(source, 0, index, out=_as_unit(out, unit).view(count, width))
+        shape = ((highest - lowest) // unit + 1, width)
+        source = self._memory(lowest, highest + row_bytes, unit).as_strided(shape, (1, 1))
+        index = self.upload((addresses - lowest) // unit)
+        for out, (low, high) in zip(outs, edges, strict=True):
+            torch.index_select(source, 0, index[low:high], out=_as_unit(out, unit).view(high - low, width))
+
+    def _neighbours(self, addresses: IntArray, row_bytes: int, out: torch.Tensor) -> None:
+        first = run_starts(addresses, row_bytes)
+        self._runs(addresses[first], np.diff(np.append(first, len(addresses))) * row_bytes, out)
 
     def pieces(self, addresses: IntArray, lengths: IntArray, row_bytes: int, out: torch.Tensor) -> None:
         """Copy pieces of different lengths, one behind the other.
@@ -147,17 +170,24 @@ class DeviceGather:
             flat[position : position + length].copy_(source, non_blocking=True)
             position += length
 
-    def _launch(self, addresses: IntArray, row_bytes: int, unit: int, out: torch.Tensor) -> None:
-        words = len(addresses) * row_bytes // unit
-        blocks = min(self._grid(addresses, row_bytes), -(-words // _THREADS))
+    def _launch(
+        self,
+        addresses: IntArray,
+        row_bytes: int,
+        unit: int,
+        outs: Sequence[torch.Tensor],
+        edges: Sequence[tuple[int, int]],
+    ) -> None:
         pointers = self.upload(addresses)
+        width, grid, kernel = row_bytes // unit, self._grid(addresses, row_bytes), _kernel(unit)
         cupy = _cupy()
         stream = _stream(cupy, torch.cuda.current_stream(self.device).cuda_stream)
-        pointers_at, out_at = np.uint64(pointers.data_ptr()), np.uint64(out.data_ptr())
-        arguments = (pointers_at, out_at, np.uint64(words), np.uint32(row_bytes // unit))
-        kernel = _kernel(unit)
         with cupy.cuda.Device(self.device.index or 0), stream:
-            kernel((blocks,), (_THREADS,), arguments)
+            for out, (low, high) in zip(outs, edges, strict=True):
+                words = (high - low) * width
+                rows, target = np.uint64(pointers.data_ptr() + 8 * low), np.uint64(out.data_ptr())
+                arguments = (rows, target, np.uint64(words), np.uint32(width))
+                kernel((min(grid, -(-words // _THREADS)),), (_THREADS,), arguments)
 
     def _grid(self, addresses: IntArray, row_bytes: int) -> int:
         if not self._on_host(addresses[:: max(len(addresses) // 4, 1)]).any():

@@ -25,17 +25,15 @@ import weakref
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
-import torch
-from threadpoolctl import ThreadpoolController
 
 from gdsload.backends.base import Backend
 from gdsload.engine.assemble import Batch, BatchMaker
 from gdsload.engine.stage import Job, Piece, Stage, Stager
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import LoaderClosedError
+from gdsload.gather import one_thread
 
 __all__ = ["Limits", "Pipeline", "Ready"]
 
@@ -159,7 +157,7 @@ class Pipeline:
             with self._helping:
                 group = self._claim(wait=False)
                 if group is not None:
-                    with _controller().limit(limits=1, user_api="openmp"):
+                    with one_thread():
                         self._finish(group)
                     continue
             self._wake.acquire(timeout=_LOOK_EVERY_S)
@@ -194,8 +192,7 @@ class Pipeline:
     def _run(self) -> None:
         if self._closed:
             return
-        torch.get_num_threads()  # torch sets a thread's number on its first use, and would undo what follows
-        _controller().limit(limits=1, user_api="openmp")
+        one_thread()
         while (group := self._claim(wait=True)) is not None:
             self._finish(group)
 
@@ -335,12 +332,6 @@ def _release(stages: list[Stage]) -> None:
         with suppress(Exception):
             stage.landing.completion.wait()
         stage.release()
-
-
-@lru_cache(maxsize=1)
-def _controller() -> ThreadpoolController:
-    """What limits torch's threads for one thread alone, without touching any other thread's number."""
-    return ThreadpoolController()
 
 
 _live: weakref.WeakSet[Pipeline] = weakref.WeakSet()

@@ -22,8 +22,9 @@ from gdsload.plan import Extents, concat_extents, distinct
 __all__ = ["FieldRows", "Job", "Piece", "Selection", "Stage", "Stager"]
 
 IntArray = NDArray[np.int64]
-_AHEAD = 8192
-"""Positions of a lane whose ids are worked out at once: enough to make the cost of a call disappear."""
+_FIRST, _AHEAD = 8192, 65536
+"""Positions of a lane whose ids are worked out at once, at first and later: enough to make the cost of a call
+disappear, and at first few, so that the first batch is there soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +183,8 @@ class Stager:
         """Position ids of a run; those of the positions behind it are kept for the next call."""
         ahead, order = self._ahead[run.lane], self.job.order
         if not (ahead.start <= run.start and run.stop <= ahead.start + len(ahead.ids)):
-            stop = min(max(run.stop, run.start + _AHEAD), order.lane_length(run.lane))
+            count = _AHEAD if len(ahead.ids) else _FIRST
+            stop = min(max(run.stop, run.start + count), order.lane_length(run.lane))
             ahead.start, ahead.ids = run.start, order.lane_ids(run.lane, run.start, stop)
         return ahead.ids[run.start - ahead.start : run.stop - ahead.start]
 

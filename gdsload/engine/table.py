@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.backends.files import ShardFiles
-from gdsload.engine.gather import gather_rows
 from gdsload.errors import FormatError, Problem
 from gdsload.format.schema import Schema
+from gdsload.gather import gather_rows
 from gdsload.memory import address_of
 from gdsload.plan import Extents
 

@@ -66,10 +66,10 @@ def test_the_cpu_asked_for(nvfs: Made):
     assert "error" not in {finding.severity for finding in report.findings}
 
 
-def test_another_accelerator_gets_bounce(laptop: Made):
+def test_another_accelerator_gets_host(laptop: Made):
     laptop.build = dataclasses.replace(laptop.build, accelerator="xpu")
     laptop.gpu = GpuTrial("xpu", "xpu")
-    assert laptop.diagnose().verdict.backend == "bounce"
+    assert laptop.diagnose().verdict.backend == "host"
 
 
 @pytest.mark.parametrize(("release", "dxg"), [("5.15.167.4-microsoft-standard-WSL2", False), ("6.8.0", True)])

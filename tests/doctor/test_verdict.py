@@ -14,11 +14,11 @@ def findings(**changes):
         "gpu.device": {"usable": True, "kind": "cuda"},
         "cufile.probe": {"proven": True, "status": "ok", "path": "gds-p2p"},
         "gpu.mapping": {"registered": True},
-        "packages.cupy": {"works": True},
+        "packages.cuda-bindings": {"works": True},
         "memory.page-cache": {"fits": True},
     }
     for name, change in changes.items():
-        evidence[name.replace("__", ".").replace("page_cache", "page-cache")] |= change
+        evidence[name.replace("__", ".").replace("page_cache", "page-cache").replace("a_b", "a-b")] |= change
     return [Finding(check, "ok", f"about {check}", "", values) for check, values in evidence.items()]
 
 
@@ -30,16 +30,16 @@ POSIX = {"proven": False, "path": "cufile-posix"}
     [
         ({}, "gds", "gds-p2p"),
         ({"gpu__device": {"usable": False}}, "host", "about gpu.device"),
-        ({"gpu__device": {"kind": "xpu"}}, "bounce", "xpu"),
-        ({"gpu__device": {"kind": "hip"}}, "bounce", "hip"),
-        ({"packages__cupy": {"works": False}}, "bounce", "cupy"),
+        ({"gpu__device": {"kind": "xpu"}}, "host", "xpu"),
+        ({"gpu__device": {"kind": "hip"}}, "bounce", "AMD"),
+        ({"packages__cuda_bindings": {"works": False}}, "bounce", "cuda-bindings"),
         ({"cufile__probe": POSIX}, "mapped", "does not read by DMA"),
         ({"cufile__probe": {"proven": False, "status": "timeout"}}, "mapped", "no DMA is proven"),
         ({"cufile__probe": POSIX, "gpu__mapping": {"registered": False}}, "bounce", "cannot be registered"),
         ({"cufile__probe": POSIX, "gpu__mapping": {"registered": None}}, "bounce", "cannot be registered"),
         ({"cufile__probe": POSIX, "memory__page_cache": {"fits": False}}, "bounce", "do not fit"),
         ({"cufile__probe": POSIX, "memory__page_cache": {"fits": None}}, "mapped", "resident"),
-        ({"cufile__probe": POSIX, "packages__cupy": {"works": False}}, "bounce", "cupy"),
+        ({"cufile__probe": POSIX, "packages__cuda_bindings": {"works": False}}, "mapped", "does not read by DMA"),
     ],
 )
 def test_the_table(changes, backend: str, why: str):
@@ -54,7 +54,7 @@ def test_gds_never_without_proof():
             findings(
                 gpu__device={"usable": usable}, cufile__probe={"proven": proven},
                 gpu__mapping={"registered": registered},
-                packages__cupy={"works": works}, memory__page_cache={"fits": fits},
+                packages__cuda_bindings={"works": works}, memory__page_cache={"fits": fits},
             )
         )  # fmt: skip
         assert (verdict.backend == "gds") == (usable is True and proven is True and works is True)
@@ -62,11 +62,11 @@ def test_gds_never_without_proof():
 
 
 @pytest.mark.parametrize(
-    "left_out", ["gpu.device", "cufile.probe", "gpu.mapping", "packages.cupy", "memory.page-cache"]
+    "left_out", ["gpu.device", "cufile.probe", "gpu.mapping", "packages.cuda-bindings", "memory.page-cache"]
 )
 def test_what_was_not_looked_at_counts_as_not_there(left_out: str):
     verdict = judge([finding for finding in findings() if finding.check != left_out])
-    expected = {"gpu.device": "host", "cufile.probe": "mapped", "packages.cupy": "bounce"}
+    expected = {"gpu.device": "host", "cufile.probe": "mapped", "packages.cuda-bindings": "bounce"}
     assert verdict.backend == expected.get(left_out, "gds")
     assert judge([]).backend == "host"
 

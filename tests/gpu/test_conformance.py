@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 
 import pytest
 import torch
@@ -64,7 +65,7 @@ class TestMapped(OnDevice):
 
 
 class TestRouted(OnDevice):
-    mapped = True
+    mapped = may_be_in_place = True
 
     @pytest.fixture
     def open_backend(self):
@@ -78,7 +79,7 @@ class TestRouted(OnDevice):
 class TestRoutedWithLittleRoom(OnDevice):
     """Some shards are registered, others never are."""
 
-    mapped = True
+    mapped = may_be_in_place = True
 
     @pytest.fixture
     def open_backend(self):
@@ -114,12 +115,22 @@ class TestGdsByKvikio(OnDevice):
         return GdsBackend(files, self.device, engine="kvikio", register=False)
 
 
-class TestSecondDevice(TestBounce):
-    """The whole suite on another device than torch's current one, where there is one."""
+class SecondDevice:
+    """On another device than torch's current one, where there is one."""
 
     index = 1
 
     @pytest.fixture(autouse=True)
     def two(self):
         if torch.cuda.device_count() < 2:
+            if "two" in os.environ.get("GDSLOAD_REQUIRE", "").split(","):
+                pytest.fail("GDSLOAD_REQUIRE=two, but there is one GPU", pytrace=False)
             pytest.skip("one GPU only")
+
+
+class TestBounceToTheSecond(SecondDevice, TestBounce):
+    pass
+
+
+class TestMappedForTheSecond(SecondDevice, TestMapped):
+    pass

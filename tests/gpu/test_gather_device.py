@@ -74,6 +74,17 @@ def test_rows_into_tensors_at_any_alignment(gather, source):
         assert (room[shift + 4800 :].cpu() == 99).all()
 
 
+@pytest.mark.parametrize("row_bytes", [24, 4096])
+def test_rows_into_several_tensors(gather, source, row_bytes):
+    array, address, _ = source
+    random, sizes = np.random.default_rng(9), [5, 0, 300, 1, 64]
+    for offsets in (random_rows(random, sum(sizes), row_bytes, 8), np.arange(sum(sizes)) * row_bytes):
+        outs = [torch.full((size * row_bytes,), 99, dtype=torch.uint8, device="cuda") for size in sizes]
+        gather.batches(address + offsets, row_bytes, outs, sizes)
+        expected = array[offsets[:, None] + np.arange(row_bytes)].reshape(-1)
+        assert np.array_equal(torch.cat(outs).cpu().numpy(), expected)
+
+
 def test_runs_of_neighbours(gather, source):
     array, address, _ = source
     offsets = np.concatenate([np.arange(500) * 1000 + 7, np.arange(500) * 1000 + 1_000_009, np.arange(200) * 1000])

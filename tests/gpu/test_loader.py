@@ -101,7 +101,7 @@ def test_memory_stays_within_the_budget(numbered):
 
 def test_status_says_what_was_asked_chosen_and_moved(numbered):
     with DataLoader(numbered, 1000, device="cuda", backend="bounce") as loader:
-        assert loader.backend.chosen == "undecided"
+        assert (loader.backend.chosen, loader.backend.bytes_by_path) == ("bounce", {})
         for _ in loader:
             pass
         status = loader.backend

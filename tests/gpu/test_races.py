@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from gdsload import DataLoader
-from gdsload.backends.bounce import BounceBackend
+from gdsload.backends import copier
 from gdsload.engine import assemble_device
-from gdsload.pinned import PinnedRing
 
 pytestmark = pytest.mark.cuda
 CYCLES = 20_000_000  # about 10 ms
@@ -64,13 +63,13 @@ def test_memory_of_a_batch_that_is_used_on_another_stream(numbered, guard):
 @pytest.mark.parametrize("guard", [True, False])
 def test_a_batch_is_complete_when_it_is_handed_out(numbered, guard, monkeypatch):
     """The gather may run late: nobody sees the batch, and nothing it reads from goes back, before it has ended."""
-    rows = assemble_device.DeviceGather.rows
+    batches = assemble_device.DeviceGather.batches
 
-    def slow_rows(self, addresses, row_bytes, out):
+    def slow_batches(self, *arguments):
         torch.cuda._sleep(CYCLES)
-        rows(self, addresses, row_bytes, out)
+        batches(self, *arguments)
 
-    monkeypatch.setattr(assemble_device.DeviceGather, "rows", slow_rows)
+    monkeypatch.setattr(assemble_device.DeviceGather, "batches", slow_batches)
     if not guard:
         monkeypatch.setattr(assemble_device, "record", lambda stream: _Past())
     wrong = wrong_batches(numbered, lambda batch: batch["x"].clone(), backend="bounce")
@@ -83,21 +82,17 @@ class _Past:
 
 
 @pytest.mark.parametrize("guard", [True, False])
-def test_a_pinned_block_is_not_filled_again_before_it_was_copied(numbered, guard, monkeypatch):
-    copy, take = BounceBackend._copy, PinnedRing.take
+def test_a_block_that_is_being_copied_is_neither_filled_again_nor_landed(numbered, guard, monkeypatch):
+    start = copier.Copier._start
 
-    def slow_copy(self, block, copied, low, high):
+    def slow_start(self, job):
         with torch.cuda.stream(self.stream):
             torch.cuda._sleep(CYCLES)
-        copy(self, block, copied, low, high)
+        start(self, job)
 
-    def careless_take(self):
-        block = self._free.get()
-        block.copied = None
-        return block
-
-    monkeypatch.setattr(BounceBackend, "_copy", slow_copy)
-    monkeypatch.setattr(PinnedRing, "take", take if guard else careless_take)
+    monkeypatch.setattr(copier.Copier, "_start", slow_start)
+    if not guard:
+        monkeypatch.setattr(copier, "wait_for", lambda event: None)
     wrong = wrong_batches(numbered, lambda batch: batch["x"].clone(), backend="bounce", pinned_bytes="4MiB")
     assert (wrong == 0) == guard, f"{wrong} batches were wrong"
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gdsload.engine import gather
-from gdsload.engine.gather import gather_pieces, gather_rows
+from gdsload import gather
+from gdsload.gather import gather_pieces, gather_rows
 from gdsload.memory import address_of
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=150)

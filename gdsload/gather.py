@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from contextlib import AbstractContextManager
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 from gdsload.memory import flat_view, row_view
 
-__all__ = ["gather_pieces", "gather_rows", "run_starts", "unit_of"]
+__all__ = ["gather_pieces", "gather_rows", "one_thread", "run_starts", "unit_of"]
 
 IntArray = NDArray[np.int64]
 
@@ -97,6 +101,21 @@ def gather_pieces(addresses: IntArray, lengths: IntArray, row_bytes: int, out: i
         within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
         _take(np.repeat(addresses[low:high], counts) + within * unit, unit, out + int(starts[low]))
         low = high
+
+
+def one_thread() -> AbstractContextManager[Any]:
+    """From now on, have torch gather in the calling thread alone; as a context, until it ends.
+
+    No other thread's number is touched. A gather that is shared out waits for the slowest thread.
+    """
+    torch.get_num_threads()  # torch sets a thread's number on its first use, and would undo what follows
+    limit: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="openmp")
+    return limit
+
+
+@lru_cache(maxsize=1)
+def _controller() -> ThreadpoolController:
+    return ThreadpoolController()
 
 
 def run_starts(addresses: IntArray, row_bytes: int) -> IntArray:

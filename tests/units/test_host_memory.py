@@ -1,0 +1,107 @@
+"""How much memory there may be taken. What containers look like, `gdsload doctor` tests; here is what else there is."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdsload.backends.cufile_probe.tree import Tree
+from gdsload.backends.host_memory import cgroup_limit, meminfo, memory_room
+from gdsload.backends.select import default_register_bytes
+
+V1, V2 = "/sys/fs/cgroup/memory", "/sys/fs/cgroup"
+
+
+def tree_of(root, files):
+    for path, text in files.items():
+        place = root / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    return Tree(str(root))
+
+
+@pytest.fixture
+def made(tmp_path):
+    return lambda files: tree_of(tmp_path, files)
+
+
+limits = st.one_of(st.none(), st.just("max"), st.integers(1, 2**50))
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(
+    st.lists(limits, min_size=1, max_size=5),
+    st.lists(limits, min_size=1, max_size=5),
+    st.none() | st.integers(1, 2**40),
+)
+def test_the_smallest_of_all_limits_counts(tmp_path_factory, v2, v1, available_kb):
+    """A limit for each group on the way from the root to this process's own."""
+    files = {"/proc/self/cgroup": f"3:cpu,memory:{'/g' * (len(v1) - 1) or '/'}\n0::{'/g' * (len(v2) - 1) or '/'}\n"}
+    for base, name, chain in ((V2, "memory.max", v2), (V1, "memory.limit_in_bytes", v1)):
+        for depth, limit in enumerate(chain):
+            if limit is not None:
+                files[f"{base}{'/g' * depth}/{name}"] = f"{limit}\n"
+    if available_kb is not None:
+        files["/proc/meminfo"] = f"MemTotal:       99999999999999 kB\nMemAvailable:   {available_kb} kB\n"
+    tree = tree_of(tmp_path_factory.mktemp("tree"), files)
+    found = [limit for limit in (*v1, *v2) if isinstance(limit, int)]
+    assert cgroup_limit(tree) == min(found, default=None)
+    if available_kb is not None:
+        found.append(available_kb * 1024)
+    assert memory_room(tree) == min(found, default=None)
+    assert default_register_bytes(tree) == min(found, default=0) // 2
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "limit"),
+    [
+        # Another process's group, and those beside ours, are not ours.
+        ("0::/a\n", {f"{V2}/b/memory.max": "5", f"{V2}/a/b/memory.max": "6", f"{V2}/ab/memory.max": "7"}, None),
+        # Of version 1 only the hierarchy with the memory controller counts, and a name is no controller.
+        ("2:cpu,cpuacct:/a\n1:name=memory:/a\n", {f"{V1}/a/memory.limit_in_bytes": "5"}, None),
+        ("2:hugetlb,memory:/a\n", {f"{V1}/a/memory.limit_in_bytes": "5"}, 5),
+        # Version 2 next to version 1, with the memory controller in the latter.
+        ("2:memory:/a\n0::/b\n", {f"{V1}/a/memory.limit_in_bytes": "8", f"{V2}/b/memory.max": "9"}, 8),
+        # As docker shows it from within, where the path is the host's.
+        ("2:memory:/docker/1234\n", {f"{V1}/memory.limit_in_bytes": "5"}, 5),
+        # A group above the namespace's root.
+        ("0::/../../a\n", {f"{V2}/a/memory.max": "5"}, 5),
+        # A colon in a name, as systemd has them.
+        ("0::/dev-disk-by\\x2did:1.swap\n", {f"{V2}/dev-disk-by\\x2did:1.swap/memory.max": "5"}, 5),
+        ("0::/a\n", {f"{V2}/a/memory.max": "0"}, None),
+        ("0::/a\n", {f"{V2}/a/memory.max": "-1"}, None),
+        ("0::/a\n", {f"{V2}/a/memory.max": "5 bytes"}, None),
+        ("0::/a\n", {f"{V2}/a/memory.max": ""}, None),
+        ("", {f"{V2}/memory.max": "5"}, None),
+        ("nonsense\n:\n::\n", {f"{V2}/memory.max": "5"}, None),
+        ("0::/" + "a/" * 5000, {f"{V2}/memory.max": "5"}, 5),
+    ],
+)
+def test_limits_of_control_groups(made, group, files, limit):
+    assert cgroup_limit(made({"/proc/self/cgroup": group, **files})) == limit
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("MemAvailable:    1024 kB\n", 2**20),
+        ("HugePages_Total:  7\nMemAvailable: 512\n", 512),  # a count has no unit
+        ("NotMemAvailable: 9 kB\nMemAvailableToo: 9 kB\n", None),
+        ("MemAvailable: much\n", None),
+        ("MemAvailable: ٣ kB\n", None),
+        ("", None),
+    ],
+)
+def test_figures_of_meminfo(made, text, found):
+    assert meminfo(made({"/proc/meminfo": text}), "MemAvailable") == found
+
+
+def test_a_system_that_tells_nothing_gets_nothing_registered(made):
+    tree = made({})
+    assert (meminfo(tree, "MemTotal"), cgroup_limit(tree), memory_room(tree)) == (None, None, None)
+    assert default_register_bytes(tree) == 0
+
+
+def test_this_system():
+    assert 0 < default_register_bytes() * 2 <= meminfo(Tree(), "MemTotal")

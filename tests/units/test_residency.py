@@ -1,0 +1,175 @@
+"""What is in the page cache, against mincore, which tells a file's owner the truth."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import random
+import time
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdsload import memory
+from gdsload.backends import residency
+from gdsload.backends.files import ShardFiles, ShardSource
+from gdsload.backends.residency import is_resident, looks_resident, shard_is_resident
+from gdsload.catalog import open_catalog
+
+PAGE = mmap.PAGESIZE
+SHARD_PAGES = 2048
+
+
+def in_cache(path):
+    """For each page of a file whether it is in the page cache, as mincore says."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        address = memory.map_file(file.fileno(), size, str(path))
+    found = (ctypes.c_ubyte * -(-size // PAGE))()
+    code = memory._libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), found)
+    memory.unmap(address, size)
+    assert code == 0
+    return np.frombuffer(found, np.uint8) & 1 == 1
+
+
+def chill(path):
+    """Take a file out of the page cache."""
+    for _ in range(100):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if not in_cache(path).any():
+            return
+        time.sleep(0.01)  # pages that were just used may be busy
+    pytest.skip("this file system keeps its pages")
+
+
+def skip_if_it_cannot_say(path):
+    """Whether a file system knows RWF_NOWAIT; some do not."""
+    path.read_bytes()
+    with path.open("rb") as file:
+        try:
+            os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:
+                pytest.skip("this file system does not know reads that must not wait")
+            raise
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    path = tmp_path_factory.mktemp("residency") / "small"
+    path.write_bytes(bytes(64 * PAGE))
+    skip_if_it_cannot_say(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory):
+    path = tmp_path_factory.mktemp("residency") / "a.safetensors"
+    safetensors.numpy.save_file({"x": np.zeros((SHARD_PAGES, PAGE), np.uint8)}, path)
+    skip_if_it_cannot_say(path)
+    return path
+
+
+@pytest.fixture
+def files(shard):
+    catalog = open_catalog(str(shard.parent))
+    table = ShardFiles(catalog.sources, catalog.schema, mapped=False)
+    table.ensure_open(np.array([0]))
+    yield table
+    table.close()
+
+
+@settings(derandomize=True, deadline=None, max_examples=20)
+@given(st.sets(st.integers(0, 63)))
+def test_every_page_is_what_mincore_says(small, touched):
+    chill(small)
+    fd = os.open(small, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # or whole neighbourhoods would come with each page
+    for page in touched:
+        os.pread(fd, 1, page * PAGE)
+    assert in_cache(small)[sorted(touched)].all()
+    wrong = 0
+    for page in range(64):
+        there = bool(in_cache(small)[page])  # at this moment: asking for others may have fetched it
+        said = is_resident(fd, page * PAGE + 17)
+        assert said or not there
+        wrong += said and not there
+    # A question has its page fetched, and now and then the drive is quicker than the answer.
+    assert wrong <= 4
+    os.close(fd)
+
+
+def test_a_shard_is_resident_when_it_was_read_and_not_when_it_was_dropped(shard, files):
+    for _ in range(3):
+        shard.read_bytes()
+        assert shard_is_resident(files, 0)
+        assert looks_resident(files, 0, 3 * PAGE, 700 * PAGE)
+        chill(shard)
+        assert not shard_is_resident(files, 0)
+        chill(shard)
+        assert not looks_resident(files, 0, 3 * PAGE, 700 * PAGE)
+
+
+def test_half_a_shard_is_not_resident_but_its_half_is(shard, files):
+    chill(shard)
+    with shard.open("rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        file.read(SHARD_PAGES // 2 * PAGE)
+    assert looks_resident(files, 0, 0, SHARD_PAGES // 2 * PAGE)
+    assert not shard_is_resident(files, 0)
+
+
+@pytest.mark.parametrize(
+    ("look", "times"),
+    [
+        (lambda files: shard_is_resident(files, 0), 60),
+        (lambda files: looks_resident(files, 0, 5 * PAGE, 2000 * PAGE), 10),
+    ],
+    ids=["shard", "run"],
+)
+def test_asking_again_and_again_does_not_make_a_cold_shard_look_resident(shard, files, look, times):
+    # Each refused read has its page fetched: of fixed places (32 and 3), all were there after as many looks.
+    chill(shard)
+    for _ in range(times):
+        assert not look(files)
+        time.sleep(0.002)
+
+
+def test_looking_draws_nothing_from_the_users_random_numbers(shard, files):
+    random.seed(5)
+    expected = random.random()
+    random.seed(5)
+    shard_is_resident(files, 0)
+    looks_resident(files, 0, 0, 100)
+    assert random.random() == expected
+
+
+def test_nothing_of_an_empty_file_is_missing(tmp_path, small):
+    path = tmp_path / "empty"
+    path.touch()
+    table = ShardFiles([ShardSource(str(path))], {}, mapped=False)
+    assert shard_is_resident(table, 0)
+    assert looks_resident(table, 0, 0, 0)
+    table.close()
+
+
+def test_an_empty_run_is_the_page_where_it_begins(shard, files):
+    shard.read_bytes()
+    assert looks_resident(files, 0, 1000 * PAGE, 0)
+
+
+def test_what_cannot_be_told_is_not_resident(shard, files, monkeypatch):
+    shard.read_bytes()
+    fd = os.open(shard, os.O_RDONLY)
+    assert is_resident(fd, 0)
+    os.close(fd)
+    assert not is_resident(fd, 0)
+    monkeypatch.setattr(residency, "_NOWAIT", None)  # a system without the flag
+    assert not shard_is_resident(files, 0)

@@ -1,0 +1,370 @@
+"""The `auto` backend's sharing out, with a page cache's stand-in that needs no GPU, and the real thing for the drive."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdsload.backends import routed as routed_module
+from gdsload.backends.base import Landing
+from gdsload.backends.files import ShardFiles
+from gdsload.backends.host import HostBackend
+from gdsload.backends.readers import Reading, done
+from gdsload.backends.residency import is_resident
+from gdsload.backends.routed import RoutedBackend, _Both
+from gdsload.catalog import open_catalog
+from gdsload.errors import LoaderClosedError
+from gdsload.plan import Extents
+from gdsload.testing import BackendTests, RecordingBackend
+
+SIZES = [100_003, 8_000, 5, 2_500_000]
+FULL = "register_bytes are used up"
+
+
+class Registrar:
+    """Stands in for `MappedBackend`, which needs a GPU: brings from mappings, and only what is registered.
+
+    Args:
+        files: the shards, mapped.
+        room: how many shards may be registered.
+    """
+
+    name, in_place = "mapped", True
+
+    def __init__(self, files, room=100):
+        self.files, self.room = files, room
+        self.registered = np.zeros(len(files.sources), bool)
+        self.asked, self.moved, self.released, self.closed = [], 0, 0, 0
+        self.completion = done
+        self.error = None
+
+    def bring(self, wanted):
+        if self.closed:
+            raise LoaderClosedError("the backend was closed")
+        assert self.registered[wanted.file].all()
+        assert len(wanted)
+        self.moved += wanted.total_bytes
+        return Landing(self.files.base[wanted.file] + wanted.offset, self.completion, 0, self._release)
+
+    def _release(self):
+        self.released += 1
+
+    def try_register(self, file):
+        self.asked.append(file)
+        if self.error:
+            raise self.error
+        if self.registered.sum() >= self.room:
+            return FULL
+        self.registered[file] = True
+        return ""
+
+    def check(self, files):
+        self.files.check(files)
+
+    def bytes_by_path(self):
+        return {"mapped": self.moved}
+
+    def close(self):
+        self.closed += 1
+        self.files.close()
+
+
+def routed_on(files, room=100):
+    """A backend whose drive is really read, into memory of its own, although the files are mapped, too."""
+    drive = HostBackend(files, threads=2)
+    drive.in_place = False
+    return RoutedBackend(files, Registrar(files, room), RecordingBackend(drive))
+
+
+class TestConformance(BackendTests):
+    mapped = may_be_in_place = True
+
+    @pytest.fixture
+    def open_backend(self):
+        return routed_on
+
+
+class TestConformanceWithLittleRoom(BackendTests):
+    mapped = may_be_in_place = True
+
+    @pytest.fixture
+    def open_backend(self):
+        return lambda files: routed_on(files, room=1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("routed")
+    rng = np.random.default_rng(0)
+    for number, size in enumerate(SIZES):
+        safetensors.numpy.save_file({"x": rng.integers(0, 256, (size, 3), np.uint8)}, path / f"{number}.safetensors")
+    return path
+
+
+@pytest.fixture(scope="module")
+def contents(folder):
+    return [path.read_bytes() for path in sorted(folder.iterdir())]
+
+
+def open_routed(folder, room=100):
+    catalog = open_catalog(str(folder))
+    return routed_on(ShardFiles(catalog.sources, catalog.schema, mapped=True), room)
+
+
+@pytest.fixture
+def routed(folder, monkeypatch):
+    monkeypatch.setattr(routed_module, "_LOOK_EVERY_S", 0.001)
+    found = open_routed(folder)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def resident(folder):
+    """All shards are in the page cache, and the file system says so."""
+    for path in folder.iterdir():
+        path.read_bytes()
+        with path.open("rb") as file:
+            try:
+                os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)
+            except OSError as error:
+                if error.errno == errno.EOPNOTSUPP:
+                    pytest.skip("this file system does not know reads that must not wait")
+                raise
+
+
+def extents_of(found):
+    columns = zip(*found, strict=True) if found else ([], [], [])
+    return Extents(*(np.array(column, np.int64) for column in columns))
+
+
+ONE_OF_EACH = extents_of([(file, 5, 10) for file in range(len(SIZES))])
+
+
+def landed(landing, found):
+    landing.completion.wait()
+    assert landing.completion.landed
+    assert landing.addresses.dtype == np.int64
+    assert len(landing.addresses) == len(found)
+    return [ctypes.string_at(int(at), size) for at, (_, _, size) in zip(landing.addresses, found, strict=True)]
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == "gdsload-register"]
+
+
+def until(happened, routed, wanted=ONE_OF_EACH):
+    """Go on bringing until something has happened; whether it has."""
+    for _ in range(2000):
+        if happened():
+            return True
+        landing = routed.bring(wanted)
+        landing.completion.wait()
+        landing.release()
+        time.sleep(0.001)
+    return False
+
+
+# --- what is brought ---
+
+
+@st.composite
+def extents(draw):
+    found = []
+    for _ in range(draw(st.integers(0, 20))):
+        file = draw(st.integers(0, len(SIZES) - 1))
+        length = SIZES[file] * 3
+        offset = draw(st.integers(0, length))
+        size = draw(st.sampled_from([0, 1, 4096, 1_100_000]) | st.integers(0, 5000))
+        found.append((file, offset, min(size, length - offset)))
+    return found
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(extents(), st.sets(st.integers(0, len(SIZES) - 1)))
+def test_bytes_are_the_same_whatever_is_registered(folder, contents, found, ready):
+    routed = open_routed(folder)
+    routed.trouble = "nothing more is to be registered"
+    routed.files.ensure_open(np.arange(len(SIZES)))
+    routed.mapped.registered[list(ready)] = True
+    landing = routed.bring(extents_of(found))
+    assert landed(landing, found) == [contents[file][offset : offset + size] for file, offset, size in found]
+    assert routed.cold.held_bytes == landing.nbytes
+    landing.release()
+    # Each byte by its path; and who has nothing to bring is not asked.
+    by_path = {"mapped": 0, "host": 0}
+    for file, _, size in found:
+        by_path["mapped" if file in ready else "host"] += size
+    assert routed.bytes_by_path() == {path: count for path, count in by_path.items() if count}
+    assert all(not ready & set(wanted.file.tolist()) for wanted in routed.cold.brought)
+    assert len(routed.cold.brought) == (not found or any(file not in ready for file, _, _ in found))
+    assert routed.cold.held_bytes == routed.cold.released_twice == 0
+    routed.close()
+
+
+def test_both_landings_are_released(routed):
+    routed.trouble = "nothing more is to be registered"
+    routed.files.ensure_open(np.arange(len(SIZES)))
+    routed.mapped.registered[:2] = True
+    landing = routed.bring(ONE_OF_EACH)
+    landing.completion.wait()
+    assert routed.cold.held_bytes == landing.nbytes > 0
+    assert routed.mapped.released == 0
+    landing.release()
+    assert (routed.cold.held_bytes, routed.mapped.released) == (0, 1)
+
+
+def test_an_error_of_one_part_does_not_keep_from_waiting_for_the_other():
+    bad, slow = Reading(1), Reading(1)
+    bad.finish(OSError("broken"))
+    both, ended = _Both(bad, slow), []
+
+    def wait():
+        with pytest.raises(OSError, match="broken"):
+            both.wait()
+        ended.append(1)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    waiting.join(0.05)
+    assert (ended, both.landed) == ([], False)  # its memory is still being written to
+    slow.finish()
+    waiting.join(30)
+    assert (ended, both.landed) == ([1], True)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_errors_of_either_part_are_raised(which):
+    parts = [Reading(1), Reading(1)]
+    parts[1 - which].finish()
+    parts[which].finish(OSError("broken"))
+    with pytest.raises(OSError, match="broken"):
+        _Both(*parts).wait()
+    with pytest.raises(OSError, match="broken"):
+        _Both(*parts).make_stream_wait(None)
+
+
+# --- what is registered ---
+
+
+@pytest.mark.usefixtures("resident")
+def test_resident_shards_are_registered_behind_the_loaders_back(routed, contents):
+    assert threads() == []
+    assert until(routed.mapped.registered.all, routed)
+    asked = len(routed.cold.brought)
+    whole = [(file, 0, len(raw)) for file, raw in enumerate(contents)]
+    landing = routed.bring(extents_of(whole))
+    assert landed(landing, whole) == contents
+    assert landing.nbytes == 0
+    assert len(routed.cold.brought) == asked
+    assert sorted(routed.mapped.asked) == list(range(len(SIZES)))
+    assert routed.trouble == ""
+
+
+@pytest.mark.usefixtures("resident")
+def test_only_shards_that_are_wanted_are_registered(routed):
+    wanted = extents_of([(1, 0, 10)])
+    assert until(lambda: routed.mapped.registered[1], routed, wanted)
+    time.sleep(0.02)
+    assert routed.mapped.registered.tolist() == [False, True, False, False]
+
+
+@pytest.mark.usefixtures("resident")
+def test_shards_are_registered_when_they_have_become_resident(routed, folder):
+    wanted = extents_of([(3, 5_000_000, 10)])
+    path = folder / "3.safetensors"
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    kept = is_resident(fd, 2_000_000) and is_resident(fd, 4_000_000) and is_resident(fd, 6_000_000)
+    os.close(fd)
+    if kept:
+        pytest.skip("this file system keeps its pages")
+    for _ in range(50):
+        routed.bring(wanted).completion.wait()
+        time.sleep(0.002)
+    assert (routed.mapped.asked, len(threads())) == ([], 1)
+    path.read_bytes()
+    assert until(lambda: routed.mapped.registered[3], routed, wanted)
+
+
+@pytest.mark.usefixtures("resident")
+def test_trouble_ends_all_registering(folder, contents, monkeypatch):
+    monkeypatch.setattr(routed_module, "_LOOK_EVERY_S", 0.001)
+    routed = open_routed(folder, room=2)
+    assert until(lambda: routed.trouble, routed)
+    assert routed.trouble == FULL
+    assert until(lambda: not threads(), routed)
+    asked = len(routed.mapped.asked)
+    assert asked == 3
+    whole = [(file, 0, len(raw)) for file, raw in enumerate(contents)]
+    for _ in range(5):
+        landing = routed.bring(extents_of(whole))
+        assert landed(landing, whole) == contents
+        landing.release()
+    assert len(routed.mapped.asked) == asked
+    assert threads() == []
+    assert routed.mapped.registered.sum() == 2
+    routed.close()
+
+
+@pytest.mark.usefixtures("resident")
+def test_errors_while_registering_are_nobodys_business(routed, contents):
+    routed.mapped.error = OSError("the file is gone")
+    assert until(lambda: len(routed.mapped.asked) > 8, routed)
+    whole = [(file, 0, len(raw)) for file, raw in enumerate(contents)]
+    landing = routed.bring(extents_of(whole))
+    assert landed(landing, whole) == contents
+    landing.release()
+    assert not routed.mapped.registered.any()
+    routed.mapped.error = None
+    assert until(routed.mapped.registered.all, routed)
+
+
+# --- closing ---
+
+
+@pytest.mark.usefixtures("resident")
+def test_close_ends_the_thread_and_does_not_wait_for_its_next_look(folder, monkeypatch):
+    monkeypatch.setattr(routed_module, "_LOOK_EVERY_S", 1000)
+    routed = open_routed(folder)
+    # The first look may come before the shards are open, and then the next one does not come before it is over.
+    routed.files.ensure_open(np.arange(len(SIZES)))
+    assert until(routed.mapped.registered.all, routed)
+    assert len(threads()) == 1
+    routed.close()
+    assert threads() == []
+    routed.close()
+    assert routed.mapped.closed == routed.cold.closed == 2
+
+
+def test_close_of_a_backend_that_never_worked(folder):
+    routed = open_routed(folder)
+    routed.close()
+    with pytest.raises(LoaderClosedError, match="the backend was closed"):
+        routed.bring(ONE_OF_EACH)
+    assert threads() == []
+    routed.files.close()
+
+
+@pytest.mark.usefixtures("resident")
+def test_close_while_shards_are_being_registered(folder, monkeypatch):
+    monkeypatch.setattr(routed_module, "_LOOK_EVERY_S", 0)
+    for number in range(30):
+        routed = open_routed(folder)
+        for _ in range(number % 6):
+            routed.bring(ONE_OF_EACH).completion.wait()
+        routed.close()
+        assert threads() == []
+        asked = len(routed.mapped.asked)
+        time.sleep(0.001)
+        assert len(routed.mapped.asked) == asked
