@@ -1,0 +1,94 @@
+"""Render a record as markdown.
+
+python -m benchmarks.gpu.table benchmarks/results/gpu.json --write benchmarks/gpu/README.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.table import embed
+
+__all__ = ["main", "render"]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the table, or put it into a document."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.table", description="render a record as markdown")
+    parser.add_argument("record", type=Path)
+    parser.add_argument("--write", type=Path, metavar="FILE", help="replace the table in this document")
+    options = parser.parse_args(arguments)
+    text = render(json.loads(options.record.read_text(encoding="utf-8")))
+    if options.write is None:
+        print(text)
+    else:
+        document = options.write.read_text(encoding="utf-8")
+        options.write.write_text(embed(document, text), encoding="utf-8")
+    return 0
+
+
+def render(record: dict[str, Any]) -> str:
+    """The tables of a record."""
+    machine, data = record["machine"], record["data"]
+    lines = [
+        f"{machine['gpu']}, {machine['cpu']}, {machine['cores']} cores, {machine['ram_bytes'] / 2**30:.0f} GiB RAM,",
+        f"Linux {machine['kernel']}; torch {record['versions']['torch']}, CUDA {machine['cuda']}; {record['date'][:10]}.",
+        f"{data['bytes'] / 2**30:.0f} GiB of rows of {data['row_bytes']} bytes in {data['shards']} shards.",
+        "Median (quartiles) of interleaved trials; every byte compared before the first one.",
+        "",
+    ]
+    for part, title, limit in (("hot", "Out of the page cache", "P"), ("cold", "From the drive", "D")):
+        lines += [f"### {title}", "", f"| path | GB/s | of {limit} | CPU seconds a GB | bytes by path, by counters |"]
+        lines += ["| --- | --- | --- | --- | --- |", *_rates(record, part, limit), ""]
+    lines += ["### Beside compute on the default stream", ""]
+    lines += ["| load | alone | products | both | both to the longer one |", "| --- | --- | --- | --- | --- |"]
+    lines += [*_overlaps(record), "", "### Where a batch's memory comes from", ""]
+    lines += [
+        "| choice | until all batches are there | device memory at most |",
+        "| --- | --- | --- |",
+        *_owned(record),
+    ]
+    return "\n".join(lines)
+
+
+def _rates(record: dict[str, Any], part: str, limit: str) -> Iterator[str]:
+    for entry in record[part]:
+        if "failed" in entry:
+            yield f"| {entry['title']} | failed: {entry['failed'][:80]} | | | |"
+            continue
+        found = record["ratios"].get(f"{part} {entry['name']} / {limit}")
+        share = f"{found['median']:.3f} ({found['q1']:.3f}–{found['q3']:.3f})" if found else "1"
+        cpu = statistics.median(trial["cpu_s_per_gb"] for trial in entry["trials"])
+        paths = ", ".join(sorted({path for trial in entry["trials"] for path in trial["paths"]}))
+        yield f"| {entry['title']} | {_spread(entry['gb_s'])} | {share} | {cpu:.3f} | {paths} |"
+
+
+def _overlaps(record: dict[str, Any]) -> Iterator[str]:
+    for entry in record["overlap"]:
+        if "failed" in entry:
+            yield f"| {entry['title']} | failed: {entry['failed'][:80]} | | | |"
+            continue
+        times = (
+            statistics.median(trial[key] for trial in entry["trials"]) for key in ("load_s", "compute_s", "both_s")
+        )
+        yield f"| {entry['title']} | {' | '.join(f'{time:.3f} s' for time in times)} | {_spread(entry['over_longer'])} |"
+
+
+def _owned(record: dict[str, Any]) -> Iterator[str]:
+    for entry in record["ownership"]:
+        peak = max(trial["peak_bytes"] for trial in entry["trials"]) / 2**20
+        yield f"| {entry['name']} | {_spread(entry['seconds'])} s | {peak:.0f} MiB |"
+
+
+def _spread(found: dict[str, float]) -> str:
+    return f"{found['median']:.3g} ({found['q1']:.3g}–{found['q3']:.3g})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
