@@ -38,7 +38,7 @@ def render(record: dict[str, Any]) -> str:
     machine, data = record["machine"], record["data"]
     lines = [
         f"{machine['gpu']}, {machine['cpu']}, {machine['cores']} cores, {machine['ram_bytes'] / 2**30:.0f} GiB RAM,",
-        f"Linux {machine['kernel']}; torch {record['versions']['torch']}, CUDA {machine['cuda']}; {record['date'][:10]}.",
+        f"Linux {machine['kernel']}; torch {record['versions']['torch']}; {record['date'][:10]}.",
         f"{data['bytes'] / 2**30:.0f} GiB of rows of {data['row_bytes']} bytes in {data['shards']} shards.",
         "Median (quartiles) of interleaved trials; every byte compared before the first one.",
         "",
@@ -77,7 +77,8 @@ def _overlaps(record: dict[str, Any]) -> Iterator[str]:
         times = (
             statistics.median(trial[key] for trial in entry["trials"]) for key in ("load_s", "compute_s", "both_s")
         )
-        yield f"| {entry['title']} | {' | '.join(f'{time:.3f} s' for time in times)} | {_spread(entry['over_longer'])} |"
+        columns = [entry["title"], *(f"{time:.3f} s" for time in times), _spread(entry["over_longer"])]
+        yield f"| {' | '.join(columns)} |"
 
 
 def _owned(record: dict[str, Any]) -> Iterator[str]:
