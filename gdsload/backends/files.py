@@ -18,7 +18,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.errors import DatasetNotFoundError, FileChangedError, FormatError, ReadError, ShortReadError
+from gdsload.errors import (
+    DatasetNotFoundError,
+    FileChangedError,
+    FormatError,
+    LoaderClosedError,
+    ReadError,
+    ShortReadError,
+)
 from gdsload.format.header import PREFIX_BYTES, header_bytes, parse_header
 from gdsload.format.schema import Schema
 from gdsload.format.shard import Shard, read_shard
@@ -165,11 +172,14 @@ class ShardFiles:
         Raises:
             FormatError: if one is damaged or not the shard that the index describes.
             ReadError: if one cannot be opened.
+            LoaderClosedError: after `close`.
         """
         if self.opened[files].all():
             return
         for file in distinct(files, len(self.sources)):
             with self._lock:
+                if self._closed:
+                    raise LoaderClosedError("the shards were closed")
                 if not self.opened[file]:
                     self._open(int(file))
 

@@ -164,14 +164,16 @@ class MappedBackend:
         """See `Backend.bytes_by_path`."""
         return {"mapped": self._moved}
 
-    def close(self) -> None:
-        """See `Backend.close`. Waits for the GPU, which may still be reading."""
+    def unregister(self) -> None:
+        """Take all registrations back, and make no more. Waits for the GPU, which may still be reading."""
         with self._lock:
-            if self._closed:
-                return
             self._closed = True
             if self._users:
                 torch.cuda.synchronize(self.device)
             for file in list(self._users):
                 self._unregister(file)
+
+    def close(self) -> None:
+        """See `Backend.close`."""
+        self.unregister()
         self.files.close()

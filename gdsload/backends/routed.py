@@ -131,8 +131,9 @@ class RoutedBackend:
         self._work.set()
         if thread is not None and thread.is_alive():
             thread.join()
-        # Registrations before mappings: the last one to close unmaps the files.
-        self.mapped.close()
+        # Registrations end before mappings, and mappings after the readers, which may be copying out of them: the last
+        # to close the files is who reads them.
+        self.mapped.unregister()
         self.cold.close()
 
 

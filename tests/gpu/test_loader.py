@@ -146,17 +146,16 @@ def test_mapped_in_order_goes_round_within_its_budget(numbered):
 
 
 def test_a_full_device_names_the_budget(numbered):
-    hog = []
     torch.cuda.empty_cache()
-    free, _ = torch.cuda.mem_get_info()
-    hog.append(torch.empty(max(free - 2**26, 0), dtype=torch.uint8, device="cuda"))
+    _, total = torch.cuda.mem_get_info()
+    # Not by taking all memory, which others on this GPU would miss.
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 2**26) / total)
     try:
         loader = DataLoader(numbered, 20_000, device="cuda", backend="bounce")
         with loader, pytest.raises(BudgetError, match="prefetch_bytes"):
             list(loader)
     finally:
-        hog.clear()
-        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction(1.0)
 
 
 def test_closing_in_the_middle_ends_all_threads(numbered):
