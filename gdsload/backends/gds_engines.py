@@ -1,7 +1,7 @@
 """Two ways to call cuFile: its own API, through cuda.bindings, and kvikio.
 
 cuFile's own `read`, from threads, is the default: kvikio's `pread` waits for the legacy default stream, which is
-torch's, so that reading and training take turns (measured; docs/design/0005).
+torch's, so that reading and training take turns (measured; docs/design/0004).
 """
 
 from __future__ import annotations

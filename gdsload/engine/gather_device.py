@@ -31,7 +31,7 @@ _RUN_BYTES = 64 * 1024
 _PCIE_BLOCKS = 32
 _SMALL_ROW_BLOCKS = 132
 """Thread blocks of 256 that saturate PCIe 5 x16: for rows of 2 KiB and more, and for shorter ones (measured on an H200;
-docs/design/0005)."""
+docs/design/0004)."""
 _SMALL_ROW_BYTES = 2048
 _DEVICE_BLOCKS = 2048
 _THREADS = 256
