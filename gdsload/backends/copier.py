@@ -55,7 +55,7 @@ class Copier:
             with self._lock:
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._serve, name="gdsload-copy", daemon=True)
-                    self._thread.start()
+                    self._thread.start()  # a reader does it, whom Ctrl-C does not strike
         self._queue.put(_Copy(block, target, reading))
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 import torch
 
 from gdsload.errors import LoaderClosedError
+from gdsload.threads import start_all
 
 __all__ = ["HANDED_OVER", "Readers", "Reading", "done"]
 
@@ -99,14 +100,15 @@ class Readers:
         with self._lock:
             if self._closed:
                 raise LoaderClosedError("the backend was closed")
-            while len(self._threads) < self._count:
-                number = len(self._threads)
-                thread = threading.Thread(target=self._serve, name=f"{self._name}-{number}", daemon=True)
-                self._threads.append(thread)
+            if not self._threads:
+                self._threads = [
+                    threading.Thread(target=self._serve, name=f"{self._name}-{number}", daemon=True)
+                    for number in range(self._count)
+                ]
                 try:
-                    thread.start()
-                except RuntimeError:  # no more threads: counted in, it would be waited for by work that nobody does
-                    self._threads.remove(thread)
+                    start_all(self._threads)
+                except RuntimeError:  # no more threads: one that is not there would leave work undone for ever
+                    self._threads = [thread for thread in self._threads if thread.is_alive()]
                     raise
         for work in works:
             self._queue.put((work, reading))

@@ -20,6 +20,7 @@ from gdsload.backends.files import ShardFiles
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.residency import shard_is_resident
 from gdsload.plan import Extents
+from gdsload.threads import start_all
 
 __all__ = ["RoutedBackend"]
 
@@ -97,7 +98,7 @@ class RoutedBackend:
             with self._lock:
                 if self._thread is None and not self._closed:
                     self._thread = threading.Thread(target=self._look, name="gdsload-register", daemon=True)
-                    self._thread.start()
+                    start_all([self._thread])
 
     def _look(self) -> None:
         while not self._closed:

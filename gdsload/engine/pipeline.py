@@ -34,6 +34,7 @@ from gdsload.engine.stage import Job, Piece, Stage, Stager
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import LoaderClosedError
 from gdsload.gather import one_thread
+from gdsload.threads import start_all
 
 __all__ = ["Limits", "Pipeline", "Ready"]
 
@@ -133,8 +134,7 @@ class Pipeline:
         ]
         _live.add(self)
         try:
-            for thread in self._threads:
-                thread.start()
+            start_all(self._threads)
         except BaseException:
             self.close()
             raise

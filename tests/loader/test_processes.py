@@ -22,7 +22,12 @@ NURSERY = """
 import ctypes, json, os, signal, sys, threading, time
 import gdsload
 from gdsload.backends.host import HostBackend
+from gdsload.gather import one_thread
 from gdsload.testing import SlowBackend
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have what runs in the background ignore it
+with one_thread():  # looks for libraries, in a file that Python would complain of if Ctrl-C struck there
+    pass
 
 def born(folder, path, mmap, delay):
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # ends with the nursery
