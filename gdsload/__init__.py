@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gdsload.backends.base import BackendStatus
+from gdsload.conversion.run import ConvertReport, convert
 from gdsload.dataset import ShardDataset, ShardInfo
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import (
@@ -37,6 +38,7 @@ __all__ = [
     "BackendUnavailableError",
     "BudgetError",
     "ChecksumError",
+    "ConvertReport",
     "DataLoader",
     "DatasetExistsError",
     "DatasetNotFoundError",
@@ -62,4 +64,5 @@ __all__ = [
     "VerifyReport",
     "WriteError",
     "__version__",
+    "convert",
 ]

@@ -177,7 +177,7 @@ class ShardWriter:
     def _keep(self, schema: Schema, rows: dict[str, Rows]) -> None:
         """Keep samples, and write a shard whenever enough are there for one."""
         if not self._columns:
-            self._columns = {name: _Column(field) for name, field in schema.items()}
+            self._columns = {name: _Column(field, self._expected(schema, field)) for name, field in schema.items()}
         count = next(iter(rows.values())).samples
         sizes = np.full(count, schema.fixed_bytes, np.int64)
         for name, found in rows.items():
@@ -200,6 +200,12 @@ class ShardWriter:
             low = high
             if self._pending_bytes >= self._shard_bytes:
                 self._write_shard()
+
+    def _expected(self, schema: Schema, field: Field) -> int:
+        """Bytes of a field in a shard, or 0 if that is not known. Memory that grows by and by is copied each time."""
+        if field.ragged or any(other.ragged for other in schema.values()):
+            return 0
+        return self._shard_bytes // max(schema.fixed_bytes, 1) * field.row_bytes + field.row_bytes
 
     def _write_shard(self) -> None:
         schema = cast("Schema", self._schema)  # there are samples, so there is one
@@ -287,8 +293,9 @@ def _write_error(error: OSError, path: str) -> WriteError:
 class _Column:
     """The samples of one field that wait for their shard."""
 
-    def __init__(self, field: Field) -> None:
+    def __init__(self, field: Field, expected: int) -> None:
         self._row_bytes = field.row_bytes
+        self._expected = expected
         self._data = np.empty(0, np.uint8)
         self._used = 0
         self._lengths: list[IntArray] = []
@@ -305,7 +312,8 @@ class _Column:
             self._lengths.append(lengths)
         end = self._used + data.size
         if end > len(self._data):
-            grown = np.empty(max(end, 2 * len(self._data)), np.uint8)
+            few = end <= self._expected // 16  # a writer of a few samples must not ask for a whole shard's memory
+            grown = np.empty(max(end, 2 * len(self._data), 0 if few else self._expected), np.uint8)
             grown[: self._used] = self._data[: self._used]
             self._data = grown
         self._data[self._used : end].reshape(data.shape)[...] = data

@@ -1,0 +1,143 @@
+"""`gdsload convert SOURCE OUT`: a dataset as it lies on disk, made into shards."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import Any, TextIO
+
+from gdsload.conversion.recognise import KINDS
+from gdsload.conversion.run import ConvertKeywords, convert, plan
+from gdsload.conversion.stage import Skipped
+from gdsload.errors import OptionError, WriteError
+from gdsload.units import format_bytes
+
+__all__ = ["Bar", "add_to"]
+
+_SHOWN = 10
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser("convert", help="make shards of a dataset as it lies on disk")
+    parser.add_argument("source", metavar="SOURCE", help="what is converted: a file or folder")
+    parser.add_argument("out", metavar="OUT", help="the folder to make")
+    parser.add_argument("--kind", choices=list(KINDS), help="what SOURCE is, if that cannot be recognised")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of that kind")
+    parser.add_argument("--fields", nargs="+", metavar="NAME", help="keep these fields only")
+    parser.add_argument("--cast", action="append", default=[], metavar="NAME=TYPE", help="cast a field")
+    parser.add_argument("--ragged", nargs="+", default=[], metavar="NAME", help="fields whose first dimension varies")
+    parser.add_argument("--map", metavar="MODULE:FUNCTION", help="gets each sample as a dict, returns what is written")
+    parser.add_argument("--shard-bytes", default="256MiB", metavar="SIZE", help="about how large a shard gets")
+    parser.add_argument("--shuffle-seed", type=int, metavar="N", help="write the samples in a random order")
+    parser.add_argument("--on-error", choices=("stop", "skip"), default="stop", help="what a bad sample does")
+    parser.add_argument("--report", metavar="FILE", help="where skipped samples are listed, one JSON object a line")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: one for each processor)")
+    parser.add_argument("--overwrite", action="store_true", help="replace a dataset that is at OUT")
+    parser.add_argument("--restart", action="store_true", help="throw away what another, interrupted conversion left")
+    parser.add_argument("--dry-run", action="store_true", help="print schema, counts and sizes, and write nothing")
+    parser.set_defaults(run=_run)
+
+
+def _run(chosen: argparse.Namespace) -> int:
+    options: ConvertKeywords = {
+        "kind": chosen.kind,
+        "source_options": {name: _value(text) for name, text in map(_pair, chosen.option)},
+        "fields": chosen.fields,
+        "casts": dict(map(_pair, chosen.cast)),
+        "ragged": chosen.ragged,
+        "map": chosen.map,
+        "shard_bytes": chosen.shard_bytes,
+        "shuffle_seed": chosen.shuffle_seed,
+        "on_error": chosen.on_error,
+    }
+    if chosen.dry_run:
+        found = plan(chosen.source, **options)
+        print(f"{found.kind}, {len(found.parts)} parts")
+        print(f"samples: {found.samples if found.samples >= 0 else 'known when they are read'}")
+        print(f"size: {'about ' + format_bytes(found.nbytes) if found.nbytes >= 0 else 'known when they are read'}")
+        for name, field in found.schema.items():
+            print(f"  {name}: {field}")
+        return 0
+    bar = Bar(sys.stderr)
+    try:
+        options |= {
+            "workers": chosen.workers,
+            "overwrite": chosen.overwrite,
+            "restart": chosen.restart,
+            "progress": bar,
+        }
+        report = convert(chosen.source, chosen.out, **options)
+    finally:
+        bar.close()
+    print(f"{report.path}: {report.samples} samples in {report.shards} shards, {format_bytes(report.nbytes)}")
+    if report.resumed:
+        print(f"{report.resumed} parts were there from an interrupted run")
+    _tell(report.skipped, chosen.report)
+    return 0
+
+
+def _tell(skipped: tuple[Skipped, ...], report: str | None) -> None:
+    """Name the skipped samples: some on the screen, all in the report."""
+    if report is not None:
+        try:
+            with open(report, "w", encoding="utf-8") as file:
+                file.writelines(json.dumps({"key": one.key, "reason": one.reason}) + "\n" for one in skipped)
+        except OSError as error:
+            raise WriteError(f"the report cannot be written: {error.strerror}", file=report) from error
+    if skipped:
+        print(f"{len(skipped)} samples were skipped:")
+        for one in skipped[:_SHOWN]:
+            print(f"  {one.key}: {one.reason}")
+        if len(skipped) > _SHOWN:
+            print(f"  and {len(skipped) - _SHOWN} more{'' if report else '; --report FILE lists them all'}")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise OptionError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def _value(text: str) -> Any:
+    """A value as JSON writes it, or else the text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+class Bar:
+    """A line that shows how far a conversion is; on a terminal it is written over, elsewhere it is left out.
+
+    Args:
+        stream: where it is shown.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._shown = stream, stream.isatty()
+        self._began = time.monotonic()
+        self._before: tuple[int, int, int] | None = None
+
+    def __call__(self, samples: int, nbytes: int, parts: int, of: int) -> None:
+        """Show it; for `convert`'s `progress`."""
+        if not self._shown:
+            return
+        if self._before is None:  # what an earlier run has done tells nothing of the rate
+            self._before = (samples, nbytes, parts)
+        seconds = max(time.monotonic() - self._began, 1e-9)
+        done = parts - self._before[2]
+        left = f"{(of - parts) * seconds / done:.0f} s left" if done else "…"
+        rate = format_bytes((nbytes - self._before[1]) / seconds)
+        text = f"{parts}/{of} parts, {samples} samples, {format_bytes(nbytes)}, {rate}/s, {left}"
+        self._stream.write(f"\r\x1b[K{text}")
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Take the line away."""
+        if self._shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()

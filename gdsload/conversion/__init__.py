@@ -1,0 +1,1 @@
+"""Datasets as they lie on people's disks, made into shards."""

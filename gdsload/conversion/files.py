@@ -1,0 +1,47 @@
+"""Files of a source: which there are, and what tells that they are still the same."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+
+from gdsload.errors import FormatError
+
+__all__ = ["find_files", "natural", "stamps"]
+
+
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """A key that sorts names as people count: ``part-9`` before ``part-10``."""
+    return [(0, int(piece), "") if piece.isdecimal() else (1, 0, piece) for piece in re.split(r"(\d+)", name) if piece]
+
+
+def find_files(path: str, suffixes: Iterable[str], *, below: bool = True) -> list[str]:
+    """The files at a path with one of these suffixes (``".tar"``), in natural order: the path itself, or those in it.
+
+    Symbolic links to folders are not followed.
+
+    Raises:
+        FormatError: if there is none.
+    """
+    wanted = tuple(suffixes)
+    if os.path.isfile(path):
+        return [path]
+    found = []
+    for folder, folders, names in os.walk(path):
+        folders.sort(key=natural)
+        found += [os.path.join(folder, name) for name in sorted(names, key=natural) if name.lower().endswith(wanted)]
+        if not below:
+            break
+    if not found:
+        raise FormatError(f"there is no file with {' or '.join(wanted)}", file=path)
+    return found
+
+
+def stamps(files: Iterable[str]) -> list[list[str | int]]:
+    """Name, length and time of the last change of each file, JSON-able."""
+    found: list[list[str | int]] = []
+    for file in files:
+        status = os.stat(file)
+        found.append([file, status.st_size, status.st_mtime_ns])
+    return found

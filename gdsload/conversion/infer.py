@@ -1,0 +1,78 @@
+"""The schema of a source, from its first samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+
+from gdsload.columns import infer_schema
+from gdsload.conversion.options import Change, ConvertOptions
+from gdsload.conversion.part import made
+from gdsload.conversion.source import Part, Source
+from gdsload.errors import FormatError, SchemaError
+from gdsload.format.schema import Field, Schema
+
+__all__ = ["schema_of"]
+
+_SAMPLES = 64
+
+
+def schema_of(source: Source, parts: list[Part], options: ConvertOptions) -> Schema:
+    """Work out the schema from the first samples that can be made.
+
+    A field whose first dimension differs among them is ragged, and so is one that the options name.
+
+    Raises:
+        FormatError: if no sample can be made.
+        SchemaError: if the samples do not go together.
+    """
+    found: Schema | None = None
+    for schema in islice(_first(source, parts, Change(options)), _SAMPLES):
+        found = schema if found is None else _joined(found, schema)
+    if found is None:
+        raise FormatError("not one sample of the source can be made", remedy="Try --on-error stop to see why.")
+    fields = {name: _ragged(name, field) if name in options.ragged else field for name, field in found.items()}
+    unknown = [name for name in options.ragged if name not in fields]
+    if unknown:
+        raise SchemaError(f"there is no field {unknown[0]!r} to be ragged")
+    return Schema(fields)
+
+
+def _first(source: Source, parts: list[Part], change: Change) -> Iterator[Schema]:
+    """The schemas of the first samples, and of batches as a whole: those say which of their fields are ragged."""
+    for part in parts:
+        for item in source.read(part):
+            if item.count and not change.wants_samples:
+                with suppress(Exception):  # then its samples are looked at one by one
+                    yield infer_schema(change(item.make()), batch=True)
+                    continue
+            for sample in made(item, change, _SAMPLES):
+                yield infer_schema(sample, batch=False)
+
+
+def _joined(one: Schema, other: Schema) -> Schema:
+    if list(one) != list(other):
+        raise SchemaError(
+            f"a sample has the fields {', '.join(map(repr, other))}, an earlier one {', '.join(map(repr, one))}",
+            remedy="Choose the fields that all have: fields=[...] (--fields).",
+        )
+    return Schema({name: _both(name, one[name], other[name]) for name in one})
+
+
+def _both(name: str, one: Field, other: Field) -> Field:
+    if one == other:
+        return one
+    texts = {"str", "bytes"} & {one.kind, other.kind}
+    same = one.dtype == other.dtype and not texts and len(one.shape) == len(other.shape)
+    if same and one.shape and one.shape[1:] == other.shape[1:]:
+        return _ragged(name, one)
+    raise SchemaError(f"samples differ: {one} and {other}", field=name, remedy="Make them equal with map= (--map).")
+
+
+def _ragged(name: str, field: Field) -> Field:
+    if field.ragged:
+        return field
+    if not field.shape:
+        raise SchemaError("a single number cannot be ragged", field=name)
+    return Field(field.dtype, (None, *field.shape[1:]))

@@ -1,0 +1,117 @@
+"""How a source is converted: what of it, how, and what happens to samples that cannot be."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+
+from gdsload.errors import OptionError
+from gdsload.format.dtypes import DTYPES
+from gdsload.tensors import torch_dtype
+from gdsload.units import parse_bytes
+
+__all__ = ["Change", "ConvertOptions"]
+
+OnError = Literal["stop", "skip"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertOptions:
+    """What decides the result, beside the source. `gdsload.convert` says what each means."""
+
+    shard_bytes: int | str = "256MiB"
+    fields: tuple[str, ...] | None = None
+    casts: tuple[tuple[str, str], ...] = ()
+    ragged: tuple[str, ...] = ()
+    map: str | None = None
+    on_error: str = "stop"
+    shuffle_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shard_bytes", parse_bytes(self.shard_bytes, "shard_bytes", at_least=1))
+        if self.on_error not in ("stop", "skip"):
+            raise OptionError(f"on_error is {self.on_error!r}", remedy='Supported are "stop" and "skip".')
+        known = {dtype.name for dtype in DTYPES.values()}
+        for field, name in self.casts:
+            if name not in known:
+                raise OptionError(
+                    f"field {field!r} is to be cast to {name!r}, which is no element type",
+                    remedy=f"Supported are {', '.join(sorted(known))}.",
+                )
+        if self.shuffle_seed is not None and not 0 <= self.shuffle_seed < 2**64:
+            raise OptionError(f"shuffle_seed is {self.shuffle_seed}, no whole number from 0 to 2**64 - 1")
+        if self.map is not None:
+            find_function(self.map)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, as JSON takes it."""
+        found: dict[str, Any] = asdict(self)
+        return found
+
+
+class Change:
+    """What is done to each sample, or batch, on its way: the user's function, the choice of fields, casts.
+
+    Args:
+        options: which of these.
+    """
+
+    def __init__(self, options: ConvertOptions) -> None:
+        self._function = None if options.map is None else find_function(options.map)
+        self._fields, self._casts = options.fields, dict(options.casts)
+
+    @property
+    def wants_samples(self) -> bool:
+        """Whether samples must come one by one, because a function of the user's takes them so."""
+        return self._function is not None
+
+    def __call__(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Change a sample or a batch.
+
+        Raises:
+            OptionError: if it has no field of a name that was asked for.
+        """
+        if self._function is not None:
+            values = self._function(dict(values))
+            if not isinstance(values, Mapping):
+                raise OptionError(f"map returned {type(values).__name__}, not a mapping from field names to values")
+        for name in (*(self._fields or ()), *self._casts):
+            if name not in values:
+                raise OptionError(f"there is no field {name!r}", remedy=f"There are {', '.join(map(repr, values))}.")
+        wanted = values if self._fields is None else {name: values[name] for name in self._fields}
+        return {
+            name: _cast(value, self._casts[name]) if name in self._casts else value for name, value in wanted.items()
+        }
+
+
+def find_function(spec: str) -> Callable[[dict[str, Any]], Mapping[str, Any]]:
+    """The function that ``package.module:name`` names.
+
+    Raises:
+        OptionError: if there is none.
+    """
+    module, _, name = spec.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise OptionError(
+            f"map is {spec!r}, which cannot be found: {error}", remedy='Write it as "package.module:function".'
+        ) from None
+    if not callable(found):
+        raise OptionError(f"map is {spec!r}, which cannot be called")
+    return cast("Callable[[dict[str, Any]], Mapping[str, Any]]", found)
+
+
+def _cast(value: Any, name: str) -> Any:
+    if isinstance(value, tuple) and len(value) == 2:  # values and offsets of a ragged field
+        return _cast(value[0], name), value[1]
+    if isinstance(value, Sequence) and value and isinstance(value[0], np.ndarray | torch.Tensor):
+        return [_cast(one, name) for one in value]
+    dtype = torch_dtype(next(dtype for dtype in DTYPES.values() if dtype.name == name))
+    tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
+    return tensor.to(dtype)

@@ -1,0 +1,82 @@
+"""The dataset, put together of its parts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from gdsload.conversion.options import ConvertOptions
+from gdsload.conversion.stage import part_folder
+from gdsload.dataset import ShardDataset
+from gdsload.errors import WriteError
+from gdsload.format.index import INDEX_NAME, Index, IndexEntry, parse_index
+from gdsload.format.schema import Schema
+from gdsload.loader import DataLoader
+from gdsload.publish import Publication, fsync_path
+from gdsload.writer import ShardWriter
+
+__all__ = ["publish", "shuffle_into"]
+
+_BATCH_BYTES = 16 * 2**20
+
+
+def publish(path: str, stage: str, schema: Schema, parts: int, *, overwrite: bool) -> None:
+    """Make the dataset appear: the shards of all parts, in order.
+
+    Raises:
+        WriteError: if the disk is full or fails.
+    """
+    place = Publication(path, overwrite=overwrite)
+    entries: list[IndexEntry] = []
+    try:
+        for number in range(parts):
+            folder = part_folder(stage, number)
+            with open(os.path.join(folder, INDEX_NAME), "rb") as file:
+                index = parse_index(file.read(), folder)
+            for entry in index.shards:
+                name = f"shard-{len(entries):05d}.safetensors"
+                _link(os.path.join(folder, entry.file), os.path.join(place.folder, name))
+                entries.append(IndexEntry(name, entry.samples, entry.bytes, entry.sha256))
+        path_of_index = os.path.join(place.folder, INDEX_NAME)
+        with open(path_of_index, "xb") as file:
+            file.write(Index(schema, tuple(entries)).to_bytes())
+        fsync_path(path_of_index)
+    except OSError as error:
+        place.abandon()
+        raise WriteError(f"the dataset cannot be put together: {error.strerror}", file=path) from error
+    except BaseException:
+        place.abandon()
+        raise
+    place.publish()
+
+
+def _link(source: str, target: str) -> None:
+    """A second name for a file, so that the part stays whole until the dataset is; else a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+        fsync_path(target)
+
+
+def shuffle_into(
+    path: str, stage: str, schema: Schema, parts: int, options: ConvertOptions, *, overwrite: bool
+) -> None:
+    """Write the samples of all parts anew, in a random order. Memory is bounded: they are read where they lie.
+
+    Raises:
+        WriteError: if the disk is full or fails.
+    """
+    ordered = os.path.join(stage, "ordered")
+    if os.path.isdir(ordered):
+        shutil.rmtree(ordered)
+    publish(ordered, stage, schema, parts, overwrite=False)
+    dataset = ShardDataset(ordered)
+    mean = max(dataset.num_bytes // max(len(dataset), 1), 1)
+    batch = max(_BATCH_BYTES // mean, 1)
+    with (
+        ShardWriter(path, schema, shard_bytes=options.shard_bytes, overwrite=overwrite) as writer,
+        DataLoader(dataset, batch, "full", seed=options.shuffle_seed or 0, device="cpu", ragged="offsets") as loader,
+    ):
+        for values in loader:
+            writer.write_batch(values)

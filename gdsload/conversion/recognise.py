@@ -1,0 +1,114 @@
+"""What a source is, by what lies at its path."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, cast
+
+from gdsload.conversion.source import Source
+from gdsload.errors import DatasetNotFoundError, OptionError
+
+__all__ = ["KINDS", "recognise", "source_for"]
+
+_PLACE = "gdsload.conversion.sources"
+KINDS = {
+    "numpy": ("arrays", "ArraySource"),
+    "images": ("image_folders", "ImageFolderSource"),
+    "webdataset": ("webdataset_tars", "TarSource"),
+    "parquet": ("parquet_files", "ParquetSource"),
+    "safetensors": ("safetensors_files", "SafetensorsSource"),
+    "hdf5": ("hdf5_files", "Hdf5Source"),
+    "zarr": ("zarr_arrays", "ZarrSource"),
+    "huggingface": ("hf_datasets", "HuggingFaceSource"),
+    "torch": ("torch_datasets", "TorchSource"),
+}
+"""Names of the kinds that `kind` takes: module and class of each."""
+
+_SUFFIXES = {
+    ".npy": "numpy", ".npz": "numpy", ".tar": "webdataset", ".tar.gz": "webdataset", ".tgz": "webdataset",
+    ".parquet": "parquet", ".arrow": "parquet", ".feather": "parquet", ".safetensors": "safetensors",
+    ".h5": "hdf5", ".hdf5": "hdf5",
+}  # fmt: skip
+_MARKS = {
+    "state.json": "huggingface", "dataset_dict.json": "huggingface",
+    "zarr.json": "zarr", ".zgroup": "zarr", ".zarray": "zarr",
+}  # fmt: skip
+_PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".ppm", ".bmp", ".tif", ".tiff", ".gif")
+_LOOKED_AT = 1000
+
+
+def source_for(source: object, kind: str | None, options: Mapping[str, Any] | None = None) -> Source:
+    """The source that a user means.
+
+    Args:
+        source: a path; ``package.module:name`` of a torch dataset; a torch dataset; or a source, which is returned as
+            it is.
+        kind: which of `KINDS` it is; None to find out.
+        options: keywords of that kind.
+
+    Raises:
+        DatasetNotFoundError: if there is nothing at the path.
+        OptionError: if the kind is unknown, or cannot be found out.
+    """
+    if all(hasattr(source, name) for name in ("describe", "parts", "read")):
+        return cast("Source", source)
+    place: object = os.fspath(source) if isinstance(source, str | os.PathLike) else source
+    name = kind or (recognise(place) if isinstance(place, str) else "torch")
+    if name not in KINDS:
+        raise OptionError(f"kind is {name!r}", remedy=f"Supported are {', '.join(map(repr, KINDS))}.")
+    module, attribute = KINDS[name]
+    made: Any = getattr(importlib.import_module(f"{_PLACE}.{module}"), attribute)
+    try:
+        return cast("Source", made(place, **(options or {})))
+    except TypeError as error:
+        raise OptionError(f"the options do not suit kind {name!r}: {error}") from None
+
+
+def recognise(path: str) -> str:
+    """The kind of what lies at a path.
+
+    Raises:
+        DatasetNotFoundError: if there is nothing.
+        OptionError: if it cannot be told.
+    """
+    if not os.path.exists(path):
+        if ":" in path and os.sep not in path:
+            return "torch"
+        raise DatasetNotFoundError("there is nothing", file=path)
+    found = _by_file(os.path.basename(path)) if os.path.isfile(path) else _by_folder(path)
+    if len(found) == 1:
+        return found.pop()
+    what = f"it could be any of {', '.join(sorted(found))}" if found else "none of its files is known"
+    raise OptionError(
+        f"what {path!r} is cannot be recognised: {what}",
+        remedy=f"Pass kind= (--kind), one of {', '.join(map(repr, KINDS))}.",
+    )
+
+
+def _by_file(name: str) -> set[str]:
+    return {kind for suffix, kind in _SUFFIXES.items() if name.lower().endswith(suffix)}
+
+
+def _by_folder(path: str) -> set[str]:
+    names = os.listdir(path)
+    marks = {_MARKS[name] for name in names if name in _MARKS}
+    if marks:  # files of a library's own format are no dataset by themselves
+        return marks
+    found = set().union(*(_by_file(name) for name in names))
+    if found:
+        return found
+    inner = list(islice(_inner(path), _LOOKED_AT))
+    if any(name.lower().endswith(_PICTURES) for name in inner):
+        return {"images"}
+    return set().union(*(_by_file(name) for name in inner))
+
+
+def _inner(path: str) -> Iterator[str]:
+    """Names of files in the folders of a folder."""
+    for name in sorted(os.listdir(path)):
+        folder = os.path.join(path, name)
+        if os.path.isdir(folder):
+            yield from os.listdir(folder)

@@ -1,0 +1,74 @@
+"""What a source of samples is: it says which parts it has, and reads them one by one, in any process.
+
+A part is a piece of work that is the same whoever does it: a file of an archive, a range of rows. The samples of a part
+come in order, and the parts are put together in order, so that the result does not depend on the number of workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+__all__ = ["Item", "Part", "Source"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a source. It is JSON-able and picklable.
+
+    Attributes:
+        name: what it is, for people: a file's name, or that and a range.
+        where: what the source needs to find it; strings and whole numbers.
+        samples: how many samples it has, or -1 if that is only known once it is read.
+        nbytes: about how many bytes they have, or -1.
+    """
+
+    name: str
+    where: tuple[str | int, ...]
+    samples: int = -1
+    nbytes: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One sample, or many at once, that is made when it is asked for.
+
+    Attributes:
+        key: where it comes from, for errors and reports: a file's name, a row's number.
+        make: makes the sample, a mapping from field names to values as `ShardWriter.write` takes them. What it raises
+            is the sample's fault, and of that sample alone.
+        count: None for one sample; a number if `make` gives a batch of as many, as `ShardWriter.write_batch` takes
+            them.
+    """
+
+    key: str
+    make: Callable[[], Mapping[str, Any]]
+    count: int | None = None
+
+
+class Source(Protocol):
+    """A source of samples. It is picklable: other processes read its parts."""
+
+    kind: str
+    """What it is, for people: "image folder", "WebDataset tar files"."""
+
+    threads: bool
+    """Whether its samples are made without the interpreter lock, so that threads do as well as processes."""
+
+    def describe(self) -> dict[str, Any]:
+        """What the result depends on, JSON-able: files with lengths and times, options. Equal: the same samples."""
+
+    def parts(self, target_bytes: int) -> list[Part]:
+        """The parts, in order; where it can be chosen, of about `target_bytes` each.
+
+        Raises:
+            FormatError: if there is nothing to read, or it is damaged.
+        """
+
+    def read(self, part: Part) -> Iterator[Item]:
+        """The samples of a part, in order.
+
+        Raises:
+            FormatError: if the part itself cannot be read.
+        """

@@ -1,0 +1,1 @@
+"""The sources, one small file each."""

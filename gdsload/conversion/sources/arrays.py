@@ -1,0 +1,86 @@
+"""NumPy arrays: `.npy` files, `.npz` archives, and folders of them. Nothing in them is ever unpickled."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.conversion.files import find_files, stamps
+from gdsload.conversion.source import Item, Part
+from gdsload.errors import FormatError
+
+__all__ = ["ArraySource"]
+
+_BATCH_BYTES = 32 * 2**20
+
+
+class ArraySource:
+    """Arrays whose first dimension counts the samples.
+
+    A `.npy` file is one field, called after the file, and the files of a folder are the fields of one dataset. An
+    `.npz` archive has a field for each of its arrays.
+
+    Args:
+        path: a `.npy` file, a folder of such files, or an `.npz` file.
+    """
+
+    kind = "NumPy arrays"
+    threads = True
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._archive = path.endswith(".npz")
+        self._files = [path] if self._archive else find_files(path, (".npy",), below=False)
+
+    def describe(self) -> dict[str, Any]:
+        """See `Source.describe`."""
+        return {"kind": self.kind, "files": stamps(self._files)}
+
+    def parts(self, target_bytes: int) -> list[Part]:
+        """See `Source.parts`."""
+        arrays = self._open()
+        lengths = {name: len(array) if array.ndim else -1 for name, array in arrays.items()}
+        if len(set(lengths.values())) > 1 or -1 in lengths.values():
+            raise FormatError(f"the arrays have different lengths, or none: {lengths}", file=self.path)
+        count = next(iter(lengths.values()))
+        row_bytes = sum(array.nbytes for array in arrays.values()) // max(count, 1)
+        step = max(target_bytes // max(row_bytes, 1), 1)
+        return [
+            Part(f"rows {low} to {min(low + step, count) - 1}", (low, min(low + step, count)), min(step, count - low),
+                 (min(low + step, count) - low) * row_bytes)
+            for low in range(0, count, step)
+        ]  # fmt: skip
+
+    def read(self, part: Part) -> Iterator[Item]:
+        """See `Source.read`."""
+        arrays = self._open()
+        low, high = (int(edge) for edge in part.where)
+        row_bytes = sum(array.nbytes // max(len(array), 1) for array in arrays.values())
+        step = max(_BATCH_BYTES // max(row_bytes, 1), 1)
+        for begin in range(low, high, step):
+            end = min(begin + step, high)
+            yield Item(f"rows {begin} to {end - 1}", partial(_rows, arrays, begin, end), end - begin)
+
+    def _open(self) -> dict[str, NDArray[Any]]:
+        try:
+            if self._archive:
+                with np.load(self.path, allow_pickle=False) as archive:
+                    return {name: archive[name] for name in archive.files}
+            return {
+                os.path.basename(file).removesuffix(".npy"): np.load(file, mmap_mode="r", allow_pickle=False)
+                for file in self._files
+            }
+        except (OSError, ValueError, EOFError) as error:
+            raise FormatError(
+                f"the arrays cannot be read: {error}", file=self.path,
+                remedy="Arrays of objects are pickles, which are never loaded: save numbers.",
+            ) from None  # fmt: skip
+
+
+def _rows(arrays: dict[str, NDArray[Any]], begin: int, end: int) -> dict[str, NDArray[Any]]:
+    return {name: np.asarray(array[begin:end]) for name, array in arrays.items()}

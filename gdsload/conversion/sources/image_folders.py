@@ -1,0 +1,113 @@
+"""Folders of images, one for each class, as torchvision's `ImageFolder` takes them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from gdsload.conversion.files import find_files, stamps
+from gdsload.conversion.source import Item, Part
+from gdsload.conversion.sources.pictures import SUFFIXES, Look, decode_image
+from gdsload.errors import FormatError
+
+__all__ = ["ImageFolderSource"]
+
+
+class ImageFolderSource:
+    """Images in one folder for each class.
+
+    Fields: ``image``, uint8 ``[channels, height, width]``, turned as its EXIF data says, and ``label``, the number of
+    the image's class. As in torchvision, classes are numbered in the order of their names as texts (``"10"`` before
+    ``"2"``); images of a class come in the order in which people count. Hidden folders are passed over.
+
+    Args:
+        path: the folder of class folders.
+        size: height and width of the images; None: as they are.
+        resize: ``"squash"``, ``"crop"`` (the middle of the scaled image) or ``"none"``: an image of another size is an
+            error then.
+        mode: the channels: ``"RGB"``, ``"RGBA"``, ``"L"``, or ``"keep"`` (as they are, palettes as indices).
+
+    Raises:
+        OptionError: if an option has no such value.
+    """
+
+    kind = "image folder"
+    threads = False
+
+    def __init__(self, path: str, size: int | None = None, resize: str = "none", mode: str = "RGB") -> None:
+        self.path = path
+        self.look = Look(mode, size, resize, upright=True)
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes; an image's label is a position in this list.
+
+        Raises:
+            FormatError: if there is no folder of a class.
+        """
+        try:
+            with os.scandir(self.path) as entries:
+                found = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        except OSError as error:
+            raise FormatError(f"the folder cannot be read: {error.strerror}", file=self.path) from None
+        if not found:
+            raise FormatError(
+                "there is no folder in it",
+                file=self.path,
+                remedy="Put the images of each class in a folder of its own.",
+            )
+        return found
+
+    def describe(self) -> dict[str, Any]:
+        """See `Source.describe`. The files are many: they are told by a checksum of their names, lengths and times."""
+        digest = hashlib.sha256()
+        files = self._files()
+        for _, name in files:
+            digest.update(json.dumps(stamps([os.path.join(self.path, name)])).encode())
+        return {
+            "kind": self.kind,
+            "path": self.path,
+            "classes": self.classes,
+            "files": len(files),
+            "sha256": digest.hexdigest(),
+            "size": self.look.size,
+            "resize": self.look.resize,
+            "mode": self.look.mode,
+        }
+
+    def parts(self, target_bytes: int) -> list[Part]:
+        """See `Source.parts`. A part names its files itself: to look for them again would take as long as to read."""
+        files = self._files()
+        pixels = (self.look.size or 224) ** 2 * 3
+        step = max(target_bytes // pixels, 1)
+        found = []
+        for low in range(0, len(files), step):
+            run = files[low : low + step]
+            where = tuple(piece for pair in run for piece in pair)
+            found.append(Part(f"images {low} to {low + len(run) - 1}", where, len(run), len(run) * pixels))
+        return found
+
+    def read(self, part: Part) -> Iterator[Item]:
+        """See `Source.read`."""
+        for label, name in zip(part.where[::2], part.where[1::2], strict=True):
+            yield Item(str(name), partial(_sample, os.path.join(self.path, str(name)), int(label), self.look))
+
+    def _files(self) -> list[tuple[int, str]]:
+        """Label and name below the folder of each image, in order."""
+        return [
+            (label, os.path.relpath(file, self.path))
+            for label, name in enumerate(self.classes)
+            for file in find_files(os.path.join(self.path, name), SUFFIXES)
+        ]
+
+
+def _sample(file: str, label: int, look: Look) -> dict[str, Any]:
+    try:
+        with open(file, "rb") as opened:
+            return {"image": decode_image(opened, look, file), "label": label}
+    except OSError as error:
+        raise FormatError(f"the image cannot be read: {error.strerror}", file=file) from None

@@ -1,0 +1,72 @@
+"""Shards and safetensors files, taken apart and put together anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from gdsload.conversion.files import stamps
+from gdsload.conversion.source import Item, Part
+from gdsload.dataset import ShardDataset
+from gdsload.errors import FormatError
+
+__all__ = ["SafetensorsSource"]
+
+_BATCH_BYTES = 32 * 2**20
+
+
+class SafetensorsSource:
+    """Whatever `ShardDataset` can open: a dataset of shards, a folder of safetensors files, or one such file.
+
+    Checksums are not compared while samples are read; `ShardDataset.verify` does that.
+
+    Args:
+        path: where it is.
+    """
+
+    kind = "safetensors files"
+    threads = True
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def describe(self) -> dict[str, Any]:
+        """See `Source.describe`."""
+        dataset = ShardDataset(self.path)
+        files = stamps(shard.file for shard in dataset.shards)
+        return {"kind": self.kind, "files": files, "digest": dataset.digest}
+
+    def parts(self, target_bytes: int) -> list[Part]:
+        """See `Source.parts`."""
+        dataset = ShardDataset(self.path)
+        count = len(dataset)
+        if not count:
+            raise FormatError("there is not one sample", file=self.path)
+        row_bytes = dataset.num_bytes // count
+        step = max(target_bytes // max(row_bytes, 1), 1)
+        edges = [(low, min(low + step, count)) for low in range(0, count, step)]
+        return [
+            Part(f"samples {low} to {high - 1}", (low, high), high - low, (high - low) * row_bytes)
+            for low, high in edges
+        ]
+
+    def read(self, part: Part) -> Iterator[Item]:
+        """See `Source.read`."""
+        dataset = ShardDataset(self.path)
+        low, high = (int(edge) for edge in part.where)
+        step = max(_BATCH_BYTES // max(dataset.num_bytes // max(len(dataset), 1), 1), 1)
+        for begin in range(low, high, step):
+            end = min(begin + step, high)
+            yield Item(f"samples {begin} to {end - 1}", partial(_batch, dataset, begin, end), end - begin)
+
+
+def _batch(dataset: ShardDataset, begin: int, end: int) -> dict[str, Any]:
+    samples = dataset.__getitems__(range(begin, end))
+    found: dict[str, Any] = {}
+    for name, field in dataset.schema.items():
+        values = [sample[name] for sample in samples]
+        found[name] = values if field.ragged else torch.stack(values)
+    return found

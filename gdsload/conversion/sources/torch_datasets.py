@@ -1,0 +1,155 @@
+"""torch's datasets, map-style and iterable: what they give, whatever it was made of."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from gdsload.conversion.source import Item, Part
+from gdsload.conversion.sources.pictures import Look, image_array
+from gdsload.errors import FormatError, OptionError
+
+__all__ = ["TorchSource"]
+
+_RUN = 1024
+
+
+class TorchSource:
+    """A torch dataset.
+
+    A sample that is a mapping has its keys as fields, a named tuple its names, another tuple or list ``"0"``, ``"1"``
+    and so on, and anything else is the field ``"0"``. Pillow images become uint8 ``[channels, height, width]``.
+
+    What a dataset reads cannot be seen from outside: a conversion that was interrupted is taken for the same if the
+    dataset has the same name and length, and the options are the same.
+
+    Args:
+        spec: ``"package.module:name"``, or the object itself, which must be picklable then. A dataset, or something
+            that can be called without arguments and returns one.
+        names: the names of the fields of samples that are no mappings.
+
+    Raises:
+        OptionError: if there is nothing of that name, or it is no dataset.
+    """
+
+    kind = "torch dataset"
+    threads = False
+
+    def __init__(self, spec: Any, *, names: Sequence[str] | None = None) -> None:
+        if isinstance(names, str) or (names is not None and len(set(names)) != len(names)):
+            raise OptionError(f"names is {names!r}, no list of different names")
+        self.spec = spec
+        self.names = None if names is None else tuple(names)
+        self._dataset: Any = None
+
+    def describe(self) -> dict[str, Any]:
+        """See `Source.describe`."""
+        dataset = self._open()
+        return {
+            "kind": self.kind,
+            "dataset": self._shown(),
+            "type": f"{type(dataset).__module__}.{type(dataset).__qualname__}",
+            "samples": -1 if _is_iterable(dataset) else len(dataset),
+            "names": self.names,
+        }
+
+    def parts(self, target_bytes: int) -> list[Part]:
+        """See `Source.parts`: runs of samples, or all of a dataset that is iterable only."""
+        dataset = self._open()
+        if _is_iterable(dataset):
+            return [Part("all samples", ())]
+        count = len(dataset)
+        if not count:
+            raise FormatError("the dataset has not one sample", file=self._shown())
+        edges = [(low, min(low + _RUN, count)) for low in range(0, count, _RUN)]
+        return [Part(f"samples {low} to {high - 1}", (low, high), high - low) for low, high in edges]
+
+    def read(self, part: Part) -> Iterator[Item]:
+        """See `Source.read`."""
+        dataset = self._open()
+        if part.where:
+            low, high = (int(edge) for edge in part.where)
+            for index in range(low, high):
+                yield Item(f"sample {index}", partial(self._sample, dataset, index))
+            return
+        iterator = iter(dataset)
+        number = 0
+        while True:
+            try:
+                sample = next(iterator)
+            except StopIteration:
+                return
+            except Exception as error:  # it is the user's code
+                raise FormatError(
+                    f"the dataset failed after {number} samples: {type(error).__name__}: {str(error)[:200]}",
+                    file=self._shown(),
+                ) from error
+            yield Item(f"sample {number}", partial(self._fields, sample))
+            number += 1
+
+    def _sample(self, dataset: Any, index: int) -> dict[str, Any]:
+        return self._fields(dataset[index])
+
+    def _fields(self, sample: Any) -> dict[str, Any]:
+        if isinstance(sample, Mapping):
+            return {str(name): _value(value) for name, value in sample.items()}
+        values = list(sample) if isinstance(sample, tuple | list) else [sample]
+        names = self.names or getattr(sample, "_fields", None) or [str(number) for number in range(len(values))]
+        if len(names) != len(values):
+            raise OptionError(f"a sample has {len(values)} values, but names has {len(names)}")
+        return {name: _value(value) for name, value in zip(names, values, strict=True)}
+
+    def _shown(self) -> str:
+        kind = self.spec if isinstance(self.spec, type) else type(self.spec)
+        return self.spec if isinstance(self.spec, str) else f"{kind.__module__}:{kind.__qualname__}"
+
+    def _open(self) -> Any:
+        if self._dataset is None:
+            found = _find(self.spec) if isinstance(self.spec, str) else self.spec
+            if not _is_dataset(found) and callable(found):
+                found = found()
+            if not _is_dataset(found):
+                raise OptionError(
+                    f"{self._shown()} is {type(found).__name__}, no dataset",
+                    remedy="A dataset has __getitem__ and __len__, or is an IterableDataset.",
+                )
+            self._dataset = found
+        return self._dataset
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_dataset": None}
+
+
+def _is_iterable(dataset: Any) -> bool:
+    return isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__getitem__")
+
+
+def _is_dataset(found: Any) -> bool:
+    if isinstance(found, type | str | bytes):
+        return False
+    if isinstance(found, torch.utils.data.IterableDataset):
+        return True
+    has_length = hasattr(found, "__getitem__") and hasattr(found, "__len__")
+    return has_length or (isinstance(found, Iterable) and not isinstance(found, Iterator))
+
+
+def _find(spec: str) -> Any:
+    module, _, name = spec.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for piece in name.split("."):
+            found = getattr(found, piece)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise OptionError(
+            f"the dataset {spec!r} cannot be found: {error}", remedy='Write it as "package.module:name".'
+        ) from None
+    return found
+
+
+def _value(value: Any) -> Any:
+    is_image = hasattr(value, "getbands") and hasattr(value, "getexif")
+    return image_array(value, Look("keep"), "an image of the dataset") if is_image else value

@@ -1,0 +1,226 @@
+"""Tar files as WebDataset has them: a sample is a run of members with one name, a field is a member's extension."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import IO, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.conversion.files import find_files, stamps
+from gdsload.conversion.source import Item, Part
+from gdsload.conversion.sources.pictures import Look, decode_image
+from gdsload.errors import FormatError, OptionError
+
+__all__ = ["TarSource"]
+
+_SUFFIXES = (".tar", ".tar.gz", ".tgz")
+_IMAGES = frozenset({"jpg", "jpeg", "png", "webp", "ppm"})
+_NUMBERS = frozenset({"cls", "id", "index"})
+_TEXTS = frozenset({"txt", "json"})
+
+# Long names and the like are read whole before anyone sees how long they are.
+_EXTENDED = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+_MAX_EXTENDED_BYTES = 2**20
+_MAX_MEMBERS = 1024
+_TAIL_BYTES = 2**20
+
+
+class TarSource:
+    """WebDataset tar files.
+
+    Members that follow each other and have one name up to the first dot of their base name are one sample. What comes
+    after that dot, in lower case and with `_` for further dots, is the field's name, and says how it is decoded:
+    ``npy`` as an array, ``cls``, ``id`` and ``index`` as a whole number, ``txt`` and ``json`` as text, ``jpg``,
+    ``jpeg``, ``png``, ``webp`` and ``ppm`` as an image, uint8 ``[channels, height, width]`` and not turned, and
+    anything else as bytes. Of ``left.seg.png`` the last part counts. Nothing is unpickled, nothing is put on disk, and
+    members without an extension, or that are no regular files, are passed over.
+
+    Args:
+        path: a tar file (`.tar`, `.tar.gz`, `.tgz`), or a folder of them.
+        with_key: add a text field ``key``, the name that the members share.
+        mode: the channels of images: ``"RGB"``, ``"RGBA"``, ``"L"``, or ``"keep"`` (as they are, palettes as indices).
+        max_member_bytes: the most bytes that a member may have, and all members of one sample together.
+
+    Raises:
+        OptionError: if an option has no such value.
+    """
+
+    kind = "WebDataset tar files"
+    threads = False
+
+    def __init__(self, path: str, *, with_key: bool = True, mode: str = "RGB", max_member_bytes: int = 2**30) -> None:
+        if max_member_bytes < 1:
+            raise OptionError(f"max_member_bytes is {max_member_bytes}, no number of bytes from 1")
+        self.path = path
+        self.with_key = with_key
+        self.look = Look(mode)
+        self.max_member_bytes = max_member_bytes
+
+    def describe(self) -> dict[str, Any]:
+        """See `Source.describe`."""
+        return {
+            "kind": self.kind,
+            "files": stamps(find_files(self.path, _SUFFIXES)),
+            "with_key": self.with_key,
+            "mode": self.look.mode,
+            "max_member_bytes": self.max_member_bytes,
+        }
+
+    def parts(self, target_bytes: int) -> list[Part]:
+        """See `Source.parts`: one for each file, for they can only be read from their beginning."""
+        return [
+            Part(os.path.basename(file), (file,), nbytes=os.path.getsize(file))
+            for file in find_files(self.path, _SUFFIXES)
+        ]
+
+    def read(self, part: Part) -> Iterator[Item]:
+        """See `Source.read`."""
+        file = str(part.where[0])
+        sample = _Sample("")
+        with _opened(file) as tar:
+            for key, name, member in _members(tar):
+                if key != sample.key:
+                    if sample.members:
+                        yield self._item(sample, file)
+                    sample = _Sample(key)
+                self._take(tar, member, name, sample)
+        if sample.members:
+            yield self._item(sample, file)
+
+    def _take(self, tar: tarfile.TarFile, member: tarfile.TarInfo, name: str, sample: _Sample) -> None:
+        sample.nbytes += member.size
+        if name in sample.members:
+            sample.trouble = f"two members are called {name!r}"
+        elif len(sample.members) >= _MAX_MEMBERS:
+            sample.trouble = f"it has more than {_MAX_MEMBERS} members"
+        elif sample.nbytes > self.max_member_bytes:
+            sample.members[name] = b""
+            sample.trouble = f"it has more than {self.max_member_bytes} bytes, with {member.name!r:.200}"
+        else:
+            content = cast("IO[bytes]", tar.extractfile(member)).read(member.size)
+            if len(content) != member.size:
+                raise tarfile.ReadError(f"{member.name!r:.200} has {member.size} bytes, but {len(content)} are there")
+            sample.members[name] = content
+
+    def _item(self, sample: _Sample, file: str) -> Item:
+        return Item(sample.key, partial(_decoded, sample, file, self.look, self.with_key))
+
+
+@dataclass(slots=True)
+class _Sample:
+    key: str
+    members: dict[str, bytes] = field(default_factory=dict)
+    nbytes: int = 0
+    trouble: str | None = None
+
+
+class _Header(tarfile.TarInfo):
+    """A member's header, which is looked at before tarfile acts on it."""
+
+    @classmethod
+    def frombuf(cls, buf: Any, encoding: Any, errors: str) -> _Header:
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in _EXTENDED and not 0 <= header.size <= _MAX_EXTENDED_BYTES:
+            raise tarfile.ReadError(f"a header of {header.size} bytes is no header")
+        if header.type == tarfile.GNUTYPE_SPARSE:
+            raise tarfile.ReadError(f"{header.name!r:.200} is a sparse file")
+        return header
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[tarfile.TarFile]:
+    """A tar file, read from its beginning to its end; whatever is wrong with it is a FormatError.
+
+    tarfile's own reader of compressed streams does not check their checksums, so it is not used.
+    """
+    try:
+        with open(file, "rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            stream = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if packed else raw
+            with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header, errors="strict") as tar:
+                yield tar
+            left = len(stream.read(_TAIL_BYTES))  # to the checksum at the very end
+            if not packed and not left and os.fstat(raw.fileno()).st_size % tarfile.BLOCKSIZE:
+                raise tarfile.ReadError("it ends in the middle of a block")
+    except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, RecursionError, OverflowError) as error:
+        if isinstance(error, FormatError | OptionError):
+            raise
+        raise FormatError(f"the tar file cannot be read: {error}", file=file, remedy="Copy it again, whole.") from None
+
+
+def _members(tar: tarfile.TarFile) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
+    """Key, field and header of each member that is part of a sample."""
+    while (member := tar.next()) is not None:
+        tar.members.clear()  # type: ignore[attr-defined]  # it would remember them all
+        folder, slash, name = member.name.rpartition("/")
+        stem, _, extension = name.partition(".")
+        if member.isreg() and stem and extension:
+            yield folder + slash + stem, extension.lower().replace(".", "_"), member
+
+
+def _decoded(sample: _Sample, file: str, look: Look, with_key: bool) -> dict[str, Any]:
+    where = f"{file}:{sample.key}"
+    if sample.trouble is not None:
+        raise FormatError(f"the sample cannot be taken: {sample.trouble}", file=where)
+    found: dict[str, Any] = {}
+    if with_key:
+        if "key" in sample.members:
+            raise FormatError("it has a member .key already", file=where, remedy="Pass with_key=False.")
+        found["key"] = sample.key
+    for name, content in sample.members.items():
+        try:
+            found[name] = _decoder(name.rpartition("_")[2], look, f"{where}.{name}")(content)
+        except (ValueError, SyntaxError) as error:
+            if isinstance(error, FormatError | OptionError):
+                raise
+            raise FormatError(f"it cannot be decoded: {str(error)[:200]}", file=f"{where}.{name}") from None
+    return found
+
+
+def _decoder(extension: str, look: Look, where: str) -> Callable[[bytes], Any]:
+    if extension in _IMAGES:
+        return partial(_image, look=look, where=where)
+    if extension in _NUMBERS:
+        return int
+    if extension in _TEXTS:
+        return partial(str, encoding="utf-8")
+    return _array if extension == "npy" else bytes
+
+
+def _image(content: bytes, look: Look, where: str) -> NDArray[np.uint8]:
+    return decode_image(io.BytesIO(content), look, where)
+
+
+def _array(content: bytes) -> NDArray[Any]:
+    """An array of a `.npy` file. Memory is asked for only once its bytes are known to be there."""
+    stream = io.BytesIO(content)
+    version = np.lib.format.read_magic(stream)
+    reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = reader(stream)
+    if dtype.hasobject:
+        raise ValueError("an array of objects is a pickle, which is never loaded")
+    left = len(content) - stream.tell()
+    wanted = dtype.itemsize
+    for size in shape:
+        wanted *= size
+    if wanted != left or min(shape, default=0) < 0:
+        raise ValueError(f"its header promises {wanted} bytes, but {left} are there")
+    array = np.frombuffer(content, dtype, offset=stream.tell()) if left else np.empty(0, dtype)
+    return array.reshape(shape, order="F" if fortran else "C").copy()

@@ -1,0 +1,115 @@
+"""Zarr arrays, by zarr: one array, or the arrays of a group."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gdsload.conversion.files import find_files, stamps
+from gdsload.conversion.source import Item, Part
+from gdsload.conversion.sources.extras import need
+from gdsload.errors import FormatError
+
+__all__ = ["ZarrSource"]
+
+_BATCH_BYTES = 32 * 2**20
+_METADATA = ("zarr.json", ".zarray", ".zgroup")
+
+
+class ZarrSource:
+    """A Zarr array, or a group of arrays, which are the fields; their first dimension counts the samples.
+
+    A single array is a field called after its folder. Nothing is unpickled.
+
+    Args:
+        path: the folder.
+    """
+
+    kind = "Zarr arrays"
+    threads = True
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def describe(self) -> dict[str, Any]:
+        """See `Source.describe`."""
+        files = stamps(find_files(self.path, ("",)))
+        return {"kind": self.kind, "files": files}
+
+    def parts(self, target_bytes: int) -> list[Part]:
+        """See `Source.parts`: whole chunks, which would otherwise be decoded twice."""
+        arrays = self._open()
+        lengths = {name: array.shape[0] if array.shape else -1 for name, array in arrays.items()}
+        if len(set(lengths.values())) > 1 or -1 in lengths.values():
+            raise FormatError(f"the arrays have different lengths, or none: {lengths}", file=self.path)
+        count = next(iter(lengths.values()))
+        if not count:
+            raise FormatError("there is not one row", file=self.path)
+        row_bytes, chunk = _row_bytes(arrays), _chunk_rows(arrays)
+        step = max(target_bytes // row_bytes // chunk, 1) * chunk
+        edges = [(low, min(low + step, count)) for low in range(0, count, step)]
+        return [
+            Part(f"rows {low} to {high - 1}", (low, high), high - low, (high - low) * row_bytes) for low, high in edges
+        ]
+
+    def read(self, part: Part) -> Iterator[Item]:
+        """See `Source.read`."""
+        arrays = self._open()
+        low, high = (int(edge) for edge in part.where)
+        chunk = _chunk_rows(arrays)
+        step = max(_BATCH_BYTES // _row_bytes(arrays) // chunk, 1) * chunk
+        for begin in range(low, high, step):
+            end = min(begin + step, high)
+            yield Item(f"rows {begin} to {end - 1}", partial(_rows, arrays, begin, end, self.path), end - begin)
+
+    def _open(self) -> dict[str, Any]:
+        zarr = need("zarr", file=self.path)
+        if not any(os.path.exists(os.path.join(self.path, name)) for name in _METADATA):
+            raise FormatError("there is no Zarr array or group", file=self.path)
+        try:
+            found = zarr.open(self.path, mode="r")
+            if isinstance(found, zarr.Array):
+                name = os.path.basename(os.path.abspath(self.path)).removesuffix(".zarr")
+                arrays = {name: found}
+            else:
+                arrays = dict(sorted(found.arrays()))
+        except Exception as error:  # damaged metadata raises anything
+            raise FormatError(f"the arrays cannot be opened: {str(error)[:200]}", file=self.path) from None
+        if not arrays:
+            raise FormatError("there is no array in the group", file=self.path)
+        for name, array in arrays.items():
+            _check(name, array, self.path)
+        return arrays
+
+
+def _check(name: str, array: Any, file: str) -> None:
+    if "pickle" in json.dumps(array.metadata.to_dict(), default=str):
+        raise FormatError(
+            f"array {name!r} is stored as a pickle, which is never loaded",
+            file=file,
+            remedy="Save numbers, with a codec for numbers.",
+        )
+    if np.dtype(array.dtype).kind not in "biufc":
+        raise FormatError(f"array {name!r} is of type {array.dtype!s:.200}, which no field can have", file=file)
+
+
+def _row_bytes(arrays: dict[str, Any]) -> int:
+    return 1 + sum(int(array.nbytes) // max(int(array.shape[0]), 1) for array in arrays.values())
+
+
+def _chunk_rows(arrays: dict[str, Any]) -> int:
+    return max(1, *(int(array.chunks[0]) for array in arrays.values()))
+
+
+def _rows(arrays: dict[str, Any], begin: int, end: int, file: str) -> dict[str, Any]:
+    try:
+        return {name: np.asarray(array[begin:end]) for name, array in arrays.items()}
+    except MemoryError:
+        raise
+    except Exception as error:  # codecs raise anything
+        raise FormatError(f"rows {begin} to {end - 1} cannot be read: {str(error)[:200]}", file=file) from None

@@ -1,0 +1,107 @@
+"""The commands convert and verify."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+
+import numpy as np
+import pytest
+
+import gdsload
+from gdsload.cli import main
+from gdsload.cli.convert import Bar
+
+
+@pytest.fixture
+def source(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(1200, dtype=np.int32).reshape(300, 4))
+    return tmp_path / "x.npy"
+
+
+def test_convert(source, tmp_path, capsys):
+    assert main(["convert", str(source), str(tmp_path / "out"), "--shard-bytes", "2kB", "--workers", "1"]) == 0
+    said = capsys.readouterr()
+    assert "300 samples in 3 shards" in said.out
+    assert said.err == ""
+    assert gdsload.ShardDataset(tmp_path / "out")[299]["x"].tolist() == [1196, 1197, 1198, 1199]
+
+
+def test_dry_run(source, tmp_path, capsys):
+    arguments = ["convert", str(source), str(tmp_path / "out"), "--dry-run", "--cast", "x=float16"]
+    assert main(arguments) == 0
+    said = capsys.readouterr().out
+    assert "NumPy arrays, 1 parts" in said
+    assert "samples: 300" in said
+    assert "float16" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_faults_are_named(source, tmp_path, capsys):
+    assert main(["convert", str(tmp_path / "no"), str(tmp_path / "out")]) == 1
+    assert "there is nothing" in capsys.readouterr().err
+    assert main(["convert", str(source), str(tmp_path / "out"), "--cast", "x"]) == 1
+    assert "'x' is not NAME=VALUE" in capsys.readouterr().err
+    assert main(["convert", str(source), str(tmp_path / "out"), "--option", "colour=1"]) == 1
+    assert "do not suit kind 'numpy'" in capsys.readouterr().err
+
+
+def test_skipped_samples_are_listed(source, tmp_path, capsys):
+    report = tmp_path / "skipped.jsonl"
+    arguments = ["convert", str(source), str(tmp_path / "out"), "--workers", "1", "--on-error", "skip"]
+    arguments += ["--map", "math:sqrt", "--report", str(report)]  # which takes no sample
+    assert main(arguments) == 1
+    assert "not one sample" in capsys.readouterr().err
+    assert not report.exists()
+
+
+def test_verify(source, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["convert", str(source), str(out), "--workers", "1"]) == 0
+    capsys.readouterr()
+    assert main(["verify", str(out)]) == 0
+    assert "1 shards, " in capsys.readouterr().out
+    shard = next(path for path in out.iterdir() if path.suffix == ".safetensors")
+    with shard.open("r+b") as file:
+        file.seek(-5000, os.SEEK_END)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    assert main(["verify", str(out)]) == 1
+    said = capsys.readouterr().err
+    assert shard.name in said
+    assert "samples" in said
+
+
+def test_the_bar_shows_rate_and_what_is_left():
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    stream = Terminal()
+    bar = Bar(stream)
+    bar(100, 2**20, 1, 4)
+    bar(200, 2**21, 2, 4)
+    bar.close()
+    assert "2/4 parts, 200 samples, 2 MiB, " in stream.getvalue()
+    assert "s left" in stream.getvalue()
+    plain = io.StringIO()
+    Bar(plain)(1, 1, 1, 1)
+    assert plain.getvalue() == ""
+
+
+def test_the_report_of_skipped_samples(tmp_path, source, monkeypatch, capsys):
+    import sys
+    from types import ModuleType
+
+    module = ModuleType("half")
+    module.keep_even = lambda sample: sample if int(sample["x"][0]) % 8 == 0 else {}["odd"]
+    monkeypatch.setitem(sys.modules, "half", module)
+    report = tmp_path / "skipped.jsonl"
+    arguments = ["convert", str(source), str(tmp_path / "out"), "--workers", "1", "--on-error", "skip"]
+    assert main([*arguments, "--map", "half:keep_even", "--report", str(report)]) == 0
+    assert "150 samples were skipped" in capsys.readouterr().out
+    listed = [json.loads(line) for line in report.read_text().splitlines()]
+    assert len(listed) == 150
+    assert "KeyError" in listed[0]["reason"]

@@ -1,0 +1,400 @@
+"""Converting: the same bytes whatever the workers, resumed after any kill, nothing lost in silence."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import signal
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gdsload.conversion import part as part_module
+
+import gdsload
+from gdsload.conversion.run import convert, plan
+from gdsload.conversion.source import Item, Part
+from gdsload.errors import (
+    DatasetExistsError,
+    DatasetNotFoundError,
+    FormatError,
+    OptionError,
+    ReadError,
+    SchemaError,
+    WriteError,
+)  # fmt: skip
+
+ROWS = 1000
+
+
+def double(sample):
+    return {**sample, "x": sample["x"] * 2}
+
+
+def only_even(sample):
+    if int(sample["y"]) % 2:
+        raise ValueError("it is odd")
+    return sample
+
+
+def no_mapping(sample):
+    return 7
+
+
+class Numbers:
+    """Samples that are their numbers; some of them, or a part, cannot be read."""
+
+    kind = "numbers"
+    threads = False
+
+    def __init__(self, count, per_part=10, bad=(), broken=None, ragged=False):
+        self.count, self.per_part, self.bad, self.broken, self.ragged = count, per_part, bad, broken, ragged
+
+    def describe(self):
+        return {"count": self.count, "bad": list(self.bad)}
+
+    def parts(self, target_bytes):
+        return [
+            Part(f"from {low}", (low, min(low + self.per_part, self.count)))
+            for low in range(0, self.count, self.per_part)
+        ]
+
+    def read(self, part):
+        for number in range(*part.where):
+            if number == self.broken:
+                raise FormatError("the archive is damaged")
+            yield Item(f"number {number}", Number(number, number in self.bad, self.ragged))
+
+
+class Number:
+    def __init__(self, number, bad, ragged):
+        self.number, self.bad, self.ragged = number, bad, ragged
+
+    def __call__(self):
+        if self.bad:
+            raise ValueError("no picture")
+        return {"n": self.number, "text": "x" * (self.number % 3)} | (
+            {"r": np.arange(self.number % 4)} if self.ragged else {}
+        )
+
+
+@pytest.fixture(scope="module")
+def arrays(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("arrays")
+    random_ = np.random.default_rng(0)
+    np.save(folder / "x.npy", random_.integers(0, 1000, (ROWS, 6), dtype=np.int32))
+    np.save(folder / "y.npy", np.arange(ROWS))
+    return folder
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+
+
+def hidden(folder):
+    return [name for name in os.listdir(folder) if name.startswith(".")]
+
+
+@pytest.mark.parametrize("shard_bytes", [2000, 10_000, "1MiB"])
+def test_samples_are_those_of_the_source(arrays, tmp_path, shard_bytes):
+    report = convert(arrays, tmp_path / "out", shard_bytes=shard_bytes, workers=1)
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert (report.samples, len(dataset), report.skipped, report.resumed) == (ROWS, ROWS, (), 0)
+    assert (report.shards, report.nbytes) == (len(dataset.shards), dataset.num_bytes)
+    x = np.load(arrays / "x.npy")
+    for index in (0, 1, 499, ROWS - 1):
+        assert np.array_equal(dataset[index]["x"].numpy(), x[index])
+        assert int(dataset[index]["y"]) == index
+    dataset.verify()
+    assert hidden(tmp_path) == []
+
+
+def test_the_same_bytes_whatever_the_workers(arrays, tmp_path):
+    convert(arrays, tmp_path / "alone", shard_bytes=3000, workers=1)
+    convert(arrays, tmp_path / "threads of its own", shard_bytes=3000, workers=2)
+    with ThreadPoolExecutor(5) as executor:
+        convert(arrays, tmp_path / "threads", shard_bytes=3000, executor=executor)
+        assert executor.submit(int).result() == 0  # it is the user's, and still open
+    assert content(tmp_path / "alone") == content(tmp_path / "threads of its own") == content(tmp_path / "threads")
+
+
+def test_the_same_bytes_from_processes(arrays, tmp_path, monkeypatch):
+    monkeypatch.setattr("gdsload.conversion.sources.arrays.ArraySource.threads", False)
+    convert(arrays, tmp_path / "processes", shard_bytes=3000, workers=2)
+    convert(arrays, tmp_path / "alone", shard_bytes=3000, workers=1)
+    assert content(tmp_path / "alone") == content(tmp_path / "processes")
+
+
+def test_a_shuffle_is_a_permutation_that_its_seed_decides(arrays, tmp_path):
+    orders = {}
+    for name, seed in (("one", 1), ("again", 1), ("other", 2)):
+        convert(arrays, tmp_path / name, shuffle_seed=seed, shard_bytes=5000, workers=1)
+        orders[name] = [int(sample["y"]) for sample in gdsload.ShardDataset(tmp_path / name).__getitems__(range(ROWS))]
+        assert sorted(orders[name]) == list(range(ROWS))
+    assert orders["one"] == orders["again"] != orders["other"] != list(range(ROWS))
+    assert content(tmp_path / "one") == content(tmp_path / "again")
+
+
+def test_fields_casts_and_map(arrays, tmp_path):
+    convert(arrays, tmp_path / "cast", fields=["x"], casts={"x": "bfloat16"}, workers=1)
+    dataset = gdsload.ShardDataset(tmp_path / "cast")
+    assert list(dataset.schema) == ["x"]
+    assert dataset[3]["x"].dtype == torch.bfloat16
+    with pytest.raises(OptionError, match="no field 'z'"):
+        convert(arrays, tmp_path / "none", fields=["z"], workers=1)
+    with pytest.raises(OptionError, match="no element type"):
+        convert(arrays, tmp_path / "none", casts={"x": "int3"}, workers=1)
+
+
+@pytest.fixture
+def functions(monkeypatch):
+    """This module's functions, where `map` finds them."""
+    monkeypatch.setitem(sys.modules, "functions_of_the_test", sys.modules[__name__])
+    return "functions_of_the_test"
+
+
+def test_map(arrays, tmp_path, functions):
+    convert(arrays, tmp_path / "out", map=f"{functions}:double", workers=1)
+    found = gdsload.ShardDataset(tmp_path / "out").__getitems__(range(ROWS))
+    assert np.array_equal(np.stack([sample["x"].numpy() for sample in found]), 2 * np.load(arrays / "x.npy"))
+    with pytest.raises(OptionError, match="cannot be found"):
+        convert(arrays, tmp_path / "none", map="no.such:thing", workers=1)
+    with pytest.raises(OptionError, match="map returned int"):
+        convert(arrays, tmp_path / "none", map=f"{functions}:no_mapping", workers=1)
+
+
+def test_bad_samples_stop_it_and_say_which(tmp_path):
+    with pytest.raises(ReadError, match=r"number 33 of from 30 cannot be converted: ValueError: no picture"):
+        convert(Numbers(100, bad=(33,)), tmp_path / "out", workers=1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_samples_are_skipped_and_reported(tmp_path, arrays, functions):
+    report = convert(Numbers(100, bad=(0, 33, 34, 99)), tmp_path / "out", on_error="skip", workers=1)
+    assert [one.key for one in report.skipped] == ["number 0", "number 33", "number 34", "number 99"]
+    assert all("no picture" in one.reason for one in report.skipped)
+    found = [int(s["n"]) for s in gdsload.ShardDataset(tmp_path / "out").__getitems__(range(report.samples))]
+    assert found == [number for number in range(100) if number not in (0, 33, 34, 99)]
+    # Also one by one out of a batch.
+    report = convert(arrays, tmp_path / "even", on_error="skip", map=f"{functions}:only_even", workers=1)
+    assert (report.samples, len(report.skipped)) == (ROWS // 2, ROWS // 2)
+
+
+def test_a_damaged_source_always_stops(tmp_path):
+    with pytest.raises(FormatError, match="archive is damaged"):
+        convert(Numbers(100, broken=55), tmp_path / "out", on_error="skip", workers=1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_ragged_fields_are_found_or_named(tmp_path):
+    convert(Numbers(40, ragged=True), tmp_path / "found", workers=1)
+    dataset = gdsload.ShardDataset(tmp_path / "found")
+    assert dataset.schema["r"].ragged
+    assert [len(sample["r"]) for sample in dataset.__getitems__(range(8))] == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert dataset.schema["text"].kind == "str"
+    with pytest.raises(SchemaError, match="single number"):
+        plan(Numbers(40), ragged=["n"])
+
+
+class Batches:
+    """Batches of a ragged field whose lengths happen to agree for long."""
+
+    kind, threads = "batches", True
+
+    def describe(self):
+        return {}
+
+    def parts(self, target_bytes):
+        return [Part("all", (0, 300), 300, 4800)]
+
+    def read(self, part):
+        for low in range(0, 300, 100):
+            lengths = np.full(100, 2) + (low == 200)
+            values, offsets = np.arange(lengths.sum()), np.append(0, np.cumsum(lengths))
+            yield Item(f"from {low}", lambda values=values, offsets=offsets: {"r": (values, offsets)}, 100)
+
+
+def test_a_batch_says_which_fields_are_ragged(tmp_path):
+    convert(Batches(), tmp_path / "out", workers=1)
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert dataset.schema["r"].ragged
+    assert [len(dataset[index]["r"]) for index in (0, 199, 200, 299)] == [2, 2, 3, 3]
+
+
+def test_bad_samples_at_the_very_beginning_do_not_matter(tmp_path):
+    class Damaged(Numbers):
+        def read(self, part):
+            for item in super().read(part):
+                yield Item(item.key, refuse) if part.where[0] == 0 else item
+
+    assert convert(Damaged(200), tmp_path / "out", on_error="skip", workers=1).samples == 190
+
+
+def refuse():
+    raise FormatError("the member is damaged")
+
+
+def test_plan_writes_nothing(arrays, tmp_path):
+    found = plan(arrays, shard_bytes=10_000)
+    assert (found.samples, found.nbytes, found.kind) == (ROWS, ROWS * 32, "NumPy arrays")
+    assert list(found.schema) == ["x", "y"]
+    assert os.listdir(tmp_path) == []
+    assert plan(Numbers(40)).samples == -1
+
+
+def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
+    made = []
+    original = part_module.ShardWriter
+
+    def failing(folder, *arguments, **keywords):
+        made.append(os.path.basename(folder))
+        if len(made) == 5:
+            raise WriteError("the file cannot be written: No space left on device", file=folder)
+        return original(folder, *arguments, **keywords)
+
+    monkeypatch.setattr(part_module, "ShardWriter", failing)
+    with pytest.raises(WriteError, match="No space left"):
+        convert(Numbers(100), tmp_path / "out", workers=1)
+    assert not (tmp_path / "out").exists()
+    assert hidden(tmp_path) == [".out.gdsload-convert"]
+    with pytest.raises(OptionError, match="its source or its options were others"):
+        convert(Numbers(100), tmp_path / "out", workers=1, shard_bytes=4321)
+    report = convert(Numbers(100), tmp_path / "out", workers=1)
+    assert (report.resumed, report.samples, len(made)) == (4, 100, 11)
+    convert(Numbers(100), tmp_path / "plain", workers=1)
+    assert content(tmp_path / "out") == content(tmp_path / "plain")
+    assert hidden(tmp_path) == []
+
+
+def test_restart_throws_the_rest_away(tmp_path):
+    with pytest.raises(FormatError, match="damaged"):
+        convert(Numbers(100, broken=95), tmp_path / "out", workers=1)
+    report = convert(Numbers(50), tmp_path / "out", workers=1, restart=True)
+    assert (report.resumed, report.samples) == (0, 50)
+
+
+def test_killed_at_any_moment(arrays, tmp_path, functions):
+    """Whatever is killed, nothing half-made is readable, and the next run ends with the same bytes."""
+    convert(arrays, tmp_path / "whole", shard_bytes=1000, workers=1)
+    expected, moments, kills = content(tmp_path / "whole"), random.Random(1), 0
+    out = tmp_path / "out"
+    for _ in range(25):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                convert(arrays, out, shard_bytes=1000, workers=1, map=None)
+                code = 0
+            finally:
+                os._exit(code)
+        time.sleep(moments.random() * 0.12)
+        os.kill(child, signal.SIGKILL)
+        killed = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+        kills += killed
+        if out.exists():
+            assert content(out) == expected
+            for name in content(out):
+                (out / name).unlink()
+            out.rmdir()
+    assert kills
+    report = convert(arrays, out, shard_bytes=1000, workers=1)
+    assert report.samples == ROWS
+    assert content(out) == expected
+    assert hidden(tmp_path) == []
+
+
+def test_two_at_once_are_refused(tmp_path):
+    inner = []
+
+    class Nested(Numbers):
+        def read(self, part):
+            if not inner:
+                inner.append(pytest.raises(OptionError, match="at work"))
+                with inner[0]:
+                    convert(Numbers(5), tmp_path / "out", workers=1)
+            return super().read(part)
+
+    convert(Nested(20), tmp_path / "out", workers=1)
+    assert inner
+
+
+def test_what_is_there_is_not_replaced_unasked(tmp_path):
+    convert(Numbers(5), tmp_path / "out", workers=1)
+    with pytest.raises(DatasetExistsError, match="out"):
+        convert(Numbers(6), tmp_path / "out", workers=1)
+    assert convert(Numbers(6), tmp_path / "out", workers=1, overwrite=True).samples == 6
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("keep")
+    with pytest.raises(DatasetExistsError, match="mine"):
+        convert(Numbers(6), tmp_path / "mine", workers=1, overwrite=True)
+
+
+def test_a_full_disk_is_seen_beforehand(arrays, tmp_path, monkeypatch):
+    monkeypatch.setattr("gdsload.conversion.run.shutil.disk_usage", lambda path: Usage())
+    with pytest.raises(WriteError, match="are free"):
+        convert(arrays, tmp_path / "out", workers=1)
+
+
+class Usage:
+    free = 100
+
+
+def test_a_lost_worker_is_named_and_the_next_run_goes_on(tmp_path):
+    class Executor(ThreadPoolExecutor):
+        def submit(self, function, task):
+            if task.number == 3:
+                raise BrokenProcessPool("a process ended abruptly")
+            return super().submit(function, task)
+
+    with Executor(1) as executor, pytest.raises(ReadError, match="a worker was lost"):
+        convert(Numbers(50), tmp_path / "out", executor=executor)
+    assert convert(Numbers(50), tmp_path / "out", workers=1).samples == 50
+
+
+def test_sources_that_cannot_be(tmp_path):
+    with pytest.raises(DatasetNotFoundError, match="nothing"):
+        convert(tmp_path / "no", tmp_path / "out")
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "readme.md").write_text("x")
+    with pytest.raises(OptionError, match="cannot be recognised"):
+        convert(tmp_path / "text", tmp_path / "out")
+    with pytest.raises(OptionError, match="kind is 'tape'"):
+        convert(tmp_path / "text", tmp_path / "out", kind="tape")
+    np.save(tmp_path / "objects.npy", np.array([{"a": 1}, None], dtype=object), allow_pickle=True)
+    with pytest.raises(FormatError, match="never loaded"):
+        convert(tmp_path / "objects.npy", tmp_path / "out")
+    np.save(tmp_path / "text" / "a.npy", np.zeros(3))
+    np.save(tmp_path / "text" / "b.npy", np.zeros(4))
+    with pytest.raises(FormatError, match="different lengths"):
+        convert(tmp_path / "text", tmp_path / "out", kind="numpy")
+
+
+def test_progress_ends_with_everything(tmp_path):
+    seen = []
+    convert(Numbers(45), tmp_path / "out", workers=1, progress=lambda *found: seen.append(found))
+    assert [one[2] for one in seen] == [1, 2, 3, 4, 5]
+    assert seen[-1][0] == 45
+    assert seen[-1][3] == 5
+    assert seen == sorted(seen)
+
+
+def test_a_stage_that_cannot_be_written(tmp_path):
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    tmp_path.chmod(0o500)
+    with pytest.raises(WriteError, match=os.strerror(errno.EACCES)):
+        convert(Numbers(5), tmp_path / "out", workers=1)
+
+
+def test_plan_of_a_stage_is_json(tmp_path):
+    with pytest.raises(FormatError, match="damaged"):
+        convert(Numbers(100, broken=95), tmp_path / "out", workers=1)
+    tree = json.loads((tmp_path / ".out.gdsload-convert" / "plan.json").read_text())
+    assert len(tree["parts"]) == 10

@@ -1,0 +1,57 @@
+"""What a source is, by what lies there."""
+
+from __future__ import annotations
+
+import pytest
+
+from gdsload.conversion.recognise import KINDS, recognise, source_for
+from gdsload.errors import DatasetNotFoundError, OptionError
+
+FOLDERS = {
+    "numpy": ["x.npy", "y.npy", "notes.txt"],
+    "webdataset": ["part-0.tar", "part-1.tar"],
+    "parquet": ["a.parquet"],
+    "safetensors": ["shard-00000.safetensors", "index.json"],
+    "hdf5": ["all.h5"],
+    "zarr": ["zarr.json", "c.npy"],
+    "huggingface": ["data-00000.arrow", "state.json", "dataset_info.json"],
+    "images": ["cat/1.JPG", "dog/2.png"],
+}
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_folders(tmp_path, kind):
+    for name in FOLDERS[kind]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    assert recognise(str(tmp_path)) == kind
+
+
+@pytest.mark.parametrize(("name", "kind"), [("A.TAR", "webdataset"), ("x.tar.gz", "webdataset"), ("t.npz", "numpy")])
+def test_files(tmp_path, name, kind):
+    (tmp_path / name).write_bytes(b"")
+    assert recognise(str(tmp_path / name)) == kind
+
+
+def test_what_could_be_two_things_is_asked_for(tmp_path):
+    for name in ("a.tar", "b.parquet"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(OptionError, match="parquet, webdataset"):
+        recognise(str(tmp_path))
+    with pytest.raises(DatasetNotFoundError, match="nothing"):
+        recognise(str(tmp_path / "none"))
+    assert recognise("package.module:dataset") == "torch"
+
+
+def test_every_kind_can_be_imported():
+    import importlib
+
+    for module, name in KINDS.values():
+        source = getattr(importlib.import_module(f"gdsload.conversion.sources.{module}"), name)
+        assert source.kind
+        assert isinstance(source.threads, bool)
+
+
+def test_a_dataset_in_hand_is_a_source():
+    found = source_for([{"x": 1}, {"x": 2}], None)
+    assert [dict(item.make()) for part in found.parts(1000) for item in found.read(part)] == [{"x": 1}, {"x": 2}]

@@ -1,0 +1,132 @@
+"""HDF5 files, written by h5py, and hostile ones."""
+
+from __future__ import annotations
+
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+from gdsload.conversion.sources.hdf5_files import Hdf5Source
+from gdsload.errors import FormatError, OptionError
+
+h5py = pytest.importorskip("h5py")
+COUNT = 20
+
+
+def made(source, target=2**20):
+    """What the items hold; made while the file is open, as the protocol has it."""
+    return [item.make() for part in source.parts(target) for item in source.read(part)]
+
+
+def write(path, **datasets):
+    with h5py.File(path, "w") as file:
+        for name, value in datasets.items():
+            file[name] = value
+    return str(path)
+
+
+def test_equals_what_h5py_reads(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.random((COUNT, 2, 3), np.float32), rng.integers(0, 9, COUNT)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        group = file.create_group("some/group")
+        group.create_dataset("x", data=x, chunks=(3, 2, 3), compression="gzip")
+        group["y"], group["flag"] = y, y > 4
+        group["text"] = [f"é{n}" for n in range(COUNT)]
+        ragged = group.create_dataset("r", COUNT, h5py.vlen_dtype(np.int32))
+        for n in range(COUNT):
+            ragged[n] = np.arange(n % 4)
+        group.create_group("deeper")
+    source = pickle.loads(pickle.dumps(Hdf5Source(str(tmp_path), group="/some/group")))
+    assert sum(part.samples for part in source.parts(3000)) == COUNT
+    found = made(source, 3000)
+    assert len(found) > 2
+    assert np.array_equal(np.concatenate([one["x"] for one in found]), x)
+    assert np.array_equal(np.concatenate([one["y"] for one in found]), y)
+    assert np.array_equal(np.concatenate([one["flag"] for one in found]), y > 4)
+    assert [text for one in found for text in one["text"]] == [f"é{n}" for n in range(COUNT)]
+    lists = [part.tolist() for one in found for part in np.split(one["r"][0], one["r"][1][1:-1])]
+    assert lists == [list(range(n % 4)) for n in range(COUNT)]
+    assert found[0]["r"][0].dtype == np.int32
+
+
+def test_files_in_natural_order(tmp_path):
+    for number in (10, 9):
+        write(tmp_path / f"f{number}.h5", x=[number])
+    assert [one["x"].tolist() for one in made(Hdf5Source(str(tmp_path)))] == [[9], [10]]
+
+
+def test_bytes_of_a_fixed_length(tmp_path):
+    path = write(tmp_path / "a.h5", x=np.array([b"ab", b"c"]))
+    assert made(Hdf5Source(path)) == [{"x": [b"ab", b"c"]}]
+
+
+def test_nothing_of_other_files_is_read(tmp_path):
+    secret = write(tmp_path / "secret.h5", x=[1])
+    (tmp_path / "raw").write_bytes(bytes(64))
+    layout = h5py.VirtualLayout((1,), "i8")
+    layout[:] = h5py.VirtualSource(secret, "x", (1,))
+    for number, match in enumerate(["link to another file", "in other files", "in other files"]):
+        path = str(tmp_path / f"a{number}.h5")
+        with h5py.File(path, "w") as file:
+            if number == 0:
+                file["x"] = h5py.ExternalLink(secret, "x")
+            elif number == 1:
+                file.create_virtual_dataset("x", layout)
+            else:
+                file.create_dataset("x", (8,), "i8", external=[(str(tmp_path / "raw"), 0, 64)])
+        with pytest.raises(FormatError, match=match):
+            Hdf5Source(path).parts(1)
+
+
+def test_a_link_within_the_file_to_a_link_out_of_it(tmp_path):
+    secret = write(tmp_path / "secret.h5", x=[1])
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["deep/out"] = h5py.ExternalLink(secret, "x")
+        file["x"] = h5py.SoftLink("/deep/out")
+    with pytest.raises(FormatError, match="another file"):
+        Hdf5Source(str(tmp_path / "a.h5")).parts(1)
+
+
+@pytest.mark.parametrize(
+    ("datasets", "match"),
+    [
+        ({"x": [1], "y": [1, 2]}, "different lengths"),
+        ({"x": 5}, "different lengths, or none"),
+        ({"x": np.zeros(2, [("a", "i4")])}, "no field can have"),
+        ({}, "no dataset in group"),
+        ({"x": np.zeros((0, 2))}, "not one row"),
+    ],
+)
+def test_refused(tmp_path, datasets, match):
+    with pytest.raises(FormatError, match=match):
+        Hdf5Source(write(tmp_path / "a.h5", **datasets)).parts(1)
+
+
+def test_no_such_group(tmp_path):
+    path = write(tmp_path / "a.h5", x=[1])
+    for group in ("y", "x"):
+        with pytest.raises(OptionError, match="no group"):
+            Hdf5Source(path, group=group).parts(1)
+
+
+def test_cut_short_anywhere(tmp_path):
+    path = write(tmp_path / "a.h5", x=np.arange(500))
+    with open(path, "rb") as file:
+        whole = file.read()
+    for end in range(0, len(whole), 301):
+        with open(path, "wb") as out:
+            out.write(whole[:end])
+        with pytest.raises(FormatError, match="cannot be read"):
+            made(Hdf5Source(path))
+
+
+def test_describes_files_and_options(tmp_path):
+    path = write(tmp_path / "a.h5", x=[1])
+    one = Hdf5Source(path).describe()
+    assert one == Hdf5Source(path).describe()
+    assert one != Hdf5Source(path, group="g").describe()
+    os.utime(path, ns=(1, 1))
+    assert one != Hdf5Source(path).describe()

@@ -1,0 +1,177 @@
+"""Image folders, written by Pillow, and hostile images."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import struct
+import zlib
+
+import numpy as np
+import pytest
+
+from gdsload.conversion.sources.image_folders import ImageFolderSource
+from gdsload.conversion.sources.pictures import Look, decode_image
+from gdsload.errors import FormatError, OptionError
+
+Image = pytest.importorskip("PIL.Image")
+
+
+def save(path, array, **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(array).save(path, **options)
+
+
+def read_all(source, target=2**20):
+    return [item for part in source.parts(target) for item in source.read(part)]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in ("dog", "cat", "10", "2"):
+        for number in (1, 2, 10):
+            save(tmp_path / name / f"im-{number}.png", rng.integers(0, 256, (8, 12, 3), np.uint8))
+    save(tmp_path / "cat" / "more" / "deep.BMP".lower(), rng.integers(0, 256, (8, 12, 3), np.uint8))
+    (tmp_path / "cat" / "notes.txt").write_text("no image")
+    (tmp_path / ".cache").mkdir()
+    return tmp_path
+
+
+def test_classes_order_and_pixels(folder):
+    source = pickle.loads(pickle.dumps(ImageFolderSource(str(folder))))
+    assert source.classes == ["10", "2", "cat", "dog"]
+    items = read_all(source)
+    assert [item.key for item in items][:3] == ["10/im-1.png", "10/im-2.png", "10/im-10.png"]
+    assert [item.make()["label"] for item in items] == [0] * 3 + [1] * 3 + [2] * 4 + [3] * 3
+    for item in items:
+        image = item.make()["image"]
+        assert image.dtype == np.uint8
+        assert np.array_equal(image, np.asarray(Image.open(folder / item.key)).transpose(2, 0, 1))
+
+
+def test_parts_are_runs_of_files_and_find_them_by_themselves(folder):
+    source = ImageFolderSource(str(folder), 8, "crop")
+    parts = source.parts(8 * 8 * 3 * 5)
+    assert [part.samples for part in parts] == [5, 5, 3]
+    assert all(isinstance(piece, str | int) for part in parts for piece in part.where)
+    assert [item.key for part in parts for item in source.read(part)] == [item.key for item in read_all(source)]
+
+
+def test_sizes(folder):
+    for resize in ("squash", "crop"):
+        assert {item.make()["image"].shape for item in read_all(ImageFolderSource(str(folder), 6, resize))} == {
+            (3, 6, 6)
+        }
+    with pytest.raises(FormatError, match="8 × 12 pixels, not 8 × 8"):
+        read_all(ImageFolderSource(str(folder), 8))[0].make()
+
+
+def test_crop_keeps_the_middle(tmp_path):
+    array = np.zeros((4, 12, 3), np.uint8)
+    array[:, 4:8] = 255
+    save(tmp_path / "a" / "0.png", array)
+    assert (read_all(ImageFolderSource(str(tmp_path), 4, "crop"))[0].make()["image"] == 255).all()
+
+
+@pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), ("L", 1), ("RGBA", 4), ("keep", 1)])
+def test_modes(tmp_path, mode, channels):
+    save(tmp_path / "a" / "0.png", np.arange(12, dtype=np.uint8).reshape(3, 4))
+    assert read_all(ImageFolderSource(str(tmp_path), mode=mode))[0].make()["image"].shape == (channels, 3, 4)
+
+
+def test_palettes_are_kept_as_indices(tmp_path):
+    (tmp_path / "a").mkdir()
+    indices = np.arange(16, dtype=np.uint8).reshape(4, 4) % 3
+    image = Image.fromarray(indices, mode=None)
+    image.putpalette([255, 0, 0, 0, 255, 0, 0, 0, 255])
+    image.save(tmp_path / "a" / "0.png")
+    found = read_all(ImageFolderSource(str(tmp_path), mode="keep"))[0].make()["image"]
+    assert np.array_equal(found, indices[None])
+
+
+def test_turned_as_exif_says(tmp_path):
+    array = np.zeros((8, 16, 3), np.uint8)
+    array[:, :8] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was held upright: turn it clockwise by 90°
+    save(tmp_path / "a" / "0.png", array, exif=exif)
+    found = read_all(ImageFolderSource(str(tmp_path)))[0].make()["image"]
+    assert found.shape == (3, 16, 8)
+    assert np.array_equal(found, np.rot90(array, -1).transpose(2, 0, 1))
+
+
+def bomb(width, height):
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("pixels", [1.2, 3])
+def test_a_bomb_is_an_error(tmp_path, pixels):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "0.png").write_bytes(bomb(10_000, int(Image.MAX_IMAGE_PIXELS * pixels / 10_000)))
+    save(tmp_path / "a" / "1.png", np.zeros((2, 2, 3), np.uint8))
+    bad, good = read_all(ImageFolderSource(str(tmp_path)))
+    with pytest.raises(FormatError, match="bomb"):
+        bad.make()
+    assert good.make()["image"].shape == (3, 2, 2)
+
+
+def test_damaged_anywhere_is_decoded_or_refused():
+    stream = io.BytesIO()
+    rng = np.random.default_rng(0)
+    Image.fromarray(rng.integers(0, 256, (9, 9, 3), np.uint8)).save(stream, "JPEG")
+    whole = stream.getvalue()
+    for position in range(0, len(whole), 7):
+        for hurt in (whole[:position], whole[:position] + b"\xff" + whole[position + 1 :]):
+            try:
+                assert decode_image(io.BytesIO(hurt), Look(upright=True), "it").dtype == np.uint8
+            except FormatError as error:
+                assert error.file == "it"
+
+
+def test_more_than_8_bits(tmp_path):
+    save(tmp_path / "a" / "0.png", np.full((2, 2), 60_000, np.uint16))
+    with pytest.raises(FormatError, match="more than 8 bits"):
+        read_all(ImageFolderSource(str(tmp_path)))[0].make()
+
+
+def test_what_pillow_would_hand_to_other_programs():
+    with pytest.raises(FormatError, match="cannot be decoded"):
+        decode_image(io.BytesIO(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"), Look(), "it")
+
+
+def test_describe_sees_a_changed_file(folder):
+    before = ImageFolderSource(str(folder)).describe()
+    assert before == ImageFolderSource(str(folder)).describe()
+    assert before != ImageFolderSource(str(folder), 8, "crop").describe()
+    os.utime(folder / "cat" / "im-2.png", ns=(1, 1))
+    assert before != ImageFolderSource(str(folder)).describe()
+
+
+@pytest.mark.parametrize(
+    "options", [{"resize": "stretch"}, {"resize": "crop"}, {"size": 0}, {"mode": "CMYK"}]
+)  # fmt: skip
+def test_options(tmp_path, options):
+    with pytest.raises(OptionError, match="|".join(options)):
+        ImageFolderSource(str(tmp_path), **options)
+
+
+def test_nothing_there(tmp_path):
+    with pytest.raises(FormatError, match="no folder"):
+        ImageFolderSource(str(tmp_path)).parts(1)
+    (tmp_path / "a").mkdir()
+    with pytest.raises(FormatError, match="no file with"):
+        ImageFolderSource(str(tmp_path)).parts(1)
+    with pytest.raises(FormatError, match="cannot be read"):
+        ImageFolderSource(str(tmp_path / "none")).parts(1)
+    save(tmp_path / "a" / "0.png", np.zeros((2, 2, 3), np.uint8))
+    source = ImageFolderSource(str(tmp_path))
+    items = read_all(source)
+    os.unlink(tmp_path / "a" / "0.png")
+    with pytest.raises(FormatError, match="No such file"):
+        items[0].make()

@@ -1,0 +1,224 @@
+"""WebDataset tar files: what WebDataset itself reads from them, and hostile ones."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import pathlib
+import pickle
+import tarfile
+
+import numpy as np
+import pytest
+
+from gdsload.conversion.sources.webdataset_tars import TarSource
+from gdsload.errors import FormatError, OptionError
+
+
+def pack(path, members, mode="w", fmt=tarfile.PAX_FORMAT):
+    with tarfile.open(path, mode, format=fmt) as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return str(path)
+
+
+def read_all(source):
+    return [item for part in source.parts(2**20) for item in source.read(part)]
+
+
+def npy(array, **options):
+    stream = io.BytesIO()
+    np.save(stream, array, **options)
+    return stream.getvalue()
+
+
+def same(mine, theirs):
+    assert mine.dtype == theirs.dtype
+    assert np.array_equal(mine, theirs)
+
+
+# WebDataset leaves its files open.
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_equals_what_webdataset_reads(tmp_path):
+    wds = pytest.importorskip("webdataset")
+    pytest.importorskip("PIL")
+    rng = np.random.default_rng(0)
+    for shard in (2, 10):
+        with wds.TarWriter(str(tmp_path / f"s-{shard}.tar"), encoder=True) as writer:
+            for number in range(5):
+                image = rng.integers(0, 256, (6 + number, 8, 3), np.uint8)
+                sample = {"__key__": f"dir/{shard:03d}{number:03d}", "png": image, "cls": number, "txt": f"é{number}"}
+                writer.write({**sample, "left.npy": rng.random(3), "bin": b"\x80\x00" * number})
+    source = pickle.loads(pickle.dumps(TarSource(str(tmp_path))))
+    parts = source.parts(1)
+    assert [part.name for part in parts] == ["s-2.tar", "s-10.tar"]
+    found = [item.make() for item in read_all(source)]
+    expected = []
+    for shard in (2, 10):
+        url = str(tmp_path / f"s-{shard}.tar")
+        expected += list(wds.WebDataset(url, shardshuffle=False).decode("rgb8"))
+    assert len(found) == len(expected) == 10
+    for mine, theirs in zip(found, expected, strict=True):
+        assert list(mine) == ["key", *[name.replace(".", "_") for name in theirs if not name.startswith("__")]]
+        assert mine["key"] == theirs["__key__"]
+        assert (mine["cls"], mine["txt"], mine["bin"]) == (theirs["cls"], theirs["txt"], theirs["bin"])
+        same(mine["left_npy"], theirs["left.npy"])
+        same(mine["png"], theirs["png"].transpose(2, 0, 1))
+
+
+def test_describes_files_and_options(tmp_path):
+    file = pack(tmp_path / "a.tar", [("0.txt", b"x")])
+    one = TarSource(file).describe()
+    assert one == TarSource(file).describe()
+    assert one != TarSource(file, with_key=False).describe()
+    os.utime(file, ns=(1, 1))
+    assert one != TarSource(file).describe()
+
+
+@pytest.mark.parametrize("suffix", [".tar.gz", ".tgz"])
+def test_packed(tmp_path, suffix):
+    file = pack(tmp_path / f"a{suffix}", [(f"{n}.id", str(n).encode()) for n in range(50)], "w:gz")
+    assert [item.make() for item in read_all(TarSource(file, with_key=False))] == [{"id": n} for n in range(50)]
+
+
+def test_names(tmp_path):
+    members = [("./a.JSON", b"{ }"), ("./a.x.y.Cls", b" 7\n"), ("README", b""), (".hidden", b""), ("d.e/b.txt", b"t")]
+    found = [item.make() for item in read_all(TarSource(pack(tmp_path / "a.tar", members)))]
+    assert found == [{"key": "./a", "json": "{ }", "x_y_cls": 7}, {"key": "d.e/b", "txt": "t"}]
+
+
+def test_what_is_no_regular_file_is_passed_over_and_nothing_is_put_on_disk(tmp_path):
+    file = tmp_path / "a.tar"
+    with tarfile.open(file, "w") as tar:
+        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE):
+            info = tarfile.TarInfo("0.txt")
+            info.type, info.linkname = kind, "/etc/passwd"
+            tar.addfile(info)
+        info = tarfile.TarInfo("../../evil.txt")
+        info.size = 2
+        tar.addfile(info, io.BytesIO(b"ok"))
+    found = [item.make() for item in read_all(TarSource(str(file)))]
+    assert found == [{"key": "../../evil", "txt": "ok"}]
+    assert os.listdir(tmp_path) == ["a.tar"]
+
+
+class Evil:
+    def __reduce__(self):
+        return os.abort, ()
+
+
+def bad_array(shape):
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, {"descr": "<f8", "fortran_order": False, "shape": shape})
+    return stream.getvalue() + bytes(16)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "match"),
+    [
+        ("npy", npy(np.array([Evil()], object), allow_pickle=True), "never loaded"),
+        ("npy", bad_array((2**50,)), "promises"),
+        ("npy", bad_array((-1, -2)), "promises"),
+        ("npy", b"\x93NUMPY\x01\x00\xff\xff{", "cannot be decoded"),
+        ("npy", b"", "cannot be decoded"),
+        ("cls", b"seven", "cannot be decoded"),
+        ("cls", b"9" * 10_000, "cannot be decoded"),
+        ("txt", b"\xff", "cannot be decoded"),
+        ("png", b"\x89PNG\r\n\x1a\n", "cannot be decoded"),
+        ("jpg", b"%!PS-Adobe-3.0 EPSF-3.0", "cannot be decoded"),
+    ],
+)  # fmt: skip
+def test_a_bad_member_spoils_its_sample_alone(tmp_path, name, content, match):
+    if name in ("png", "jpg"):
+        pytest.importorskip("PIL")
+    file = pack(tmp_path / "a.tar", [(f"0.{name}", content), ("1.txt", b"fine")])
+    bad, good = read_all(TarSource(file))
+    with pytest.raises(FormatError, match=match):
+        bad.make()
+    assert good.make()["txt"] == "fine"
+
+
+def test_a_pickle_stays_bytes(tmp_path):
+    content = pickle.dumps(Evil())
+    file = pack(tmp_path / "a.tar", [("0.pyd", content), ("0.pth", content), ("0.pickle", content)])
+    assert read_all(TarSource(file, with_key=False))[0].make() == {"pyd": content, "pth": content, "pickle": content}
+
+
+def test_members_too_large_or_twice(tmp_path):
+    members = [("0.bin", bytes(100)), ("1.a", bytes(60)), ("1.b", bytes(60)), ("2.x", b""), ("2.X", b""), ("3.ok", b"")]
+    large, together, twice, good = read_all(TarSource(pack(tmp_path / "a.tar", members), max_member_bytes=99))
+    for item, match in ((large, "more than 99 bytes"), (together, "more than 99 bytes"), (twice, "two members")):
+        with pytest.raises(FormatError, match=match):
+            item.make()
+    assert good.make()["ok"] == b""
+
+
+def test_a_member_called_key(tmp_path):
+    file = pack(tmp_path / "a.tar", [("0.key", b"k")])
+    with pytest.raises(FormatError, match="with_key=False"):
+        read_all(TarSource(file))[0].make()
+    assert read_all(TarSource(file, with_key=False))[0].make() == {"key": b"k"}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_cut_short_anywhere(tmp_path, packed):
+    rng = np.random.default_rng(1)
+    file = pack(tmp_path / "a.tar", [(f"{n}.bin", rng.bytes(700)) for n in range(4)])
+    whole = pathlib.Path(file).read_bytes()
+    whole = gzip.compress(whole) if packed else whole
+    for end in [*range(0, len(whole), 97), len(whole) - 3]:
+        with open(file, "wb") as out:
+            out.write(whole[:end])
+        if end % 512 == 0 and not packed and end:
+            continue
+        with pytest.raises(FormatError, match="cannot be read"):
+            read_all(TarSource(file))
+
+
+def test_damaged_packed_bytes_are_noticed(tmp_path):
+    raw = pack(tmp_path / "a.tar", [("0.bin", bytes(range(256)) * 9)])
+    whole = bytearray(gzip.compress(pathlib.Path(raw).read_bytes(), 0))
+    whole[900] ^= 1
+    file = tmp_path / "b.tar.gz"
+    file.write_bytes(whole)
+    with pytest.raises(FormatError, match="cannot be read"):
+        read_all(TarSource(str(file)))
+
+
+def test_a_long_header_that_unpacks_without_end(tmp_path):
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 2**33
+    file = tmp_path / "a.tar.gz"
+    file.write_bytes(gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + bytes(10**6)))
+    with pytest.raises(FormatError, match="no header"):
+        read_all(TarSource(str(file)))
+
+
+def test_headers_of_headers(tmp_path):
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 1
+    file = tmp_path / "a.tar"
+    file.write_bytes((info.tobuf(tarfile.GNU_FORMAT) + bytes(512)) * 3000)
+    with pytest.raises(FormatError, match="cannot be read"):
+        read_all(TarSource(str(file)))
+
+
+def test_long_names(tmp_path):
+    names = ["d" * 90 + f"/{'n' * 150}{n}" for n in range(3)]
+    for fmt in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        file = pack(tmp_path / "a.tar", [(name + ".id", b"1") for name in names], fmt=fmt)
+        assert [item.key for item in read_all(TarSource(file))] == names
+
+
+@pytest.mark.parametrize("options", [{"mode": "CMYK"}, {"max_member_bytes": 0}])
+def test_options(tmp_path, options):
+    with pytest.raises(OptionError, match=next(iter(options))):
+        TarSource(str(tmp_path), **options)
+
+
+def test_nothing_there(tmp_path):
+    with pytest.raises(FormatError, match="no file with"):
+        TarSource(str(tmp_path)).parts(1)

@@ -1,0 +1,125 @@
+"""torch datasets as a source."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections import namedtuple
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+from gdsload.conversion.sources.torch_datasets import TorchSource
+from gdsload.errors import FormatError, OptionError
+
+Pair = namedtuple("Pair", "left right")  # noqa: PYI024 -- as users write it
+
+
+class Squares(Dataset):
+    def __init__(self, count=2500):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        if index == 7:
+            raise ValueError("it is 7")
+        return torch.tensor(index), index**2
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield {"n": 1}
+        yield {"n": 2}
+        raise ValueError("the stream broke")
+
+
+def make_squares():
+    return Squares(3)
+
+
+squares = Squares(3)
+
+
+def read_all(source):
+    return [item for part in source.parts(1) for item in source.read(part)]
+
+
+def test_runs_of_samples_and_a_bad_one(tmp_path):
+    source = pickle.loads(pickle.dumps(TorchSource(Squares(), names=("n", "square"))))
+    assert [part.samples for part in source.parts(1)] == [1024, 1024, 452]
+    items = read_all(source)
+    assert items[1500].make() == {"n": torch.tensor(1500), "square": 1500**2}
+    assert items[1500].key == "sample 1500"
+    with pytest.raises(ValueError, match="it is 7"):
+        items[7].make()
+    with pytest.raises(OptionError, match="2 values, but names has 1"):
+        read_all(TorchSource(Squares(), names=["n"]))[0].make()
+
+
+@pytest.mark.parametrize(
+    ("sample", "names", "expected"),
+    [
+        ((1, "a"), None, {"0": 1, "1": "a"}),
+        ([1, "a"], ("x", "y"), {"x": 1, "y": "a"}),
+        (Pair(1, 2), None, {"left": 1, "right": 2}),
+        ({"x": 1, 5: 2}, None, {"x": 1, "5": 2}),
+        (3, None, {"0": 3}),
+    ],
+)
+def test_shapes_of_samples(sample, names, expected):
+    assert read_all(TorchSource([sample], names=names))[0].make() == expected
+
+
+def test_by_name():
+    here = __name__
+    for name in ("squares", "make_squares"):
+        source = pickle.loads(pickle.dumps(TorchSource(f"{here}:{name}")))
+        assert len(read_all(source)) == 3
+        assert source.describe()["dataset"] == f"{here}:{name}"
+        assert source.describe()["samples"] == 3
+
+
+def test_tensors():
+    found = [item.make()["1"] for item in read_all(TorchSource(TensorDataset(torch.arange(4.0), torch.arange(4))))]
+    assert torch.equal(torch.stack(found), torch.arange(4))
+
+
+def test_a_stream_is_one_part_and_its_failure_is_not_a_samples():
+    source = TorchSource(Stream())
+    (part,) = source.parts(1)
+    items = source.read(part)
+    assert [next(items).make(), next(items).make()] == [{"n": 1}, {"n": 2}]
+    with pytest.raises(FormatError, match="failed after 2 samples: ValueError: the stream broke"):
+        next(items)
+
+
+def test_images():
+    image = pytest.importorskip("PIL.Image").fromarray(np.arange(24, dtype=np.uint8).reshape(2, 4, 3))
+    found = read_all(TorchSource([(image, 1)]))[0].make()["0"]
+    assert np.array_equal(found, np.asarray(image).transpose(2, 0, 1))
+
+
+def test_describe():
+    one = TorchSource(Squares()).describe()
+    assert one == TorchSource(Squares()).describe()
+    assert one != TorchSource(Squares(5)).describe()
+    assert one != TorchSource(Squares(), names=["a", "b"]).describe()
+    json.dumps(one)
+
+
+@pytest.mark.parametrize("spec", ["no.such.module:x", "os:no_such_name", "os", ":", "os:getcwd", "os.path:sep", 7])
+def test_no_dataset(spec):
+    with pytest.raises(OptionError, match="cannot be found|no dataset"):
+        TorchSource(spec).parts(1)
+
+
+def test_other_errors():
+    with pytest.raises(FormatError, match="not one sample"):
+        TorchSource(Squares(0)).parts(1)
+    for names in ("ab", ["a", "a"]):
+        with pytest.raises(OptionError, match="names"):
+            TorchSource(Squares(), names=names)

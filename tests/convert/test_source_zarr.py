@@ -1,0 +1,99 @@
+"""Zarr arrays, written by zarr, and hostile ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+from gdsload.conversion.sources.zarr_arrays import ZarrSource
+from gdsload.errors import FormatError
+
+zarr = pytest.importorskip("zarr")
+COUNT = 50
+
+
+def read_all(source, target=2**20):
+    return [item.make() for part in source.parts(target) for item in source.read(part)]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_equals_what_zarr_reads(tmp_path, version):
+    rng = np.random.default_rng(0)
+    group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w", zarr_format=version)
+    columns = {"y": rng.integers(0, 9, COUNT), "x": rng.random((COUNT, 2, 3), np.float32)}
+    for name, column in columns.items():
+        group.create_array(name, data=column, chunks=(7, *column.shape[1:]))
+    source = pickle.loads(pickle.dumps(ZarrSource(str(tmp_path / "a.zarr"))))
+    parts = source.parts(14 * 40)
+    assert [part.where[0] % 7 for part in parts] == [0] * len(parts)
+    assert sum(part.samples for part in parts) == COUNT
+    found = read_all(source, 14 * 40)
+    assert len(found) > 2
+    for name, column in columns.items():
+        assert np.array_equal(np.concatenate([one[name] for one in found]), column)
+        assert found[0][name].dtype == column.dtype
+
+
+def test_a_single_array_is_called_after_its_folder(tmp_path):
+    zarr.save_array(str(tmp_path / "depth.zarr"), np.arange(6).reshape(3, 2))
+    (found,) = read_all(ZarrSource(str(tmp_path / "depth.zarr")))
+    assert np.array_equal(found["depth"], np.arange(6).reshape(3, 2))
+
+
+class Evil:
+    def __reduce__(self):
+        return os.abort, ()
+
+
+def test_pickles_are_never_loaded(tmp_path):
+    path = tmp_path / "a.zarr"
+    zarr.create_array(str(path), data=np.arange(3), zarr_format=2, compressors=None)
+    meta = json.loads((path / ".zarray").read_text())
+    for change in ({"filters": [{"id": "pickle", "protocol": 5}]}, {"dtype": "|O", "filters": [{"id": "pickle"}]}):
+        (path / ".zarray").write_text(json.dumps({**meta, **change}))
+        (path / "0").write_bytes(pickle.dumps(Evil()))
+        with pytest.raises(FormatError, match="never loaded|cannot be opened|no field can have"):
+            read_all(ZarrSource(str(path)))
+
+
+def test_damaged(tmp_path):
+    path = tmp_path / "a.zarr"
+    zarr.create_array(str(path), data=np.arange(300), chunks=(100,))
+    chunk = path / "c" / "1"
+    chunk.write_bytes(chunk.read_bytes()[:-9])
+    source = ZarrSource(str(path))
+    items = [item for part in source.parts(1) for item in source.read(part)]
+    assert np.array_equal(items[0].make()["a"], np.arange(100))
+    with pytest.raises(FormatError, match="rows 100 to 199 cannot be read"):
+        items[1].make()
+    (path / "zarr.json").write_text("{")
+    with pytest.raises(FormatError, match="cannot be opened"):
+        source.parts(1)
+
+
+def test_refused(tmp_path):
+    with pytest.raises(FormatError, match="no Zarr"):
+        ZarrSource(str(tmp_path)).parts(1)
+    group = zarr.open_group(str(tmp_path / "g"), mode="w")
+    with pytest.raises(FormatError, match="no array"):
+        ZarrSource(str(tmp_path / "g")).parts(1)
+    group.create_array("a", data=np.arange(3))
+    group.create_array("b", data=np.arange(4))
+    with pytest.raises(FormatError, match="different lengths"):
+        ZarrSource(str(tmp_path / "g")).parts(1)
+    zarr.save_array(str(tmp_path / "none"), np.zeros((0, 3)))
+    with pytest.raises(FormatError, match="not one row"):
+        ZarrSource(str(tmp_path / "none")).parts(1)
+
+
+def test_describe_sees_a_changed_chunk(tmp_path):
+    path = tmp_path / "a.zarr"
+    zarr.create_array(str(path), data=np.arange(300), chunks=(100,))
+    before = ZarrSource(str(path)).describe()
+    assert before == ZarrSource(str(path)).describe()
+    os.utime(path / "c" / "1", ns=(1, 1))
+    assert before != ZarrSource(str(path)).describe()
