@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gdsload.conversion import part as part_module
 
 import gdsload
+from gdsload.conversion import part as part_module
 from gdsload.conversion.run import convert, plan
 from gdsload.conversion.source import Item, Part
 from gdsload.errors import (
