@@ -92,7 +92,7 @@ def _collect(source: object, found: list[ShardDataset]) -> None:
     else:
         raise OptionError(
             f"gdsload cannot read a {type(source).__module__}.{type(source).__qualname__} from its shards",
-            remedy="Write its samples into shards with gdsload.ShardWriter once, then load those. What a dataset of "
+            remedy="Convert it once, with gdsload.convert(dataset, folder), then load the shards. What a dataset of "
             "yours does to each sample can be done to batches, by transform=. "
             "torch's Subset, random_split and ConcatDataset over a ShardDataset are read as they are.",
         )

@@ -127,7 +127,7 @@ class Wrapped(Subset):
     lambda leaf: ConcatDataset([leaf, Wrapped(leaf, [0])]), lambda leaf: Subset([1, 2], [0]),
 ])  # fmt: skip
 def test_what_cannot_be_read_from_shards(leaves, make):
-    with pytest.raises(OptionError, match="gdsload cannot read a .* from its shards. Write its samples into shards"):
+    with pytest.raises(OptionError, match="gdsload cannot read a .* from its shards. Convert it once"):
         select(make(leaves[1]))
 
 

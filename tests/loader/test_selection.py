@@ -196,7 +196,7 @@ class TestRefused:
     )
     def test_datasets_without_shards(self, load, dataset):
         with pytest.raises(
-            OptionError, match=r"gdsload cannot read a .* from its shards\. Write .* gdsload\.ShardWriter.*Subset"
+            OptionError, match=r"gdsload cannot read a .* from its shards\. Convert .* gdsload\.convert.*Subset"
         ):
             load(dataset)
 
