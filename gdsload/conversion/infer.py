@@ -67,7 +67,11 @@ def _both(name: str, one: Field, other: Field) -> Field:
     same = one.dtype == other.dtype and not texts and len(one.shape) == len(other.shape)
     if same and one.shape and one.shape[1:] == other.shape[1:]:
         return _ragged(name, one)
-    raise SchemaError(f"samples differ: {one} and {other}", field=name, remedy="Make them equal with map= (--map).")
+    raise SchemaError(
+        f"samples differ: {one} and {other}",
+        field=name,
+        remedy="Make them equal by an option of the source (size, for images), or with map= (--map).",
+    )
 
 
 def _ragged(name: str, field: Field) -> Field:

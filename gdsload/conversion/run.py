@@ -167,7 +167,8 @@ def convert(
     given = options.get("schema")
     wanted = {
         "source": found.describe(),
-        "options": chosen.to_json(),
+        # Whether bad samples are skipped changes nothing of parts that have none, or whose bad ones were skipped.
+        "options": {name: value for name, value in chosen.to_json().items() if name != "on_error"},
         "schema": None if given is None else _as_schema(given).to_json(),
     }
     stage = Stage(path, wanted, restart=options.get("restart", False))

@@ -176,6 +176,13 @@ def test_bad_samples_stop_it_and_say_which(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_after_a_stop_the_bad_ones_can_be_skipped(tmp_path):
+    with pytest.raises(ReadError, match="number 33"):
+        convert(Numbers(100, bad=(33,)), tmp_path / "out", workers=1)
+    report = convert(Numbers(100, bad=(33,)), tmp_path / "out", workers=1, on_error="skip")
+    assert (report.resumed, report.samples, len(report.skipped)) == (3, 99, 1)
+
+
 def test_bad_samples_are_skipped_and_reported(tmp_path, arrays, functions):
     report = convert(Numbers(100, bad=(0, 33, 34, 99)), tmp_path / "out", on_error="skip", workers=1)
     assert [one.key for one in report.skipped] == ["number 0", "number 33", "number 34", "number 99"]
