@@ -14,7 +14,7 @@ from gdsload.errors import SchemaError
 from gdsload.format.schema import Field, Schema
 from gdsload.tensors import as_bytes, element_type
 
-__all__ = ["Rows", "batch_rows", "infer_schema", "sample_rows"]
+__all__ = ["Rows", "batch_rows", "infer_schema", "sample_of", "sample_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,18 @@ class Rows:
     def samples(self) -> int:
         """Number of samples."""
         return len(self.data) if self.lengths is None else len(self.lengths)
+
+
+def sample_of(batch: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """One sample of a batch; of a pair (values, offsets) its rows."""
+    return {name: _one(value, index) for name, value in batch.items()}
+
+
+def _one(value: Any, index: int) -> Any:
+    if isinstance(value, tuple) and len(value) == 2:
+        values, offsets = value
+        return values[int(offsets[index]) : int(offsets[index + 1])]
+    return value[index]
 
 
 def infer_schema(values: Mapping[str, object], *, batch: bool) -> Schema:

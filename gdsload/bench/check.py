@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gdsload.bench.plan import Plan
 from gdsload.bench.routes import Route
+from gdsload.columns import sample_of
 from gdsload.dataset import ShardDataset
 from gdsload.engine.assemble import Batch
 from gdsload.errors import ReadError
@@ -69,7 +70,7 @@ def check_route(route: Route, plan: Plan, reference: Reference) -> dict[str, Any
             ids = arrived.pop("index").cpu().numpy() if indexed else np.arange(position, position + _size(arrived))
             _tick(route, seen, ids)
             for row in chosen[(chosen >= position) & (chosen < position + len(ids))] - position:
-                found[int(ids[row])] = _digest(_sample(arrived, int(row)))
+                found[int(ids[row])] = _digest(sample_of(arrived, int(row)))
             position += len(ids)
             if (_bounded(plan) and position > chosen[-1]) or (found and time.monotonic() > until):
                 break
@@ -116,18 +117,6 @@ def _wrong(route: Route, what: str) -> ReadError:
 def _size(batch: Batch) -> int:
     value = next(iter(batch.values()))
     return len(value[1]) - 1 if isinstance(value, tuple) else len(value)
-
-
-def _sample(batch: Batch, row: int) -> dict[str, Any]:
-    """A sample of a batch, as `ShardDataset` would give it."""
-    return {name: _row(value, row) for name, value in batch.items()}
-
-
-def _row(value: Any, row: int) -> Any:
-    if isinstance(value, tuple):
-        values, offsets = value
-        return values[int(offsets[row]) : int(offsets[row + 1])]
-    return value[row]
 
 
 def _digest(sample: dict[str, Any]) -> _Digest:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
+from gdsload.columns import sample_of
 from gdsload.conversion.options import Change, ConvertOptions
 from gdsload.conversion.source import Item, Part, Source
 from gdsload.conversion.stage import PartReport, Skipped, part_folder, write_json
@@ -114,24 +116,7 @@ def samples_of(item: Item) -> Iterator[Item]:
     """The samples of a batch, one by one."""
     values = item.make()
     for index in range(item.count or 0):
-        yield Item(f"sample {index} of {item.key}", _Sample(values, index))
-
-
-class _Sample:
-    """Makes one sample of a batch."""
-
-    def __init__(self, values: Mapping[str, Any], index: int) -> None:
-        self._values, self._index = values, index
-
-    def __call__(self) -> dict[str, Any]:
-        return {name: _one(value, self._index) for name, value in self._values.items()}
-
-
-def _one(value: Any, index: int) -> Any:
-    if isinstance(value, tuple) and len(value) == 2:
-        values, offsets = value
-        return values[int(offsets[index]) : int(offsets[index + 1])]
-    return value[index]
+        yield Item(f"sample {index} of {item.key}", partial(sample_of, values, index))
 
 
 def made(item: Item, change: Change, most: int) -> list[dict[str, Any]]:

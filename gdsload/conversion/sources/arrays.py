@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.files import find_files, stamps
+from gdsload.conversion.rows import BATCH_BYTES, common_length, row_parts, spans
 from gdsload.conversion.source import Item, Part
 from gdsload.errors import FormatError
 
 __all__ = ["ArraySource"]
-
-_BATCH_BYTES = 32 * 2**20
 
 
 class ArraySource:
@@ -45,25 +44,18 @@ class ArraySource:
         """See `Source.parts`."""
         arrays = self._open()
         lengths = {name: len(array) if array.ndim else -1 for name, array in arrays.items()}
-        if len(set(lengths.values())) > 1 or -1 in lengths.values():
-            raise FormatError(f"the arrays have different lengths, or none: {lengths}", file=self.path)
-        count = next(iter(lengths.values()))
+        count = common_length(lengths, "arrays", self.path)
         row_bytes = sum(array.nbytes for array in arrays.values()) // max(count, 1)
         step = max(target_bytes // max(row_bytes, 1), 1)
-        return [
-            Part(f"rows {low} to {min(low + step, count) - 1}", (low, min(low + step, count)), min(step, count - low),
-                 (min(low + step, count) - low) * row_bytes)
-            for low in range(0, count, step)
-        ]  # fmt: skip
+        return row_parts(count, step, row_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
         arrays = self._open()
         low, high = (int(edge) for edge in part.where)
         row_bytes = sum(array.nbytes // max(len(array), 1) for array in arrays.values())
-        step = max(_BATCH_BYTES // max(row_bytes, 1), 1)
-        for begin in range(low, high, step):
-            end = min(begin + step, high)
+        step = max(BATCH_BYTES // max(row_bytes, 1), 1)
+        for begin, end in spans(low, high, step):
             yield Item(f"rows {begin} to {end - 1}", partial(_rows, arrays, begin, end), end - begin)
 
     def _open(self) -> dict[str, NDArray[Any]]:

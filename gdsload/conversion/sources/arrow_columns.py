@@ -13,10 +13,7 @@ from gdsload.conversion.source import Item
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError
 
-__all__ = ["BATCH_BYTES", "check_columns", "column_values", "table_items"]
-
-BATCH_BYTES = 32 * 2**20
-"""About how much of a table is an item."""
+__all__ = ["check_columns", "column_values", "table_items"]
 
 
 def check_columns(schema: Any, file: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gdsload.conversion.files import find_files, stamps
+from gdsload.conversion.rows import BATCH_BYTES, common_length, row_parts, spans
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
@@ -18,7 +19,6 @@ from gdsload.errors import FormatError, OptionError
 __all__ = ["Hdf5Source"]
 
 _SUFFIXES = (".h5", ".hdf5", ".hdf")
-_BATCH_BYTES = 32 * 2**20
 _VARYING_BYTES = 1024
 
 
@@ -45,17 +45,14 @@ class Hdf5Source:
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`."""
-        found = []
+        found: list[Part] = []
         for file in find_files(self.path, _SUFFIXES):
             with _opened(file) as opened:
                 fields = self._fields(opened, file)
                 count = len(next(iter(fields.values())))
                 row_bytes = _row_bytes(fields)
             step, name = max(target_bytes // row_bytes, 1), os.path.basename(file)
-            for low in range(0, count, step):
-                high = min(low + step, count)
-                title = f"{name}, rows {low} to {high - 1}"
-                found.append(Part(title, (file, low, high), high - low, (high - low) * row_bytes))
+            found += row_parts(count, step, row_bytes, prefix=f"{name}, rows", where=(file,))
         if not found:
             raise FormatError("there is not one row", file=self.path)
         return found
@@ -65,9 +62,8 @@ class Hdf5Source:
         file, low, high = str(part.where[0]), int(part.where[1]), int(part.where[2])
         with _opened(file) as opened:
             fields = self._fields(opened, file)
-            step = max(_BATCH_BYTES // _row_bytes(fields), 1)
-            for begin in range(low, high, step):
-                end = min(begin + step, high)
+            step = max(BATCH_BYTES // _row_bytes(fields), 1)
+            for begin, end in spans(low, high, step):
                 yield Item(f"rows {begin} to {end - 1}", partial(_rows, fields, begin, end, file), end - begin)
 
     def _fields(self, opened: Any, file: str) -> dict[str, Any]:
@@ -83,8 +79,7 @@ class Hdf5Source:
         lengths = {name: len(field) if field.shape else -1 for name, field in fields.items()}
         if not fields:
             raise FormatError(f"there is no dataset in group {self.group!r}", file=file, remedy="Pass group=.")
-        if len(set(lengths.values())) > 1 or -1 in lengths.values():
-            raise FormatError(f"the datasets have different lengths, or none: {lengths}", file=file)
+        common_length(lengths, "datasets", file)
         for name, field in fields.items():
             _check(name, field, file)
         return fields

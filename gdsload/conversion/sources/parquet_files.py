@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from gdsload.conversion.files import find_files, stamps
+from gdsload.conversion.rows import BATCH_BYTES
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.arrow_columns import BATCH_BYTES, check_columns, table_items
+from gdsload.conversion.sources.arrow_columns import check_columns, table_items
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
 

@@ -9,13 +9,12 @@ from typing import Any
 import torch
 
 from gdsload.conversion.files import stamps
+from gdsload.conversion.rows import BATCH_BYTES, row_parts, spans
 from gdsload.conversion.source import Item, Part
 from gdsload.dataset import ShardDataset
 from gdsload.errors import FormatError
 
 __all__ = ["SafetensorsSource"]
-
-_BATCH_BYTES = 32 * 2**20
 
 
 class SafetensorsSource:
@@ -47,19 +46,14 @@ class SafetensorsSource:
             raise FormatError("there is not one sample", file=self.path)
         row_bytes = dataset.num_bytes // count
         step = max(target_bytes // max(row_bytes, 1), 1)
-        edges = [(low, min(low + step, count)) for low in range(0, count, step)]
-        return [
-            Part(f"samples {low} to {high - 1}", (low, high), high - low, (high - low) * row_bytes)
-            for low, high in edges
-        ]
+        return row_parts(count, step, row_bytes, prefix="samples")
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
         dataset = ShardDataset(self.path)
         low, high = (int(edge) for edge in part.where)
-        step = max(_BATCH_BYTES // max(dataset.num_bytes // max(len(dataset), 1), 1), 1)
-        for begin in range(low, high, step):
-            end = min(begin + step, high)
+        step = max(BATCH_BYTES // max(dataset.num_bytes // max(len(dataset), 1), 1), 1)
+        for begin, end in spans(low, high, step):
             yield Item(f"samples {begin} to {end - 1}", partial(_batch, dataset, begin, end), end - begin)
 
 

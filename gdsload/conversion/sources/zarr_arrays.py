@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from gdsload.conversion.files import find_files, stamps
+from gdsload.conversion.rows import BATCH_BYTES, common_length, row_parts, spans
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError
 
 __all__ = ["ZarrSource"]
 
-_BATCH_BYTES = 32 * 2**20
 _METADATA = ("zarr.json", ".zarray", ".zgroup")
 
 
@@ -45,26 +45,20 @@ class ZarrSource:
         """See `Source.parts`: whole chunks, which would otherwise be decoded twice."""
         arrays = self._open()
         lengths = {name: array.shape[0] if array.shape else -1 for name, array in arrays.items()}
-        if len(set(lengths.values())) > 1 or -1 in lengths.values():
-            raise FormatError(f"the arrays have different lengths, or none: {lengths}", file=self.path)
-        count = next(iter(lengths.values()))
+        count = common_length(lengths, "arrays", self.path)
         if not count:
             raise FormatError("there is not one row", file=self.path)
         row_bytes, chunk = _row_bytes(arrays), _chunk_rows(arrays)
         step = max(target_bytes // row_bytes // chunk, 1) * chunk
-        edges = [(low, min(low + step, count)) for low in range(0, count, step)]
-        return [
-            Part(f"rows {low} to {high - 1}", (low, high), high - low, (high - low) * row_bytes) for low, high in edges
-        ]
+        return row_parts(count, step, row_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
         arrays = self._open()
         low, high = (int(edge) for edge in part.where)
         chunk = _chunk_rows(arrays)
-        step = max(_BATCH_BYTES // _row_bytes(arrays) // chunk, 1) * chunk
-        for begin in range(low, high, step):
-            end = min(begin + step, high)
+        step = max(BATCH_BYTES // _row_bytes(arrays) // chunk, 1) * chunk
+        for begin, end in spans(low, high, step):
             yield Item(f"rows {begin} to {end - 1}", partial(_rows, arrays, begin, end, self.path), end - begin)
 
     def _open(self) -> dict[str, Any]:
