@@ -9,6 +9,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from gdsload.bench.trial import spread
+
 __all__ = ["machine", "ratio", "spread", "summarise", "versions"]
 
 _PACKAGES = ("numpy", "torch", "xxhash")
@@ -28,14 +30,6 @@ def versions() -> dict[str, str]:
     """Of what all contenders share; each contender names its own."""
     found = {"python": platform.python_version()}
     return found | {name: importlib.metadata.version(name) for name in _PACKAGES}
-
-
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median and quartiles."""
-    if len(values) == 1:
-        return {"median": values[0], "q1": values[0], "q3": values[0]}
-    q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
-    return {"median": median, "q1": q1, "q3": q3}
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -154,13 +155,18 @@ def _failures(record: dict[str, Any]) -> str:
     return "### Failed\n\n" + "\n".join(lines) if lines else ""
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Print the rendering, or put it into a document."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.table", description="render a record as markdown")
+def main(
+    arguments: list[str] | None = None,
+    *,
+    prog: str = "python -m benchmarks.table",
+    rendering: Callable[[dict[str, Any]], str] = render,
+) -> int:
+    """Print the rendering of a record, or put it into a document."""
+    parser = argparse.ArgumentParser(prog=prog, description="render a record as markdown")
     parser.add_argument("record", type=Path)
     parser.add_argument("--write", type=Path, metavar="FILE", help="replace the table in this document")
     options = parser.parse_args(arguments)
-    rendered = render(json.loads(options.record.read_text(encoding="utf-8")))
+    rendered = rendering(json.loads(options.record.read_text(encoding="utf-8")))
     if options.write is None:
         sys.stdout.write(rendered)
     else:

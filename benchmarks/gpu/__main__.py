@@ -20,12 +20,13 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.data import Data, is_cold, make_cold, make_hot
+from benchmarks.gpu.data import Data
 from benchmarks.gpu.loads import Bounce, CopyPeak, DiskPeak, Gds, Load, MappedRows, MappedStream
 from benchmarks.gpu.overlap import Compute, overlap
 from benchmarks.gpu.ownership import CHOICES, Ownership
 from benchmarks.gpu.users import KvikioAsync, KvikioRead, Loader
 from benchmarks.record import machine, ratio, spread, versions
+from gdsload.bench.cache import drop, fill
 from gdsload.units import parse_bytes
 
 __all__ = ["main"]
@@ -132,15 +133,15 @@ def _phase(loads: list[Load], data: Data, rounds: int, *, cold: bool) -> list[di
 
 
 def _trial(load: Load, entry: dict[str, Any], data: Data, *, cold: bool) -> dict[str, Any]:
-    make_hot(data.paths)
+    fill(data.names)
     load.open()
     try:
         if "verified_bytes" not in entry:
             entry["verified_bytes"] = load.verify()
         load.run()  # threads, slots and pools of memory are then there
-        resident = make_cold(data.paths) if cold else make_hot(data.paths)
-        if cold and not is_cold(resident):
-            raise RuntimeError(f"the files cannot be made cold: {resident:.4f} of their pages stay")
+        resident = drop(data.names) if cold else fill(data.names)
+        if cold and not resident.cold:
+            raise RuntimeError(f"the files cannot be made cold: {resident}")
         before, cpu = load.paths(), _cpu_s()
         nbytes, seconds, began = 0, 0.0, time.perf_counter()
         while seconds < (0 if cold else _HOT_S) or not nbytes:
@@ -153,7 +154,7 @@ def _trial(load: Load, entry: dict[str, Any], data: Data, *, cold: bool) -> dict
             "seconds": seconds,
             "gb_s": nbytes / seconds / 1e9,
             "cpu_s_per_gb": (_cpu_s() - cpu) / (nbytes / 1e9),
-            "resident": resident,
+            "resident": resident.share,
             "paths": moved,
         }
     finally:
@@ -176,7 +177,7 @@ def _fit(load: Load) -> int:
 
 
 def _overlaps(loads: list[Load], data: Data, rounds: int, compute: Compute) -> list[dict[str, Any]]:
-    make_hot(data.paths)
+    fill(data.names)
     entries, passes, opened = [_entry(load) for load in loads], {}, []
     for load, entry in zip(loads, entries, strict=True):
         try:

@@ -1,9 +1,7 @@
-"""The data: shards of random rows, known byte for byte, and whether they are in the page cache."""
+"""The data: shards of random rows, known byte for byte."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,15 +9,12 @@ import numpy as np
 import torch
 
 import gdsload
-from benchmarks.residency import measure, warm
 from gdsload.backends.files import ShardFiles
 from gdsload.plan import Extents
 
-__all__ = ["ROW_BYTES", "Data", "is_cold", "make_cold", "make_hot"]
+__all__ = ["ROW_BYTES", "Data"]
 
 ROW_BYTES = 4096
-_COLD = 0.001
-"""Share of resident pages up to which files are cold: opening a shard reads its header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +50,11 @@ class Data:
         return [Path(source.path) for source in self.dataset.sources]
 
     @property
+    def names(self) -> list[str]:
+        """The shards' paths as texts."""
+        return [source.path for source in self.dataset.sources]
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all rows."""
         return self.reference.numel()
@@ -80,26 +80,3 @@ class Data:
             nbytes = np.minimum(piece_bytes, count * ROW_BYTES - offset)
             parts.append((np.full(len(offset), file), files.begin["x"][file] + offset, nbytes))
         return Extents(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-
-
-def make_cold(paths: Iterable[Path]) -> float:
-    """Drop files from the page cache; returns the share of their pages that is still there."""
-    for path in paths:
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(fd)
-    return measure(paths).fraction
-
-
-def make_hot(paths: Iterable[Path]) -> float:
-    """Read files; returns the share of their pages that is in the page cache."""
-    warm(paths)
-    return measure(paths).fraction
-
-
-def is_cold(fraction: float) -> bool:
-    """Whether files with this share of resident pages are cold."""
-    return fraction <= _COLD

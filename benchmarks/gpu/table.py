@@ -5,32 +5,14 @@ python -m benchmarks.gpu.table benchmarks/results/gpu.json --write benchmarks/gp
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from benchmarks.table import embed
+from benchmarks.table import main
 
-__all__ = ["main", "render"]
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Print the table, or put it into a document."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.table", description="render a record as markdown")
-    parser.add_argument("record", type=Path)
-    parser.add_argument("--write", type=Path, metavar="FILE", help="replace the table in this document")
-    options = parser.parse_args(arguments)
-    text = render(json.loads(options.record.read_text(encoding="utf-8")))
-    if options.write is None:
-        print(text)
-    else:
-        document = options.write.read_text(encoding="utf-8")
-        options.write.write_text(embed(document, text), encoding="utf-8")
-    return 0
+__all__ = ["render"]
 
 
 def render(record: dict[str, Any]) -> str:
@@ -54,7 +36,7 @@ def render(record: dict[str, Any]) -> str:
         "| --- | --- | --- |",
         *_owned(record),
     ]
-    return "\n".join(lines)
+    return "\n".join(lines) + "\n"
 
 
 def _rates(record: dict[str, Any], part: str, limit: str) -> Iterator[str]:
@@ -92,4 +74,4 @@ def _spread(found: dict[str, float]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(prog="python -m benchmarks.gpu.table", rendering=render))
