@@ -23,7 +23,7 @@ from gdsload.errors import LoaderClosedError, OptionError
 from gdsload.options import LoaderKeywords, parse_options, resolve_device
 from gdsload.order import Schedule, make_order
 from gdsload.order.checks import check_whole
-from gdsload.parts import HandOver, Parts, moved, open_parts, uses_mapping, wishes_of
+from gdsload.parts import HandOver, Parts, moved, open_parts, wishes_of
 from gdsload.selection import select
 from gdsload.setup import field_names, limits, order_options, positions, world
 from gdsload.state import Cursor, Identity, Place, dataset_digest
@@ -115,7 +115,7 @@ class DataLoader:
         )
         wishes = wishes_of(self._options)
         preflight(
-            wishes, self._selected.datasets[0].path, self.device, mapped=uses_mapping(self._selected, self._options)
+            wishes, self._selected.datasets[0].path, self.device, mapped=self._selected.mapped(self._options.mmap)
         )
         self._status = BackendStatus(wishes.backend, *expected(wishes, self.device), {})
         make_order(self.order_options, (), self.seed, 0)  # refuses a seed that is too large

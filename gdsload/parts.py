@@ -24,7 +24,7 @@ from gdsload.selection import Selected
 from gdsload.streams import record
 from gdsload.units import format_bytes, parse_bytes
 
-__all__ = ["HandOver", "Parts", "open_parts", "uses_mapping", "wishes_of"]
+__all__ = ["HandOver", "Parts", "moved", "open_parts", "wishes_of"]
 
 _log = logging.getLogger("gdsload")
 
@@ -61,11 +61,6 @@ def wishes_of(options: LoaderOptions) -> Wishes:
     )
 
 
-def uses_mapping(selected: Selected, options: LoaderOptions) -> bool:
-    """Whether shards are mapped into memory."""
-    return all(dataset.mmap for dataset in selected.datasets) if options.mmap is None else options.mmap
-
-
 def open_parts(
     selected: Selected, fields: Sequence[str], options: LoaderOptions, limits: Limits, device: torch.device
 ) -> Parts:
@@ -76,7 +71,7 @@ def open_parts(
     """
     schema = selected.datasets[0].schema
     sources = [source for dataset in selected.datasets for source in dataset.sources]
-    files = ShardFiles(sources, schema, mapped=uses_mapping(selected, options))
+    files = ShardFiles(sources, schema, mapped=selected.mapped(options.mmap))
     table = SampleTable(files, np.concatenate([dataset.counts for dataset in selected.datasets]))
     wishes = wishes_of(options)
     chosen = choose(wishes, files, device)

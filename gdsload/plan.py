@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Extents", "Reads", "coalesce", "concat_extents", "distinct"]
+__all__ = ["Extents", "Reads", "coalesce", "concat_extents", "distinct", "shares"]
 
 IntArray = NDArray[np.int64]
 
@@ -54,6 +55,12 @@ def concat_extents(parts: list[Extents]) -> Extents:
         np.concatenate([part.offset for part in parts]),
         np.concatenate([part.nbytes for part in parts]),
     )
+
+
+def shares(nbytes: IntArray, about: int) -> list[range]:
+    """Runs of reads of these lengths, of about so many bytes each: few pieces of work for many small reads."""
+    cuts = np.flatnonzero(np.diff(np.cumsum(nbytes) // about)) + 1
+    return [range(low, high) for low, high in pairwise([0, *cuts.tolist(), len(nbytes)]) if low < high]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,10 @@ class Selected:
     datasets: tuple[ShardDataset, ...]
     ids: NDArray[np.int64] | None
 
+    def mapped(self, wanted: bool | None) -> bool:
+        """Whether the shards are mapped into memory: as wanted, or where that is None as the datasets were opened."""
+        return all(dataset.mmap for dataset in self.datasets) if wanted is None else wanted
+
     def __len__(self) -> int:
         return sum(len(dataset) for dataset in self.datasets) if self.ids is None else len(self.ids)
 

@@ -137,10 +137,9 @@ def limits(
     # A window ends with its lane.
     window_bytes = int(mean * min(order.window, -(-schedule.samples // order.lanes)))
     arena_bytes = parse_bytes(options.arena_bytes, "arena_bytes")
-    mapped = all(dataset.mmap for dataset in selected.datasets) if options.mmap is None else options.mmap
     # A slice of the global batch meets its own share of the lanes, and one more where it begins inside a lane.
     lanes = min(order.lanes, -(-order.lanes // schedule.world_size) + 1)
-    in_place = mapped and (device.type != "cuda" or options.backend in ("mapped", "host"))
+    in_place = selected.mapped(options.mmap) and (device.type != "cuda" or options.backend in ("mapped", "host"))
     if not in_place and order.window and (lanes + 1) * window_bytes > arena_bytes:
         raise BudgetError(
             f"arena_bytes is {format_bytes(arena_bytes)}, but {lanes} lanes and one window read ahead, of "

@@ -1,8 +1,8 @@
 """The `bounce` backend: NVMe to a ring of pinned memory to the GPU.
 
 Reads are laid out in a slot on the device one behind the other, and the slot is cut into blocks. A reader thread takes
-a pinned block, fills it as the slot's block will look (with O_DIRECT what is not in the page cache, buffered what is),
-and queues one copy. Blocks are large, so that the interpreter lock is free while they are read and few copies are made.
+a pinned block and fills it as the slot's block will look (with O_DIRECT what is not in the page cache, buffered what
+is); one thread copies for all of them. Blocks are large, so that the interpreter lock is free while they are read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """One thread that copies pinned blocks to the device, for all readers.
 
-Readers that called CUDA themselves would stand in line for its locks and the interpreter's, with the disk idle: twelve
-of them reach half of what one thread does that copies for them all.
+Readers that called CUDA themselves would stand in line for its locks and the interpreter's, with the disk idle.
 """
 
 from __future__ import annotations

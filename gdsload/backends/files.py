@@ -95,7 +95,6 @@ def open_regular(path: str, *, follow_links: bool = True, flags: int = 0, folder
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise ReadError("it is no regular file", file=path)
-    os.set_blocking(fd, True)  # it was not, for the sake of pipes; cuFile refuses descriptors that are not
     return fd
 
 
@@ -158,6 +157,7 @@ class ShardFiles:
         self.offsets = {name: np.zeros(count, np.int64) for name, field in schema.items() if field.ragged}
         """Host address of the int64 row offsets of each ragged field in each open shard."""
         self.opened = np.zeros(count, bool)
+        self._mapped_bytes = np.zeros(count, np.int64)
         self._identity = {file: source.identity for file, source in enumerate(self.sources) if source.identity}
         self._checked = np.zeros(count)
         self._held: dict[int, list[NDArray[np.int64]]] = {}
@@ -189,6 +189,7 @@ class ShardFiles:
             shard = load_shard(fd, name)
             self._compare(shard, file)
             if self.mapped:
+                self._mapped_bytes[file] = shard.header.file_bytes
                 self.base[file] = map_file(fd, shard.header.file_bytes, name)
             for field, column in shard.columns.items():
                 self.begin[field][file], self.rows[field][file] = column.begin, column.rows
@@ -262,7 +263,7 @@ class ShardFiles:
             return np.zeros(len(addresses), bool)
         files = files[np.argsort(self.base[files])]
         starts = self.base[files]
-        ends = starts + [self.length(int(file)) for file in files]
+        ends = starts + self._mapped_bytes[files]
         at = np.searchsorted(starts, addresses, side="right") - 1
         return (at >= 0) & (addresses < ends[at])
 

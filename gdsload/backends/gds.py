@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,13 +25,14 @@ from gdsload.backends.gds_engines import ENGINES, Engine, path_counts
 from gdsload.backends.readers import Readers
 from gdsload.backends.slots import Slots
 from gdsload.errors import GdsloadError, ReadError, ShortReadError
-from gdsload.plan import Extents, coalesce
+from gdsload.plan import Extents, coalesce, shares
 
 __all__ = ["GdsBackend"]
 
 _PAGE = 4096  # nvidia-fs: offsets, sizes and addresses of direct reads are multiples of it
 _MAX_GAP_BYTES = 16 * 1024
 _MAX_READ_BYTES = 8 * 2**20
+_WORK_BYTES = _MAX_READ_BYTES // 4
 _THREADS = 12
 _MOST_HANDLES = 32
 
@@ -94,7 +94,9 @@ class GdsBackend:
         self.files.ensure_open(wanted.file)
         reads = coalesce(wanted, max_gap_bytes=_MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES, alignment=_PAGE)
         lease = self._slots.lease(reads.extents.nbytes)
-        works = [partial(self._read_all, reads.extents, part, lease) for part in _parts(reads.extents)]
+        works = [
+            partial(self._read_all, reads.extents, part, lease) for part in shares(reads.extents.nbytes, _WORK_BYTES)
+        ]
         reading = self._readers.run(works)
         addresses = (lease.base + lease.position)[reads.read_of] + reads.delta
         return Landing(addresses, reading, lease.nbytes, lease.release)
@@ -198,10 +200,3 @@ class GdsBackend:
             self._trim(0)
         self._slots.close()
         self.files.close()
-
-
-def _parts(reads: Extents) -> list[range]:
-    """Shares of reads for the threads, of about the longest read each: few pieces of work for many small reads."""
-    cuts = np.flatnonzero(np.diff(np.cumsum(reads.nbytes) // (_MAX_READ_BYTES // 4))) + 1
-    edges = [0, *cuts.tolist(), len(reads)]
-    return [range(low, high) for low, high in pairwise(edges) if low < high]

@@ -6,11 +6,9 @@ the gather by threads. Unmapped, preadv reads into an arena: nothing then depend
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +16,12 @@ from numpy.typing import NDArray
 from gdsload.backends.base import Landing, Probe
 from gdsload.backends.files import ShardFiles, pread_exact
 from gdsload.backends.readers import Readers, Reading, done
+from gdsload.backends.residency import is_resident
 from gdsload.memory import BatchPool, address_of, populate
-from gdsload.plan import Extents, Reads, coalesce
+from gdsload.plan import Extents, Reads, coalesce, shares
 
 __all__ = ["HostBackend"]
 
-_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 _PROBES = 8
 _MOST_TRUST = 31
 _MAX_GAP_BYTES = 16 * 1024
@@ -90,15 +88,10 @@ class HostBackend:
         return resident
 
     def _look(self, wanted: Extents) -> bool:
-        if _NOWAIT is None:
-            return False
         chosen = np.flatnonzero(wanted.nbytes)
         for index in chosen[np.linspace(0, len(chosen) - 1, _PROBES, dtype=np.int64)] if len(chosen) else ():
             with self.files.descriptor(int(wanted.file[index])) as fd:
-                try:
-                    os.preadv(fd, [bytearray(1)], int(wanted.offset[index]), _NOWAIT)
-                except OSError:
-                    # Not there, or the file system cannot say; what is really wrong comes up when the page is read.
+                if not is_resident(fd, int(wanted.offset[index])):
                     return False
         return True
 
@@ -114,10 +107,8 @@ class HostBackend:
         return Landing(addresses, reading, lease.nbytes, held.clear)
 
     def _spread(self, reads: Extents, work: Callable[[int], None]) -> Reading:
-        """Share reads out to the threads, in pieces of about `_MAX_READ_BYTES`: few pieces of work for many reads."""
-        cuts = np.flatnonzero(np.diff(np.cumsum(reads.nbytes) // _MAX_READ_BYTES)) + 1
-        edges = [0, *cuts.tolist(), len(reads)]
-        return self._readers.run([partial(_run, work, range(low, high)) for low, high in pairwise(edges) if low < high])
+        """Share reads out to the threads, in pieces of about `_MAX_READ_BYTES`."""
+        return self._readers.run([partial(_run, work, chosen) for chosen in shares(reads.nbytes, _MAX_READ_BYTES)])
 
     def _populate(self, reads: Extents, index: int) -> None:
         file = int(reads.file[index])

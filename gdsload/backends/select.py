@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from gdsload.backends.base import Backend, Probe
-from gdsload.backends.bounce import BounceBackend
+from gdsload.backends.bounce import PINNED_BYTES, BounceBackend
 from gdsload.backends.cufile_probe import CufileProbe, probe_cufile
 from gdsload.backends.cufile_probe.library import read_config
 from gdsload.backends.cufile_probe.tree import Tree
@@ -42,7 +42,7 @@ class Wishes:
     backend: str = "auto"
     engine: str = "cufile"
     allow_compat: bool = False
-    pinned_bytes: int = 192 * 2**20
+    pinned_bytes: int = PINNED_BYTES
     register_bytes: int = 0
 
 

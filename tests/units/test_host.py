@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsload import FileChangedError, ReadError, ShortReadError, memory
-from gdsload.backends import host
+from gdsload.backends import host, residency
 from gdsload.backends.files import ShardFiles
 from gdsload.backends.host import HostBackend
 from gdsload.catalog import open_catalog
@@ -203,7 +203,7 @@ def test_pages_that_nobody_vouches_for_are_read_ahead(folder, contents, populate
 
 
 def test_system_without_the_flag(folder, contents, populated, monkeypatch):
-    monkeypatch.setattr(host, "_NOWAIT", None)
+    monkeypatch.setattr(residency, "_NOWAIT", None)
     backend = backend_of(folder, mapped=True)
     compare(backend, contents, [(0, 5, 70), (3, 0, 9)])
     assert len(populated) == 2
@@ -243,7 +243,7 @@ def test_unmapped_file_that_became_shorter(short):
 
 def test_mapped_file_that_became_shorter(short, monkeypatch):
     backend = short(mapped=True)
-    monkeypatch.setattr(host, "_NOWAIT", None)
+    monkeypatch.setattr(residency, "_NOWAIT", None)
     landing = backend.bring(extents_of([(0, 300_000, 10)]))
     with pytest.raises(FileChangedError, match="the file became shorter while it was being read"):
         landing.completion.wait()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gdsload.plan import Extents, coalesce, concat_extents, distinct
+from gdsload.plan import Extents, coalesce, concat_extents, distinct, shares
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=300)
 EXTENTS = st.lists(
@@ -109,3 +109,11 @@ def test_many_extents_are_quick(count):
     wanted = Extents(rng.integers(0, 5000, count), rng.integers(0, 2**30, count), np.full(count, 3000))
     reads = coalesce(wanted, max_gap_bytes=16_384, max_read_bytes=2**20)
     assert (wanted.offset == reads.extents.offset[reads.read_of] + reads.delta).all()
+
+
+@given(st.lists(st.integers(0, 50), max_size=60), st.integers(1, 100))
+def test_shares_take_every_read_once_and_are_of_about_one_size(lengths, about):
+    found = shares(np.array(lengths, np.int64), about)
+    assert [index for share in found for index in share] == list(range(len(lengths)))
+    assert all(sum(lengths[index] for index in share) <= about + max(lengths, default=0) for share in found)
+    assert all(len(share) for share in found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import mmap
 import os
 import random
@@ -49,31 +48,19 @@ def chill(path):
     pytest.skip("this file system keeps its pages")
 
 
-def skip_if_it_cannot_say(path):
-    """Whether a file system knows RWF_NOWAIT; some do not."""
-    path.read_bytes()
-    with path.open("rb") as file:
-        try:
-            os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)
-        except OSError as error:
-            if error.errno == errno.EOPNOTSUPP:
-                pytest.skip("this file system does not know reads that must not wait")
-            raise
-
-
 @pytest.fixture(scope="module")
-def small(tmp_path_factory):
+def small(tmp_path_factory, bring_in):
     path = tmp_path_factory.mktemp("residency") / "small"
     path.write_bytes(bytes(64 * PAGE))
-    skip_if_it_cannot_say(path)
+    bring_in(path)
     return path
 
 
 @pytest.fixture(scope="module")
-def shard(tmp_path_factory):
+def shard(tmp_path_factory, bring_in):
     path = tmp_path_factory.mktemp("residency") / "a.safetensors"
     safetensors.numpy.save_file({"x": np.zeros((SHARD_PAGES, PAGE), np.uint8)}, path)
-    skip_if_it_cannot_say(path)
+    bring_in(path)
     return path
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import threading
 import time
@@ -130,17 +129,10 @@ def routed(folder, monkeypatch):
 
 
 @pytest.fixture
-def resident(folder):
+def resident(folder, bring_in):
     """All shards are in the page cache, and the file system says so."""
     for path in folder.iterdir():
-        path.read_bytes()
-        with path.open("rb") as file:
-            try:
-                os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)
-            except OSError as error:
-                if error.errno == errno.EOPNOTSUPP:
-                    pytest.skip("this file system does not know reads that must not wait")
-                raise
+        bring_in(path)
 
 
 def extents_of(found):
