@@ -166,19 +166,18 @@ class BounceBackend:
             self._moved["bounce-buffered"] += nbytes
 
     def _is_cold(self, segments: _Segments, chosen: range) -> bool:
-        """Whether a block should be read with O_DIRECT: some of its bytes, evenly chosen, are not in the page cache.
+        """Whether a block should be read with O_DIRECT: some of its bytes are not in the page cache.
 
         A shard that was found there is believed for its next few blocks. Wrongly believed, it is read all the same.
         """
-        for index in {chosen.start, (chosen.start + chosen.stop) // 2, chosen.stop - 1}:
-            file, offset = int(segments.file[index]), int(segments.offset[index])
-            if self._believed.get(file, 0) > 0:
-                self._believed[file] -= 1
-                continue
-            wanted = min(int(segments.nbytes[index]), self.files.length(file) - offset)
-            if not looks_resident(self.files, file, offset, wanted):
-                return True
-            self._believed[file] = _BELIEVED
+        first = int(segments.file[chosen.start])
+        if self._believed.get(first, 0) > 0:
+            self._believed[first] -= 1
+            return False
+        part = slice(chosen.start, chosen.stop)
+        if not looks_resident(self.files, Extents(segments.file[part], segments.offset[part], segments.nbytes[part])):
+            return True
+        self._believed[first] = _BELIEVED
         return False
 
     def _read(self, file: int, offset: int, into: memoryview, direct: bool) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gdsload.backends.base import Landing, Probe
 from gdsload.backends.files import ShardFiles, pread_exact
 from gdsload.backends.readers import Readers, Reading, done
-from gdsload.backends.residency import is_resident
+from gdsload.backends.residency import looks_resident
 from gdsload.memory import BatchPool, address_of, populate
 from gdsload.plan import Extents, Reads, coalesce, shares
 
@@ -72,7 +72,7 @@ class HostBackend:
         return Landing(addresses, self._spread(reads, lambda index: self._populate(reads, index)))
 
     def _resident(self, wanted: Extents) -> bool:
-        """Whether a few of the extents, evenly chosen, are in the page cache.
+        """Whether a few places of the extents are in the page cache.
 
         Asked by reads that must not wait: mincore and cachestat do not answer readers who do not own the file. A
         dataset that was found resident again and again is asked less and less often.
@@ -81,19 +81,11 @@ class HostBackend:
             if self._trusted:
                 self._trusted -= 1
                 return True
-        resident = self._look(wanted)
+        resident = looks_resident(self.files, wanted, _PROBES)
         with self._lock:
             self._trust = min(2 * self._trust + 1, _MOST_TRUST) if resident else 0
             self._trusted = self._trust
         return resident
-
-    def _look(self, wanted: Extents) -> bool:
-        chosen = np.flatnonzero(wanted.nbytes)
-        for index in chosen[np.linspace(0, len(chosen) - 1, _PROBES, dtype=np.int64)] if len(chosen) else ():
-            with self.files.descriptor(int(wanted.file[index])) as fd:
-                if not is_resident(fd, int(wanted.offset[index])):
-                    return False
-        return True
 
     def _read(self, wanted: Extents) -> Landing:
         reads = coalesce(wanted, max_gap_bytes=_MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES)

@@ -12,12 +12,15 @@ from __future__ import annotations
 import os
 import random
 
+import numpy as np
+
 from gdsload.backends.files import ShardFiles
+from gdsload.plan import Extents
 
 __all__ = ["is_resident", "looks_resident", "shard_is_resident"]
 
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
-_PROBES_OF_A_RUN = 3
+_PROBES = 3
 _PROBES_OF_A_SHARD = 32
 _random = random.Random()  # its own: what users draw after `random.seed` must not depend on us
 
@@ -34,17 +37,25 @@ def is_resident(fd: int, offset: int) -> bool:
     return True
 
 
-def looks_resident(files: ShardFiles, file: int, offset: int, nbytes: int) -> bool:
-    """Whether a few pages of a run of bytes, drawn anew each time, are in the page cache."""
-    with files.descriptor(file) as fd:
-        return _are_resident(fd, offset, nbytes, _PROBES_OF_A_RUN)
+def looks_resident(files: ShardFiles, wanted: Extents, probes: int = _PROBES) -> bool:
+    """Whether a few pages of some extents of open shards, drawn anew each time, are in the page cache.
+
+    Every byte is as likely to be drawn as every other, so that a short extent does not speak for a long one.
+    """
+    ends = np.cumsum(wanted.nbytes)
+    if not len(ends) or not ends[-1]:
+        return True
+    for _ in range(probes):
+        place = _random.randrange(int(ends[-1]))
+        index = int(np.searchsorted(ends, place, side="right"))
+        offset = int(wanted.offset[index] + wanted.nbytes[index] - (ends[index] - place))
+        with files.descriptor(int(wanted.file[index])) as fd:
+            if not is_resident(fd, offset):
+                return False
+    return True
 
 
 def shard_is_resident(files: ShardFiles, file: int) -> bool:
     """Whether pages all over an open shard, drawn anew each time, are in the page cache."""
-    with files.descriptor(file) as fd:
-        return _are_resident(fd, 0, files.length(file), _PROBES_OF_A_SHARD)
-
-
-def _are_resident(fd: int, offset: int, nbytes: int, probes: int) -> bool:
-    return all(is_resident(fd, offset + _random.randrange(max(nbytes, 1))) for _ in range(probes))
+    whole = Extents(np.array([file]), np.array([0]), np.array([files.length(file)]))
+    return looks_resident(files, whole, _PROBES_OF_A_SHARD)

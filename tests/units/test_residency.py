@@ -19,6 +19,7 @@ from gdsload.backends import residency
 from gdsload.backends.files import ShardFiles, ShardSource
 from gdsload.backends.residency import is_resident, looks_resident, shard_is_resident
 from gdsload.catalog import open_catalog
+from gdsload.plan import Extents
 
 PAGE = mmap.PAGESIZE
 SHARD_PAGES = 2048
@@ -93,15 +94,19 @@ def test_every_page_is_what_mincore_says(small, touched):
     os.close(fd)
 
 
+def run(offset: int, nbytes: int) -> Extents:
+    return Extents(np.array([0]), np.array([offset]), np.array([nbytes]))
+
+
 def test_a_shard_is_resident_when_it_was_read_and_not_when_it_was_dropped(shard, files):
     for _ in range(3):
         shard.read_bytes()
         assert shard_is_resident(files, 0)
-        assert looks_resident(files, 0, 3 * PAGE, 700 * PAGE)
+        assert looks_resident(files, run(3 * PAGE, 700 * PAGE))
         chill(shard)
         assert not shard_is_resident(files, 0)
         chill(shard)
-        assert not looks_resident(files, 0, 3 * PAGE, 700 * PAGE)
+        assert not looks_resident(files, run(3 * PAGE, 700 * PAGE))
 
 
 def test_half_a_shard_is_not_resident_but_its_half_is(shard, files):
@@ -109,7 +114,7 @@ def test_half_a_shard_is_not_resident_but_its_half_is(shard, files):
     with shard.open("rb", buffering=0) as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         file.read(SHARD_PAGES // 2 * PAGE)
-    assert looks_resident(files, 0, 0, SHARD_PAGES // 2 * PAGE)
+    assert looks_resident(files, run(0, SHARD_PAGES // 2 * PAGE))
     assert not shard_is_resident(files, 0)
 
 
@@ -117,7 +122,7 @@ def test_half_a_shard_is_not_resident_but_its_half_is(shard, files):
     ("look", "times"),
     [
         (lambda files: shard_is_resident(files, 0), 60),
-        (lambda files: looks_resident(files, 0, 5 * PAGE, 2000 * PAGE), 10),
+        (lambda files: looks_resident(files, run(5 * PAGE, 2000 * PAGE)), 10),
     ],
     ids=["shard", "run"],
 )
@@ -134,7 +139,7 @@ def test_looking_draws_nothing_from_the_users_random_numbers(shard, files):
     expected = random.random()
     random.seed(5)
     shard_is_resident(files, 0)
-    looks_resident(files, 0, 0, 100)
+    looks_resident(files, run(0, 100))
     assert random.random() == expected
 
 
@@ -143,13 +148,19 @@ def test_nothing_of_an_empty_file_is_missing(tmp_path, small):
     path.touch()
     table = ShardFiles([ShardSource(str(path))], {}, mapped=False)
     assert shard_is_resident(table, 0)
-    assert looks_resident(table, 0, 0, 0)
+    assert looks_resident(table, run(0, 0))
     table.close()
 
 
-def test_an_empty_run_is_the_page_where_it_begins(shard, files):
-    shard.read_bytes()
-    assert looks_resident(files, 0, 1000 * PAGE, 0)
+def test_every_byte_is_as_likely_to_be_asked_for_as_every_other(shard, files):
+    chill(shard)
+    with shard.open("rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        file.read(8 * PAGE)
+    # Eight short extents that are there, and one long one, of 2000 times their length, that is not.
+    pages = np.array([*range(8), 100])
+    wanted = Extents(np.zeros(9, np.int64), pages * PAGE, np.array([1] * 8 + [16000]))
+    assert not looks_resident(files, wanted)
 
 
 def test_what_cannot_be_told_is_not_resident(shard, files, monkeypatch):
