@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -38,7 +39,8 @@ _MAX_GAP_BYTES = 16 * 1024
 _MAX_BLOCK_BYTES = 8 * 2**20
 _MIN_BLOCK_BYTES = 4 * 2**20
 _THREADS = 8
-_BELIEVED = 7
+_BELIEVED_S = 0.002
+"""How long a shard that was found in the page cache is taken to be there: half a dozen blocks of it."""
 _SMALL_BYTES = 64 * 1024
 """Mean length of reads below which they are gathered from a mapping, if there is one and they are in the page cache."""
 PINNED_BYTES = 3 * _THREADS * _MAX_BLOCK_BYTES
@@ -97,7 +99,7 @@ class BounceBackend:
         self._copier = Copier(self._ring, device)
         self._moved = {"bounce-direct": 0, "bounce-buffered": 0}
         self._limited = threading.local()
-        self._believed: dict[int, int] = {}
+        self._believed: dict[int, float] = {}
         self._lock = threading.Lock()
         self._closed = False
 
@@ -168,16 +170,15 @@ class BounceBackend:
     def _is_cold(self, segments: _Segments, chosen: range) -> bool:
         """Whether a block should be read with O_DIRECT: some of its bytes are not in the page cache.
 
-        A shard that was found there is believed for its next few blocks. Wrongly believed, it is read all the same.
+        A shard that was found there is believed for a moment. Wrongly believed, it is read all the same.
         """
-        first = int(segments.file[chosen.start])
-        if self._believed.get(first, 0) > 0:
-            self._believed[first] -= 1
+        first, now = int(segments.file[chosen.start]), time.monotonic()
+        if now < self._believed.get(first, 0.0):
             return False
         part = slice(chosen.start, chosen.stop)
         if not looks_resident(self.files, Extents(segments.file[part], segments.offset[part], segments.nbytes[part])):
             return True
-        self._believed[first] = _BELIEVED
+        self._believed[first] = now + _BELIEVED_S
         return False
 
     def _read(self, file: int, offset: int, into: memoryview, direct: bool) -> None:

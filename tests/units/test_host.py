@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from gdsload import FileChangedError, ReadError, ShortReadError, memory
 from gdsload.backends import host, residency
 from gdsload.backends.files import ShardFiles
+from gdsload.backends.residency import looks_resident
 from gdsload.backends.host import HostBackend
 from gdsload.catalog import open_catalog
 from gdsload.plan import Extents
@@ -141,7 +142,7 @@ def chill(folder, backend, found):
             os.fsync(fd)
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(fd)
-        if not backend._look(extents_of(found)):
+        if not looks_resident(backend.files, extents_of(found)):
             return
         time.sleep(0.01)  # pages that were just used may be busy
     pytest.skip("this file system keeps its pages, or cannot say whether it has them")
