@@ -85,7 +85,7 @@ class LoaderOptions:
     backend: str = "auto"
     gds_engine: str = "cufile"
     gds_compat: bool = False
-    pinned_bytes: int | str = "192MiB"
+    pinned_bytes: int | str = "128MiB"
     register_bytes: int | str | None = None
     block: int | None = None
     window: int | None = None

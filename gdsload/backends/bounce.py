@@ -11,9 +11,9 @@ import errno
 import os
 import threading
 import time
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -43,13 +43,13 @@ _BELIEVED_S = 0.002
 """How long a shard that was found in the page cache is taken to be there: half a dozen blocks of it."""
 _SMALL_BYTES = 64 * 1024
 """Mean length of reads below which they are gathered from a mapping, if there is one and they are in the page cache."""
-PINNED_BYTES = 3 * _THREADS * _MAX_BLOCK_BYTES
-"""Three blocks for each reader: one is filled, one is copied, and one waits for either."""
+PINNED_BYTES = 2 * _THREADS * _MAX_BLOCK_BYTES
+"""Two blocks for each reader: one is filled while the other is copied. More are slower: a processor's last cache holds
+less of the ring, and then memory is written and read once more for each byte."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Segments:
-    """The reads of a slot, cut at the edges of its blocks; arrays of one length, in the order of `begin`.
+class _Segment(NamedTuple):
+    """A read, or the part of one that lies in one block of a slot.
 
     Attributes:
         file: the shard.
@@ -58,10 +58,10 @@ class _Segments:
         nbytes: length, a multiple of a page; it may go beyond the end of the file.
     """
 
-    file: NDArray[np.int64]
-    offset: NDArray[np.int64]
-    begin: NDArray[np.int64]
-    nbytes: NDArray[np.int64]
+    file: int
+    offset: int
+    begin: int
+    nbytes: int
 
 
 class BounceBackend:
@@ -115,68 +115,55 @@ class BounceBackend:
                 slot = torch.empty(total, dtype=torch.uint8, device=self.device)
         except torch.OutOfMemoryError:
             raise no_room(self.device, f"a slot of {format_bytes(total)} (arena_bytes)") from None
-        # Blocks small enough that all readers get one, but not so small that Python is what takes the time.
-        while block > _MIN_BLOCK_BYTES and block * self._threads > total:
+        # Blocks small enough that two landings keep all readers busy, but not so small that Python takes the time.
+        while block > _MIN_BLOCK_BYTES and block * self._threads > 2 * total:
             block //= 2
-        segments = _cut(reads.extents, starts, total, block)
-        edges = np.searchsorted(segments.begin, np.arange(0, total + block, block)).tolist()
-        blocks = [range(low, high) for low, high in pairwise(edges) if low < high]
+        blocks = _cut(reads.extents, starts, total, block)
         reading = Reading(len(blocks))
-        works = [partial(self._fill, segments, chosen, slot, reading) for chosen in blocks]
-        reading = self._readers.run(works, reading)
+        reading = self._readers.run([partial(self._fill, segments, slot, reading) for segments in blocks], reading)
         held = [slot]
         addresses = slot.data_ptr() + starts[reads.read_of] + reads.delta
         return Landing(addresses, reading, total, held.clear)
 
-    def _fill(self, segments: _Segments, chosen: range, slot: torch.Tensor, reading: Reading) -> object:
+    def _fill(self, segments: list[_Segment], slot: torch.Tensor, reading: Reading) -> object:
         """Read the segments of a block, and have it copied."""
-        part = slice(chosen.start, chosen.stop)
-        low = int(segments.begin[chosen.start])
-        high = int(segments.begin[chosen.stop - 1] + segments.nbytes[chosen.stop - 1])
-        direct = self._is_cold(segments, chosen) if self.direct is None else self.direct
+        low, high = segments[0].begin, segments[-1].begin + segments[-1].nbytes
+        direct = self._is_cold(segments) if self.direct is None else self.direct
         block = self._ring.take()
         try:
-            if self.files.mapped and not direct and high - low < len(chosen) * _SMALL_BYTES:
-                self._gather(segments, part, block, high - low)
+            if self.files.mapped and not direct and high - low < len(segments) * _SMALL_BYTES:
+                self._gather(segments, block)
             else:
-                self._read_all(segments, part, block, direct)
+                for file, offset, begin, nbytes in segments:
+                    self._read(file, offset, block.memory[begin - low : begin - low + nbytes], direct)
         except BaseException:
             self._ring.give(block)
             raise
         self._copier.copy(block, slot[low:high], reading)
         return HANDED_OVER
 
-    def _read_all(self, segments: _Segments, part: slice, block: Block, direct: bool) -> None:
-        begin = segments.begin[part]
-        rows = zip(
-            segments.file[part].tolist(), segments.offset[part].tolist(), (begin - begin[0]).tolist(),
-            segments.nbytes[part].tolist(), strict=True,
-        )  # fmt: skip
-        for file, offset, position, nbytes in rows:
-            self._read(file, offset, block.memory[position : position + nbytes], direct)
-
-    def _gather(self, segments: _Segments, part: slice, block: Block, nbytes: int) -> None:
+    def _gather(self, segments: list[_Segment], block: Block) -> None:
         """Copy small reads out of the mapped shards: that many calls of preadv would take longer by far."""
-        self.files.check(segments.file[part])  # touching a mapping that was cut short would end the process
-        pages = segments.nbytes[part] // _PAGE
-        first = self.files.base[segments.file[part]] + segments.offset[part]
+        wanted = _extents(segments)
+        self.files.check(wanted.file)  # touching a mapping that was cut short would end the process
+        pages = wanted.nbytes // _PAGE
+        first = self.files.base[wanted.file] + wanted.offset
         within = np.arange(int(pages.sum())) - np.repeat(np.cumsum(pages) - pages, pages)
         if not hasattr(self._limited, "limit"):
             self._limited.limit = one_thread()
         gather_rows(np.repeat(first, pages) + within * _PAGE, _PAGE, block.tensor.data_ptr())
         with self._lock:
-            self._moved["bounce-buffered"] += nbytes
+            self._moved["bounce-buffered"] += wanted.total_bytes
 
-    def _is_cold(self, segments: _Segments, chosen: range) -> bool:
+    def _is_cold(self, segments: list[_Segment]) -> bool:
         """Whether a block should be read with O_DIRECT: some of its bytes are not in the page cache.
 
         A shard that was found there is believed for a moment. Wrongly believed, it is read all the same.
         """
-        first, now = int(segments.file[chosen.start]), time.monotonic()
+        first, now = segments[0].file, time.monotonic()
         if now < self._believed.get(first, 0.0):
             return False
-        part = slice(chosen.start, chosen.stop)
-        if not looks_resident(self.files, Extents(segments.file[part], segments.offset[part], segments.nbytes[part])):
+        if not looks_resident(self.files, _extents(segments)):
             return True
         self._believed[first] = now + _BELIEVED_S
         return False
@@ -228,12 +215,20 @@ def _read_direct(fd: int, into: memoryview, offset: int, wanted: int, file: str)
         raise ReadError(f"reading failed: {error.strerror}", file=file, offset=offset) from error
 
 
-def _cut(reads: Extents, starts: NDArray[np.int64], total: int, block: int) -> _Segments:
-    """Cut reads that lie one behind the other at the multiples of a block."""
+def _cut(reads: Extents, starts: NDArray[np.int64], total: int, block: int) -> list[list[_Segment]]:
+    """Cut reads that lie one behind the other at the multiples of a block; the segments of each block that has any."""
     filled = np.flatnonzero(reads.nbytes)
     starts = starts[filled]
     begin = np.union1d(starts, np.arange(0, total, block))
     end = np.append(begin[1:], total) if len(begin) else begin
     read = np.searchsorted(starts, begin, side="right") - 1
     offset = reads.offset[filled][read] + begin - starts[read]
-    return _Segments(reads.file[filled][read], offset, begin, end - begin)
+    columns = reads.file[filled][read], offset, begin, end - begin
+    segments = list(map(_Segment, *(column.tolist() for column in columns)))
+    edges = np.searchsorted(begin, np.arange(0, total + block, block)).tolist()
+    return [segments[low:high] for low, high in pairwise(edges) if low < high]
+
+
+def _extents(segments: list[_Segment]) -> Extents:
+    columns = np.array(segments)
+    return Extents(columns[:, 0], columns[:, 1], columns[:, 3])

@@ -6,7 +6,6 @@ Readers that called CUDA themselves would stand in line for its locks and the in
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
@@ -15,13 +14,12 @@ import torch
 
 from gdsload.backends.readers import Reading
 from gdsload.pinned import Block, PinnedRing
-from gdsload.streams import record, side_stream
+from gdsload.streams import side_stream
 
 __all__ = ["Copier"]
 
 _UNDER_WAY = 4
 """Copies that are queued at once: the link is never idle, and blocks come back soon."""
-_NAP_S = 20e-6
 
 
 class _Copy(NamedTuple):
@@ -45,6 +43,7 @@ class Copier:
         self._ring = ring
         self._queue: SimpleQueue[_Copy | None] = SimpleQueue()
         self._under_way: deque[tuple[_Copy, torch.cuda.Event]] = deque()
+        self._events: list[torch.cuda.Event] = []
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
@@ -65,6 +64,10 @@ class Copier:
             thread.join()
 
     def _serve(self) -> None:
+        with torch.cuda.stream(self.stream):
+            self._copy_all()
+
+    def _copy_all(self) -> None:
         while True:
             try:
                 job = self._queue.get_nowait()
@@ -80,9 +83,10 @@ class Copier:
 
     def _start(self, job: _Copy) -> None:
         try:
-            with torch.cuda.stream(self.stream):
-                job.target.copy_(job.block.tensor[: len(job.target)], non_blocking=True)
-            self._under_way.append((job, record(self.stream)))
+            job.target.copy_(job.block.tensor[: len(job.target)], non_blocking=True)
+            event = self._events.pop() if self._events else torch.cuda.Event()
+            event.record(self.stream)
+            self._under_way.append((job, event))
         except BaseException as error:
             self._ring.give(job.block)
             job.reading.finish(error)
@@ -97,10 +101,13 @@ class Copier:
                 job.reading.finish(error)
             else:
                 job.reading.finish()
+                self._events.append(event)
             self._ring.give(job.block)
 
 
 def wait_for(event: torch.cuda.Event) -> None:
-    """Sleep until an event is past: in naps, as being woken up by the GPU takes longer than a copy does."""
-    while not event.query():
-        time.sleep(_NAP_S)
+    """Wait until an event is past, without the interpreter lock.
+
+    It spins, which takes a processor while the link is busy, and no longer. Being woken up takes longer than a copy.
+    """
+    event.synchronize()

@@ -17,10 +17,9 @@ def cut(reads, block_pages):
         (np.array(column, np.int64) for column in zip(*reads, strict=True)) if reads else [empty()] * 3
     )
     starts = np.cumsum(nbytes) - nbytes
-    found = _cut(Extents(file, offset, nbytes), starts, int(nbytes.sum()), block_pages * _PAGE)
-    assert {part.dtype for part in (found.file, found.offset, found.begin, found.nbytes)} == {np.dtype(np.int64)}
-    columns = (found.file, found.offset, found.begin, found.nbytes)
-    return list(zip(*(column.tolist() for column in columns), strict=True))
+    blocks = _cut(Extents(file, offset, nbytes), starts, int(nbytes.sum()), block_pages * _PAGE)
+    assert all(blocks)
+    return [tuple(segment) for segments in blocks for segment in segments]
 
 
 def empty():

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from gdsload import FileChangedError, ReadError, ShortReadError, memory
 from gdsload.backends import host, residency
 from gdsload.backends.files import ShardFiles
-from gdsload.backends.residency import looks_resident
 from gdsload.backends.host import HostBackend
+from gdsload.backends.residency import looks_resident
 from gdsload.catalog import open_catalog
 from gdsload.plan import Extents
 
