@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from gdsload.engine.assemble import Batch
 from gdsload.engine.pipeline import Pipeline
+from gdsload.engine.resident import ResidentPipeline
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import LoaderClosedError
 from gdsload.state import Place
@@ -44,13 +45,13 @@ class Epoch(Iterator[Any]):
 
     Args:
         owner: the loader.
-        finish: what is done with each batch in the consumer's thread before it is handed out.
+        finish: what is done with each batch in the consumer's thread before it is handed out; None: nothing.
     """
 
-    def __init__(self, owner: EpochOwner, finish: Callable[[Batch], Any]) -> None:
+    def __init__(self, owner: EpochOwner, finish: Callable[[Batch], Any] | None) -> None:
         self._owner, self._finish = owner, finish
         self._turn = threading.RLock()
-        self.pipeline: Pipeline | None = None
+        self.pipeline: Pipeline | ResidentPipeline | None = None
         self._batches: deque[tuple[Batch, int]] = deque()
         self._error: BaseException | None = None
         self._begun = self._over = False
@@ -81,10 +82,12 @@ class Epoch(Iterator[Any]):
         except IndexError:  # another thread has closed us
             self._owner.check_usable()
             raise StopIteration from None
-        stats = self._owner.stats
+        stats, pipeline = self._owner.stats, self.pipeline
         stats.wait_s += time.perf_counter() - entered
         try:
-            finished = self._finish(batch)
+            if pipeline is not None:
+                batch = pipeline.hand_over(batch)
+            finished = batch if self._finish is None else self._finish(batch)
         except StopIteration as error:
             raise RuntimeError("transform raised StopIteration, which would have ended the epoch") from error
         self.place.step += 1
@@ -136,7 +139,7 @@ class Epoch(Iterator[Any]):
         finally:
             del error  # or error, traceback and this frame were a circle, in which all that they refer to would stay
 
-    def reads_from(self, pipeline: Pipeline) -> None:
+    def reads_from(self, pipeline: Pipeline | ResidentPipeline) -> None:
         """Set the pipeline that the batches come from."""
         # For whoever drops us half-way. That may happen in any thread at any point, so it must not wait for anybody;
         # the loader waits when it goes on. Not __del__: Ctrl-C at an epoch's end could strike in it, and be forgotten.

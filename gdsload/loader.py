@@ -12,10 +12,13 @@ from typing import Any, Self, Unpack
 import torch
 
 from gdsload.backends.base import Backend, BackendStatus
+from gdsload.backends.cache_status import CacheStatus, cache_status
 from gdsload.backends.select import expected, preflight
 from gdsload.dataset import ShardDataset
 from gdsload.engine.assemble import Batch, BatchMaker
+from gdsload.engine.direct import Direct
 from gdsload.engine.pipeline import Pipeline
+from gdsload.engine.resident import ResidentPipeline
 from gdsload.engine.stage import Job
 from gdsload.engine.stats import LoaderStats
 from gdsload.epoch import Epoch
@@ -23,7 +26,7 @@ from gdsload.errors import LoaderClosedError, OptionError
 from gdsload.options import LoaderKeywords, parse_options, resolve_device
 from gdsload.order import Schedule, make_order
 from gdsload.order.checks import check_whole
-from gdsload.parts import HandOver, Parts, moved, open_parts, wishes_of
+from gdsload.parts import Parts, moved, open_parts, wishes_of
 from gdsload.selection import select
 from gdsload.setup import field_names, limits, order_options, positions, world
 from gdsload.state import Cursor, Identity, Place, dataset_digest
@@ -74,6 +77,12 @@ class DataLoader:
             `pinned_bytes`: host memory that bounce pins (``"128MiB"``).
             `register_bytes`: bytes of files that may be registered with CUDA, and so kept in memory (default: half of
             what is available, or of the control group's limit).
+            `cache`: where samples are kept for later epochs: ``"none"``, nowhere on purpose; ``"vram"``, in the GPU's
+            memory; ``"pagecache"``, in the page cache, registered with CUDA within `register_bytes`; ``"auto"``, in the
+            first of these that has room. The first epoch goes on from where the samples are while a thread fills the
+            tier; what does not fit is read in every epoch. `loader.cache` says what is where.
+            `vram_bytes`: bytes of the tier in VRAM (default: of what is free, half for ``"vram"``, a quarter for
+            ``"auto"``).
             `num_workers`, `pin_memory` and other keywords of torch's loader that have no meaning here are accepted, and
             one warning says so; `collate_fn` is refused.
 
@@ -124,9 +133,9 @@ class DataLoader:
         self._newest: Place | None = None
         self._parts: Parts | None = None
         self._epochs: weakref.WeakSet[Epoch] = weakref.WeakSet()
-        self._pipelines: weakref.WeakSet[Pipeline] = weakref.WeakSet()
-        on_gpu = self.device.type == "cuda" and self._options.backend != "host"
-        self._hand_over = HandOver(self.device, self._limits.prefetch_bytes) if on_gpu else None
+        self._pipelines: weakref.WeakSet[Pipeline | ResidentPipeline] = weakref.WeakSet()
+        # On a GPU, batches are made where they go; for other devices, torch copies them there.
+        self._moves = self.device.type != "cpu" and (self.device.type != "cuda" or self._options.backend == "host")
         self._lock = threading.RLock()  # between `begin` and `close`
         self._owner = os.getpid()
         self._closed = False
@@ -138,7 +147,7 @@ class DataLoader:
     def __iter__(self) -> Iterator[Any]:
         """One epoch. Nothing is read before its first batch is asked for."""
         self.check_usable()
-        return Epoch(self, self._finish)
+        return Epoch(self, self._finish if self._moves or self._options.transform is not None else None)
 
     @property
     def epoch(self) -> int:
@@ -170,6 +179,14 @@ class DataLoader:
             return self._status
         chosen = parts.chosen
         return BackendStatus(self._options.backend, chosen.name, chosen.reason(), chosen.backend.bytes_by_path())
+
+    @property
+    def cache(self) -> CacheStatus:
+        """What is kept in VRAM and in the page cache, within which budgets, and what came out of there."""
+        with self._lock:
+            if self._parts is None:
+                return CacheStatus(self._options.cache, sum(len(one.sources) for one in self._selected.datasets))
+            return cache_status(self._options.cache, len(self._parts.table.starts), self._parts.backend)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the consumer is: small, JSON-able, and exact after every batch.
@@ -251,10 +268,8 @@ class DataLoader:
         return self._parts
 
     def _finish(self, batch: Batch) -> Any:
-        """The last steps, in the consumer's thread: to its stream or device, and the user's transform."""
-        if self._hand_over is not None:
-            batch = self._hand_over(batch)
-        elif self.device.type != "cpu":
+        """The last steps, in the consumer's thread: to its device, and the user's transform."""
+        if self._moves:
             batch = {name: moved(value, self.device) if name != "index" else value for name, value in batch.items()}
         return batch if self._options.transform is None else self._options.transform(batch)
 
@@ -283,13 +298,19 @@ class DataLoader:
             if self._newest is epoch.place:
                 self._newest = None
 
-    def _start(self, cursor: Cursor) -> Pipeline:
+    def _start(self, cursor: Cursor) -> Pipeline | ResidentPipeline:
         """Start reading an epoch from a cursor."""
         parts = self._open()
         order = make_order(self.order_options, self._positions.runs, self.seed, cursor.epoch)
         job = Job(parts.table, order, self._schedule, self._positions.selection, self._fields)
         start = self._schedule.step_at(cursor.position)
-        return Pipeline(job, parts.backend, parts.maker, limits=self._limits, start=start, stats=self.stats)
+        direct = Direct.of(job, parts.backend, parts.maker)
+        if direct is not None and direct.ready() and not direct.over_pcie:
+            group = self._limits.group()
+            return ResidentPipeline(job, direct, start=start, stats=self.stats, group=group, device=self.device)
+        return Pipeline(
+            job, parts.backend, parts.maker, limits=self._limits, start=start, stats=self.stats, direct=direct
+        )
 
 
 def _give_back(backend: Backend, maker: BatchMaker) -> None:

@@ -39,6 +39,7 @@ _REFUSED = {
 _RAGGED = ("jagged", "offsets", "padded")
 _BACKENDS = ("auto", "gds", "mapped", "bounce", "host")
 _ENGINES = ("cufile", "kvikio")
+_CACHES = ("none", "auto", "vram", "pagecache")
 
 
 class LoaderKeywords(TypedDict, total=False):
@@ -54,6 +55,8 @@ class LoaderKeywords(TypedDict, total=False):
     gds_compat: bool
     pinned_bytes: int | str
     register_bytes: int | str | None
+    cache: Literal["none", "auto", "vram", "pagecache"]
+    vram_bytes: int | str | None
     block: int | None
     window: int | None
     lanes: int | None
@@ -87,6 +90,8 @@ class LoaderOptions:
     gds_compat: bool = False
     pinned_bytes: int | str = "128MiB"
     register_bytes: int | str | None = None
+    cache: str = "none"
+    vram_bytes: int | str | None = None
     block: int | None = None
     window: int | None = None
     lanes: int | None = None
@@ -103,9 +108,15 @@ class LoaderOptions:
             raise OptionError(
                 f"backend is {self.backend!r}", remedy=f"Supported are {', '.join(map(repr, _BACKENDS))}."
             )
-        if self.gds_engine not in _ENGINES:
-            known = ", ".join(map(repr, _ENGINES))
-            raise OptionError(f"gds_engine is {self.gds_engine!r}", remedy=f"Supported are {known}.")
+        for name, known in (("gds_engine", _ENGINES), ("cache", _CACHES)):
+            if getattr(self, name) not in known:
+                supported = f"Supported are {', '.join(map(repr, known))}."
+                raise OptionError(f"{name} is {getattr(self, name)!r}", remedy=supported)
+        if self.cache == "pagecache" and self.backend not in ("auto", "host"):
+            raise OptionError(
+                f'cache="pagecache" and backend={self.backend!r} exclude each other',
+                remedy='Leave backend= out: "auto" reads shards from the page cache that are there.',
+            )
         if not isinstance(self.padding_value, numbers.Number):
             raise OptionError(f"padding_value is {self.padding_value!r}, which is no number")
         if self.mmap not in (None, False, True):
@@ -114,8 +125,9 @@ class LoaderOptions:
             raise OptionError(f"transform is {self.transform!r}, which cannot be called")
         object.__setattr__(self, "prefetch_bytes", parse_bytes(self.prefetch_bytes, "prefetch_bytes", at_least=1))
         object.__setattr__(self, "pinned_bytes", parse_bytes(self.pinned_bytes, "pinned_bytes", at_least=2**20))
-        if self.register_bytes is not None:
-            object.__setattr__(self, "register_bytes", parse_bytes(self.register_bytes, "register_bytes"))
+        for name in ("register_bytes", "vram_bytes"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, parse_bytes(getattr(self, name), name))
         object.__setattr__(self, "arena_bytes", parse_bytes(self.arena_bytes, "arena_bytes", at_least=1))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,18 +13,20 @@ import torch
 from gdsload.backends.base import Backend
 from gdsload.backends.files import ShardFiles
 from gdsload.backends.select import Chosen, Wishes, choose, default_register_bytes
-from gdsload.engine.assemble import Assembler, Batch, BatchForm, BatchMaker
-from gdsload.engine.assemble_device import DeviceAssembler, hand_over, tensors_of
-from gdsload.engine.pipeline import Limits
+from gdsload.backends.vram import VramBackend
+from gdsload.engine.assemble import Assembler, BatchForm, BatchMaker
+from gdsload.engine.assemble_device import DeviceAssembler
+from gdsload.engine.groups import Limits
 from gdsload.engine.table import SampleTable
 from gdsload.memory import BatchPool
 from gdsload.options import LoaderOptions
 from gdsload.selection import Selected
-from gdsload.streams import record
 from gdsload.units import format_bytes, parse_bytes
 
-__all__ = ["HandOver", "Parts", "moved", "open_parts", "wishes_of"]
+__all__ = ["Parts", "moved", "open_parts", "wishes_of"]
 
+_SHARE_OF_VRAM = {"vram": 0.5, "auto": 0.25}
+"""How much of the memory that is free when the loader opens a tier takes, by what was asked for."""
 _log = logging.getLogger("gdsload")
 
 
@@ -58,6 +59,7 @@ def wishes_of(options: LoaderOptions) -> Wishes:
         options.gds_compat,
         parse_bytes(options.pinned_bytes, "pinned_bytes"),
         default_register_bytes() if register is None else parse_bytes(register, "register_bytes"),
+        fill=options.cache in ("pagecache", "auto"),
     )
 
 
@@ -74,7 +76,7 @@ def open_parts(
     files = ShardFiles(sources, schema, mapped=selected.mapped(options.mmap))
     table = SampleTable(files, np.concatenate([dataset.counts for dataset in selected.datasets]))
     wishes = wishes_of(options)
-    chosen = choose(wishes, files, device)
+    chosen = _with_vram(choose(wishes, files, device), files, device, fields, options)
     wanted = {name: schema[name] for name in fields}
     form = BatchForm(options.ragged, options.padding_value, "index" if options.with_index else None)
     if chosen.name == "host":
@@ -87,38 +89,29 @@ def open_parts(
         "%s on %s: %s; pinned memory %s, registered files up to %s",
         chosen.name, device, budget, format_bytes(wishes.pinned_bytes), format_bytes(wishes.register_bytes),
     )  # fmt: skip
-    return Parts(table, chosen, DeviceAssembler(wanted, device, form, on_host=files.in_mappings, budget=budget))
+    maker = DeviceAssembler(
+        wanted, device, form, on_host=files.in_mappings, pending_bytes=limits.prefetch_bytes, budget=budget
+    )
+    return Parts(table, chosen, maker)
 
 
-class HandOver:
-    """Hands batches to the consumer's stream, and keeps it from running too far ahead of the GPU.
+def _with_vram(
+    chosen: Chosen, files: ShardFiles, device: torch.device, fields: Sequence[str], options: LoaderOptions
+) -> Chosen:
+    """The backend, behind the tier in VRAM if there is to be one."""
+    if options.cache not in _SHARE_OF_VRAM or chosen.name == "host":
+        return chosen
+    if options.vram_bytes is None:
+        budget = int(torch.cuda.mem_get_info(device)[0] * _SHARE_OF_VRAM[options.cache])
+    else:
+        budget = parse_bytes(options.vram_bytes, "vram_bytes")
+    backend = VramBackend(files, device, chosen.backend, fields=fields, vram_bytes=budget)
 
-    Memory of a batch that was dropped cannot be used again before the kernels that were queued to read it have run.
-    A consumer that queues without ever waiting would make the loader allocate ever more.
+    def account() -> str:
+        trouble = f" ({backend.trouble})" if backend.trouble else ""
+        return f"{int(backend.kept.sum())} of {len(backend.kept)} shards are in VRAM{trouble}; {chosen.reason()}"
 
-    Args:
-        device: the device of the batches.
-        pending_bytes: bytes of dropped batches that the GPU may still be reading.
-    """
-
-    def __init__(self, device: torch.device, pending_bytes: int) -> None:
-        self.device, self.pending_bytes = device, pending_bytes
-        self._pending: deque[tuple[torch.cuda.Event, int]] = deque()
-        self._bytes = self._last = 0
-
-    def __call__(self, batch: Batch) -> Batch:
-        """Hand a batch over to the stream that is current now."""
-        if self._last:
-            # The last batch has been used as far as it will be, as a rule: what reads it has been queued.
-            self._pending.append((record(torch.cuda.current_stream(self.device)), self._last))
-            self._bytes += self._last
-        while self._pending and (self._bytes > self.pending_bytes or self._pending[0][0].query()):
-            event, nbytes = self._pending.popleft()
-            event.synchronize()
-            self._bytes -= nbytes
-        hand_over(batch)
-        self._last = sum(tensor.nbytes for tensor in tensors_of(batch))
-        return batch
+    return Chosen(backend, f"vram+{chosen.name}", account)
 
 
 def moved(value: Any, device: torch.device) -> Any:

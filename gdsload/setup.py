@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gdsload.engine.pipeline import Limits
+from gdsload.engine.groups import Limits
 from gdsload.engine.stage import Selection
 from gdsload.errors import BudgetError, OptionError
 from gdsload.format.schema import Schema

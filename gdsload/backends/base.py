@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from gdsload.plan import Extents
 
-__all__ = ["Backend", "BackendStatus", "Completion", "Landing", "Probe"]
+__all__ = ["Backend", "BackendStatus", "Completion", "Landing", "Probe", "WithinReach"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,3 +132,17 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """End all reads and give everything back; may be called twice."""
+
+
+@runtime_checkable
+class WithinReach(Protocol):
+    """A backend that may have all shards where the GPU can gather from them, so that nothing has to be brought."""
+
+    def reachable(self) -> NDArray[np.int64] | None:
+        """Address of each shard's first byte, to the GPU: good until `close`, and always the same array.
+
+        None while some shard is not there, or they are in memories of several kinds.
+        """
+
+    def count(self, nbytes: int) -> None:
+        """Note that so many bytes have been gathered from there."""

@@ -11,9 +11,9 @@ import errno
 import os
 import threading
 import time
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -48,8 +48,9 @@ PINNED_BYTES = 2 * _THREADS * _MAX_BLOCK_BYTES
 less of the ring, and then memory is written and read once more for each byte."""
 
 
-class _Segment(NamedTuple):
-    """A read, or the part of one that lies in one block of a slot.
+@dataclass(frozen=True, slots=True)
+class _Segments:
+    """The reads that fill a block; arrays of one length, in the order of `begin`.
 
     Attributes:
         file: the shard.
@@ -58,10 +59,19 @@ class _Segment(NamedTuple):
         nbytes: length, a multiple of a page; it may go beyond the end of the file.
     """
 
-    file: int
-    offset: int
-    begin: int
-    nbytes: int
+    file: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    begin: NDArray[np.int64]
+    nbytes: NDArray[np.int64]
+
+    def part(self, low: int, high: int) -> _Segments:
+        """Segments `low` to `high` - 1."""
+        return _Segments(self.file[low:high], self.offset[low:high], self.begin[low:high], self.nbytes[low:high])
+
+    @property
+    def extents(self) -> Extents:
+        """What they read."""
+        return Extents(self.file, self.offset, self.nbytes)
 
 
 class BounceBackend:
@@ -125,26 +135,29 @@ class BounceBackend:
         addresses = slot.data_ptr() + starts[reads.read_of] + reads.delta
         return Landing(addresses, reading, total, held.clear)
 
-    def _fill(self, segments: list[_Segment], slot: torch.Tensor, reading: Reading) -> object:
+    def _fill(self, segments: _Segments, slot: torch.Tensor, reading: Reading) -> object:
         """Read the segments of a block, and have it copied."""
-        low, high = segments[0].begin, segments[-1].begin + segments[-1].nbytes
+        low, high = int(segments.begin[0]), int(segments.begin[-1] + segments.nbytes[-1])
         direct = self._is_cold(segments) if self.direct is None else self.direct
         block = self._ring.take()
         try:
-            if self.files.mapped and not direct and high - low < len(segments) * _SMALL_BYTES:
-                self._gather(segments, block)
+            if self.files.mapped and not direct and high - low < len(segments.begin) * _SMALL_BYTES:
+                self._gather(segments.extents, block)
             else:
-                for file, offset, begin, nbytes in segments:
-                    self._read(file, offset, block.memory[begin - low : begin - low + nbytes], direct)
+                self._read_all(segments, block, direct)
         except BaseException:
             self._ring.give(block)
             raise
         self._copier.copy(block, slot[low:high], reading)
         return HANDED_OVER
 
-    def _gather(self, segments: list[_Segment], block: Block) -> None:
+    def _read_all(self, segments: _Segments, block: Block, direct: bool) -> None:
+        columns = segments.file, segments.offset, segments.begin - segments.begin[0], segments.nbytes
+        for file, offset, begin, nbytes in zip(*(column.tolist() for column in columns), strict=True):
+            self._read(file, offset, block.memory[begin : begin + nbytes], direct)
+
+    def _gather(self, wanted: Extents, block: Block) -> None:
         """Copy small reads out of the mapped shards: that many calls of preadv would take longer by far."""
-        wanted = _extents(segments)
         self.files.check(wanted.file)  # touching a mapping that was cut short would end the process
         pages = wanted.nbytes // _PAGE
         first = self.files.base[wanted.file] + wanted.offset
@@ -155,15 +168,15 @@ class BounceBackend:
         with self._lock:
             self._moved["bounce-buffered"] += wanted.total_bytes
 
-    def _is_cold(self, segments: list[_Segment]) -> bool:
+    def _is_cold(self, segments: _Segments) -> bool:
         """Whether a block should be read with O_DIRECT: some of its bytes are not in the page cache.
 
         A shard that was found there is believed for a moment. Wrongly believed, it is read all the same.
         """
-        first, now = segments[0].file, time.monotonic()
+        first, now = int(segments.file[0]), time.monotonic()
         if now < self._believed.get(first, 0.0):
             return False
-        if not looks_resident(self.files, _extents(segments)):
+        if not looks_resident(self.files, segments.extents):
             return True
         self._believed[first] = now + _BELIEVED_S
         return False
@@ -215,7 +228,7 @@ def _read_direct(fd: int, into: memoryview, offset: int, wanted: int, file: str)
         raise ReadError(f"reading failed: {error.strerror}", file=file, offset=offset) from error
 
 
-def _cut(reads: Extents, starts: NDArray[np.int64], total: int, block: int) -> list[list[_Segment]]:
+def _cut(reads: Extents, starts: NDArray[np.int64], total: int, block: int) -> list[_Segments]:
     """Cut reads that lie one behind the other at the multiples of a block; the segments of each block that has any."""
     filled = np.flatnonzero(reads.nbytes)
     starts = starts[filled]
@@ -223,12 +236,6 @@ def _cut(reads: Extents, starts: NDArray[np.int64], total: int, block: int) -> l
     end = np.append(begin[1:], total) if len(begin) else begin
     read = np.searchsorted(starts, begin, side="right") - 1
     offset = reads.offset[filled][read] + begin - starts[read]
-    columns = reads.file[filled][read], offset, begin, end - begin
-    segments = list(map(_Segment, *(column.tolist() for column in columns)))
+    segments = _Segments(reads.file[filled][read], offset, begin, end - begin)
     edges = np.searchsorted(begin, np.arange(0, total + block, block)).tolist()
-    return [segments[low:high] for low, high in pairwise(edges) if low < high]
-
-
-def _extents(segments: list[_Segment]) -> Extents:
-    columns = np.array(segments)
-    return Extents(columns[:, 0], columns[:, 1], columns[:, 3])
+    return [segments.part(low, high) for low, high in pairwise(edges) if low < high]

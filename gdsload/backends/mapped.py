@@ -46,7 +46,7 @@ class MappedBackend:
     def __init__(self, files: ShardFiles, device: torch.device, *, register_bytes: int) -> None:
         self.files, self.device, self.register_bytes = files, device, register_bytes
         self.registered = np.zeros(len(files.sources), bool)
-        self.registered_bytes = 0
+        self.registered_bytes = self.evictions = 0
         self._users: OrderedDict[int, int] = OrderedDict()  # registered shards, least recently used first
         self._over: deque[list[int]] = deque()
         self._lock = threading.Lock()
@@ -80,13 +80,25 @@ class MappedBackend:
         release.atexit = False
         return Landing(self.files.base[wanted.file] + wanted.offset, held, 0, release)
 
+    def reachable(self) -> IntArray | None:
+        """See `WithinReach.reachable`. Once all shards are registered, none has to make room for another."""
+        return self.files.base if self.registered.all() else None
+
+    def count(self, nbytes: int) -> None:
+        """See `WithinReach.count`."""
+        with self._lock:
+            self._moved += nbytes
+
+    def has_room(self, file: int) -> bool:
+        """Whether an open shard fits into what is left of the budget."""
+        return self.registered_bytes + self.files.length(file) <= self.register_bytes
+
     def try_register(self, file: int) -> str:
         """Register an open shard if it fits into what is left; returns why not, or an empty text."""
         with self._lock:
             if self._closed or self.registered[file]:
                 return "" if self.registered[file] else "the loader was closed"
-            length = self.files.length(file)
-            if self.registered_bytes + length > self.register_bytes:
+            if not self.has_room(file):
                 return f"register_bytes, {format_bytes(self.register_bytes)}, are used up"
             return self._register(file)
 
@@ -136,6 +148,7 @@ class MappedBackend:
             if self.registered_bytes + nbytes <= self.register_bytes:
                 return
             self._unregister(file)
+            self.evictions += 1
         if self.registered_bytes + nbytes > self.register_bytes:
             raise BudgetError(
                 f"batches under way hold {format_bytes(self.registered_bytes)} of registered shards, and one more of "

@@ -7,18 +7,18 @@ it gets there, bounce reads resident pages, too. So an epoch that fills the page
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from gdsload.backends.base import Backend, Completion, Landing
+from gdsload.backends.base import Backend, Landing
 from gdsload.backends.files import ShardFiles
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.residency import shard_is_resident
+from gdsload.backends.tiers import bring_by_shard
 from gdsload.plan import Extents
 from gdsload.threads import start_all
 
@@ -26,29 +26,9 @@ __all__ = ["RoutedBackend"]
 
 IntArray = NDArray[np.int64]
 
+_FILL_BYTES = 4 * 2**20
 _LOOK_EVERY_S = 0.25
 """How often shards are looked at that were not resident the last time: 32 reads of a byte each."""
-
-
-class _Both:
-    """The completion of two landings."""
-
-    def __init__(self, first: Completion, second: Completion) -> None:
-        self._parts = first, second
-
-    @property
-    def landed(self) -> bool:
-        return all(part.landed for part in self._parts)
-
-    def wait(self) -> None:
-        try:
-            self._parts[0].wait()
-        finally:
-            self._parts[1].wait()
-
-    def make_stream_wait(self, stream: torch.Stream) -> None:
-        for part in self._parts:
-            part.make_stream_wait(stream)
 
 
 class RoutedBackend:
@@ -58,13 +38,14 @@ class RoutedBackend:
         files: the shards.
         mapped: what serves registered shards.
         cold: what serves the others.
+        fill: whether shards that are not resident are read into the page cache, as long as they could be registered.
     """
 
     name = "auto"
     in_place = False
 
-    def __init__(self, files: ShardFiles, mapped: MappedBackend, cold: Backend) -> None:
-        self.files, self.mapped, self.cold = files, mapped, cold
+    def __init__(self, files: ShardFiles, mapped: MappedBackend, cold: Backend, *, fill: bool = False) -> None:
+        self.files, self.mapped, self.cold, self.fill = files, mapped, cold, fill
         self.trouble = ""
         """Why no further shard can be registered; empty while it can."""
         self._wanted = np.zeros(len(files.sources), bool)
@@ -76,17 +57,8 @@ class RoutedBackend:
     def bring(self, wanted: Extents) -> Landing:
         """See `Backend.bring`."""
         ready = self.mapped.registered[wanted.file]
-        if ready.all() and len(wanted):
-            return self.mapped.bring(wanted)
         self._want(wanted.file[~ready])
-        if not ready.any():
-            return self.cold.bring(wanted)
-        here, there = np.flatnonzero(ready), np.flatnonzero(~ready)
-        first, second = self.mapped.bring(_chosen(wanted, here)), self.cold.bring(_chosen(wanted, there))
-        addresses = np.empty(len(wanted), np.int64)
-        addresses[here], addresses[there] = first.addresses, second.addresses
-        both = _Both(first.completion, second.completion)
-        return Landing(addresses, both, second.nbytes, _one_after_the_other(first.release, second.release))
+        return bring_by_shard(wanted, ready, self.mapped, self.cold)
 
     def _want(self, files: IntArray) -> None:
         """Have shards looked at."""
@@ -108,11 +80,31 @@ class RoutedBackend:
                 if self._closed or self.trouble:
                     return
                 with suppress(Exception):  # what is wrong with a file comes up where it is read
-                    if shard_is_resident(self.files, file):
+                    if shard_is_resident(self.files, file) or self._filled(file):
                         self.trouble = self.mapped.try_register(file)
                 self._wanted[file] = False
             # Not `sleep`: whoever closes must not wait for it.
             self._pause.wait(_LOOK_EVERY_S)
+
+    def _filled(self, file: int) -> bool:
+        """Read a shard into the page cache, if that is wanted and it can stay there."""
+        if not self.fill or not self.mapped.has_room(file):
+            return False
+        scratch = memoryview(bytearray(_FILL_BYTES))
+        with self.files.descriptor(file) as fd:
+            for offset in range(0, self.files.length(file), _FILL_BYTES):
+                if self._closed:
+                    return False
+                os.preadv(fd, [scratch], offset)
+        return True
+
+    def reachable(self) -> IntArray | None:
+        """See `WithinReach.reachable`."""
+        return self.mapped.reachable()
+
+    def count(self, nbytes: int) -> None:
+        """See `WithinReach.count`."""
+        self.mapped.count(nbytes)
 
     def check(self, files: IntArray) -> None:
         """See `Backend.check`."""
@@ -136,15 +128,3 @@ class RoutedBackend:
         # to close the files is who reads them.
         self.mapped.unregister()
         self.cold.close()
-
-
-def _chosen(wanted: Extents, index: IntArray) -> Extents:
-    return Extents(wanted.file[index], wanted.offset[index], wanted.nbytes[index])
-
-
-def _one_after_the_other(first: Callable[[], object], second: Callable[[], object]) -> Callable[[], None]:
-    def both() -> None:
-        first()
-        second()
-
-    return both

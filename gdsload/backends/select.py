@@ -37,6 +37,7 @@ class Wishes:
         allow_compat: whether `gds` by name may be cuFile's own compat mode, which reads by the CPU.
         pinned_bytes: bytes of the pinned ring.
         register_bytes: bytes of files that may be registered with CUDA.
+        fill: whether shards are read into the page cache on purpose.
     """
 
     backend: str = "auto"
@@ -44,6 +45,7 @@ class Wishes:
     allow_compat: bool = False
     pinned_bytes: int = PINNED_BYTES
     register_bytes: int = 0
+    fill: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ def _auto(wishes: Wishes, files: ShardFiles, device: torch.device, probe: Probin
         none = f"{why}; no page is registered: {found.reason if not found.usable else 'register_bytes is 0'}"
         return Chosen(cold, name, lambda: none)
     mapped = MappedBackend(files, device, register_bytes=wishes.register_bytes)
-    routed = RoutedBackend(files, mapped, cold)
+    routed = RoutedBackend(files, mapped, cold, fill=wishes.fill)
     return Chosen(routed, f"mapped+{name}", lambda: _account(routed, mapped, why))
 
 

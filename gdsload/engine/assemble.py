@@ -59,6 +59,9 @@ class BatchMaker:
         form: how ragged fields are handed out.
     """
 
+    takes_processor = True
+    """Whether gathering keeps a processor busy; if not, whoever gathers waits for a device."""
+
     def __init__(self, fields: Mapping[str, Field], form: BatchForm) -> None:
         self.fields, self.form = dict(fields), form
 
@@ -70,6 +73,10 @@ class BatchMaker:
             sizes: number of samples of each batch.
         """
         raise NotImplementedError
+
+    def hand_over(self, batch: Batch) -> Batch:
+        """The last step of each batch, in the consumer's thread."""
+        return batch
 
     def close(self) -> None:
         """Give kept memory back."""

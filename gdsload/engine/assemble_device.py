@@ -7,6 +7,7 @@ stream uses it too, or memory that the user has dropped would be gathered into w
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
@@ -35,8 +36,11 @@ class DeviceAssembler(BatchMaker):
         device: the device.
         form: how ragged fields are handed out.
         on_host: which of some addresses are of host memory; the others are the device's.
+        pending_bytes: bytes of batches that were dropped while the GPU may still be reading them.
         budget: what the user may lower, for the error when memory runs out.
     """
+
+    takes_processor = False
 
     def __init__(
         self,
@@ -45,16 +49,22 @@ class DeviceAssembler(BatchMaker):
         form: BatchForm,
         *,
         on_host: Callable[[IntArray], NDArray[np.bool_]],
+        pending_bytes: int = 2**28,
         budget: str = "",
     ) -> None:
         super().__init__(fields, form)
         self.device, self.budget = device, budget
         self.stream = side_stream(device)
         self.gather = DeviceGather(device, on_host)
+        self._hand_over = _HandOver(device, pending_bytes)
 
     def tensor(self, array: NDArray[Any]) -> torch.Tensor:
         """See `BatchMaker.tensor`: on the device, ordered on the loader's stream."""
         return self.gather.upload(array)
+
+    def hand_over(self, batch: Batch) -> Batch:
+        """See `BatchMaker.hand_over`: to the stream that is current now."""
+        return self._hand_over(batch)
 
     def assemble(self, pieces: Sequence[Piece], sizes: Sequence[int]) -> list[Batch]:
         """See `BatchMaker.assemble`. The batches are complete when it returns: the gather has ended.
@@ -63,19 +73,27 @@ class DeviceAssembler(BatchMaker):
             BudgetError: if the device has no memory left.
         """
         edges = list(pairwise(accumulate(sizes, initial=0)))
+        batches = self.build(lambda: self._gather(pieces, edges))
+        for piece in pieces:
+            piece.stage.used(piece.high - piece.low)
+        self.add_index(batches, pieces, edges)
+        return batches
+
+    def build(self, make: Callable[[], list[Batch]]) -> list[Batch]:
+        """Make batches on the loader's stream, and wait until they are complete.
+
+        Raises:
+            BudgetError: if the device has no memory left.
+        """
         try:
             with torch.cuda.stream(self.stream):
                 try:
-                    batches = self._gather(pieces, edges)
+                    return make()
                 finally:
                     # Nothing of the arena may go back before, also if something went wrong half-way.
                     record(self.stream).synchronize()
         except torch.OutOfMemoryError:
             raise no_room(self.device, f"a group of batches ({self.budget})") from None
-        for piece in pieces:
-            piece.stage.used(piece.high - piece.low)
-        self.add_index(batches, pieces, edges)
-        return batches
 
     def _gather(self, pieces: Sequence[Piece], edges: Sequence[tuple[int, int]]) -> list[Batch]:
         batches: list[Batch] = [{} for _ in edges]
@@ -84,13 +102,13 @@ class DeviceAssembler(BatchMaker):
             addresses, lengths = joined(name, field.ragged, pieces)
             if lengths is None:
                 for batch, (low, high) in zip(batches, edges, strict=True):
-                    batch[name] = self._empty(high - low, field)
+                    batch[name] = self.empty(high - low, field)
                 outs, sizes = [batch[name] for batch in batches], [high - low for low, high in edges]
                 self.gather.batches(addresses, field.row_bytes, outs, sizes)
                 continue
             for batch, (low, high), known in zip(batches, edges, shared, strict=True):
                 rows = lengths[low:high]
-                values = self._empty(int(rows.sum()), field)
+                values = self.empty(int(rows.sum()), field)
                 self.gather.pieces(addresses[low:high], rows, field.row_bytes, values)
                 if field.kind in ("str", "bytes"):
                     batch[name] = texts(name, field, values.cpu().numpy().tobytes(), rows)
@@ -98,8 +116,40 @@ class DeviceAssembler(BatchMaker):
                     batch[name] = self.ragged(field, values, rows, known)
         return batches
 
-    def _empty(self, rows: int, field: Field) -> torch.Tensor:
+    def empty(self, rows: int, field: Field) -> torch.Tensor:
+        """A tensor for so many rows of a field, on the current stream."""
         return torch.empty((rows, *field.row_shape), dtype=torch_dtype(field.dtype), device=self.device)
+
+
+class _HandOver:
+    """Hands batches to the consumer's stream, and keeps it from running too far ahead of the GPU.
+
+    Memory of a batch that was dropped cannot be used again before the kernels that were queued to read it have run.
+    A consumer that queues without ever waiting would make the loader allocate ever more.
+
+    Args:
+        device: the device of the batches.
+        pending_bytes: bytes of dropped batches that the GPU may still be reading.
+    """
+
+    def __init__(self, device: torch.device, pending_bytes: int) -> None:
+        self.device, self.pending_bytes = device, pending_bytes
+        self._pending: deque[tuple[torch.cuda.Event, int]] = deque()
+        self._bytes = self._last = 0
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Hand a batch over to the stream that is current now."""
+        if self._last:
+            # The last batch has been used as far as it will be, as a rule: what reads it has been queued.
+            self._pending.append((record(torch.cuda.current_stream(self.device)), self._last))
+            self._bytes += self._last
+        while self._pending and (self._bytes > self.pending_bytes or self._pending[0][0].query()):
+            event, nbytes = self._pending.popleft()
+            event.synchronize()
+            self._bytes -= nbytes
+        hand_over(batch)
+        self._last = sum(tensor.nbytes for tensor in tensors_of(batch))
+        return batch
 
 
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:

@@ -8,9 +8,7 @@ torch's `index_select` over overlapping rows does it, as fast, but on as many mu
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -18,11 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gdsload.copies import copy_runs
+from gdsload.engine.kernels import THREADS, cupy_works, kernel, launch
 from gdsload.gather import run_starts, unit_of
-from gdsload.memory import UNIT_DTYPES, flat_view
+from gdsload.memory import UNIT_DTYPES
 from gdsload.streams import DeviceBytes
 
-__all__ = ["DeviceGather"]
+__all__ = ["DEVICE_BLOCKS", "DeviceGather", "pcie_blocks"]
 
 IntArray = NDArray[np.int64]
 
@@ -33,8 +33,7 @@ _SMALL_ROW_BLOCKS = 132
 """Thread blocks of 256 that saturate PCIe 5 x16: for rows of 2 KiB and more, and for shorter ones (measured on an H200;
 docs/design/0004)."""
 _SMALL_ROW_BYTES = 2048
-_DEVICE_BLOCKS = 2048
-_THREADS = 256
+DEVICE_BLOCKS = 1056
 _SOURCE = r"""
 extern "C" __global__ void gather(const unsigned long long* __restrict__ rows, WORD* __restrict__ out,
                                   unsigned long long words, unsigned width) {
@@ -56,7 +55,6 @@ extern "C" __global__ void gather(const unsigned long long* __restrict__ rows, W
     }
 }
 """
-_WORDS = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}
 
 
 class DeviceGather:
@@ -77,8 +75,8 @@ class DeviceGather:
         blocks: int | None = None,
         kernel: bool | None = None,
     ) -> None:
-        self.device, self._on_host, self._blocks = device, on_host, blocks
-        self.kernel = _cupy() is not None if kernel is None else kernel
+        self.device, self.on_host, self._blocks = device, on_host, blocks
+        self.kernel = cupy_works() if kernel is None else kernel
 
     def rows(self, addresses: IntArray, row_bytes: int, out: torch.Tensor) -> None:
         """Copy rows of one size.
@@ -125,7 +123,7 @@ class DeviceGather:
 
     def _neighbours(self, addresses: IntArray, row_bytes: int, out: torch.Tensor) -> None:
         first = run_starts(addresses, row_bytes)
-        self._runs(addresses[first], np.diff(np.append(first, len(addresses))) * row_bytes, out)
+        self.runs(addresses[first], np.diff(np.append(first, len(addresses))) * row_bytes, out)
 
     def pieces(self, addresses: IntArray, lengths: IntArray, row_bytes: int, out: torch.Tensor) -> None:
         """Copy pieces of different lengths, one behind the other.
@@ -141,7 +139,7 @@ class DeviceGather:
             return
         addresses, nbytes = addresses[filled], lengths[filled] * row_bytes
         if int(nbytes.sum()) >= len(nbytes) * _RUN_BYTES:
-            self._runs(addresses, nbytes, out)
+            self.runs(addresses, nbytes, out)
             return
         low, high = int(addresses.min()), int((addresses + nbytes).max())
         unit = unit_of(int(np.bitwise_or.reduce(addresses)) | row_bytes | out.data_ptr())
@@ -158,17 +156,9 @@ class DeviceGather:
         source = torch.from_numpy(np.ascontiguousarray(array))
         return source.pin_memory().to(self.device, non_blocking=True)
 
-    def _runs(self, addresses: IntArray, nbytes: IntArray, out: torch.Tensor) -> None:
-        flat, position = _as_unit(out, 1), 0
-        hosts = self._on_host(addresses)
-        for address, length, host in zip(addresses.tolist(), nbytes.tolist(), hosts.tolist(), strict=True):
-            if host:
-                begin = address - mmap.PAGESIZE
-                source = flat_view(1)[begin : begin + length]
-            else:
-                source = self._memory(address, address + length, 1)
-            flat[position : position + length].copy_(source, non_blocking=True)
-            position += length
+    def runs(self, addresses: IntArray, nbytes: IntArray, out: torch.Tensor) -> None:
+        """Copy long runs of bytes, one behind the other, each by the copy engine."""
+        copy_runs(addresses, nbytes, self.on_host(addresses), _as_unit(out, 1))
 
     def _launch(
         self,
@@ -179,20 +169,17 @@ class DeviceGather:
         edges: Sequence[tuple[int, int]],
     ) -> None:
         pointers = self.upload(addresses)
-        width, grid, kernel = row_bytes // unit, self._grid(addresses, row_bytes), _kernel(unit)
-        cupy = _cupy()
-        stream = _stream(cupy, torch.cuda.current_stream(self.device).cuda_stream)
-        with cupy.cuda.Device(self.device.index or 0), stream:
-            for out, (low, high) in zip(outs, edges, strict=True):
-                words = (high - low) * width
-                rows, target = np.uint64(pointers.data_ptr() + 8 * low), np.uint64(out.data_ptr())
-                arguments = (rows, target, np.uint64(words), np.uint32(width))
-                kernel((min(grid, -(-words // _THREADS)),), (_THREADS,), arguments)
+        width, grid, gather = row_bytes // unit, self._grid(addresses, row_bytes), kernel(_SOURCE, "gather", unit)
+        for out, (low, high) in zip(outs, edges, strict=True):
+            words = (high - low) * width
+            rows, target = np.uint64(pointers.data_ptr() + 8 * low), np.uint64(out.data_ptr())
+            arguments = (rows, target, np.uint64(words), np.uint32(width))
+            launch(gather, self.device, (min(grid, -(-words // THREADS)),), arguments)
 
     def _grid(self, addresses: IntArray, row_bytes: int) -> int:
-        if not self._on_host(addresses[:: max(len(addresses) // 4, 1)]).any():
-            return _DEVICE_BLOCKS
-        return self._blocks or (_PCIE_BLOCKS if row_bytes >= _SMALL_ROW_BYTES else _SMALL_ROW_BLOCKS)
+        if not self.on_host(addresses[:: max(len(addresses) // 4, 1)]).any():
+            return DEVICE_BLOCKS
+        return self._blocks or pcie_blocks(row_bytes)
 
     def _memory(self, low: int, high: int, unit: int) -> torch.Tensor:
         return torch.as_tensor(DeviceBytes(low, high - low, unit), device=self.device)
@@ -202,34 +189,6 @@ def _as_unit(out: torch.Tensor, unit: int) -> torch.Tensor:
     return out.view(-1).view(torch.uint8).view(UNIT_DTYPES[unit])
 
 
-class _Stream:
-    """A stream, in the words that libraries share."""
-
-    def __init__(self, handle: int) -> None:
-        self.handle = handle
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.handle
-
-
-def _stream(cupy: Any, handle: int) -> Any:
-    """A stream as cupy's; before cupy 14 there was another way."""
-    if hasattr(cupy.cuda.Stream, "from_external"):
-        return cupy.cuda.Stream.from_external(_Stream(handle))
-    return cupy.cuda.ExternalStream(handle)
-
-
-@lru_cache(maxsize=1)
-def _cupy() -> Any:
-    try:
-        import cupy
-
-        cupy.cuda.runtime.getDeviceCount()
-    except Exception:  # it raises many things where CUDA's libraries are missing
-        return None
-    return cupy
-
-
-@lru_cache(maxsize=8)
-def _kernel(unit: int) -> Any:
-    return _cupy().RawKernel(_SOURCE.replace("WORD", _WORDS[unit]), "gather")
+def pcie_blocks(row_bytes: int) -> int:
+    """Thread blocks that saturate the link with rows of this length."""
+    return _PCIE_BLOCKS if row_bytes >= _SMALL_ROW_BYTES else _SMALL_ROW_BLOCKS

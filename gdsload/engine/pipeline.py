@@ -5,8 +5,8 @@
 
 The threads are all alike. Each takes a turn at planning (which starts reads), claims the oldest group that nobody
 gathers yet, and gathers it alone: a batch shared out among threads would wait for the slowest of them, which on a
-machine that also trains is one that has lost its processor. A consumer that finds nothing ready takes a turn, too,
-instead of sleeping.
+machine that also trains is one that has lost its processor. Where gathering takes a processor, a consumer that finds
+nothing ready takes a turn, too, instead of sleeping.
 
 Invariants:
     1. Batches come out in the order of their steps, each once.
@@ -24,76 +24,26 @@ import time
 import weakref
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
 
 import numpy as np
 
 from gdsload.backends.base import Backend
 from gdsload.engine.assemble import Batch, BatchMaker
+from gdsload.engine.direct import Direct
+from gdsload.engine.groups import MOST_WORKERS, Group, Limits, Ready, Started
 from gdsload.engine.stage import Job, Piece, Stage, Stager
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import LoaderClosedError
 from gdsload.gather import one_thread
 from gdsload.threads import start_all
 
-__all__ = ["Limits", "Pipeline", "Ready"]
+__all__ = ["Pipeline"]
 
-_MOST_BATCHES = 64
-_MOST_WORKERS = 4
 _READS_AHEAD = 4
 """Groups whose reads are under way before one is gathered: enough to keep the readers of a cold disk busy."""
+_UNDER_WAY = 2
+"""Groups that are made directly while one is waited for: the GPU always has the next one."""
 _LOOK_EVERY_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a pipeline may use.
-
-    Attributes:
-        prefetch_bytes: bytes of batches that may be ahead of the consumer.
-        arena_bytes: bytes that reads may take in an arena.
-        group_bytes: about how many bytes of batches are gathered at once; small batches are gathered several at a time,
-            because handing a batch from thread to thread costs as much as copying a megabyte.
-        batch_bytes: expected bytes of a batch.
-        window_bytes: expected bytes of a window.
-    """
-
-    prefetch_bytes: int
-    arena_bytes: int
-    group_bytes: int
-    batch_bytes: int
-    window_bytes: int
-
-    def group(self) -> int:
-        """Number of batches that are gathered at once."""
-        wanted = min(self.group_bytes, self.prefetch_bytes // 2) // max(self.batch_bytes, 1)
-        return max(1, min(wanted, _MOST_BATCHES))
-
-    def pool_bytes(self) -> int:
-        """Batch memory that is worth keeping: what is ahead of the consumer, and what it and each thread hold."""
-        return self.prefetch_bytes + (_MOST_WORKERS + 3) * self.group() * self.batch_bytes * 2
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """Some batches, and the error that stands in the place of the one behind them."""
-
-    batches: list[Batch]
-    sizes: list[int]
-    error: BaseException | None = None
-
-
-@dataclass(slots=True, eq=False)
-class _Group:
-    """Consecutive batches that are gathered at once."""
-
-    steps: range
-    pieces: list[Piece]
-    claimed: bool = False
-    ready: Ready | None = None
-
-    def landed(self) -> bool:
-        return all(piece.stage.landing.completion.landed for piece in self.pieces)
 
 
 class Pipeline:
@@ -106,10 +56,19 @@ class Pipeline:
         limits: what may be used.
         start: the first step.
         stats: where time is counted.
+        direct: makes batches without bringing anything, whenever it is ready.
     """
 
     def __init__(
-        self, job: Job, backend: Backend, maker: BatchMaker, *, limits: Limits, start: int, stats: LoaderStats
+        self,
+        job: Job,
+        backend: Backend,
+        maker: BatchMaker,
+        *,
+        limits: Limits,
+        start: int,
+        stats: LoaderStats,
+        direct: Direct | None = None,
     ) -> None:
         self._job, self._backend, self._maker = job, backend, maker
         self._limits, self._stats = limits, stats
@@ -117,7 +76,9 @@ class Pipeline:
         self._batches = 1
         self._landing_bytes = 0  # of a batch, the most that was seen: reads take more room than what is wanted of them
         self._stager = Stager(job, backend)
-        self._groups: deque[_Group] = deque()
+        self._direct = direct
+        self._shards = np.arange(len(job.table.starts))
+        self._groups: deque[Group] = deque()
         # Ctrl-C may strike the consumer anywhere, also right behind an `acquire`. So its thread can take each lock
         # again, to close; nobody waits for _turn without looking at _closed; and `with` is used on locks alone, not on
         # conditions, whose `__enter__` and `wait` are Python and can be torn apart.
@@ -128,9 +89,10 @@ class Pipeline:
         self._wake = threading.Lock()  # the consumer waits for it: free when there is something to look at
         self._closed = self._failed = False
         self._owner = os.getpid()
-        count = min(_MOST_WORKERS, max(len(os.sched_getaffinity(0)) - 1, 1))
+        count = 1 if self._is_direct() else min(MOST_WORKERS, max(len(os.sched_getaffinity(0)) - 1, 1))
         self._threads = [
-            threading.Thread(target=self._run, name=f"gdsload-{number}", daemon=True) for number in range(count)
+            threading.Thread(target=self._run, args=(not number,), name=f"gdsload-{number}", daemon=True)
+            for number in range(count)
         ]
         _live.add(self)
         try:
@@ -154,13 +116,18 @@ class Pipeline:
                     return self._groups.popleft().ready
                 if not self._groups and not self._next_steps():
                     return None
-            with self._helping:
-                group = self._claim(wait=False)
-                if group is not None:
-                    with one_thread():
-                        self._finish(group)
-                    continue
+            if self._maker.takes_processor:
+                with self._helping:
+                    group = self._claim(wait=False)
+                    if group is not None:
+                        with one_thread():
+                            self._finish(group)
+                        continue
             self._wake.acquire(timeout=_LOOK_EVERY_S)
+
+    def hand_over(self, batch: Batch) -> Batch:
+        """The last step of each batch, in the consumer's thread."""
+        return self._maker.hand_over(batch)
 
     @property
     def stopped(self) -> bool:
@@ -189,14 +156,42 @@ class Pipeline:
             self._groups.clear()
         _live.discard(self)
 
-    def _run(self) -> None:
+    def _run(self, first: bool) -> None:
         if self._closed:
             return
-        one_thread()
-        while (group := self._claim(wait=True)) is not None:
+        if self._maker.takes_processor:
+            one_thread()
+        under_way: deque[Group] = deque()
+        while first or not self._is_direct():
+            group = self._claim(wait=not under_way)
+            if group is not None and group.direct is not None:
+                self._start(group, group.direct)
+                under_way.append(group)
+            elif group is not None:
+                self._finish(group)
+            elif not under_way:
+                break
+            if group is None or len(under_way) > _UNDER_WAY:
+                self._finish(under_way.popleft())
+        for group in under_way:
             self._finish(group)
 
-    def _claim(self, *, wait: bool) -> _Group | None:
+    def _is_direct(self) -> bool:
+        """Whether groups are made directly.
+
+        One thread then queues and awaits them all: several would only get in each other's way at the driver's locks.
+        """
+        return self._direct is not None and self._direct.ready()
+
+    def _start(self, group: Group, direct: Direct) -> None:
+        """Have the GPU find the samples of a group by itself; if that cannot be, `_finish` finds out why."""
+        with suppress(Exception):
+            self._backend.check(self._shards)
+            began = time.perf_counter()
+            batches, event = direct.start(group.steps)
+            group.started = Started(batches, self._job.schedule.sizes(group.steps), event, began)
+
+    def _claim(self, *, wait: bool) -> Group | None:
         """A group to gather, planned first if need be; None if there is none left, or none now and `wait` is false."""
         while not self._turn.acquire(timeout=_LOOK_EVERY_S if wait else 0):
             if self._closed or not wait:
@@ -236,17 +231,19 @@ class Pipeline:
                 self._groups.append(group)
                 self._tell()
 
-    def _group(self, steps: range) -> _Group:
+    def _group(self, steps: range) -> Group:
         """Start the reads of a group; one whose reads cannot be started is made at once, as far as it goes."""
         with suppress(Exception):
-            group = _Group(steps, self._stager.pieces(steps))
+            if self._is_direct():
+                return Group(steps, [], self._direct)
+            group = Group(steps, self._stager.pieces(steps))
             if not self._stager.windowed:
                 taken = sum(piece.stage.nbytes for piece in group.pieces) // len(steps)
                 self._landing_bytes = max(self._landing_bytes, taken)
             return group
         # If it goes well the second time, the epoch goes on, with a stager that did not stop half-way.
         self._stager = Stager(self._job, self._backend)
-        return _Group(steps, [], claimed=True, ready=self._one_by_one(steps))
+        return Group(steps, [], claimed=True, ready=self._one_by_one(steps))
 
     def _next_steps(self) -> range:
         """The steps of the next group to be planned; none after an error."""
@@ -270,19 +267,23 @@ class Pipeline:
         held = sum(stage.nbytes for stage in {id(stage): stage for stage in stages}.values() if not stage.released)
         return held + opened <= self._limits.arena_bytes
 
-    def _finish(self, group: _Group) -> None:
+    def _finish(self, group: Group) -> None:
         """Wait for a group's bytes and make its batches."""
         ready: Ready | None = None
         try:
             with suppress(Exception):
-                ready = self._assemble(group.steps, group.pieces)
+                if group.direct is None:
+                    ready = self._assemble(group.steps, group.pieces)
+                elif group.started is not None:
+                    ready = self._end(group.started)
             if ready is None:  # not inside `except`: the error must not drag this frame along
+                group.started = None
                 ready = self._one_by_one(group.steps)
         finally:
             if ready is None:
                 ready = Ready([], [], LoaderClosedError("the making of a batch was interrupted"))
             # Whatever happened: a group that never gets ready would be waited for for ever.
-            group.pieces = []
+            group.pieces, group.started = [], None
             with self._lock:
                 self._failed = self._failed or ready.error is not None
                 group.ready = ready
@@ -312,12 +313,19 @@ class Pipeline:
             _release(stager.held())
         return Ready(batches, sizes)
 
+    def _end(self, started: Started) -> Ready:
+        """Wait for a group that was made directly."""
+        started.event.synchronize()
+        self._backend.check(self._shards)
+        self._stats.add(read_s=0.0, gather_s=time.perf_counter() - started.began)
+        return Ready(started.batches, started.sizes)
+
     def _assemble(self, steps: range, pieces: list[Piece]) -> Ready:
         started = time.perf_counter()
         for piece in pieces:
             piece.stage.landing.completion.wait()
         landed = time.perf_counter()
-        sizes = [self._job.schedule.size(step) for step in steps]
+        sizes = self._job.schedule.sizes(steps)
         batches = self._maker.assemble(pieces, sizes)
         if pieces:
             self._backend.check(np.concatenate([piece.stage.files for piece in pieces]))

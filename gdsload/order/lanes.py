@@ -131,6 +131,24 @@ class Schedule:
         _, _, start, stop = self._slice(step)
         return stop - start
 
+    def sizes(self, steps: range) -> list[int]:
+        """Return the samples of this rank at each of some consecutive steps.
+
+        Raises:
+            OptionError: if a step is not in [0, steps).
+        """
+        full = max(min(len(steps), self.samples // self.global_batch - steps.start), 0)
+        return [self.batch_size] * full + [self.size(step) for step in steps[full:]]
+
+    def span(self, step: int) -> tuple[int, int]:
+        """Return the positions [start, stop) of this rank at `step`, where there is one lane only.
+
+        Raises:
+            OptionError: if `step` is not in [0, steps).
+        """
+        before, _, start, stop = self._slice(step)
+        return before + start, before + stop
+
     def runs(self, step: int) -> list[LaneRun]:
         """Return the lane positions of this rank at `step`, in the order in which they are delivered.
 

@@ -166,6 +166,11 @@ class FullOrder:
         """None: the lane may be cut anywhere."""
         return None
 
+    @property
+    def permutation(self) -> Permutation:
+        """The permutation."""
+        return self._permutation
+
     def lane_length(self, lane: int) -> int:
         """Return the number of positions of lane 0."""
         check_whole(lane, "lane", 0, 0)

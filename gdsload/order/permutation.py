@@ -8,6 +8,7 @@ because Feistel networks on tiny domains are measurably biased: see docs/design/
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -18,7 +19,7 @@ from gdsload.order.checks import MAX_SAMPLES, check_range, check_whole
 from gdsload.order.hashing import MASK64, Purpose, derive_key, hash_into
 from gdsload.order.recent import Recent
 
-__all__ = ["CHUNK", "EXACT_LIMIT", "ROUNDS", "Feistel", "Permutation", "exact_table"]
+__all__ = ["CHUNK", "EXACT_LIMIT", "ROUNDS", "Feistel", "Permutation", "Recipe", "exact_table"]
 
 EXACT_LIMIT: Final = 65_536
 """Largest n that is shuffled exactly. Frozen: it decides which samples a saved position means."""
@@ -45,6 +46,19 @@ def exact_table(n: int, key: int) -> NDArray[np.int64]:
     hashes = np.arange(n, dtype=np.uint64)
     hash_into(hashes, np.uint64(key), hashes, np.empty_like(hashes))
     return np.argsort(hashes).astype(np.int64, copy=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """All that a device needs to compute a permutation.
+
+    Attributes:
+        network: what the Feistel network is made of: n, the sizes of both halves, and the key of each round.
+        table: the image of each position, where that is how it is known.
+    """
+
+    network: NDArray[np.uint64] | None = None
+    table: NDArray[np.int64] | None = None
 
 
 class Feistel:
@@ -75,6 +89,11 @@ class Feistel:
         self._left = np.uint64(left)
         self._right = np.uint64(-(-n // left))
         self._round_keys = [np.uint64(derive_key(key, Purpose.ROUND, index)) for index in range(ROUNDS)]
+
+    @property
+    def parameters(self) -> NDArray[np.uint64]:
+        """What it is made of: n, the sizes of both halves, and the key of each round."""
+        return np.array([self._n, self._left, self._right, *self._round_keys], np.uint64)
 
     def map_in_place(self, values: NDArray[np.uint64]) -> None:
         """Replace each of `values` (shape [k], all below n) by its image."""
@@ -154,6 +173,12 @@ class Permutation:
             images[lower - start : upper - start] = self._chunk(index)[lower - base : upper - base]
         images.flags.writeable = False
         return images
+
+    def recipe(self) -> Recipe:
+        """The permutation in a form that a device can compute."""
+        if self._feistel is None:
+            return Recipe(table=self._chunk(0) if self._n else np.empty(0, np.int64))
+        return Recipe(network=self._feistel.parameters)
 
     def at(self, positions: NDArray[np.integer]) -> NDArray[np.int64]:
         """Return the images of any positions, in their shape.

@@ -13,7 +13,8 @@ import gdsload
 from gdsload.backends.files import ShardFiles
 from gdsload.backends.host import HostBackend
 from gdsload.engine.assemble import Assembler, BatchForm
-from gdsload.engine.pipeline import Limits, Pipeline
+from gdsload.engine.groups import Limits
+from gdsload.engine.pipeline import Pipeline
 from gdsload.engine.stage import Job, Selection
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.table import SampleTable

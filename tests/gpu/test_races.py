@@ -38,7 +38,7 @@ def later(batch):
 def test_memory_of_a_dropped_batch(numbered, backend, guard, monkeypatch):
     """Kernels that were queued before a batch was dropped still read it."""
     if not guard:
-        monkeypatch.setattr("gdsload.parts.hand_over", lambda batch: None)
+        monkeypatch.setattr("gdsload.engine.assemble_device.hand_over", lambda batch: None)
     wrong = wrong_batches(numbered, later, backend=backend, prefetch_bytes="4MiB")
     assert (wrong == 0) == guard, f"{wrong} batches were wrong"
 
@@ -79,6 +79,9 @@ def test_a_batch_is_complete_when_it_is_handed_out(numbered, guard, monkeypatch)
 class _Past:
     def synchronize(self):
         pass
+
+    def query(self):
+        return True
 
 
 @pytest.mark.parametrize("guard", [True, False])

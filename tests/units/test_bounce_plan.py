@@ -18,8 +18,13 @@ def cut(reads, block_pages):
     )
     starts = np.cumsum(nbytes) - nbytes
     blocks = _cut(Extents(file, offset, nbytes), starts, int(nbytes.sum()), block_pages * _PAGE)
-    assert all(blocks)
-    return [tuple(segment) for segments in blocks for segment in segments]
+    found = []
+    for segments in blocks:
+        columns = segments.file, segments.offset, segments.begin, segments.nbytes
+        assert {column.dtype for column in columns} == {np.dtype(np.int64)}
+        assert len(segments.file)
+        found += zip(*(column.tolist() for column in columns), strict=True)
+    return found
 
 
 def empty():

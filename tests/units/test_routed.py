@@ -19,7 +19,8 @@ from gdsload.backends.files import ShardFiles
 from gdsload.backends.host import HostBackend
 from gdsload.backends.readers import Reading, done
 from gdsload.backends.residency import is_resident
-from gdsload.backends.routed import RoutedBackend, _Both
+from gdsload.backends.routed import RoutedBackend
+from gdsload.backends.tiers import _Both
 from gdsload.catalog import open_catalog
 from gdsload.errors import LoaderClosedError
 from gdsload.plan import Extents

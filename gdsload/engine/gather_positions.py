@@ -1,0 +1,209 @@
+"""The gather from positions: the GPU itself works out which samples they are, and where those lie.
+
+One kernel evaluates the order's permutation (the twin of `gdsload.order.permutation`, bit for bit), finds the shard,
+and copies the row. So planning a batch costs the host a few numbers, however small its rows are. It needs every shard
+within the GPU's reach: in its own memory, or in registered host memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gdsload.engine.gather_device import DEVICE_BLOCKS, pcie_blocks
+from gdsload.engine.kernels import THREADS, kernel, launch
+from gdsload.order.permutation import Recipe
+from gdsload.streams import side_stream, stream_handle
+
+__all__ = ["MOST_BATCHES", "PositionGather", "Rows"]
+
+IntArray = NDArray[np.int64]
+
+_MOST_ROWS = 256
+"""Rows whose addresses a thread block works out at once: the length of `rows` in the kernel."""
+_MOST_PARTS = 64
+MOST_BATCHES = 64
+"""Batches of one launch: the length of `out` in the kernel."""
+_PARAMS = 14
+_STRUCT = np.dtype([("params", np.uint64, (_PARAMS + MOST_BATCHES,))])
+"""The kernel's `Params`: one value, so that cupy passes it as one."""
+_SOURCE = r"""
+typedef unsigned long long u64;
+typedef long long i64;
+
+__device__ __forceinline__ u64 hashed(u64 value, u64 key) {
+    value = value * 0x9E3779B97F4A7C15ull + key;
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9ull;
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EBull;
+    return value ^ (value >> 31);
+}
+
+// network: numbers, size of the left half, of the right half, and the key of each of 8 rounds
+__device__ u64 permuted(u64 value, const u64* network) {
+    const u64 n = network[0], size_left = network[1], size_right = network[2];
+    do {
+        u64 right = value / size_left, left = value - right * size_left;
+        #pragma unroll
+        for (int k = 0; k < 8; k += 2) {
+            left += ((hashed(right, network[3 + k]) >> 24) * size_left) >> 40;
+            if (left >= size_left) left -= size_left;
+            right += ((hashed(left, network[4 + k]) >> 24) * size_right) >> 40;
+            if (right >= size_right) right -= size_right;
+        }
+        value = right * size_left + left;
+    } while (value >= n);
+    return value;
+}
+
+struct Params {
+    const u64* network;    // all 0 where there is none
+    const i64* table;
+    const i64* selection;
+    const i64* ends;       // of the shards, in samples
+    const i64* origins;    // of the shards: where sample 0 would lie
+    u64 shards, row_bytes, width, span;
+    u64 first, stride;     // first position of the first batch, and from batch to batch
+    u64 size, tile, tiles; // rows of a batch and of a tile, and tiles of all batches
+    WORD* out[64];
+};
+
+extern "C" __global__ void gather(const Params p) {
+    __shared__ const WORD* rows[256];
+    const unsigned width = p.width, begin = blockIdx.y * p.span;
+    if (begin >= width) return;
+    const unsigned part = min((unsigned)p.span, width - begin);
+    // So many threads copy a row together, and so many rows are copied at once.
+    const unsigned lanes = min((unsigned)blockDim.x, (unsigned)p.span), abreast = blockDim.x / lanes;
+    const unsigned mine = threadIdx.x / lanes, lane = threadIdx.x - mine * lanes;
+    const unsigned tiles = (p.size + p.tile - 1) / p.tile;
+    for (u64 number = blockIdx.x; number < p.tiles; number += gridDim.x) {
+        const u64 batch = number / tiles, low = (number - batch * tiles) * p.tile;
+        const unsigned here = (unsigned)min(p.tile, p.size - low);
+        __syncthreads();
+        for (unsigned t = threadIdx.x; t < here; t += blockDim.x) {
+            u64 id = p.first + batch * p.stride + low + t;
+            if (p.network) id = permuted(id, p.network);
+            else if (p.table) id = p.table[id];
+            if (p.selection) id = p.selection[id];
+            unsigned below = 0, above = p.shards;
+            while (below < above) {
+                const unsigned middle = (below + above) / 2;
+                if ((u64)p.ends[middle] <= id) below = middle + 1; else above = middle;
+            }
+            rows[t] = (const WORD*)(p.origins[below] + id * p.row_bytes) + begin;
+        }
+        __syncthreads();
+        WORD* target = p.out[batch] + low * width + begin;
+        if (mine < abreast) for (unsigned column = lane; column < part; column += lanes) {
+            unsigned t = mine;
+            for (; t + 3 * abreast < here; t += 4 * abreast) {
+                WORD found[4];
+                #pragma unroll
+                for (int k = 0; k < 4; ++k) found[k] = rows[t + k * abreast][column];
+                #pragma unroll
+                for (int k = 0; k < 4; ++k) target[(u64)(t + k * abreast) * width + column] = found[k];
+            }
+            for (; t < here; t += abreast) target[(u64)t * width + column] = rows[t][column];
+        }
+    }
+}
+"""
+
+
+class Rows:
+    """The rows of one field, as the GPU finds them.
+
+    Args:
+        gather: whose shards they lie in.
+        begin: address of the field's first row in each shard, shape ``[shards]``.
+        row_bytes: bytes a row; not 0.
+    """
+
+    def __init__(self, gather: PositionGather, begin: IntArray, row_bytes: int) -> None:
+        self.row_bytes = row_bytes
+        bits = int(np.bitwise_or.reduce(begin)) | row_bytes
+        self.unit = min(bits & -bits, 16)
+        starts = np.concatenate([np.zeros(1, np.int64), gather.ends[:-1]])
+        # Address = origin of the shard + id * row_bytes, whatever shard the id is in.
+        self.origins = gather.upload(begin - starts * row_bytes)
+
+
+class PositionGather:
+    """Gathers rows by their positions in an order.
+
+    Args:
+        device: the GPU.
+        ends: first sample id behind each shard, shape ``[shards]``.
+        over_pcie: whether some of the shards are in host memory.
+        recipe: the order's permutation; None where position and id are the same.
+        selection: sample id of each position in the table; None where they are the same.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        ends: IntArray,
+        *,
+        over_pcie: bool,
+        recipe: Recipe | None = None,
+        selection: IntArray | None = None,
+    ) -> None:
+        self.device, self.ends, self.over_pcie = device, ends, over_pcie
+        self._stream, self._used_on = side_stream(device), set[int]()
+        self._tensors: list[torch.Tensor] = []
+        network = table = None
+        if recipe is not None:
+            network, table = recipe.network, recipe.table
+        arrays = (None if network is None else network.view(np.int64), table, selection, ends)
+        self._pointers = [0 if array is None else self.upload(array).data_ptr() for array in arrays]
+
+    def upload(self, array: IntArray) -> torch.Tensor:
+        """An array on the device. Waits until it is there, and for nothing else: the kernels run on any stream."""
+        with torch.cuda.stream(self._stream):
+            tensor = torch.from_numpy(np.array(array)).to(self.device)
+        self._tensors.append(tensor)
+        self._used_on.clear()
+        return tensor
+
+    def rows(self, rows: Rows, first: int, stride: int, outs: Sequence[torch.Tensor], size: int) -> None:
+        """Copy the rows of some batches, on the current stream.
+
+        Args:
+            rows: the field.
+            first: first position of the first batch.
+            stride: from one batch's first position to the next one's.
+            outs: for each batch a contiguous tensor of ``size * rows.row_bytes`` bytes on the device, at a multiple of
+                16 bytes, as torch allocates them.
+            size: number of rows of each batch.
+        """
+        self._note_stream()
+        for low in range(0, len(outs) if size else 0, MOST_BATCHES):
+            self._launch(rows, first + low * stride, stride, outs[low : low + MOST_BATCHES], size)
+
+    def _launch(self, rows: Rows, first: int, stride: int, outs: Sequence[torch.Tensor], size: int) -> None:
+        width = rows.row_bytes // rows.unit
+        blocks = pcie_blocks(rows.row_bytes) if self.over_pcie else DEVICE_BLOCKS
+        tile = min(-(-size * len(outs) // blocks), size, _MOST_ROWS)
+        tiles = -(-size // tile) * len(outs)
+        across = min(blocks, tiles)
+        # Few long rows are shared out: each thread block copies a part of its rows.
+        parts = max(min(blocks // across, _MOST_PARTS, width // THREADS), 1)
+        span = -(-width // parts)
+        params = np.zeros(_PARAMS + MOST_BATCHES, np.uint64)
+        params[:_PARAMS] = (
+            *self._pointers, rows.origins.data_ptr(), len(self.ends), rows.row_bytes, width, span, first, stride,
+            size, tile, tiles,
+        )  # fmt: skip
+        params[_PARAMS : _PARAMS + len(outs)] = [out.data_ptr() for out in outs]
+        launch(kernel(_SOURCE, "gather", rows.unit), self.device, (across, parts), (params.view(_STRUCT),))
+
+    def _note_stream(self) -> None:
+        """Have the memory of all arrays outlive what is queued on the current stream."""
+        handle = stream_handle(self.device)
+        if handle not in self._used_on:
+            for tensor in self._tensors:
+                tensor.record_stream(torch.cuda.current_stream(self.device))
+            self._used_on.add(handle)

@@ -1,0 +1,80 @@
+"""Groups of batches, and what a pipeline may use for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from gdsload.engine.assemble import Batch
+from gdsload.engine.direct import Direct
+from gdsload.engine.stage import Piece
+
+__all__ = ["MOST_WORKERS", "Group", "Limits", "Ready", "Started"]
+
+MOST_WORKERS = 4
+_MOST_BATCHES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a pipeline may use.
+
+    Attributes:
+        prefetch_bytes: bytes of batches that may be ahead of the consumer.
+        arena_bytes: bytes that reads may take in an arena.
+        group_bytes: about how many bytes of batches are gathered at once; small batches are gathered several at a time,
+            because handing a batch from thread to thread costs as much as copying a megabyte.
+        batch_bytes: expected bytes of a batch.
+        window_bytes: expected bytes of a window.
+    """
+
+    prefetch_bytes: int
+    arena_bytes: int
+    group_bytes: int
+    batch_bytes: int
+    window_bytes: int
+
+    def group(self) -> int:
+        """Number of batches that are gathered at once."""
+        wanted = min(self.group_bytes, self.prefetch_bytes // 2) // max(self.batch_bytes, 1)
+        return max(1, min(wanted, _MOST_BATCHES))
+
+    def pool_bytes(self) -> int:
+        """Batch memory that is worth keeping: what is ahead of the consumer, and what it and each thread hold."""
+        return self.prefetch_bytes + (MOST_WORKERS + 3) * self.group() * self.batch_bytes * 2
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Some batches, and the error that stands in the place of the one behind them."""
+
+    batches: list[Batch]
+    sizes: list[int]
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Batches that are being made, the event behind them, and when that began."""
+
+    batches: list[Batch]
+    sizes: list[int]
+    event: torch.cuda.Event
+    began: float
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Consecutive batches that are gathered at once: out of pieces, or directly, by their positions."""
+
+    steps: range
+    pieces: list[Piece]
+    direct: Direct | None = None
+    started: Started | None = None
+    claimed: bool = False
+    ready: Ready | None = None
+
+    def landed(self) -> bool:
+        """Whether all that it is gathered from is there."""
+        return all(piece.stage.landing.completion.landed for piece in self.pieces)

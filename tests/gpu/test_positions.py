@@ -1,0 +1,160 @@
+"""The gather from positions is the order of the host and the bytes of the files, whatever is asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, Subset
+
+from gdsload import DataLoader, Field, ShardDataset, ShardWriter
+from gdsload.engine.direct import Direct
+from gdsload.engine.gather_positions import PositionGather, Rows
+from gdsload.order import FullOrder
+from gdsload.testing import assert_resumes_everywhere, fingerprint
+
+pytestmark = pytest.mark.cuda
+
+
+def shards_of(device, samples, row_bytes, shards, random):
+    """Rows in some pieces of device memory: ends, address of each piece, and all rows on the host."""
+    counts = random.multinomial(samples, np.ones(shards) / shards)
+    rows = torch.from_numpy(random.integers(0, 256, (samples, row_bytes), np.uint8))
+    parts = [part.contiguous().to(device) for part in rows.split(counts.tolist())]
+    begins = np.array([part.data_ptr() for part in parts], np.int64)
+    return np.cumsum(counts), begins, rows, parts
+
+
+@pytest.mark.parametrize("over_pcie", [False, True])
+@pytest.mark.parametrize("row_bytes", [1, 2, 3, 4, 8, 12, 16, 100, 512, 4096, 9000, 150_528])
+def test_any_row_size(device, row_bytes, over_pcie):
+    random = np.random.default_rng(row_bytes)
+    samples = 70_000 if row_bytes <= 512 else 700
+    ends, begins, rows, parts = shards_of(device, samples, row_bytes, 5, random)
+    order = FullOrder(samples, 77)
+    gather = PositionGather(device, ends, over_pcie=over_pcie, recipe=order.permutation.recipe())
+    found = Rows(gather, begins, row_bytes)
+    for first, count in [(0, samples), (3, 0), (samples - 1, 1), *random.integers(0, samples // 2, (5, 2)).tolist()]:
+        out = torch.full((count, row_bytes), 7, dtype=torch.uint8, device=device)
+        gather.rows(found, first, 0, [out], count)
+        ids = torch.from_numpy(np.array(order.lane_ids(0, first, first + count)))
+        assert torch.equal(out.cpu(), rows[ids])
+    del parts
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3, 1000, 65_535, 65_536, 65_537, 99_991, 1_000_003])
+def test_any_number_of_samples(device, samples):
+    """The permutation's twin, on both sides of the limit between its two forms."""
+    random = np.random.default_rng(samples)
+    values = torch.arange(samples, dtype=torch.int64, device=device)
+    order = FullOrder(samples, int(random.integers(2**63)))
+    gather = PositionGather(device, np.array([samples]), over_pcie=False, recipe=order.permutation.recipe())
+    out = torch.empty_like(values)
+    gather.rows(Rows(gather, np.array([values.data_ptr()]), 8), 0, 0, [out], samples)
+    assert np.array_equal(out.cpu().numpy(), order.lane_ids(0, 0, samples))
+
+
+def test_many_batches_at_once(device):
+    """More than go into one launch, each with a gap behind it, as a rank of several takes them."""
+    values = torch.arange(100_000, dtype=torch.int64, device=device)
+    order = FullOrder(100_000, 5)
+    gather = PositionGather(device, np.array([100_000]), over_pcie=False, recipe=order.permutation.recipe())
+    outs = [torch.empty(300, dtype=torch.int64, device=device) for _ in range(101)]
+    gather.rows(Rows(gather, np.array([values.data_ptr()]), 8), 17, 900, outs, 300)
+    for number, out in enumerate(outs):
+        start = 17 + 900 * number
+        assert np.array_equal(out.cpu().numpy(), order.lane_ids(0, start, start + 300))
+
+
+def test_a_selection_and_empty_shards(device):
+    values = torch.arange(1000, dtype=torch.int64, device=device)
+    selection = np.random.default_rng(1).integers(0, 1000, 400)
+    gather = PositionGather(device, np.array([0, 300, 300, 1000, 1000]), over_pcie=False, selection=selection)
+    begins = values.data_ptr() + 8 * np.array([0, 0, 300, 300, 1000])
+    out = torch.empty(400, dtype=torch.int64, device=device)
+    gather.rows(Rows(gather, begins, 8), 0, 0, [out], 400)
+    assert np.array_equal(out.cpu().numpy(), selection)
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory):
+    """3000 samples with fields of one shape each, in many shards."""
+    path = tmp_path_factory.mktemp("plain") / "shards"
+    random = np.random.default_rng(3)
+    fields = {"x": Field("uint8", (37,)), "y": Field("float32", (4, 8)), "label": Field("int64")}
+    with ShardWriter(path, fields, shard_bytes="32KiB") as writer:
+        writer.write_batch(
+            {
+                "x": random.integers(0, 256, (3000, 37), np.uint8),
+                "y": random.standard_normal((3000, 4, 8), np.float32),
+                "label": np.arange(3000),
+            }
+        )
+    return path
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The steps that were made directly."""
+    found = []
+    real = Direct.gather
+    monkeypatch.setattr(Direct, "gather", lambda self, steps: (found.extend(steps), real(self, steps))[1])
+    return found
+
+
+def prints(dataset, epochs=2, **options):
+    with DataLoader(dataset, **options) as loader:
+        return [fingerprint(batch) for _ in range(epochs) for batch in loader]
+
+
+@pytest.mark.parametrize("select", ["all", "subset", "concat"])
+@pytest.mark.parametrize("shuffle", [False, "full"])
+def test_batches_are_those_of_the_cpu(plain, made, shuffle, select):
+    dataset = ShardDataset(plain)
+    if select == "subset":
+        dataset = Subset(dataset, np.random.default_rng(5).integers(0, 3000, 1111).tolist())
+    elif select == "concat":
+        dataset = ConcatDataset([Subset(dataset, range(2999, -1, -1)), ShardDataset(plain)])
+    # The last: of the subset's last 277 samples, which are fewer than twice 139, the second rank gets 139 all the same.
+    for world, batch_size in ((1, 64), (3, 64), (2, 139)):
+        for rank in range(world):
+            options = {
+                "batch_size": batch_size, "shuffle": shuffle, "seed": 9, "with_index": True, "rank": rank, "world_size": world
+            }  # fmt: skip
+            expected = prints(dataset, device="cpu", **options)
+            made.clear()
+            assert prints(dataset, device="cuda", backend="mapped", **options) == expected
+            # The first group finds out which shards are needed; then nothing is planned any more.
+            assert len(made) >= len(expected) // 2 - 1
+
+
+def test_resumes_at_every_step(plain, made):
+    assert_resumes_everywhere(lambda: DataLoader(plain, 200, "full", device="cuda", backend="mapped"))
+    assert made
+
+
+def test_ragged_and_block_orders_go_the_other_way(rich, plain, made):
+    prints(rich, device="cuda", backend="mapped", batch_size=30, shuffle="full")
+    prints(plain, device="cuda", backend="mapped", batch_size=30, shuffle="block")
+    assert not made
+
+
+def test_a_shard_that_changes_is_noticed(plain, tmp_path, made):
+    import os
+    import shutil
+    import time
+
+    from gdsload import FileChangedError
+
+    shutil.copytree(plain, tmp_path / "copy")
+    with DataLoader(tmp_path / "copy", 10, "full", device="cuda", backend="mapped", prefetch_bytes="4KiB") as loader:
+        epoch = iter(loader)
+        for _ in range(20):
+            next(epoch)
+        assert made
+        victim = min((tmp_path / "copy").glob("*.safetensors"))
+        os.utime(victim)
+        time.sleep(0.03)
+        with pytest.raises(FileChangedError, match=victim.name):
+            for _ in epoch:
+                pass
