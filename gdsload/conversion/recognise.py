@@ -19,6 +19,7 @@ KINDS = {
     "images": ("image_folders", "ImageFolderSource"),
     "webdataset": ("webdataset_tars", "TarSource"),
     "parquet": ("parquet_files", "ParquetSource"),
+    "csv": ("csv_files", "CsvSource"),
     "safetensors": ("safetensors_files", "SafetensorsSource"),
     "hdf5": ("hdf5_files", "Hdf5Source"),
     "zarr": ("zarr_arrays", "ZarrSource"),
@@ -30,7 +31,7 @@ KINDS = {
 _SUFFIXES = {
     ".npy": "numpy", ".npz": "numpy", ".tar": "webdataset", ".tar.gz": "webdataset", ".tgz": "webdataset",
     ".parquet": "parquet", ".arrow": "parquet", ".feather": "parquet", ".safetensors": "safetensors",
-    ".h5": "hdf5", ".hdf5": "hdf5",
+    ".h5": "hdf5", ".hdf5": "hdf5", ".csv": "csv", ".tsv": "csv",
 }  # fmt: skip
 _MARKS = {
     "state.json": "huggingface", "dataset_dict.json": "huggingface",
@@ -98,12 +99,13 @@ def _by_folder(path: str) -> set[str]:
     if marks:  # files of a library's own format are no dataset by themselves
         return marks
     found = set().union(*(_by_file(name) for name in names))
-    if found:
+    if found - {"csv"}:
         return found
+    # Files in folders may be what a table beside those names, and then again it may be notes on them.
     inner = list(islice(_inner(path), _LOOKED_AT))
     if any(name.lower().endswith(_PICTURES) for name in inner):
-        return {"images"}
-    return set().union(*(_by_file(name) for name in inner))
+        return found | {"images"}
+    return found.union(*(_by_file(name) for name in inner))
 
 
 def _inner(path: str) -> Iterator[str]:

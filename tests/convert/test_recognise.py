@@ -16,6 +16,7 @@ FOLDERS = {
     "zarr": ["zarr.json", "c.npy"],
     "huggingface": ["data-00000.arrow", "state.json", "dataset_info.json"],
     "images": ["cat/1.JPG", "dog/2.png"],
+    "csv": ["part-0.csv", "part-1.tsv"],
 }
 
 
@@ -27,7 +28,9 @@ def test_folders(tmp_path, kind):
     assert recognise(str(tmp_path)) == kind
 
 
-@pytest.mark.parametrize(("name", "kind"), [("A.TAR", "webdataset"), ("x.tar.gz", "webdataset"), ("t.npz", "numpy")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("A.TAR", "webdataset"), ("x.tar.gz", "webdataset"), ("t.npz", "numpy"), ("T.CSV", "csv")]
+)
 def test_files(tmp_path, name, kind):
     (tmp_path / name).write_bytes(b"")
     assert recognise(str(tmp_path / name)) == kind
@@ -41,6 +44,16 @@ def test_what_could_be_two_things_is_asked_for(tmp_path):
     with pytest.raises(DatasetNotFoundError, match="nothing"):
         recognise(str(tmp_path / "none"))
     assert recognise("package.module:dataset") == "torch"
+
+
+@pytest.mark.parametrize("other", ["x.npy", "images/1.png", "parts/1.parquet"])
+def test_a_table_beside_other_files_may_be_notes(tmp_path, other):
+    (tmp_path / other).parent.mkdir(exist_ok=True)
+    for name in ("train.csv", other):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(OptionError, match="any of .*csv"):
+        recognise(str(tmp_path))
+    assert recognise(str(tmp_path / "train.csv")) == "csv"
 
 
 def test_every_kind_can_be_imported():

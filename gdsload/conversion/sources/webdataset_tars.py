@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.files import find_files, stamps
 from gdsload.conversion.source import Item, Part
+from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import Look, decode_image
 from gdsload.errors import FormatError, OptionError
 
@@ -201,26 +202,8 @@ def _decoder(extension: str, look: Look, where: str) -> Callable[[bytes], Any]:
         return int
     if extension in _TEXTS:
         return partial(str, encoding="utf-8")
-    return _array if extension == "npy" else bytes
+    return decode_npy if extension == "npy" else bytes
 
 
 def _image(content: bytes, look: Look, where: str) -> NDArray[np.uint8]:
     return decode_image(io.BytesIO(content), look, where)
-
-
-def _array(content: bytes) -> NDArray[Any]:
-    """An array of a `.npy` file. Memory is asked for only once its bytes are known to be there."""
-    stream = io.BytesIO(content)
-    version = np.lib.format.read_magic(stream)
-    reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = reader(stream)
-    if dtype.hasobject:
-        raise ValueError("an array of objects is a pickle, which is never loaded")
-    left = len(content) - stream.tell()
-    wanted = dtype.itemsize
-    for size in shape:
-        wanted *= size
-    if wanted != left or min(shape, default=0) < 0:
-        raise ValueError(f"its header promises {wanted} bytes, but {left} are there")
-    array = np.frombuffer(content, dtype, offset=stream.tell()) if left else np.empty(0, dtype)
-    return array.reshape(shape, order="F" if fortran else "C").copy()

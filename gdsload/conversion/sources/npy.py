@@ -1,0 +1,33 @@
+"""Arrays of `.npy` files, out of bytes that are not trusted."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["decode_npy"]
+
+
+def decode_npy(content: bytes) -> NDArray[Any]:
+    """An array of a `.npy` file. Memory is asked for only once its bytes are known to be there.
+
+    Raises:
+        ValueError: if it is damaged, or an array of objects.
+    """
+    stream = io.BytesIO(content)
+    version = np.lib.format.read_magic(stream)
+    reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = reader(stream)
+    if dtype.hasobject:
+        raise ValueError("an array of objects is a pickle, which is never loaded")
+    left = len(content) - stream.tell()
+    wanted = dtype.itemsize
+    for size in shape:
+        wanted *= size
+    if wanted != left or min(shape, default=0) < 0:
+        raise ValueError(f"its header promises {wanted} bytes, but {left} are there")
+    array = np.frombuffer(content, dtype, offset=stream.tell()) if left else np.empty(0, dtype)
+    return array.reshape(shape, order="F" if fortran else "C").copy()

@@ -1,0 +1,228 @@
+"""CSV files, written by Python's own module, and hostile ones."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gdsload
+from gdsload.conversion.sources.csv_files import CsvSource
+from gdsload.errors import FormatError, OptionError, ReadError
+
+ROWS = 25
+
+
+def write(path, names, rows, **options):
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file, **options).writerows([names, *rows])
+    return str(path)
+
+
+def read_all(source, target=2**20):
+    return [item for part in source.parts(target) for item in source.read(part)]
+
+
+def samples(source, target=2**20):
+    return [item.make() for item in read_all(source, target)]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    images = pytest.importorskip("PIL.Image")
+    rng = np.random.default_rng(0)
+    (tmp_path / "images" / "deep").mkdir(parents=True)
+    rows = []
+    for number in range(ROWS):
+        images.fromarray(rng.integers(0, 256, (6, 4, 3), np.uint8)).save(tmp_path / f"images/deep/{number}.png")
+        np.save(tmp_path / f"{number}.npy", rng.random((2, 3), np.float32))
+        rows.append([f"images/deep/{number}.png", f"./{number}.npy", number % 3, number / 4, f"a, “{number}”\nb"])
+    write(tmp_path / "all.csv", ["path", "mask", "label", "weight", "text"], rows)
+    return tmp_path
+
+
+def test_paths_numbers_and_texts(folder):
+    images = pytest.importorskip("PIL.Image")
+    source = pickle.loads(pickle.dumps(CsvSource(str(folder / "all.csv"))))
+    for number, sample in enumerate(samples(source)):
+        assert list(sample) == ["path", "mask", "label", "weight", "text"]
+        pixels = np.asarray(images.open(folder / f"images/deep/{number}.png"))
+        assert np.array_equal(sample["path"], pixels.transpose(2, 0, 1))
+        assert np.array_equal(sample["mask"], np.load(folder / f"{number}.npy"))
+        assert (sample["label"], sample["weight"]) == (number % 3, number / 4)
+        assert sample["text"] == f"a, “{number}”\nb"
+
+
+def test_parts_find_their_rows_again(folder):
+    source = CsvSource(str(folder / "all.csv"), size=6, resize="crop")
+    parts = source.parts(1000)
+    assert len(parts) > 3
+    assert sum(part.samples for part in parts) == ROWS
+    assert all(isinstance(piece, str | int) for part in parts for piece in part.where)
+    keys = [item.key for part in parts for item in source.read(part)]
+    assert keys == [f"line {2 + 2 * number}" for number in range(ROWS)]  # the text of each row has two lines
+    texts = [item.make()["text"] for part in parts for item in source.read(part)]
+    assert texts == [sample["text"] for sample in samples(source)]
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), st.integers(-9, 9)),
+        min_size=1,
+        max_size=20,
+    ),
+    step=st.integers(1, 200),
+    end=st.sampled_from(["\n", "\r\n"]),
+    bom=st.booleans(),
+)
+def test_what_is_written_is_read(tmp_path_factory, rows, step, end, bom):
+    path = tmp_path_factory.mktemp("csv") / "t.csv"
+    write(path, ["text", "n"], rows, lineterminator=end, quoting=csv.QUOTE_NONNUMERIC)
+    if bom:
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    source = CsvSource(str(path), types={"text": "str"})
+    assert samples(source, step) == [{"text": text, "n": number} for text, number in rows]
+
+
+def test_converted(folder):
+    with open(folder / "all.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))
+    report = gdsload.convert(folder / "all.csv", folder / "out", workers=1, shard_bytes=500)
+    dataset = gdsload.ShardDataset(folder / "out")
+    assert report.samples == ROWS
+    assert {name: str(field.dtype.name) for name, field in dataset.schema.items()} == {
+        "path": "uint8", "mask": "float32", "label": "int64", "weight": "float64", "text": "uint8",
+    }  # fmt: skip
+    assert [dataset[index]["text"] for index in range(ROWS)] == [row[4] for row in rows[1:]]
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["1", "-2", ""], "int"),
+        (["1", " 2 "], "int"),
+        (["1", "2.5", "-1e3", ".5", "NaN", "-inf"], "float"),
+        (["1", "9223372036854775808"], "float"),
+        (["1_000"], "str"),
+        (["1", "a"], "str"),
+        (["a.png", "b.npy", "c.JPG"], "file"),
+        (["a.png", "b.txt"], "str"),
+        (["", ""], "str"),
+    ],
+)
+def test_types_by_the_first_values(tmp_path, cells, expected):
+    path = write(tmp_path / "t.csv", ["x", "y"], [[cell, "a"] for cell in cells])
+    assert CsvSource(path).describe()["columns"] == {"x": expected, "y": "str"}
+    assert CsvSource(path, types={"x": "str"}).describe()["columns"] == {"x": "str", "y": "str"}
+
+
+def test_bad_rows_are_alone(tmp_path):
+    lines = ["n,text", "1,a", "2", "3,c,d", "x,e", ",f", '5,"g"h', "6,\xff", "7,i", '8,"j']
+    (tmp_path / "t.csv").write_bytes("\n".join(lines).encode("latin-1"))
+    source = CsvSource(str(tmp_path / "t.csv"), types={"n": "int"})
+    with pytest.raises(ReadError, match="line 3 of t.csv, .*1 cells, but there are 2 columns"):
+        gdsload.convert(source, tmp_path / "out", workers=1)
+    report = gdsload.convert(source, tmp_path / "out", workers=1, on_error="skip")
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert [(int(sample["n"]), sample["text"]) for sample in dataset.__getitems__(range(2))] == [(1, "a"), (7, "i")]
+    assert [one.key for one in report.skipped] == [f"line {number}" for number in (3, 4, 5, 6, 7, 8, 10)]
+    reasons = [
+        "1 cells",
+        "3 cells",
+        "'x', which is no int",
+        "'', which is no int",
+        "expected after",
+        "no valid Unicode",
+    ]
+    for one, reason in zip(report.skipped, [*reasons, "unexpected end"], strict=True):
+        assert reason in one.reason
+
+
+@pytest.mark.parametrize("by", ["dots", "absolute", "link", "linked folder"])
+def test_nothing_outside_the_folder_is_read(tmp_path, by):
+    (tmp_path / "in").mkdir()
+    np.save(tmp_path / "out.npy", np.zeros(3))
+    np.save(tmp_path / "in" / "in.npy", np.ones(3))
+    cell = {"dots": "../out.npy", "absolute": str(tmp_path / "out.npy"), "link": "l.npy", "linked folder": "l/out.npy"}[
+        by
+    ]
+    if by == "link":
+        (tmp_path / "in" / "l.npy").symlink_to(tmp_path / "out.npy")
+    if by == "linked folder":
+        (tmp_path / "in" / "l").symlink_to(tmp_path)
+    bad, good = read_all(CsvSource(write(tmp_path / "in" / "t.csv", ["x"], [[cell], ["in.npy"]])))
+    with pytest.raises(FormatError, match="line 2: .*leads out of the folder"):
+        bad.make()
+    assert good.make()["x"].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("none.npy", "no file"), ("fifo.npy", "no file"), ("objects.npy", "pickle"), ("cut.npy", "promises"), ("text.png", "decoded"), ("a\0.npy", "null")],
+)  # fmt: skip
+def test_files_that_cannot_be_read(tmp_path, name, reason):
+    pytest.importorskip("PIL")
+    os.mkfifo(tmp_path / "fifo.npy")  # to open it would wait for ever
+    np.save(tmp_path / "objects.npy", np.array([None]), allow_pickle=True)
+    np.save(tmp_path / "cut.npy", np.zeros(100))
+    os.truncate(tmp_path / "cut.npy", 200)
+    (tmp_path / "text.png").write_text("no image")
+    with pytest.raises(FormatError, match=reason):
+        samples(CsvSource(write(tmp_path / "t.csv", ["x"], [[name]])))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "it is empty"),
+        ("a,,b\n1,2,3", "column 2 has no name"),
+        ("a, a\n1,2", "two columns are called 'a'"),
+        ("cat/1.png,0\ncat/2.png,1", "are values"),
+        ("0,1.5\n2,2.5", "are values"),
+        ('"a,b', "unexpected end"),
+        ("a,b\n", "not one row"),
+        ("a\n" + "x" * 2**24, "line 2 has 16777216 bytes"),
+    ],
+)
+def test_files_that_are_no_table(tmp_path, content, reason):
+    (tmp_path / "t.csv").write_text(content)
+    with pytest.raises(FormatError, match=reason):
+        CsvSource(str(tmp_path / "t.csv")).parts(1)
+
+
+def test_several_files_and_other_delimiters(tmp_path):
+    write(tmp_path / "t-10.tsv", ["x", "y"], [[3, "c"]], delimiter="\t")
+    write(tmp_path / "t-9.csv", ["x", "y"], [[1, "a"], [2, "b"]])
+    assert samples(CsvSource(str(tmp_path))) == [{"x": 1, "y": "a"}, {"x": 2, "y": "b"}, {"x": 3, "y": "c"}]
+    path = write(tmp_path / "t-11.csv", ["x", "z"], [[3, "c"]], delimiter=";")
+    assert samples(CsvSource(path, delimiter=";")) == [{"x": 3, "z": "c"}]
+    with pytest.raises(FormatError, match="t-11.csv: its columns are not those"):
+        CsvSource(str(tmp_path)).parts(1)
+
+
+def test_describes_also_what_cells_name(folder):
+    source = CsvSource(str(folder / "all.csv"))
+    one = source.describe()
+    assert json.loads(json.dumps(one)) == one == source.describe()
+    assert one != CsvSource(source.path, mode="L").describe()
+    os.utime(folder / "3.npy", ns=(1, 1))
+    assert one != source.describe()
+    os.unlink(folder / "3.npy")
+    assert one != source.describe()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({"types": {"x": "date"}}, "type of 'x'"), ({"delimiter": ";;"}, "delimiter"), ({"mode": "CMYK"}, "mode")],
+)
+def test_options(tmp_path, options, reason):
+    with pytest.raises(OptionError, match=reason):
+        CsvSource(str(tmp_path), **options)
+    with pytest.raises(OptionError, match="no column 'q'"):
+        CsvSource(write(tmp_path / "t.csv", ["x"], [["1"]]), types={"q": "int"}).describe()
