@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from gdsload.errors import FormatError
 
-__all__ = ["find_files", "natural", "stamps"]
+__all__ = ["find_files", "inside", "natural", "stamps"]
 
 
 def natural(name: str) -> list[tuple[int, int, str]]:
@@ -45,3 +45,22 @@ def stamps(files: Iterable[str]) -> list[list[str | int]]:
         status = os.stat(file)
         found.append([file, status.st_size, status.st_mtime_ns])
     return found
+
+
+def inside(folder: str, name: str) -> str:
+    """The path of a file that data name, if it is one in a folder or below it, also behind symbolic links.
+
+    Raises:
+        FormatError: if it leads elsewhere, or there is no regular file.
+    """
+    root = os.path.realpath(folder)
+    try:
+        path = os.path.realpath(os.path.join(root, name))
+        is_file = os.path.isfile(path)  # to open anything else may wait for ever
+    except ValueError as error:
+        raise FormatError(f"{name!r:.200} is no name of a file: {error}", file=folder) from None
+    if os.path.commonpath([root, path]) != root:
+        raise FormatError(f"{name!r:.200} leads out of the folder", file=folder)
+    if not is_file:
+        raise FormatError(f"there is no file {name!r:.200}", file=folder)
+    return path

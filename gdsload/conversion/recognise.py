@@ -20,6 +20,7 @@ KINDS = {
     "webdataset": ("webdataset_tars", "TarSource"),
     "parquet": ("parquet_files", "ParquetSource"),
     "csv": ("csv_files", "CsvSource"),
+    "mds": ("mds_files", "MdsSource"),
     "safetensors": ("safetensors_files", "SafetensorsSource"),
     "hdf5": ("hdf5_files", "Hdf5Source"),
     "zarr": ("zarr_arrays", "ZarrSource"),
@@ -31,7 +32,8 @@ KINDS = {
 _SUFFIXES = {
     ".npy": "numpy", ".npz": "numpy", ".tar": "webdataset", ".tar.gz": "webdataset", ".tgz": "webdataset",
     ".parquet": "parquet", ".arrow": "parquet", ".feather": "parquet", ".safetensors": "safetensors",
-    ".h5": "hdf5", ".hdf5": "hdf5", ".csv": "csv", ".tsv": "csv",
+    ".h5": "hdf5", ".hdf5": "hdf5", ".csv": "csv", ".tsv": "csv", ".mds": "mds", ".mds.zstd": "mds",
+    ".mds.gz": "mds", ".mds.bz2": "mds", ".mds.br": "mds", ".mds.snappy": "mds",
 }  # fmt: skip
 _MARKS = {
     "state.json": "huggingface", "dataset_dict.json": "huggingface",

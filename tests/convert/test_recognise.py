@@ -16,6 +16,7 @@ FOLDERS = {
     "zarr": ["zarr.json", "c.npy"],
     "huggingface": ["data-00000.arrow", "state.json", "dataset_info.json"],
     "images": ["cat/1.JPG", "dog/2.png"],
+    "mds": ["index.json", "shard.00000.mds.zstd"],
     "csv": ["part-0.csv", "part-1.tsv"],
 }
 

@@ -157,7 +157,7 @@ def test_nothing_outside_the_folder_is_read(tmp_path, by):
     if by == "linked folder":
         (tmp_path / "in" / "l").symlink_to(tmp_path)
     bad, good = read_all(CsvSource(write(tmp_path / "in" / "t.csv", ["x"], [[cell], ["in.npy"]])))
-    with pytest.raises(FormatError, match="line 2: .*leads out of the folder"):
+    with pytest.raises(FormatError, match="leads out of the folder"):
         bad.make()
     assert good.make()["x"].tolist() == [1, 1, 1]
 

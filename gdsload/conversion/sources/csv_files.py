@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from gdsload.conversion.files import find_files, stamps
+from gdsload.conversion.files import find_files, inside, stamps
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import SUFFIXES as PICTURES
@@ -280,17 +280,10 @@ def _sample(row: _Row, columns: Mapping[str, str], file: str, look: Look) -> dic
 
 def _load(cell: str, file: str, look: Look, where: str) -> Any:
     """What lies at a path, if that is a file in the folder of the CSV file."""
-    folder = os.path.realpath(os.path.dirname(file))
+    path = inside(os.path.dirname(file), cell)
     try:
-        place = os.path.realpath(os.path.join(folder, cell))
-        if os.path.commonpath([folder, place]) != folder:
-            raise FormatError(f"{cell!r:.200} leads out of the folder of the CSV file", file=where)
-        if not os.path.isfile(place):  # to open anything else may wait for ever
-            raise FormatError(f"there is no file {cell!r:.200}", file=where)
-        with open(place, "rb") as opened:
-            if cell.lower().endswith(".npy"):
-                return decode_npy(opened.read())
-            return decode_image(opened, look, place)
+        with open(path, "rb") as opened:
+            return decode_npy(opened.read()) if path.lower().endswith(".npy") else decode_image(opened, look, path)
     except (OSError, ValueError, SyntaxError) as error:
         if isinstance(error, FormatError | OptionError):
             raise

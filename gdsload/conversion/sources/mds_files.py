@@ -1,0 +1,269 @@
+"""MDS datasets, which MosaicML's streaming writes: an index and shards, packed or not."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import IO, Any, cast
+
+import numpy as np
+
+from gdsload.conversion.files import inside, stamps
+from gdsload.conversion.source import Item, Part
+from gdsload.conversion.sources.extras import need
+from gdsload.conversion.sources.mds_values import decoder
+from gdsload.conversion.sources.pictures import Look
+from gdsload.errors import FormatError, OptionError
+
+__all__ = ["MdsSource"]
+
+_INDEX = "index.json"
+_MAX_SHARD_BYTES = 2**32  # places in it are uint32
+_BY_ARROW = {"zstd": "zstd", "br": "brotli"}
+
+
+class MdsSource:
+    """A dataset that `streaming.MDSWriter` wrote.
+
+    Numbers, arrays, texts and bytes become fields as they are, ``json`` and ``str_decimal`` a text, images uint8
+    ``[channels, height, width]``, not turned. Columns stored as pickles are refused. Shards may be packed: gzip and
+    bzip2 are Python's own, Zstandard, Brotli and Snappy need pyarrow. Hashes in the index are not compared.
+
+    Args:
+        path: the folder with `index.json`.
+        columns: which columns, in which order. None: all of them.
+        mode: the channels of images: ``"RGB"``, ``"RGBA"``, ``"L"``, or ``"keep"`` (as they are, palettes as indices).
+
+    Raises:
+        OptionError: if an option has no such value.
+    """
+
+    kind = "MDS shards"
+    threads = False
+
+    def __init__(self, path: str, *, columns: Sequence[str] | None = None, mode: str = "RGB") -> None:
+        if isinstance(columns, str):
+            raise OptionError(f"columns is the text {columns!r}", remedy=f"Pass a list: columns=[{columns!r}].")
+        self.path = path
+        self.columns = None if columns is None else list(columns)
+        self.look = Look(mode)
+
+    def describe(self) -> dict[str, Any]:
+        """See `Source.describe`."""
+        files = [os.path.join(self.path, _INDEX), *(_place(shard, self.path)[0] for shard in self._shards())]
+        return {"kind": self.kind, "files": stamps(files), "columns": self.columns, "mode": self.look.mode}
+
+    def parts(self, target_bytes: int) -> list[Part]:
+        """See `Source.parts`: runs of shards."""
+        shards = self._shards()
+        found: list[Part] = []
+        low = 0
+        for high in range(1, len(shards) + 1):
+            run = shards[low:high]
+            nbytes = sum(shard.raw.nbytes for shard in run)
+            if nbytes < target_bytes and high < len(shards):
+                continue
+            samples = sum(shard.samples for shard in run)
+            if samples:
+                found.append(Part(f"shards {low} to {high - 1}", (low, high), samples, nbytes))
+            low = high
+        if not found:
+            raise FormatError("there is not one sample", file=self.path)
+        for shard in shards:
+            self._decoders(shard)
+        return found
+
+    def read(self, part: Part) -> Iterator[Item]:
+        """See `Source.read`."""
+        low, high = (int(edge) for edge in part.where)
+        for shard in self._shards()[low:high]:
+            decoders = self._decoders(shard)
+            with _opened(shard, self.path) as (file, opened):
+                for number, content in enumerate(_samples(shard, opened)):
+                    key = f"{shard.raw.name}, sample {number}"
+                    yield Item(key, partial(_sample, content, shard.columns, decoders, f"{file}, sample {number}"))
+
+    def _decoders(self, shard: _Shard) -> dict[str, Callable[[bytes], Any]]:
+        encodings = {column.name: column.encoding for column in shard.columns}
+        wanted = list(encodings) if self.columns is None else self.columns
+        for name in wanted:
+            if name not in encodings:
+                listed = ", ".join(map(repr, list(encodings)[:50]))
+                raise OptionError(f"there is no column {name!r}", file=self.path, remedy=f"There are {listed}.")
+        file = os.path.join(self.path, shard.raw.name)
+        return {name: decoder(encodings[name], name, self.look, file) for name in wanted}
+
+    def _shards(self) -> list[_Shard]:
+        path = os.path.join(self.path, _INDEX)
+        try:
+            with open(path, encoding="utf-8") as file:
+                tree = json.load(file)
+            if tree["version"] != 2:
+                raise ValueError(f"version {tree['version']!r:.50} is not known, but 2 is")
+            return [_Shard.of(shard) for shard in tree["shards"]]
+        except OSError as error:
+            raise FormatError(f"the index cannot be read: {error.strerror}", file=path) from None
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            reason = f"{type(error).__name__}: {error}"[:200]
+            raise FormatError(f"the index is none of MDS shards: {reason}", file=path) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column: its name, its encoding, and the bytes of a value; 0 if they stand before each."""
+
+    name: str
+    encoding: str
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file's name below the dataset's folder, and its length."""
+
+    name: str
+    nbytes: int
+
+    @classmethod
+    def of(cls, tree: Any) -> _File:
+        return cls(_text(tree["basename"]), _count(tree["bytes"]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    """A shard as the index has it: what it is unpacked, and what it is packed, if it is."""
+
+    raw: _File
+    packed: _File | None
+    packer: str
+    samples: int
+    columns: tuple[_Column, ...]
+
+    @classmethod
+    def of(cls, tree: Any) -> _Shard:
+        """The shard of an index; raises anything if it is damaged."""
+        if tree["format"] != "mds" or tree["version"] != 2:
+            raise ValueError(f"a shard is of format {tree['format']!r:.50}, version {tree['version']!r:.50}")
+        listed = zip(tree["column_names"], tree["column_encodings"], tree["column_sizes"], strict=True)
+        columns = tuple(_Column(_text(name), _text(how), _count(size or 0)) for name, how, size in listed)
+        if len({column.name for column in columns}) < len(columns):
+            raise ValueError("two columns have one name")
+        packed = _File.of(tree["zip_data"]) if tree.get("zip_data") else None
+        packer = _text(tree.get("compression") or "").partition(":")[0]
+        return cls(_File.of(tree["raw_data"]), packed, packer, _count(tree["samples"]), columns)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.50} is no text")
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < _MAX_SHARD_BYTES:
+        raise ValueError(f"{value!r:.50} is no number from 0 to 2**32 - 1")
+    return value
+
+
+def _place(shard: _Shard, folder: str) -> tuple[str, bool]:
+    """Where a shard lies, and whether it is packed there."""
+    if shard.packed is not None and not os.path.lexists(os.path.join(folder, shard.raw.name)):
+        return inside(folder, shard.packed.name), True
+    return inside(folder, shard.raw.name), False
+
+
+@contextmanager
+def _opened(shard: _Shard, folder: str) -> Iterator[tuple[str, IO[bytes]]]:
+    """A shard, unpacked; whatever is wrong with it is a FormatError."""
+    path, packed = _place(shard, folder)
+    try:
+        with open(path, "rb") as file:
+            expected = shard.packed if packed and shard.packed is not None else shard.raw
+            found = os.fstat(file.fileno()).st_size
+            if found != expected.nbytes:
+                raise ValueError(f"it has {found} bytes, but the index says {expected.nbytes}")
+            yield path, io.BytesIO(_unpacked(shard, file, path)) if packed else file
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        if isinstance(error, FormatError | OptionError):
+            raise
+        raise FormatError(f"the shard cannot be read: {str(error)[:200]}", file=path) from None
+
+
+def _unpacked(shard: _Shard, file: IO[bytes], path: str) -> bytes:
+    """A shard's bytes: exactly as many as the index says, and never more than that in memory."""
+    nbytes = shard.raw.nbytes
+    if shard.packer == "gz":
+        found = gzip.GzipFile(fileobj=file).read(nbytes + 1)
+    elif shard.packer == "bz2":
+        found = bz2.BZ2File(file).read(nbytes + 1)
+    elif shard.packer in _BY_ARROW:
+        stream = need("pyarrow", file=path).CompressedInputStream(file, _BY_ARROW[shard.packer])
+        found = cast("bytes", stream.read(nbytes + 1))
+    elif shard.packer == "snappy":
+        found = _unsnapped(file.read(), nbytes, path)
+    else:
+        raise ValueError(f"it is packed with {shard.packer!r:.50}, which is not known")
+    if len(found) != nbytes:
+        raise ValueError(f"it does not unpack to the {nbytes} bytes that the index says")
+    return found
+
+
+def _unsnapped(packed: bytes, nbytes: int, path: str) -> bytes:
+    """What Snappy has packed. The length stands before it: pyarrow takes it from its caller, and trusts it."""
+    length = 0
+    for place, byte in enumerate(packed[:5]):  # seven bits each, the lowest first
+        length |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            break
+    if length != nbytes:
+        raise ValueError(f"it unpacks to {length} bytes, but the index says {nbytes}")
+    return cast("bytes", need("pyarrow", file=path).Codec("snappy").decompress(packed, nbytes, asbytes=True))
+
+
+def _samples(shard: _Shard, file: IO[bytes]) -> Iterator[bytes]:
+    """The bytes of each sample. A shard begins with their number and, uint32, the places where they begin and end."""
+    head = file.read(4 * (shard.samples + 2))
+    numbers = np.frombuffer(head[: len(head) // 4 * 4], "<u4").astype(np.int64)
+    if len(numbers) != shard.samples + 2 or numbers[0] != shard.samples:
+        raise ValueError(f"it does not begin as a shard of {shard.samples} samples")
+    edges = numbers[1:]
+    if edges[0] < len(head) or edges[-1] > shard.raw.nbytes or (np.diff(edges) < 0).any():
+        raise ValueError("the places of its samples are no places in it")
+    file.seek(int(edges[0]))
+    for size in np.diff(edges).tolist():
+        content = file.read(size)
+        if len(content) != size:
+            raise ValueError("it ends too early")
+        yield content
+
+
+def _sample(
+    content: bytes, columns: tuple[_Column, ...], decoders: dict[str, Callable[[bytes], Any]], where: str
+) -> dict[str, Any]:
+    """A sample: the lengths of the values that have no fixed one, then all values."""
+    varying = sum(not column.nbytes for column in columns)
+    sizes = iter(np.frombuffer(content[: 4 * varying], "<u4").tolist() if len(content) >= 4 * varying else [])
+    place, values = 4 * varying, dict[str, bytes]()
+    for column in columns:
+        size = column.nbytes or next(sizes, len(content) + 1)
+        values[column.name] = content[place : place + size]
+        place += size
+    if place != len(content):
+        raise FormatError(f"the sample has {len(content)} bytes, but its values {place}", file=where)
+    found: dict[str, Any] = {}
+    for name, decode in decoders.items():
+        try:
+            found[name] = decode(values[name])
+        except ValueError as error:
+            if isinstance(error, FormatError | OptionError):
+                raise
+            raise FormatError(f"column {name!r} cannot be decoded: {str(error)[:200]}", file=where) from None
+    return found

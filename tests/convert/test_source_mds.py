@@ -1,0 +1,261 @@
+"""MDS datasets that their own library wrote (tools/make_mds.py), and hostile ones."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+import shutil
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gdsload
+from gdsload.conversion.recognise import recognise
+from gdsload.conversion.sources.mds_files import MdsSource
+from gdsload.conversion.sources.mds_values import decoder
+from gdsload.conversion.sources.pictures import Look
+from gdsload.errors import FormatError, OptionError
+from tools import make_mds
+
+DATA = make_mds.FOLDER
+PACKERS = [packer.partition(":")[0] for packer in make_mds.PACKERS]
+
+
+def samples(source, target=2**20):
+    return [item.make() for part in source.parts(target) for item in source.read(part)]
+
+
+def plain(value):
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+@pytest.mark.parametrize("target", [1, 6000, 2**20])
+def test_numbers_arrays_and_texts(target):
+    source = pickle.loads(pickle.dumps(MdsSource(str(DATA / "numbers"))))
+    found = samples(source, target)
+    for mine, theirs in zip(found, make_mds.numbers(), strict=True):
+        assert set(mine) == set(theirs)
+        for name, value in theirs.items():
+            if isinstance(value, np.ndarray | np.generic):
+                assert (mine[name].dtype, mine[name].shape) == (value.dtype, value.shape)
+        theirs |= {"str_decimal": str(theirs["str_decimal"]), "json": json.dumps(theirs["json"])}
+        assert {name: plain(value) for name, value in mine.items()} == {n: plain(v) for n, v in theirs.items()}
+    assert [part.where for part in source.parts(6000)] == [(0, 3), (3, 5)]
+
+
+@pytest.mark.parametrize("packer", PACKERS)
+def test_packed_shards(packer):
+    if packer not in ("gz", "bz2"):
+        pytest.importorskip("pyarrow")
+    source = MdsSource(str(DATA / packer))
+    expected = [{"n": sample["int32"], "str": sample["str"]} for sample in make_mds.numbers()]
+    assert len(source.parts(1)) > 1
+    assert samples(source) == expected
+
+
+def test_images():
+    pytest.importorskip("PIL")
+    found = samples(MdsSource(str(DATA / "images"), mode="keep"))
+    for mine, theirs in zip(found, make_mds.images(), strict=True):
+        for name in ("png", "pil"):
+            assert np.array_equal(mine[name], theirs[name].transpose(2, 0, 1))
+        assert np.array_equal(mine["grey"], theirs["grey"][None])
+        lossy = mine["jpeg"].astype(int) - theirs["jpeg"].transpose(2, 0, 1)
+        assert np.abs(lossy).mean() < 10
+    assert {sample["grey"].shape[0] for sample in samples(MdsSource(str(DATA / "images")))} == {3}
+
+
+def test_converted(tmp_path):
+    assert recognise(str(DATA / "numbers")) == recognise(str(DATA / "zstd")) == "mds"
+    options = {"columns": ["str", "float16", "any shape"]}
+    report = gdsload.convert(DATA / "numbers", tmp_path / "out", workers=1, source_options=options)
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert list(dataset.schema) == options["columns"]
+    assert report.samples == make_mds.COUNT
+    for sample, expected in zip(dataset.__getitems__(range(report.samples)), make_mds.numbers(), strict=True):
+        assert [plain(sample[name].numpy() if name != "str" else sample[name]) for name in dataset.schema] == [
+            plain(expected[name]) for name in dataset.schema
+        ]
+
+
+def test_pickles_are_refused_but_can_be_left_out():
+    path = str(DATA / "pickles")
+    with pytest.raises(FormatError, match="'object' is stored as pickles"):
+        MdsSource(path, columns=["n", "object"]).parts(1)
+    with pytest.raises(FormatError, match=r"'more' has the encoding 'list\[png\]'"):
+        MdsSource(path).parts(1)
+    assert samples(MdsSource(path, columns=["n"])) == [{"n": 1}]
+    with pytest.raises(OptionError, match="no column 'q'"):
+        MdsSource(path, columns=["q"]).parts(1)
+    with pytest.raises(OptionError, match="is the text"):
+        MdsSource(path, columns="n")
+
+
+def test_unpacked_shards_come_first_and_merged_ones_lie_deeper(tmp_path):
+    """As `keep_zip` and `merge_index` of the library leave them."""
+    shutil.copytree(DATA / "gz", tmp_path / "all" / "part")
+    tree = json.loads((DATA / "gz" / "index.json").read_text())
+    for shard in tree["shards"]:
+        for kind in ("raw_data", "zip_data"):
+            shard[kind]["basename"] = "part/" + shard[kind]["basename"]
+    (tmp_path / "all" / "index.json").write_text(json.dumps(tree))
+    expected = samples(MdsSource(str(DATA / "gz")))
+    assert samples(MdsSource(str(tmp_path / "all"))) == expected
+    for packed in list((tmp_path / "all" / "part").glob("*.gz")):
+        packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
+        packed.unlink()
+    assert samples(MdsSource(str(tmp_path / "all"))) == expected
+
+
+def changed(tmp_path, kind, change):
+    """A copy of a dataset whose index somebody has changed."""
+    folder = tmp_path / "d"
+    shutil.copytree(DATA / kind, folder)
+    tree = json.loads((folder / "index.json").read_text())
+    change(tree["shards"][0], tree)
+    (folder / "index.json").write_text(json.dumps(tree))
+    return MdsSource(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda shard, tree: tree.update(version=3), "version 3"),
+        (lambda shard, tree: tree.pop("shards"), "shards"),
+        (lambda shard, tree: tree.update(shards=[7]), "TypeError"),
+        (lambda shard, tree: shard.update(format="jsonl"), "format 'jsonl'"),
+        (lambda shard, tree: shard.update(samples=-1), "-1 is no number"),
+        (lambda shard, tree: shard.update(samples=True), "True is no number"),
+        (lambda shard, tree: shard.update(samples=2**40), "no number from 0"),
+        (lambda shard, tree: shard.update(samples=4), "does not begin"),
+        (lambda shard, tree: shard.update(column_names=["n"]), "longer"),
+        (lambda shard, tree: shard.update(column_names=["n", "n"]), "two columns"),
+        (lambda shard, tree: shard.update(column_encodings=["int32", "object"]), "encoding 'object'"),
+        (lambda shard, tree: shard["zip_data"].update(basename="../x"), "leads out of the folder"),
+        (lambda shard, tree: shard["zip_data"].update(basename="/dev/zero"), "leads out of the folder"),
+        (lambda shard, tree: shard["zip_data"].update(basename="none"), "no file 'none'"),
+        (lambda shard, tree: shard["zip_data"].update(basename="a\0"), "null"),
+        (lambda shard, tree: shard["zip_data"].update(bytes=3), "the index says 3"),
+        (lambda shard, tree: shard["raw_data"].update(bytes=100), "not unpack to the 100 bytes that the index says"),
+        (
+            lambda shard, tree: shard["raw_data"].update(bytes=10_000),
+            "not unpack to the 10000 bytes that the index says",
+        ),
+        (lambda shard, tree: shard.update(compression="lz4"), "'lz4'"),
+        (lambda shard, tree: shard.update(compression="bz2"), "Invalid data stream"),
+    ],
+)
+def test_an_index_that_lies(tmp_path, change, reason):
+    with pytest.raises(FormatError, match=reason):
+        samples(changed(tmp_path, "gz", change))
+
+
+@pytest.mark.parametrize("packer", PACKERS)
+@pytest.mark.parametrize("nbytes", [10, 5000])
+def test_a_shard_never_unpacks_to_more_than_the_index_says(tmp_path, packer, nbytes):
+    pytest.importorskip("pyarrow")
+    source = changed(tmp_path, packer, lambda shard, tree: shard["raw_data"].update(bytes=nbytes))
+    with pytest.raises(FormatError, match="cannot be read"):
+        samples(source)
+
+
+@pytest.mark.parametrize("kind", ["numbers", *PACKERS])
+def test_damaged_anywhere_is_read_or_refused(tmp_path, kind):
+    pytest.importorskip("pyarrow")
+    shutil.copytree(DATA / kind, tmp_path / "d")
+    path = next(path for path in sorted((tmp_path / "d").iterdir()) if path.name.startswith("shard.00001"))
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        spoiled = bytearray(whole)
+        spoiled[rng.integers(len(whole))] = rng.integers(256)
+        path.write_bytes(spoiled)
+        try:
+            samples(MdsSource(str(tmp_path / "d")))
+        except FormatError:
+            continue
+    path.write_bytes(whole[:-1])
+    with pytest.raises(FormatError, match="the index says"):
+        samples(MdsSource(str(tmp_path / "d")))
+
+
+@given(
+    encoding=st.sampled_from(
+        ["ndarray", "ndarray:int16", "ndarray:int16:2,3", "ndarray::2,3", "int8", "pil", "str_int"]
+    ),
+    content=st.binary(max_size=40),
+)
+def test_any_bytes_are_a_value_or_a_value_error(encoding, content):
+    try:
+        found = decoder(encoding, "x", Look("keep"), "file")(content)
+    except ValueError:
+        return
+    assert isinstance(found, np.ndarray | np.generic | int)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "content", "reason"),
+    [
+        ("ndarray", b"\x10" + bytes([2 << 2 | 3]) + struct.pack("<QQ", 2**40, 2**40), "has .* bytes, but 0 are there"),
+        ("ndarray", b"\x07\x04\x01", "unknown element type"),
+        ("ndarray:int8", bytes([3 << 2, 2, 2]), "ends too early"),
+        ("ndarray:int8", bytes([1 << 2, 0]), "0 bytes"),
+        ("pil", struct.pack("<III", 2**31, 2**31, 1) + b"L" + bytes(10), "cannot have 10 bytes"),
+        ("pil", struct.pack("<III", 1, 1, 3) + b"F;1" + bytes(10), "mode 'F;1'"),
+        ("pil", struct.pack("<III", 1, 1, 2**31) + b"L", "ends too early"),
+        ("jpeg", b"\xff\xd8", "cannot be decoded"),
+    ],
+)
+def test_values_that_promise_too_much(encoding, content, reason):
+    pytest.importorskip("PIL")
+    with pytest.raises(ValueError, match=reason):
+        decoder(encoding, "x", Look("keep"), "file")(content)
+
+
+@pytest.mark.parametrize("details", ["int3", "int8:0", "int8:-1,-1", "int8:a", ":2,,"])
+def test_encodings_that_are_none(details):
+    with pytest.raises(FormatError, match="which is none"):
+        decoder(f"ndarray:{details}", "x", Look(), "file")
+
+
+def test_a_sample_that_is_damaged_is_alone(tmp_path):
+    shutil.copytree(DATA / "pickles", tmp_path / "d")
+    (path,) = (tmp_path / "d").glob("*.mds")
+    tree = json.loads((tmp_path / "d" / "index.json").read_text())
+    columns = {"column_names": ["a", "b"], "column_encodings": ["str", "int8"], "column_sizes": [None, 1]}
+    values = [struct.pack("<I", 1) + b"x\x07", struct.pack("<I", 9) + b"x\x07", b"", struct.pack("<I", 1) + b"\xff\x07"]
+    places = np.cumsum([24, *map(len, values)])
+    path.write_bytes(struct.pack("<6I", 4, *places) + b"".join(values))
+    tree["shards"][0] |= columns | {"samples": 4}
+    tree["shards"][0]["raw_data"]["bytes"] = path.stat().st_size
+    (tmp_path / "d" / "index.json").write_text(json.dumps(tree))
+    report = gdsload.convert(tmp_path / "d", tmp_path / "out", on_error="skip", workers=1)
+    assert report.samples == 1
+    reasons = ["its values 14", "its values 6", "'a' cannot be decoded"]
+    assert len(report.skipped) == 3
+    for one, reason in zip(report.skipped, reasons, strict=True):
+        assert reason in one.reason
+
+
+def test_describes_files_and_options(tmp_path):
+    shutil.copytree(DATA / "gz", tmp_path / "d")
+    source = MdsSource(str(tmp_path / "d"))
+    one = source.describe()
+    assert json.loads(json.dumps(one)) == one
+    assert one != MdsSource(source.path, columns=["n"]).describe()
+    assert one != MdsSource(source.path, mode="L").describe()
+    os.utime(next((tmp_path / "d").glob("*.gz")), ns=(1, 1))
+    assert one != source.describe()
+    with pytest.raises(FormatError, match="No such file"):
+        MdsSource(str(tmp_path)).describe()
+
+
+def test_the_index_is_json(tmp_path):
+    (tmp_path / "index.json").write_bytes(b"[" * 100_000)
+    with pytest.raises(FormatError, match="none of MDS"):
+        MdsSource(str(tmp_path)).parts(1)
