@@ -21,6 +21,7 @@ KINDS = {
     "parquet": ("parquet_files", "ParquetSource"),
     "csv": ("csv_files", "CsvSource"),
     "mds": ("mds_files", "MdsSource"),
+    "litdata": ("litdata_chunks", "LitDataSource"),
     "safetensors": ("safetensors_files", "SafetensorsSource"),
     "hdf5": ("hdf5_files", "Hdf5Source"),
     "zarr": ("zarr_arrays", "ZarrSource"),
@@ -98,6 +99,8 @@ def _by_file(name: str) -> set[str]:
 def _by_folder(path: str) -> set[str]:
     names = os.listdir(path)
     marks = {_MARKS[name] for name in names if name in _MARKS}
+    if "index.json" in names and any(name.startswith("chunk-") and name.endswith(".bin") for name in names):
+        marks.add("litdata")
     if marks:  # files of a library's own format are no dataset by themselves
         return marks
     found = set().union(*(_by_file(name) for name in names))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from gdsload.conversion.source import Part
 from gdsload.errors import FormatError
 
-__all__ = ["BATCH_BYTES", "common_length", "row_parts", "spans"]
+__all__ = ["BATCH_BYTES", "common_length", "row_parts", "runs", "spans"]
 
 BATCH_BYTES = 32 * 2**20
 """About how many bytes are read at once."""
@@ -16,6 +16,16 @@ BATCH_BYTES = 32 * 2**20
 def spans(low: int, high: int, step: int) -> Iterator[tuple[int, int]]:
     """The rows from `low` to `high` - 1 in runs of `step`, as (first, behind the last)."""
     return ((begin, min(begin + step, high)) for begin in range(low, high, step))
+
+
+def runs(sizes: Sequence[int], target_bytes: int) -> Iterator[tuple[int, int]]:
+    """Files that follow each other, as (first, behind the last), each run of `target_bytes` or a little more."""
+    low, nbytes = 0, 0
+    for high, size in enumerate(sizes, 1):
+        nbytes += size
+        if nbytes >= target_bytes or high == len(sizes):
+            yield low, high
+            low, nbytes = high, 0
 
 
 def row_parts(

@@ -17,6 +17,7 @@ FOLDERS = {
     "huggingface": ["data-00000.arrow", "state.json", "dataset_info.json"],
     "images": ["cat/1.JPG", "dog/2.png"],
     "mds": ["index.json", "shard.00000.mds.zstd"],
+    "litdata": ["index.json", "chunk-0-0.bin"],
     "csv": ["part-0.csv", "part-1.tsv"],
 }
 

@@ -204,7 +204,7 @@ def test_any_bytes_are_a_value_or_a_value_error(encoding, content):
         ("ndarray", b"\x10" + bytes([2 << 2 | 3]) + struct.pack("<QQ", 2**40, 2**40), "has .* bytes, but 0 are there"),
         ("ndarray", b"\x07\x04\x01", "unknown element type"),
         ("ndarray:int8", bytes([3 << 2, 2, 2]), "ends too early"),
-        ("ndarray:int8", bytes([1 << 2, 0]), "0 bytes"),
+        ("ndarray:int8", bytes([1 << 2, 0]), "no values"),
         ("pil", struct.pack("<III", 2**31, 2**31, 1) + b"L" + bytes(10), "cannot have 10 bytes"),
         ("pil", struct.pack("<III", 1, 1, 3) + b"F;1" + bytes(10), "mode 'F;1'"),
         ("pil", struct.pack("<III", 1, 1, 2**31) + b"L", "ends too early"),
@@ -236,7 +236,7 @@ def test_a_sample_that_is_damaged_is_alone(tmp_path):
     (tmp_path / "d" / "index.json").write_text(json.dumps(tree))
     report = gdsload.convert(tmp_path / "d", tmp_path / "out", on_error="skip", workers=1)
     assert report.samples == 1
-    reasons = ["its values 14", "its values 6", "'a' cannot be decoded"]
+    reasons = ["its values 14", "its values 6", "field 'a' cannot be decoded"]
     assert len(report.skipped) == 3
     for one, reason in zip(report.skipped, reasons, strict=True):
         assert reason in one.reason

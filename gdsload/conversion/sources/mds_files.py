@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any, cast
 
-import numpy as np
-
 from gdsload.conversion.files import inside, stamps
+from gdsload.conversion.rows import runs
 from gdsload.conversion.source import Item, Part
+from gdsload.conversion.sources.binary_samples import decoded, sample_bytes, value_bytes
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.mds_values import decoder
 from gdsload.conversion.sources.pictures import Look
@@ -65,17 +65,11 @@ class MdsSource:
         """See `Source.parts`: runs of shards."""
         shards = self._shards()
         found: list[Part] = []
-        low = 0
-        for high in range(1, len(shards) + 1):
+        for low, high in runs([shard.raw.nbytes for shard in shards], target_bytes):
             run = shards[low:high]
-            nbytes = sum(shard.raw.nbytes for shard in run)
-            if nbytes < target_bytes and high < len(shards):
-                continue
-            samples = sum(shard.samples for shard in run)
-            if samples:
-                found.append(Part(f"shards {low} to {high - 1}", (low, high), samples, nbytes))
-            low = high
-        if not found:
+            nbytes, samples = sum(shard.raw.nbytes for shard in run), sum(shard.samples for shard in run)
+            found.append(Part(f"shards {low} to {high - 1}", (low, high), samples, nbytes))
+        if not any(part.samples for part in found):
             raise FormatError("there is not one sample", file=self.path)
         for shard in shards:
             self._decoders(shard)
@@ -87,7 +81,7 @@ class MdsSource:
         for shard in self._shards()[low:high]:
             decoders = self._decoders(shard)
             with _opened(shard, self.path) as (file, opened):
-                for number, content in enumerate(_samples(shard, opened)):
+                for number, content in enumerate(sample_bytes(opened, shard.samples, shard.raw.nbytes)):
                     key = f"{shard.raw.name}, sample {number}"
                     yield Item(key, partial(_sample, content, shard.columns, decoders, f"{file}, sample {number}"))
 
@@ -228,42 +222,11 @@ def _unsnapped(packed: bytes, nbytes: int, path: str) -> bytes:
     return cast("bytes", need("pyarrow", file=path).Codec("snappy").decompress(packed, nbytes, asbytes=True))
 
 
-def _samples(shard: _Shard, file: IO[bytes]) -> Iterator[bytes]:
-    """The bytes of each sample. A shard begins with their number and, uint32, the places where they begin and end."""
-    head = file.read(4 * (shard.samples + 2))
-    numbers = np.frombuffer(head[: len(head) // 4 * 4], "<u4").astype(np.int64)
-    if len(numbers) != shard.samples + 2 or numbers[0] != shard.samples:
-        raise ValueError(f"it does not begin as a shard of {shard.samples} samples")
-    edges = numbers[1:]
-    if edges[0] < len(head) or edges[-1] > shard.raw.nbytes or (np.diff(edges) < 0).any():
-        raise ValueError("the places of its samples are no places in it")
-    file.seek(int(edges[0]))
-    for size in np.diff(edges).tolist():
-        content = file.read(size)
-        if len(content) != size:
-            raise ValueError("it ends too early")
-        yield content
-
-
 def _sample(
     content: bytes, columns: tuple[_Column, ...], decoders: dict[str, Callable[[bytes], Any]], where: str
 ) -> dict[str, Any]:
-    """A sample: the lengths of the values that have no fixed one, then all values."""
-    varying = sum(not column.nbytes for column in columns)
-    sizes = iter(np.frombuffer(content[: 4 * varying], "<u4").tolist() if len(content) >= 4 * varying else [])
-    place, values = 4 * varying, dict[str, bytes]()
-    for column in columns:
-        size = column.nbytes or next(sizes, len(content) + 1)
-        values[column.name] = content[place : place + size]
-        place += size
-    if place != len(content):
-        raise FormatError(f"the sample has {len(content)} bytes, but its values {place}", file=where)
-    found: dict[str, Any] = {}
-    for name, decode in decoders.items():
-        try:
-            found[name] = decode(values[name])
-        except ValueError as error:
-            if isinstance(error, FormatError | OptionError):
-                raise
-            raise FormatError(f"column {name!r} cannot be decoded: {str(error)[:200]}", file=where) from None
-    return found
+    try:
+        values = value_bytes(content, [column.nbytes for column in columns])
+    except ValueError as error:
+        raise FormatError(str(error), file=where) from None
+    return decoded({column.name: value for column, value in zip(columns, values, strict=True)}, decoders, where)

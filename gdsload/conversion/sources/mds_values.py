@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
-import struct
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.pictures import Look, decode_image, image_array
+from gdsload.conversion.sources.binary_samples import encoded_image, exactly, raw_image, scalar, shaped
+from gdsload.conversion.sources.pictures import Look
 from gdsload.errors import FormatError
 
 __all__ = ["decoder"]
@@ -24,8 +22,6 @@ _TYPES = {
     8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 18: "float16", 32: "uint32", 33: "int32", 34: "float32",
     64: "uint64", 65: "int64", 66: "float64",
 }  # fmt: skip
-# Bytes of a pixel in the modes of Pillow whose rows have no padding.
-_PIXEL_BYTES = {"L": 1, "P": 1, "LA": 2, "RGB": 3, "YCbCr": 3, "HSV": 3, "LAB": 3, "RGBA": 4, "CMYK": 4}
 
 
 def decoder(encoding: str, field: str, look: Look, file: str) -> Callable[[bytes], Any]:
@@ -50,18 +46,18 @@ def decoder(encoding: str, field: str, look: Look, file: str) -> Callable[[bytes
     if name == "ndarray":
         return _array_decoder(details, field, file)
     if name in _SCALARS:
-        return partial(_scalar, np.dtype(name))
+        return partial(scalar, np.dtype(name))
     simple: dict[str, Callable[[bytes], Any]] = {
-        "int": partial(_scalar, np.dtype("int64")),
+        "int": partial(scalar, np.dtype("int64")),
         "str_int": int,
         "str_float": np.float64,
         "str_decimal": _text,
         "str": _text,
         "json": _text,
         "bytes": bytes,
-        "jpeg": partial(_image, look=look, where=f"{file}: {field}"),
-        "png": partial(_image, look=look, where=f"{file}: {field}"),
-        "pil": partial(_raw_image, look=look, where=f"{file}: {field}"),
+        "jpeg": partial(encoded_image, look=look, where=f"{file}: {field}"),
+        "png": partial(encoded_image, look=look, where=f"{file}: {field}"),
+        "pil": partial(raw_image, look=look, where=f"{file}: {field}"),
     }
     if name not in simple:
         raise FormatError(
@@ -74,12 +70,6 @@ def decoder(encoding: str, field: str, look: Look, file: str) -> Callable[[bytes
 
 def _text(content: bytes) -> str:
     return content.decode()
-
-
-def _scalar(dtype: np.dtype[Any], content: bytes) -> Any:
-    if len(content) != dtype.itemsize:
-        raise ValueError(f"it has {len(content)} bytes, but {dtype} has {dtype.itemsize}")
-    return np.frombuffer(content, dtype)[0]
 
 
 def _array_decoder(details: str, field: str, file: str) -> Callable[[bytes], NDArray[Any]]:
@@ -103,37 +93,11 @@ def _array(kind: str | None, shape: tuple[int, ...] | None, content: bytes) -> N
     if shape is None:
         packed = _byte(stream)
         dimensions, wide = packed >> 2, 1 << (packed & 3)
-        shape = tuple(np.frombuffer(_exactly(stream, dimensions * wide), f"<u{wide}").tolist())
-    dtype = np.dtype(kind)
-    left, wanted = len(content) - stream.tell(), math.prod(shape) * dtype.itemsize
-    if wanted != left or not wanted:
-        raise ValueError(f"an array of shape {list(shape)} has {wanted} bytes, but {left} are there")
-    return np.frombuffer(content, dtype.newbyteorder("<"), offset=stream.tell()).astype(dtype).reshape(shape)
+        shape = tuple(np.frombuffer(exactly(stream, dimensions * wide), f"<u{wide}").tolist())
+    if 0 in shape:
+        raise ValueError("an array of no values is none")
+    return shaped(content, stream.tell(), np.dtype(kind), shape)
 
 
 def _byte(stream: io.BytesIO) -> int:
-    return _exactly(stream, 1)[0]
-
-
-def _exactly(stream: io.BytesIO, count: int) -> bytes:
-    found = stream.read(count)
-    if len(found) != count:
-        raise ValueError("it ends too early")
-    return found
-
-
-def _image(content: bytes, look: Look, where: str) -> NDArray[np.uint8]:
-    return decode_image(io.BytesIO(content), look, where)
-
-
-def _raw_image(content: bytes, look: Look, where: str) -> NDArray[np.uint8]:
-    """Pixels as Pillow has them: width, height, length of the mode's name, that name, pixels."""
-    stream = io.BytesIO(content)
-    width, height, length = struct.unpack("<III", _exactly(stream, 12))
-    mode = _exactly(stream, length).decode()
-    pixels = stream.read()
-    if mode not in _PIXEL_BYTES:
-        raise FormatError(f"an image of mode {mode!r:.50} cannot be taken", file=where)
-    if width * height * _PIXEL_BYTES[mode] != len(pixels) or not pixels:
-        raise ValueError(f"an image of {height} × {width} pixels cannot have {len(pixels)} bytes")
-    return image_array(need("PIL.Image").frombytes(mode, (width, height), pixels), look, where)
+    return exactly(stream, 1)[0]

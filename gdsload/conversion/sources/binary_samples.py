@@ -1,0 +1,118 @@
+"""Samples as MDS shards and LitData chunks have them: their places, then of each the lengths of its values, and these.
+
+None of it is trusted. What is wrong is a `ValueError`, for those who know the file's name to hand on.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.conversion.sources.extras import need
+from gdsload.conversion.sources.pictures import Look, decode_image, image_array
+from gdsload.errors import FormatError, OptionError
+
+__all__ = ["decoded", "encoded_image", "exactly", "raw_image", "sample_bytes", "scalar", "shaped", "value_bytes"]
+
+# Bytes of a pixel in the modes of Pillow whose rows have no padding.
+_PIXEL_BYTES = {"L": 1, "P": 1, "LA": 2, "RGB": 3, "YCbCr": 3, "HSV": 3, "LAB": 3, "RGBA": 4, "CMYK": 4}
+
+
+def sample_bytes(file: IO[bytes], samples: int, nbytes: int) -> Iterator[bytes]:
+    """The bytes of each sample. A file begins with their number and, uint32, the places where they begin and end.
+
+    Args:
+        file: the file, at its beginning.
+        samples: how many there must be.
+        nbytes: the file's length.
+    """
+    head = file.read(4 * (samples + 2))
+    numbers = np.frombuffer(head[: len(head) // 4 * 4], "<u4").astype(np.int64)
+    if len(numbers) != samples + 2 or numbers[0] != samples:
+        raise ValueError(f"it does not begin as a file of {samples} samples")
+    edges = numbers[1:]
+    if edges[0] < len(head) or edges[-1] > nbytes or (np.diff(edges) < 0).any():
+        raise ValueError("the places of its samples are no places in it")
+    file.seek(int(edges[0]))
+    return (exactly(file, size) for size in np.diff(edges).tolist())
+
+
+def value_bytes(content: bytes, sizes: Sequence[int]) -> list[bytes]:
+    """The bytes of each value of a sample.
+
+    Args:
+        content: the sample: lengths, uint32, of the values that have no fixed one, then all values.
+        sizes: the length of each value; 0 if it stands in the sample.
+    """
+    place = 4 * sum(not size for size in sizes)
+    lengths = iter(np.frombuffer(content[:place], "<u4").tolist() if len(content) >= place else [])
+    found = []
+    for size in sizes:
+        end = place + (size or next(lengths, len(content) + 1))
+        found.append(content[place:end])
+        place = end
+    if place != len(content):
+        raise ValueError(f"the sample has {len(content)} bytes, but its values {place}")
+    return found
+
+
+def decoded(values: Mapping[str, bytes], decoders: Mapping[str, Callable[[bytes], Any]], where: str) -> dict[str, Any]:
+    """The sample that decoders make.
+
+    Raises:
+        FormatError: if a value is damaged.
+    """
+    found: dict[str, Any] = {}
+    for name, decode in decoders.items():
+        try:
+            found[name] = decode(values[name])
+        except ValueError as error:
+            if isinstance(error, FormatError | OptionError):
+                raise
+            raise FormatError(f"field {name!r} cannot be decoded: {str(error)[:200]}", file=where) from None
+    return found
+
+
+def scalar(dtype: np.dtype[Any], content: bytes) -> Any:
+    """A number."""
+    return shaped(content, 0, dtype, (1,))[0]
+
+
+def shaped(content: bytes, offset: int, dtype: np.dtype[Any], shape: Sequence[int]) -> NDArray[Any]:
+    """An array whose values begin at an offset and end where the content does, lowest byte first."""
+    left, wanted = len(content) - offset, math.prod(shape) * dtype.itemsize
+    if wanted != left:
+        raise ValueError(f"an array of shape {list(shape)} has {wanted} bytes, but {left} are there")
+    return np.frombuffer(content[offset:], dtype.newbyteorder("<")).astype(dtype).reshape(shape)
+
+
+def exactly(stream: IO[bytes], count: int) -> bytes:
+    """As many bytes, and no fewer."""
+    found = stream.read(count)
+    if len(found) != count:
+        raise ValueError("it ends too early")
+    return found
+
+
+def encoded_image(content: bytes, look: Look, where: str) -> NDArray[np.uint8]:
+    """An image of a file."""
+    return decode_image(io.BytesIO(content), look, where)
+
+
+def raw_image(content: bytes, look: Look, where: str) -> NDArray[np.uint8]:
+    """Pixels as Pillow has them: width, height, length of the mode's name, that name, pixels."""
+    stream = io.BytesIO(content)
+    width, height, length = struct.unpack("<III", exactly(stream, 12))
+    mode = exactly(stream, length).decode()
+    pixels = stream.read()
+    if mode not in _PIXEL_BYTES:
+        raise FormatError(f"an image of mode {mode!r:.50} cannot be taken", file=where)
+    if width * height * _PIXEL_BYTES[mode] != len(pixels) or not pixels:
+        raise ValueError(f"an image of {height} × {width} pixels cannot have {len(pixels)} bytes")
+    return image_array(need("PIL.Image").frombytes(mode, (width, height), pixels), look, where)

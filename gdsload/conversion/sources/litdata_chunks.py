@@ -1,0 +1,223 @@
+"""LitData chunks, read without their library, which unpickles what an index tells it to."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.conversion.files import inside, stamps
+from gdsload.conversion.rows import runs
+from gdsload.conversion.source import Item, Part
+from gdsload.conversion.sources.binary_samples import (
+    decoded,
+    encoded_image,
+    raw_image,
+    sample_bytes,
+    scalar,
+    shaped,
+    value_bytes,
+)
+from gdsload.conversion.sources.pictures import Look
+from gdsload.errors import FormatError
+
+__all__ = ["LitDataSource"]
+
+_INDEX = "index.json"
+_BY_NAME = ("builtins.dict", "collections.OrderedDict")
+_BY_NUMBER = ("builtins.list", "builtins.tuple")
+# The numbers that stand for element types, of tensors and of arrays; what is not in them is refused.
+_TENSORS = {
+    0: "float32", 1: "float32", 2: "float64", 3: "float64", 4: "complex64", 5: "complex64", 6: "complex128",
+    7: "complex128", 8: "float16", 9: "float16", 11: "uint8", 12: "int8", 13: "int16", 14: "int16", 15: "int32",
+    16: "int32", 17: "int64", 18: "int64", 19: "bool", 20: "uint16",
+}  # fmt: skip
+_ARRAYS = {
+    0: "int8", 1: "int16", 2: "int32", 3: "int64", 4: "uint8", 5: "uint16", 6: "uint32", 7: "uint64", 8: "float16",
+    9: "float32", 10: "float64", 11: "complex64", 12: "complex128", 13: "bool",
+}  # fmt: skip
+
+
+class LitDataSource:
+    """A dataset that LitData's `optimize` wrote, with its default item loader and neither packed nor encrypted.
+
+    The keys of a sample are fields, those of dictionaries in it joined by dots; values of a list are ``"0"``, ``"1"``
+    and so on, and a sample that is one value is the field ``"0"``. Numbers, tensors, arrays, texts and bytes are taken
+    as they are, images as uint8 ``[channels, height, width]``, not turned. Pickles are refused.
+
+    Args:
+        path: the folder with `index.json`.
+        mode: the channels of images: ``"RGB"``, ``"RGBA"``, ``"L"``, or ``"keep"`` (as they are, palettes as indices).
+
+    Raises:
+        OptionError: if an option has no such value.
+    """
+
+    kind = "LitData chunks"
+    threads = False
+
+    def __init__(self, path: str, *, mode: str = "RGB") -> None:
+        self.path = path
+        self.look = Look(mode)
+
+    def describe(self) -> dict[str, Any]:
+        """See `Source.describe`."""
+        files = [os.path.join(self.path, _INDEX), *(inside(self.path, chunk.name) for chunk in self._index()[0])]
+        return {"kind": self.kind, "files": stamps(files), "mode": self.look.mode}
+
+    def parts(self, target_bytes: int) -> list[Part]:
+        """See `Source.parts`: runs of chunks."""
+        chunks, _ = self._index()
+        found: list[Part] = []
+        for low, high in runs([chunk.nbytes for chunk in chunks], target_bytes):
+            run = chunks[low:high]
+            nbytes, samples = sum(chunk.nbytes for chunk in run), sum(chunk.samples for chunk in run)
+            found.append(Part(f"chunks {low} to {high - 1}", (low, high), samples, nbytes))
+        if not any(part.samples for part in found):
+            raise FormatError("there is not one sample", file=self.path)
+        return found
+
+    def read(self, part: Part) -> Iterator[Item]:
+        """See `Source.read`."""
+        low, high = (int(edge) for edge in part.where)
+        chunks, decoders = self._index()
+        for chunk in chunks[low:high]:
+            path = inside(self.path, chunk.name)
+            try:
+                with open(path, "rb") as file:
+                    found = os.fstat(file.fileno()).st_size
+                    if found != chunk.nbytes:
+                        raise ValueError(f"it has {found} bytes, but the index says {chunk.nbytes}")
+                    for number, content in enumerate(sample_bytes(file, chunk.samples, chunk.nbytes)):
+                        make = partial(_sample, content, decoders, f"{path}, sample {number}")
+                        yield Item(f"{chunk.name}, sample {number}", make)
+            except (OSError, ValueError) as error:
+                raise FormatError(f"the chunk cannot be read: {str(error)[:200]}", file=path) from None
+
+    def _index(self) -> tuple[list[_Chunk], dict[str, Callable[[bytes], Any]]]:
+        """The chunks, and what decodes each field."""
+        path = os.path.join(self.path, _INDEX)
+        try:
+            with open(path, encoding="utf-8") as file:
+                tree = json.load(file)
+            config = tree["config"]
+            for name, wanted in (("compression", None), ("encryption", None), ("item_loader", "PyTreeLoader")):
+                if config.get(name, wanted) != wanted:
+                    raise FormatError(
+                        f"its chunks have {name} {config[name]!r:.50}, which is not supported",
+                        file=path,
+                        remedy="Write it anew without.",
+                    )
+            chunks = [_Chunk.of(chunk) for chunk in tree["chunks"]]
+            version, spec = json.loads(config["data_spec"])
+            names, formats = list(_names(spec)), config["data_format"]
+            if version != 1 or len(set(names)) < len(names):
+                raise ValueError("its samples are described in a way that is not known")
+            decoders = {name: self._decoder(how, name, path) for name, how in zip(names, formats, strict=True)}
+        except OSError as error:
+            raise FormatError(f"the index cannot be read: {error.strerror}", file=path) from None
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            if isinstance(error, FormatError):
+                raise
+            reason = f"{type(error).__name__}: {error}"[:200]
+            raise FormatError(f"the index is none of LitData chunks: {reason}", file=path) from None
+        return chunks, decoders
+
+    def _decoder(self, how: str, field: str, file: str) -> Callable[[bytes], Any]:
+        kind, _, detail = how.partition(":")
+        where = f"{file}: {field}"
+        found: dict[str, Callable[[bytes], Any]] = {
+            "int": partial(scalar, np.dtype("int64")),
+            "float": partial(scalar, np.dtype("float64")),
+            "bool": partial(scalar, np.dtype("bool")),
+            "str": _text,
+            "text": _text,
+            "bytes": bytes,
+            "file": bytes,
+            "tensor": partial(_array, ">", _TENSORS),
+            "numpy": partial(_array, "<", _ARRAYS),
+            "no_header_tensor": partial(_vector, _TENSORS, detail),
+            "no_header_numpy": partial(_vector, _ARRAYS, detail),
+            "jpeg": partial(encoded_image, look=self.look, where=where),
+            "image": partial(encoded_image, look=self.look, where=where),
+            "pil": partial(raw_image, look=self.look, where=where),
+        }
+        if kind == "pickle":
+            raise FormatError(
+                f"field {field!r} is stored as pickles, which are never loaded",
+                file=file,
+                remedy="Write it anew, with numbers, tensors, arrays, texts or bytes.",
+            )
+        if kind not in found:
+            raise FormatError(f"field {field!r} is stored as {how!r:.50}, which no field can have", file=file)
+        return found[kind]
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """A chunk as the index has it."""
+
+    name: str
+    nbytes: int
+    samples: int
+
+    @classmethod
+    def of(cls, tree: Any) -> _Chunk:
+        """The chunk of an index; raises anything if it is damaged."""
+        name, nbytes, samples = tree["filename"], tree["chunk_bytes"], tree["chunk_size"]
+        if type(name) is not str or type(nbytes) is not int or type(samples) is not int or not 0 <= samples < 2**32:
+            raise ValueError(f"a chunk is {tree!r:.100}")
+        return cls(name, nbytes, samples)
+
+
+def _names(spec: Any, prefix: str = "") -> Iterator[str]:
+    """The names of the values of a sample, in the order in which they are stored."""
+    kind, inner = spec["type"], spec["children_spec"]
+    if kind is None:
+        yield prefix.removesuffix(".") or "0"
+        return
+    if kind not in _BY_NAME + _BY_NUMBER:
+        raise ValueError(f"samples are {kind!r:.50}, not dictionaries, lists or tuples")
+    names = json.loads(spec["context"]) if kind in _BY_NAME else range(len(inner))
+    for name, child in zip(names, inner, strict=True):
+        yield from _names(child, f"{prefix}{name}.")
+
+
+def _text(content: bytes) -> str:
+    return content.decode()
+
+
+def _array(order: str, types: dict[int, str], content: bytes) -> NDArray[Any]:
+    """An array that says itself what it is: element type, number of dimensions and sizes, uint32."""
+    try:
+        kind, dimensions = struct.unpack_from(f"{order}II", content)
+        shape = struct.unpack_from(f"{order}{dimensions}I", content, 8)
+    except struct.error:
+        raise ValueError("it ends too early") from None
+    return shaped(content, 8 + 4 * dimensions, _dtype(types, kind), shape)
+
+
+def _vector(types: dict[int, str], kind: str, content: bytes) -> NDArray[Any]:
+    dtype = _dtype(types, int(kind))
+    return shaped(content, 0, dtype, (len(content) // dtype.itemsize,))
+
+
+def _dtype(types: dict[int, str], number: int) -> np.dtype[Any]:
+    if number not in types:
+        raise ValueError(f"it is of element type {number}, which is not supported")
+    return np.dtype(types[number])
+
+
+def _sample(content: bytes, decoders: dict[str, Callable[[bytes], Any]], where: str) -> dict[str, Any]:
+    try:
+        values = value_bytes(content, [0] * len(decoders))
+    except ValueError as error:
+        raise FormatError(str(error), file=where) from None
+    return decoded(dict(zip(decoders, values, strict=True)), decoders, where)

@@ -1,0 +1,166 @@
+"""LitData chunks that their own library wrote (tools/make_litdata.py), and hostile ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+import gdsload
+from gdsload.conversion.recognise import recognise
+from gdsload.conversion.sources.litdata_chunks import LitDataSource
+from gdsload.errors import FormatError, OptionError
+from tools import make_litdata
+
+DATA = make_litdata.FOLDER
+
+
+def samples(source, target=2**20):
+    return [item.make() for part in source.parts(target) for item in source.read(part)]
+
+
+def same(mine, theirs):
+    """Whether a value is that which was written, its element type and shape included."""
+    if isinstance(theirs, torch.Tensor | np.ndarray):
+        array = np.asarray(theirs)
+        return (mine.dtype, mine.shape, mine.tolist()) == (array.dtype, array.shape, array.tolist())
+    return mine == theirs
+
+
+@pytest.mark.parametrize("target", [1, 2**20])
+def test_values_of_every_kind(target):
+    source = pickle.loads(pickle.dumps(LitDataSource(str(DATA / "leaves"))))
+    assert [part.where for part in source.parts(target)] == ([(0, 1), (1, 2)] if target == 1 else [(0, 2)])
+    for mine, theirs in zip(samples(source, target), make_litdata.leaves(), strict=True):
+        assert list(mine) == list(theirs)
+        for name, value in theirs.items():
+            assert same(mine[name], value), name
+
+
+def test_lists_nested_dictionaries_and_single_values():
+    for mine, theirs in zip(samples(LitDataSource(str(DATA / "pairs"))), make_litdata.pairs(), strict=True):
+        assert list(mine) == ["0", "1"]
+        assert all(same(mine[str(number)], value) for number, value in enumerate(theirs))
+    assert samples(LitDataSource(str(DATA / "nested"))) == [{"n.a": number} for number in range(make_litdata.COUNT)]
+    found = samples(LitDataSource(str(DATA / "single")))
+    assert [sample["0"].tolist() for sample in found] == [list(range(number)) for number in range(make_litdata.COUNT)]
+
+
+def test_images():
+    pytest.importorskip("PIL")
+    for number, sample in enumerate(samples(LitDataSource(str(DATA / "images")))):
+        expected = make_litdata.picture(number).transpose(2, 0, 1)
+        assert np.array_equal(sample["pil"], expected)
+        assert np.abs(sample["jpeg"].astype(int) - expected).mean() < 10
+
+
+def test_converted(tmp_path):
+    assert recognise(str(DATA / "pairs")) == "litdata"
+    assert gdsload.convert(DATA / "pairs", tmp_path / "out", workers=1).samples == make_litdata.COUNT
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    for sample, (number, tensor) in zip(dataset.__getitems__(range(len(dataset))), make_litdata.pairs(), strict=True):
+        assert sample["0"].item() == number
+        assert torch.equal(sample["1"], tensor)
+
+
+def test_pickles_and_packed_chunks_are_refused():
+    with pytest.raises(FormatError, match="'object' is stored as pickles"):
+        LitDataSource(str(DATA / "pickles")).parts(1)
+    with pytest.raises(FormatError, match="compression 'zstd'"):
+        LitDataSource(str(DATA / "packed")).parts(1)
+    with pytest.raises(OptionError, match="mode"):
+        LitDataSource(str(DATA / "pairs"), mode="CMYK")
+
+
+def changed(tmp_path, change):
+    """A copy of a dataset whose index somebody has changed."""
+    folder = tmp_path / "d"
+    shutil.copytree(DATA / "pairs", folder)
+    tree = json.loads((folder / "index.json").read_text())
+    change(tree["chunks"][0], tree["config"])
+    (folder / "index.json").write_text(json.dumps(tree))
+    return LitDataSource(str(folder))
+
+
+def spec(kind, context="null"):
+    leaf = {"type": None, "context": None, "children_spec": []}
+    return json.dumps([1, {"type": kind, "context": context, "children_spec": [leaf, leaf]}])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda chunk, config: chunk.update(filename="../x"), "leads out of the folder"),
+        (lambda chunk, config: chunk.update(filename="/dev/zero"), "leads out of the folder"),
+        (lambda chunk, config: chunk.update(filename="none"), "no file 'none'"),
+        (lambda chunk, config: chunk.update(filename=7), "a chunk is"),
+        (lambda chunk, config: chunk.update(chunk_bytes=7), "the index says 7"),
+        (lambda chunk, config: chunk.update(chunk_size=3), "does not begin"),
+        (lambda chunk, config: chunk.update(chunk_size=-1), "a chunk is"),
+        (lambda chunk, config: chunk.update(chunk_size=2**40), "a chunk is"),
+        (lambda chunk, config: chunk.pop("chunk_size"), "KeyError"),
+        (lambda chunk, config: config.update(encryption={"algorithm": "fernet"}), "have encryption"),
+        (lambda chunk, config: config.update(item_loader="TokensLoader"), "item_loader 'TokensLoader'"),
+        (lambda chunk, config: config.update(data_format=["int"]), "shorter|longer"),
+        (lambda chunk, config: config.update(data_format=["int", "object"]), "stored as 'object'"),
+        (lambda chunk, config: config.update(data_format=["int", 7]), "AttributeError"),
+        (lambda chunk, config: config.update(data_format=["int", "no_header_numpy:14"]), "element type 14"),
+        (lambda chunk, config: config.update(data_spec=spec("collections.namedtuple", '"a.B"')), "not dictionaries"),
+        (lambda chunk, config: config.update(data_spec=spec("builtins.dict", '["a", "a"]')), "not known"),
+        (lambda chunk, config: config.update(data_spec=spec("builtins.dict", '["a"]')), "longer"),
+        (lambda chunk, config: config.update(data_spec="[" * 100_000), "RecursionError|JSONDecodeError"),
+        (lambda chunk, config: config.update(data_spec=None), "TypeError"),
+    ],
+)
+def test_an_index_that_lies(tmp_path, change, reason):
+    with pytest.raises(FormatError, match=reason):
+        samples(changed(tmp_path, change))
+
+
+@pytest.mark.parametrize("kind", ["leaves", "pairs"])
+def test_damaged_anywhere_is_read_or_refused(tmp_path, kind):
+    shutil.copytree(DATA / kind, tmp_path / "d")
+    path = tmp_path / "d" / "chunk-0-1.bin"
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        spoiled = bytearray(whole)
+        spoiled[rng.integers(len(whole))] = rng.integers(256)
+        path.write_bytes(spoiled)
+        try:
+            samples(LitDataSource(str(tmp_path / "d")))
+        except FormatError:
+            continue
+    path.write_bytes(whole[:-1])
+    with pytest.raises(FormatError, match="the index says"):
+        samples(LitDataSource(str(tmp_path / "d")))
+
+
+def test_a_sample_that_is_damaged_is_alone(tmp_path):
+    shutil.copytree(DATA / "pairs", tmp_path / "d")
+    path = tmp_path / "d" / "chunk-0-0.bin"
+    content = bytearray(path.read_bytes())
+    second = int.from_bytes(content[8:12], "little")
+    content[second + 16 : second + 20] = b"\xff\xff\xff\xff"  # the element type of the tensor
+    path.write_bytes(content)
+    report = gdsload.convert(tmp_path / "d", tmp_path / "out", on_error="skip", workers=1)
+    assert report.samples == make_litdata.COUNT - 1
+    assert [one.key for one in report.skipped] == ["chunk-0-0.bin, sample 1"]
+    assert "field '1' cannot be decoded: it is of element type" in report.skipped[0].reason
+
+
+def test_describes_files_and_options(tmp_path):
+    shutil.copytree(DATA / "pairs", tmp_path / "d")
+    source = LitDataSource(str(tmp_path / "d"))
+    one = source.describe()
+    assert json.loads(json.dumps(one)) == one
+    assert one != LitDataSource(source.path, mode="L").describe()
+    os.utime(tmp_path / "d" / "chunk-0-0.bin", ns=(1, 1))
+    assert one != source.describe()
+    with pytest.raises(FormatError, match="No such file"):
+        LitDataSource(str(tmp_path)).describe()
