@@ -32,6 +32,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("--map", metavar="MODULE:FUNCTION", help="gets each sample as a dict, returns what is written")
     parser.add_argument("--shard-bytes", default="256MiB", metavar="SIZE", help="about how large a shard gets")
     parser.add_argument("--shuffle-seed", type=int, metavar="N", help="write the samples in a random order")
+    parser.add_argument("--pack", metavar="FIELD:LENGTH", help="cut the tokens of all documents into blocks")
+    parser.add_argument("--eos", type=int, metavar="ID", help="with --pack: a token to put behind each document")
+    parser.add_argument("--pad", type=int, metavar="ID", help="with --pack: fill the last block, else it is left out")
     parser.add_argument("--on-error", choices=("stop", "skip"), default="stop", help="what a bad sample does")
     parser.add_argument("--report", metavar="FILE", help="where skipped samples are listed, one JSON object a line")
     parser.add_argument("--workers", type=int, metavar="N", help="processes (default: one for each processor)")
@@ -52,6 +55,7 @@ def _run(chosen: argparse.Namespace) -> int:
         "shard_bytes": chosen.shard_bytes,
         "shuffle_seed": chosen.shuffle_seed,
         "on_error": chosen.on_error,
+        "pack": _packing(chosen),
     }
     if chosen.dry_run:
         found = plan(chosen.source, **options)
@@ -93,6 +97,17 @@ def _tell(skipped: tuple[Skipped, ...], report: str | None) -> None:
             print(f"  {one.key}: {one.reason}")
         if len(skipped) > _SHOWN:
             print(f"  and {len(skipped) - _SHOWN} more{'' if report else '; --report FILE lists them all'}")
+
+
+def _packing(chosen: argparse.Namespace) -> dict[str, Any] | None:
+    if chosen.pack is None:
+        if chosen.eos is not None or chosen.pad is not None:
+            raise OptionError("--eos and --pad are for --pack")
+        return None
+    field, _, length = chosen.pack.rpartition(":")
+    if not field or not length.isdecimal():
+        raise OptionError(f"--pack is {chosen.pack!r}, not FIELD:LENGTH")
+    return {"field": field, "length": int(length), "eos": chosen.eos, "pad": chosen.pad}
 
 
 def _pair(text: str) -> tuple[str, str]:

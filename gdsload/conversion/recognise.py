@@ -25,6 +25,7 @@ KINDS = {
     "safetensors": ("safetensors_files", "SafetensorsSource"),
     "hdf5": ("hdf5_files", "Hdf5Source"),
     "zarr": ("zarr_arrays", "ZarrSource"),
+    "tokens": ("token_files", "TokenSource"),
     "huggingface": ("hf_datasets", "HuggingFaceSource"),
     "torch": ("torch_datasets", "TorchSource"),
 }
@@ -34,7 +35,7 @@ _SUFFIXES = {
     ".npy": "numpy", ".npz": "numpy", ".tar": "webdataset", ".tar.gz": "webdataset", ".tgz": "webdataset",
     ".parquet": "parquet", ".arrow": "parquet", ".feather": "parquet", ".safetensors": "safetensors",
     ".h5": "hdf5", ".hdf5": "hdf5", ".csv": "csv", ".tsv": "csv", ".mds": "mds", ".mds.zstd": "mds",
-    ".mds.gz": "mds", ".mds.bz2": "mds", ".mds.br": "mds", ".mds.snappy": "mds",
+    ".mds.gz": "mds", ".mds.bz2": "mds", ".mds.br": "mds", ".mds.snappy": "mds", ".jsonl": "tokens", ".bin": "tokens",
 }  # fmt: skip
 _MARKS = {
     "state.json": "huggingface", "dataset_dict.json": "huggingface",

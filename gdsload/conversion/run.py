@@ -21,6 +21,7 @@ from typing import Any, TypedDict, Unpack
 
 from gdsload.conversion.infer import schema_of
 from gdsload.conversion.options import ConvertOptions, OnError
+from gdsload.conversion.packing import PackedSource, Packing
 from gdsload.conversion.part import Task, convert_part
 from gdsload.conversion.publish import publish, shuffle_into
 from gdsload.conversion.recognise import source_for
@@ -55,6 +56,7 @@ class ConvertKeywords(TypedDict, total=False):
     restart: bool
     progress: Progress | None
     source_options: Mapping[str, Any] | None
+    pack: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ def plan(source: str | os.PathLike[str] | Source, **options: Unpack[ConvertKeywo
     Raises:
         FormatError, OptionError: see `convert`.
     """
-    found = source_for(source, options.get("kind"), options.get("source_options"))
+    found = _source(source, options)
     chosen = _chosen(options)
     parts = found.parts(int(chosen.shard_bytes))
     return Plan(found.kind, _schema(found, parts, chosen, options), parts)
@@ -146,12 +148,14 @@ def convert(
             names to element types that they are cast to. `ragged`: names of fields whose first dimension varies.
             `map`: ``"package.module:function"``, which gets each sample as a dict and returns the one to be written.
             `shard_bytes`: about how large a shard gets. `shuffle_seed`: write the samples in a random order, the same
-            for the same seed (default: in that of the source). `on_error`: ``"stop"``, or ``"skip"``: leave samples
-            out that cannot be converted, and report each. `workers`: how many processes, or threads where they do as
-            well (default: one for each processor; 1: this one). `executor`: any `concurrent.futures.Executor`, for
-            instance a cluster's, over a file system that all share. `overwrite`: replace a dataset that is at `out`.
-            `restart`: throw away what an interrupted conversion with other arguments has left. `progress`: called with
-            samples, bytes, finished parts and parts.
+            for the same seed (default: in that of the source). `pack`: ``{"field": name, "length": n}``: cut the tokens
+            of all documents into blocks of `n`, with ``"eos": id`` a token behind each document, with ``"pad": id`` the
+            last block filled up rather than left out; the guide says which fields blocks have. `on_error`: ``"stop"``,
+            or ``"skip"``: leave samples out that cannot be converted, and report each. `workers`: how many processes,
+            or threads where they do as well (default: one for each processor; 1: this one). `executor`: any
+            `concurrent.futures.Executor`, for instance a cluster's, over a file system that all share. `overwrite`:
+            replace a dataset that is at `out`. `restart`: throw away what an interrupted conversion with other
+            arguments has left. `progress`: called with samples, bytes, finished parts and parts.
 
     Raises:
         FormatError: if the source is not recognised, or is damaged.
@@ -160,7 +164,7 @@ def convert(
         OptionError: if an argument cannot be used, or another conversion to `out` was interrupted.
         DatasetExistsError: if there is something at `out` that must not be replaced.
     """
-    found = source_for(source, options.get("kind"), options.get("source_options"))
+    found = _source(source, options)
     chosen = _chosen(options)
     path = os.path.abspath(os.fspath(out))
     publish_check(path, overwrite=options.get("overwrite", False))
@@ -208,6 +212,16 @@ def _run(source: Source, chosen: ConvertOptions, stage: Stage, path: str, option
     nbytes = sum(entry.stat().st_size for entry in shards)
     samples = sum(report.samples for report in count.done.values())
     return ConvertReport(path, samples, len(shards), nbytes, skipped, resumed)
+
+
+def _source(source: str | os.PathLike[str] | Source, options: ConvertKeywords) -> Source:
+    found, pack = source_for(source, options.get("kind"), options.get("source_options")), options.get("pack")
+    if pack is None:
+        return found
+    try:
+        return PackedSource(found, Packing(**pack))
+    except TypeError as error:
+        raise OptionError(f"pack is {dict(pack)!r:.200}: {error}") from None
 
 
 def _chosen(options: ConvertKeywords) -> ConvertOptions:

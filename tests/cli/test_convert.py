@@ -47,6 +47,20 @@ def test_faults_are_named(source, tmp_path, capsys):
     assert "do not suit kind 'numpy'" in capsys.readouterr().err
 
 
+def test_pack(tmp_path, capsys):
+    (tmp_path / "t.jsonl").write_text("[1, 2, 3]\n[4, 5]\n[6]\n")
+    arguments = ["convert", str(tmp_path / "t.jsonl"), str(tmp_path / "out"), "--workers", "1"]
+    assert main([*arguments, "--pack", "tokens:4", "--eos", "0", "--pad", "9"]) == 0
+    assert "3 samples in 1 shards" in capsys.readouterr().out
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert [dataset[n]["tokens"].tolist() for n in range(3)] == [[1, 2, 3, 0], [4, 5, 0, 6], [0, 9, 9, 9]]
+    assert [dataset[n]["cu_seqlens"].tolist() for n in range(3)] == [[0, 4], [0, 3, 4], [0, 1, 4]]
+    assert main([*arguments, "--pack", "tokens"]) == 1
+    assert "not FIELD:LENGTH" in capsys.readouterr().err
+    assert main([*arguments, "--eos", "1"]) == 1
+    assert "are for --pack" in capsys.readouterr().err
+
+
 def test_skipped_samples_are_listed(source, tmp_path, capsys):
     report = tmp_path / "skipped.jsonl"
     arguments = ["convert", str(source), str(tmp_path / "out"), "--workers", "1", "--on-error", "skip"]

@@ -18,6 +18,7 @@ FOLDERS = {
     "images": ["cat/1.JPG", "dog/2.png"],
     "mds": ["index.json", "shard.00000.mds.zstd"],
     "litdata": ["index.json", "chunk-0-0.bin"],
+    "tokens": ["train.bin", "more.jsonl"],
     "csv": ["part-0.csv", "part-1.tsv"],
 }
 

@@ -1,0 +1,270 @@
+"""Documents of tokens, packed into blocks of one length: a source made of another one.
+
+All documents are taken as one long row of tokens, which is cut every `length` tokens. A first pass counts the tokens of
+each part of the source, so that each part knows where in that row it begins: the blocks whose first token it has are
+its own, and for the end of the last of them a reader goes on into the parts behind it. So blocks do not depend on who
+makes them, and a reader has one document and a few blocks in memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.conversion.part import samples_of
+from gdsload.conversion.source import Item, Part, Source
+from gdsload.errors import FormatError, OptionError, SchemaError
+
+__all__ = ["PackedSource", "Packing"]
+
+_BATCH_TOKENS = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How documents become blocks.
+
+    Attributes:
+        field: the field with the tokens of a document: whole numbers, one-dimensional.
+        length: tokens of a block.
+        eos: a token that is put behind each document; None: none is.
+        pad: a token that fills the last block; None: the tokens that do not fill one are left out.
+
+    Raises:
+        OptionError: if a number cannot be used.
+    """
+
+    field: str
+    length: int
+    eos: int | None = None
+    pad: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.length < 2**31:
+            raise OptionError(f"blocks cannot have {self.length} tokens", remedy="Pass a length from 1 to 2**31 - 1.")
+
+    def check(self, dtype: np.dtype[Any]) -> None:
+        """Refuse tokens that documents of this element type cannot have."""
+        limits = np.iinfo(dtype)
+        for name, token in (("eos", self.eos), ("pad", self.pad)):
+            if token is not None and not limits.min <= token <= limits.max:
+                raise OptionError(f"{name} is {token}, but tokens are {dtype}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The blocks of one packed part, and the parts of the inner source that they are made of; JSON-able.
+
+    Attributes:
+        parts: those parts: name, place and number of tokens.
+        own: how many of the parts are read to their end, and have their bad documents reported, here.
+        skip: tokens of the first part that belong to the block before.
+        first: the number of the first block.
+        blocks: how many blocks there are.
+        dtype: element type of the tokens.
+    """
+
+    parts: list[tuple[str, list[str | int], int]]
+    own: int
+    skip: int
+    first: int
+    blocks: int
+    dtype: str
+
+
+class PackedSource:
+    """Blocks of tokens, made of the documents of another source.
+
+    Fields: the one with the tokens, now ``[length]``, and ``cu_seqlens``, ragged int32: where in the block documents
+    begin, with 0 in front, whatever begins there, and `length` behind them. A token of one piece must not attend to
+    those of another. What fills the last block is a piece of its own. Other fields are left out.
+
+    A document that cannot be read has no tokens, and is an error of itself alone.
+
+    Args:
+        inner: where the documents come from.
+        packing: how they become blocks.
+    """
+
+    def __init__(self, inner: Source, packing: Packing) -> None:
+        self.inner = inner
+        self.packing = packing
+        self.kind = f"{inner.kind}, packed"
+        self.threads = inner.threads
+
+    def describe(self) -> dict[str, Any]:
+        """See `Source.describe`."""
+        return {"kind": self.kind, "documents": self.inner.describe(), **asdict(self.packing)}
+
+    def parts(self, target_bytes: int) -> list[Part]:
+        """See `Source.parts`. All documents are read, to count their tokens."""
+        inner = self.inner.parts(target_bytes)
+        dtype = self._element_type(inner)
+        self.packing.check(dtype)
+        counts = [sum(self._tokens_in(tokens) for _, tokens in self._good(part, dtype)) for part in inner]
+        edges = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).tolist()
+        length, total = self.packing.length, edges[-1]
+        blocks = total // length if self.packing.pad is None else -(-total // length)
+        if not blocks:
+            raise FormatError(
+                f"all documents have {total} tokens, too few for a block of {length}",
+                remedy="Pass a shorter length, or pad= to fill the last block.",
+            )
+        # The first block that begins in each part, or behind it.
+        firsts = [min(-(-edge // length), blocks) for edge in edges]
+        owners = [k for k in range(len(inner)) if firsts[k] < firsts[k + 1]]
+        owners[0] = 0  # parts before it that have no tokens may have bad documents
+        found = []
+        for low, behind in zip(owners, [*owners[1:], len(inner)], strict=True):
+            first, last = firsts[low], firsts[behind]
+            high = max(behind, int(np.searchsorted(edges, min(last * length, total))))
+            listed = [(part.name, list(part.where), counts[low + k]) for k, part in enumerate(inner[low:high])]
+            run = _Run(listed, behind - low, first * length - edges[low], first, last - first, dtype.name)
+            nbytes = (last - first) * length * dtype.itemsize
+            name = f"blocks {first} to {last - 1}"
+            found.append(Part(name, (json.dumps(asdict(run)),), last - first, nbytes))
+        return found
+
+    def read(self, part: Part) -> Iterator[Item]:
+        """See `Source.read`."""
+        run = _Run(**json.loads(str(part.where[0])))
+        cutter = _Cutter(self.packing, run)
+        for number, (name, where, tokens) in enumerate(run.parts):
+            seen = 0
+            for key, found in self._documents(Part(name, tuple(where)), np.dtype(run.dtype)):
+                if isinstance(found, Exception):
+                    if number < run.own:
+                        yield Item(f"{key} of {name}", partial(_raise, found))
+                    continue
+                seen += self._tokens_in(found)
+                yield from cutter.add(found)
+                if number >= run.own and not cutter.left:
+                    return
+            if seen != tokens:
+                raise FormatError(f"{name} has {seen} tokens, but had {tokens} when they were counted")
+        yield from cutter.close()
+
+    def _element_type(self, parts: list[Part]) -> np.dtype[Any]:
+        """The element type of the first document."""
+        for part in parts:
+            for _, tokens in self._good(part, None):
+                return tokens.dtype
+        raise FormatError("not one document of the source can be read", remedy="Convert it without pack to see why.")
+
+    def _tokens_in(self, tokens: NDArray[Any]) -> int:
+        return len(tokens) + (self.packing.eos is not None)
+
+    def _good(self, part: Part, dtype: np.dtype[Any] | None) -> Iterator[tuple[str, NDArray[Any]]]:
+        return ((key, found) for key, found in self._documents(part, dtype) if not isinstance(found, Exception))
+
+    def _documents(self, part: Part, dtype: np.dtype[Any] | None) -> Iterator[tuple[str, NDArray[Any] | Exception]]:
+        """Each document of a part: where it comes from, and its tokens, or what is wrong with it."""
+        for item in self.inner.read(part):
+            yield from self._documents_of(item, dtype)
+
+    def _documents_of(self, item: Item, dtype: np.dtype[Any] | None) -> Iterator[tuple[str, NDArray[Any] | Exception]]:
+        try:
+            samples = None if item.count is None else list(samples_of(item))
+            found = None if samples is not None else self._checked(item.make(), dtype)
+        except (MemoryError, OptionError):
+            raise
+        except Exception as error:
+            yield item.key, error
+            return
+        if found is not None:
+            yield item.key, found
+        for sample in samples or []:
+            yield from self._documents_of(sample, dtype)
+
+    def _checked(self, sample: Any, dtype: np.dtype[Any] | None) -> NDArray[Any]:
+        if self.packing.field not in sample:
+            listed = ", ".join(map(repr, sample))
+            raise OptionError(f"there is no field {self.packing.field!r} to pack", remedy=f"There are {listed}.")
+        tokens = np.asarray(sample[self.packing.field])
+        tokens = tokens.astype(tokens.dtype.newbyteorder("="), copy=False)
+        if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+            raise SchemaError(
+                f"tokens are one-dimensional whole numbers, but these are {tokens.dtype!s:.50} of shape {tokens.shape}",
+                field=self.packing.field,
+            )
+        if dtype is not None and tokens.dtype != dtype:
+            raise SchemaError(f"tokens are {tokens.dtype}, those before {dtype}", field=self.packing.field)
+        return tokens
+
+
+class _Cutter:
+    """Cuts documents, as they come, into blocks, and hands these out some at once.
+
+    Args:
+        packing: how.
+        run: which blocks.
+    """
+
+    def __init__(self, packing: Packing, run: _Run) -> None:
+        self._packing, self._dtype = packing, np.dtype(run.dtype)
+        self._skip, self._number = run.skip, run.first
+        self._eos = None if packing.eos is None else np.array([packing.eos], self._dtype)
+        self._most = max(_BATCH_TOKENS // packing.length, 1)
+        self._done: list[NDArray[Any]] = []
+        self._starts: list[list[int]] = []
+        self.left = run.blocks
+        self._begin()
+
+    def _begin(self) -> None:
+        self._block = np.empty(self._packing.length, self._dtype)
+        self._filled, self._edges = 0, [0]
+
+    def add(self, document: NDArray[Any]) -> Iterator[Item]:
+        """Cut a document; what comes are batches of whole blocks."""
+        fresh = True
+        for piece in (document, self._eos):
+            if piece is None:
+                continue
+            place = min(self._skip, len(piece))
+            self._skip -= place
+            while place < len(piece) and self.left:
+                if fresh and self._filled:
+                    self._edges.append(self._filled)
+                fresh = False
+                taken = piece[place : place + self._packing.length - self._filled]
+                self._block[self._filled : self._filled + len(taken)] = taken
+                self._filled += len(taken)
+                place += len(taken)
+                if self._filled == self._packing.length:
+                    yield from self._end()
+
+    def close(self) -> Iterator[Item]:
+        """What is left: the last block, filled up if that is asked for."""
+        if self.left and self._filled and self._packing.pad is not None:
+            self._edges.append(self._filled)
+            self._block[self._filled :] = self._packing.pad
+            yield from self._end()
+        if self.left:
+            raise FormatError(f"{self.left} blocks are missing: the documents are fewer than when they were counted")
+
+    def _end(self) -> Iterator[Item]:
+        self._done.append(self._block)
+        self._starts.append([*self._edges, self._packing.length])
+        self.left -= 1
+        self._begin()
+        if self.left and len(self._done) < self._most:
+            return
+        offsets = np.cumsum([0, *map(len, self._starts)])
+        batch = {
+            self._packing.field: np.stack(self._done),
+            "cu_seqlens": (np.concatenate([np.array(starts, np.int32) for starts in self._starts]), offsets),
+        }
+        count = len(self._done)
+        yield Item(f"blocks {self._number} to {self._number + count - 1}", partial(dict, batch), count)
+        self._number += count
+        self._done, self._starts = [], []
+
+
+def _raise(error: Exception) -> Any:
+    raise error

@@ -1,0 +1,233 @@
+"""Packed blocks are the row of all tokens, cut: whatever the parts, the workers and the documents that cannot be read."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import gdsload
+from gdsload.conversion.packing import PackedSource, Packing
+from gdsload.conversion.part import samples_of
+from gdsload.conversion.source import Item, Part
+from gdsload.errors import FormatError, OptionError, ReadError
+
+BAD = "bad"
+
+
+class Documents:
+    """Documents in parts, one by one or as batches; some cannot be read."""
+
+    kind, threads = "documents", True
+
+    def __init__(self, parts, batches=False, dtype=np.int32):
+        self.documents, self.batches, self.dtype = parts, batches, dtype
+
+    def describe(self):
+        return {"documents": repr(self.documents)}
+
+    def parts(self, target_bytes):
+        return [Part(f"part {number}", (number,)) for number in range(len(self.documents))]
+
+    def read(self, part):
+        documents = self.documents[part.where[0]]
+        if self.batches and BAD not in documents:
+            if documents:
+                yield Item("all", lambda: self.batch(documents), len(documents))
+            return
+        for number, document in enumerate(documents):
+            yield Item(f"document {number}", lambda document=document: self.one(document))
+
+    def one(self, document):
+        if document == BAD:
+            raise ValueError("no text")
+        return {"ids": np.array(document, self.dtype), "other": 1}
+
+    def batch(self, documents):
+        values = np.array(list(itertools.chain(*documents)), self.dtype)
+        return {"ids": (values, np.cumsum([0, *map(len, documents)])), "other": np.ones(len(documents))}
+
+
+def reference(parts, length, eos, pad):
+    """All documents behind each other, cut, and where they begin."""
+    row, starts = [], []
+    for document in itertools.chain(*parts):
+        if document != BAD:
+            tokens = document + ([] if eos is None else [eos])
+            starts += [len(row)] if tokens else []
+            row += tokens
+    total = len(row)
+    if pad is not None and total % length:
+        starts.append(total)
+        row += [pad] * (-total % length)
+    blocks = []
+    for low in range(0, len(row) - length + 1, length):
+        inside = [start - low for start in starts if low < start < low + length]
+        blocks.append((row[low : low + length], [0, *inside, length]))
+    return blocks
+
+
+def blocks_of(source):
+    """Blocks and bad documents of each part, and that each part knows how many blocks it has."""
+    blocks, bad = [], []
+    for part in source.parts(1):
+        before = len(blocks)
+        for item in source.read(Part(part.name, tuple(json.loads(json.dumps(part.where))))):
+            try:
+                for one in samples_of(item) if item.count is not None else [item]:
+                    sample = one.make()
+                    blocks.append((sample["ids"].tolist(), sample["cu_seqlens"].tolist()))
+            except ValueError as error:
+                assert str(error) == "no text"
+                bad.append(item.key)
+        assert part.samples == len(blocks) - before
+        assert part.samples
+    return blocks, bad
+
+
+documents = st.one_of(st.lists(st.integers(0, 9), max_size=12), st.just(BAD))
+
+
+@given(
+    parts=st.lists(st.lists(documents, max_size=5), max_size=6),
+    length=st.integers(1, 9),
+    eos=st.sampled_from([None, 7]),
+    pad=st.sampled_from([None, 5]),
+    batches=st.booleans(),
+)
+@example(parts=[[], [BAD], [[1]], [BAD], [[2, 3, 4]], [BAD]], length=2, eos=None, pad=None, batches=False)
+@example(parts=[[[1], [1], [1]], [[1]], [[1]], [[1] * 5]], length=4, eos=None, pad=0, batches=True)
+def test_blocks_are_the_row_of_all_tokens_cut(parts, length, eos, pad, batches):
+    expected = reference(parts, length, eos, pad)
+    source = pickle.loads(pickle.dumps(PackedSource(Documents(parts, batches), Packing("ids", length, eos, pad))))
+    if not expected:
+        with pytest.raises(FormatError, match="too few for a block|not one document"):
+            source.parts(1)
+        return
+    blocks, bad = blocks_of(source)
+    assert blocks == expected
+    listed = [f"document {n} of part {k}" for k, part in enumerate(parts) for n, one in enumerate(part) if one == BAD]
+    assert bad == listed
+
+
+def test_cu_seqlens_say_which_tokens_are_of_one_document():
+    source = PackedSource(Documents([[[1, 1, 1], [2, 2]], [[3]]]), Packing("ids", 4, eos=0, pad=9))
+    assert blocks_of(source)[0] == [
+        ([1, 1, 1, 0], [0, 4]),
+        ([2, 2, 0, 3], [0, 3, 4]),
+        ([0, 9, 9, 9], [0, 1, 4]),
+    ]
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    rng = np.random.default_rng(0)
+    return [[rng.integers(0, 1000, rng.integers(0, 60)).tolist() for _ in range(9)] for _ in range(20)]
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+
+
+def test_the_same_bytes_whatever_the_workers(tmp_path, corpus):
+    pack = {"field": "ids", "length": 32, "eos": 0, "pad": 0}
+    report = gdsload.convert(Documents(corpus), tmp_path / "one", pack=pack, workers=1, shard_bytes=2000)
+    with ThreadPoolExecutor(5) as executor:
+        gdsload.convert(Documents(corpus), tmp_path / "five", pack=pack, executor=executor, shard_bytes=2000)
+    assert content(tmp_path / "one") == content(tmp_path / "five")
+    dataset = gdsload.ShardDataset(tmp_path / "one")
+    assert str(dataset.schema["ids"].dtype.name) == "int32"
+    assert dataset.schema["ids"].shape == (32,)
+    assert dataset.schema["cu_seqlens"].ragged
+    found = [(one["ids"].tolist(), one["cu_seqlens"].tolist()) for one in dataset.__getitems__(range(report.samples))]
+    assert found == reference(corpus, 32, 0, 0)
+
+
+def test_an_interrupted_run_goes_on_and_bad_documents_can_be_skipped(tmp_path, corpus):
+    spoiled = [*corpus[:10], [[1, 2], BAD, [3]], *corpus[10:]]
+    pack = {"field": "ids", "length": 32}
+    with pytest.raises(ReadError, match="document 1 of part 10 of blocks .* cannot be converted: ValueError: no text"):
+        gdsload.convert(Documents(spoiled), tmp_path / "out", pack=pack, workers=1)
+    with pytest.raises(OptionError, match="its source or its options were others"):
+        gdsload.convert(Documents(spoiled), tmp_path / "out", pack=pack | {"eos": 1}, workers=1)
+    report = gdsload.convert(Documents(spoiled), tmp_path / "out", pack=pack, workers=1, on_error="skip")
+    assert report.resumed
+    assert [one.key for one in report.skipped] == ["document 1 of part 10"]
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    found = [(one["ids"].tolist(), one["cu_seqlens"].tolist()) for one in dataset.__getitems__(range(len(dataset)))]
+    assert found == reference(spoiled, 32, None, None)
+
+
+def test_documents_that_are_no_tokens_are_alone(tmp_path):
+    class Mixed(Documents):
+        def one(self, document):
+            made = super().one([1, 2, 3])["ids"]
+            return {
+                "ids": {"wide": made.astype(np.int64), "real": made / 2, "text": "abc", "grid": made[None]}.get(
+                    document, made
+                )
+            }
+
+    kinds = ["int", "wide", "real", "int", "text", "grid", "int"]
+    report = gdsload.convert(
+        Mixed([kinds]), tmp_path / "out", pack={"field": "ids", "length": 9}, on_error="skip", workers=1
+    )
+    assert report.samples == 1
+    reasons = ["tokens are int64, those before int32", "are float64", "of shape ()", "of shape (1, 3)"]
+    assert len(report.skipped) == len(reasons)
+    for one, reason in zip(report.skipped, reasons, strict=True):
+        assert reason in one.reason
+    assert gdsload.ShardDataset(tmp_path / "out")[0]["ids"].tolist() == [1, 2, 3] * 3
+
+
+@pytest.mark.parametrize("change", ["more", "fewer"])
+def test_documents_that_changed_since_they_were_counted(corpus, change):
+    source = PackedSource(Documents(corpus), Packing("ids", 32))
+    parts = source.parts(1)
+    if change == "more":
+        source.inner = Documents([part + part for part in corpus])
+    else:
+        source.inner = Documents([part[:-1] for part in corpus])
+    with pytest.raises(FormatError, match="when they were counted"):
+        for part in parts:
+            list(source.read(part))
+
+
+def test_big_blocks_come_a_few_at_a_time(monkeypatch):
+    monkeypatch.setattr("gdsload.conversion.packing._BATCH_TOKENS", 10)
+    source = PackedSource(Documents([[[1] * 50]]), Packing("ids", 4))
+    (part,) = source.parts(1)
+    items = list(source.read(part))
+    assert [item.count for item in items] == [2] * 6
+    assert [item.key for item in items][:2] == ["blocks 0 to 1", "blocks 2 to 3"]
+
+
+@pytest.mark.parametrize(
+    ("pack", "reason"),
+    [
+        ({"field": "ids"}, "length"),
+        ({"field": "ids", "length": 0}, "cannot have 0 tokens"),
+        ({"field": "ids", "length": 4, "end": 1}, "end"),
+        ({"field": "text", "length": 4}, "no field 'text'"),
+        ({"field": "ids", "length": 4, "eos": 2**31}, "eos is 2147483648, but tokens are int32"),
+        ({"field": "ids", "length": 4, "pad": -(2**31) - 1}, "pad is -2147483649"),
+    ],
+)
+def test_options(tmp_path, pack, reason):
+    with pytest.raises(OptionError, match=reason):
+        gdsload.convert(Documents([[[1, 2]]]), tmp_path / "out", pack=pack, workers=1)
+
+
+def test_describes_source_and_options():
+    one = PackedSource(Documents([[[1]]]), Packing("ids", 4)).describe()
+    assert json.loads(json.dumps(one)) == one
+    assert one != PackedSource(Documents([[[2]]]), Packing("ids", 4)).describe()
+    for other in (Packing("ids", 5), Packing("id", 4), Packing("ids", 4, eos=0), Packing("ids", 4, pad=0)):
+        assert one != PackedSource(Documents([[[1]]]), other).describe()

@@ -1,0 +1,188 @@
+"""Files of tokens, and blocks packed of them and of what other libraries wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gdsload
+from gdsload.conversion.part import samples_of
+from gdsload.conversion.sources.token_files import TokenSource
+from gdsload.errors import FormatError, OptionError, ReadError
+
+END = 7
+
+
+def documents_of(source, target=2**20):
+    return [
+        one.make()["tokens"].tolist()
+        for part in source.parts(target)
+        for item in source.read(part)
+        for one in samples_of(item)
+    ]
+
+
+@given(
+    documents=st.lists(st.lists(st.integers(0, 6), max_size=8), min_size=1, max_size=20),
+    whole=st.booleans(),
+    target=st.integers(1, 40),
+    read=st.integers(2, 40),
+)
+def test_flat_files_are_cut_where_documents_end(tmp_path_factory, documents, whole, target, read):
+    row = [token for document in documents for token in (*document, END)]
+    row = row if whole else row[:-1]
+    path = tmp_path_factory.mktemp("tokens") / "t.bin"
+    np.array(row, np.uint16).tofile(path)
+    expected = [[*document, END] for document in documents]
+    expected[-1] = expected[-1] if whole else expected[-1][:-1]
+    expected = [document for document in expected if document]
+    source = pickle.loads(pickle.dumps(TokenSource(str(path), end=END)))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("gdsload.conversion.sources.token_files.BATCH_BYTES", read)
+        if expected:
+            assert documents_of(source, target) == expected
+        else:
+            with pytest.raises(FormatError, match="not one token"):
+                source.parts(target)
+
+
+@given(
+    documents=st.lists(st.lists(st.integers(0, 2**16 - 1), max_size=6), min_size=1, max_size=20),
+    objects=st.booleans(),
+    end=st.sampled_from(["\n", "\r\n", "\n\n"]),
+    target=st.integers(1, 40),
+)
+def test_lines_belong_to_the_part_where_they_begin(tmp_path_factory, documents, objects, end, target):
+    path = tmp_path_factory.mktemp("tokens") / "t.jsonl"
+    lines = [json.dumps({"text": "é", "ids": one} if objects else one, ensure_ascii=False) for one in documents]
+    path.write_bytes(end.join(lines).encode())
+    assert documents_of(TokenSource(str(path), key="ids"), target) == documents
+
+
+def test_arrays_are_documents(tmp_path):
+    documents = [list(range(number)) for number in range(12)]
+    for number, document in enumerate(documents):
+        np.save(tmp_path / f"{number}.npy", np.array(document, np.int32))
+    source = TokenSource(str(tmp_path))
+    assert len(source.parts(400)) > 1
+    assert documents_of(source, 400) == documents
+    assert gdsload.convert(tmp_path, tmp_path / "out", kind="tokens", workers=1).samples == 12
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert dataset.schema["tokens"].ragged
+    assert dataset[5]["tokens"].tolist() == documents[5]
+
+
+def test_a_flat_file_without_ends_is_one_document(tmp_path):
+    np.arange(100, dtype=np.uint32).tofile(tmp_path / "t.bin")
+    assert documents_of(TokenSource(str(tmp_path / "t.bin"), dtype="uint32"), 8) == [list(range(100))]
+    pack = {"field": "tokens", "length": 30}
+    gdsload.convert(tmp_path / "t.bin", tmp_path / "out", pack=pack, source_options={"dtype": "uint32"}, workers=1)
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert [dataset[n]["tokens"].tolist() for n in range(3)] == [list(range(n, n + 30)) for n in (0, 30, 60)]
+    assert [dataset[n]["cu_seqlens"].tolist() for n in range(3)] == [[0, 30]] * 3
+
+
+def test_the_same_blocks_from_every_kind_of_source(tmp_path):
+    """Whatever holds the documents, and however it is cut into parts."""
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    rng = np.random.default_rng(0)
+    documents = [rng.integers(0, 99, rng.integers(0, 40)).astype(np.int32) for _ in range(200)]
+    column = pa.array([document.tolist() for document in documents], pa.list_(pa.int32()))
+    pq.write_table(pa.table({"tokens": column, "n": np.arange(200)}), tmp_path / "t.parquet", row_group_size=17)
+    (tmp_path / "arrays").mkdir()
+    for number, document in enumerate(documents):
+        np.save(tmp_path / "arrays" / f"{number}.npy", document)
+    (tmp_path / "t.jsonl").write_text("".join(f"{document.tolist()}\n" for document in documents))
+    np.concatenate([np.append(document, END + 100) for document in documents]).astype(np.int32).tofile(
+        tmp_path / "t.bin"
+    )
+    gdsload.convert(tmp_path / "t.parquet", tmp_path / "shards", workers=1)
+    pack, found = {"field": "tokens", "length": 64, "pad": 0}, {}
+    for name, kind, options in (
+        ("t.parquet", None, {}),
+        ("arrays", "tokens", {}),
+        ("t.jsonl", None, {"dtype": "int32"}),
+        ("t.bin", None, {"dtype": "int32", "end": END + 100}),
+        ("shards", None, {}),
+    ):
+        more = {} if name == "t.bin" else {"eos": END + 100}
+        out = tmp_path / f"packed {name}"
+        with ThreadPoolExecutor(3) as executor:
+            place = tmp_path / name
+            gdsload.convert(
+                place, out, kind=kind, source_options=options, pack=pack | more, shard_bytes=1500, executor=executor
+            )
+        dataset = gdsload.ShardDataset(out)
+        found[name] = [
+            (one["tokens"].tolist(), one["cu_seqlens"].tolist()) for one in dataset.__getitems__(range(len(dataset)))
+        ]
+    assert found["t.parquet"] == found["arrays"] == found["t.jsonl"] == found["t.bin"] == found["shards"]
+    row = np.concatenate([np.append(document, END + 100) for document in documents])
+    assert np.array_equal(np.concatenate([tokens for tokens, _ in found["t.bin"]])[: len(row)], row)
+
+
+def test_bad_documents_are_alone(tmp_path):
+    lines = [
+        "[1, 2]",
+        "[1, 2",
+        '{"text": 1}',
+        "[70000]",
+        "[-1]",
+        "[1.5]",
+        '["a"]',
+        "[[1]]",
+        "[" * 10_000,
+        f"[{10**30}]",
+        "[]",
+        "[3]",
+    ]
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    with pytest.raises(ReadError, match="the line at byte 7 of t.jsonl"):
+        gdsload.convert(tmp_path / "t.jsonl", tmp_path / "out", workers=1)
+    report = gdsload.convert(tmp_path / "t.jsonl", tmp_path / "out", on_error="skip", workers=1)
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert [dataset[n]["tokens"].tolist() for n in range(3)] == [[1, 2], [], [3]]
+    assert len(report.skipped) == 9
+    assert "pass dtype=" in report.skipped[2].reason
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [("t.bin", bytes(3), "no whole number of uint16"), ("t.bin", b"", "not one token"), ("t.txt", b"", "no file with")],
+)
+def test_files_that_are_no_tokens(tmp_path, name, content, reason):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(FormatError, match=reason):
+        TokenSource(str(tmp_path)).parts(1)
+
+
+def test_arrays_that_are_no_tokens(tmp_path):
+    np.save(tmp_path / "t.npy", np.zeros((2, 2)))
+    (item,) = TokenSource(str(tmp_path)).read(TokenSource(str(tmp_path)).parts(1)[0])
+    with pytest.raises(FormatError, match="no row of whole numbers"):
+        item.make()
+
+
+def test_options(tmp_path):
+    for options, reason in (({"dtype": "float32"}, "dtype"), ({"dtype": "token"}, "dtype"), ({"end": 70_000}, "end")):
+        with pytest.raises(OptionError, match=reason):
+            TokenSource(str(tmp_path), **options)
+
+
+def test_describes_files_and_options(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text("[1]")
+    one = TokenSource(str(path)).describe()
+    assert json.loads(json.dumps(one)) == one
+    for options in ({"dtype": "int32"}, {"end": 1}, {"key": "ids"}):
+        assert one != TokenSource(str(path), **options).describe()
+    os.utime(path, ns=(1, 1))
+    assert one != TokenSource(str(path)).describe()
