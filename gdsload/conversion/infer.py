@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import islice
 
 from gdsload.columns import infer_schema
 from gdsload.conversion.options import Change, ConvertOptions
@@ -28,8 +27,12 @@ def schema_of(source: Source, parts: list[Part], options: ConvertOptions) -> Sch
         SchemaError: if the samples do not go together.
     """
     found: Schema | None = None
-    for schema in islice(_first(source, parts, Change(options)), _SAMPLES):
+    seen = 0
+    for schema, samples in _first(source, parts, Change(options)):
         found = schema if found is None else _joined(found, schema)
+        seen += samples
+        if seen >= _SAMPLES:
+            break
     if found is None:
         raise FormatError("not one sample of the source can be made", remedy="Try --on-error stop to see why.")
     fields = {name: _ragged(name, field) if name in options.ragged else field for name, field in found.items()}
@@ -39,16 +42,19 @@ def schema_of(source: Source, parts: list[Part], options: ConvertOptions) -> Sch
     return Schema(fields)
 
 
-def _first(source: Source, parts: list[Part], change: Change) -> Iterator[Schema]:
-    """The schemas of the first samples, and of batches as a whole: those say which of their fields are ragged."""
+def _first(source: Source, parts: list[Part], change: Change) -> Iterator[tuple[Schema, int]]:
+    """The schemas of the first samples, and of how many each is.
+
+    A batch is looked at as a whole, for it says which of its fields are ragged.
+    """
     for part in parts:
         for item in source.read(part):
             if item.count and not change.wants_samples:
                 with suppress(Exception):  # then its samples are looked at one by one
-                    yield infer_schema(change(item.make()), batch=True)
+                    yield infer_schema(change(item.make()), batch=True), item.count
                     continue
             for sample in made(item, change, _SAMPLES):
-                yield infer_schema(sample, batch=False)
+                yield infer_schema(sample, batch=False), 1
 
 
 def _joined(one: Schema, other: Schema) -> Schema:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.part import samples_of
+from gdsload.columns import sample_of
 from gdsload.conversion.source import Item, Part, Source
 from gdsload.errors import FormatError, OptionError, SchemaError
 
@@ -166,35 +166,34 @@ class PackedSource:
     def _documents(self, part: Part, dtype: np.dtype[Any] | None) -> Iterator[tuple[str, NDArray[Any] | Exception]]:
         """Each document of a part: where it comes from, and its tokens, or what is wrong with it."""
         for item in self.inner.read(part):
-            yield from self._documents_of(item, dtype)
+            try:
+                values = item.make()
+            except (MemoryError, OptionError):
+                raise
+            except Exception as error:
+                yield item.key, error
+                continue
+            if self.packing.field not in values:
+                listed = ", ".join(map(repr, values))
+                raise OptionError(f"there is no field {self.packing.field!r} to pack", remedy=f"There are {listed}.")
+            batch = {"": values[self.packing.field]}
+            if item.count is None:
+                yield item.key, self._checked(batch[""], dtype)
+            for index in range(item.count or 0):
+                yield f"sample {index} of {item.key}", self._checked(sample_of(batch, index)[""], dtype)
 
-    def _documents_of(self, item: Item, dtype: np.dtype[Any] | None) -> Iterator[tuple[str, NDArray[Any] | Exception]]:
-        try:
-            samples = None if item.count is None else list(samples_of(item))
-            found = None if samples is not None else self._checked(item.make(), dtype)
-        except (MemoryError, OptionError):
-            raise
-        except Exception as error:
-            yield item.key, error
-            return
-        if found is not None:
-            yield item.key, found
-        for sample in samples or []:
-            yield from self._documents_of(sample, dtype)
-
-    def _checked(self, sample: Any, dtype: np.dtype[Any] | None) -> NDArray[Any]:
-        if self.packing.field not in sample:
-            listed = ", ".join(map(repr, sample))
-            raise OptionError(f"there is no field {self.packing.field!r} to pack", remedy=f"There are {listed}.")
-        tokens = np.asarray(sample[self.packing.field])
-        tokens = tokens.astype(tokens.dtype.newbyteorder("="), copy=False)
+    def _checked(self, value: Any, dtype: np.dtype[Any] | None) -> NDArray[Any] | Exception:
+        tokens = np.asarray(value)
+        if tokens.ndim == 1 and tokens.dtype == dtype:
+            return tokens
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
-            raise SchemaError(
+            return SchemaError(
                 f"tokens are one-dimensional whole numbers, but these are {tokens.dtype!s:.50} of shape {tokens.shape}",
                 field=self.packing.field,
             )
+        tokens = tokens.astype(tokens.dtype.newbyteorder("="), copy=False)
         if dtype is not None and tokens.dtype != dtype:
-            raise SchemaError(f"tokens are {tokens.dtype}, those before {dtype}", field=self.packing.field)
+            return SchemaError(f"tokens are {tokens.dtype}, those before {dtype}", field=self.packing.field)
         return tokens
 
 

@@ -79,3 +79,13 @@ def test_what_it_says_of_itself_and_what_it_refuses(tmp_path):
     (tmp_path / "bad.safetensors").write_bytes(b"\xff" * 64)
     with pytest.raises(FormatError, match="bad.safetensors"):
         SafetensorsSource(str(tmp_path / "bad.safetensors")).parts(1)
+
+
+def test_ragged_fields_stay_ragged(tmp_path):
+    """Also if the first samples happen to have one length."""
+    schema = {"r": gdsload.Field("int64", (None,))}
+    write(tmp_path / "in", [{"r": torch.arange(2 + n // 900)} for n in range(1000)], schema)
+    gdsload.convert(tmp_path / "in", tmp_path / "out", workers=1)
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert dataset.schema == gdsload.Schema(schema)
+    assert [len(dataset[index]["r"]) for index in (0, 899, 900)] == [2, 2, 3]

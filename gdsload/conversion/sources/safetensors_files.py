@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from gdsload.conversion.files import stamps
@@ -62,5 +63,10 @@ def _batch(dataset: ShardDataset, begin: int, end: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, field in dataset.schema.items():
         values = [sample[name] for sample in samples]
-        found[name] = values if field.ragged else torch.stack(values)
+        if field.kind in ("str", "bytes"):
+            found[name] = values
+        elif field.ragged:  # as a pair: a list of tensors of one length would not say that it is ragged
+            found[name] = torch.cat(values), np.cumsum([0, *map(len, values)])
+        else:
+            found[name] = torch.stack(values)
     return found
