@@ -177,6 +177,20 @@ def test_damaged_anywhere_is_read_or_refused(tmp_path, kind, name):
         assert kind == "stream", "only a stream has no end"
 
 
+@pytest.mark.parametrize(("kind", "name"), [("file", "t.feather"), ("stream", "t.arrow")])
+def test_spoiled_offsets_never_lead_out_of_the_table(tmp_path, kind, name):
+    """Arrow itself would read whatever lies there in memory."""
+    path = write(tmp_path / name, pa.table({"text": ["abcd"] * 10}), kind)
+    with open(path, "rb") as file:
+        whole = file.read()
+    edge = np.int32(4 * 7).tobytes() + np.int32(4 * 8).tobytes()
+    assert whole.count(edge) == 1
+    with open(path, "wb") as out:
+        out.write(whole.replace(edge, edge[:4] + np.int32(2**30).tobytes()))
+    with pytest.raises(FormatError, match="is damaged"):
+        rows(ParquetSource(path))
+
+
 def test_no_rows_and_no_files(tmp_path):
     with pytest.raises(FormatError, match="no file with"):
         ParquetSource(str(tmp_path)).parts(1)

@@ -13,7 +13,7 @@ from gdsload.conversion.source import Item
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError
 
-__all__ = ["check_columns", "column_values", "table_items"]
+__all__ = ["check_columns", "column_values", "table_items", "validate"]
 
 
 def check_columns(schema: Any, file: str) -> None:
@@ -50,12 +50,25 @@ def table_items(table: Any, first_row: int, file: str) -> Iterator[Item]:
         first_row: the number of its first row, for errors.
         file: where it comes from, for errors.
     """
+    validate(table, file)
     count = table.num_rows
     if count and not any(_has_nulls(column) for column in _columns(table)):
         yield Item(f"rows {first_row} to {first_row + count - 1}", partial(_batch, table, first_row, file), count)
         return
     for row in range(count):
         yield Item(f"row {first_row + row}", partial(_row, table.slice(row, 1), first_row + row, file))
+
+
+def validate(table: Any, file: str) -> None:
+    """Refuse a table whose offsets or indices lead out of it: Arrow believes what a file says until it is asked.
+
+    Raises:
+        FormatError: if there are such, or texts that are not UTF-8.
+    """
+    try:
+        table.validate(full=True)
+    except need("pyarrow").ArrowException as error:
+        raise FormatError(f"the table is damaged: {str(error)[:200]}", file=file) from None
 
 
 def column_values(array: Any, name: str, first_row: int, file: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 from gdsload.conversion.files import find_files, stamps
 from gdsload.conversion.rows import BATCH_BYTES
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.arrow_columns import check_columns, column_values, table_items
+from gdsload.conversion.sources.arrow_columns import check_columns, column_values, table_items, validate
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import Look, decode_image
 from gdsload.errors import FormatError, OptionError
@@ -69,6 +69,7 @@ class HuggingFaceSource:
             if not images:
                 yield from table_items(table, begin, self.path)
                 continue
+            validate(table, self.path)
             for row in range(table.num_rows):
                 make = partial(_sample, table.slice(row, 1), images, begin + row, self.path, self.look)
                 yield Item(f"row {begin + row}", make)
