@@ -2,7 +2,7 @@
 
     .venv/bench/bin/python tools/make_litdata.py [FOLDER]
 
-gdsload's own tests read what is in ``tests/data/litdata``, which litdata 0.2.76 wrote.
+gdsload's own tests read what is in ``tests/data/litdata``, which litdata 0.2.76 wrote, with zstd and pyarrow installed.
 """
 
 from __future__ import annotations
@@ -43,6 +43,16 @@ def pairs() -> Iterator[list[Any]]:
     return ([number, torch.full((2, 2), number)] for number in range(COUNT))
 
 
+def rows() -> Iterator[dict[str, Any]]:
+    """Samples that are stored as an Arrow table, if pyarrow is there."""
+    return ({"text": "né" * number, "n": number, "ids": list(range(number))} for number in range(COUNT))
+
+
+def tokens() -> Iterator[torch.Tensor]:
+    """Documents of tokens."""
+    return (torch.arange(3 * number, dtype=torch.int32) for number in range(COUNT))
+
+
 def picture(number: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Pixels, ``[height, width, channels]``."""
     plane = np.add.outer(np.arange(8), np.arange(6 + number)).astype(np.uint8) * 9
@@ -62,6 +72,7 @@ def images() -> Iterator[dict[str, Any]]:
 
 def write(folder: Path) -> None:
     """Write the datasets into a folder."""
+    from litdata import TokensLoader
     from litdata.streaming.writer import BinaryWriter
 
     everything: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -71,10 +82,12 @@ def write(folder: Path) -> None:
         "images": (images(), {}),
         "pickles": (({"n": number, "object": {1, 2}} for number in range(COUNT)), {}),
         "packed": (pairs(), {"compression": "zstd"}),
-        "nested": (({"n": {"a": number}} for number in range(COUNT)), {}),
+        "nested": (({"n": {"a": torch.tensor([[number]])}} for number in range(COUNT)), {}),
+        "rows": (rows(), {}),
+        "tokens": (tokens(), {"item_loader": TokensLoader(), "chunk_size": None, "chunk_bytes": 200}),
     }
     for name, (samples, options) in everything.items():
-        writer = BinaryWriter(str(folder / name), chunk_size=4, **options)
+        writer = BinaryWriter(str(folder / name), **{"chunk_size": 4} | options)
         for index, sample in enumerate(samples):
             writer[index] = sample
         writer.done()

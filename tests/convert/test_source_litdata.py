@@ -46,9 +46,45 @@ def test_lists_nested_dictionaries_and_single_values():
     for mine, theirs in zip(samples(LitDataSource(str(DATA / "pairs"))), make_litdata.pairs(), strict=True):
         assert list(mine) == ["0", "1"]
         assert all(same(mine[str(number)], value) for number, value in enumerate(theirs))
-    assert samples(LitDataSource(str(DATA / "nested"))) == [{"n.a": number} for number in range(make_litdata.COUNT)]
+    found = samples(LitDataSource(str(DATA / "nested")))
+    assert [{name: value.tolist() for name, value in one.items()} for one in found] == [
+        {"n.a": [[number]]} for number in range(make_litdata.COUNT)
+    ]
     found = samples(LitDataSource(str(DATA / "single")))
     assert [sample["0"].tolist() for sample in found] == [list(range(number)) for number in range(make_litdata.COUNT)]
+
+
+def test_plain_rows_lie_in_tables(tmp_path):
+    pytest.importorskip("pyarrow")
+    source = LitDataSource(str(DATA / "rows"))
+    items = [item for part in source.parts(1) for item in source.read(part)]
+    assert [item.key for item in items] == ["chunk-0-0.bin, rows 0 to 3", "chunk-0-1.bin, rows 0 to 2"]
+    gdsload.convert(DATA / "rows", tmp_path / "out", workers=1)
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    found = [
+        {**one, "n": one["n"].item(), "ids": one["ids"].tolist()} for one in dataset.__getitems__(range(len(dataset)))
+    ]
+    assert found == list(make_litdata.rows())
+
+
+def test_tokens_can_be_packed(tmp_path):
+    found = samples(LitDataSource(str(DATA / "tokens")))
+    assert all(same(mine["tokens"], theirs) for mine, theirs in zip(found, make_litdata.tokens(), strict=True))
+    gdsload.convert(DATA / "tokens", tmp_path / "out", pack={"field": "tokens", "length": 8}, workers=1)
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    row = torch.cat(list(make_litdata.tokens()))
+    assert torch.equal(torch.cat([dataset[n]["tokens"] for n in range(len(dataset))]), row[: len(row) // 8 * 8])
+
+
+@pytest.mark.parametrize("length", [2**31, 10, 0])
+def test_a_table_that_is_damaged(tmp_path, length):
+    pytest.importorskip("pyarrow")
+    shutil.copytree(DATA / "rows", tmp_path / "d")
+    path = tmp_path / "d" / "chunk-0-0.bin"
+    content = path.read_bytes()
+    path.write_bytes(content[:-12] + length.to_bytes(4, "little") + content[-8:])
+    with pytest.raises(FormatError, match="the chunk cannot be read"):
+        samples(LitDataSource(str(tmp_path / "d")))
 
 
 def test_images():
@@ -105,9 +141,10 @@ def spec(kind, context="null"):
         (lambda chunk, config: chunk.update(chunk_size=2**40), "a chunk is"),
         (lambda chunk, config: chunk.pop("chunk_size"), "KeyError"),
         (lambda chunk, config: config.update(encryption={"algorithm": "fernet"}), "have encryption"),
-        (lambda chunk, config: config.update(item_loader="TokensLoader"), "item_loader 'TokensLoader'"),
+        (lambda chunk, config: config.update(item_loader="ParquetLoader"), "item_loader 'ParquetLoader'"),
         (lambda chunk, config: config.update(data_format=["int"]), "shorter|longer"),
         (lambda chunk, config: config.update(data_format=["int", "object"]), "stored as 'object'"),
+        (lambda chunk, config: config.update(data_format=["int", "json"]), "form of LitData's own"),
         (lambda chunk, config: config.update(data_format=["int", 7]), "AttributeError"),
         (lambda chunk, config: config.update(data_format=["int", "no_header_numpy:14"]), "element type 14"),
         (lambda chunk, config: config.update(data_spec=spec("collections.namedtuple", '"a.B"')), "not dictionaries"),
@@ -122,10 +159,10 @@ def test_an_index_that_lies(tmp_path, change, reason):
         samples(changed(tmp_path, change))
 
 
-@pytest.mark.parametrize("kind", ["leaves", "pairs"])
+@pytest.mark.parametrize("kind", ["leaves", "pairs", "tokens", "rows"])
 def test_damaged_anywhere_is_read_or_refused(tmp_path, kind):
     shutil.copytree(DATA / kind, tmp_path / "d")
-    path = tmp_path / "d" / "chunk-0-1.bin"
+    path = max((tmp_path / "d").glob("*.bin"))
     whole = path.read_bytes()
     rng = np.random.default_rng(0)
     for _ in range(100):

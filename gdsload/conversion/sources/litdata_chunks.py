@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,21 +16,27 @@ from numpy.typing import NDArray
 from gdsload.conversion.files import inside, stamps
 from gdsload.conversion.rows import runs
 from gdsload.conversion.source import Item, Part
+from gdsload.conversion.sources.arrow_columns import check_columns, table_items
 from gdsload.conversion.sources.binary_samples import (
     decoded,
     encoded_image,
+    exactly,
     raw_image,
     sample_bytes,
     scalar,
     shaped,
     value_bytes,
 )
+from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import Look
-from gdsload.errors import FormatError
+from gdsload.errors import FormatError, OptionError
 
 __all__ = ["LitDataSource"]
 
 _INDEX = "index.json"
+_TOKENS = "TokensLoader"
+_KNOWN = {"compression": (None,), "encryption": (None,), "item_loader": ("PyTreeLoader", _TOKENS)}
+_TABLE_FOLLOWS = b"LDARW01\0"
 _BY_NAME = ("builtins.dict", "collections.OrderedDict")
 _BY_NUMBER = ("builtins.list", "builtins.tuple")
 # The numbers that stand for element types, of tensors and of arrays; what is not in them is refused.
@@ -46,11 +52,13 @@ _ARRAYS = {
 
 
 class LitDataSource:
-    """A dataset that LitData's `optimize` wrote, with its default item loader and neither packed nor encrypted.
+    """A dataset that LitData's `optimize` wrote, neither packed nor encrypted.
 
     The keys of a sample are fields, those of dictionaries in it joined by dots; values of a list are ``"0"``, ``"1"``
-    and so on, and a sample that is one value is the field ``"0"``. Numbers, tensors, arrays, texts and bytes are taken
-    as they are, images as uint8 ``[channels, height, width]``, not turned. Pickles are refused.
+    and so on, and a sample that is one value is the field ``"0"``; what was written for `TokensLoader` is ``tokens``.
+    Numbers, tensors, arrays, texts and bytes are taken as they are, images as uint8 ``[channels, height, width]``, not
+    turned. Plain rows, which LitData stores as Arrow tables, become fields as those of Parquet files do, and need
+    pyarrow. Pickles are refused.
 
     Args:
         path: the folder with `index.json`.
@@ -69,12 +77,12 @@ class LitDataSource:
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
-        files = [os.path.join(self.path, _INDEX), *(inside(self.path, chunk.name) for chunk in self._index()[0])]
+        files = [os.path.join(self.path, _INDEX), *(inside(self.path, chunk.name) for chunk in self._index().chunks)]
         return {"kind": self.kind, "files": stamps(files), "mode": self.look.mode}
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of chunks."""
-        chunks, _ = self._index()
+        chunks = self._index().chunks
         found: list[Part] = []
         for low, high in runs([chunk.nbytes for chunk in chunks], target_bytes):
             run = chunks[low:high]
@@ -87,40 +95,46 @@ class LitDataSource:
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
         low, high = (int(edge) for edge in part.where)
-        chunks, decoders = self._index()
-        for chunk in chunks[low:high]:
+        index = self._index()
+        for chunk in index.chunks[low:high]:
             path = inside(self.path, chunk.name)
             try:
                 with open(path, "rb") as file:
                     found = os.fstat(file.fileno()).st_size
                     if found != chunk.nbytes:
                         raise ValueError(f"it has {found} bytes, but the index says {chunk.nbytes}")
+                    if (table := _table(file, found)) is not None:
+                        yield from _rows(table, chunk, path)
+                        continue
                     for number, content in enumerate(sample_bytes(file, chunk.samples, chunk.nbytes)):
-                        make = partial(_sample, content, decoders, f"{path}, sample {number}")
+                        make = partial(index.sample, content, f"{path}, sample {number}")
                         yield Item(f"{chunk.name}, sample {number}", make)
             except (OSError, ValueError) as error:
+                if isinstance(error, FormatError | OptionError):
+                    raise
                 raise FormatError(f"the chunk cannot be read: {str(error)[:200]}", file=path) from None
 
-    def _index(self) -> tuple[list[_Chunk], dict[str, Callable[[bytes], Any]]]:
-        """The chunks, and what decodes each field."""
+    def _index(self) -> _Index:
         path = os.path.join(self.path, _INDEX)
         try:
             with open(path, encoding="utf-8") as file:
                 tree = json.load(file)
             config = tree["config"]
-            for name, wanted in (("compression", None), ("encryption", None), ("item_loader", "PyTreeLoader")):
-                if config.get(name, wanted) != wanted:
+            for name, known in _KNOWN.items():
+                if config.get(name) not in known:
                     raise FormatError(
-                        f"its chunks have {name} {config[name]!r:.50}, which is not supported",
+                        f"its chunks have {name} {config.get(name)!r:.50}, which is not supported",
                         file=path,
                         remedy="Write it anew without.",
                     )
-            chunks = [_Chunk.of(chunk) for chunk in tree["chunks"]]
             version, spec = json.loads(config["data_spec"])
-            names, formats = list(_names(spec)), config["data_format"]
+            bare = config["item_loader"] == _TOKENS
+            names = ["tokens"] if bare else list(_names(spec))
             if version != 1 or len(set(names)) < len(names):
                 raise ValueError("its samples are described in a way that is not known")
-            decoders = {name: self._decoder(how, name, path) for name, how in zip(names, formats, strict=True)}
+            formats = zip(names, config["data_format"], strict=True)
+            decoders = {name: self._decoder(how, name, path) for name, how in formats}
+            return _Index([_Chunk.of(chunk) for chunk in tree["chunks"]], decoders, bare)
         except OSError as error:
             raise FormatError(f"the index cannot be read: {error.strerror}", file=path) from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -128,7 +142,6 @@ class LitDataSource:
                 raise
             reason = f"{type(error).__name__}: {error}"[:200]
             raise FormatError(f"the index is none of LitData chunks: {reason}", file=path) from None
-        return chunks, decoders
 
     def _decoder(self, how: str, field: str, file: str) -> Callable[[bytes], Any]:
         kind, _, detail = how.partition(":")
@@ -155,9 +168,28 @@ class LitDataSource:
                 file=file,
                 remedy="Write it anew, with numbers, tensors, arrays, texts or bytes.",
             )
+        if kind == "json":
+            return partial(_refused, where)
         if kind not in found:
             raise FormatError(f"field {field!r} is stored as {how!r:.50}, which no field can have", file=file)
         return found[kind]
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """The chunks, what decodes each field, and whether samples are values without lengths before them."""
+
+    chunks: list[_Chunk]
+    decoders: dict[str, Callable[[bytes], Any]]
+    bare: bool
+
+    def sample(self, content: bytes, where: str) -> dict[str, Any]:
+        """A sample of its bytes."""
+        try:
+            values = [content] if self.bare else value_bytes(content, [0] * len(self.decoders))
+        except ValueError as error:
+            raise FormatError(str(error), file=where) from None
+        return decoded(dict(zip(self.decoders, values, strict=True)), self.decoders, where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +222,42 @@ def _names(spec: Any, prefix: str = "") -> Iterator[str]:
         yield from _names(child, f"{prefix}{name}.")
 
 
+def _table(file: IO[bytes], nbytes: int) -> bytes | None:
+    """The Arrow table in which a chunk of plain rows has them, not as samples: at its end, before its length."""
+    file.seek(max(nbytes - 12, 0))
+    end = file.read()
+    file.seek(0)
+    if not end.endswith(_TABLE_FOLLOWS):
+        return None
+    length = int.from_bytes(end[:4], "little")
+    if length > nbytes - 12:
+        raise ValueError(f"its table cannot have {length} bytes")
+    file.seek(nbytes - 12 - length)
+    return exactly(file, length)
+
+
+def _rows(table: bytes, chunk: _Chunk, path: str) -> Iterator[Item]:
+    arrow, ipc = need("pyarrow", file=path), need("pyarrow.ipc", file=path)
+    row = 0
+    try:
+        opened = ipc.open_file(arrow.py_buffer(table))
+        check_columns(opened.schema, path)
+        for number in range(opened.num_record_batches):
+            batch = opened.get_batch(number)
+            for item in table_items(batch, row, path):
+                yield Item(f"{chunk.name}, {item.key}", item.make, item.count)
+            row += batch.num_rows
+    except arrow.ArrowException as error:
+        raise ValueError(str(error)) from None
+    if row != chunk.samples:
+        raise ValueError(f"its table has {row} rows, but the index says {chunk.samples}")
+
+
+def _refused(where: str, _content: bytes) -> Any:
+    # Such fields have values only in chunks without a table, which are written where pyarrow is missing.
+    raise FormatError("it is stored in a form of LitData's own", file=where, remedy="Write it anew, with pyarrow.")
+
+
 def _text(content: bytes) -> str:
     return content.decode()
 
@@ -213,11 +281,3 @@ def _dtype(types: dict[int, str], number: int) -> np.dtype[Any]:
     if number not in types:
         raise ValueError(f"it is of element type {number}, which is not supported")
     return np.dtype(types[number])
-
-
-def _sample(content: bytes, decoders: dict[str, Callable[[bytes], Any]], where: str) -> dict[str, Any]:
-    try:
-        values = value_bytes(content, [0] * len(decoders))
-    except ValueError as error:
-        raise FormatError(str(error), file=where) from None
-    return decoded(dict(zip(decoders, values, strict=True)), decoders, where)
