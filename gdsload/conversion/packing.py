@@ -24,6 +24,7 @@ from gdsload.errors import FormatError, OptionError, SchemaError
 __all__ = ["PackedSource", "Packing"]
 
 _BATCH_TOKENS = 2**20
+_EDGES = "cu_seqlens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Packing:
         pad: a token that fills the last block; None: the tokens that do not fill one are left out.
 
     Raises:
-        OptionError: if a number cannot be used.
+        OptionError: if they cannot be used.
     """
 
     field: str
@@ -46,8 +47,13 @@ class Packing:
     pad: int | None = None
 
     def __post_init__(self) -> None:
+        for name, number in (("length", self.length), ("eos", self.eos or 0), ("pad", self.pad or 0)):
+            if not isinstance(number, int):
+                raise OptionError(f"{name} is {number!r}, no whole number")
         if not 1 <= self.length < 2**31:
             raise OptionError(f"blocks cannot have {self.length} tokens", remedy="Pass a length from 1 to 2**31 - 1.")
+        if self.field == _EDGES:
+            raise OptionError(f"the field to pack cannot be {_EDGES!r}: blocks have one of that name")
 
     def check(self, dtype: np.dtype[Any]) -> None:
         """Refuse tokens that documents of this element type cannot have."""
@@ -257,7 +263,7 @@ class _Cutter:
         offsets = np.cumsum([0, *map(len, self._starts)])
         batch = {
             self._packing.field: np.stack(self._done),
-            "cu_seqlens": (np.concatenate([np.array(starts, np.int32) for starts in self._starts]), offsets),
+            _EDGES: (np.concatenate([np.array(starts, np.int32) for starts in self._starts]), offsets),
         }
         count = len(self._done)
         yield Item(f"blocks {self._number} to {self._number + count - 1}", partial(dict, batch), count)

@@ -214,6 +214,9 @@ def test_big_blocks_come_a_few_at_a_time(monkeypatch):
     [
         ({"field": "ids"}, "length"),
         ({"field": "ids", "length": 0}, "cannot have 0 tokens"),
+        ({"field": "ids", "length": "4"}, "length is '4'"),
+        ({"field": "ids", "length": 4, "pad": 0.5}, "pad is 0.5"),
+        ({"field": "cu_seqlens", "length": 4}, "cannot be 'cu_seqlens'"),
         ({"field": "ids", "length": 4, "end": 1}, "end"),
         ({"field": "text", "length": 4}, "no field 'text'"),
         ({"field": "ids", "length": 4, "eos": 2**31}, "eos is 2147483648, but tokens are int32"),

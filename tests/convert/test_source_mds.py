@@ -242,6 +242,20 @@ def test_a_sample_that_is_damaged_is_alone(tmp_path):
         assert reason in one.reason
 
 
+def test_a_shard_without_samples_is_passed_over(tmp_path):
+    """As the library writes one where the first sample is larger than a shard may be."""
+    shutil.copytree(DATA / "pickles", tmp_path / "d")
+    tree = json.loads((tmp_path / "d" / "index.json").read_text())
+    empty = json.loads(json.dumps(tree["shards"][0])) | {"samples": 0}
+    (tmp_path / "d" / "empty.mds").write_bytes(struct.pack("<2I", 0, 8))
+    empty["raw_data"] |= {"basename": "empty.mds", "bytes": 8}
+    tree["shards"].insert(0, empty)
+    (tmp_path / "d" / "index.json").write_text(json.dumps(tree))
+    options = {"columns": ["n"]}
+    report = gdsload.convert(tmp_path / "d", tmp_path / "out", source_options=options, shard_bytes=1, workers=1)
+    assert (report.samples, gdsload.ShardDataset(tmp_path / "out")[0]["n"].item()) == (1, 1)
+
+
 def test_describes_files_and_options(tmp_path):
     shutil.copytree(DATA / "gz", tmp_path / "d")
     source = MdsSource(str(tmp_path / "d"))

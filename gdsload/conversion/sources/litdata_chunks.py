@@ -125,7 +125,7 @@ class LitDataSource:
                     raise FormatError(
                         f"its chunks have {name} {config.get(name)!r:.50}, which is not supported",
                         file=path,
-                        remedy="Write it anew without.",
+                        remedy="Write it anew with the default item loader, neither packed nor encrypted.",
                     )
             version, spec = json.loads(config["data_spec"])
             bare = config["item_loader"] == _TOKENS
