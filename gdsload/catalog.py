@@ -122,13 +122,15 @@ def _check_present(path: str, folder: int, index: Index) -> dict[str, os.stat_re
         stats = {entry.name: entry.stat(follow_symlinks=False) for entry in entries if entry.name in wanted}
     sizes = {name: found.st_size for name, found in stats.items()}
     problems = []
+    first = 0
     for shard in index.shards:
-        found = sizes.get(shard.file)
+        found, file, samples = sizes.get(shard.file), os.path.join(path, shard.file), (first, first + shard.samples)
         if found is None:
-            problems.append(Problem("the shard is missing", os.path.join(path, shard.file)))
+            problems.append(Problem("the shard is missing", file, samples=samples))
         elif found != shard.bytes:
             message = f"the shard has {found} bytes, but the index says {shard.bytes}"
-            problems.append(Problem(message, os.path.join(path, shard.file), min(found, shard.bytes)))
+            problems.append(Problem(message, file, min(found, shard.bytes), samples=samples))
+        first += shard.samples
     for name, status in stats.items():
         if not stat.S_ISREG(status.st_mode):
             problems.append(Problem("the shard is no regular file", os.path.join(path, name)))

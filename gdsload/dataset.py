@@ -141,20 +141,23 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
             raise SampleIndexError(f"sample {bad} does not exist: the dataset has {length}", file=self.path)
         return self._open_reader().samples(np.where(ids < 0, ids + length, ids))
 
-    def verify(self, *, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
+    def verify(self, *, deep: bool = False, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
         """Read everything and compare it with its checksums.
 
         Args:
+            deep: also look at what the bytes mean, in files without checksums, too: texts must be UTF-8 and booleans
+                0 or 1. Values that are NaN or infinite are no fault; they are counted.
             progress: called with the bytes checked so far and the bytes in all, from several threads, one at a time.
 
         Returns:
             What was checked. Files that gdsload did not write have no checksums: only their structure is checked.
 
         Raises:
-            ChecksumError: if anything differs, with file, byte, field and samples of all of it in `.problems`.
-            ReadError: if a file cannot be read.
+            ChecksumError: if anything differs or cannot be read. All of it is in `.problems`, with file, bytes, field
+                and samples; `.samples` are all samples that are spoiled.
+            FormatError: if bytes are those that were written, but make no sense; likewise.
         """
-        return verify_shards(self._catalog.sources, self._catalog.schema, progress)
+        return verify_shards(self._catalog.sources, self._catalog.schema, deep=deep, progress=progress)
 
     def _open_reader(self) -> _Reader:
         """The reader of this process. After a fork, threads and locks of the parent's must not be used."""

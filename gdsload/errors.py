@@ -58,7 +58,8 @@ class Problem:
         file: the file it is wrong in.
         offset: byte offset in that file, where one can be named.
         field: name of the field or tensor, where one can be named.
-        samples: half-open range of the file's samples that it spoils, where known.
+        samples: half-open range of the samples that it spoils, as the dataset counts them, where known.
+        nbytes: how many bytes are wrong from that offset on, where known.
     """
 
     message: str
@@ -66,21 +67,22 @@ class Problem:
     offset: int | None = None
     field: str | None = None
     samples: tuple[int, int] | None = None
+    nbytes: int | None = None
 
     def __str__(self) -> str:
-        where = _where(self.file, self.field, self.offset)
+        where = _where(self.file, self.field, self.offset, self.nbytes)
         spoiled = "" if self.samples is None else f" (samples {self.samples[0]} to {self.samples[1] - 1})"
         return f"{where}: {self.message}{spoiled}" if where else f"{self.message}{spoiled}"
 
 
-def _where(file: str | None, field: str | None, offset: int | None) -> str:
+def _where(file: str | None, field: str | None, offset: int | None, nbytes: int | None = None) -> str:
     parts = []
     if file is not None:
         parts.append(file)
     if field is not None:
         parts.append(f"field {field!r}" if len(field) <= 200 else f"field {field[:200]!r}…")
     if offset is not None:
-        parts.append(f"byte {offset}")
+        parts.append(f"bytes {offset} to {offset + nbytes - 1}" if nbytes and nbytes > 1 else f"byte {offset}")
     return ", ".join(parts)
 
 
@@ -155,6 +157,17 @@ class FormatError(GdsloadError, ValueError):
     ) -> None:
         super().__init__(message, file=file, remedy=remedy)
         self.problems = tuple(problems)
+
+    @property
+    def samples(self) -> tuple[tuple[int, int], ...]:
+        """All samples that are spoiled, as far as known: half-open ranges, in order, none of which meet."""
+        found: list[tuple[int, int]] = []
+        for low, high in sorted(problem.samples for problem in self.problems if problem.samples is not None):
+            if found and low <= found[-1][1]:
+                found[-1] = found[-1][0], max(high, found[-1][1])
+            else:
+                found.append((low, high))
+        return tuple(found)
 
     def __str__(self) -> str:
         lines = [super().__str__()]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gdsload.bench import make_plan, run_bench
+from gdsload.cli.terminal import plain, say
 from gdsload.units import format_bytes, parse_bytes
 
 __all__ = ["add_to", "render_text"]
@@ -74,10 +74,7 @@ def _run(chosen: argparse.Namespace) -> int:
         max_bytes=chosen.max_bytes,
     )
     record = run_bench(plan, cold=not chosen.hot_only, hot=not chosen.cold_only)
-    text = json.dumps(record, indent=1) if chosen.json else render_text(record)
-    # Names of files and models, and arrows, need not be in the terminal's encoding.
-    encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, "replace").decode(encoding))
+    say(json.dumps(record, indent=1) if chosen.json else render_text(record))
     return 0
 
 
@@ -96,7 +93,7 @@ def render_text(record: dict[str, Any]) -> str:
         lines += map(_why, found["contenders"])
         lines += [f"warning: {found['warning']}"] if found["warning"] else []
     lines += ["", *(f"- {note}" for note in record["conditions"]["notes"])]
-    return "\n".join("".join(char if char.isprintable() else " " for char in line) for line in lines)
+    return "\n".join(map(plain, lines))
 
 
 def _conditions(record: dict[str, Any]) -> Iterator[str]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
-from typing import Any, TextIO
+from typing import Any
 
+from gdsload.cli.terminal import Bar
 from gdsload.conversion.recognise import KINDS
 from gdsload.conversion.run import ConvertKeywords, convert, plan
 from gdsload.conversion.stage import Skipped
 from gdsload.errors import OptionError, WriteError
 from gdsload.units import format_bytes
 
-__all__ = ["Bar", "add_to"]
+__all__ = ["add_to"]
 
 _SHOWN = 10
 
@@ -66,12 +66,16 @@ def _run(chosen: argparse.Namespace) -> int:
             print(f"  {name}: {field}")
         return 0
     bar = Bar(sys.stderr)
+
+    def show(samples: int, nbytes: int, parts: int, of: int) -> None:
+        bar.show(parts, of, samples=samples, nbytes=nbytes)
+
     try:
         options |= {
             "workers": chosen.workers,
             "overwrite": chosen.overwrite,
             "restart": chosen.restart,
-            "progress": bar,
+            "progress": show,
         }
         report = convert(chosen.source, chosen.out, **options)
     finally:
@@ -123,36 +127,3 @@ def _value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-class Bar:
-    """A line that shows how far a conversion is; on a terminal it is written over, elsewhere it is left out.
-
-    Args:
-        stream: where it is shown.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream, self._shown = stream, stream.isatty()
-        self._began = time.monotonic()
-        self._before: tuple[int, int, int] | None = None
-
-    def __call__(self, samples: int, nbytes: int, parts: int, of: int) -> None:
-        """Show it; for `convert`'s `progress`."""
-        if not self._shown:
-            return
-        if self._before is None:  # what an earlier run has done tells nothing of the rate
-            self._before = (samples, nbytes, parts)
-        seconds = max(time.monotonic() - self._began, 1e-9)
-        done = parts - self._before[2]
-        left = f"{(of - parts) * seconds / done:.0f} s left" if done else "…"
-        rate = format_bytes((nbytes - self._before[1]) / seconds)
-        text = f"{parts}/{of} parts, {samples} samples, {format_bytes(nbytes)}, {rate}/s, {left}"
-        self._stream.write(f"\r\x1b[K{text}")
-        self._stream.flush()
-
-    def close(self) -> None:
-        """Take the line away."""
-        if self._shown:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()

@@ -8,8 +8,8 @@ import json
 import os
 import sys
 import textwrap
-from typing import TextIO
 
+from gdsload.cli.terminal import plain, say
 from gdsload.doctor import Finding, Report, diagnose
 
 __all__ = ["add_to", "render_json", "render_text"]
@@ -51,14 +51,8 @@ def _run(chosen: argparse.Namespace) -> int:
         timeout_s=max(chosen.timeout, 0.0),
     )
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    _print(render_json(report) if chosen.json else render_text(report, colour=colour), sys.stdout)
+    say(render_json(report) if chosen.json else render_text(report, colour=colour))
     return 1 if chosen.strict and report.verdict.backend != "gds" else 0
-
-
-def _print(text: str, stream: TextIO) -> None:
-    # Names of files and models need not be in the terminal's encoding.
-    encoding = stream.encoding or "utf-8"
-    print(text.encode(encoding, "replace").decode(encoding), file=stream)
 
 
 def render_json(report: Report) -> str:
@@ -79,12 +73,12 @@ def render_text(report: Report, *, colour: bool = False) -> str:
         if found:
             lines += [title, *(line for finding in found for line in _lines(finding, colour)), ""]
     verdict = report.verdict
-    lines += [f"Verdict: {verdict.backend}", f"  {_plain(verdict.why)}"]
+    lines += [f"Verdict: {verdict.backend}", f"  {plain(verdict.why)}"]
     if verdict.improvements:
         lines.append("To make it better:")
     for count, text in enumerate(verdict.improvements, 1):
         lines += textwrap.wrap(
-            _plain(text), _WIDTH, initial_indent=f"  {count}. ", subsequent_indent="     ",
+            plain(text), _WIDTH, initial_indent=f"  {count}. ", subsequent_indent="     ",
             break_long_words=False, break_on_hyphens=False,
         )  # fmt: skip
     return "\n".join(lines)
@@ -94,15 +88,10 @@ def _lines(finding: Finding, colour: bool) -> list[str]:
     mark = f"{_MARKS[finding.severity]:>5}"
     if colour and finding.severity in _COLOURS:
         mark = f"\x1b[{_COLOURS[finding.severity]}m{mark}\x1b[0m"
-    lines = [f"{mark}  {finding.check.partition('.')[2]:<{_NAME_WIDTH}} {_plain(finding.message)}"]
+    lines = [f"{mark}  {finding.check.partition('.')[2]:<{_NAME_WIDTH}} {plain(finding.message)}"]
     if finding.remedy and finding.severity in ("warning", "error"):
         lines += textwrap.wrap(
-            _plain(finding.remedy), _WIDTH, initial_indent=f"{_INDENT}-> ", subsequent_indent=f"{_INDENT}   ",
+            plain(finding.remedy), _WIDTH, initial_indent=f"{_INDENT}-> ", subsequent_indent=f"{_INDENT}   ",
             break_long_words=False, break_on_hyphens=False,
         )  # fmt: skip
     return lines
-
-
-def _plain(text: str) -> str:
-    """What a terminal may be sent: what comes from files must not move its cursor."""
-    return "".join(char if char.isprintable() else " " for char in text)

@@ -90,7 +90,8 @@ class SampleTable:
         wrong |= (self.starts[found.file] + found.row == self.ends[found.file] - 1) & (last != rows)
         if wrong.any():
             at = int(np.flatnonzero(wrong)[0])
-            path, sample = self.files.sources[int(found.file[at])].path, int(found.row[at])
+            path = self.files.sources[int(found.file[at])].path
+            sample = int(self.starts[found.file[at]] + found.row[at])
             raise FormatError(
                 "the offsets of a ragged field are damaged",
                 file=path,

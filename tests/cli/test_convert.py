@@ -1,17 +1,14 @@
-"""The commands convert and verify."""
+"""The command convert."""
 
 from __future__ import annotations
 
-import io
 import json
-import os
 
 import numpy as np
 import pytest
 
 import gdsload
 from gdsload.cli import main
-from gdsload.cli.convert import Bar
 
 
 @pytest.fixture
@@ -68,41 +65,6 @@ def test_skipped_samples_are_listed(source, tmp_path, capsys):
     assert main(arguments) == 1
     assert "not one sample" in capsys.readouterr().err
     assert not report.exists()
-
-
-def test_verify(source, tmp_path, capsys):
-    out = tmp_path / "out"
-    assert main(["convert", str(source), str(out), "--workers", "1"]) == 0
-    capsys.readouterr()
-    assert main(["verify", str(out)]) == 0
-    assert "1 shards, " in capsys.readouterr().out
-    shard = next(path for path in out.iterdir() if path.suffix == ".safetensors")
-    with shard.open("r+b") as file:
-        file.seek(-5000, os.SEEK_END)
-        byte = file.read(1)
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte[0] ^ 1]))
-    assert main(["verify", str(out)]) == 1
-    said = capsys.readouterr().err
-    assert shard.name in said
-    assert "samples" in said
-
-
-def test_the_bar_shows_rate_and_what_is_left():
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    stream = Terminal()
-    bar = Bar(stream)
-    bar(100, 2**20, 1, 4)
-    bar(200, 2**21, 2, 4)
-    bar.close()
-    assert "2/4 parts, 200 samples, 2 MiB, " in stream.getvalue()
-    assert "s left" in stream.getvalue()
-    plain = io.StringIO()
-    Bar(plain)(1, 1, 1, 1)
-    assert plain.getvalue() == ""
 
 
 def test_the_report_of_skipped_samples(tmp_path, source, monkeypatch, capsys):

@@ -181,12 +181,17 @@ def test_shard_of_another_schema_is_refused(small, tmp_path):
 
 
 def test_missing_shard_is_refused_at_once(small):
-    paths = shards_of(small)
+    paths, before = shards_of(small), ShardDataset(small).counts.tolist()
     paths[1].unlink()
     paths[2].unlink()
     with pytest.raises(FormatError, match="2 of . shards are missing or of another length") as caught:
         ShardDataset(small)
-    assert [Problem("the shard is missing", str(path)) for path in paths[1:3]] == list(caught.value.problems)
+    counts = np.cumsum([0, *before])
+    assert list(caught.value.problems) == [
+        Problem("the shard is missing", str(paths[number]), samples=(counts[number], counts[number + 1]))
+        for number in (1, 2)
+    ]
+    assert caught.value.samples == ((counts[1], counts[3]),)
 
 
 @pytest.mark.parametrize("change", [-4096, 4096, -1, 1])
@@ -340,7 +345,7 @@ def test_shard_that_becomes_a_link_is_refused(small):
     number = int(dataset.counts[0])
     with pytest.raises(ReadError, match="It is a symbolic link, which a dataset must not contain"):
         dataset[number]
-    with pytest.raises(ReadError, match="It is a symbolic link, which a dataset must not contain"):
+    with pytest.raises(ChecksumError, match="It is a symbolic link, which a dataset must not contain"):
         dataset.verify()
 
 

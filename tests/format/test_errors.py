@@ -154,3 +154,15 @@ def test_families():
 )
 def test_problem_says_where(problem, expected):
     assert expected == str(problem)
+
+
+def test_spoiled_samples_of_all_problems_are_joined():
+    ranges = [(7, 9), None, (0, 2), (2, 3), (8, 8), (12, 13)]
+    error = FormatError("bad", problems=[Problem("bad", samples=one) for one in ranges])
+    assert error.samples == ((0, 3), (7, 9), (12, 13))
+    assert FormatError("bad").samples == ()
+
+
+def test_a_problem_names_its_bytes():
+    assert str(Problem("bad", "a", 8, nbytes=3)) == "a, bytes 8 to 10: bad"
+    assert str(Problem("bad", "a", 8, nbytes=1)) == "a, byte 8: bad"
