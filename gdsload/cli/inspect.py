@@ -1,4 +1,4 @@
-"""`gdsload inspect PATH`: what a dataset holds."""
+"""`gdsload inspect PATH`: what a dataset holds, and what its samples look like."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import argparse
 import json
 import os
 
+from gdsload.cli.samples import facts, lines
+from gdsload.cli.sheet import channels_first, save_sheet
+from gdsload.cli.terminal import plain, say
 from gdsload.dataset import ShardDataset
+from gdsload.errors import OptionError
 from gdsload.format.schema import Field
 from gdsload.units import format_bytes
 
@@ -21,11 +25,23 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "--shards", type=int, default=10, metavar="N", help="list at most N shards (default: %(default)s)"
     )
+    parser.add_argument("--sample", type=int, metavar="N", help="show this sample; -1 is the last one")
+    parser.add_argument("--image", metavar="FIELD", help="make a contact sheet of this field, from sample N on")
+    parser.add_argument("--out", default="sheet.png", metavar="FILE", help="where it goes (default: %(default)s)")
+    parser.add_argument("--count", type=int, default=16, metavar="N", help="pictures on it (default: %(default)s)")
+    parser.add_argument("--layout", choices=("chw", "hwc"), help="where its channels are (default: by its shape)")
     parser.set_defaults(run=_run)
 
 
 def _run(chosen: argparse.Namespace) -> int:
     dataset = ShardDataset(chosen.path)
+    if chosen.image is not None:
+        return _sheet(dataset, chosen)
+    if chosen.sample is not None:
+        sample = dataset[chosen.sample]
+        for line in [json.dumps(facts(sample), indent=1)] if chosen.json else map(plain, lines(sample)):
+            say(line)
+        return 0
     if chosen.json:
         print(json.dumps(_tree(dataset), indent=1, ensure_ascii=False))
         return 0
@@ -42,6 +58,21 @@ def _run(chosen: argparse.Namespace) -> int:
     _print_table(rows)
     if len(shown) < len(dataset.shards):
         print(f"and {len(dataset.shards) - len(shown)} more")
+    return 0
+
+
+def _sheet(dataset: ShardDataset, chosen: argparse.Namespace) -> int:
+    field = dataset.schema.get(chosen.image)
+    if field is None:
+        names = ", ".join(map(repr, dataset.schema))
+        raise OptionError(f"there is no field {chosen.image!r}", remedy=f"There are {names}.")
+    first = channels_first(chosen.image, field, chosen.layout)
+    numbers = range(len(dataset))[chosen.sample or 0 :][: max(chosen.count, 0)]
+    images = [(number, image) for number in numbers if (image := dataset[number][chosen.image]).numel()]
+    if not images:
+        raise OptionError("there is no picture to show", file=dataset.path)
+    save_sheet([image for _, image in images], [number for number, _ in images], chosen.out, first=first)
+    print(f"{chosen.out}: {len(images)} pictures, samples {images[0][0]} to {images[-1][0]}")
     return 0
 
 

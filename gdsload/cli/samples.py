@@ -1,0 +1,70 @@
+"""Samples as text: what their fields hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+__all__ = ["facts", "lines"]
+
+_FIRST = 8
+_TEXT = 200
+
+
+def facts(sample: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What each field holds, as JSON takes it: of numbers shape, element type, range and the first ones."""
+    return {name: _facts(value) for name, value in sample.items()}
+
+
+def _facts(value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        return {"type": "str", "characters": len(value), "text": value}
+    if isinstance(value, bytes):
+        return {"type": "bytes", "bytes": len(value), "first": value[:_FIRST].hex(" ")}
+    kind = str(value.dtype).removeprefix("torch.")
+    found: dict[str, Any] = {"type": kind, "shape": list(value.shape)}
+    numbers = value.flatten()
+    if value.dtype.is_complex:
+        return found | {"first": [str(number) for number in numbers[:_FIRST].tolist()]}
+    if value.dtype.is_floating_point:
+        wide = numbers.to(torch.float64)
+        finite = wide[wide.isfinite()]
+        found |= {"nan": int(wide.isnan().sum()), "infinite": int(wide.isinf().sum())}
+    else:
+        finite = numbers if value.dtype == torch.int64 else numbers.to(torch.uint8 if kind == "bool" else torch.int64)
+        if value.dtype == torch.uint64:  # its upper half is no int64
+            finite = numbers.to(torch.float64)
+    if finite.numel():
+        found |= {
+            "min": finite.min().item(),
+            "max": finite.max().item(),
+            "mean": finite.to(torch.float64).mean().item(),
+        }
+    # NaN and infinity are no JSON numbers.
+    return found | {"first": [one if one - one == 0 else str(one) for one in numbers[:_FIRST].tolist()]}
+
+
+def lines(sample: Mapping[str, Any]) -> list[str]:
+    """The same for people, a line for each field."""
+    width = max(map(len, sample), default=0)
+    return [f"{name:<{width}}  {_line(found)}" for name, found in facts(sample).items()]
+
+
+def _line(found: dict[str, Any]) -> str:
+    if found["type"] == "str":
+        text = found["text"]
+        return f"str, {found['characters']} characters: {text[:_TEXT]!r}{'…' if len(text) > _TEXT else ''}"
+    if found["type"] == "bytes":
+        return f"bytes, {found['bytes']}: {found['first']}{' …' if found['bytes'] > _FIRST else ''}"
+    words = [f"{found['type']} [{', '.join(map(str, found['shape']))}]"]
+    if "min" in found:
+        words.append(f"{_short(found['min'])} to {_short(found['max'])}, mean {_short(found['mean'])}")
+    words += [f"{found[key]} {word}" for key, word in (("nan", "NaN"), ("infinite", "infinite")) if found.get(key)]
+    more = " …" if torch.Size(found["shape"]).numel() > _FIRST else ""
+    return f"{', '.join(words)}: {' '.join(map(_short, found['first']))}{more}"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

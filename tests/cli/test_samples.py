@@ -1,0 +1,133 @@
+"""`gdsload inspect --sample` and `--image`."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import gdsload
+from gdsload.cli import main
+from gdsload.cli.samples import facts, lines
+from gdsload.cli.sheet import as_picture
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    random = np.random.default_rng(0)
+    schema = {
+        "chw": gdsload.Field("uint8", (3, 20, 30)),
+        "hwc": gdsload.Field("float32", (20, 30, 4)),
+        "grey": gdsload.Field("float16", (8, 8)),
+        "ragged": gdsload.Field("uint8", (None, 30, 3)),
+        "flat": gdsload.Field("int64", (3,)),
+        "text": "str",
+        "raw": "bytes",
+    }
+    with gdsload.ShardWriter(tmp_path / "d", schema) as writer:
+        for number in range(5):
+            writer.write(
+                {
+                    "chw": random.integers(0, 256, (3, 20, 30), np.uint8),
+                    "hwc": random.random((20, 30, 4), np.float32),
+                    "grey": random.normal(size=(8, 8)).astype(np.float16),
+                    "ragged": random.integers(0, 256, (10 * number, 30, 3), np.uint8),
+                    "flat": np.array([number, -7, 9]),
+                    "text": "\x1b[2Jé" * number,
+                    "raw": bytes(range(number * 4)),
+                }
+            )
+    return tmp_path / "d"
+
+
+def test_a_sample_as_text(dataset, capsys):
+    assert main(["inspect", str(dataset), "--sample", "-2"]) == 0
+    out = capsys.readouterr().out
+    found = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert found["flat"] == "int64 [3], -7 to 9, mean 1.667: 3 -7 9"
+    assert found["raw"] == "bytes, 12: 00 01 02 03 04 05 06 07 …"
+    assert found["text"] == r"str, 15 characters: '\x1b[2Jé\x1b[2Jé\x1b[2Jé'"
+    assert found["ragged"].startswith("uint8 [30, 30, 3], 0 to 255, mean 12")
+
+
+def test_a_sample_as_json(dataset, capsys):
+    assert main(["inspect", str(dataset), "--sample", "3", "--json"]) == 0
+    tree = json.loads(capsys.readouterr().out)
+    sample = gdsload.ShardDataset(dataset)[3]
+    assert tree["flat"] == {"type": "int64", "shape": [3], "min": -7, "max": 9, "mean": 5 / 3, "first": [3, -7, 9]}
+    assert tree["hwc"]["mean"] == sample["hwc"].double().mean().item()
+    assert tree["text"]["text"] == sample["text"]
+
+
+def test_a_sample_that_is_not_there(dataset, capsys):
+    assert main(["inspect", str(dataset), "--sample", "5"]) == 1
+    assert "sample 5 does not exist: the dataset has 5" in capsys.readouterr().err
+
+
+def test_what_numbers_are_like():
+    values = torch.tensor([1.0, float("nan"), 3.0, -float("inf")])
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float8_e5m2):
+        found = facts({"x": values.to(dtype)})["x"]
+        assert (found["min"], found["max"], found["mean"]) == (1, 3, 2)
+        assert (found["nan"], found["infinite"]) == (1, 1)
+        assert found["first"] == [1.0, "nan", 3.0, "-inf"]
+    assert facts({"x": torch.tensor([True, False])})["x"]["max"] == 1
+    assert facts({"x": torch.tensor([2**64 - 1], dtype=torch.uint64)})["x"]["first"] == [2**64 - 1]
+    assert lines({"x": torch.zeros(0, 3)}) == ["x  float32 [0, 3]: "]
+    assert lines({"x": torch.tensor(1 + 2j)}) == ["x  complex64 []: (1+2j)"]
+
+
+@pytest.mark.parametrize(
+    ("field", "size", "mode"), [("chw", (20, 30), 3), ("hwc", (20, 30), 4), ("grey", (8, 8), 1), ("ragged", None, 3)]
+)
+def test_a_sheet(dataset, tmp_path, capsys, field, size, mode):
+    pillow = pytest.importorskip("PIL.Image")
+    out = tmp_path / "sheet.png"
+    assert main(["inspect", str(dataset), "--image", field, "--out", str(out), "--count", "3", "--sample", "1"]) == 0
+    assert "3 pictures, samples 1 to 3" in capsys.readouterr().out
+    with pillow.open(out) as sheet:
+        found = np.asarray(sheet)
+    opened = gdsload.ShardDataset(dataset)
+    if mode == 3:  # what else is converted or blended
+        for place, number in enumerate((1, 2, 3)):
+            image = opened[number][field]
+            image = (image.permute(1, 2, 0) if field == "chw" else image).numpy()
+            factor = -(-96 // max(image.shape[:2]))
+            large = image.repeat(factor, 0).repeat(factor, 1)
+            height = -(-96 // 30) * (30 if field == "ragged" else 20)
+            top, left = 4 + place // 2 * (height + 16), 4 + place % 2 * (120 + 4)
+            assert np.array_equal(found[top : top + large.shape[0], left : left + large.shape[1]], large)
+
+
+def test_pictures_of_other_element_types():
+    ramp = torch.tensor([[0.0, 0.5], [1.0, float("nan")]])
+    assert as_picture(ramp, (0, 1), first=None).tolist() == [[0, 128], [255, 0]]
+    assert as_picture(torch.tensor([[[-2, 0, 2]]]), (-2, 2), first=True).tolist() == [[0, 128, 255]]
+    assert as_picture(torch.tensor([[True, False]]), (0, 1), first=None).tolist() == [[255, 0]]
+    assert as_picture(torch.full((2, 2), 7.0), (7, 7), first=None).tolist() == [[0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--image", "no"], "there is no field 'no'"),
+        (["--image", "text"], "no image"),
+        (["--image", "flat"], "no image"),
+        (["--image", "chw", "--layout", "hwc"], "no 1, 3 or 4 channels last"),
+        (["--image", "chw", "--count", "0"], "no picture to show"),
+        (["--image", "ragged", "--count", "1"], "no picture to show"),
+        (["--image", "chw", "--out", "/no/such/folder.png"], "cannot be written"),
+    ],
+)
+def test_what_cannot_be_shown(dataset, capsys, arguments, message):
+    assert main(["inspect", str(dataset), *arguments]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_without_pillow(dataset, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    assert main(["inspect", str(dataset), "--image", "chw"]) == 1
+    assert "a picture needs Pillow" in capsys.readouterr().err
