@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gdsload.backends.base import BackendStatus
+from gdsload.conversion.rearrange import merge, reshard, split
 from gdsload.conversion.run import ConvertReport, convert
 from gdsload.dataset import ShardDataset, ShardInfo
 from gdsload.engine.stats import LoaderStats
@@ -65,4 +66,7 @@ __all__ = [
     "WriteError",
     "__version__",
     "convert",
+    "merge",
+    "reshard",
+    "split",
 ]

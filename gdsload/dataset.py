@@ -129,17 +129,40 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
             ReadError: if a shard cannot be read, or was changed.
             FormatError: if a shard is damaged.
         """
+        return self._open_reader().samples(self._ids(indices))
+
+    def read_batch(self, indices: Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor) -> dict[str, Any]:
+        """Many samples as one batch, as `ShardWriter.write_batch` takes it.
+
+        Args:
+            indices: see `__getitems__`.
+
+        Returns:
+            Of a fixed field a tensor ``[samples, *shape]``, of a ragged one the pair (values ``[rows, ...]``, offsets
+            ``[samples + 1]``), of a text field a list.
+
+        Raises:
+            GdsloadError: see `__getitems__`.
+        """
+        return self._open_reader().batch(self._ids(indices))[0]
+
+    def sample_bytes(self, indices: Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor) -> NDArray[np.int64]:
+        """How many bytes each of these samples takes in a shard, offsets included; shape ``[samples]``.
+
+        Raises:
+            GdsloadError: see `__getitems__`.
+        """
+        return self._open_reader().sizes(self._ids(indices))
+
+    def _ids(self, indices: Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor) -> NDArray[np.int64]:
+        """The samples that indices mean."""
         length = len(self)
-        numbers = [operator.index(index) for index in indices]
-        try:
-            ids = np.array(numbers, np.int64)
-        except OverflowError:
-            ids = np.clip(np.array(numbers, object), -(2**63), 2**63 - 1).astype(np.int64)
+        ids = indices if isinstance(indices, np.ndarray) and indices.dtype == np.int64 else _whole(indices)
         outside = (ids < -length) | (ids >= length)
         if outside.any():
             bad = int(ids[outside][0])
             raise SampleIndexError(f"sample {bad} does not exist: the dataset has {length}", file=self.path)
-        return self._open_reader().samples(np.where(ids < 0, ids + length, ids))
+        return np.where(ids < 0, ids + length, ids)
 
     def verify(self, *, deep: bool = False, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
         """Read everything and compare it with its checksums.
@@ -203,6 +226,12 @@ class _Reader:
         """Samples by id, as dicts of tensors that share no memory with later ones."""
         if not len(ids):
             return []
+        batch, lengths = self.batch(ids)
+        split = {name: _split(batch[name], lengths[name]) for name in self._schema}
+        return [dict(zip(split, values, strict=True)) for values in zip(*split.values(), strict=True)]
+
+    def batch(self, ids: NDArray[np.int64]) -> tuple[dict[str, Any], dict[str, NDArray[np.int64] | None]]:
+        """Samples by id as one batch, and how many rows each has of each ragged field."""
         found = self._table.locate(ids)
         self._backend.check(found.file)
         columns = {name: self._table.extents(name, found) for name in self._schema}
@@ -215,12 +244,30 @@ class _Reader:
         stage = Stage(fields, ids, found.file, landing, len(ids))
         batch = self._assembler.assemble([Piece(stage, 0, len(ids))], [len(ids)])[0]
         self._backend.check(found.file)
-        split = {name: _split(batch[name], columns[name][1]) for name in self._schema}
-        return [dict(zip(split, values, strict=True)) for values in zip(*split.values(), strict=True)]
+        return batch, {name: lengths for name, (_, lengths) in columns.items()}
+
+    def sizes(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Bytes of samples in a shard."""
+        found = self._table.locate(ids)
+        sizes = np.full(len(ids), self._schema.fixed_bytes, np.int64)
+        for name, field in self._schema.items():
+            lengths = self._table.extents(name, found)[1]
+            if lengths is not None:
+                sizes += lengths * field.row_bytes + 8  # and an offset
+        return sizes
 
     def close(self) -> None:
         if self.owner == os.getpid():
             self._backend.close()
+
+
+def _whole(indices: Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor) -> NDArray[np.int64]:
+    """Whole numbers of whatever kind; what int64 cannot hold becomes something that is outside of any dataset, too."""
+    numbers = [operator.index(index) for index in indices]
+    try:
+        return np.array(numbers, np.int64)
+    except OverflowError:
+        return np.clip(np.array(numbers, object), -(2**63), 2**63 - 1).astype(np.int64)
 
 
 def _split(value: Any, lengths: NDArray[np.int64] | None) -> Sequence[Any]:

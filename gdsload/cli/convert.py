@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from gdsload.cli.terminal import Bar
 from gdsload.conversion.recognise import KINDS
-from gdsload.conversion.run import ConvertKeywords, convert, plan
+from gdsload.conversion.run import ConvertKeywords, ConvertReport, convert, plan
 from gdsload.conversion.stage import Skipped
 from gdsload.errors import OptionError, WriteError
 from gdsload.units import format_bytes
 
-__all__ = ["add_to"]
+__all__ = ["add_to", "add_writing", "running", "summarise"]
 
 _SHOWN = 10
 
@@ -30,18 +32,51 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("--cast", action="append", default=[], metavar="NAME=TYPE", help="cast a field")
     parser.add_argument("--ragged", nargs="+", default=[], metavar="NAME", help="fields whose first dimension varies")
     parser.add_argument("--map", metavar="MODULE:FUNCTION", help="gets each sample as a dict, returns what is written")
-    parser.add_argument("--shard-bytes", default="256MiB", metavar="SIZE", help="about how large a shard gets")
-    parser.add_argument("--shuffle-seed", type=int, metavar="N", help="write the samples in a random order")
     parser.add_argument("--pack", metavar="FIELD:LENGTH", help="cut the tokens of all documents into blocks")
     parser.add_argument("--eos", type=int, metavar="ID", help="with --pack: a token to put behind each document")
     parser.add_argument("--pad", type=int, metavar="ID", help="with --pack: fill the last block, else it is left out")
     parser.add_argument("--on-error", choices=("stop", "skip"), default="stop", help="what a bad sample does")
     parser.add_argument("--report", metavar="FILE", help="where skipped samples are listed, one JSON object a line")
-    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: one for each processor)")
-    parser.add_argument("--overwrite", action="store_true", help="replace a dataset that is at OUT")
-    parser.add_argument("--restart", action="store_true", help="throw away what another, interrupted conversion left")
+    add_writing(parser)
     parser.add_argument("--dry-run", action="store_true", help="print schema, counts and sizes, and write nothing")
     parser.set_defaults(run=_run)
+
+
+def add_writing(parser: argparse.ArgumentParser) -> None:
+    """Add the options of all commands that write datasets."""
+    parser.add_argument("--shard-bytes", default="256MiB", metavar="SIZE", help="about how large a shard gets")
+    parser.add_argument("--shuffle-seed", type=int, metavar="N", help="write the samples in a random order")
+    parser.add_argument("--workers", type=int, metavar="N", help="how many at once (default: one for each processor)")
+    parser.add_argument("--overwrite", action="store_true", help="replace a dataset that is there")
+    parser.add_argument("--restart", action="store_true", help="throw away what another, interrupted run left")
+
+
+@contextmanager
+def running(chosen: argparse.Namespace) -> Iterator[ConvertKeywords]:
+    """What these options say of the run, with a bar while it lasts."""
+    bar = Bar(sys.stderr)
+
+    def show(samples: int, nbytes: int, parts: int, of: int) -> None:
+        bar.show(parts, of, samples=samples, nbytes=nbytes)
+
+    try:
+        yield {
+            "shard_bytes": chosen.shard_bytes,
+            "shuffle_seed": chosen.shuffle_seed,
+            "workers": chosen.workers,
+            "overwrite": chosen.overwrite,
+            "restart": chosen.restart,
+            "progress": show,
+        }
+    finally:
+        bar.close()
+
+
+def summarise(report: ConvertReport) -> None:
+    """Print what came of it."""
+    print(f"{report.path}: {report.samples} samples in {report.shards} shards, {format_bytes(report.nbytes)}")
+    if report.resumed:
+        print(f"{report.resumed} parts were there from an interrupted run")
 
 
 def _run(chosen: argparse.Namespace) -> int:
@@ -52,37 +87,20 @@ def _run(chosen: argparse.Namespace) -> int:
         "casts": dict(map(_pair, chosen.cast)),
         "ragged": chosen.ragged,
         "map": chosen.map,
-        "shard_bytes": chosen.shard_bytes,
-        "shuffle_seed": chosen.shuffle_seed,
         "on_error": chosen.on_error,
         "pack": _packing(chosen),
     }
     if chosen.dry_run:
-        found = plan(chosen.source, **options)
+        found = plan(chosen.source, shard_bytes=chosen.shard_bytes, **options)
         print(f"{found.kind}, {len(found.parts)} parts")
         print(f"samples: {found.samples if found.samples >= 0 else 'known when they are read'}")
         print(f"size: {'about ' + format_bytes(found.nbytes) if found.nbytes >= 0 else 'known when they are read'}")
         for name, field in found.schema.items():
             print(f"  {name}: {field}")
         return 0
-    bar = Bar(sys.stderr)
-
-    def show(samples: int, nbytes: int, parts: int, of: int) -> None:
-        bar.show(parts, of, samples=samples, nbytes=nbytes)
-
-    try:
-        options |= {
-            "workers": chosen.workers,
-            "overwrite": chosen.overwrite,
-            "restart": chosen.restart,
-            "progress": show,
-        }
-        report = convert(chosen.source, chosen.out, **options)
-    finally:
-        bar.close()
-    print(f"{report.path}: {report.samples} samples in {report.shards} shards, {format_bytes(report.nbytes)}")
-    if report.resumed:
-        print(f"{report.resumed} parts were there from an interrupted run")
+    with running(chosen) as how:
+        report = convert(chosen.source, chosen.out, **{**options, **how})
+    summarise(report)
     _tell(report.skipped, chosen.report)
     return 0
 

@@ -76,7 +76,10 @@ def shuffle_into(
     batch = max(_BATCH_BYTES // mean, 1)
     with (
         ShardWriter(path, schema, shard_bytes=options.shard_bytes, overwrite=overwrite) as writer,
-        DataLoader(dataset, batch, "full", seed=options.shuffle_seed or 0, device="cpu", ragged="offsets") as loader,
-    ):
+        DataLoader(
+            dataset, batch, "full", seed=options.shuffle_seed or 0, device="cpu", ragged="offsets",
+            rank=0, world_size=1,  # all samples, also where torch.distributed is initialised
+        ) as loader,
+    ):  # fmt: skip
         for values in loader:
             writer.write_batch(values)

@@ -32,7 +32,7 @@ from gdsload.format.schema import Field, Schema
 from gdsload.publish import Publication
 from gdsload.units import format_bytes
 
-__all__ = ["ConvertKeywords", "ConvertReport", "Plan", "Progress", "convert", "plan"]
+__all__ = ["ConvertKeywords", "ConvertReport", "Plan", "Progress", "choose", "convert", "plan", "publish_check"]
 
 Progress = Callable[[int, int, int, int], None]
 """Called with the samples and bytes written so far, the parts finished, and the parts in all."""
@@ -128,7 +128,7 @@ def plan(source: str | os.PathLike[str] | Source, **options: Unpack[ConvertKeywo
         FormatError, OptionError: see `convert`.
     """
     found = _source(source, options)
-    chosen = _chosen(options)
+    chosen = choose(options)
     parts = found.parts(int(chosen.shard_bytes))
     return Plan(found.kind, _schema(found, parts, chosen, options), parts)
 
@@ -165,7 +165,7 @@ def convert(
         DatasetExistsError: if there is something at `out` that must not be replaced.
     """
     found = _source(source, options)
-    chosen = _chosen(options)
+    chosen = choose(options)
     path = os.path.abspath(os.fspath(out))
     publish_check(path, overwrite=options.get("overwrite", False))
     given = options.get("schema")
@@ -224,7 +224,12 @@ def _source(source: str | os.PathLike[str] | Source, options: ConvertKeywords) -
         raise OptionError(f"pack is {dict(pack)!r:.200}: {error}") from None
 
 
-def _chosen(options: ConvertKeywords) -> ConvertOptions:
+def choose(options: ConvertKeywords) -> ConvertOptions:
+    """Those of the keywords that decide the result, checked.
+
+    Raises:
+        OptionError: if one cannot be used.
+    """
     fields, casts = options.get("fields"), options.get("casts") or {}
     if isinstance(fields, str):
         raise OptionError(f"fields is the text {fields!r}", remedy=f"Pass a list: fields=[{fields!r}].")

@@ -100,3 +100,11 @@ def wrapped(backend: RecordingBackend) -> FaultyBackend:
     return FaultyBackend(
         SlowBackend(backend, 0.1), Fault(lambda: gdsload.ReadError("bad"), files=[1], when="completion")
     )
+
+
+# Shards made of shards.
+assert_type(gdsload.merge(["a", Path("b")], "out", workers=2, shard_bytes="1GiB"), gdsload.ConvertReport)
+assert_type(gdsload.split("a", ["b", "c"], [0.5], seed=1), list[gdsload.ConvertReport])
+assert_type(gdsload.reshard("a", "b", 2**20, overwrite=True), gdsload.ConvertReport)
+gdsload.merge(["a"], "out", worker=2)  # type: ignore[call-arg]
+assert_type(dataset.read_batch([1]), dict[str, Any])

@@ -1,0 +1,149 @@
+"""Shards made of shards: merged, split, or of another size."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import ConcatDataset, Subset
+
+from gdsload.conversion.run import ConvertKeywords, ConvertReport, choose, convert, publish_check
+from gdsload.conversion.selections import SelectionSource
+from gdsload.conversion.stage import Stage, write_json
+from gdsload.dataset import ShardDataset
+from gdsload.errors import OptionError
+from gdsload.order import Permutation, Purpose, derive_key
+
+__all__ = ["merge", "reshard", "split"]
+
+Path = str | os.PathLike[str]
+
+
+def merge(paths: Sequence[Path], out: Path, **options: Unpack[ConvertKeywords]) -> ConvertReport:
+    """Make one dataset of several with the same fields, one behind the other; see `convert` for options and errors.
+
+    Args:
+        paths: the datasets, each as `ShardDataset` takes it.
+        out: the folder to make.
+        **options: see `convert`.
+
+    Raises:
+        OptionError: if there are none, or they have different fields.
+    """
+    if isinstance(paths, str | os.PathLike) or not paths:
+        raise OptionError(f"paths is {paths!r}, no list of datasets")
+    return _write([ShardDataset(path) for path in paths], None, out, options)
+
+
+def reshard(path: Path, out: Path, shard_bytes: int | str, **options: Unpack[ConvertKeywords]) -> ConvertReport:
+    """Write a dataset anew in shards of another size; see `convert` for options and errors.
+
+    Args:
+        path: the dataset, as `ShardDataset` takes it.
+        out: the folder to make; with `overwrite`, the dataset's own perhaps.
+        shard_bytes: about how large a shard gets.
+        **options: see `convert`.
+    """
+    return _write([ShardDataset(path)], None, out, {**options, "shard_bytes": shard_bytes})
+
+
+def split(
+    path: Path,
+    outs: Sequence[Path],
+    sizes: Sequence[float],
+    *,
+    seed: int | None = None,
+    **options: Unpack[ConvertKeywords],
+) -> list[ConvertReport]:
+    """Share a dataset's samples out to several new ones; see `convert` for options and errors.
+
+    Every sample is in one of them, and in each they are in the order of the dataset. An interrupted split goes on with
+    the same arguments.
+
+    Args:
+        path: the dataset, as `ShardDataset` takes it.
+        outs: the folders to make.
+        sizes: the number of samples of each, or, if they are floats, its share of them. One less than `outs`: the last
+            gets the rest.
+        seed: draw who gets which samples, the same for the same seed. None: neighbours stay together, the first samples
+            go to the first.
+        **options: see `convert`.
+
+    Raises:
+        OptionError: if the sizes do not fit, or one would be empty.
+    """
+    dataset = ShardDataset(path)
+    places = [os.path.abspath(os.fspath(out)) for out in outs]
+    if len(set(places)) < len(places):
+        raise OptionError("two of the folders are the same")
+    counts = _counts(sizes, len(places), len(dataset))
+    wanted = {
+        "dataset": dataset.digest, "outs": places, "counts": counts, "seed": seed,
+        "options": choose(options).to_json(),
+    }  # fmt: skip
+    stage = Stage(f"{places[0]}.split", wanted, restart=options.get("restart", False))
+    done = False
+    try:
+        stage.keep(dataset.schema, [])
+        found = [
+            _share(dataset, ids, place, os.path.join(stage.folder, f"out-{number:06d}.json"), options)
+            for number, (place, ids) in enumerate(zip(places, _shares(counts, seed), strict=True))
+        ]
+        done = True
+    finally:
+        stage.close(remove=done)
+    return found
+
+
+def _share(
+    dataset: ShardDataset, ids: NDArray[np.int64], place: str, mark: str, options: ConvertKeywords
+) -> ConvertReport:
+    """One of the datasets of a split. The mark says that there was nothing at its place when it was begun."""
+    if os.path.exists(mark) and os.path.exists(place) and not options.get("overwrite", False):
+        there = ShardDataset(place)  # published by the run that was interrupted
+        return ConvertReport(place, len(there), len(there.shards), there.num_bytes, (), len(there.shards))
+    publish_check(place, overwrite=options.get("overwrite", False))
+    write_json(mark, {})
+    return _write([dataset], ids, place, options)
+
+
+def _write(
+    datasets: Sequence[ShardDataset], ids: NDArray[np.int64] | None, out: Path, options: ConvertKeywords
+) -> ConvertReport:
+    whole = ConcatDataset(datasets)
+    name = ", ".join(dataset.path for dataset in datasets)
+    source = SelectionSource(whole if ids is None else Subset(whole, ids), name)
+    same = not any(options.get(key) for key in ("fields", "casts", "ragged", "map", "schema"))
+    return convert(source, out, **{**options, "schema": source.schema} if same else options)
+
+
+def _counts(sizes: Sequence[float], parts: int, samples: int) -> list[int]:
+    """How many samples each part gets."""
+    shares = any(isinstance(size, float) for size in sizes)
+    given = list(sizes)
+    if len(given) == parts - 1:
+        given.append((1.0 if shares else samples) - sum(given))
+    total = sum(given)
+    if len(given) != parts or any(size < 0 for size in given) or abs(total - (1 if shares else samples)) > 1e-6:
+        raise OptionError(
+            f"sizes are {list(sizes)} for {parts} datasets, but there are {samples} samples",
+            remedy="Give each its number of samples, or its share as a float; all of it, or all but the last.",
+        )
+    # Rounded edges rather than rounded sizes: they add up.
+    edges = np.rint(np.cumsum([0, *given]) * (samples if shares else 1)).astype(np.int64)
+    counts: list[int] = np.diff(edges).tolist()
+    if 0 in counts:
+        raise OptionError(f"dataset number {counts.index(0) + 1} of {parts} would have no samples")
+    return counts
+
+
+def _shares(counts: Sequence[int], seed: int | None) -> list[NDArray[np.int64]]:
+    """The samples of each part, in order."""
+    total = sum(counts)
+    drawn = np.arange(total)
+    if seed is not None:
+        drawn = Permutation(total, derive_key(seed, 0, Purpose.SAMPLES))(0, total)
+    return [np.sort(share) for share in np.split(drawn, np.cumsum(counts)[:-1])]

@@ -1,0 +1,85 @@
+"""Samples of shard datasets as a source: whole datasets, some one behind the other, or a choice of their samples."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.conversion.rows import BATCH_BYTES, row_parts, spans
+from gdsload.conversion.source import Item, Part
+from gdsload.dataset import ShardDataset
+from gdsload.errors import FormatError
+from gdsload.selection import select
+
+__all__ = ["SelectionSource"]
+
+IntArray = NDArray[np.int64]
+
+
+class SelectionSource:
+    """What a loader takes: a `ShardDataset`, or `Subset` and `ConcatDataset` over them.
+
+    Parts end where one `ShardWriter` would begin the next shard, so that the result is what it would write.
+
+    Args:
+        dataset: the samples. It is quick where neighbours in it are neighbours in their shards.
+        name: what they are, for errors.
+
+    Raises:
+        OptionError: if the datasets have different fields.
+    """
+
+    kind = "shards"
+    threads = True
+
+    def __init__(self, dataset: object, name: str) -> None:
+        selected = select(dataset)
+        self.datasets, self._ids, self._name = selected.datasets, selected.ids, name
+        self.schema = self.datasets[0].schema
+        self._count = len(selected)
+
+    def describe(self) -> dict[str, Any]:
+        """See `Source.describe`."""
+        ids = None if self._ids is None else hashlib.sha256(self._ids.data).hexdigest()
+        return {"kind": self.kind, "datasets": [dataset.digest for dataset in self.datasets], "ids": ids}
+
+    def parts(self, target_bytes: int) -> list[Part]:
+        """See `Source.parts`."""
+        if not self._count:
+            raise FormatError("there is not one sample", file=self._name)
+        fixed = max(self.schema.fixed_bytes, 1)
+        if not any(field.ragged for field in self.schema.values()):
+            return row_parts(self._count, max(target_bytes // fixed, 1), fixed, prefix="samples")
+        ends = np.cumsum(np.concatenate([found.sample_bytes(ids) for found, ids in self._runs(0, self._count)]))
+        parts, low, before = [], 0, 0
+        while low < self._count:
+            high = max(int(np.searchsorted(ends, before + target_bytes, side="right")), low + 1)
+            after = int(ends[high - 1])
+            parts.append(Part(f"samples {low} to {high - 1}", (low, high), high - low, after - before))
+            low, before = high, after
+        return parts
+
+    def read(self, part: Part) -> Iterator[Item]:
+        """See `Source.read`."""
+        low, high = (int(edge) for edge in part.where)
+        step = max(BATCH_BYTES * part.samples // max(part.nbytes, 1), 1)
+        for dataset, ids in self._runs(low, high):
+            for begin, end in spans(0, len(ids), step):
+                key = f"samples {ids[begin]} to {ids[end - 1]} of {dataset.path}"
+                yield Item(key, partial(dataset.read_batch, ids[begin:end]), end - begin)
+
+    def _runs(self, low: int, high: int) -> Iterator[tuple[ShardDataset, IntArray]]:
+        """The samples from `low` to `high` - 1 in runs of one dataset, by its own numbers."""
+        ids = np.arange(low, high) if self._ids is None else self._ids[low:high]
+        ends = np.cumsum([len(dataset) for dataset in self.datasets])
+        which = np.searchsorted(ends, ids, side="right")
+        edges = [0, *(np.flatnonzero(np.diff(which)) + 1).tolist(), len(ids)]
+        for begin, end in pairwise(edges):
+            dataset = self.datasets[which[begin]]
+            yield dataset, ids[begin:end] - (int(ends[which[begin]]) - len(dataset))

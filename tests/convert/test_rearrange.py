@@ -1,0 +1,228 @@
+"""Merging, splitting, resharding: what comes out is what one writer would have written of the same samples."""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+import gdsload
+from gdsload.cli import main
+from gdsload.conversion import part as part_module
+from gdsload.errors import DatasetExistsError, FormatError, OptionError, WriteError
+
+SCHEMA = {
+    "x": gdsload.Field("bfloat16", (3, 2)),
+    "flag": gdsload.Field("bool"),
+    "r": gdsload.Field("int16", (None, 5)),
+    "q": gdsload.Field("float32", (None,)),
+    "text": "str",
+    "raw": "bytes",
+}
+
+
+def samples(count, seed):
+    random = np.random.default_rng(seed)
+    return [
+        {
+            "x": torch.from_numpy(random.normal(size=(3, 2))).to(torch.bfloat16),
+            "flag": bool(number % 3),
+            "r": random.integers(-99, 99, (int(random.integers(0, 6)), 5), np.int16),
+            "q": random.random(int(random.integers(0, 9)), np.float32),
+            "text": "é" * int(random.integers(0, 5)),
+            "raw": random.bytes(int(random.integers(0, 30))),
+        }
+        for number in range(count)
+    ]
+
+
+def write(path, given_samples, shard_bytes="1MiB", schema=SCHEMA):
+    with gdsload.ShardWriter(path, schema, shard_bytes=shard_bytes) as writer:
+        for sample in given_samples:
+            writer.write(sample)
+    return path
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+
+
+def hidden(folder):
+    return [path.name for path in Path(folder).iterdir() if path.name.startswith(".")]
+
+
+@settings(derandomize=True, deadline=None, max_examples=25)
+@given(st.integers(1, 120), st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 3))
+def test_a_resharded_dataset_is_what_one_writer_would_have_written(tmp_path_factory, count, before, after, workers):
+    folder = tmp_path_factory.mktemp("reshard")
+    made = samples(count, before)
+    write(folder / "source", made, before)
+    report = gdsload.reshard(folder / "source", folder / "out", after, workers=workers)
+    assert content(folder / "out") == content(write(folder / "wanted", made, after))
+    assert report.samples == count
+    assert hidden(folder) == []
+
+
+def test_fixed_fields_alone(tmp_path):
+    schema = {"a": gdsload.Field("int32", (7,)), "b": gdsload.Field("uint8")}
+    made = [{"a": np.full(7, number, np.int32), "b": np.uint8(number)} for number in range(200)]
+    write(tmp_path / "source", made, 10_000, schema)
+    gdsload.reshard(tmp_path / "source", tmp_path / "out", 333, workers=2)
+    assert content(tmp_path / "out") == content(write(tmp_path / "wanted", made, 333, schema))
+
+
+def test_a_dataset_may_be_resharded_in_its_place(tmp_path):
+    made = samples(100, 0)
+    write(tmp_path / "d", made, 500)
+    with pytest.raises(DatasetExistsError, match="d"):
+        gdsload.reshard(tmp_path / "d", tmp_path / "d", "1MiB")
+    gdsload.reshard(tmp_path / "d", tmp_path / "d", "1MiB", overwrite=True)
+    assert content(tmp_path / "d") == content(write(tmp_path / "wanted", made))
+
+
+def test_merged_datasets_come_one_behind_the_other(tmp_path):
+    made = [samples(count, count) for count in (40, 1, 25)]
+    paths = [write(tmp_path / str(number), part, 800) for number, part in enumerate(made)]
+    gdsload.merge([*paths, paths[0]], tmp_path / "out", shard_bytes=1500, workers=2)
+    wanted = write(tmp_path / "wanted", [*made[0], *made[1], *made[2], *made[0]], 1500)
+    assert content(tmp_path / "out") == content(wanted)
+
+
+def test_files_of_other_programs_can_be_merged(tmp_path):
+    for number in range(3):
+        save_file({"x": torch.arange(12).reshape(4, 3) + 100 * number}, tmp_path / f"{number}.safetensors")
+    gdsload.merge([tmp_path, tmp_path / "1.safetensors"], tmp_path / "out")
+    found = gdsload.ShardDataset(tmp_path / "out").read_batch(range(16))["x"]
+    assert torch.equal(found[12:], found[4:8])
+    assert found[:, 0].tolist() == [*range(0, 12, 3), *range(100, 112, 3), *range(200, 212, 3), *range(100, 112, 3)]
+
+
+def test_a_merged_dataset_may_be_shuffled_and_have_fewer_fields(tmp_path):
+    made = samples(50, 1)
+    paths = [write(tmp_path / "a", made[:20]), write(tmp_path / "b", made[20:])]
+    gdsload.merge(paths, tmp_path / "out", shuffle_seed=3, fields=["raw"], shard_bytes=200)
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    found = [sample["raw"] for sample in dataset]
+    assert list(dataset.schema) == ["raw"]
+    assert sorted(found) == sorted(sample["raw"] for sample in made)
+    assert found != [sample["raw"] for sample in made]
+
+
+def test_other_fields_cannot_be_merged(tmp_path):
+    paths = [write(tmp_path / "a", samples(3, 0)), write(tmp_path / "b", [{"z": 1}], schema=None)]
+    with pytest.raises(OptionError, match="have different fields"):
+        gdsload.merge(paths, tmp_path / "out")
+    for none in ([], "shards/"):
+        with pytest.raises(OptionError, match="no list of datasets"):
+            gdsload.merge(none, tmp_path / "out")
+    with pytest.raises(FormatError, match="not one sample"):
+        gdsload.merge([write(tmp_path / "empty", [])], tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "counts"),
+    [
+        ([30, 50, 20], [30, 50, 20]),
+        ([30, 50], [30, 50, 20]),
+        ([0.3, 0.5, 0.2], [30, 50, 20]),
+        ([1 / 3, 1 / 3], [33, 34, 33]),
+    ],
+)
+@pytest.mark.parametrize("seed", [None, 5])
+def test_every_sample_is_in_one_part(tmp_path, sizes, counts, seed):
+    made = samples(100, 2)
+    for number, sample in enumerate(made):
+        sample["text"] = str(number)
+    write(tmp_path / "d", made, 2000)
+    outs = [tmp_path / name for name in "abc"]
+    reports = gdsload.split(tmp_path / "d", outs, sizes, seed=seed, shard_bytes=900, workers=1)
+    assert [report.samples for report in reports] == counts
+    numbers = [[int(sample["text"]) for sample in gdsload.ShardDataset(out)] for out in outs]
+    assert sorted(chain(*numbers)) == list(range(100))
+    assert all(part == sorted(part) for part in numbers)
+    assert (numbers == [list(part) for part in np.split(np.arange(100), np.cumsum(counts)[:-1])]) == (seed is None)
+    for out, part in zip(outs, numbers, strict=True):
+        wanted = write(tmp_path / f"wanted {out.name}", [made[number] for number in part], 900)
+        assert content(out) == content(wanted)
+    assert hidden(tmp_path) == []
+
+
+def test_a_seed_decides_who_gets_what(tmp_path):
+    write(tmp_path / "d", samples(60, 3))
+    found = []
+    for name, seed in (("one", 1), ("again", 1), ("other", 2)):
+        gdsload.split(tmp_path / "d", [tmp_path / f"{name}{n}" for n in (0, 1)], [0.5], seed=seed)
+        found.append(content(tmp_path / f"{name}0"))
+    assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.parametrize("sizes", [[50, 60], [0.5, 0.6], [-1, 101], [0.5], [1, 2, 3, 4], [0, 0, 100], [0.0, 1.0, 0.0]])
+def test_sizes_that_do_not_fit(tmp_path, sizes):
+    write(tmp_path / "d", samples(100, 2))
+    outs = [tmp_path / name for name in ("abc" if len(sizes) != 2 else "ab")]
+    with pytest.raises(OptionError, match="sizes are|no samples"):
+        gdsload.split(tmp_path / "d", outs, sizes)
+    with pytest.raises(OptionError, match="the same"):
+        gdsload.split(tmp_path / "d", [outs[0], outs[0]], [0.5])
+
+
+def test_an_interrupted_split_goes_on(tmp_path, monkeypatch):
+    made = samples(100, 4)
+    write(tmp_path / "d", made)
+    outs = [tmp_path / "a", tmp_path / "b"]
+    opened = []
+
+    def failing(folder, *arguments, original=part_module.ShardWriter, **keywords):
+        opened.append(folder)
+        if ".b." in folder and len(opened) > 6:
+            raise WriteError("the file cannot be written", file=folder)
+        return original(folder, *arguments, **keywords)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(part_module, "ShardWriter", failing)
+        with pytest.raises(WriteError, match="cannot be written"):
+            gdsload.split(tmp_path / "d", outs, [30, 70], shard_bytes=700, workers=1)
+    assert outs[0].exists()
+    assert not outs[1].exists()
+    with pytest.raises(OptionError, match="its source or its options were others"):
+        gdsload.split(tmp_path / "d", outs, [31, 69], shard_bytes=700, workers=1)
+    first, second = gdsload.split(tmp_path / "d", outs, [30, 70], shard_bytes=700, workers=1)
+    assert (first.samples, second.samples) == (30, 70)
+    assert second.resumed
+    assert content(outs[1]) == content(write(tmp_path / "wanted", made[30:], 700))
+    assert hidden(tmp_path) == []
+    with pytest.raises(DatasetExistsError, match="something already"):
+        gdsload.split(tmp_path / "d", outs, [30, 70], shard_bytes=700)
+
+
+def test_the_commands(tmp_path, capsys):
+    made = samples(50, 6)
+    d, out = str(write(tmp_path / "d", made)), tmp_path / "out"
+    assert main(["reshard", d, str(out / "small"), "--shard-bytes", "1kB"]) == 0
+    assert main(["split", d, str(out / "a"), str(out / "b"), "--sizes", "0.8", "--seed", "1"]) == 0
+    assert main(["merge", str(out / "m"), str(out / "a"), str(out / "b"), "--workers", "1"]) == 0
+    said = capsys.readouterr()
+    assert "a: 40 samples in 1 shards" in said.out
+    assert "m: 50 samples in 1 shards" in said.out
+    assert said.err == ""
+    assert content(out / "small") == content(write(tmp_path / "wanted", made, 1000))
+    assert main(["split", d, str(out / "c"), "--sizes", "7"]) == 1
+    assert "sizes are [7]" in capsys.readouterr().err
+
+
+def test_batches_of_a_dataset(tmp_path):
+    made = samples(30, 7)
+    dataset = gdsload.ShardDataset(write(tmp_path / "d", made, 600))
+    ids = [3, -1, 3, 17]
+    with gdsload.ShardWriter(tmp_path / "batch", SCHEMA) as writer:
+        writer.write_batch(dataset.read_batch(ids))
+    assert content(tmp_path / "batch") == content(write(tmp_path / "wanted", [made[index] for index in ids]))
+    assert len(dataset.read_batch([])["x"]) == 0
+    sizes = [13 + 10 * len(s["r"]) + 4 * len(s["q"]) + len(s["text"].encode()) + len(s["raw"]) + 4 * 8 for s in made]
+    assert dataset.sample_bytes(range(30)).tolist() == sizes
