@@ -249,7 +249,7 @@ class _Reader:
     def sizes(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Bytes of samples in a shard."""
         found = self._table.locate(ids)
-        sizes = np.full(len(ids), self._schema.fixed_bytes, np.int64)
+        sizes: NDArray[np.int64] = np.full(len(ids), self._schema.fixed_bytes, np.int64)
         for name, field in self._schema.items():
             lengths = self._table.extents(name, found)[1]
             if lengths is not None:
@@ -267,7 +267,8 @@ def _whole(indices: Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor) -> 
     try:
         return np.array(numbers, np.int64)
     except OverflowError:
-        return np.clip(np.array(numbers, object), -(2**63), 2**63 - 1).astype(np.int64)
+        clipped: NDArray[np.int64] = np.clip(np.array(numbers, object), -(2**63), 2**63 - 1).astype(np.int64)
+        return clipped
 
 
 def _split(value: Any, lengths: NDArray[np.int64] | None) -> Sequence[Any]:

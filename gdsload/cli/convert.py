@@ -89,9 +89,10 @@ def _run(chosen: argparse.Namespace) -> int:
         "map": chosen.map,
         "on_error": chosen.on_error,
         "pack": _packing(chosen),
+        "shard_bytes": chosen.shard_bytes,
     }
     if chosen.dry_run:
-        found = plan(chosen.source, shard_bytes=chosen.shard_bytes, **options)
+        found = plan(chosen.source, **options)
         print(f"{found.kind}, {len(found.parts)} parts")
         print(f"samples: {found.samples if found.samples >= 0 else 'known when they are read'}")
         print(f"size: {'about ' + format_bytes(found.nbytes) if found.nbytes >= 0 else 'known when they are read'}")
@@ -99,7 +100,8 @@ def _run(chosen: argparse.Namespace) -> int:
             print(f"  {name}: {field}")
         return 0
     with running(chosen) as how:
-        report = convert(chosen.source, chosen.out, **{**options, **how})
+        options |= how
+        report = convert(chosen.source, chosen.out, **options)
     summarise(report)
     _tell(report.skipped, chosen.report)
     return 0

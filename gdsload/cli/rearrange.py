@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from gdsload.cli.convert import add_writing, running, summarise
-from gdsload.conversion.rearrange import merge, split
+from gdsload.conversion.rearrange import merge, reshard, split
 
 __all__ = ["add_to"]
 
@@ -57,6 +57,6 @@ def _split(chosen: argparse.Namespace) -> int:
 
 def _reshard(chosen: argparse.Namespace) -> int:
     with running(chosen) as how:
-        report = merge([chosen.path], chosen.out, **how)
+        report = reshard(chosen.path, chosen.out, **how)
     summarise(report)
     return 0

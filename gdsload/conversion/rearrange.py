@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Unpack
+from typing import Any, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.utils.data import ConcatDataset, Subset
+from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from gdsload.conversion.run import ConvertKeywords, ConvertReport, choose, convert, publish_check
 from gdsload.conversion.selections import SelectionSource
@@ -38,16 +38,15 @@ def merge(paths: Sequence[Path], out: Path, **options: Unpack[ConvertKeywords]) 
     return _write([ShardDataset(path) for path in paths], None, out, options)
 
 
-def reshard(path: Path, out: Path, shard_bytes: int | str, **options: Unpack[ConvertKeywords]) -> ConvertReport:
-    """Write a dataset anew in shards of another size; see `convert` for options and errors.
+def reshard(path: Path, out: Path, **options: Unpack[ConvertKeywords]) -> ConvertReport:
+    """Write a dataset anew in shards of another size, `shard_bytes`; see `convert` for options and errors.
 
     Args:
         path: the dataset, as `ShardDataset` takes it.
         out: the folder to make; with `overwrite`, the dataset's own perhaps.
-        shard_bytes: about how large a shard gets.
         **options: see `convert`.
     """
-    return _write([ShardDataset(path)], None, out, {**options, "shard_bytes": shard_bytes})
+    return _write([ShardDataset(path)], None, out, options)
 
 
 def split(
@@ -113,11 +112,15 @@ def _share(
 def _write(
     datasets: Sequence[ShardDataset], ids: NDArray[np.int64] | None, out: Path, options: ConvertKeywords
 ) -> ConvertReport:
-    whole = ConcatDataset(datasets)
+    whole: Dataset[Any] = ConcatDataset(datasets)
+    if ids is not None:
+        whole = Subset(whole, cast("Sequence[int]", ids))
     name = ", ".join(dataset.path for dataset in datasets)
-    source = SelectionSource(whole if ids is None else Subset(whole, ids), name)
+    source = SelectionSource(whole, name)
     same = not any(options.get(key) for key in ("fields", "casts", "ragged", "map", "schema"))
-    return convert(source, out, **{**options, "schema": source.schema} if same else options)
+    if same:
+        options = {**options, "schema": source.schema}
+    return convert(source, out, **options)
 
 
 def _counts(sizes: Sequence[float], parts: int, samples: int) -> list[int]:

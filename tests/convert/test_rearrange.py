@@ -63,7 +63,7 @@ def test_a_resharded_dataset_is_what_one_writer_would_have_written(tmp_path_fact
     folder = tmp_path_factory.mktemp("reshard")
     made = samples(count, before)
     write(folder / "source", made, before)
-    report = gdsload.reshard(folder / "source", folder / "out", after, workers=workers)
+    report = gdsload.reshard(folder / "source", folder / "out", shard_bytes=after, workers=workers)
     assert content(folder / "out") == content(write(folder / "wanted", made, after))
     assert report.samples == count
     assert hidden(folder) == []
@@ -73,7 +73,7 @@ def test_fixed_fields_alone(tmp_path):
     schema = {"a": gdsload.Field("int32", (7,)), "b": gdsload.Field("uint8")}
     made = [{"a": np.full(7, number, np.int32), "b": np.uint8(number)} for number in range(200)]
     write(tmp_path / "source", made, 10_000, schema)
-    gdsload.reshard(tmp_path / "source", tmp_path / "out", 333, workers=2)
+    gdsload.reshard(tmp_path / "source", tmp_path / "out", shard_bytes=333, workers=2)
     assert content(tmp_path / "out") == content(write(tmp_path / "wanted", made, 333, schema))
 
 
@@ -81,8 +81,8 @@ def test_a_dataset_may_be_resharded_in_its_place(tmp_path):
     made = samples(100, 0)
     write(tmp_path / "d", made, 500)
     with pytest.raises(DatasetExistsError, match="d"):
-        gdsload.reshard(tmp_path / "d", tmp_path / "d", "1MiB")
-    gdsload.reshard(tmp_path / "d", tmp_path / "d", "1MiB", overwrite=True)
+        gdsload.reshard(tmp_path / "d", tmp_path / "d")
+    gdsload.reshard(tmp_path / "d", tmp_path / "d", overwrite=True)
     assert content(tmp_path / "d") == content(write(tmp_path / "wanted", made))
 
 

@@ -105,6 +105,6 @@ def wrapped(backend: RecordingBackend) -> FaultyBackend:
 # Shards made of shards.
 assert_type(gdsload.merge(["a", Path("b")], "out", workers=2, shard_bytes="1GiB"), gdsload.ConvertReport)
 assert_type(gdsload.split("a", ["b", "c"], [0.5], seed=1), list[gdsload.ConvertReport])
-assert_type(gdsload.reshard("a", "b", 2**20, overwrite=True), gdsload.ConvertReport)
+assert_type(gdsload.reshard("a", "b", shard_bytes=2**20, overwrite=True), gdsload.ConvertReport)
 gdsload.merge(["a"], "out", worker=2)  # type: ignore[call-arg]
 assert_type(dataset.read_batch([1]), dict[str, Any])
