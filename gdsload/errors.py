@@ -14,6 +14,7 @@
     │   ├── ShortReadError                    the file ended before the bytes did
     │   └── FileChangedError                  the file is not the one that was opened
     ├── WriteError (OSError)                  bytes could not be written
+    │   └── DiskFullError                     for want of room
     ├── BackendUnavailableError (RuntimeError)
     ├── StateError (ValueError)               a state that cannot be resumed here
     └── LoaderClosedError (RuntimeError)
@@ -33,6 +34,7 @@ __all__ = [
     "ChecksumError",
     "DatasetExistsError",
     "DatasetNotFoundError",
+    "DiskFullError",
     "FileChangedError",
     "FormatError",
     "GdsloadError",
@@ -212,6 +214,10 @@ class FileChangedError(ReadError):
 
 class WriteError(GdsloadError, OSError):
     """Bytes could not be written."""
+
+
+class DiskFullError(WriteError):
+    """There is no room for what is to be written: the disk is full, or the user's share of it is used up."""
 
 
 class BackendUnavailableError(GdsloadError, RuntimeError):

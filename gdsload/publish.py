@@ -15,10 +15,10 @@ import re
 import secrets
 import shutil
 
-from gdsload.errors import DatasetExistsError, GdsloadError, WriteError
+from gdsload.errors import DatasetExistsError, DiskFullError, GdsloadError, WriteError
 from gdsload.format.index import INDEX_NAME
 
-__all__ = ["Publication", "fsync_path"]
+__all__ = ["Publication", "fsync_path", "write_error"]
 
 _LOCK_SUFFIX, _ASIDE_SUFFIX = ".lock", ".old"
 _DATASET_MARK = b'"gdsload-dataset"'
@@ -35,6 +35,21 @@ def fsync_path(path: str) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def write_error(what: str, error: OSError, path: str) -> WriteError:
+    """A failed write as an error of gdsload's, with what to do about it.
+
+    Args:
+        what: what cannot be done.
+        error: why.
+        path: to what.
+    """
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = "Free some space, or write elsewhere."
+        return DiskFullError(f"{what}: {error.strerror}", file=path, remedy=remedy)
+    remedy = "Pass a smaller shard_bytes: the file system or the process (ulimit -f) allows no file as large."
+    return WriteError(f"{what}: {error.strerror}", file=path, remedy=remedy if error.errno == errno.EFBIG else None)
 
 
 class Publication:
@@ -61,7 +76,7 @@ class Publication:
         except OSError as error:
             if isinstance(error, GdsloadError):
                 raise
-            raise WriteError(f"the dataset's folder cannot be made: {error.strerror}", file=parent) from error
+            raise write_error("the dataset's folder cannot be made", error, parent) from error
 
     def _check_place(self) -> None:
         if not os.path.lexists(self.path) or _is_empty_folder(self.path):
@@ -99,7 +114,7 @@ class Publication:
                 raise
             if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
                 raise DatasetExistsError("something appeared there meanwhile", file=self.path) from error
-            raise WriteError(f"the dataset cannot be moved to its place: {error.strerror}", file=self.path) from error
+            raise write_error("the dataset cannot be moved to its place", error, self.path) from error
         finally:
             self.abandon()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ from gdsload.format.index import INDEX_NAME, Index, IndexEntry
 from gdsload.format.layout import ShardLayout
 from gdsload.format.schema import Field, Schema
 from gdsload.format.shard import OFFSETS_PREFIX
-from gdsload.publish import Publication, fsync_path
+from gdsload.publish import Publication, fsync_path, write_error
 from gdsload.units import parse_bytes
 
 __all__ = ["ShardWriter"]
@@ -230,7 +229,7 @@ class ShardWriter:
                 file.write(index.to_bytes())
             fsync_path(path)
         except OSError as error:
-            raise _write_error(error, path) from error
+            raise write_error("the file cannot be written", error, path) from error
 
 
 def _shared_offsets(schema: Schema, columns: Mapping[str, _Column]) -> dict[str, str]:
@@ -261,7 +260,7 @@ def _write_file(path: str, layout: ShardLayout, tensors: Mapping[str, memoryview
     except OSError as error:
         if isinstance(error, GdsloadError):
             raise
-        raise _write_error(error, path) from error
+        raise write_error("the file cannot be written", error, path) from error
     return hashlib.sha256(header).hexdigest()
 
 
@@ -279,15 +278,6 @@ def _pwrite(fd: int, data: memoryview, offset: int) -> None:
     while len(data):
         count = os.pwrite(fd, data, offset)
         data, offset = data[count:], offset + count
-
-
-def _write_error(error: OSError, path: str) -> WriteError:
-    remedy = None
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        remedy = "Free some space, or write elsewhere."
-    elif error.errno == errno.EFBIG:
-        remedy = "Pass a smaller shard_bytes: the file system or the process (ulimit -f) allows no file as large."
-    return WriteError(f"the file cannot be written: {error.strerror}", file=path, remedy=remedy)
 
 
 class _Column:

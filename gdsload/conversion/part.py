@@ -10,12 +10,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 
 from gdsload.columns import sample_of
 from gdsload.conversion.options import Change, ConvertOptions
 from gdsload.conversion.source import Item, Part, Source
-from gdsload.conversion.stage import PartReport, Skipped, part_folder, write_json
+from gdsload.conversion.stage import PartReport, Skipped, part_folder, part_report, write_json
 from gdsload.errors import OptionError, ReadError, SchemaError, WriteError
 from gdsload.format.schema import Schema
 from gdsload.writer import ShardWriter
@@ -58,7 +57,9 @@ def convert_part(task: Task) -> PartReport:
         WriteError: if the disk is full or fails.
         FormatError: if the source itself is damaged.
     """
-    torch.set_num_threads(1)  # there is a process for each processor
+    found = part_report(task.stage, task.number)
+    if found is not None:  # made by a worker that was lost before it could say so
+        return found
     folder = part_folder(task.stage, task.number)
     if os.path.isdir(folder):  # without its report: it was interrupted between the two
         shutil.rmtree(folder)

@@ -8,11 +8,10 @@ import shutil
 from gdsload.conversion.options import ConvertOptions
 from gdsload.conversion.stage import part_folder
 from gdsload.dataset import ShardDataset
-from gdsload.errors import WriteError
 from gdsload.format.index import INDEX_NAME, Index, IndexEntry, parse_index
 from gdsload.format.schema import Schema
 from gdsload.loader import DataLoader
-from gdsload.publish import Publication, fsync_path
+from gdsload.publish import Publication, fsync_path, write_error
 from gdsload.writer import ShardWriter
 
 __all__ = ["publish", "shuffle_into"]
@@ -43,7 +42,7 @@ def publish(path: str, stage: str, schema: Schema, parts: int, *, overwrite: boo
         fsync_path(path_of_index)
     except OSError as error:
         place.abandon()
-        raise WriteError(f"the dataset cannot be put together: {error.strerror}", file=path) from error
+        raise write_error("the dataset cannot be put together", error, path) from error
     except BaseException:
         place.abandon()
         raise

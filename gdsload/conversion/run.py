@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
@@ -19,18 +18,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypedDict, Unpack
 
+import torch
+
 from gdsload.conversion.infer import schema_of
 from gdsload.conversion.options import ConvertOptions, OnError
 from gdsload.conversion.packing import PackedSource, Packing
 from gdsload.conversion.part import Task, convert_part
 from gdsload.conversion.publish import publish, shuffle_into
 from gdsload.conversion.recognise import source_for
+from gdsload.conversion.room import Room
 from gdsload.conversion.source import Part, Source
 from gdsload.conversion.stage import PartReport, Skipped, Stage
-from gdsload.errors import OptionError, ReadError, WriteError
+from gdsload.errors import DiskFullError, OptionError, ReadError
 from gdsload.format.schema import Field, Schema
 from gdsload.publish import Publication
-from gdsload.units import format_bytes
 
 __all__ = ["ConvertKeywords", "ConvertReport", "Plan", "Progress", "choose", "convert", "plan", "publish_check"]
 
@@ -160,7 +161,8 @@ def convert(
     Raises:
         FormatError: if the source is not recognised, or is damaged.
         ReadError: if a sample cannot be converted, or a worker was lost; the next run goes on from there.
-        WriteError: if the disk is full or fails; likewise.
+        DiskFullError: if there is no room, which is looked at before each part; likewise.
+        WriteError: if the disk fails; likewise.
         OptionError: if an argument cannot be used, or another conversion to `out` was interrupted.
         DatasetExistsError: if there is something at `out` that must not be replaced.
     """
@@ -200,13 +202,17 @@ def _run(source: Source, chosen: ConvertOptions, stage: Stage, path: str, option
         for number, part in enumerate(parts)
         if number not in count.done
     ]
-    _check_room(path, tasks)
-    _convert_all(tasks, options, count)
+    room = Room(path, schema, parts, count.done, twice=chosen.shuffle_seed is not None)
     overwrite = options.get("overwrite", False)
-    if chosen.shuffle_seed is not None:
-        shuffle_into(path, stage.folder, schema, len(parts), chosen, overwrite=overwrite)
-    else:
-        publish(path, stage.folder, schema, len(parts), overwrite=overwrite)
+    try:
+        _convert_all(tasks, options, count, room)
+        if chosen.shuffle_seed is not None:
+            room.begin_again()
+            shuffle_into(path, stage.folder, schema, len(parts), chosen, overwrite=overwrite)
+        else:
+            publish(path, stage.folder, schema, len(parts), overwrite=overwrite)
+    except DiskFullError as error:
+        raise room.explain(error) from error
     skipped = tuple(one for number in sorted(count.done) for one in count.done[number].skipped)
     shards = [entry for entry in os.scandir(path) if entry.name.endswith(".safetensors")]
     nbytes = sum(entry.stat().st_size for entry in shards)
@@ -258,28 +264,17 @@ def publish_check(path: str, *, overwrite: bool) -> None:
     Publication(path, overwrite=overwrite).abandon()
 
 
-def _check_room(path: str, tasks: list[Task]) -> None:
-    """Refuse at once what would end with a full disk."""
-    needed = sum(max(task.part.nbytes, 0) for task in tasks)
-    free = shutil.disk_usage(os.path.dirname(path)).free
-    if needed > free:
-        raise WriteError(
-            f"about {format_bytes(needed)} are to be written, but {format_bytes(free)} are free",
-            file=path,
-            remedy="Free some space, or write elsewhere.",
-        )
-
-
-def _convert_all(tasks: list[Task], options: ConvertKeywords, count: _Count) -> None:
+def _convert_all(tasks: list[Task], options: ConvertKeywords, count: _Count, room: Room) -> None:
     workers = options.get("workers") or len(os.sched_getaffinity(0))
     executor = options.get("executor")
     if executor is None and (workers == 1 or len(tasks) < 2):
         for task in tasks:
+            room.begin(task.number)
             count.add(convert_part(task))
         return
     threads = tasks[0].source.threads and tasks[0].options.map is None
     with _executor(executor, min(workers, len(tasks)), threads=threads) as found:
-        _spread(found, tasks, count, most=4 * workers)
+        _spread(found, tasks, count, room, most=4 * workers)
 
 
 @contextmanager
@@ -292,20 +287,23 @@ def _executor(given: Executor | None, workers: int, *, threads: bool) -> Iterato
     if threads:
         own = ThreadPoolExecutor(workers, "gdsload-convert")
     else:  # spawned: forks of a process with torch's threads in it may hang
-        own = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+        context = multiprocessing.get_context("spawn")
+        # One thread each: there is a process for each processor.
+        own = ProcessPoolExecutor(workers, context, torch.set_num_threads, (1,))
     try:
         yield own
     finally:
         own.shutdown(wait=True, cancel_futures=True)
 
 
-def _spread(executor: Executor, tasks: list[Task], count: _Count, *, most: int) -> None:
+def _spread(executor: Executor, tasks: list[Task], count: _Count, room: Room, *, most: int) -> None:
     """Have all tasks done, some of them handed out at once. The first error ends it, when what was begun has ended."""
     left = iter(tasks)
     running: set[Future[PartReport]] = set()
     try:
         while True:
             for task in left:
+                room.begin(task.number)
                 running.add(executor.submit(convert_part, task))
                 if len(running) >= most:
                     break

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gdsload.conversion.source import Part
-from gdsload.errors import OptionError, WriteError
+from gdsload.errors import OptionError
 from gdsload.format.schema import Schema
-from gdsload.publish import fsync_path
+from gdsload.publish import fsync_path, write_error
 
-__all__ = ["PartReport", "Skipped", "Stage", "part_folder", "write_json"]
+__all__ = ["PartReport", "Skipped", "Stage", "part_folder", "part_report", "write_json"]
 
 _VERSION = 1
 _PLAN = "plan.json"
@@ -68,7 +68,7 @@ class Stage:
             os.makedirs(self.folder, exist_ok=True)
             self._lock = os.open(os.path.join(self.folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
-            raise WriteError(f"nothing can be written there: {error.strerror}", file=self.folder) from error
+            raise write_error("nothing can be written there", error, self.folder) from error
         try:
             self._take(wanted, restart)
         except BaseException:
@@ -125,12 +125,7 @@ class Stage:
 
     def finished(self, number: int) -> PartReport | None:
         """What came of a part, if it is finished."""
-        folder = part_folder(self.folder, number)
-        found = _read_json(folder + ".json")
-        if found is None or not os.path.isdir(folder):
-            return None
-        skipped = tuple(Skipped(one["key"], one["reason"]) for one in found["skipped"])
-        return PartReport(number, found["samples"], found["nbytes"], skipped)
+        return part_report(self.folder, number)
 
     def close(self, *, remove: bool) -> None:
         """Let go of the folder; removed, when the dataset is where it belongs."""
@@ -146,6 +141,16 @@ def part_folder(stage: str, number: int) -> str:
     return os.path.join(stage, f"part-{number:06d}")
 
 
+def part_report(stage: str, number: int) -> PartReport | None:
+    """What came of a part, if it is finished."""
+    folder = part_folder(stage, number)
+    found = _read_json(folder + ".json")
+    if found is None or not os.path.isdir(folder):
+        return None
+    skipped = tuple(Skipped(one["key"], one["reason"]) for one in found["skipped"])
+    return PartReport(number, found["samples"], found["nbytes"], skipped)
+
+
 def write_json(path: str, tree: dict[str, Any]) -> None:
     """Write a small file that is there whole or not at all.
 
@@ -158,7 +163,7 @@ def write_json(path: str, tree: dict[str, Any]) -> None:
         fsync_path(path + ".new")
         os.replace(path + ".new", path)
     except OSError as error:
-        raise WriteError(f"the file cannot be written: {error.strerror}", file=path) from error
+        raise write_error("the file cannot be written", error, path) from error
 
 
 def _read_json(path: str) -> dict[str, Any] | None:

@@ -1,0 +1,88 @@
+"""Room on the disk: how much a conversion still needs, and whether it is there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+
+from gdsload.conversion.source import Part
+from gdsload.conversion.stage import PartReport
+from gdsload.errors import DiskFullError
+from gdsload.format.schema import Schema
+from gdsload.units import format_bytes
+
+__all__ = ["Room"]
+
+
+class Room:
+    """What parts that are not there yet will need on a disk.
+
+    Args:
+        path: where the dataset will appear.
+        schema: its fields.
+        parts: all parts.
+        done: those that are finished.
+        twice: whether all samples are written anew, in another order, when all parts are there.
+    """
+
+    def __init__(
+        self, path: str, schema: Schema, parts: Sequence[Part], done: Mapping[int, PartReport], *, twice: bool
+    ) -> None:
+        self._path, self._done, self._twice = path, done, twice
+        self._sizes = [_size(part, schema) for part in parts]
+        self._begun = set(done)
+        self._left = sum(size for number, size in enumerate(self._sizes) if number not in done and size > 0)
+        self._second = sum(max(size, 0) for size in self._sizes) if twice else 0
+
+    def begin(self, number: int) -> None:
+        """Look whether there is room for all that has not been begun, before a part is.
+
+        Raises:
+            DiskFullError: if there is not.
+        """
+        if number not in self._begun:
+            self._check(self._left + self._second)
+            self._begun.add(number)
+            self._left -= max(self._sizes[number], 0)
+
+    def begin_again(self) -> None:
+        """Look whether there is room for all samples once more, now that their size is known.
+
+        Raises:
+            DiskFullError: if there is not.
+        """
+        self._check(sum(report.nbytes for report in self._done.values()))
+
+    def _check(self, needed: int) -> None:
+        usage = shutil.disk_usage(os.path.dirname(self._path))
+        if needed > usage.free and usage.total:  # some file systems do not say how large they are
+            raise DiskFullError("there is no room for the dataset", file=self._path)
+
+    def explain(self, error: DiskFullError) -> DiskFullError:
+        """The error of a full disk, with what is needed, and what is free."""
+        free = shutil.disk_usage(os.path.dirname(self._path)).free
+        needed = self._still_needed()
+        amount = "more" if needed is None else f"about {format_bytes(needed)}"
+        return DiskFullError(
+            f"{error.message}: {amount} is still to be written, and {format_bytes(free)} are free",
+            file=self._path,
+            remedy=f"Free some space and run it again: it goes on after the {len(self._done)} of {len(self._sizes)} "
+            "parts that are finished. Or write elsewhere.",
+        )
+
+    def _still_needed(self) -> int | None:
+        """Bytes still to be written; where a part does not say, it is taken for as large as those that are done."""
+        written = sum(report.nbytes for report in self._done.values())
+        mean = written // len(self._done) if self._done else -1
+        left = [size if size >= 0 else mean for number, size in enumerate(self._sizes) if number not in self._done]
+        if -1 in left:
+            return None
+        return sum(left) + (written + sum(left) if self._twice else 0)
+
+
+def _size(part: Part, schema: Schema) -> int:
+    """About how many bytes a part will have, or -1."""
+    if part.samples >= 0 and not any(field.ragged for field in schema.values()):
+        return part.samples * schema.fixed_bytes  # fields left out and casts are in it
+    return part.nbytes
