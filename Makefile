@@ -7,7 +7,7 @@
 PYTHON ?= python3
 ARGS ?=
 
-.PHONY: demo test test-gpu integration lint format wheel bench-cpu clean
+.PHONY: demo test test-gpu integration cluster lint format wheel bench-cpu clean
 
 demo: .venv/demo/.stamp
 	.venv/demo/bin/gdsload demo $(ARGS)
@@ -23,6 +23,10 @@ test-gpu:
 # Frameworks that a loader is handed to. Their own warnings are not our business.
 integration: .venv/integration/.stamp
 	GDSLOAD_SUITE=integration .venv/integration/bin/python -m pytest -W default tests/integration $(ARGS)
+
+# Conversions on Dask and Ray, as they come: clusters of two workers on this machine.
+cluster: .venv/cluster/.stamp
+	GDSLOAD_SUITE=cluster .venv/cluster/bin/python -m pytest -W default tests/cluster $(ARGS)
 
 lint: .venv/lint/.stamp
 	.venv/lint/bin/ruff check

@@ -6,10 +6,11 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any
 
 from gdsload.cli.terminal import Bar
+from gdsload.conversion.clusters import ClusterExecutor, dask_executor, ray_executor
 from gdsload.conversion.recognise import KINDS
 from gdsload.conversion.run import ConvertKeywords, ConvertReport, convert, plan
 from gdsload.conversion.stage import Skipped
@@ -47,6 +48,9 @@ def add_writing(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shard-bytes", default="256MiB", metavar="SIZE", help="about how large a shard gets")
     parser.add_argument("--shuffle-seed", type=int, metavar="N", help="write the samples in a random order")
     parser.add_argument("--workers", type=int, metavar="N", help="how many at once (default: one for each processor)")
+    cluster = parser.add_mutually_exclusive_group()
+    cluster.add_argument("--dask", metavar="ADDRESS", help="let a Dask cluster do it, whose machines share the files")
+    cluster.add_argument("--ray", metavar="ADDRESS", help="let a Ray cluster do it")
     parser.add_argument("--overwrite", action="store_true", help="replace a dataset that is there")
     parser.add_argument("--restart", action="store_true", help="throw away what another, interrupted run left")
 
@@ -59,17 +63,22 @@ def running(chosen: argparse.Namespace) -> Iterator[ConvertKeywords]:
     def show(samples: int, nbytes: int, parts: int, of: int) -> None:
         bar.show(parts, of, samples=samples, nbytes=nbytes)
 
-    try:
+    with closing(bar), _cluster(chosen) as executor:
         yield {
             "shard_bytes": chosen.shard_bytes,
             "shuffle_seed": chosen.shuffle_seed,
-            "workers": chosen.workers,
+            "workers": chosen.workers or (executor.workers if executor else None),
+            "executor": executor,
             "overwrite": chosen.overwrite,
             "restart": chosen.restart,
             "progress": show,
         }
-    finally:
-        bar.close()
+
+
+def _cluster(chosen: argparse.Namespace) -> AbstractContextManager[ClusterExecutor | None]:
+    if chosen.dask is not None:
+        return dask_executor(chosen.dask)
+    return nullcontext() if chosen.ray is None else ray_executor(chosen.ray)
 
 
 def summarise(report: ConvertReport) -> None:

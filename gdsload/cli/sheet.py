@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -12,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.errors import OptionError, WriteError
+from gdsload.extras import need
 from gdsload.format.schema import Field
 
 __all__ = ["Layout", "as_picture", "channels_first", "save_sheet"]
@@ -89,7 +89,7 @@ def save_sheet(images: Sequence[torch.Tensor], numbers: Sequence[int], file: str
         OptionError: if Pillow is not installed.
         WriteError: if the file cannot be written.
     """
-    pillow, draw = _pillow("PIL.Image"), _pillow("PIL.ImageDraw")
+    pillow, draw = (need(module, "a picture", "pillow") for module in ("PIL.Image", "PIL.ImageDraw"))
     limits = value_limits([] if images[0].dtype == torch.uint8 else images)
     pictures = [_fitted(pillow, pillow.fromarray(as_picture(image, limits, first=first))) for image in images]
     width = max(picture.width for picture in pictures) + _GAP
@@ -116,12 +116,3 @@ def _fitted(pillow: Any, picture: Any) -> Any:
         return picture.resize(size, pillow.Resampling.BOX)
     factor = -(-_SMALLEST // longest)
     return picture.resize([side * factor for side in picture.size], pillow.Resampling.NEAREST)
-
-
-def _pillow(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except Exception as error:  # a broken installation raises anything
-        raise OptionError(
-            f"a picture needs Pillow, which cannot be imported: {str(error)[:200]}", remedy="pip install pillow"
-        ) from None

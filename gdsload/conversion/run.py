@@ -221,6 +221,9 @@ def _run(source: Source, chosen: ConvertOptions, stage: Stage, path: str, option
 
 
 def _source(source: str | os.PathLike[str] | Source, options: ConvertKeywords) -> Source:
+    """The source that is meant; a path by its full name, as a cluster's workers have other working folders."""
+    if isinstance(source, str | os.PathLike) and os.path.exists(source):
+        source = os.path.abspath(source)
     found, pack = source_for(source, options.get("kind"), options.get("source_options")), options.get("pack")
     if pack is None:
         return found

@@ -130,4 +130,4 @@ def test_what_cannot_be_shown(dataset, capsys, arguments, message):
 def test_without_pillow(dataset, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     assert main(["inspect", str(dataset), "--image", "chw"]) == 1
-    assert "a picture needs Pillow" in capsys.readouterr().err
+    assert "a picture needs PIL" in capsys.readouterr().err
