@@ -7,7 +7,7 @@
 PYTHON ?= python3
 ARGS ?=
 
-.PHONY: demo test test-gpu integration cluster lint format wheel bench-cpu clean
+.PHONY: demo test test-gpu integration cluster lint format wheel bench-convert bench-cpu clean
 
 demo: .venv/demo/.stamp
 	.venv/demo/bin/gdsload demo $(ARGS)
@@ -55,6 +55,11 @@ RECORD := benchmarks/results/cpu.json
 bench-cpu: .venv/bench/.stamp .venv/mosaicml/.stamp
 	.venv/bench/bin/python -m benchmarks.cpu --out $(RECORD) --python mosaicml=.venv/mosaicml/bin/python $(ARGS)
 	.venv/bench/bin/python -m benchmarks.table $(RECORD) --write benchmarks/README.md
+
+CONVERT_RECORD := benchmarks/results/convert.json
+bench-convert: .venv/bench/.stamp .venv/mosaicml/.stamp
+	.venv/bench/bin/python -m benchmarks.convert --out $(CONVERT_RECORD) --python mosaicml=.venv/mosaicml/bin/python $(ARGS)
+	.venv/bench/bin/python -m benchmarks.convert.table $(CONVERT_RECORD) --write benchmarks/convert/README.md
 
 clean:
 	rm -rf .venv dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contenders import BASIC, NAMES
-from benchmarks.record import machine, versions
+from benchmarks.record import machine, public, versions
 from benchmarks.rounds import Plan, run_workload
 from benchmarks.workloads import FULL, SEED, SMALL
 
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
         "format": 1,
         "small": small,
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        "command": ["python", "-m", "benchmarks.cpu", *_public(arguments)],
+        "command": ["python", "-m", "benchmarks.cpu", *public(arguments)],
         "machine": machine(),
         "versions": versions(),
     }
@@ -94,14 +94,6 @@ def main(arguments: list[str] | None = None) -> int:
     options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(f"written: {options.out}")
     return 1 if _broken(record) else 0
-
-
-def _public(arguments: list[str]) -> list[str]:
-    """The command line without paths: those of this machine help nobody."""
-    return [
-        f"{argument.partition('=')[0]}=..." if os.sep in argument and "=" in argument else os.path.basename(argument)
-        for argument in arguments
-    ]
 
 
 def _broken(record: dict[str, Any]) -> list[str]:

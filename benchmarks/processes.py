@@ -10,9 +10,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import IO, Any
-
-from benchmarks.workloads import Workload
+from typing import IO, Any, Protocol
 
 __all__ = ["Process", "WorkerError"]
 
@@ -21,6 +19,11 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 class WorkerError(Exception):
     """A contender failed, died or took too long; says which."""
+
+
+class _Jsonable(Protocol):
+    def to_json(self) -> dict[str, Any]:
+        """As it goes to the process."""
 
 
 class Process:
@@ -33,17 +36,26 @@ class Process:
         workload: what the rows are.
         python: the interpreter, whose environment has the library.
         scratch: where the library may leave what it likes. A short path: sockets there must fit into 108 bytes.
+        module: what it runs.
     """
 
     def __init__(
-        self, name: str, folder: Path, source: Path, workload: Workload, *, python: str, scratch: Path
+        self,
+        name: str,
+        folder: Path,
+        source: Path,
+        workload: _Jsonable,
+        *,
+        python: str,
+        scratch: Path,
+        module: str = "benchmarks.worker",
     ) -> None:
         folder.mkdir(parents=True)
         self.name, self.folder, self.source = name, folder, source
         self._log = source.parent / f"{name}.log"
         with open(self._log, "wb") as log:
             process = subprocess.Popen(
-                [python, "-m", "benchmarks.worker"],
+                [python, "-m", module],
                 cwd=_ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

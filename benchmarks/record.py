@@ -11,7 +11,7 @@ from typing import Any
 
 from gdsload.bench.trial import spread
 
-__all__ = ["machine", "ratio", "spread", "summarise", "versions"]
+__all__ = ["machine", "public", "ratio", "spread", "summarise", "versions"]
 
 _PACKAGES = ("numpy", "torch", "xxhash")
 
@@ -30,6 +30,14 @@ def versions() -> dict[str, str]:
     """Of what all contenders share; each contender names its own."""
     found = {"python": platform.python_version()}
     return found | {name: importlib.metadata.version(name) for name in _PACKAGES}
+
+
+def public(arguments: list[str]) -> list[str]:
+    """The command line without paths: those of this machine help nobody."""
+    return [
+        f"{argument.partition('=')[0]}=..." if os.sep in argument and "=" in argument else os.path.basename(argument)
+        for argument in arguments
+    ]
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:

@@ -19,7 +19,7 @@ from benchmarks.residency import Residency, files_under, measure, warm
 from benchmarks.worker import busy_cpu_s
 from benchmarks.workloads import Workload, generate
 
-__all__ = ["Plan", "run_workload"]
+__all__ = ["Plan", "busy_cores", "run_workload"]
 
 _PREPARE_S = 1800
 _CHECK_S = 600
@@ -70,7 +70,7 @@ def run_workload(workload: Workload, plan: Plan, folder: Path) -> dict[str, Any]
         for runner in runners:
             _check(runner)
         for number in range(plan.rounds):
-            result["busy_cores_before_rounds"].append(_busy_cores())
+            result["busy_cores_before_rounds"].append(busy_cores())
             # Nobody is always the first, or the last.
             shift = number * len(runners) // plan.rounds
             _round(runners[shift:] + runners[:shift], plan)
@@ -190,7 +190,7 @@ def _finish(runners: list[_Runner], result: dict[str, Any]) -> None:
         }
 
 
-def _busy_cores() -> float:
+def busy_cores() -> float:
     """How many cores work while no contender does: on a quiet machine hardly any."""
     busy, start = busy_cpu_s(), time.perf_counter()
     time.sleep(_IDLE_S)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BEGIN", "END", "embed", "main", "render"]
+__all__ = ["BEGIN", "END", "embed", "main", "percent", "render"]
 
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 
@@ -62,7 +62,7 @@ def _conditions(record: dict[str, Any]) -> str:
         f"{machine['cpu']}, {machine['cores']} cores, {ram}, Linux {machine['kernel']};",
         f"Python {versions['python']}, torch {versions['torch']}, numpy {versions['numpy']}; {record['date'][:10]}.",
         f"{protocol['rounds']} rounds of {protocol['seconds']:g} s for each contender, interleaved.",
-        f"Page cache before every trial: {_percent(least)} of the pages resident, or more (mincore).",
+        f"Page cache before every trial: {percent(least)} of the pages resident, or more (mincore).",
         f"Cores busy before a round: {busy:.2f} at most.",
         "Every number: after all bytes of an epoch had been compared with the source.",
     ]
@@ -107,7 +107,7 @@ def _short(value: float) -> str:
     return f"{value:.0f}"
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
     """Never rounded up to all."""
     return "100 %" if share == 1 else f"{int(share * 1e4) / 100:g} %"
 

@@ -6,23 +6,21 @@ A contender never shares a process with another: libraries change thread pools, 
 from __future__ import annotations
 
 import gc
-import json
 import os
-import sys
 import time
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.contenders import load
 from benchmarks.contenders.base import Contender, Mode
+from benchmarks.serving import serve
 from benchmarks.workloads import Workload, hash_rows
 
-__all__ = ["busy_cpu_s", "check", "trial"]
+__all__ = ["busy_cpu_s", "check", "compare", "trial"]
 
 
 def trial(contender: Contender, mode: Mode, warm_s: float, seconds: float) -> dict[str, float]:
@@ -72,15 +70,21 @@ def check(contender: Contender, mode: Mode, expected: NDArray[np.uint64]) -> dic
     finally:
         _close(stream)
     hashes = np.concatenate([np.empty(0, np.uint64), *found])
+    return compare(hashes, expected) | {
+        "in_order": bool(np.array_equal(hashes, expected)),
+        "first_batch_samples": batch_samples,
+        "view_of_file": view,
+    }
+
+
+def compare(hashes: NDArray[np.uint64], expected: NDArray[np.uint64]) -> dict[str, int]:
+    """How many samples there are, and how many are missing, repeated, or of neither, in whatever order."""
     unique, counts = np.unique(hashes, return_counts=True)
     return {
         "samples": len(hashes),
         "missing": int((~np.isin(expected, unique)).sum()),
         "repeated": int((counts - 1).sum()),
         "foreign": int((~np.isin(unique, expected)).sum()),
-        "in_order": bool(np.array_equal(hashes, expected)),
-        "first_batch_samples": batch_samples,
-        "view_of_file": view,
     }
 
 
@@ -128,41 +132,23 @@ def _perform(contender: Contender, order: dict[str, Any]) -> dict[str, Any]:
     return trial(contender, order["mode"], order["warm_s"], order["seconds"])
 
 
-def _serve(orders: IO[str], answers: IO[str]) -> None:
-    contender: Contender | None = None
-    for line in orders:
-        order = json.loads(line)
-        try:
-            if contender is None:
-                kind, workload = load(order["name"]), Workload.from_json(order["workload"])
-                contender = kind(Path(order["folder"]), Path(order["source"]), workload)
-                answer: dict[str, Any] = {
-                    "title": kind.title,
-                    "package": kind.package,
-                    "version": contender.version,
-                    "settings": kind.settings,
-                    "shuffle": kind.shuffle,
-                    "modes": list(kind.modes),
-                    "owns_data": kind.owns_data,
-                }
-            else:
-                answer = _perform(contender, order)
-        except Exception as error:  # whatever a peer raises is its result
-            traceback.print_exc()
-            answer = {"error": f"{type(error).__name__}: {error}".strip()}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+def _begin(order: dict[str, Any]) -> tuple[Contender, dict[str, Any]]:
+    kind, workload = load(order["name"]), Workload.from_json(order["workload"])
+    contender = kind(Path(order["folder"]), Path(order["source"]), workload)
+    return contender, {
+        "title": kind.title,
+        "package": kind.package,
+        "version": contender.version,
+        "settings": kind.settings,
+        "shuffle": kind.shuffle,
+        "modes": list(kind.modes),
+        "owns_data": kind.owns_data,
+    }
 
 
 def main() -> None:
-    """Serve until the input ends. Libraries print; the answers' channel is kept from them."""
-    orders = os.fdopen(os.dup(0), encoding="utf-8")
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.dup2(2, 1)
-    sys.stdout = sys.stderr
-    _serve(orders, answers)
+    """Serve until the input ends."""
+    serve(_begin, _perform)
 
 
 if __name__ == "__main__":

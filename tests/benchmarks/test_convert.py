@@ -1,0 +1,88 @@
+"""The benchmark of conversion runs, and its record renders."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.convert import __main__ as convert
+from benchmarks.convert import table
+from benchmarks.convert.data import SMALL, make
+from benchmarks.convert.writers import Copy
+from benchmarks.table import embed
+from benchmarks.worker import compare
+from benchmarks.workloads import hash_rows
+
+FOLDER = Path(convert.__file__).parent
+NO_RECORD = "No record is committed yet.\n"
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    pytest.importorskip("PIL")
+    folder = tmp_path_factory.mktemp("bench")
+    names = ["copy", "gdsload", "gdsload-w1", "mosaicml"]
+    options = ["--small", "--work-dir", str(folder), "--contenders", *names, "--out", str(folder / "convert.json")]
+    assert convert.main(options) == 0
+    assert [path.name for path in folder.iterdir()] == ["convert.json"]
+    return json.loads((folder / "convert.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.slow
+def test_every_contender_has_its_trials_and_its_bytes_are_right(record):
+    for workload in record["workloads"]:
+        for entry in workload["entries"]:
+            if entry["name"] == "mosaicml":  # not installed where the tests run: a row all the same
+                assert "No module named" in entry["failed"]["reason"]
+                continue
+            assert "failed" not in entry
+            assert len(entry["trials"]) == record["rounds"]
+            assert entry["check"]["samples"] == workload["count"]
+            assert entry["check"]["missing"] == entry["check"]["repeated"] == entry["check"]["foreign"] == 0
+            assert all(trial["written_bytes"] >= workload["nbytes"] for trial in entry["trials"])
+            assert entry["mb_s"]["q1"] <= entry["mb_s"]["median"] <= entry["mb_s"]["q3"]
+            assert entry["least_resident"] == 1
+    array, images = record["workloads"]
+    assert array["ratios"].keys() == {"gdsload/copy", "gdsload/gdsload-w1"}
+    assert images["ratios"].keys() == {"gdsload/gdsload-w1"}
+    assert "/" not in "".join(record["command"])
+
+
+@pytest.mark.slow
+def test_the_record_renders(record):
+    text = table.render(record)
+    assert "numbers mean nothing" in text
+    assert text.count("| gdsload, 2 workers ") == 2
+    assert "two workers to one, round by round" in text
+    assert "MosaicML MDSWriter, 1 process failed: " in text
+
+
+def test_what_is_read_back_is_compared(tmp_path):
+    samples = SMALL[0]
+    make(samples, tmp_path / "rows.npy")
+    writer = Copy(tmp_path / "rows.npy", samples)
+    writer.write(tmp_path / "out")
+    expected = np.load(tmp_path / "rows.hashes.npy")
+    (rows,) = writer.rows(tmp_path / "out")
+    assert compare(hash_rows(rows), expected)["missing"] == 0
+    broken = np.array(rows)
+    broken[3, 0, 0, 0] ^= 1
+    found = compare(hash_rows(broken), expected)
+    assert (found["missing"], found["foreign"]) == (1, 1)
+
+
+def test_images_are_the_same_in_every_run(tmp_path):
+    pytest.importorskip("PIL")
+    for name in ("a", "b"):
+        make(SMALL[1], tmp_path / name)
+    hashes = [np.load(tmp_path / f"{name}.hashes.npy") for name in ("a", "b")]
+    assert np.array_equal(*hashes)
+    assert len(np.unique(hashes[0])) == SMALL[1].count
+
+
+def test_the_readme_shows_the_record():
+    text = (FOLDER / "README.md").read_text(encoding="utf-8")
+    record = FOLDER.parent / "results/convert.json"
+    rendered = table.render(json.loads(record.read_text(encoding="utf-8"))) if record.exists() else NO_RECORD
+    assert embed(text, rendered) == text
