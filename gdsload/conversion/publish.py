@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 
 from gdsload.conversion.options import ConvertOptions
 from gdsload.conversion.stage import part_folder
@@ -14,7 +15,7 @@ from gdsload.loader import DataLoader
 from gdsload.publish import Publication, fsync_path, write_error
 from gdsload.writer import ShardWriter
 
-__all__ = ["publish", "shuffle_into"]
+__all__ = ["publish", "put_in_order", "shuffle_into"]
 
 _BATCH_BYTES = 16 * 2**20
 
@@ -58,10 +59,8 @@ def _link(source: str, target: str) -> None:
         fsync_path(target)
 
 
-def shuffle_into(
-    path: str, stage: str, schema: Schema, parts: int, options: ConvertOptions, *, overwrite: bool
-) -> None:
-    """Write the samples of all parts anew, in a random order. Memory is bounded: they are read where they lie.
+def put_in_order(stage: str, schema: Schema, parts: int) -> ShardDataset:
+    """The samples of all parts as one dataset, in the stage.
 
     Raises:
         WriteError: if the disk is full or fails.
@@ -70,11 +69,28 @@ def shuffle_into(
     if os.path.isdir(ordered):
         shutil.rmtree(ordered)
     publish(ordered, stage, schema, parts, overwrite=False)
-    dataset = ShardDataset(ordered)
+    return ShardDataset(ordered)
+
+
+def shuffle_into(
+    path: str, dataset: ShardDataset, options: ConvertOptions, *, overwrite: bool, progress: Callable[[int], None]
+) -> None:
+    """Write the samples of a dataset anew, in a random order. Memory is bounded: they are read where they lie.
+
+    Args:
+        path: where the new one appears.
+        dataset: the samples.
+        options: with the seed.
+        overwrite: whether a dataset that is at `path` is replaced.
+        progress: called with the number of samples that have been written.
+
+    Raises:
+        WriteError: if the disk is full or fails.
+    """
     mean = max(dataset.num_bytes // max(len(dataset), 1), 1)
     batch = max(_BATCH_BYTES // mean, 1)
     with (
-        ShardWriter(path, schema, shard_bytes=options.shard_bytes, overwrite=overwrite) as writer,
+        ShardWriter(path, dataset.schema, shard_bytes=options.shard_bytes, overwrite=overwrite) as writer,
         DataLoader(
             dataset, batch, "full", seed=options.shuffle_seed or 0, device="cpu", ragged="offsets",
             rank=0, world_size=1,  # all samples, also where torch.distributed is initialised
@@ -82,3 +98,4 @@ def shuffle_into(
     ):  # fmt: skip
         for values in loader:
             writer.write_batch(values)
+            progress(writer.samples)

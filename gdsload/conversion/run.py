@@ -24,7 +24,7 @@ from gdsload.conversion.infer import schema_of
 from gdsload.conversion.options import ConvertOptions, OnError
 from gdsload.conversion.packing import PackedSource, Packing
 from gdsload.conversion.part import Task, convert_part
-from gdsload.conversion.publish import publish, shuffle_into
+from gdsload.conversion.publish import publish, put_in_order, shuffle_into
 from gdsload.conversion.recognise import source_for
 from gdsload.conversion.room import Room
 from gdsload.conversion.source import Part, Source
@@ -36,7 +36,7 @@ from gdsload.publish import Publication
 __all__ = ["ConvertKeywords", "ConvertReport", "Plan", "Progress", "choose", "convert", "plan", "publish_check"]
 
 Progress = Callable[[int, int, int, int], None]
-"""Called with the samples and bytes written so far, the parts finished, and the parts in all."""
+"""Called with the samples and bytes written so far, parts finished, and parts in all. A shuffle writes all twice."""
 
 
 class ConvertKeywords(TypedDict, total=False):
@@ -112,14 +112,25 @@ class _Count:
 
     parts: int
     progress: Progress | None
+    passes: int
     done: dict[int, PartReport] = field(default_factory=dict)
 
     def add(self, report: PartReport) -> None:
         self.done[report.number] = report
         if self.progress is not None:
-            reports = self.done.values()
-            written = sum(one.samples for one in reports), sum(one.nbytes for one in reports)
-            self.progress(*written, len(self.done), self.parts)
+            self.progress(*self.written(), len(self.done), self.parts * self.passes)
+
+    def again(self, samples: int) -> None:
+        """So many samples have been written in their new order, too; in parts, as if they had any."""
+        if self.progress is not None:
+            first, nbytes = self.written()
+            second = [whole * samples // max(first, 1) for whole in (nbytes, self.parts)]
+            self.progress(first + samples, nbytes + second[0], self.parts + second[1], self.parts * self.passes)
+
+    def written(self) -> tuple[int, int]:
+        """Samples and bytes of the parts that are done."""
+        reports = self.done.values()
+        return sum(one.samples for one in reports), sum(one.nbytes for one in reports)
 
 
 def plan(source: str | os.PathLike[str] | Source, **options: Unpack[ConvertKeywords]) -> Plan:
@@ -192,7 +203,8 @@ def _run(source: Source, chosen: ConvertOptions, stage: Stage, path: str, option
         parts = source.parts(int(chosen.shard_bytes))
         stage.keep(_schema(source, parts, chosen, options), parts)
     schema, parts = stage.planned or (Schema({}), [])
-    count = _Count(len(parts), options.get("progress"))
+    twice = chosen.shuffle_seed is not None
+    count = _Count(len(parts), options.get("progress"), 2 if twice else 1)
     for number in range(len(parts)):
         if (report := stage.finished(number)) is not None:
             count.add(report)
@@ -202,13 +214,14 @@ def _run(source: Source, chosen: ConvertOptions, stage: Stage, path: str, option
         for number, part in enumerate(parts)
         if number not in count.done
     ]
-    room = Room(path, schema, parts, count.done, twice=chosen.shuffle_seed is not None)
+    room = Room(path, schema, parts, count.done, twice=twice)
     overwrite = options.get("overwrite", False)
     try:
         _convert_all(tasks, options, count, room)
-        if chosen.shuffle_seed is not None:
+        if twice:
             room.begin_again()
-            shuffle_into(path, stage.folder, schema, len(parts), chosen, overwrite=overwrite)
+            ordered = put_in_order(stage.folder, schema, len(parts))
+            shuffle_into(path, ordered, chosen, overwrite=overwrite, progress=count.again)
         else:
             publish(path, stage.folder, schema, len(parts), overwrite=overwrite)
     except DiskFullError as error:
@@ -216,8 +229,7 @@ def _run(source: Source, chosen: ConvertOptions, stage: Stage, path: str, option
     skipped = tuple(one for number in sorted(count.done) for one in count.done[number].skipped)
     shards = [entry for entry in os.scandir(path) if entry.name.endswith(".safetensors")]
     nbytes = sum(entry.stat().st_size for entry in shards)
-    samples = sum(report.samples for report in count.done.values())
-    return ConvertReport(path, samples, len(shards), nbytes, skipped, resumed)
+    return ConvertReport(path, count.written()[0], len(shards), nbytes, skipped, resumed)
 
 
 def _source(source: str | os.PathLike[str] | Source, options: ConvertKeywords) -> Source:

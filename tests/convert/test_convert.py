@@ -397,6 +397,27 @@ def test_progress_ends_with_everything(tmp_path):
     assert seen == sorted(seen)
 
 
+def test_a_shuffle_counts_its_second_pass(arrays, tmp_path, monkeypatch):
+    monkeypatch.setattr("gdsload.conversion.publish._BATCH_BYTES", 3200)
+    seen = []
+    convert(
+        arrays, tmp_path / "out", workers=1, shard_bytes=3200, shuffle_seed=1, progress=lambda *now: seen.append(now)
+    )
+    assert [one[2] for one in seen[:10]] == list(range(1, 11))
+    assert seen[9][0] == ROWS
+    assert seen[-1] == (2 * ROWS, 2 * seen[9][1], 20, 20)
+    assert len(seen) > 15
+    assert seen == sorted(seen)
+
+
+def test_a_shuffle_is_whole_where_torch_distributed_is_initialised(arrays, tmp_path, monkeypatch):
+    for name, value in (("is_available", True), ("is_initialized", True), ("get_rank", 1), ("get_world_size", 4)):
+        monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
+    convert(arrays, tmp_path / "out", workers=1, shuffle_seed=1)
+    monkeypatch.undo()
+    assert sorted(int(sample["y"]) for sample in gdsload.ShardDataset(tmp_path / "out")) == list(range(ROWS))
+
+
 def test_a_stage_that_cannot_be_written(tmp_path):
     if os.geteuid() == 0:
         pytest.skip("root may write everywhere")
