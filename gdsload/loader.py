@@ -19,16 +19,17 @@ from gdsload.engine.assemble import Batch, BatchMaker
 from gdsload.engine.direct import Direct
 from gdsload.engine.pipeline import Pipeline
 from gdsload.engine.resident import ResidentPipeline
-from gdsload.engine.stage import Job
+from gdsload.engine.stage import Job, Ordered, Steps
 from gdsload.engine.stats import LoaderStats
 from gdsload.epoch import Epoch
 from gdsload.errors import LoaderClosedError, OptionError
 from gdsload.options import LoaderKeywords, parse_options, resolve_device
-from gdsload.order import Schedule, make_order
+from gdsload.order import make_order
 from gdsload.order.checks import check_whole
 from gdsload.parts import Parts, moved, open_parts, wishes_of
+from gdsload.samplers import sampled_by
 from gdsload.selection import select
-from gdsload.setup import field_names, limits, order_options, positions, world
+from gdsload.setup import field_names, limits, order_options, positions, schedule
 from gdsload.state import Cursor, Identity, Place, dataset_digest
 
 __all__ = ["DataLoader"]
@@ -63,6 +64,11 @@ class DataLoader:
             int64 ``[batch + 1]``); ``"padded"``, pairs (padded ``[batch, longest, ...]``, lengths int64 ``[batch]``),
             filled up with `padding_value`. Fields of type str or bytes come as lists on the CPU.
             `block`, `window`, `lanes`: the block order's options, in samples, samples and lanes.
+            `sampler`, `batch_sampler`: as in torch, what gives the indices of this rank's samples, or batches of them,
+            instead of `shuffle`; or indices in a tensor. Ranks do not share it out. It is drawn from ahead of the
+            consumer, by the loader's threads, one at a time, and `close` waits until it has given its next index.
+            `state_dict()` in the middle of an epoch needs one that has `state_dict`, a seeded `generator`, or
+            `set_epoch` and `epoch`, or that is a list, range or tensor.
             `rank`, `world_size`: this process's share of each global batch (default: from torch.distributed, if it is
             initialised, else 0 of 1). All ranks make the same number of steps. If the last global batch has fewer
             samples than there are ranks, some ranks get a batch of none; `drop_last=True` leaves it out.
@@ -106,18 +112,19 @@ class DataLoader:
         self._options = parse_options(options)
         # As with torch's loader, `len(loader.dataset)` is the number of samples.
         self.dataset = ShardDataset(dataset) if isinstance(dataset, str | os.PathLike) else dataset
-        self.batch_size = check_whole(batch_size, "batch_size", 1)
+        batch_size = check_whole(batch_size, "batch_size", 1)
         self.seed = check_whole(seed, "seed", 0)
         self.drop_last = bool(drop_last)
         self.device = resolve_device(device)
         self._selected = select(self.dataset)
+        self._sampled = sampled_by(self._options, len(self._selected), shuffle, batch_size, self.drop_last, self.seed)
+        self.sampler, self.batch_sampler = self._options.sampler, self._options.batch_sampler
+        self.batch_size = batch_size if self.batch_sampler is None else None
         self._schema = self._selected.datasets[0].schema
         self._fields = field_names(self._schema, self._options)
         self.order_options = order_options(shuffle, self._selected, self._fields, self._options)
         self.stats = LoaderStats()
-        rank, world_size = world(self._options)
-        lanes = self.order_options.lanes
-        self._schedule = Schedule(len(self._selected), self.batch_size, rank, world_size, self.drop_last, lanes)
+        self._schedule = schedule(self._selected, self._options, self.order_options, batch_size, self.drop_last)
         self._positions = positions(self._selected, self.order_options)
         self._limits = limits(
             self._selected, self._fields, self._options, self._schedule, self.order_options, self.device
@@ -141,8 +148,8 @@ class DataLoader:
         self._closed = False
 
     def __len__(self) -> int:
-        """Number of batches of an epoch, the same for every rank."""
-        return self._schedule.steps
+        """Number of batches of an epoch, the same for every rank. With a sampler its own length counts, as in torch."""
+        return self._schedule.steps if self._sampled is None else len(self._sampled)
 
     def __iter__(self) -> Iterator[Any]:
         """One epoch. Nothing is read before its first batch is asked for."""
@@ -157,6 +164,8 @@ class DataLoader:
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the epoch that the next `iter` runs. A position resumed within that very epoch is kept.
 
+        It is passed on to a sampler that has `set_epoch`.
+
         Raises:
             OptionError: if `epoch` is no whole number from 0 to 2**64 - 1.
         """
@@ -170,6 +179,9 @@ class DataLoader:
             self._newest = None
             if number != self._cursor.epoch:
                 self._cursor = Cursor(number, 0)
+            if self._sampled is not None:
+                self._settle()
+                self._sampled.set_epoch(number, resumed=self._cursor.position > 0)
 
     @property
     def backend(self) -> BackendStatus:
@@ -192,13 +204,19 @@ class DataLoader:
         """Where the consumer is: small, JSON-able, and exact after every batch.
 
         It holds the position behind the last batch handed out, whatever has been read ahead, and what the order depends
-        on. The same state serves every rank.
+        on. The same state serves every rank; with a sampler it is this rank's own.
+
+        Raises:
+            StateError: in the middle of an epoch of a sampler that cannot be brought back there.
         """
         with self._lock:
             place, cursor = self._newest, self._cursor
             if place is not None:
                 cursor = Cursor(place.epoch, self._schedule.position(place.step))
-            return self._identify().state(cursor)
+            state = self._identify().state(cursor)
+            if self._sampled is not None:
+                state["sampler"] = self._sampled.state(place, cursor.position)
+            return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state` was taken: the next `iter` runs the rest of that epoch.
@@ -208,8 +226,15 @@ class DataLoader:
                 `state` is none of a loader's; nothing is changed then.
         """
         with self._lock:
-            self._cursor = self._identify().resume(state)
-            self._newest = None
+            mark = None
+            if self._sampled is not None and isinstance(state, dict):
+                mark = state.get("sampler")
+                state = {name: value for name, value in state.items() if name != "sampler"}
+            cursor = self._identify().resume(state)
+            if self._sampled is not None:
+                self._settle()
+                self._sampled.resume(mark, cursor.position)
+            self._cursor, self._newest = cursor, None
 
     def close(self) -> None:
         """Stop reading and give files and memory back; may be called twice, and from any thread.
@@ -277,20 +302,24 @@ class DataLoader:
         """For `Epoch`: it asks for its first batch."""
         with self._lock:
             self.check_usable()
-            for pipeline in list(self._pipelines):
-                if pipeline.stopped:
-                    pipeline.close()  # now that waiting is safe: what an abandoned epoch holds must not add up
+            self._settle()
             cursor = self._cursor
-            pipeline = self._start(cursor)
+            epoch.place.epoch, epoch.place.step = cursor.epoch, self._schedule.step_at(cursor.position)
+            pipeline = self._start(epoch.place)
             try:
                 self._pipelines.add(pipeline)
                 self._epochs.add(epoch)
-                epoch.place.epoch, epoch.place.step = cursor.epoch, self._schedule.step_at(cursor.position)
                 epoch.reads_from(pipeline)
                 self._newest, self._cursor = epoch.place, Cursor(cursor.epoch + 1, 0)
             except BaseException:  # Ctrl-C
                 pipeline.close()
                 raise
+
+    def _settle(self) -> None:
+        """Wait for abandoned epochs, now that it is safe: what they hold must not add up, nor may they draw on."""
+        for pipeline in list(self._pipelines):
+            if pipeline.stopped:
+                pipeline.close()
 
     def ended(self, epoch: Epoch) -> None:
         """For `Epoch`: it has handed out its last batch."""
@@ -298,18 +327,22 @@ class DataLoader:
             if self._newest is epoch.place:
                 self._newest = None
 
-    def _start(self, cursor: Cursor) -> Pipeline | ResidentPipeline:
-        """Start reading an epoch from a cursor."""
+    def _start(self, place: Place) -> Pipeline | ResidentPipeline:
+        """Start reading an epoch from a place on."""
         parts = self._open()
-        order = make_order(self.order_options, self._positions.runs, self.seed, cursor.epoch)
-        job = Job(parts.table, order, self._schedule, self._positions.selection, self._fields)
-        start = self._schedule.step_at(cursor.position)
+        steps: Steps
+        if self._sampled is None:
+            order = make_order(self.order_options, self._positions.runs, self.seed, place.epoch)
+            steps = Ordered(order, self._schedule)
+        else:
+            steps = self._sampled.draws(place)
+        job = Job(parts.table, steps, self._positions.selection, self._fields)
         direct = Direct.of(job, parts.backend, parts.maker)
         if direct is not None and direct.ready() and not direct.over_pcie:
             group = self._limits.group()
-            return ResidentPipeline(job, direct, start=start, stats=self.stats, group=group, device=self.device)
+            return ResidentPipeline(direct, start=place.step, stats=self.stats, group=group, device=self.device)
         return Pipeline(
-            job, parts.backend, parts.maker, limits=self._limits, start=start, stats=self.stats, direct=direct
+            job, parts.backend, parts.maker, limits=self._limits, start=place.step, stats=self.stats, direct=direct
         )
 
 

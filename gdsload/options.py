@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypedDict, cast
 
@@ -32,9 +32,7 @@ _UNNEEDED = frozenset(
 )
 _REFUSED = {
     "collate_fn": "Batches are gathered whole: nothing is left to collate. Pass transform=: it gets the whole batch.",
-    "generator": "Pass seed=: the order is a function of seed and epoch alone.",
-    "sampler": "Select samples with torch.utils.data.Subset, and their order with shuffle=.",
-    "batch_sampler": "Select samples with torch.utils.data.Subset, and their order with shuffle=.",
+    "generator": "Pass seed=, or a sampler with this generator.",
 }
 _RAGGED = ("jagged", "offsets", "padded")
 _BACKENDS = ("auto", "gds", "mapped", "bounce", "host")
@@ -60,6 +58,8 @@ class LoaderKeywords(TypedDict, total=False):
     block: int | None
     window: int | None
     lanes: int | None
+    sampler: Iterable[Any] | None
+    batch_sampler: Iterable[Any] | None
     rank: int | None
     world_size: int | None
     prefetch_bytes: int | str
@@ -95,6 +95,8 @@ class LoaderOptions:
     block: int | None = None
     window: int | None = None
     lanes: int | None = None
+    sampler: Any = None
+    batch_sampler: Any = None
     rank: int | None = None
     world_size: int | None = None
     prefetch_bytes: int | str = "256MiB"

@@ -15,10 +15,11 @@ from gdsload.format.schema import Schema
 from gdsload.options import LoaderOptions
 from gdsload.order import DatasetFacts, OrderOptions, Schedule, resolve
 from gdsload.order.checks import check_whole
+from gdsload.samplers import SampledSchedule, expected_batch
 from gdsload.selection import Selected
 from gdsload.units import format_bytes, parse_bytes
 
-__all__ = ["Positions", "field_names", "limits", "order_options", "positions", "world"]
+__all__ = ["Positions", "field_names", "limits", "order_options", "positions", "schedule"]
 
 _GROUP_BYTES = 16 * 2**20
 """About 2 ms of gathering, so that planning and handing over a group (some 0.2 ms of Python) does not count."""
@@ -67,6 +68,20 @@ def world(options: LoaderOptions) -> tuple[int, int]:
     return 0, 1
 
 
+def schedule(
+    selected: Selected, options: LoaderOptions, order: OrderOptions, batch_size: int, drop_last: bool
+) -> Schedule:
+    """The steps and which part of them is this rank's; all of them if it has a sampler, as with torch's loader.
+
+    Raises:
+        OptionError: if batch size, rank and world size are no such numbers.
+    """
+    if options.sampler is None and options.batch_sampler is None:
+        rank, world_size = world(options)
+        return Schedule(len(selected), batch_size, rank, world_size, drop_last, order.lanes)
+    return SampledSchedule(len(selected), expected_batch(options.batch_sampler) or batch_size, drop_last=drop_last)
+
+
 def mean_sample_bytes(selected: Selected, fields: Sequence[str]) -> float:
     """Bytes of an average sample, over the fields that are read; for ragged ones an estimate from file lengths."""
     schema = selected.datasets[0].schema
@@ -84,6 +99,9 @@ def order_options(
     shuffle: bool | str, selected: Selected, fields: Sequence[str], options: LoaderOptions
 ) -> OrderOptions:
     """The order options: fixed by dataset and arguments alone."""
+    for name in ("batch_sampler", "sampler"):
+        if (sampler := getattr(options, name)) is not None:
+            return OrderOptions("sampler", 0, 0, 1, f"{name}={type(sampler).__name__}")
     mean = mean_sample_bytes(selected, fields)
     facts = DatasetFacts(len(selected), mean, int(mean * len(selected)))
     given = {name: getattr(options, name) for name in ("block", "window", "lanes")}
@@ -150,4 +168,5 @@ def limits(
     if device.type == "cuda" and options.backend != "host":
         group_bytes = _GROUP_BYTES_ON_GPU
     prefetch_bytes = parse_bytes(options.prefetch_bytes, "prefetch_bytes")
-    return Limits(prefetch_bytes, arena_bytes, group_bytes, batch_bytes, window_bytes)
+    sample_bytes = 0 if options.batch_sampler is None else int(mean)
+    return Limits(prefetch_bytes, arena_bytes, group_bytes, batch_bytes, window_bytes, sample_bytes)

@@ -12,8 +12,8 @@ from gdsload.backends.base import Backend, WithinReach
 from gdsload.engine.assemble import Batch
 from gdsload.engine.assemble_device import DeviceAssembler
 from gdsload.engine.gather_positions import PositionGather, Rows
-from gdsload.engine.stage import Job
-from gdsload.order import FullOrder
+from gdsload.engine.stage import Job, Ordered
+from gdsload.order import FullOrder, SequentialOrder
 from gdsload.streams import record
 from gdsload.tensors import torch_dtype
 
@@ -32,12 +32,14 @@ class Direct:
 
     Args:
         job: what to deliver.
+        steps: the job's steps: those of an order that the GPU can evaluate.
         backend: where the shards are.
         maker: what allocates and finishes batches.
     """
 
-    def __init__(self, job: Job, backend: WithinReach, maker: DeviceAssembler) -> None:
+    def __init__(self, job: Job, steps: Ordered, backend: WithinReach, maker: DeviceAssembler) -> None:
         self._job, self._backend, self._maker = job, backend, maker
+        self.order, self.schedule = steps.order, steps.schedule
         self._fields = {name: job.table.schema[name] for name in job.fields}
         self._base = np.zeros(0, np.int64)
         self._over_pcie = False
@@ -49,23 +51,18 @@ class Direct:
     @classmethod
     def of(cls, job: Job, backend: Backend, maker: object) -> Direct | None:
         """One for this epoch, or None if its batches cannot be made so."""
-        if not isinstance(backend, WithinReach) or not isinstance(maker, DeviceAssembler):
+        steps, selected = job.steps, job.selection.ids
+        if not (isinstance(backend, WithinReach) and isinstance(maker, DeviceAssembler) and isinstance(steps, Ordered)):
             return None
         fields = [job.table.schema[name] for name in job.fields]
-        selected = job.selection.ids
         if (
-            job.order.window is not None
-            or job.order.lanes != 1
+            not isinstance(steps.order, FullOrder | SequentialOrder)
             or any(field.ragged or field.row_bytes > _MOST_ROW_BYTES for field in fields)
             or (selected is not None and len(selected) > _MOST_SELECTED)
-            or not (maker.gather.kernel or cls._in_order(job))
         ):
             return None
-        return cls(job, backend, maker)
-
-    @staticmethod
-    def _in_order(job: Job) -> bool:
-        return job.order.name == "sequential" and job.selection.ids is None
+        by_copies = isinstance(steps.order, SequentialOrder) and selected is None
+        return cls(job, steps, backend, maker) if by_copies or maker.gather.kernel else None
 
     def ready(self) -> bool:
         """Whether all shards are within reach now."""
@@ -85,10 +82,11 @@ class Direct:
     def _locate(self, base: IntArray) -> None:
         job, table = self._job, self._job.table
         self._over_pcie = bool(self._maker.gather.on_host(base).any())
-        if not self._in_order(job):
-            recipe = job.order.permutation.recipe() if isinstance(job.order, FullOrder) else None
+        selected = job.selection.ids
+        if isinstance(self.order, FullOrder) or selected is not None:
+            recipe = self.order.permutation.recipe() if isinstance(self.order, FullOrder) else None
             self._gather = PositionGather(
-                self._maker.device, table.ends, over_pcie=self._over_pcie, recipe=recipe, selection=job.selection.ids
+                self._maker.device, table.ends, over_pcie=self._over_pcie, recipe=recipe, selection=selected
             )
             self._rows = {
                 name: Rows(self._gather, base + table.files.begin[name], field.row_bytes)
@@ -108,7 +106,7 @@ class Direct:
 
     def gather(self, steps: range) -> list[Batch]:
         """Queue the gathering of some steps' batches on the current stream; `ready` must have said yes."""
-        schedule = self._job.schedule
+        schedule = self.schedule
         size, stride = schedule.batch_size, schedule.global_batch
         first, _ = schedule.span(steps[0])
         start, stop = schedule.span(steps[-1])
@@ -155,5 +153,5 @@ class Direct:
     def _index(self, start: int, stop: int) -> IntArray:
         """What the user calls the samples at these positions."""
         job = self._job
-        positions = job.order.lane_ids(0, start, stop) if stop > start else np.zeros(0, np.int64)
+        positions = self.order.lane_ids(0, start, stop) if stop > start else np.zeros(0, np.int64)
         return np.array(positions if job.selection.index is None else job.selection.index[positions])

@@ -27,6 +27,7 @@ class Limits:
             because handing a batch from thread to thread costs as much as copying a megabyte.
         batch_bytes: expected bytes of a batch.
         window_bytes: expected bytes of a window.
+        sample_bytes: expected bytes of a sample, where larger batches than expected may come.
     """
 
     prefetch_bytes: int
@@ -34,6 +35,7 @@ class Limits:
     group_bytes: int
     batch_bytes: int
     window_bytes: int
+    sample_bytes: int = 0
 
     def group(self) -> int:
         """Number of batches that are gathered at once."""

@@ -24,6 +24,7 @@ import time
 import weakref
 from collections import deque
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 
@@ -189,7 +190,8 @@ class Pipeline:
             self._backend.check(self._shards)
             began = time.perf_counter()
             batches, event = direct.start(group.steps)
-            group.started = Started(batches, self._job.schedule.sizes(group.steps), event, began)
+            sizes = [self._job.steps.size(step) for step in group.steps]
+            group.started = Started(batches, sizes, event, began)
 
     def _claim(self, *, wait: bool) -> Group | None:
         """A group to gather, planned first if need be; None if there is none left, or none now and `wait` is false."""
@@ -214,6 +216,7 @@ class Pipeline:
     def _plan_ahead(self) -> None:
         """Plan groups until one can be gathered and enough reads are under way."""
         while self._next_steps() and not self._closed:
+            self._reach()
             with self._lock:
                 waiting = [group for group in self._groups if not group.claimed]
                 if not self._has_room() or len(waiting) >= (
@@ -231,6 +234,13 @@ class Pipeline:
                 self._groups.append(group)
                 self._tell()
 
+    def _reach(self) -> None:
+        """Get to know the steps of the next group, and one more: a last group must be known for the last one."""
+        largest = self._job.steps.reach(self._next + self._batches) * self._limits.sample_bytes
+        if largest > self._limits.batch_bytes:
+            self._limits = replace(self._limits, batch_bytes=largest)
+            self._batches = min(self._batches, self._limits.group())
+
     def _group(self, steps: range) -> Group:
         """Start the reads of a group; one whose reads cannot be started is made at once, as far as it goes."""
         with suppress(Exception):
@@ -247,7 +257,7 @@ class Pipeline:
 
     def _next_steps(self) -> range:
         """The steps of the next group to be planned; none after an error."""
-        stop = self._next if self._failed else self._job.schedule.steps
+        stop = self._next if self._failed else self._job.steps.steps
         return range(self._next, min(self._next + self._batches, stop))
 
     def _has_room(self) -> bool:
@@ -325,7 +335,7 @@ class Pipeline:
         for piece in pieces:
             piece.stage.landing.completion.wait()
         landed = time.perf_counter()
-        sizes = self._job.schedule.sizes(steps)
+        sizes = [self._job.steps.size(step) for step in steps]
         batches = self._maker.assemble(pieces, sizes)
         if pieces:
             self._backend.check(np.concatenate([piece.stage.files for piece in pieces]))

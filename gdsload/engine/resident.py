@@ -15,7 +15,6 @@ from gdsload.engine.assemble import Batch
 from gdsload.engine.assemble_device import hand_over
 from gdsload.engine.direct import Direct
 from gdsload.engine.groups import Ready
-from gdsload.engine.stage import Job
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import LoaderClosedError
 from gdsload.streams import no_room, stream_handle
@@ -27,7 +26,6 @@ class ResidentPipeline:
     """Delivers the batches of one epoch, as `Pipeline` does.
 
     Args:
-        job: what to deliver.
         direct: makes the batches; ready.
         start: the first step.
         stats: where time is counted.
@@ -35,10 +33,8 @@ class ResidentPipeline:
         device: the GPU.
     """
 
-    def __init__(
-        self, job: Job, direct: Direct, *, start: int, stats: LoaderStats, group: int, device: torch.device
-    ) -> None:
-        self._schedule, self._direct, self._device = job.schedule, direct, device
+    def __init__(self, direct: Direct, *, start: int, stats: LoaderStats, group: int, device: torch.device) -> None:
+        self._schedule, self._direct, self._device = direct.schedule, direct, device
         self._next, self._stats, self._group = start, stats, group
         self._made_on = torch.cuda.current_stream(device)
         self._turn = threading.RLock()  # held while a gather is queued: what it reads from must stay until then

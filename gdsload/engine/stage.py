@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from gdsload.engine.table import SampleTable
 from gdsload.order import LaneRun, Order, Schedule, lane_share
 from gdsload.plan import Extents, concat_extents, distinct
 
-__all__ = ["FieldRows", "Job", "Piece", "Selection", "Stage", "Stager"]
+__all__ = ["FieldRows", "Job", "Ordered", "Piece", "Selection", "Stage", "Stager", "Steps"]
 
 IntArray = NDArray[np.int64]
 _FIRST, _AHEAD = 8192, 65536
@@ -40,21 +41,99 @@ class Selection:
     index: IntArray | None = None
 
 
+class Steps(Protocol):
+    """Which positions each step of this rank takes. Its methods may be called from several threads, but see `reach`."""
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of the epoch, as far as is known."""
+        ...
+
+    def reach(self, step: int) -> int:
+        """Find out whether there is this step, and what all before it are; by one thread at a time.
+
+        Afterwards `steps` is more than `step`, or final.
+
+        Returns:
+            Samples of the largest batch known of.
+        """
+        ...
+
+    def size(self, step: int) -> int:
+        """Samples of a step that is known."""
+        ...
+
+    def positions(self, steps: range) -> IntArray:
+        """The positions that steps take, all known, in the order in which they are delivered.
+
+        Raises:
+            Exception: what stands in the place of one of them.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class _Ahead:
+    """Ids of a run of positions of one lane, from `start` on."""
+
+    start: int = 0
+    ids: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+
+
+class Ordered:
+    """Steps of an order, all known beforehand.
+
+    Args:
+        order: the samples' order in this epoch.
+        schedule: which of the order's positions each step of this rank takes.
+    """
+
+    def __init__(self, order: Order, schedule: Schedule) -> None:
+        self.order, self.schedule = order, schedule
+        self._ahead = [_Ahead() for _ in range(order.lanes)]
+
+    @property
+    def steps(self) -> int:
+        """See `Steps`."""
+        return self.schedule.steps
+
+    def reach(self, _step: int) -> int:
+        """See `Steps`."""
+        return self.schedule.batch_size
+
+    def size(self, step: int) -> int:
+        """See `Steps`."""
+        return self.schedule.size(step)
+
+    def positions(self, steps: range) -> IntArray:
+        """See `Steps`."""
+        runs = [self._ids(run) for run in self.schedule.runs_of(steps)]
+        return runs[0] if len(runs) == 1 else np.concatenate([np.zeros(0, np.int64), *runs])
+
+    def _ids(self, run: LaneRun) -> IntArray:
+        """Position ids of a run; those of the positions behind it are kept for the next call."""
+        ahead, order = self._ahead[run.lane], self.order
+        if not (ahead.start <= run.start and run.stop <= ahead.start + len(ahead.ids)):
+            count = _AHEAD if len(ahead.ids) else _FIRST
+            stop = min(max(run.stop, run.start + count), order.lane_length(run.lane))
+            # A new object: another thread may be reading the old one.
+            ahead = self._ahead[run.lane] = _Ahead(run.start, order.lane_ids(run.lane, run.start, stop))
+        return ahead.ids[run.start - ahead.start : run.stop - ahead.start]
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """What a pipeline is to deliver.
 
     Attributes:
         table: the samples.
-        order: their order in this epoch.
-        schedule: which of the order's positions each step of this rank takes.
+        steps: which positions each step takes.
         selection: which samples those positions stand for.
         fields: the fields that are wanted.
     """
 
     table: SampleTable
-    order: Order
-    schedule: Schedule
+    steps: Steps
     selection: Selection
     fields: tuple[str, ...]
 
@@ -119,14 +198,6 @@ class Piece:
 
 
 @dataclass(slots=True)
-class _Ahead:
-    """Ids of a run of positions of one lane, from `start` on."""
-
-    start: int = 0
-    ids: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
-
-
-@dataclass(slots=True)
 class _Window:
     """The window of a lane that is being handed out: its last position, its stage, and how far it was handed out."""
 
@@ -145,10 +216,15 @@ class Stager:
 
     def __init__(self, job: Job, backend: Backend) -> None:
         self.job, self.backend = job, backend
-        order = job.order
         self._windows: dict[int, _Window] = {}
-        self._ahead = [_Ahead() for _ in range(order.lanes)]
-        self.windowed = order.window is not None and not backend.in_place
+        self._windowed: Ordered | None = None
+        if isinstance(job.steps, Ordered) and job.steps.order.window is not None and not backend.in_place:
+            self._windowed = job.steps
+
+    @property
+    def windowed(self) -> bool:
+        """Whether whole windows are brought."""
+        return self._windowed is not None
 
     def held(self) -> list[Stage]:
         """The stages that are kept for steps to come."""
@@ -156,11 +232,11 @@ class Stager:
 
     def opens(self, steps: range) -> int:
         """How many windows `pieces` would have to bring for these steps."""
-        if not self.windowed:
+        if self._windowed is None:
             return 0
         reached: dict[int, int] = {}
         for step in steps:
-            reached.update((run.lane, run.stop) for run in self.job.schedule.runs(step))
+            reached.update((run.lane, run.stop) for run in self._windowed.schedule.runs(step))
         held = self._windows
         return sum(lane not in held or stop > held[lane].stop for lane, stop in reached.items())
 
@@ -170,38 +246,29 @@ class Stager:
         Args:
             steps: consecutive steps, each group right behind the one of the last call.
         """
-        if self.windowed:
-            runs = ((step, run) for step in steps for run in self.job.schedule.runs(step))
-            return [piece for step, run in runs for piece in self._from_windows(step, run)]
-        positions = [self._ids(run) for run in self.job.schedule.runs_of(steps)]
-        if not positions:
+        if (ordered := self._windowed) is not None:
+            runs = ((step, run) for step in steps for run in ordered.schedule.runs(step))
+            return [piece for step, run in runs for piece in self._from_windows(ordered, step, run)]
+        positions = self.job.steps.positions(steps)
+        if not len(positions):
             return []
-        stage = self._bring(np.concatenate(positions) if len(positions) > 1 else positions[0])
+        stage = self._bring(positions)
         return [Piece(stage, 0, stage.remaining)]
 
-    def _ids(self, run: LaneRun) -> IntArray:
-        """Position ids of a run; those of the positions behind it are kept for the next call."""
-        ahead, order = self._ahead[run.lane], self.job.order
-        if not (ahead.start <= run.start and run.stop <= ahead.start + len(ahead.ids)):
-            count = _AHEAD if len(ahead.ids) else _FIRST
-            stop = min(max(run.stop, run.start + count), order.lane_length(run.lane))
-            ahead.start, ahead.ids = run.start, order.lane_ids(run.lane, run.start, stop)
-        return ahead.ids[run.start - ahead.start : run.stop - ahead.start]
-
-    def _from_windows(self, step: int, run: LaneRun) -> Iterable[Piece]:
+    def _from_windows(self, ordered: Ordered, step: int, run: LaneRun) -> Iterable[Piece]:
         position = run.start
         while position < run.stop:
             window = self._windows.get(run.lane)
             if window is None or position >= window.stop:
-                window = self._windows[run.lane] = self._open_window(step, run.lane, position)
+                window = self._windows[run.lane] = self._open_window(ordered, step, run.lane, position)
             count = min(run.stop, window.stop) - position
             yield Piece(window.stage, window.cursor, window.cursor + count)
             window.cursor += count
             position += count
 
-    def _open_window(self, step: int, lane: int, position: int) -> _Window:
+    def _open_window(self, ordered: Ordered, step: int, lane: int, position: int) -> _Window:
         """Bring what this rank takes, from `position` on, of the window of `lane` that holds it."""
-        order, schedule = self.job.order, self.job.schedule
+        order, schedule = ordered.order, ordered.schedule
         _, stop = order.window_at(lane, position)
         parts = []
         while step < schedule.steps and lane_share(schedule.position(step), lane, order.lanes) < stop:

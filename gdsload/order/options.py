@@ -26,7 +26,7 @@ __all__ = [
     "resolve",
 ]
 
-ShuffleName = Literal["sequential", "full", "block"]
+ShuffleName = Literal["sequential", "full", "block", "sampler"]
 
 BLOCK_BYTES: Final = 4 << 20
 """Default size of a block: reads of 4 MiB run at the disk's bandwidth with few of them in flight."""
@@ -66,7 +66,7 @@ class OrderOptions:
     """Which order, with every default filled in.
 
     Attributes:
-        shuffle: name of the order.
+        shuffle: name of the order; "sampler" where a sampler says it.
         block: samples of a block, the unit of streaming reads; 0 unless `shuffle` is "block".
         window: samples shuffled together; 0 unless `shuffle` is "block".
         lanes: number of lanes; 1 unless `shuffle` is "block".
@@ -87,7 +87,7 @@ class OrderOptions:
             check_whole(self.block, "block", 1, MAX_SAMPLES)
             check_whole(self.window, "window", 1, MAX_SAMPLES)
             check_whole(self.lanes, "lanes", 1, MAX_SAMPLES)
-        elif self.shuffle not in ("sequential", "full"):
+        elif self.shuffle not in ("sequential", "full", "sampler"):
             raise OptionError(
                 f"shuffle is {self.shuffle!r}, which is no order",
                 remedy='Pass "sequential", "full" or "block".',

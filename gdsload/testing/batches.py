@@ -55,7 +55,8 @@ def _tensor(value: torch.Tensor) -> Iterator[bytes]:
         yield from _tensor(jagged.offsets())
         return
     yield f"tensor {value.dtype} {tuple(value.shape)}".encode()
-    yield value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    if value.numel():  # the strides of none may be anything
+        yield value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def assert_resumes_everywhere(

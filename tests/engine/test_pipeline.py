@@ -15,7 +15,7 @@ from gdsload.backends.host import HostBackend
 from gdsload.engine.assemble import Assembler, BatchForm
 from gdsload.engine.groups import Limits
 from gdsload.engine.pipeline import Pipeline
-from gdsload.engine.stage import Job, Selection
+from gdsload.engine.stage import Job, Ordered, Selection
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.table import SampleTable
 from gdsload.errors import LoaderClosedError, ReadError
@@ -45,7 +45,7 @@ def make(dataset):
         backend = around(HostBackend(files))
         order = make_order(options, dataset.counts.tolist(), 0, 0)
         schedule = Schedule(SAMPLES, batch_size, lanes=options.lanes)
-        job = Job(SampleTable(files, dataset.counts), order, schedule, Selection(), ("x",))
+        job = Job(SampleTable(files, dataset.counts), Ordered(order, schedule), Selection(), ("x",))
         assembler = Assembler(dataset.schema, BatchPool(1 << 20), BatchForm())
         limits = limits or Limits(1 << 20, 1 << 30, 1 << 12, 32 * batch_size, 0)
         made.append((Pipeline(job, backend, assembler, limits=limits, start=start, stats=LoaderStats()), backend))

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import SequentialSampler
 
 import gdsload
 from gdsload import BudgetError, DatasetNotFoundError, Field, OptionError
@@ -30,8 +29,6 @@ IGNORED = {
 REFUSED = {
     "collate_fn": print,
     "generator": torch.Generator(),
-    "sampler": SequentialSampler(range(3)),
-    "batch_sampler": [[1]],
 }
 
 
@@ -39,6 +36,7 @@ class TestTorchsKeywords:
     def test_all_of_them_have_an_answer(self):
         own = set(inspect.signature(gdsload.DataLoader.__init__).parameters)
         torchs = set(inspect.signature(TorchDataLoader.__init__).parameters)
+        own |= set(LoaderOptions.__dataclass_fields__)
         assert torchs - own - IGNORED.keys() - REFUSED.keys() == set()
 
     def test_those_without_a_meaning_here_give_one_warning_at_the_callers_line(self, plain):
@@ -59,7 +57,7 @@ class TestTorchsKeywords:
 
     @pytest.mark.parametrize(
         ("name", "pointer"),
-        [("collate_fn", "transform="), ("generator", "seed="), ("sampler", "Subset"), ("batch_sampler", "Subset")],
+        [("collate_fn", "transform="), ("generator", "seed=")],
     )
     def test_those_that_would_be_missed_are_refused_with_a_pointer(self, load, plain, name, pointer):
         with pytest.raises(OptionError, match=f"{name} is not supported.*{pointer}"):

@@ -43,6 +43,8 @@ gdsload.DataLoader(Path("shards"), shuffle="block", block=100, window=1000, lane
 gdsload.DataLoader(Subset(dataset, [1, 2, 3]), fields=["x"], with_index=True, ragged="padded", padding_value=-1)
 gdsload.DataLoader(ConcatDataset([dataset, dataset]), rank=0, world_size=2, prefetch_bytes="256MiB", arena_bytes=2**30)
 gdsload.DataLoader(dataset, transform=lambda batch: batch["x"], mmap=None, num_workers=4, pin_memory=True)
+gdsload.DataLoader(dataset, 32, sampler=torch.randperm(100), drop_last=True)
+gdsload.DataLoader(dataset, batch_sampler=[[1, 2], [3]])
 gdsload.DataLoader(dataset, workers=4)  # type: ignore[call-arg]
 gdsload.DataLoader(dataset, ragged="dense")  # type: ignore[arg-type]
 gdsload.DataLoader(dataset, batch_size="32")  # type: ignore[arg-type]

@@ -1,0 +1,179 @@
+"""Drawing from a sampler, ahead of the consumer.
+
+Drawing runs Python for each index, so it is done for several batches at once, by the thread that plans.
+
+Invariants:
+    1. One thread at a time draws; how far the consumer is may be asked for from any other meanwhile.
+    2. What is known of a batch is kept until it has been handed out.
+    3. Behind an error nothing is drawn, whatever it was.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections import deque
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any, Protocol
+
+import numpy as np
+import xxhash
+
+from gdsload.errors import OptionError, SampleIndexError
+from gdsload.samplers.source import IntArray, Source
+from gdsload.state import Place
+
+__all__ = ["Draws", "Stateful"]
+
+_MOST_AT_ONCE = 1024
+"""Batches that are drawn at once where a resumed epoch draws again what was handed out."""
+
+
+class Stateful(Protocol):
+    """A sampler that keeps its own state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Go there."""
+        ...
+
+
+class Draws:
+    """The batches of one epoch, as a sampler gives them: the engine's `Steps`.
+
+    The first batch is drawn at once, in the thread that makes this: samplers without a generator of their own draw from
+    torch's global one when they begin, and only so is that deterministic.
+
+    Args:
+        source: the sampler.
+        stateful: what keeps its state; None if nothing does.
+        mark: how it was brought to where it is; None if that is not known.
+        place: how far the consumer is; that of the step that is first wanted.
+    """
+
+    def __init__(self, source: Source, stateful: Stateful | None, mark: dict[str, Any] | None, place: Place) -> None:
+        self._source, self._stateful, self._place = source, stateful, place
+        self._begin = None if mark is None else mark.get("begin")
+        self._lock = threading.RLock()  # for the next three, which change together
+        self._first = 0 if stateful is None else place.step
+        self._batches: deque[IntArray | Exception] = deque()  # from _first on
+        self._marks: deque[Any] = deque([(mark or {}).get("state", 0)])  # before each of them, and behind the last
+        self._largest = 0
+        self._over = False
+        self._table = source.table()
+        self._taken = 0  # of the table
+        self._iterator = iter(() if self._table is not None else source.given)
+        self.reach(place.step)
+
+    @property
+    def steps(self) -> int:
+        """See `Steps`."""
+        with self._lock:
+            return self._first + len(self._batches)
+
+    def reach(self, step: int) -> int:
+        """See `Steps`."""
+        while not self._over and self.steps <= step:
+            self._draw(min(step + 1 - self.steps, _MOST_AT_ONCE) if self._stateful is None else 1)
+        return self._largest
+
+    def size(self, step: int) -> int:
+        """See `Steps`."""
+        return len(self.positions(range(step, step + 1)))
+
+    def positions(self, steps: range) -> IntArray:
+        """See `Steps`."""
+        with self._lock:
+            known = [self._batches[step - self._first] for step in steps]
+        found = []
+        for batch in known:
+            if isinstance(batch, Exception):
+                raise batch
+            found.append(batch)
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def mark(self) -> dict[str, Any] | None:
+        """How the sampler is brought to behind the last batch that was handed out; None if it cannot be."""
+        with self._lock:
+            # A sampler that was to repeat itself may have ended too early.
+            mark = self._marks[min(self._place.step - self._first, len(self._marks) - 1)]
+        if self._stateful is not None:
+            return {"state": copy.deepcopy(mark)}
+        return None if self._begin is None else {"begin": self._begin, "digest": mark}
+
+    def _draw(self, count: int) -> None:
+        """Draw some more batches."""
+        batches: list[IntArray] = []
+        marks = [self._marks[-1]]
+        error: Exception | None = RuntimeError(f"the {self._source.name} was interrupted")
+        try:
+            batches, error = self._take(count)
+            for batch in batches:
+                marks.append(self._behind(batch, marks[-1]))
+        except Exception as wrong:
+            error = wrong
+        finally:  # whatever strikes, nobody draws on behind a gap
+            self._over = self._over or error is not None
+            self._keep(batches[: len(marks) - 1], marks[1:], error)
+
+    def _keep(self, batches: list[IntArray], marks: list[Any], error: Exception | None) -> None:
+        """Note what was drawn, and forget what has been handed out."""
+        self._largest = max(self._largest, 0, *map(len, batches))
+        with self._lock:
+            self._batches += batches
+            self._marks += marks
+            if error is not None:
+                self._batches.append(error)
+            while self._first < self._place.step and len(self._marks) > 1:
+                self._first += 1
+                self._batches.popleft()
+                self._marks.popleft()
+
+    def _behind(self, batch: IntArray, before: Any) -> Any:
+        """What is kept of the place behind a batch: the sampler's state, or the digest of all up to here."""
+        if self._stateful is not None:
+            return copy.deepcopy(self._stateful.state_dict())
+        return xxhash.xxh3_64_intdigest(batch.data, seed=before)
+
+    def _take(self, count: int) -> tuple[list[IntArray], Exception | None]:
+        """Up to `count` batches, and the error that stands in the place of the next."""
+        size = self._source.batch_size
+        wanted = count if size is None else count * size
+        given, error = self._pull(wanted)
+        self._over = len(given) < wanted
+        if size is None:
+            return self._checked_one_by_one(given, error)
+        if error is not None or (self._over and self._source.drop_last):
+            given = given[: len(given) // size * size]
+        cuts = range(0, len(given), size)
+        try:
+            whole = self._source.checked(given)
+        except (OptionError, SampleIndexError):  # which batch it belongs to is found one by one
+            return self._checked_one_by_one((given[low : low + size] for low in cuts), error)
+        return [whole[low : low + size] for low in cuts], error
+
+    def _pull(self, count: int) -> tuple[Any, Exception | None]:
+        """Up to `count` of what the sampler gives, and what it raised behind that."""
+        if self._table is not None:
+            self._taken += count
+            return self._table[self._taken - count : self._taken], None
+        given: list[Any] = []
+        try:
+            given.extend(islice(self._iterator, count))  # keeps what came before an error
+        except Exception as error:
+            return given, error
+        return given, None
+
+    def _checked_one_by_one(
+        self, given: Iterable[Any], error: Exception | None
+    ) -> tuple[list[IntArray], Exception | None]:
+        batches: list[IntArray] = []
+        try:
+            batches.extend(self._source.checked(batch) for batch in given)  # keeps what came before an error
+        except Exception as wrong:
+            return batches, wrong
+        return batches, error

@@ -1,0 +1,121 @@
+"""What gives indices, and indices of any kind as arrays."""
+
+from __future__ import annotations
+
+import array
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gdsload.errors import OptionError, SampleIndexError
+
+__all__ = ["IntArray", "Source"]
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What gives the indices of samples.
+
+    Attributes:
+        given: the user's sampler, or batch sampler; iterated anew for each epoch.
+        batch_size: samples of a batch; None if `given` gives batches.
+        drop_last: leave out the last batch if it is not full.
+        samples: samples of the dataset.
+
+    Raises:
+        OptionError: if `given` cannot be iterated, or is a tensor that holds no indices.
+    """
+
+    given: Any
+    batch_size: int | None
+    drop_last: bool
+    samples: int
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.given, Iterable) or hasattr(self.given, "__getitem__")):
+            raise OptionError(f"{self.name} is {self.given!r}", remedy="Pass what gives indices when it is iterated.")
+        try:
+            self.table()
+        except TypeError:
+            raise OptionError(f"sampler is {_kind(self.given)}", remedy="Pass a vector of whole numbers.") from None
+
+    @property
+    def name(self) -> str:
+        """What it is called among the loader's options."""
+        return "batch_sampler" if self.batch_size is None else "sampler"
+
+    def table(self) -> IntArray | None:
+        """All indices, where they lie in a tensor or an array as they are."""
+        plain = self.batch_size is not None and isinstance(self.given, torch.Tensor | np.ndarray)
+        return _whole(self.given) if plain else None
+
+    def checked(self, values: Any) -> IntArray:
+        """Indices as an array.
+
+        Raises:
+            OptionError: if they are no whole numbers.
+            SampleIndexError: if one is outside the dataset.
+        """
+        try:
+            ids = _whole(values)
+        except TypeError:
+            batches = self.batch_size is None
+            raise OptionError(
+                f"the {self.name} gave {_culprit(values)}, which is no whole number"
+                + (" nor a batch of them" if batches else ""),
+                remedy=f"Let it give {'lists of indices' if batches else 'indices'}.",
+            ) from None
+        except OverflowError:
+            raise self._outside(max(values, key=abs)) from None
+        if len(ids) and not (ids.min() >= 0 and ids.max() < self.samples):
+            raise self._outside(ids[(ids < 0) | (ids >= self.samples)][0])
+        return ids
+
+    def _outside(self, index: int) -> SampleIndexError:
+        last = self.samples - 1
+        return SampleIndexError(
+            f"the {self.name} gave index {index}, but the dataset has samples 0 to {last}",
+            remedy="Negative indices are not counted from the end." if index < 0 else None,
+        )
+
+
+def _whole(values: Any) -> IntArray:
+    """Indices as an array.
+
+    Raises:
+        TypeError: if they are no whole numbers.
+        OverflowError: if one has more than 64 bits.
+    """
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu().numpy()
+    if isinstance(values, np.ndarray):
+        if values.ndim != 1 or (len(values) and values.dtype.kind not in "iu"):
+            raise TypeError("no vector of whole numbers")
+        return np.ascontiguousarray(values, np.int64)
+    # Half as fast again as numpy's own way, which would also take 1.5 for 1.
+    return np.frombuffer(array.array("q", values if isinstance(values, list) else list(values)), np.int64)
+
+
+def _culprit(values: Any) -> str:
+    """What is no whole number, or values that cannot be looked through."""
+    if isinstance(values, list | tuple):
+        for value in values:
+            try:
+                operator.index(value)
+            except TypeError:
+                return _kind(value)
+    return _kind(values)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return f"a {type(value).__name__} of {value.dtype} and shape {tuple(value.shape)}"
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}…"
