@@ -14,7 +14,7 @@ import argparse
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -62,14 +62,10 @@ def _trials(folder: str, options: argparse.Namespace) -> dict[str, dict[str, lis
     for name, given in made.items():
         size = {} if "batch_sampler" in given else {"batch_size": batch_size}
         with gdsload.DataLoader(folder, **size, device="cpu", **given) as loader:
-            runs: dict[str, Callable[[], Iterable[Any]]] = {
-                "with": lambda loader=loader: loader,
-                "alone": lambda given=given: next(iter(given.values())),
-                "full": lambda: own,
-            }
+            runs: dict[str, Iterable[Any]] = {"with": loader, "alone": next(iter(given.values())), "full": own}
             for number in range(options.rounds + 1):
                 for kind, run in runs.items():
-                    first, rate = _run(options.samples, run())
+                    first, rate = _run(options.samples, run)
                     if number:  # the first round warms up
                         found[name][kind].append(rate)
                     if number and kind == "with":

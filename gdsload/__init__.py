@@ -30,6 +30,7 @@ from gdsload.errors import (
 )
 from gdsload.format.schema import Field, Schema
 from gdsload.loader import DataLoader
+from gdsload.mix import Mix
 from gdsload.order import OrderOptions
 from gdsload.verify import VerifyReport
 from gdsload.version import __version__
@@ -51,6 +52,7 @@ __all__ = [
     "GdsloadError",
     "LoaderClosedError",
     "LoaderStats",
+    "Mix",
     "OptionError",
     "OrderOptions",
     "Problem",

@@ -49,7 +49,7 @@ class DataLoader:
     A batch belongs to whoever holds it and is never overwritten. Its memory comes back when its tensors are dropped.
 
     Args:
-        dataset: a `ShardDataset`, a path to one, or torch's `Subset` and `ConcatDataset` over them.
+        dataset: a `ShardDataset`, a path to one, torch's `Subset` and `ConcatDataset` over them, or a `Mix` of these.
         batch_size: samples of a batch of this rank.
         shuffle: False, dataset order; ``"full"``, one permutation of all samples; ``"block"``, blocks of neighbouring
             samples permuted, then samples within windows of them, so that a cold disk is read in large pieces; True,
@@ -280,7 +280,7 @@ class DataLoader:
     def _identify(self) -> Identity:
         if self._identity is None:
             digest = dataset_digest([dataset.digest for dataset in self._selected.datasets], self._selected.ids)
-            self._identity = Identity(self._schedule, self.order_options, self.seed, digest)
+            self._identity = Identity(self._schedule, self.order_options, self.seed, digest, self._selected.mixture)
         return self._identity
 
     def _open(self) -> Parts:
@@ -332,7 +332,7 @@ class DataLoader:
         parts = self._open()
         steps: Steps
         if self._sampled is None:
-            order = make_order(self.order_options, self._positions.runs, self.seed, place.epoch)
+            order = self._positions.order(self.order_options, self.seed, place.epoch)
             steps = Ordered(order, self._schedule)
         else:
             steps = self._sampled.draws(place)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -12,6 +12,8 @@ from torch.utils.data import ConcatDataset, Subset
 
 from gdsload.dataset import ShardDataset
 from gdsload.errors import OptionError
+from gdsload.mix import Mix
+from gdsload.order import Mixture
 
 __all__ = ["Selected", "select"]
 
@@ -23,14 +25,21 @@ class Selected:
     Attributes:
         datasets: the datasets; sample ids count through them one after the other.
         ids: the sample id behind each of the user's indices; None where they are the same.
+        mixture: how parts of them are mixed; None if they are not.
     """
 
     datasets: tuple[ShardDataset, ...]
     ids: NDArray[np.int64] | None
+    mixture: Mixture | None = None
 
     def mapped(self, wanted: bool | None) -> bool:
         """Whether the shards are mapped into memory: as wanted, or where that is None as the datasets were opened."""
         return all(dataset.mmap for dataset in self.datasets) if wanted is None else wanted
+
+    @property
+    def epoch_samples(self) -> int:
+        """Samples of an epoch of all ranks."""
+        return len(self) if self.mixture is None else self.mixture.samples
 
     def __len__(self) -> int:
         return sum(len(dataset) for dataset in self.datasets) if self.ids is None else len(self.ids)
@@ -41,13 +50,15 @@ def select(source: object) -> Selected:
 
     Args:
         source: a `ShardDataset`, a path to one, or `torch.utils.data.Subset` (so also `random_split`) and
-            `ConcatDataset` over them, nested as deep as you like.
+            `ConcatDataset` over them, nested as deep as you like; or a `Mix` of these.
 
     Raises:
         OptionError: if it is anything else, or the datasets have different fields.
         DatasetNotFoundError: if there is nothing at the path.
         FormatError: if what is there is damaged.
     """
+    if isinstance(source, Mix):
+        return replace(select(ConcatDataset(source.datasets)), mixture=source.mixture)
     if isinstance(source, str | os.PathLike):
         source = ShardDataset(source)
     leaves: list[ShardDataset] = []
@@ -93,6 +104,8 @@ def _collect(source: object, found: list[ShardDataset]) -> None:
     elif type(source) is ConcatDataset:
         for part in source.datasets:
             _collect(part, found)
+    elif isinstance(source, Mix):
+        raise OptionError("a Mix is a part of another dataset", remedy="Hand the Mix itself to the loader.")
     else:
         raise OptionError(
             f"gdsload cannot read a {type(source).__module__}.{type(source).__qualname__} from its shards",

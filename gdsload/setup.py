@@ -13,7 +13,7 @@ from gdsload.engine.stage import Selection
 from gdsload.errors import BudgetError, OptionError
 from gdsload.format.schema import Schema
 from gdsload.options import LoaderOptions
-from gdsload.order import DatasetFacts, OrderOptions, Schedule, resolve
+from gdsload.order import DatasetFacts, MixOrder, Mixture, Order, OrderOptions, Schedule, make_order, resolve
 from gdsload.order.checks import check_whole
 from gdsload.samplers import SampledSchedule, expected_batch
 from gdsload.selection import Selected
@@ -78,7 +78,7 @@ def schedule(
     """
     if options.sampler is None and options.batch_sampler is None:
         rank, world_size = world(options)
-        return Schedule(len(selected), batch_size, rank, world_size, drop_last, order.lanes)
+        return Schedule(selected.epoch_samples, batch_size, rank, world_size, drop_last, order.lanes)
     return SampledSchedule(len(selected), expected_batch(options.batch_sampler) or batch_size, drop_last=drop_last)
 
 
@@ -101,13 +101,23 @@ def order_options(
     """The order options: fixed by dataset and arguments alone."""
     for name in ("batch_sampler", "sampler"):
         if (sampler := getattr(options, name)) is not None:
+            if selected.mixture is not None:
+                raise OptionError(f"{name} cannot be used with a Mix", remedy="Pass a ConcatDataset, or no sampler.")
             return OrderOptions("sampler", 0, 0, 1, f"{name}={type(sampler).__name__}")
     mean = mean_sample_bytes(selected, fields)
     facts = DatasetFacts(len(selected), mean, int(mean * len(selected)))
     given = {name: getattr(options, name) for name in ("block", "window", "lanes")}
     # As plain ints: they go into the state, and numpy's cannot be written as JSON.
     numbers = {name: value if value is None else check_whole(value, name, 1) for name, value in given.items()}
-    return resolve(shuffle, facts, **numbers)
+    if selected.mixture is not None and shuffle is True:
+        shuffle = "full"
+    found = resolve(shuffle, facts, **numbers)
+    if selected.mixture is not None and found.shuffle == "block":
+        raise OptionError(
+            "a Mix cannot be shuffled in blocks: samples of all its datasets come in turn",
+            remedy='Pass shuffle="full", or write one shuffled dataset with gdsload.convert.',
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +127,27 @@ class Positions:
     Attributes:
         runs: lengths of the runs of positions that lie in one shard each.
         selection: the samples behind them.
+        mixture: how they are mixed; None if each comes once.
     """
 
     runs: tuple[int, ...]
     selection: Selection
+    mixture: Mixture | None = None
+
+    def order(self, options: OrderOptions, seed: int, epoch: int) -> Order:
+        """The order of one epoch."""
+        if self.mixture is not None:
+            return MixOrder(self.mixture, shuffled=options.shuffle == "full", seed=seed, epoch=epoch)
+        return make_order(options, self.runs, seed, epoch)
 
 
 def positions(selected: Selected, order: OrderOptions) -> Positions:
     """Lay the selected samples out as the positions that are shuffled."""
     counts = np.concatenate([dataset.counts for dataset in selected.datasets])
     if selected.ids is None:
-        return Positions(tuple(counts.tolist()), Selection())
+        return Positions(tuple(counts.tolist()), Selection(), selected.mixture)
     if order.shuffle != "block":
-        return Positions((len(selected.ids),), Selection(selected.ids))
+        return Positions((len(selected.ids),), Selection(selected.ids), selected.mixture)
     # A block is a run of neighbours on disk. The subset's own order does not matter, as it is shuffled anyway.
     index = np.argsort(selected.ids, kind="stable")
     ids = selected.ids[index]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.errors import OptionError, StateError
-from gdsload.order import OrderOptions, Schedule
+from gdsload.order import Mixture, OrderOptions, Schedule
 
 __all__ = ["Cursor", "Identity", "Place", "dataset_digest"]
 
@@ -49,12 +49,14 @@ class Identity:
         order: order options.
         seed: seed of the shuffle.
         dataset: what names the samples; from `dataset_digest`.
+        mixture: how they are mixed; None if they are not.
     """
 
     schedule: Schedule
     order: OrderOptions
     seed: int
     dataset: str
+    mixture: Mixture | None = None
 
     def state(self, cursor: Cursor) -> dict[str, Any]:
         """The state of a loader at a cursor."""
@@ -78,9 +80,9 @@ class Identity:
             )
         mine = self._fixed()
         for name, message, remedy in _DIFFERENCES:
-            if state.get(name) != mine[name]:
+            if state.get(name) != mine.get(name):
                 hint = self._batch_remedy(state) if name == "global_batch" else remedy
-                raise StateError(f"{message}: it was {state.get(name)!r}, here it is {mine[name]!r}", remedy=hint)
+                raise StateError(f"{message}: it was {state.get(name)!r}, here it is {mine.get(name)!r}", remedy=hint)
         epoch, position = state.get("epoch"), state.get("position")
         if type(epoch) is not int or not 0 <= epoch < 2**64 or type(position) is not int:
             raise StateError(f"epoch {epoch!r} and position {position!r} are no cursor")
@@ -91,8 +93,10 @@ class Identity:
         return Cursor(epoch, position)
 
     def _fixed(self) -> dict[str, Any]:
+        mix = {} if self.mixture is None else {"mix": self.mixture.state()}
         return {
             "dataset": self.dataset,
+            **mix,
             "samples": self.schedule.samples,
             "seed": self.seed,
             "order": self.order.state(),
@@ -133,6 +137,7 @@ def _is_plain(state: object) -> bool:
 
 _DIFFERENCES = (
     ("dataset", "the dataset is not the one that the state was taken on", "Resume on the same dataset, or start anew."),
+    ("mix", "the mixture differs", "Pass a Mix of the same datasets, with the same weights and samples."),
     ("samples", "the dataset has another number of samples", "Resume on the same dataset, or start anew."),
     ("seed", "the seed differs", "Pass the same seed."),
     (

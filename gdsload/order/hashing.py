@@ -46,6 +46,8 @@ class Purpose(IntEnum):
     BLOCKS = 2
     WINDOW = 3
     ROUND = 4
+    TURN = 5
+    PASS = 6
 
 
 def mix64(value: int) -> int:
@@ -83,14 +85,19 @@ def derive_key(*parts: int) -> int:
     return key
 
 
-def hash_into(values: NDArray[np.uint64], key: np.uint64, out: NDArray[np.uint64], scratch: NDArray[np.uint64]) -> None:
+def hash_into(
+    values: NDArray[np.uint64],
+    key: np.uint64 | NDArray[np.uint64],
+    out: NDArray[np.uint64],
+    scratch: NDArray[np.uint64],
+) -> None:
     """Write mix64(key + values * golden) into `out`, element by element and modulo 2**64.
 
     For one key this is a bijection, so distinct values have distinct hashes.
 
     Args:
         values: what to hash; may be `out` itself.
-        key: key of the hash.
+        key: key of the hash, or keys that go with the values by numpy's rules.
         out: where the hashes go, of the shape of `values`.
         scratch: overwritten, of the same shape; neither `values` nor `out`.
     """

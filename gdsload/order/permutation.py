@@ -43,8 +43,14 @@ def exact_table(n: int, key: int) -> NDArray[np.int64]:
     This is Black and Rogaway's prefix cipher. The hash is a bijection, so there are no ties, and every sorting
     algorithm gives this table.
     """
-    hashes = np.arange(n, dtype=np.uint64)
-    hash_into(hashes, np.uint64(key), hashes, np.empty_like(hashes))
+    table: NDArray[np.int64] = exact_tables(n, np.array([key], dtype=np.uint64))[0]
+    return table
+
+
+def exact_tables(n: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return the table of each of some keys; shape [keys, n]."""
+    hashes = np.tile(np.arange(n, dtype=np.uint64), (len(keys), 1))
+    hash_into(hashes, keys[:, None], hashes, np.empty_like(hashes))
     return np.argsort(hashes).astype(np.int64, copy=False)
 
 

@@ -64,6 +64,8 @@ def test_purposes_never_change():
         "BLOCKS": 2,
         "WINDOW": 3,
         "ROUND": 4,
+        "TURN": 5,
+        "PASS": 6,
     }
 
 

@@ -45,6 +45,10 @@ gdsload.DataLoader(ConcatDataset([dataset, dataset]), rank=0, world_size=2, pref
 gdsload.DataLoader(dataset, transform=lambda batch: batch["x"], mmap=None, num_workers=4, pin_memory=True)
 gdsload.DataLoader(dataset, 32, sampler=torch.randperm(100), drop_last=True)
 gdsload.DataLoader(dataset, batch_sampler=[[1, 2], [3]])
+mix = gdsload.Mix({"a": "shards/", "b": dataset}, {"a": 0.7, "b": 1}, samples="all_exhausted")
+gdsload.DataLoader(gdsload.Mix([dataset, dataset], [1, 2], samples=100), 32, True)
+assert_type(mix.locate(torch.arange(3)), tuple[torch.Tensor, torch.Tensor])
+assert_type(mix.names, tuple[str, ...])
 gdsload.DataLoader(dataset, workers=4)  # type: ignore[call-arg]
 gdsload.DataLoader(dataset, ragged="dense")  # type: ignore[arg-type]
 gdsload.DataLoader(dataset, batch_size="32")  # type: ignore[arg-type]

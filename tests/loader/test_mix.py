@@ -1,0 +1,209 @@
+"""Mixtures: the samples of each dataset in proportion to its weight, resumed at every step, on any number of ranks."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, Subset
+
+import gdsload
+from gdsload import Mix, OptionError, StateError
+from gdsload.testing import assert_resumes_everywhere
+
+WEIGHTS = {"a": 0.5, "b": 0.3, "c": 0.2}
+SIZES = {"a": 1000, "b": 77, "c": 5}
+
+
+@pytest.fixture(scope="module")
+def parts(writers, tmp_path_factory):
+    """Datasets whose samples hold their own numbers."""
+    folder = tmp_path_factory.mktemp("parts")
+    return {
+        name: gdsload.ShardDataset(writers[1](folder / name, size, shard_bytes=4096)) for name, size in SIZES.items()
+    }
+
+
+@pytest.fixture
+def make(parts):
+    """Makes loaders of mixtures; the caller closes them."""
+
+    def loader(batch_size=60, shuffle=True, *, weights=WEIGHTS, samples=2000, seed=3, **options):
+        mix = Mix(parts, weights, samples=samples)
+        return gdsload.DataLoader(mix, batch_size, shuffle, device="cpu", seed=seed, with_index=True, **options)
+
+    return loader
+
+
+def taken(loader):
+    """The samples of an epoch, as (dataset, number), checked against what the batches hold."""
+    found = []
+    for batch in loader:
+        datasets, numbers = loader.dataset.locate(batch["index"])
+        assert torch.equal(batch["x"][:, 0].long(), numbers)
+        assert torch.equal(batch["x"][:, -1].long(), numbers)
+        found += zip([loader.dataset.names[number] for number in datasets], numbers.tolist(), strict=True)
+    return found
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize("shuffle", [True, "full", False])
+def test_samples_of_a_dataset_come_equally_often(make, shuffle, mmap):
+    with make(shuffle=shuffle, mmap=mmap) as loader:
+        assert len(loader) == 34
+        found = []
+        for _ in range(3):
+            epoch = taken(loader)
+            assert len(epoch) == 2000
+            found += epoch
+            times = Counter(found)
+            for name, size in SIZES.items():
+                counts = [times[name, number] for number in range(size)]
+                assert max(counts) - min(counts) <= 1
+        shares = Counter(name for name, _ in found)
+        assert all(abs(shares[name] - 6000 * weight) <= 2 for name, weight in WEIGHTS.items())
+        first = [number for name, number in found if name == "b"][:77]
+        assert (first == sorted(first)) == (shuffle is False)
+
+
+def test_weights_hold_exactly_after_each_turn(make):
+    with make(256, samples=3 * 4096) as loader:
+        found = taken(loader)
+    for turns in (1, 2, 3):
+        shares = Counter(name for name, _ in found[: turns * 4096])
+        assert all(abs(shares[name] - turns * 4096 * weight) <= 2 for name, weight in WEIGHTS.items())
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 7])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_all_ranks_together_are_a_world_of_one(make, world_size, drop_last):
+    def steps(rank, world_size, batch_size):
+        with make(batch_size, rank=rank, world_size=world_size, drop_last=drop_last, samples=500) as loader:
+            return [batch["index"].tolist() for batch in loader]
+
+    ranks = [steps(rank, world_size, 10) for rank in range(world_size)]
+    together = [list(itertools.chain(*step)) for step in zip(*ranks, strict=True)]
+    assert together == steps(0, 1, 10 * world_size)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_it_resumes_at_every_step(make, shuffle, drop_last):
+    options = {"shuffle": shuffle, "drop_last": drop_last}
+    assert_resumes_everywhere(lambda: make(**options), lambda: make(**options, mmap=False, prefetch_bytes=900))
+
+
+def test_it_resumes_on_another_number_of_ranks_in_a_later_epoch(make):
+    with make(60) as loader:
+        loader.set_epoch(4)
+        iterator = iter(loader)
+        next(iterator)
+        state = loader.state_dict()
+        wanted = [batch["index"].tolist() for batch in iterator]
+    ranks = []
+    for rank in range(3):
+        with make(20, rank=rank, world_size=3) as loader:
+            loader.load_state_dict(state)
+            ranks.append([batch["index"].tolist() for batch in loader])
+    assert [list(itertools.chain(*step)) for step in zip(*ranks, strict=True)] == wanted
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"weights": {"a": 0.5, "b": 0.2, "c": 0.3}}, {"samples": 1999}, {"samples": None}],
+    ids=str,
+)
+def test_another_mixture_is_refused(make, other):
+    with make() as loader, make(**other) as second:
+        next(iter(loader))
+        with pytest.raises(StateError, match="the mixture differs.*same weights and samples"):
+            second.load_state_dict(loader.state_dict())
+
+
+def test_a_mixture_and_a_concatenation_do_not_go_on_from_each_other(make, load, parts):
+    with make(samples=None) as loader, pytest.raises(StateError, match="the mixture differs"):
+        loader.load_state_dict(load(ConcatDataset(parts.values()), 60, "full", seed=3).state_dict())
+
+
+class TestParts:
+    def test_as_a_dataset_it_is_the_concatenation(self, parts):
+        mix, both = Mix(parts, WEIGHTS), ConcatDataset(parts.values())
+        assert len(mix) == len(both) == mix.samples == 1082
+        for index in (0, 999, 1000, 1076, 1077, -1):
+            assert torch.equal(mix[index]["x"], both[index]["x"])
+        datasets, numbers = mix.locate(torch.tensor([0, 999, 1000, 1076, 1077, 1081]))
+        assert datasets.tolist() == [0, 0, 1, 1, 2, 2]
+        assert numbers.tolist() == [0, 999, 0, 76, 0, 4]
+
+    def test_paths_subsets_and_one_dataset_twice(self, load, parts):
+        subset = Subset(parts["a"], range(999, 900, -1))
+        mix = Mix(
+            [parts["b"].path, subset, Path(parts["b"].path), parts["b"], parts["b"]], [1, 1, 1, 2, 3], samples=800
+        )
+        loader = load(mix, 50, "full", with_index=True)
+        times = Counter()
+        for batch in loader:
+            datasets, numbers = mix.locate(batch["index"])
+            wanted = [
+                999 - number if dataset == 1 else number for dataset, number in zip(datasets, numbers, strict=True)
+            ]
+            assert batch["x"][:, 0].tolist() == wanted
+            times.update(datasets.tolist())
+        assert all(abs(times[number] - share) <= 2 for number, share in enumerate([100, 100, 100, 200, 300]))
+        assert mix.names == ("0", "1", "2", "3", "4")
+
+    def test_a_weight_of_nothing(self, make):
+        with make(weights={"a": 0, "b": 1, "c": 0}) as loader:
+            assert {name for name, _ in taken(loader)} == {"b"}
+
+    @pytest.mark.parametrize(
+        ("samples", "wanted"),
+        [(None, 1082), (10, 10), (0, 0), ("first_exhausted", 25), ("all_exhausted", 2000)],
+    )
+    def test_how_long_an_epoch_is(self, make, samples, wanted):
+        with make(samples=samples) as loader:
+            assert len(taken(loader)) == wanted == loader.dataset.samples
+
+
+class TestRefused:
+    @pytest.mark.parametrize("options", [{"shuffle": "block"}, {"shuffle": True, "window": 10}])
+    def test_blocks(self, make, options):
+        with pytest.raises(OptionError, match='cannot be shuffled in blocks.*shuffle="full"|window=10 has no meaning'):
+            make(**options)
+
+    def test_samplers(self, make):
+        with pytest.raises(OptionError, match="sampler cannot be used with a Mix"):
+            make(shuffle=False, seed=0, sampler=[1])
+
+    def test_a_mixture_inside_of_something(self, load, parts):
+        mix = Mix(parts, WEIGHTS)
+        for whole in (Subset(mix, [1]), ConcatDataset([mix]), Mix([mix], [1])):
+            with pytest.raises(OptionError, match="a Mix is a part of another dataset"):
+                load(whole)
+
+    def test_other_fields(self, load, parts, writers, tmp_path):
+        other = writers[1](tmp_path / "other", 10, width=3)
+        with pytest.raises(OptionError, match="have different fields"):
+            load(Mix([parts["a"], other], [1, 1]))
+
+    @pytest.mark.parametrize(
+        ("datasets", "weights", "options", "match"),
+        [
+            (["a"], [1, 2], {}, "2 weights for 1 datasets"),
+            ([], [], {}, "no datasets to mix"),
+            ({}, {}, {}, "no datasets to mix"),
+            (["a", "b"], {"a": 1, "b": 2}, {}, "2 without names and 'a', 'b'.*two lists of one length, or two dicts"),
+            ({"a": "a"}, {"b": 1}, {}, "'a' and 'b'"),
+            (["a"], ["much"], {}, r"the weights \['much'\] are no numbers"),
+            (["a"], [-1], {}, "a weight is -1"),
+            (["a"], [1], {"samples": "half"}, "samples is 'half'.*first_exhausted"),
+            (["a"], [1], {"samples": -5}, "samples is -5"),
+        ],
+    )
+    def test_arguments(self, parts, datasets, weights, options, match):
+        given = {name: parts[name] for name in datasets} if isinstance(datasets, dict) else [parts[n] for n in datasets]
+        with pytest.raises(OptionError, match=match):
+            Mix(given, weights, **options)
