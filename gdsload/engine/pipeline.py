@@ -235,7 +235,7 @@ class Pipeline:
                 self._tell()
 
     def _reach(self) -> None:
-        """Get to know the steps of the next group, and one more: a last group must be known for the last one."""
+        """Get to know the steps of the next group, and one more: the last group must be known to be the last."""
         largest = self._job.steps.reach(self._next + self._batches) * self._limits.sample_bytes
         if largest > self._limits.batch_bytes:
             self._limits = replace(self._limits, batch_bytes=largest)

@@ -23,8 +23,8 @@ class Order(Protocol):
     """Where each sample comes in one epoch.
 
     An order is a set of lanes, each a fixed sequence of sample ids; together they hold every id of [0,
-    samples) once. It is a pure function: the same arguments give the same ids, however a lane is cut into
-    requests, in any thread.
+    samples) once, unless it is the order of a mixture. It is a pure function: the same arguments give the
+    same ids, however a lane is cut into requests, in any thread.
     """
 
     @property

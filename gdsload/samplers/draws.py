@@ -118,6 +118,8 @@ class Draws:
             error = wrong
         finally:  # whatever strikes, nobody draws on behind a gap
             self._over = self._over or error is not None
+            if self._over:
+                self._iterator = iter(())  # most hold all their indices, as a list
             self._keep(batches[: len(marks) - 1], marks[1:], error)
 
     def _keep(self, batches: list[IntArray], marks: list[Any], error: Exception | None) -> None:

@@ -100,7 +100,9 @@ class Sampled:
                 pass_on(epoch)
 
     def state(self, place: Place | None, step: int) -> dict[str, Any] | None:
-        """How the sampler is brought to where the consumer is, behind `step` batches; None between unknown epochs.
+        """How the sampler is brought to where the consumer is, JSON-able unless its own state is not.
+
+        It is None between two epochs of a sampler that cannot be brought back into the middle of one.
 
         Args:
             place: that of the newest epoch; None between two.
@@ -192,6 +194,8 @@ class Sampled:
             raise _another()
         if begin.get("indices") != mine.get("indices"):
             raise StateError("the sampler's indices are not those of the state", remedy="Pass the same indices.")
+        if type(begin.get("epoch", 0)) is not int:
+            raise StateError(f"the sampler's epoch {begin['epoch']!r} is no number")
         if (generator := self._generator()) is not None:
             try:
                 state = np.frombuffer(base64.b64decode(begin["generator"], validate=True), np.uint8).copy()

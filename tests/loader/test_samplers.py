@@ -358,6 +358,14 @@ class TestResume:
             with pytest.raises(StateError, match="another kind|generator cannot be used"):
                 loader.load_state_dict({**loader.state_dict(), "sampler": junk})
 
+    @pytest.mark.parametrize("epoch", [None, "1", 1.0])
+    def test_an_epoch_that_is_none_is_refused(self, make, epoch):
+        with make(2, sampler=Own()) as loader:
+            state = loader.state_dict()
+            with pytest.raises(StateError, match="the sampler's epoch .* is no number"):
+                loader.load_state_dict({**state, "sampler": {"begin": {"epoch": epoch}, "digest": 0}})
+            assert loader.state_dict() == state
+
     def test_a_sampler_and_none_do_not_mix(self, make):
         with make(10, sampler=range(1000)) as one, make(10) as other:
             for loader, state in ((one, other.state_dict()), (other, one.state_dict())):
