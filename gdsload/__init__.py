@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gdsload.backends.base import BackendStatus
+from gdsload.backends.cache_status import CacheStatus
 from gdsload.conversion.rearrange import merge, reshard, split
 from gdsload.conversion.run import ConvertReport, convert
 from gdsload.dataset import ShardDataset, ShardInfo
@@ -40,6 +41,7 @@ __all__ = [
     "BackendStatus",
     "BackendUnavailableError",
     "BudgetError",
+    "CacheStatus",
     "ChecksumError",
     "ConvertReport",
     "DataLoader",

@@ -39,8 +39,8 @@ _MAX_GAP_BYTES = 16 * 1024
 _MAX_BLOCK_BYTES = 8 * 2**20
 _MIN_BLOCK_BYTES = 4 * 2**20
 _THREADS = 8
-_BELIEVED_S = 0.002
-"""How long a shard that was found in the page cache is taken to be there: half a dozen blocks of it."""
+_BELIEVED_S = 0.01
+"""How long a shard that was found in the page cache is taken to be there."""
 _SMALL_BYTES = 64 * 1024
 """Mean length of reads below which they are gathered from a mapping, if there is one and they are in the page cache."""
 PINNED_BYTES = 2 * _THREADS * _MAX_BLOCK_BYTES

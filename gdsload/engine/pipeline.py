@@ -18,6 +18,7 @@ Invariants:
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import threading
 import time
@@ -27,6 +28,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from gdsload.backends.base import Backend
 from gdsload.engine.assemble import Batch, BatchMaker
@@ -34,12 +36,13 @@ from gdsload.engine.direct import Direct
 from gdsload.engine.groups import MOST_WORKERS, Group, Limits, Ready, Started
 from gdsload.engine.stage import Job, Piece, Stage, Stager
 from gdsload.engine.stats import LoaderStats
-from gdsload.errors import LoaderClosedError
+from gdsload.errors import GdsloadError, LoaderClosedError
 from gdsload.gather import one_thread
 from gdsload.threads import start_all
 
 __all__ = ["Pipeline"]
 
+_log = logging.getLogger("gdsload")
 _READS_AHEAD = 4
 """Groups whose reads are under way before one is gathered: enough to keep the readers of a cold disk busy."""
 _UNDER_WAY = 2
@@ -186,12 +189,18 @@ class Pipeline:
 
     def _start(self, group: Group, direct: Direct) -> None:
         """Have the GPU find the samples of a group by itself; if that cannot be, `_finish` finds out why."""
-        with suppress(Exception):
+        try:
             self._backend.check(self._shards)
             began = time.perf_counter()
             batches, event = direct.start(group.steps)
             sizes = [self._job.steps.size(step) for step in group.steps]
             group.started = Started(batches, sizes, event, began)
+        except (GdsloadError, torch.OutOfMemoryError):
+            pass
+        except Exception:
+            # The batches will be made all the same, but the other way is slower, and nobody should wonder why.
+            _log.warning("batches cannot be made by their positions, and are made by addresses instead", exc_info=True)
+            self._direct = None
 
     def _claim(self, *, wait: bool) -> Group | None:
         """A group to gather, planned first if need be; None if there is none left, or none now and `wait` is false."""
