@@ -37,6 +37,9 @@ class Process:
         python: the interpreter, whose environment has the library.
         scratch: where the library may leave what it likes. A short path: sockets there must fit into 108 bytes.
         module: what it runs.
+
+    Attributes:
+        lost: whether it has ended or taken too long, so that it cannot be asked again.
     """
 
     def __init__(
@@ -50,9 +53,10 @@ class Process:
         scratch: Path,
         module: str = "benchmarks.worker",
     ) -> None:
-        folder.mkdir(parents=True)
-        self.name, self.folder, self.source = name, folder, source
+        folder.mkdir(parents=True, exist_ok=True)
+        self.name, self.folder, self.source, self.lost = name, folder, source, False
         self._log = source.parent / f"{name}.log"
+        path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
         with open(self._log, "wb") as log:
             process = subprocess.Popen(
                 [python, "-m", module],
@@ -61,12 +65,12 @@ class Process:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,  # so that its own workers can be ended with it
-                env={**os.environ, "PYTHONPATH": str(_ROOT), "TMPDIR": str(scratch), "HF_HOME": str(scratch)},
+                env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(scratch), "HF_HOME": str(scratch)},
             )
         self._process, self._rest = process, b""
         self._in, self._out = _pipes(process)
         # At once, so that many processes import their libraries at the same time.
-        self._send({"name": name, "folder": str(folder), "source": str(source), "workload": workload.to_json()})
+        self.send({"name": name, "folder": str(folder), "source": str(source), "workload": workload.to_json()})
 
     def start(self) -> dict[str, Any]:
         """Wait until it has imported the library.
@@ -77,7 +81,7 @@ class Process:
         Raises:
             WorkerError: if it is not installed.
         """
-        return self._answer(timeout_s=120)
+        return self.answer(timeout_s=120)
 
     def ask(self, order: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         """Have something done.
@@ -85,8 +89,8 @@ class Process:
         Raises:
             WorkerError: if it failed. The process cannot be asked again if it died or took too long.
         """
-        self._send(order)
-        return self._answer(timeout_s)
+        self.send(order)
+        return self.answer(timeout_s)
 
     def stop(self) -> None:
         """End it, gently if it listens, and its children in any case."""
@@ -98,15 +102,20 @@ class Process:
         self._process.wait()
         self._out.close()
 
-    def _send(self, order: dict[str, Any]) -> None:
+    def send(self, order: dict[str, Any]) -> None:
+        """Have something done, and do not wait for it: the answer must be fetched."""
         with contextlib.suppress(BrokenPipeError):  # it has ended: the answer will say so, with the reason
             self._in.write(json.dumps(order).encode() + b"\n")
             self._in.flush()
 
-    def _answer(self, timeout_s: float) -> dict[str, Any]:
+    def answer(self, timeout_s: float) -> dict[str, Any]:
+        """What came of the order that was sent last; see `ask`."""
+        if self.lost:
+            raise WorkerError("the process was lost before")
         try:
             answer: dict[str, Any] = json.loads(self._line(timeout_s))
         except EOFError:
+            self.lost = True
             raise WorkerError(f"the process ended: {self._last_words()}") from None
         if "error" in answer:
             raise WorkerError(answer["error"])
@@ -117,6 +126,7 @@ class Process:
         while b"\n" not in self._rest:
             ready, _, _ = select.select([self._out], [], [], max(end - time.monotonic(), 0))
             if not ready:
+                self.lost = True
                 raise WorkerError(f"no answer within {timeout_s:.0f} s")
             data = os.read(self._out.fileno(), 65536)
             if not data:

@@ -15,9 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BEGIN", "END", "embed", "main", "percent", "render"]
-
-BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
+__all__ = ["embed", "main", "percent", "render", "short"]
 
 
 def render(record: dict[str, Any]) -> str:
@@ -36,17 +34,18 @@ def render(record: dict[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def embed(text: str, rendered: str) -> str:
-    """A document with what lies between its two marks replaced.
+def embed(text: str, rendered: str, mark: str = "table") -> str:
+    """A document with what lies between its two marks of a name replaced.
 
     Raises:
         ValueError: if a mark is missing.
     """
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
+    opening, closing = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
+    head, begin, rest = text.partition(opening)
+    _, end, tail = rest.partition(closing)
     if not begin or not end:
-        raise ValueError(f"the document lacks {BEGIN} or {END}")
-    return f"{head}{BEGIN}\n{rendered}{END}{tail}"
+        raise ValueError(f"the document lacks {opening} or {closing}")
+    return f"{head}{opening}\n{rendered}{closing}{tail}"
 
 
 def _conditions(record: dict[str, Any]) -> str:
@@ -95,10 +94,10 @@ def _table(record: dict[str, Any], mode: str) -> str:
 def _rate(entry: dict[str, Any], mode: str) -> str:
     marks = ", view" if entry["check"]["view_of_file"] else ""
     marks += ", interleaved" if mode == "sequential" and not entry["check"]["in_order"] else ""
-    return f"{_short(entry['median'])} ({_short(entry['q1'])}–{_short(entry['q3'])}){marks}"
+    return f"{short(entry['median'])} ({short(entry['q1'])}–{short(entry['q3'])}){marks}"
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
     """Three digits that count."""
     for limit, unit in ((1e6, " M"), (1e3, " k")):
         if value >= limit * 0.9995:

@@ -20,7 +20,7 @@ from benchmarks.contenders.base import Contender, Mode
 from benchmarks.serving import serve
 from benchmarks.workloads import Workload, hash_rows
 
-__all__ = ["busy_cpu_s", "check", "compare", "trial"]
+__all__ = ["busy_cpu_s", "check", "close", "compare", "trial"]
 
 
 def trial(contender: Contender, mode: Mode, warm_s: float, seconds: float) -> dict[str, float]:
@@ -45,7 +45,7 @@ def trial(contender: Contender, mode: Mode, warm_s: float, seconds: float) -> di
         busy = busy_cpu_s() - busy
         del batch
     finally:
-        _close(stream)
+        close(stream)
     return {
         "samples": samples,
         "seconds": end - start,
@@ -68,7 +68,7 @@ def check(contender: Contender, mode: Mode, expected: NDArray[np.uint64]) -> dic
                 view, batch_samples = _is_file_view(rows, contender.source.parent), len(rows)
             found.append(hash_rows(rows))
     finally:
-        _close(stream)
+        close(stream)
     hashes = np.concatenate([np.empty(0, np.uint64), *found])
     return compare(hashes, expected) | {
         "in_order": bool(np.array_equal(hashes, expected)),
@@ -77,7 +77,7 @@ def check(contender: Contender, mode: Mode, expected: NDArray[np.uint64]) -> dic
     }
 
 
-def compare(hashes: NDArray[np.uint64], expected: NDArray[np.uint64]) -> dict[str, int]:
+def compare(hashes: NDArray[Any], expected: NDArray[Any]) -> dict[str, int]:
     """How many samples there are, and how many are missing, repeated, or of neither, in whatever order."""
     unique, counts = np.unique(hashes, return_counts=True)
     return {
@@ -113,7 +113,7 @@ def _is_file_view(rows: NDArray[Any], folder: Path) -> bool:
     return False
 
 
-def _close(stream: Iterator[Any]) -> None:
+def close(stream: Iterator[Any]) -> None:
     """Let a stream's threads and processes end."""
     close = getattr(stream, "close", None)
     if close is not None:

@@ -22,6 +22,7 @@ NAMES = {
     "mosaicml": "mosaicml:MosaicML",
     "litdata": "lightning:LitData",
     "grain": "grain_loader:Grain",
+    "grain-processes": "grain_loader:GrainProcesses",
     "spdl": "spdl_loader:Spdl",
 }
 """Where each one is, in the order of the table. Imported only in its own process: a peer may be absent."""

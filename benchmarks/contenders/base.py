@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 
 from benchmarks.workloads import Workload
 
-__all__ = ["MODES", "Contender", "Mode", "permutation", "spans"]
+__all__ = ["MODES", "Contender", "Mode", "open_rows", "permutation", "spans"]
 
 Mode = Literal["shuffled", "sequential"]
 MODES: tuple[Mode, ...] = ("shuffled", "sequential")
@@ -30,6 +32,8 @@ class Contender(ABC):
         shuffle: what its shuffled order is: libraries mean different things by the word.
         modes: the orders that it takes part in.
         owns_data: whether it reads files of its own in `folder`, or else the source itself.
+        workers: how many processes or threads it may use, if it uses any.
+        pin_memory: whether its batches are to be in pinned memory, if it can do that.
     """
 
     title: ClassVar[str]
@@ -39,6 +43,8 @@ class Contender(ABC):
     shuffle: ClassVar[str] = "full"
     modes: ClassVar[tuple[Mode, ...]] = MODES
     owns_data: ClassVar[bool] = True
+    workers: int = 2
+    pin_memory: bool = False
 
     def __init__(self, folder: Path, source: Path, workload: Workload) -> None:
         self.folder, self.source, self.workload = folder, source, workload
@@ -70,8 +76,24 @@ class Contender(ABC):
 
     def open_source(self) -> NDArray[Any]:
         """The source's rows, mapped."""
-        rows: NDArray[Any] = np.load(self.source, mmap_mode="r")
+        return open_rows(self.source)
+
+
+def open_rows(path: str | Path) -> NDArray[Any]:
+    """Rows, mapped: those of a ``.npy`` file, or of the first bytes field of a shard that has one such field."""
+    path = Path(path)
+    if path.suffix != ".safetensors":
+        rows: NDArray[Any] = np.load(path, mmap_mode="r")
         return rows
+    with open(path, "rb") as file:
+        header_bytes = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(header_bytes))
+    field = next(value for value in header.values() if value.get("dtype") == "U8" and len(value["shape"]) > 1)
+    begin, end = field["data_offsets"]
+    if end - begin != math.prod(field["shape"]):
+        raise ValueError(f"{path} has {end - begin} bytes of rows of shape {field['shape']}")
+    shape = tuple(field["shape"])
+    return np.memmap(path, np.uint8, mode="r", offset=8 + header_bytes + begin, shape=shape)
 
 
 def spans(count: int, size: int) -> list[tuple[int, int]]:

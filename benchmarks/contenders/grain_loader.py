@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.contenders.base import Contender, Mode
+from benchmarks.contenders.base import Contender, Mode, open_rows
 
-__all__ = ["Grain"]
+__all__ = ["Grain", "GrainProcesses"]
 
 
 class RowSource:
@@ -19,7 +19,7 @@ class RowSource:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._rows: NDArray[Any] = np.load(path, mmap_mode="r")
+        self._rows = open_rows(path)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -51,5 +51,21 @@ class Grain(Contender):
             found = found.seed(0).shuffle()
         found = found.repeat() if endless else found
         found = found.batch(self.workload.batch_size)
-        options = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
-        yield from found.to_iter_dataset(options)
+        options = grain.ReadOptions(num_threads=self.workers, prefetch_buffer_size=2 * self.workers)
+        yield from self.spread(found.to_iter_dataset(options))
+
+    def spread(self, dataset: Any) -> Any:
+        """The dataset as it is iterated over."""
+        return dataset
+
+
+class GrainProcesses(Grain):
+    """The same in worker processes."""
+
+    title = "Grain, 2 processes"
+    settings = "as Grain, with mp_prefetch of 2 processes"
+
+    def spread(self, dataset: Any) -> Any:
+        """See `Grain.spread`."""
+        options = importlib.import_module("grain").MultiprocessingOptions
+        return dataset.mp_prefetch(options(num_workers=self.workers))

@@ -52,7 +52,12 @@ class HuggingFace(Contender):
         inner: Any = torch_data.RandomSampler(found) if mode == "shuffled" else torch_data.SequentialSampler(found)
         sampler = torch_data.BatchSampler(inner, self.workload.batch_size, drop_last=False)
         loader: Any = torch_data.DataLoader(
-            found, batch_size=None, sampler=sampler, num_workers=2, persistent_workers=True
+            found,
+            batch_size=None,
+            sampler=sampler,
+            num_workers=self.workers,
+            persistent_workers=True,
+            pin_memory=self.pin_memory,
         )
         while True:
             for batch in loader:

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.contenders.base import Contender, Mode
+from benchmarks.contenders.base import Contender, Mode, open_rows
 
 __all__ = ["LitData"]
 
 
 def row_of(path: str, index: int) -> torch.Tensor:
     """One sample; called in the processes that write the chunks."""
-    return torch.from_numpy(np.array(np.load(path, mmap_mode="r")[index]))
+    return torch.from_numpy(np.array(open_rows(path)[index]))
 
 
 class LitData(Contender):
@@ -41,7 +41,7 @@ class LitData(Contender):
             inputs=list(range(len(rows))),
             output_dir=str(self.folder / "chunks"),
             chunk_bytes="64MB",
-            num_workers=2,
+            num_workers=self.workers,
             item_loader=self._item_loader(),
             verbose=False,
         )
@@ -56,7 +56,11 @@ class LitData(Contender):
             drop_last=False,
         )
         loader = litdata.StreamingDataLoader(
-            found, batch_size=self.workload.batch_size, num_workers=2, persistent_workers=True
+            found,
+            batch_size=self.workload.batch_size,
+            num_workers=self.workers,
+            persistent_workers=True,
+            pin_memory=self.pin_memory,
         )
         while True:
             yield from loader

@@ -59,7 +59,9 @@ class MosaicML(Contender):
         found = streaming.StreamingDataset(
             local=str(self.folder / "mds"), shuffle=mode == "shuffled", batch_size=size, num_canonical_nodes=1
         )
-        loader: Any = torch.utils.data.DataLoader(found, batch_size=size, num_workers=2, persistent_workers=True)
+        loader: Any = torch.utils.data.DataLoader(
+            found, batch_size=size, num_workers=self.workers, persistent_workers=True, pin_memory=self.pin_memory
+        )
         while True:
             yield from loader
             if not endless:

@@ -16,7 +16,7 @@ from benchmarks.contenders.base import Contender, Mode, spans
 
 __all__ = ["WebDatasetTar"]
 
-_SHARDS = 8
+_SHARDS = 4  # for each worker
 _BUFFER = 1000
 
 
@@ -40,13 +40,13 @@ class WebDatasetTar(Contender):
 
     title = "WebDataset, 2 workers"
     package = "webdataset"
-    settings = f"{_SHARDS} tar files of raw bytes, batched in the workers, WebLoader of 2 workers"
+    settings = f"{_SHARDS} tar files of raw bytes a worker, batched in the workers, WebLoader of 2 workers"
     shuffle = f"tar files, then a buffer of {_BUFFER}"
 
     def prepare(self, rows: NDArray[Any]) -> None:
         """Tar files with an even share each, and a whole number of batches each where that is possible."""
         size = self.workload.batch_size
-        share = max(-(-len(rows) // _SHARDS // size) * size, size)
+        share = max(-(-len(rows) // (_SHARDS * self.workers) // size) * size, size)
         for shard, (low, high) in enumerate(spans(len(rows), share)):
             with tarfile.open(self.folder / f"{shard:05d}.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
                 for index in range(low, high):
@@ -65,7 +65,9 @@ class WebDatasetTar(Contender):
             found = found.shuffle(_BUFFER)
         found = found.map(_Decode(self.workload.dtype, self.workload.shape))
         found = found.batched(self.workload.batch_size, collation_fn=stack, partial=True)
-        loader = wds.WebLoader(found, batch_size=None, num_workers=2, persistent_workers=True)
+        loader = wds.WebLoader(
+            found, batch_size=None, num_workers=self.workers, persistent_workers=True, pin_memory=self.pin_memory
+        )
         while True:
             yield from loader
             if not endless:

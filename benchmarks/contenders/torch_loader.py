@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.contenders.base import Contender, Mode
+from benchmarks.contenders.base import Contender, Mode, open_rows
 
 __all__ = ["TorchBatches0", "TorchBatches2", "TorchItems0", "TorchItems2"]
 
@@ -25,7 +25,7 @@ class Rows(torch.utils.data.Dataset[Any]):
     @property
     def _rows(self) -> NDArray[Any]:
         if self._mapped is None:
-            self._mapped = np.load(self._path, mmap_mode="r")
+            self._mapped = open_rows(self._path)
         return self._mapped
 
     def __len__(self) -> int:
@@ -50,7 +50,6 @@ def as_is(batch: Any) -> Any:
 class _Torch(Contender):
     package = "torch"
     owns_data = False
-    workers: ClassVar[int]
     batched: ClassVar[bool]
 
     def batches(self, mode: Mode, *, endless: bool) -> Iterator[Any]:
@@ -62,6 +61,7 @@ class _Torch(Contender):
             shuffle=mode == "shuffled",
             num_workers=self.workers,
             persistent_workers=self.workers > 0,
+            pin_memory=self.pin_memory,
             collate_fn=as_is if self.batched else None,
         )
         while True:
