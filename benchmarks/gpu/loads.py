@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import numpy as np
 import torch
 
 from benchmarks.gpu.data import ROW_BYTES, Data
+from benchmarks.gpu.limits import DirectReads, PinnedCopies
 from gdsload.backends.base import Backend
 from gdsload.backends.bounce import BounceBackend
 from gdsload.backends.gds import GdsBackend
@@ -25,7 +23,6 @@ __all__ = ["Bounce", "CopyPeak", "DiskPeak", "Gds", "Load", "MappedRows", "Mappe
 _GROUP_BYTES = 64 * 2**20
 _AHEAD = 4
 _BLOCK_BYTES = 8 * 2**20
-_THREADS = 12
 
 
 def compare(found: torch.Tensor, expected: torch.Tensor, where: str) -> None:
@@ -81,18 +78,11 @@ class CopyPeak(Load):
 
     def open(self) -> None:
         """See `Load.open`."""
-        self._source = torch.empty(2**28, dtype=torch.uint8, pin_memory=True)
-        self._target = torch.empty(2**28, dtype=torch.uint8, device=self.device)
-        self._stream = side_stream(self.device)
+        self._copies = PinnedCopies(self.device)
 
     def run(self) -> int:
         """See `Load.run`."""
-        count = max(self.data.nbytes // self._source.numel(), 1)
-        with torch.cuda.stream(self._stream):
-            for _ in range(count):
-                self._target.copy_(self._source, non_blocking=True)
-        self._stream.synchronize()
-        return count * self._source.numel()
+        return self._copies.run(self.data.nbytes)
 
 
 class DiskPeak(Load):
@@ -102,34 +92,15 @@ class DiskPeak(Load):
 
     def open(self) -> None:
         """See `Load.open`."""
-        ring = torch.empty(_THREADS * _BLOCK_BYTES, dtype=torch.uint8, pin_memory=True).numpy()
-        self._memory = memoryview(ring.data)
+        self._reads = DirectReads(self.data.paths, pinned=True)
 
     def run(self) -> int:
         """See `Load.run`."""
-        self._local, self._free = threading.local(), deque(range(_THREADS))
-        fds = [os.open(path, os.O_RDONLY | os.O_DIRECT) for path in self.data.paths]
-        try:
-            jobs = [
-                (fd, offset)
-                for fd, path in zip(fds, self.data.paths, strict=True)
-                for offset in range(0, path.stat().st_size, _BLOCK_BYTES)
-            ]
-            with ThreadPoolExecutor(_THREADS) as threads:
-                return sum(threads.map(self._read, jobs))
-        finally:
-            for fd in fds:
-                os.close(fd)
-
-    def _read(self, job: tuple[int, int]) -> int:
-        if not hasattr(self._local, "block"):
-            low = self._free.popleft() * _BLOCK_BYTES
-            self._local.block = self._memory[low : low + _BLOCK_BYTES]
-        return os.preadv(job[0], [self._local.block], job[1])
+        return self._reads.run()
 
     def close(self) -> None:
         """See `Load.close`."""
-        del self._memory
+        del self._reads
 
 
 class _Streamed(Load):
