@@ -7,7 +7,7 @@
 PYTHON ?= python3
 ARGS ?=
 
-.PHONY: demo test test-gpu integration cluster lint format wheel bench-convert bench-cpu clean
+.PHONY: demo test test-gpu integration cluster lint format wheel bench-convert bench-cpu bench-gpu clean
 
 demo: .venv/demo/.stamp
 	.venv/demo/bin/gdsload demo $(ARGS)
@@ -60,6 +60,12 @@ CONVERT_RECORD := benchmarks/results/convert.json
 bench-convert: .venv/bench/.stamp .venv/mosaicml/.stamp
 	.venv/bench/bin/python -m benchmarks.convert --out $(CONVERT_RECORD) --python mosaicml=.venv/mosaicml/bin/python $(ARGS)
 	.venv/bench/bin/python -m benchmarks.convert.table $(CONVERT_RECORD) --write benchmarks/convert/README.md
+
+# On a machine with a GPU, in the Python at hand; benchmarks/gpu/peers.txt is what it needs besides torch and cupy.
+LOADERS := benchmarks/results/gpu-loaders.json
+bench-gpu:
+	$(PYTHON) -m benchmarks.gpu.suite --out $(LOADERS) $(ARGS)
+	$(PYTHON) -m benchmarks.gpu.suite.table $(LOADERS) --write benchmarks/gpu/README.md
 
 clean:
 	rm -rf .venv dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,230 @@
+"""What is measured of gdsload besides rates: beside training, beside kernel launches, over epochs, at the start."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext
+from typing import Any, cast
+
+import torch
+
+import gdsload
+from benchmarks.gpu.suite.cases import Case, Order
+from benchmarks.gpu.suite.contenders import Contender
+from benchmarks.gpu.suite.ours import Gdsload
+from gdsload.bench.routes import synchronise
+
+__all__ = ["run_measure"]
+
+_STEPS_S = 0.3
+"""Seconds that training steps take, at least."""
+_LAUNCHES_S = 0.3
+_LAUNCHES = 100
+"""Launches between two looks at the clock."""
+_SETTLED = 2
+"""Epochs after which memory should no longer grow."""
+
+
+def run_measure(contender: Contender, name: str, rows: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Do one of `benchmarks.gpu.suite.cases.MEASURES`."""
+    return _MEASURES[name](cast("Gdsload", contender), rows, arguments)
+
+
+def _loader(contender: Gdsload, rows: str, batch_size: int, order: Order) -> gdsload.DataLoader:
+    return contender.loader(Case("", "", rows, batch_size, order, limit="", contenders=()))
+
+
+def step(contender: Gdsload, rows: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Products on the default stream that take as long as a batch's load: they alone, the load alone, both at once."""
+    device = contender.place.device
+    with _loader(contender, rows, arguments["batch_size"], arguments["order"]) as loader:
+        _seconds(device, lambda: _steps(loader, 1, _nothing))  # registers the shards, as the first epoch does
+        epoch_s = _seconds(device, lambda: _steps(loader, 1, _nothing))
+        epochs = max(round(_STEPS_S / epoch_s), 1)
+        products = _Products(device, epoch_s / len(loader))
+        load_s = _seconds(device, lambda: _steps(loader, epochs, _nothing))
+        compute_s = _seconds(device, lambda: products(epochs * len(loader)))
+        both_s = _seconds(device, lambda: _steps(loader, epochs, products))
+    return {
+        "steps": epochs * len(loader),
+        "load_s": load_s,
+        "compute_s": compute_s,
+        "both_s": both_s,
+        "over_longer": both_s / max(load_s, compute_s),
+    }
+
+
+def _steps(loader: gdsload.DataLoader, epochs: int, train: Callable[[], object]) -> None:
+    for _ in range(epochs):
+        for _batch in loader:
+            train()
+
+
+def _nothing() -> None:
+    """A step that only takes its batch."""
+
+
+class _Products:
+    """Matrix products that take about so long, queued at once.
+
+    Args:
+        device: where.
+        seconds: how long.
+    """
+
+    def __init__(self, device: torch.device, seconds: float) -> None:
+        on_gpu = device.type == "cuda"
+        side, kind = (2048, torch.bfloat16) if on_gpu else (64, torch.float32)
+        self._matrix = torch.randn(side, side, device=device, dtype=kind)
+        self.count = 50
+        self()
+        self.count = max(round(self.count * seconds / _seconds(device, self)), 1)
+
+    def __call__(self, steps: int = 1) -> None:
+        for _ in range(steps * self.count):
+            self._matrix @ self._matrix  # the product is not looked at
+
+
+def _seconds(device: torch.device, work: Callable[[], object]) -> float:
+    synchronise(device)
+    began = time.perf_counter()
+    work()
+    synchronise(device)
+    return time.perf_counter() - began
+
+
+def launches(contender: Gdsload, rows: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Tiny kernels a second, launched by one thread: alone, beside one that takes batches at a pace, at full speed."""
+    device = contender.place.device
+    found: dict[str, Any] = {}
+    with _loader(contender, rows, arguments["batch_size"], "sequential") as loader:
+        _steps(loader, 1, _nothing)
+        alone = _launch_rate(device)
+        for name, rate in (("paced", arguments["paced_gb_s"] * 1e9), ("full", float("inf"))):
+            with closing(_Consumer(loader, device, rate)) as consumer:
+                found[f"{name}_over_alone"] = _launch_rate(device) / alone
+                found[f"{name}_gb_s"] = consumer.bytes_per_s() / 1e9
+    return {"alone_per_s": alone, **found}
+
+
+def _launch_rate(device: torch.device) -> float:
+    number = torch.zeros(1, device=device)
+    synchronise(device)
+    count, began = 0, time.perf_counter()
+    while time.perf_counter() - began < _LAUNCHES_S:
+        for _ in range(_LAUNCHES):
+            number.add_(1)
+        count += _LAUNCHES
+    synchronise(device)
+    return count / (time.perf_counter() - began)
+
+
+class _Consumer:
+    """A thread that takes batches, on a stream of its own, so that launches elsewhere do not wait for them.
+
+    Args:
+        loader: whose batches.
+        device: the GPU.
+        bytes_per_s: the pace.
+    """
+
+    def __init__(self, loader: gdsload.DataLoader, device: torch.device, bytes_per_s: float) -> None:
+        self._loader, self._device, self._pace = loader, device, bytes_per_s
+        self._stopped, self._taken, self._failure = False, 0, ""
+        self._began = time.perf_counter()
+        self._thread = threading.Thread(target=self._take, daemon=True)
+        self._thread.start()
+
+    def _batches(self) -> Iterator[Any]:
+        while not self._stopped:
+            yield from self._loader
+
+    def _take(self) -> None:
+        stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
+        try:
+            with torch.cuda.stream(stream) if stream else nullcontext():
+                for batch in self._batches():
+                    self._taken += batch["x"].nbytes
+                    due = self._began + self._taken / self._pace
+                    time.sleep(max(due - time.perf_counter(), 0))
+                    if self._stopped:
+                        return
+        except Exception as error:
+            self._failure = f"{type(error).__name__}: {error}"
+
+    def bytes_per_s(self) -> float:
+        """What it has taken so far, a second.
+
+        Raises:
+            RuntimeError: if it has failed.
+        """
+        if self._failure:
+            raise RuntimeError(self._failure)
+        return self._taken / (time.perf_counter() - self._began)
+
+    def close(self) -> None:
+        """Stop."""
+        self._stopped = True
+        self._thread.join()
+
+
+def memory(contender: Gdsload, rows: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Memory after each of some epochs, and by how much it varies once it has settled, in bytes."""
+    device = contender.place.device
+    by_epoch: dict[str, list[int]] = {}
+    with _loader(contender, rows, arguments["batch_size"], "full") as loader:
+        for _ in range(arguments["epochs"]):
+            _seconds(device, lambda: _steps(loader, 1, _nothing))
+            for name, nbytes in _memory(device).items():
+                by_epoch.setdefault(name, []).append(nbytes)
+    settled = {name: values[_SETTLED:] for name, values in by_epoch.items()}
+    return {
+        **{f"{name}_range": float(max(values) - min(values)) for name, values in settled.items()},
+        **{f"{name}_last": float(values[-1]) for name, values in settled.items()},
+        "by_epoch": by_epoch,
+    }
+
+
+def _memory(device: torch.device) -> dict[str, int]:
+    """Of this process: not the page cache, also where that is registered; and torch's on the GPU."""
+    wanted = {"RssAnon": "anonymous", "VmLck": "locked", "VmPin": "pinned"}
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        lines = (line.partition(":") for line in file)
+        found = {wanted[name]: int(value.split()[0]) * 1024 for name, _, value in lines if name in wanted}
+    if device.type == "cuda":
+        found["reserved_vram"] = torch.cuda.memory_reserved(device)
+    return found
+
+
+def first_batch(contender: Gdsload, rows: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Milliseconds until a new loader is there, and until its first batch is on the device, in all.
+
+    A loader before it has made the CUDA context, and what is probed of the machine once.
+    """
+    device = contender.place.device
+
+    def start() -> tuple[float, float]:
+        synchronise(device)
+        began = time.perf_counter()
+        with _loader(contender, rows, arguments["batch_size"], "full") as loader:
+            made = time.perf_counter()
+            with closing(cast("Any", iter(loader))) as batches:
+                next(batches)
+                synchronise(device)
+                there = time.perf_counter()
+        return (made - began) * 1e3, (there - began) * 1e3
+
+    start()
+    made_ms, there_ms = start()
+    return {"loader_ms": made_ms, "first_batch_ms": there_ms}
+
+
+_MEASURES: dict[str, Callable[[Gdsload, str, dict[str, Any]], dict[str, Any]]] = {
+    "step-in-order": step,
+    "step-gather": step,
+    "launches": launches,
+    "memory": memory,
+    "first-batch": first_batch,
+}
