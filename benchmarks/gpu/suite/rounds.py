@@ -166,8 +166,8 @@ def _runners(plan: Plan, folder: Path, scratch: Path) -> Iterator[dict[str, _Run
             _say(f"{runner.name}: {runner.failed['stage'] if runner.failed else 'ready'}")
         yield runners
     finally:
-        for runner in runners.values():
-            runner.process.stop()
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(lambda runner: runner.process.stop(), runners.values()))
 
 
 def _write(plan: Plan, folder: Path) -> None:
