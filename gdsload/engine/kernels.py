@@ -40,20 +40,21 @@ def kernel(source: str, name: str, unit: int) -> Any:
 def launch(compiled: Any, device: torch.device, grid: tuple[int, ...], arguments: tuple[Any, ...]) -> None:
     """Queue a kernel of `THREADS` threads a block on the stream that is current for torch."""
     if torch.cuda.current_device() == device.index:
-        with _stream(stream_handle(device)):
+        with _stream(stream_handle(device), device.index):
             compiled(grid, (THREADS,), arguments)
     else:
-        with torch.cuda.device(device), _stream(stream_handle(device)):
+        with torch.cuda.device(device), _stream(stream_handle(device), device.index):
             compiled(grid, (THREADS,), arguments)
 
 
 @lru_cache(maxsize=64)
-def _stream(handle: int) -> Any:
-    """A stream as cupy's; before cupy 14 there was another way."""
+def _stream(handle: int, index: int) -> Any:
+    """A stream of the current device, which has that index, as cupy's; before cupy 14 there was another way."""
+    # cupy's streams know their device. All default streams have one handle, so the handle does not say whose it is.
     cuda = _cupy().cuda
     if hasattr(cuda.Stream, "from_external"):
         return cuda.Stream.from_external(_Stream(handle))
-    return cuda.ExternalStream(handle)
+    return cuda.ExternalStream(handle, index)
 
 
 @lru_cache(maxsize=1)
