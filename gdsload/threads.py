@@ -1,12 +1,41 @@
-"""Starting threads so that Ctrl-C cannot come between."""
+"""Starting threads so that Ctrl-C cannot come between, and ending them before the interpreter does."""
 
 from __future__ import annotations
 
 import _thread
+import atexit
+import os
 import threading
+import weakref
 from collections.abc import Iterable
+from typing import Protocol
 
-__all__ = ["start_all"]
+__all__ = ["Endless", "end_at_exit", "start_all"]
+
+
+class Endless(Protocol):
+    """What has a thread that goes on by itself."""
+
+    def end(self) -> None:
+        """End the thread and wait for it; may be called twice."""
+
+
+_endless: weakref.WeakSet[Endless] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_endless.clear)  # the threads are not there, and locks may be locked for ever
+
+
+def end_at_exit(owner: Endless) -> None:
+    """Have the thread of `owner` ended before the interpreter is taken down.
+
+    A daemon thread that is inside torch or CUDA then would end the process with a crash.
+    """
+    _endless.add(owner)
+
+
+@atexit.register
+def _end_all() -> None:
+    for owner in list(_endless):
+        owner.end()
 
 
 def start_all(threads: Iterable[threading.Thread]) -> None:

@@ -139,10 +139,11 @@ class WithinReach(Protocol):
     """A backend that may have all shards where the GPU can gather from them, so that nothing has to be brought."""
 
     def reachable(self) -> NDArray[np.int64] | None:
-        """Address of each shard's first byte, to the GPU: good until `close`, and always the same array.
+        """Address of each shard's first byte, to the GPU: good until `close`, and the same array for the same memory.
 
-        None while some shard is not there, or they are in memories of several kinds.
+        Only the fields that are wanted need be there: what lies before them may be anybody's. None while some shard is
+        not there, or they are in memories of several kinds.
         """
 
-    def count(self, nbytes: int) -> None:
-        """Note that so many bytes have been gathered from there."""
+    def count(self, base: NDArray[np.int64], nbytes: int) -> None:
+        """Note that so many bytes have been gathered from `base`, which `reachable` has answered at some time."""

@@ -309,14 +309,18 @@ class ShardFiles:
                 remedy="Open the dataset again; to change one in use, write a new folder and switch to it.",
             )
 
-    def check(self, files: IntArray) -> None:
-        """Make sure that these shards are still the files that were opened; each is looked up every 10 ms at most.
+    def check(self, files: IntArray, every_s: float | None = None) -> None:
+        """Make sure that these shards are still the files that were opened.
+
+        Args:
+            files: the shards.
+            every_s: how often each is looked up at most; 0: now; None: every 10 ms.
 
         Raises:
             FileChangedError: if one was replaced, changed or removed.
         """
         now = time.monotonic()
-        stale = files[self._checked[files] < now - _CHECK_EVERY_S]
+        stale = files[self._checked[files] <= now - (_CHECK_EVERY_S if every_s is None else every_s)]
         if not len(stale):
             return
         for file in distinct(stale, len(self.sources)):

@@ -84,7 +84,7 @@ class MappedBackend:
         """See `WithinReach.reachable`. Once all shards are registered, none has to make room for another."""
         return self.files.base if self.registered.all() else None
 
-    def count(self, nbytes: int) -> None:
+    def count(self, _base: IntArray, nbytes: int) -> None:
         """See `WithinReach.count`."""
         with self._lock:
             self._moved += nbytes

@@ -20,7 +20,7 @@ from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.residency import shard_is_resident
 from gdsload.backends.tiers import bring_by_shard
 from gdsload.plan import Extents
-from gdsload.threads import start_all
+from gdsload.threads import end_at_exit, start_all
 
 __all__ = ["RoutedBackend"]
 
@@ -70,7 +70,11 @@ class RoutedBackend:
             with self._lock:
                 if self._thread is None and not self._closed:
                     self._thread = threading.Thread(target=self._look, name="gdsload-register", daemon=True)
-                    start_all([self._thread])
+                    end_at_exit(self)
+                    try:
+                        start_all([self._thread])
+                    except RuntimeError as error:  # the system has no further thread
+                        self.trouble = f"no thread could be started: {error}"
 
     def _look(self) -> None:
         while not self._closed:
@@ -102,9 +106,9 @@ class RoutedBackend:
         """See `WithinReach.reachable`."""
         return self.mapped.reachable()
 
-    def count(self, nbytes: int) -> None:
+    def count(self, base: IntArray, nbytes: int) -> None:
         """See `WithinReach.count`."""
-        self.mapped.count(nbytes)
+        self.mapped.count(base, nbytes)
 
     def check(self, files: IntArray) -> None:
         """See `Backend.check`."""
@@ -117,14 +121,18 @@ class RoutedBackend:
 
     def close(self) -> None:
         """See `Backend.close`."""
+        self.end()
+        # Registrations end before mappings, and mappings after the readers, which may be copying out of them: the last
+        # to close the files is who reads them.
+        self.mapped.unregister()
+        self.cold.close()
+
+    def end(self) -> None:
+        """Register no further shard, and wait for the thread that does."""
+        self._closed = True
         with self._lock:
-            self._closed = True
             thread, self._thread = self._thread, None
         self._pause.set()
         self._work.set()
         if thread is not None and thread.is_alive():
             thread.join()
-        # Registrations end before mappings, and mappings after the readers, which may be copying out of them: the last
-        # to close the files is who reads them.
-        self.mapped.unregister()
-        self.cold.close()

@@ -22,7 +22,7 @@ from gdsload.backends.tiers import bring_by_shard
 from gdsload.copies import copy_runs
 from gdsload.plan import Extents
 from gdsload.streams import record, side_stream
-from gdsload.threads import start_all
+from gdsload.threads import end_at_exit, start_all
 from gdsload.units import format_bytes
 
 __all__ = ["VramBackend"]
@@ -85,7 +85,7 @@ class VramBackend:
         ready = self.kept[wanted.file]
         nbytes = int(wanted.nbytes[ready].sum())
         if nbytes:
-            self.count(nbytes)
+            self.count(self._base, nbytes)
         return bring_by_shard(wanted, ready, self._near, self.inner)
 
     def reachable(self) -> IntArray | None:
@@ -96,10 +96,10 @@ class VramBackend:
             return None
         return self.inner.reachable()
 
-    def count(self, nbytes: int) -> None:
-        """See `WithinReach.count`."""
-        if isinstance(self.inner, WithinReach) and not self.kept.any():
-            self.inner.count(nbytes)
+    def count(self, base: IntArray, nbytes: int) -> None:
+        """See `WithinReach.count`. Not by what is kept now: a batch may have been begun before."""
+        if base is not self._base and isinstance(self.inner, WithinReach):
+            self.inner.count(base, nbytes)
             return
         with self._lock:
             self._gathered += nbytes
@@ -117,22 +117,30 @@ class VramBackend:
 
     def close(self) -> None:
         """See `Backend.close`."""
-        with self._lock:
-            self._closed = True
-            thread = self._thread
-        if thread is not None and thread.is_alive():
-            thread.join()
+        self.end()
         if self._memory:
             torch.cuda.synchronize(self.device)  # who gathers from it may still be at it
             self._memory.clear()
         self.kept[:] = False
         self.inner.close()
 
+    def end(self) -> None:
+        """Keep no further shard, and wait for the thread that does."""
+        self._closed = True
+        with self._lock:
+            thread = self._thread
+        if thread is not None and thread.is_alive():
+            thread.join()
+
     def _start(self) -> None:
         with self._lock:
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._fill, name="gdsload-vram", daemon=True)
-                start_all([self._thread])
+                end_at_exit(self)
+                try:
+                    start_all([self._thread])
+                except RuntimeError as error:  # the system has no further thread
+                    self.trouble = f"no thread could be started: {error}"
 
     def _fill(self) -> None:
         for file in range(len(self.kept)):
@@ -163,7 +171,8 @@ class VramBackend:
             offset = offsets[first : first + _READS]
             nbytes = np.minimum(_READ_BYTES, high - offset)
             self._copy(Extents(np.full(len(offset), file), offset, nbytes), memory[offset[0] - low :])
-        self.inner.check(np.array([file]))
+        # Once more, and now: who looks at the file later is told that it does not matter any more.
+        self.files.check(np.array([file]), every_s=0.0)
         self._memory.append(memory)
         self._base[file] = memory.data_ptr() - low
         self.kept_bytes += high - low
@@ -186,8 +195,10 @@ class VramBackend:
             landing.completion.wait()
             on_host = self.files.in_mappings(landing.addresses)
             with torch.cuda.stream(self._stream):
-                copy_runs(landing.addresses, wanted.nbytes, on_host, out)
-            record(self._stream).synchronize()
+                try:
+                    copy_runs(landing.addresses, wanted.nbytes, on_host, out)
+                finally:
+                    record(self._stream).synchronize()  # also of what was queued before something went wrong
         finally:
             with suppress(Exception):
                 landing.completion.wait()

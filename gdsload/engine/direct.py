@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,9 +23,26 @@ __all__ = ["Direct"]
 IntArray = NDArray[np.int64]
 
 _MOST_ROW_BYTES = 8 * 2**20
-"""The kernel counts words of 256 rows in 32 bits. Longer rows are copied by the copy engine anyway."""
+"""The kernel counts the words of a row in 32 bits, and few rows as long make planning cheap anyway."""
 _MOST_SELECTED = 2**26
 """Indices of a selection that are worth 8 bytes each of the GPU's memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """Where the samples are.
+
+    Attributes:
+        base: address of each shard's first byte.
+        over_pcie: whether some of them are in host memory.
+        gather: what finds them; None where their order is that of the shards, so that runs of them are copied.
+        rows: each field, for `gather`.
+    """
+
+    base: IntArray
+    over_pcie: bool
+    gather: PositionGather | None
+    rows: dict[str, Rows]
 
 
 class Direct:
@@ -41,10 +59,9 @@ class Direct:
         self._job, self._backend, self._maker = job, backend, maker
         self.order, self.schedule = steps.order, steps.schedule
         self._fields = {name: job.table.schema[name] for name in job.fields}
-        self._base = np.zeros(0, np.int64)
-        self._over_pcie = False
-        self._gather: PositionGather | None = None
-        self._rows: dict[str, Rows] = {}
+        # Changed at once: one thread may find another base while the next one queues what it found before.
+        self._reach: _Reach | None = None
+        self._hopeless = False
         self._lock = threading.Lock()
         self._sample_bytes = sum(field.row_bytes for field in self._fields.values())
 
@@ -65,35 +82,37 @@ class Direct:
         return cls(job, steps, backend, maker) if by_copies or maker.gather.kernel else None
 
     def ready(self) -> bool:
-        """Whether all shards are within reach now."""
-        base = self._backend.reachable()
+        """Whether all shards are within reach now, and the GPU has room for what it needs to find samples there."""
+        base = None if self._hopeless else self._backend.reachable()
         if base is None or not len(base):
             return False
         with self._lock:
-            if base is not self._base:
-                self._locate(base)
-        return True
+            try:
+                if self._reach is None or base is not self._reach.base:
+                    self._reach = self._located(base)
+            except torch.OutOfMemoryError:
+                self._hopeless = True  # in this epoch: its batches are planned by the host
+        return not self._hopeless
 
     @property
     def over_pcie(self) -> bool:
         """Whether the shards are in host memory; known once it is ready."""
-        return self._over_pcie
+        return self._reach is not None and self._reach.over_pcie
 
-    def _locate(self, base: IntArray) -> None:
+    def _located(self, base: IntArray) -> _Reach:
         job, table = self._job, self._job.table
-        self._over_pcie = bool(self._maker.gather.on_host(base).any())
+        # Of the rows, not of the shards: of one that is kept in part, the first byte is an address like any other.
+        begins = {name: base + table.files.begin[name] for name in self._fields}
+        over_pcie = any(self._maker.gather.on_host(begin).any() for begin in begins.values())
         selected = job.selection.ids
-        if isinstance(self.order, FullOrder) or selected is not None:
-            recipe = self.order.permutation.recipe() if isinstance(self.order, FullOrder) else None
-            self._gather = PositionGather(
-                self._maker.device, table.ends, over_pcie=self._over_pcie, recipe=recipe, selection=selected
-            )
-            self._rows = {
-                name: Rows(self._gather, base + table.files.begin[name], field.row_bytes)
-                for name, field in self._fields.items()
-                if field.row_bytes
-            }
-        self._base = base
+        recipe = self.order.permutation.recipe() if isinstance(self.order, FullOrder) else None
+        if recipe is None and selected is None:
+            return _Reach(base, over_pcie, None, {})
+        gather = PositionGather(self._maker.device, table.ends, over_pcie=over_pcie, recipe=recipe, selection=selected)
+        fields = {name: field.row_bytes for name, field in self._fields.items() if field.row_bytes}
+        return _Reach(
+            base, over_pcie, gather, {name: Rows(gather, begins[name], nbytes) for name, nbytes in fields.items()}
+        )
 
     def start(self, steps: range) -> tuple[list[Batch], torch.cuda.Event]:
         """Queue the making of some steps' batches on the loader's stream; `ready` must have said yes.
@@ -106,7 +125,9 @@ class Direct:
 
     def gather(self, steps: range) -> list[Batch]:
         """Queue the gathering of some steps' batches on the current stream; `ready` must have said yes."""
-        schedule = self.schedule
+        schedule, reach = self.schedule, self._reach
+        if reach is None:
+            raise RuntimeError("batches are made from positions before all shards are within reach")
         size, stride = schedule.batch_size, schedule.global_batch
         first, _ = schedule.span(steps[0])
         start, stop = schedule.span(steps[-1])
@@ -116,33 +137,34 @@ class Direct:
         for name, field in self._fields.items():
             shape, dtype = (size, *field.row_shape), torch_dtype(field.dtype)
             outs = [torch.empty(shape, dtype=dtype, device=self._maker.device) for _ in range(full)]
-            self._rows_of(name, first, stride, outs, size)
+            self._rows_of(reach, name, (first, stride), outs, size)
             if full < len(steps):
                 outs.append(self._maker.empty(stop - start, field))
-                self._rows_of(name, start, stride, outs[-1:], stop - start)
+                self._rows_of(reach, name, (start, stride), outs[-1:], stop - start)
             for batch, out in zip(batches, outs, strict=True):
                 batch[name] = out
         if self._maker.form.index is not None:
             for step, batch in zip(steps, batches, strict=True):
                 batch[self._maker.form.index] = torch.from_numpy(self._index(*schedule.span(step)))
-        self._backend.count((full * size + (stop - start) * (full < len(steps))) * self._sample_bytes)
+        self._backend.count(reach.base, (full * size + (stop - start) * (full < len(steps))) * self._sample_bytes)
         return batches
 
-    def _rows_of(self, name: str, first: int, stride: int, outs: list[torch.Tensor], size: int) -> None:
-        """Fill batches of one size with rows of a field."""
-        row_bytes = self._fields[name].row_bytes
-        if not row_bytes or not size:
+    def _rows_of(self, reach: _Reach, name: str, places: tuple[int, int], outs: list[torch.Tensor], size: int) -> None:
+        """Fill batches of one size with rows of a field; `places`: the first position, and from batch to batch."""
+        if not self._fields[name].row_bytes or not size:
             return
-        if self._gather is not None:
-            self._gather.rows(self._rows[name], first, stride, outs, size)
+        first, stride = places
+        if reach.gather is not None:
+            reach.gather.rows(reach.rows[name], first, stride, outs, size)
             return
         for number, out in enumerate(outs):
             start = first + number * stride
-            self._copy(name, start, start + size, row_bytes, out)
+            self._copy(reach.base, name, (start, start + size), out)
 
-    def _copy(self, name: str, start: int, stop: int, row_bytes: int, out: torch.Tensor) -> None:
+    def _copy(self, base: IntArray, name: str, positions: tuple[int, int], out: torch.Tensor) -> None:
         """Copy the rows of samples that follow one another: a run for each of their shards."""
-        table, base = self._job.table, self._base
+        table, row_bytes = self._job.table, self._fields[name].row_bytes
+        start, stop = positions
         first, last = np.searchsorted(table.ends, (start, stop - 1), side="right").tolist()
         files = np.arange(first, last + 1)
         low = np.maximum(table.starts[files], start)
