@@ -145,10 +145,10 @@ class BounceBackend:
                 self._gather(segments.extents, block)
             else:
                 self._read_all(segments, block, direct)
+            self._copier.copy(block, slot[low:high], reading)
         except BaseException:
             self._ring.give(block)
             raise
-        self._copier.copy(block, slot[low:high], reading)
         return HANDED_OVER
 
     def _read_all(self, segments: _Segments, block: Block, direct: bool) -> None:

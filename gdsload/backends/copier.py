@@ -52,8 +52,9 @@ class Copier:
         if self._thread is None:
             with self._lock:
                 if self._thread is None:
-                    self._thread = threading.Thread(target=self._serve, name="gdsload-copy", daemon=True)
-                    self._thread.start()  # a reader does it, whom Ctrl-C does not strike
+                    thread = threading.Thread(target=self._serve, name="gdsload-copy", daemon=True)
+                    thread.start()  # a reader does it, whom Ctrl-C does not strike
+                    self._thread = thread  # now: one that could not be started would be waited for, for ever
         self._queue.put(_Copy(block, target, reading))
 
     def close(self) -> None:

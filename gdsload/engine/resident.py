@@ -6,6 +6,7 @@ before the work that uses the batch: no thread, no event and no waiting is neede
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 
@@ -39,6 +40,7 @@ class ResidentPipeline:
         self._made_on = torch.cuda.current_stream(device)
         self._turn = threading.RLock()  # held while a gather is queued: what it reads from must stay until then
         self._closed = False
+        self._owner = os.getpid()
 
     def get(self) -> Ready | None:
         """The next batches, or None at the end of the epoch.
@@ -60,7 +62,7 @@ class ResidentPipeline:
                 self._next = self._schedule.steps
                 return Ready([], [], no_room(self._device, "a group of batches"))
             self._next = steps.stop
-            self._stats.gather_s += time.perf_counter() - began
+            self._stats.add(read_s=0.0, gather_s=time.perf_counter() - began)
             return Ready(batches, self._schedule.sizes(steps))
 
     def hand_over(self, batch: Batch) -> Batch:
@@ -82,5 +84,6 @@ class ResidentPipeline:
     def close(self) -> None:
         """End the epoch; when it returns, nothing more is queued."""
         self._closed = True
-        with self._turn:
-            pass
+        if self._owner == os.getpid():  # after a fork, the lock may be locked for ever
+            with self._turn:
+                pass
