@@ -4,12 +4,15 @@ nothing. With the guard there is none.
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 
 from gdsload import DataLoader
 from gdsload.backends import copier
-from gdsload.engine import assemble_device
+from gdsload.engine import assemble_device, direct
+from gdsload.engine.resident import ResidentPipeline
 
 pytestmark = pytest.mark.cuda
 CYCLES = 20_000_000  # about 10 ms
@@ -113,3 +116,59 @@ def test_a_consumer_on_a_stream_of_its_own(numbered, backend):
     with torch.cuda.stream(mine):
         wrong = wrong_batches(numbered, later, backend=backend, prefetch_bytes="4MiB")
     assert wrong == 0
+
+
+def strangers(found):
+    """How many batches hold other rows than those of their index."""
+    torch.cuda.synchronize()
+    return sum(not torch.equal(rows.cpu(), index.int()[:, None].expand(-1, 1024)) for rows, index in found)
+
+
+@pytest.mark.parametrize("guard", [True, False])
+def test_a_batch_that_is_made_from_positions_is_complete(numbered, guard, monkeypatch):
+    """As with pieces: the gather may run late. What is handed out sooner holds rows of another epoch, or none."""
+    pytest.importorskip("cupy")
+    gather = direct.Direct.gather
+
+    def slow_gather(self, steps):
+        torch.cuda._sleep(CYCLES)
+        return gather(self, steps)
+
+    with DataLoader(numbered, 256, "full", device="cuda", backend="mapped", with_index=True) as loader:
+        for _ in loader:
+            pass
+        monkeypatch.setattr(direct.Direct, "gather", slow_gather)
+        if not guard:
+            monkeypatch.setattr(direct, "record", lambda stream: _Past())
+        wrong = strangers([(batch["x"].clone(), batch["index"]) for batch in loader])
+    assert (wrong == 0) == guard, f"{wrong} batches were wrong"
+
+
+@pytest.mark.parametrize("guard", [True, False])
+def test_another_stream_in_the_middle_of_a_group_out_of_vram(numbered, guard, monkeypatch):
+    """A group is queued on the stream that asks for its first batch; who asks for the next one may be on another."""
+    pytest.importorskip("cupy")
+    gather = direct.Direct.gather
+
+    def slow_gather(self, steps):
+        torch.cuda._sleep(CYCLES)
+        return gather(self, steps)
+
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+    with DataLoader(numbered, 256, "full", device="cuda", cache="vram", with_index=True) as loader:
+        for _ in loader:
+            pass
+        deadline = time.monotonic() + 20
+        while loader.cache.tiers["vram"].shards < loader.cache.shards and time.monotonic() < deadline:
+            time.sleep(0.01)
+        monkeypatch.setattr(direct.Direct, "gather", slow_gather)
+        if not guard:
+            monkeypatch.setattr(ResidentPipeline, "hand_over", lambda self, batch: batch)
+        epoch, found = iter(loader), []
+        for step in range(len(loader)):
+            with torch.cuda.stream(streams[step % 2]):
+                batch = next(epoch)
+                found.append((batch["x"].clone(), batch["index"]))
+                del batch
+        wrong = strangers(found)
+    assert (wrong == 0) == guard, f"{wrong} batches were wrong"
