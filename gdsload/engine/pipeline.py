@@ -185,7 +185,12 @@ class Pipeline:
 
         One thread then queues and awaits them all: several would only get in each other's way at the driver's locks.
         """
-        return self._direct is not None and self._direct.ready()
+        return self._ready_direct() is not None
+
+    def _ready_direct(self) -> Direct | None:
+        """What makes groups directly, if it can now. Looked up once: another thread may give it up at any moment."""
+        direct = self._direct
+        return direct if direct is not None and direct.ready() else None
 
     def _start(self, group: Group, direct: Direct) -> None:
         """Have the GPU find the samples of a group by itself; if that cannot be, `_finish` finds out why."""
@@ -253,8 +258,8 @@ class Pipeline:
     def _group(self, steps: range) -> Group:
         """Start the reads of a group; one whose reads cannot be started is made at once, as far as it goes."""
         with suppress(Exception):
-            if self._is_direct():
-                return Group(steps, [], self._direct)
+            if (direct := self._ready_direct()) is not None:
+                return Group(steps, [], direct)
             group = Group(steps, self._stager.pieces(steps))
             if not self._stager.windowed:
                 taken = sum(piece.stage.nbytes for piece in group.pieces) // len(steps)

@@ -39,7 +39,9 @@ def make(dataset):
     """Makes pipelines and closes them: make(around, limits=..., start=..., options=...)."""
     made = []
 
-    def build(around=lambda inner: inner, *, limits=None, start=0, batch_size=5, options=None, mapped=True):
+    def build(
+        around=lambda inner: inner, *, limits=None, start=0, batch_size=5, options=None, mapped=True, direct=None
+    ):
         options = options or OrderOptions("sequential", 0, 0, 1)
         files = ShardFiles(dataset.sources, dataset.schema, mapped=mapped)
         backend = around(HostBackend(files))
@@ -48,7 +50,8 @@ def make(dataset):
         job = Job(SampleTable(files, dataset.counts), Ordered(order, schedule), Selection(), ("x",))
         assembler = Assembler(dataset.schema, BatchPool(1 << 20), BatchForm())
         limits = limits or Limits(1 << 20, 1 << 30, 1 << 12, 32 * batch_size, 0)
-        made.append((Pipeline(job, backend, assembler, limits=limits, start=start, stats=LoaderStats()), backend))
+        pipeline = Pipeline(job, backend, assembler, limits=limits, start=start, stats=LoaderStats(), direct=direct)
+        made.append((pipeline, backend))
         return made[-1][0]
 
     yield build
@@ -239,3 +242,41 @@ def test_groups_of_batches_within_the_limits():
     assert Limits(1 << 28, 0, 1 << 23, 1 << 30, 0).group() == 1
     assert Limits(1 << 20, 0, 1 << 23, 1 << 17, 0).group() == 4
     assert Limits(1, 0, 1 << 23, 0, 0).group() == 1
+
+
+class Failing:
+    """Stands in for `Direct`: says that it can make batches, and cannot. It may be given up while it is being asked."""
+
+    def __init__(self):
+        self.pipeline, self.started = None, 0
+
+    def ready(self):
+        if self.pipeline is not None:
+            self.pipeline._direct = None
+        return True
+
+    def start(self, _steps):
+        self.started += 1
+        raise RuntimeError("no such kernel")
+
+
+def test_what_cannot_be_made_directly_is_made_the_other_way_and_said(make, caplog):
+    direct = Failing()
+    assert drain(make(direct=direct)) == (ALL, None)
+    assert direct.started
+    assert "no such kernel" in caplog.text
+
+
+def test_a_group_is_planned_or_direct_whoever_gives_that_up_meanwhile(make):
+    """One that was neither would be made of memory as it comes."""
+    direct = Failing()
+    pipeline = make(direct=None)
+    direct.pipeline, pipeline._direct = pipeline, direct
+    group = pipeline._group(range(2))
+    assert group.direct is direct
+    assert pipeline._direct is None
+    again = pipeline._group(range(2))
+    assert again.pieces
+    for piece in again.pieces:
+        piece.stage.release()
+    assert drain(pipeline) == (ALL, None)
