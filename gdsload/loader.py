@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import operator
 import os
 import threading
@@ -26,7 +27,7 @@ from gdsload.errors import LoaderClosedError, OptionError
 from gdsload.options import LoaderKeywords, parse_options, resolve_device
 from gdsload.order import make_order
 from gdsload.order.checks import check_whole
-from gdsload.parts import Parts, moved, open_parts, wishes_of
+from gdsload.parts import Parts, moved, open_parts, refuse_cache, wishes_of
 from gdsload.samplers import sampled_by
 from gdsload.selection import select
 from gdsload.setup import field_names, limits, order_options, positions, schedule
@@ -130,6 +131,7 @@ class DataLoader:
             self._selected, self._fields, self._options, self._schedule, self.order_options, self.device
         )
         wishes = wishes_of(self._options)
+        refuse_cache(self._options, self.device, mapped=self._selected.mapped(self._options.mmap))
         preflight(
             wishes, self._selected.datasets[0].path, self.device, mapped=self._selected.mapped(self._options.mmap)
         )
@@ -348,5 +350,13 @@ class DataLoader:
 
 def _give_back(backend: Backend, maker: BatchMaker) -> None:
     """Close and unmap the files; done once, by `close` or when a loader is dropped without it."""
-    backend.close()
-    maker.close()
+
+    def close() -> None:
+        backend.close()
+        maker.close()
+
+    if threading.current_thread().name.startswith("gdsload-"):
+        # The garbage collector dropped the loader in one of its own threads, which cannot wait for itself.
+        _thread.start_new_thread(close, ())
+    else:
+        close()

@@ -18,12 +18,13 @@ from gdsload.engine.assemble import Assembler, BatchForm, BatchMaker
 from gdsload.engine.assemble_device import DeviceAssembler
 from gdsload.engine.groups import Limits
 from gdsload.engine.table import SampleTable
+from gdsload.errors import BackendUnavailableError
 from gdsload.memory import BatchPool
 from gdsload.options import LoaderOptions
 from gdsload.selection import Selected
 from gdsload.units import format_bytes, parse_bytes
 
-__all__ = ["Parts", "moved", "open_parts", "wishes_of"]
+__all__ = ["Parts", "moved", "open_parts", "refuse_cache", "wishes_of"]
 
 _SHARE_OF_VRAM = {"vram": 0.5, "auto": 0.25}
 """How much of the memory that is free when the loader opens a tier takes, by what was asked for."""
@@ -61,6 +62,26 @@ def wishes_of(options: LoaderOptions) -> Wishes:
         default_register_bytes() if register is None else parse_bytes(register, "register_bytes"),
         fill=options.cache in ("pagecache", "auto"),
     )
+
+
+def refuse_cache(options: LoaderOptions, device: torch.device, *, mapped: bool) -> None:
+    """Refuse a tier that was asked for by name and that there cannot be.
+
+    Raises:
+        BackendUnavailableError: if it cannot be used.
+    """
+    gathers = device.type == "cuda" and options.backend != "host"
+    if options.cache == "vram" and not gathers:
+        raise BackendUnavailableError(
+            f'cache="vram" keeps samples where the GPU gathers them, and batches for {str(device)!r} are built in '
+            "CPU memory",
+            remedy='Pass device="cuda" without backend="host", or leave cache= out.',
+        )
+    if options.cache == "pagecache" and gathers and (not mapped or options.register_bytes == 0):
+        what = "the shards are not mapped" if not mapped else "register_bytes is 0"
+        raise BackendUnavailableError(
+            f'cache="pagecache" registers mapped shards with CUDA, and {what}', remedy="Leave that option out."
+        )
 
 
 def open_parts(

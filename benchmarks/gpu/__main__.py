@@ -15,6 +15,7 @@ import resource
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,19 +59,28 @@ def main(arguments: list[str] | None = None) -> int:
         _configure_cufile(Path(folder))
         data = Data.write(Path(folder, "shards"), parse_bytes(options.bytes, "--bytes"), device)
         record["data"] = {"bytes": data.nbytes, "shards": len(data.paths), "row_bytes": 4096}
-        record["cold"] = _phase(_cold_loads(data, device), data, options.rounds, cold=True)
-        record["hot"] = _phase(_hot_loads(data, device), data, options.rounds, cold=False)
-        compute = Compute(device, _COMPUTE_S)
-        record["overlap"] = _overlaps(_overlap_loads(data, device), data, options.rounds, compute)
-        record["ownership"] = _ownership(data, device, options.rounds, compute)
-    record["ratios"] = _ratios(record)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        for part, measure in _parts(data, device, options.rounds).items():
+            record[part] = measure()
+            record["ratios"] = _ratios(record)
+            # After each part: what is stopped half-way has not been for nothing.
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     for name, found in record["ratios"].items():
         print(f"{name}: {found['median']:.3f} ({found['q1']:.3f} to {found['q3']:.3f})")
     failed = [e["name"] for part in ("cold", "hot", "overlap") for e in record[part] if "failed" in e]
     print("failed:", failed or "nothing")
     return 1 if any(not name.startswith("kvikio") for name in failed) else 0
+
+
+def _parts(data: Data, device: torch.device, rounds: int) -> dict[str, Callable[[], list[dict[str, Any]]]]:
+    """The parts of a record, and what measures each."""
+    compute = Compute(device, _COMPUTE_S)
+    return {
+        "cold": lambda: _phase(_cold_loads(data, device), data, rounds, cold=True),
+        "hot": lambda: _phase(_hot_loads(data, device), data, rounds, cold=False),
+        "overlap": lambda: _overlaps(_overlap_loads(data, device), data, rounds, compute),
+        "ownership": lambda: _ownership(data, device, rounds, compute),
+    }
 
 
 def _configure_cufile(folder: Path) -> None:
@@ -218,7 +228,9 @@ def _ownership(data: Data, device: torch.device, rounds: int, compute: Compute) 
 
 def _ratios(record: dict[str, Any]) -> dict[str, Any]:
     """Round by round, within this run."""
-    hot, cold = ({e["name"]: [t["gb_s"] for t in e["trials"]] for e in record[part]} for part in ("hot", "cold"))
+    hot, cold = (
+        {e["name"]: [t["gb_s"] for t in e["trials"]] for e in record.get(part, ())} for part in ("hot", "cold")
+    )
     found = {f"hot {name} / P": (hot[name], hot["copy-peak"]) for name in hot if name != "copy-peak"}
     found |= {f"cold {name} / D": (cold[name], cold["disk-peak"]) for name in cold if name != "disk-peak"}
     return {name: ratio(above, below) for name, (above, below) in found.items() if len(above) == len(below)}

@@ -40,6 +40,7 @@ Identity = tuple[int, int, int, int]
 
 _MAX_OPEN = 64
 _CHECK_EVERY_S = 0.01
+_CHECK_SHARE = 0.05
 """How often a file's identity is looked up at most. File times tick every 1 to 4 ms (CONFIG_HZ), so that looking much
 more often would not notice more."""
 
@@ -160,6 +161,7 @@ class ShardFiles:
         self._mapped_bytes = np.zeros(count, np.int64)
         self._identity = {file: source.identity for file, source in enumerate(self.sources) if source.identity}
         self._checked = np.zeros(count)
+        self._check_every_s = _CHECK_EVERY_S
         self._held: dict[int, list[NDArray[np.int64]]] = {}
         self._descriptors: OrderedDict[tuple[int, bool], list[int]] = OrderedDict()
         self._direct: dict[int, bool] = {}
@@ -314,13 +316,14 @@ class ShardFiles:
 
         Args:
             files: the shards.
-            every_s: how often each is looked up at most; 0: now; None: every 10 ms.
+            every_s: how often each is looked up at most; 0: now; None: every 10 ms, or as often as takes a twentieth of
+                the time, where there are so many.
 
         Raises:
             FileChangedError: if one was replaced, changed or removed.
         """
         now = time.monotonic()
-        stale = files[self._checked[files] <= now - (_CHECK_EVERY_S if every_s is None else every_s)]
+        stale = files[self._checked[files] <= now - (self._check_every_s if every_s is None else every_s)]
         if not len(stale):
             return
         for file in distinct(stale, len(self.sources)):
@@ -331,6 +334,7 @@ class ShardFiles:
                 raise _gone(source.path) from None
             self._remember(int(file), found)
         self._checked[stale] = now
+        self._check_every_s = max(_CHECK_EVERY_S, (time.monotonic() - now) / _CHECK_SHARE)
 
     def close(self) -> None:
         """Close and unmap everything; may be called twice. Nothing may use an address of a shard afterwards."""

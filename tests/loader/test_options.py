@@ -280,3 +280,15 @@ class TestEmpty:
 def test_a_dataset_that_is_not_there(load, tmp_path):
     with pytest.raises(DatasetNotFoundError, match="there is no dataset here"):
         load(tmp_path / "nothing")
+
+
+def test_a_tier_that_there_cannot_be_is_refused(plain):
+    with pytest.raises(gdsload.BackendUnavailableError, match='cache="vram"'):
+        gdsload.DataLoader(plain, device="cpu", cache="vram")
+    with pytest.raises(OptionError, match="cache is 'disk'"):
+        gdsload.DataLoader(plain, device="cpu", cache="disk")
+    # The page cache serves the CPU anyway.
+    with gdsload.DataLoader(plain, device="cpu", cache="pagecache") as loader:
+        assert len(list(loader)) == len(loader)
+        assert loader.cache.tiers == {}
+        assert "no tier" in str(loader.cache)

@@ -117,9 +117,33 @@ def test_looking_is_limited_to_once_in_a_moment(folder, monkeypatch):
     for _ in range(3):
         table.check(np.array([1, 2, 1]))
     assert [str(folder / "1.safetensors"), str(folder / "2.safetensors")] == looked
-    monkeypatch.setattr(files_module, "_CHECK_EVERY_S", -1)
-    table.check(np.array([1]))
+    table.check(np.array([1]), every_s=0)
     assert len(looked) == 3
+    table.close()
+
+
+def test_looking_takes_a_share_of_the_time_and_no_more(folder, monkeypatch):
+    """Where looking takes long (many shards, a slow file system), it is done less often."""
+    table = table_of(folder)
+    table.ensure_open(np.arange(10))
+    now = 1000.0
+    monkeypatch.setattr(files_module.time, "monotonic", lambda: now)
+    stat = os.stat
+
+    def slow_stat(path, **options):
+        nonlocal now
+        now += 0.05
+        return stat(path, **options)
+
+    monkeypatch.setattr(files_module.os, "stat", slow_stat)
+    began, looking = now, 0.0
+    while now < began + 100:
+        before = now
+        table.check(np.arange(10))
+        looking += now - before
+        now += 0.01
+    assert 0.03 < looking / (now - began) < 0.06
+    monkeypatch.setattr(files_module.os, "stat", stat)
     table.close()
 
 
