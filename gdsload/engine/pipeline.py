@@ -34,6 +34,7 @@ from gdsload.backends.base import Backend
 from gdsload.engine.assemble import Batch, BatchMaker
 from gdsload.engine.direct import Direct
 from gdsload.engine.groups import MOST_WORKERS, Group, Limits, Ready, Started
+from gdsload.engine.pace import Pace
 from gdsload.engine.stage import Job, Piece, Stage, Stager
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import GdsloadError, LoaderClosedError
@@ -43,8 +44,6 @@ from gdsload.threads import start_all
 __all__ = ["Pipeline"]
 
 _log = logging.getLogger("gdsload")
-_READS_AHEAD = 4
-"""Groups whose reads are under way before one is gathered: enough to keep the readers of a cold disk busy."""
 _UNDER_WAY = 2
 """Groups that are made directly while one is waited for: the GPU always has the next one."""
 _LOOK_EVERY_S = 1.0
@@ -59,7 +58,7 @@ class Pipeline:
         maker: what makes batches of them.
         limits: what may be used.
         start: the first step.
-        stats: where time is counted.
+        stats: where time is counted; the depth of reads goes on from there.
         direct: makes batches without bringing anything, whenever it is ready.
     """
 
@@ -79,6 +78,8 @@ class Pipeline:
         self._next = start
         self._batches = 1
         self._landing_bytes = 0  # of a batch, the most that was seen: reads take more room than what is wanted of them
+        self._pace = Pace(stats.reads_ahead)
+        self._held_back = False  # whether the depth alone, and no budget, kept the last turn from starting more reads
         self._stager = Stager(job, backend)
         self._direct = direct
         self._shards = np.arange(len(job.table.starts))
@@ -111,15 +112,19 @@ class Pipeline:
         Raises:
             LoaderClosedError: if the pipeline was closed.
         """
+        since: float | None = None  # when it began to wait for reads
         while True:
             with self._lock:
                 if self._closed:
                     raise LoaderClosedError("the loader was closed while a batch was being waited for")
                 if self._groups and self._groups[0].ready is not None:
+                    self._note_pace(since)
                     self._changed.notify_all()
                     return self._groups.popleft().ready
                 if not self._groups and not self._next_steps():
                     return None
+                if since is None and self._held_back and self._groups and not self._groups[0].landed():
+                    since = time.perf_counter()
             if self._maker.takes_processor:
                 with self._helping:
                     group = self._claim(wait=False)
@@ -128,6 +133,12 @@ class Pipeline:
                             self._finish(group)
                         continue
             self._wake.acquire(timeout=_LOOK_EVERY_S)
+
+    def _note_pace(self, since: float | None) -> None:
+        """Have the depth of reads follow the consumer, who takes a group and waited for reads from `since` on."""
+        now = time.perf_counter()
+        self._pace.taken(now, 0.0 if since is None else now - since)
+        self._stats.reads_ahead = self._pace.depth
 
     def hand_over(self, batch: Batch) -> Batch:
         """The last step of each batch, in the consumer's thread."""
@@ -229,13 +240,15 @@ class Pipeline:
 
     def _plan_ahead(self) -> None:
         """Plan groups until one can be gathered and enough reads are under way."""
+        self._held_back = False
         while self._next_steps() and not self._closed:
             self._reach()
             with self._lock:
                 waiting = [group for group in self._groups if not group.claimed]
-                if not self._has_room() or len(waiting) >= (
-                    1 if all(group.landed() for group in waiting) else _READS_AHEAD
-                ):
+                if not self._has_room():
+                    return
+                if len(waiting) >= (1 if all(group.landed() for group in waiting) else self._pace.depth):
+                    self._held_back = True
                     return
             steps = self._next_steps()
             group = self._group(steps)

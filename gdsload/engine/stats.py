@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
+from gdsload.engine.pace import LEAST
+
 __all__ = ["LoaderStats"]
 
 
@@ -19,6 +21,8 @@ class LoaderStats:
         busy_s: seconds from the first `next` of each epoch to its last.
         read_s: seconds that workers waited for reads, added up.
         gather_s: seconds that they spent gathering, added up.
+        reads_ahead: groups of batches whose reads may be under way before one is gathered, at this moment. It grows
+            when the consumer has to wait for reads, within the budgets, and slowly comes back when it does not.
     """
 
     batches: int = 0
@@ -27,6 +31,7 @@ class LoaderStats:
     busy_s: float = 0.0
     read_s: float = 0.0
     gather_s: float = 0.0
+    reads_ahead: int = LEAST
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def add(self, *, read_s: float, gather_s: float) -> None:
