@@ -32,6 +32,7 @@ from gdsload.samplers import sampled_by
 from gdsload.selection import select
 from gdsload.setup import field_names, limits, order_options, positions, schedule
 from gdsload.state import Cursor, Identity, Place, dataset_digest
+from gdsload.tuned import with_tuned
 
 __all__ = ["DataLoader"]
 
@@ -90,6 +91,9 @@ class DataLoader:
             tier; what does not fit is read in every epoch. `loader.cache` says what is where.
             `vram_bytes`: bytes of the tier in VRAM (default: of what is free, half for ``"vram"``, a quarter for
             ``"auto"``).
+            `read_threads`: how many threads read, 512 at most (default: what suits the backend).
+            `tuned`: whether `prefetch_bytes`, `pinned_bytes` and `read_threads`, where they are not given, are what
+            `gdsload tune` has found best here, if it was run (True). `repr` shows them. They change nothing but speed.
             `num_workers`, `pin_memory` and other keywords of torch's loader that have no meaning here are accepted, and
             one warning says so; `collate_fn` is refused.
 
@@ -118,6 +122,7 @@ class DataLoader:
         self.drop_last = bool(drop_last)
         self.device = resolve_device(device)
         self._selected = select(self.dataset)
+        self._options, self._tuned = with_tuned(self._options, options, self._selected.datasets[0].path, self.device)
         self._sampled = sampled_by(self._options, len(self._selected), shuffle, batch_size, self.drop_last, self.seed)
         self.sampler, self.batch_sampler = self._options.sampler, self._options.batch_sampler
         self.batch_size = batch_size if self.batch_sampler is None else None
@@ -264,9 +269,10 @@ class DataLoader:
 
     def __repr__(self) -> str:
         options = self.order_options
+        tuned = "".join(f", {name}={value} (tuned)" for name, value in self._tuned.items())
         return (
             f"DataLoader({self.dataset!r}, batch_size={self.batch_size}, {options.shuffle} order ({options.reason}), "
-            f"seed={self.seed}, device={str(self.device)!r})"
+            f"seed={self.seed}, device={str(self.device)!r}{tuned})"
         )
 
     def check_usable(self) -> None:

@@ -13,9 +13,10 @@ import torch
 
 from gdsload.engine.assemble import RaggedForm
 from gdsload.errors import OptionError
+from gdsload.order.checks import check_whole
 from gdsload.units import parse_bytes
 
-__all__ = ["LoaderKeywords", "LoaderOptions", "parse_options", "resolve_device"]
+__all__ = ["MOST_READ_THREADS", "LoaderKeywords", "LoaderOptions", "parse_options", "resolve_device"]
 
 _UNNEEDED = frozenset(
     {
@@ -34,6 +35,7 @@ _REFUSED = {
     "collate_fn": "Batches are gathered whole: nothing is left to collate. Pass transform=: it gets the whole batch.",
     "generator": "Pass seed=, or a sampler with this generator.",
 }
+MOST_READ_THREADS = 512
 _RAGGED = ("jagged", "offsets", "padded")
 _BACKENDS = ("auto", "gds", "mapped", "bounce", "host")
 _ENGINES = ("cufile", "kvikio")
@@ -65,6 +67,8 @@ class LoaderKeywords(TypedDict, total=False):
     prefetch_bytes: int | str
     arena_bytes: int | str
     mmap: bool | None
+    read_threads: int | None
+    tuned: bool
     num_workers: int
     pin_memory: bool
     pin_memory_device: str
@@ -102,6 +106,8 @@ class LoaderOptions:
     prefetch_bytes: int | str = "256MiB"
     arena_bytes: int | str = "1GiB"
     mmap: bool | None = None
+    read_threads: int | None = None
+    tuned: bool = True
 
     def __post_init__(self) -> None:
         if self.ragged not in _RAGGED:
@@ -125,6 +131,10 @@ class LoaderOptions:
             raise OptionError(f"mmap is {self.mmap!r}", remedy="Pass True or False, or None for what the dataset does.")
         if self.transform is not None and not callable(self.transform):
             raise OptionError(f"transform is {self.transform!r}, which cannot be called")
+        if self.tuned not in (False, True):
+            raise OptionError(f"tuned is {self.tuned!r}", remedy="Pass True or False.")
+        if self.read_threads is not None:
+            object.__setattr__(self, "read_threads", _thread_count(self.read_threads))
         object.__setattr__(self, "prefetch_bytes", parse_bytes(self.prefetch_bytes, "prefetch_bytes", at_least=1))
         object.__setattr__(self, "pinned_bytes", parse_bytes(self.pinned_bytes, "pinned_bytes", at_least=2**20))
         for name in ("register_bytes", "vram_bytes"):
@@ -156,6 +166,13 @@ def parse_options(given: Mapping[str, object]) -> LoaderOptions:
             stacklevel=3,
         )
     return LoaderOptions(**cast("dict[str, Any]", {name: value for name, value in given.items() if name in known}))
+
+
+def _thread_count(value: int) -> int:
+    count = check_whole(value, "read_threads", 1)
+    if count > MOST_READ_THREADS:
+        raise OptionError(f"read_threads is {count}", remedy=f"At most {MOST_READ_THREADS} can be had.")
+    return count
 
 
 def resolve_device(device: str | torch.device | int | None) -> torch.device:

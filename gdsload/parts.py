@@ -61,6 +61,7 @@ def wishes_of(options: LoaderOptions) -> Wishes:
         parse_bytes(options.pinned_bytes, "pinned_bytes"),
         default_register_bytes() if register is None else parse_bytes(register, "register_bytes"),
         fill=options.cache in ("pagecache", "auto"),
+        read_threads=options.read_threads,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -38,6 +39,7 @@ class Wishes:
         pinned_bytes: bytes of the pinned ring.
         register_bytes: bytes of files that may be registered with CUDA.
         fill: whether shards are read into the page cache on purpose.
+        read_threads: threads that read; None for what suits the backend.
     """
 
     backend: str = "auto"
@@ -46,6 +48,12 @@ class Wishes:
     pinned_bytes: int = PINNED_BYTES
     register_bytes: int = 0
     fill: bool = False
+    read_threads: int | None = None
+
+    @property
+    def threads(self) -> dict[str, Any]:
+        """What a backend is made with."""
+        return {} if self.read_threads is None else {"threads": self.read_threads}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +118,16 @@ def choose(wishes: Wishes, files: ShardFiles, device: torch.device, *, probe: Pr
     found = preflight(wishes, _trial(files), device, mapped=files.mapped, probe=probe)
     if wishes.backend == "host" or device.type != "cuda":
         _, why = expected(wishes, device)
-        return Chosen(HostBackend(files), "host", lambda: why)
+        return Chosen(HostBackend(files, **wishes.threads), "host", lambda: why)
     if found is not None:
         reason = f"asked for by name; a trial read took the path {found.path}"
-        backend = GdsBackend(files, device, engine=wishes.engine, register=found.proven)
+        backend = GdsBackend(files, device, engine=wishes.engine, register=found.proven, **wishes.threads)
         return Chosen(backend, "gds", lambda: reason)
     if wishes.backend == "mapped":
         mapped = MappedBackend(files, device, register_bytes=wishes.register_bytes)
         return Chosen(mapped, "mapped", lambda: "asked for by name")
     if wishes.backend == "bounce":
-        bounce = BounceBackend(files, device, pinned_bytes=wishes.pinned_bytes)
+        bounce = BounceBackend(files, device, pinned_bytes=wishes.pinned_bytes, **wishes.threads)
         return Chosen(bounce, "bounce", lambda: "asked for by name")
     return _auto(wishes, files, device, probe)
 
@@ -164,10 +172,10 @@ def _cold(wishes: Wishes, files: ShardFiles, device: torch.device, probe: Probin
         why = f"a trial read took the path {found.path}" if found.status == "ok" else f"cuFile: {found.reason}"
         if found.proven:
             try:
-                return GdsBackend(files, device, engine=wishes.engine), "gds", why
+                return GdsBackend(files, device, engine=wishes.engine, **wishes.threads), "gds", why
             except BackendUnavailableError as error:
                 why = str(error)
-    return BounceBackend(files, device, pinned_bytes=wishes.pinned_bytes), "bounce", why
+    return BounceBackend(files, device, pinned_bytes=wishes.pinned_bytes, **wishes.threads), "bounce", why
 
 
 def dma_is_possible(tree: Tree | None = None) -> tuple[bool, str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,11 +23,14 @@ class Route:
         name: what it is called.
         way: what it is meant to be; which path bytes took, counters say.
         backend: what brings its batches to the device; None: they are built in RAM, and the consumer copies them.
+        settings: further options of its loader. What `gdsload tune` has found is left aside: it is no condition that
+            the record would name.
     """
 
     name: str
     way: str
     backend: BackendName | None
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def open(self, plan: Plan, *, shuffle: bool | str, with_index: bool = False) -> DataLoader:
         """A new loader; nothing of the shards is mapped before its first batch is asked for, nor after its `close`.
@@ -38,7 +42,7 @@ class Route:
         device = "cpu" if self.backend is None else plan.device
         return DataLoader(
             plan.path, plan.batch_size, shuffle, device=device, backend=self.backend or "host", ragged="offsets",
-            with_index=with_index,
+            with_index=with_index, tuned=False, **self.settings,
         )  # fmt: skip
 
     def copies(self, plan: Plan) -> bool:

@@ -15,7 +15,7 @@ from gdsload.bench.routes import Route, make_routes
 from gdsload.bench.trial import run_trial, summarise
 from gdsload.loader import DataLoader
 
-__all__ = ["run_bench"]
+__all__ = ["conditions", "measure_cold", "measure_hot", "run_bench"]
 
 _MOST_UNTIMED = 4
 _SHORT_S = 0.5
@@ -43,18 +43,19 @@ def run_bench(plan: Plan, *, cold: bool = True, hot: bool = True) -> dict[str, A
         "machine": machine(plan.device),
         "versions": versions(),
         "dataset": dataset,
-        "conditions": _conditions(plan),
+        "conditions": conditions(plan),
         "contenders": [
             {"name": route.name, "way": route.way, "backend": route.backend or "host, then copied"} for route in routes
         ],
         "verified": [check_route(route, plan, reference) for route in routes],
     }
-    record["cold"] = _cold(plan, routes, dataset["file_system"]) if cold else None
-    record["hot"] = _hot(plan, routes) if hot else None
+    record["cold"] = measure_cold(plan, routes, dataset["file_system"]) if cold else None
+    record["hot"] = measure_hot(plan, routes) if hot else None
     return record
 
 
-def _conditions(plan: Plan) -> dict[str, Any]:
+def conditions(plan: Plan) -> dict[str, Any]:
+    """How trials are run, for the record."""
     notes = [
         "cold: not in this kernel's page cache; what caches drives and hosts below it have is not known",
         "cold: each trial has a new loader, and what it opens for its first batch is in the time",
@@ -83,7 +84,8 @@ def _turns(routes: Sequence[Route], trials: int) -> Iterator[tuple[int, Route]]:
             yield number, route
 
 
-def _cold(plan: Plan, routes: Sequence[Route], file_system: str) -> dict[str, Any]:
+def measure_cold(plan: Plan, routes: Sequence[Route], file_system: str) -> dict[str, Any]:
+    """Trials with the shards out of the page cache; no contenders, and why, if that could not be had."""
     if blind := why_blind(plan.files):
         return _refused(f"not cold: {blind}")
     trials: dict[str, list[dict[str, Any]]] = {route.name: [] for route in routes}
@@ -100,7 +102,8 @@ def _cold(plan: Plan, routes: Sequence[Route], file_system: str) -> dict[str, An
     return state | _measured(routes, trials)
 
 
-def _hot(plan: Plan, routes: Sequence[Route]) -> dict[str, Any]:
+def measure_hot(plan: Plan, routes: Sequence[Route]) -> dict[str, Any]:
+    """Trials with the shards in the page cache; no contenders, and why, if that could not be had."""
     room = memory_room(Tree()) or 0
     if plan.num_bytes > room:
         return _refused(f"not hot: {not_hot(plan.num_bytes, room)}")

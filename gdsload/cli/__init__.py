@@ -9,13 +9,13 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from gdsload.cli import bench, convert, demo, doctor, inspect, rearrange, verify
+from gdsload.cli import bench, convert, demo, doctor, inspect, rearrange, tune, verify
 from gdsload.errors import GdsloadError
 from gdsload.version import __version__
 
 __all__ = ["main"]
 
-_COMMANDS = (convert, rearrange, inspect, verify, doctor, bench, demo)
+_COMMANDS = (convert, rearrange, inspect, verify, doctor, bench, tune, demo)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

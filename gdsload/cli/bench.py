@@ -12,7 +12,7 @@ from gdsload.bench import make_plan, run_bench
 from gdsload.cli.terminal import plain, say
 from gdsload.units import format_bytes, parse_bytes
 
-__all__ = ["add_to", "render_text"]
+__all__ = ["add_to", "add_what", "aligned", "as_seconds", "conditions", "render_text", "what_of"]
 
 _BACKENDS = ("auto", "gds", "mapped", "bounce", "host")
 _HEADINGS = ("", "GB/s", "quartiles", "first batch", "waited", "path by counters")
@@ -21,20 +21,11 @@ _HEADINGS = ("", "GB/s", "quartiles", "first batch", "waited", "path by counters
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = commands.add_parser("bench", help="measure SSD→VRAM beside SSD→RAM→VRAM, cold and hot")
-    parser.add_argument("path", metavar="PATH", help="a dataset's folder, a folder of safetensors files, or one file")
-    parser.add_argument("--json", action="store_true", help="print the record: conditions, and every trial")
-    parser.add_argument(
-        "--batch-size", type=_count, default=None, metavar="N", help="samples of a batch (default: about 16 MiB)"
-    )
-    parser.add_argument("--shuffle", choices=("none", "full", "block"), default="none", help="(default: %(default)s)")
-    parser.add_argument("--device", default=None, help="where batches go (default: the accelerator, or the CPU)")
+    add_what(parser)
     parser.add_argument(
         "--backends", nargs="+", choices=_BACKENDS, default=["auto"], help="one contender each (default: auto)"
     )
-    parser.add_argument(
-        "--trials", type=_count, default=5, metavar="N", help="timed runs of each contender (default: %(default)s)"
-    )
-    parser.add_argument("--seconds", type=_seconds, default=None, metavar="S", help="end a trial after S seconds")
+    parser.add_argument("--seconds", type=as_seconds, default=None, metavar="S", help="end a trial after S seconds")
     parser.add_argument(
         "--max-bytes", type=_size, default=None, metavar="SIZE", help='end a trial after SIZE of samples ("4GiB")'
     )
@@ -44,6 +35,32 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.set_defaults(run=_run)
 
 
+def add_what(parser: argparse.ArgumentParser) -> None:
+    """Add what every measurement has to be told; `what_of` reads it."""
+    parser.add_argument("path", metavar="PATH", help="a dataset's folder, a folder of safetensors files, or one file")
+    parser.add_argument("--json", action="store_true", help="print the record: conditions, and every trial")
+    parser.add_argument(
+        "--batch-size", type=_count, default=None, metavar="N", help="samples of a batch (default: about 16 MiB)"
+    )
+    parser.add_argument("--shuffle", choices=("none", "full", "block"), default="none", help="(default: %(default)s)")
+    parser.add_argument("--device", default=None, help="where batches go (default: the accelerator, or the CPU)")
+    parser.add_argument(
+        "--trials", type=_count, default=5, metavar="N", help="timed runs of each contender (default: %(default)s)"
+    )
+
+
+def what_of(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Arguments of `make_plan`, from those that `add_what` added."""
+    return {
+        "path": chosen.path,
+        "batch_size": chosen.batch_size,
+        "shuffle": False if chosen.shuffle == "none" else chosen.shuffle,
+        "device": chosen.device,
+        "trials": chosen.trials,
+        "seconds": chosen.seconds,
+    }
+
+
 def _count(text: str) -> int:
     number = int(text)
     if number < 1:
@@ -51,7 +68,8 @@ def _count(text: str) -> int:
     return number
 
 
-def _seconds(text: str) -> float:
+def as_seconds(text: str) -> float:
+    """A time that a trial can take."""
     number = float(text)
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is no time")
@@ -63,16 +81,7 @@ def _size(text: str) -> int:
 
 
 def _run(chosen: argparse.Namespace) -> int:
-    plan = make_plan(
-        chosen.path,
-        batch_size=chosen.batch_size,
-        shuffle=False if chosen.shuffle == "none" else chosen.shuffle,
-        device=chosen.device,
-        backends=tuple(chosen.backends),
-        trials=chosen.trials,
-        seconds=chosen.seconds,
-        max_bytes=chosen.max_bytes,
-    )
+    plan = make_plan(**what_of(chosen), backends=tuple(chosen.backends), max_bytes=chosen.max_bytes)
     record = run_bench(plan, cold=not chosen.hot_only, hot=not chosen.cold_only)
     say(json.dumps(record, indent=1) if chosen.json else render_text(record))
     return 0
@@ -80,7 +89,7 @@ def _run(chosen: argparse.Namespace) -> int:
 
 def render_text(record: dict[str, Any]) -> str:
     """The record for people: conditions, then a table for each state of the cache."""
-    lines = [*_conditions(record), *_contenders(record)]
+    lines = [*conditions(record), *_contenders(record)]
     for name in ("cold", "hot"):
         found = record[name]
         if found is None:
@@ -89,24 +98,25 @@ def render_text(record: dict[str, Any]) -> str:
         if not found["contenders"]:
             lines.append(found["state"])
             continue
-        lines += [f"{name} ({found['checked']})", *_aligned([_HEADINGS, *map(_row, found["contenders"])])]
+        lines += [f"{name} ({found['checked']})", *aligned([_HEADINGS, *map(_row, found["contenders"])])]
         lines += map(_why, found["contenders"])
         lines += [f"warning: {found['warning']}"] if found["warning"] else []
     lines += ["", *(f"- {note}" for note in record["conditions"]["notes"])]
     return "\n".join(map(plain, lines))
 
 
-def _conditions(record: dict[str, Any]) -> Iterator[str]:
-    dataset, conditions, machine = record["dataset"], record["conditions"], record["machine"]
+def conditions(record: dict[str, Any]) -> Iterator[str]:
+    """What was measured on what, and how."""
+    dataset, given, machine = record["dataset"], record["conditions"], record["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
-    bounds = [f"{conditions['trials']} trials, interleaved"]
-    if conditions["seconds"] is not None:
-        bounds.append(f"at most {conditions['seconds']:g} s each")
-    if conditions["max_bytes"] is not None:
-        bounds.append(f"at most {format_bytes(conditions['max_bytes'])} each")
+    bounds = [f"{given['trials']} trials, interleaved"]
+    if given["seconds"] is not None:
+        bounds.append(f"at most {given['seconds']:g} s each")
+    if given["max_bytes"] is not None:
+        bounds.append(f"at most {format_bytes(given['max_bytes'])} each")
     size = f"{dataset['samples']} samples, {format_bytes(dataset['bytes'])}, {dataset['shards']} shards"
     yield f"dataset    {dataset['path']}: {size}, {dataset['file_system']}"
-    yield f"batches    {conditions['batch_size']} samples, shuffle {conditions['shuffle']}, to {conditions['device']}"
+    yield f"batches    {given['batch_size']} samples, shuffle {given['shuffle']}, to {given['device']}"
     yield f"trials     {', '.join(bounds)}"
     cores = f"{machine['cores']} cores, {format_bytes(machine['ram_bytes'])}, Linux {machine['kernel']}"
     yield f"machine    {machine['cpu']}, {cores}, GPU: {machine['gpu'] or 'none'}"
@@ -144,6 +154,7 @@ def _paths(entry: dict[str, Any]) -> str:
     return f"{shares} of {format_bytes(total)}{copied}" if total else shares
 
 
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
+def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Rows of cells as lines, in columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
