@@ -148,8 +148,8 @@ class Bounce:
 
     name, in_place = "bounce", False
 
-    def __init__(self, files, device, *, pinned_bytes):
-        self.files, self.device, self.pinned_bytes = files, device, pinned_bytes
+    def __init__(self, files, device, *, pinned_bytes, threads=8):
+        self.files, self.device, self.pinned_bytes, self.threads = files, device, pinned_bytes, threads
 
     def close(self):
         self.files.close()
@@ -208,6 +208,15 @@ def test_names_that_need_no_cufile(files, wishes, device, kind):
     assert getattr(chosen.backend, "register_bytes", 9) == 9
     assert getattr(chosen.backend, "pinned_bytes", 8) == 8
     chosen.backend.close()
+
+
+@pytest.mark.usefixtures("no_cuda")
+@pytest.mark.parametrize(("name", "device"), [("host", CPU), ("bounce", GPU), ("gds", GPU), ("auto", GPU)])
+def test_as_many_threads_read_as_were_asked_for(files, name, device):
+    wishes = Wishes(name, read_threads=5)
+    backend = choose(wishes, files, device, probe=Probing(BY_DMA if name == "gds" else BY_CPU)).backend
+    assert (backend.threads if isinstance(backend, Bounce) else backend._readers._count) == 5
+    backend.close()
 
 
 @pytest.mark.usefixtures("no_cuda")
