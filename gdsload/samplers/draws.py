@@ -22,6 +22,7 @@ import xxhash
 
 from gdsload.errors import OptionError, SampleIndexError
 from gdsload.samplers.source import IntArray, Source
+from gdsload.samplers.vectors import vectors_of
 from gdsload.state import Place
 
 __all__ = ["Draws", "Stateful"]
@@ -66,7 +67,11 @@ class Draws:
         self._over = False
         self._table = source.table()
         self._taken = 0  # of the table
-        self._iterator = iter(() if self._table is not None else source.given)
+        self._size, self._drop_last = source.batch_size, source.drop_last
+        self._vectors = vectors_of(source.given)
+        if self._vectors is not None and self._size is None:
+            self._size, self._drop_last = source.given.batch_size, source.given.drop_last
+        self._iterator = iter(() if self._table is not None or self._vectors is not None else source.given)
         self.reach(place.step)
 
     @property
@@ -119,7 +124,7 @@ class Draws:
         finally:  # whatever strikes, nobody draws on behind a gap
             self._over = self._over or error is not None
             if self._over:
-                self._iterator = iter(())  # most hold all their indices, as a list
+                self._iterator, self._vectors = iter(()), None  # most hold all their indices, as a list
             self._keep(batches[: len(marks) - 1], marks[1:], error)
 
     def _keep(self, batches: list[IntArray], marks: list[Any], error: Exception | None) -> None:
@@ -143,13 +148,13 @@ class Draws:
 
     def _take(self, count: int) -> tuple[list[IntArray], Exception | None]:
         """Up to `count` batches, and the error that stands in the place of the next."""
-        size = self._source.batch_size
+        size = self._size
         wanted = count if size is None else count * size
         given, error = self._pull(wanted)
         self._over = len(given) < wanted
         if size is None:
             return self._checked_one_by_one(given, error)
-        if error is not None or (self._over and self._source.drop_last):
+        if error is not None or (self._over and self._drop_last):
             given = given[: len(given) // size * size]
         cuts = range(0, len(given), size)
         try:
@@ -163,6 +168,8 @@ class Draws:
         if self._table is not None:
             self._taken += count
             return self._table[self._taken - count : self._taken], None
+        if self._vectors is not None:
+            return self._vectors.take(count)
         given: list[Any] = []
         try:
             given.extend(islice(self._iterator, count))  # keeps what came before an error

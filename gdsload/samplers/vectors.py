@@ -1,0 +1,127 @@
+"""torch's own samplers, drawn from as vectors: each index by itself costs Python as much time as a batch of some KiB.
+
+Generators get the calls that torch's iteration makes, at the moments at which it makes them. So the indices are the
+same, and so is the state that a generator is left in. Whether this torch iterates as these lines say is found out by
+trying; where it does not, samplers are iterated like any other.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, RandomSampler, WeightedRandomSampler
+
+__all__ = ["Vectors", "vectors_of"]
+
+_REPLACED_AT_ONCE = 32
+"""As in torch: a generator's state depends on it."""
+
+
+class Vectors:
+    """Indices out of vectors that are drawn one after the other, none before it is needed.
+
+    Args:
+        drawn: the vectors.
+    """
+
+    def __init__(self, drawn: Iterator[torch.Tensor]) -> None:
+        self._drawn = drawn
+        self._rest = torch.empty(0, dtype=torch.int64, device="cpu")
+
+    def take(self, count: int) -> tuple[torch.Tensor, Exception | None]:
+        """Up to `count` indices, fewer at the end only, and what was raised behind them."""
+        parts, missing, error = [self._rest[:count]], count - len(self._rest), None
+        self._rest = self._rest[count:]
+        try:
+            while missing > 0:
+                drawn = next(self._drawn).cpu()  # the default device may be another
+                if len(drawn) > missing:
+                    self._rest = drawn[missing:]
+                    drawn = drawn[:missing]
+                parts.append(drawn)
+                missing -= len(drawn)
+        except StopIteration:
+            pass
+        except Exception as wrong:
+            error = wrong
+        return (torch.cat(parts) if len(parts[0]) < count else parts[0]), error
+
+
+def vectors_of(sampler: object) -> Vectors | None:
+    """Vectors of the indices that a sampler, or a `BatchSampler` of it, gives; None if it has to be iterated."""
+    if type(sampler) is BatchSampler and type(sampler.batch_size) is int:
+        sampler = sampler.sampler
+    if type(sampler) not in _DRAWN or not _as_in_torch():
+        return None
+    return Vectors(_DRAWN[type(sampler)](sampler))
+
+
+def _random(sampler: RandomSampler) -> Iterator[torch.Tensor]:
+    high, generator = len(sampler.data_source), sampler.generator
+    if generator is None:
+        generator = torch.Generator()
+        generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
+    wanted, once = sampler.num_samples, _REPLACED_AT_ONCE
+    if sampler.replacement:
+        for size in (*(once for _ in range(wanted // once)), wanted % once):
+            yield torch.randint(high=high, size=(size,), dtype=torch.int64, generator=generator)
+        return
+    for _ in range(wanted // high):
+        yield torch.randperm(high, generator=generator)
+    yield torch.randperm(high, generator=generator)[: wanted % high]
+
+
+def _weighted(sampler: WeightedRandomSampler) -> Iterator[torch.Tensor]:
+    yield torch.multinomial(sampler.weights, sampler.num_samples, sampler.replacement, generator=sampler.generator)
+
+
+_DRAWN: dict[type, Any] = {RandomSampler: _random, WeightedRandomSampler: _weighted}
+
+
+@functools.cache
+def _as_in_torch() -> bool:
+    """Whether small samplers give torch's indices, and leave torch's states."""
+    with torch.random.fork_rng(devices=[]):
+        return all(_agrees(number) for number in range(len(_tiny(None))))
+
+
+def _tiny(generator: torch.Generator | None) -> list[Any]:
+    """Samplers that go through every line."""
+    every: Any = range(40)
+    drawn = [
+        RandomSampler(every, replacement, wanted, generator)
+        for replacement in (False, True)
+        for wanted in (None, 7, 40, 64, 90)
+    ]
+    weighted = [WeightedRandomSampler([1.0, 2.0, 3.0], 5, generator=generator)]
+    batches = [BatchSampler(RandomSampler(every, False, 90, generator), 7, drop_last) for drop_last in (False, True)]
+    return [*drawn, *weighted, *batches]
+
+
+def _agrees(number: int) -> bool:
+    for seeded in (True, False):
+        found = []
+        for vectors in (False, True):
+            generator = torch.Generator().manual_seed(number) if seeded else None
+            torch.default_generator.manual_seed(number)  # of the CPU alone
+            sampler = _tiny(generator)[number]
+            indices = _all(sampler) if vectors else [*_flat(sampler)]
+            found.append((indices, (torch.get_rng_state() if generator is None else generator.get_state()).tolist()))
+        if found[0] != found[1]:
+            return False
+    return True
+
+
+def _all(sampler: Any) -> list[int]:
+    batched = isinstance(sampler, BatchSampler)
+    inner: Any = sampler.sampler if batched else sampler
+    given: list[int] = Vectors(_DRAWN[type(inner)](inner)).take(10**6)[0].tolist()
+    return given[: len(given) // sampler.batch_size * sampler.batch_size] if batched and sampler.drop_last else given
+
+
+def _flat(sampler: Any) -> Iterable[int]:
+    return chain.from_iterable(sampler) if isinstance(sampler, BatchSampler) else sampler

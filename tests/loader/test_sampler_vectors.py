@@ -1,0 +1,136 @@
+"""torch's samplers as vectors: the indices of torch's own iteration, and the generator's state at every moment."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
+
+import gdsload
+from gdsload.samplers import vectors
+from gdsload.samplers.vectors import vectors_of
+
+
+class Random(RandomSampler):
+    """Whoever derives from a sampler may iterate otherwise."""
+
+
+def made(kind, size, wanted, generator):
+    if kind == "weighted":
+        return WeightedRandomSampler([1.0 + number % 3 for number in range(size)], wanted, generator=generator)
+    return RandomSampler(range(size), kind == "replacement", wanted, generator)
+
+
+@pytest.fixture(autouse=True)
+def global_state():
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.sampled_from(["random", "replacement", "weighted"]),
+    st.integers(1, 200),
+    st.integers(1, 500),
+    st.lists(st.integers(1, 120), min_size=1, max_size=30),
+    st.booleans(),
+    st.integers(0, 2**32),
+)
+def test_indices_and_states_are_torchs_however_many_are_asked_for(kind, size, wanted, counts, seeded, seed):
+    def run(take_of):
+        torch.manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed) if seeded else torch.default_generator
+        take = take_of(made(kind, size, wanted, generator if seeded else None))
+        return [(take(count), generator.get_state().tolist()) for count in counts]
+
+    def by_torch(sampler):
+        iterator = iter(sampler)
+        return lambda count: list(islice(iterator, count))
+
+    def by_vectors(sampler):
+        drawn = vectors_of(sampler)
+
+        def take(count):
+            found, error = drawn.take(count)
+            assert error is None
+            return found.tolist()
+
+        return take
+
+    assert run(by_vectors) == run(by_torch)
+
+
+@pytest.mark.parametrize("size", [1, 31, 32, 33, 1000, 40_000, 2**17 + 1])
+@pytest.mark.parametrize("kind", ["random", "replacement"])
+def test_whole_passes_of_many_sizes(kind, size):
+    for wanted in (None, size // 2 + 1, 2 * size, 2 * size + 5):
+        one, other = (torch.Generator().manual_seed(size) for _ in range(2))
+        found, error = vectors_of(made(kind, size, wanted, one)).take(10**9)
+        assert error is None
+        assert found.tolist() == list(made(kind, size, wanted, other))
+        assert one.get_state().equal(other.get_state())
+
+
+@pytest.mark.parametrize("kind", ["random", "replacement", "weighted"])
+@pytest.mark.parametrize("wanted", [1, 99, 128, 1000])
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_batches_of_a_loader_are_torchs_epoch_after_epoch(plain, kind, wanted, drop_last):
+    one, other = (torch.Generator().manual_seed(5) for _ in range(2))
+    batches = BatchSampler(made(kind, 1000, wanted, one), 64, drop_last)
+    assert vectors_of(batches) is not None
+    expected = BatchSampler(made(kind, 1000, wanted, other), 64, drop_last)
+    with gdsload.DataLoader(plain, batch_sampler=batches, device="cpu") as loader:
+        for _ in range(3):
+            assert [batch["x"][:, 0].tolist() for batch in loader] == list(expected)
+            assert one.get_state().equal(other.get_state())
+    with gdsload.DataLoader(plain, 64, sampler=batches.sampler, drop_last=drop_last, device="cpu") as loader:
+        for _ in range(3):
+            assert [batch["x"][:, 0].tolist() for batch in loader] == list(expected)
+
+
+def test_only_torchs_own_types_are_drawn_so():
+    class Batches(BatchSampler):
+        pass
+
+    assert vectors_of(RandomSampler(range(3))) is not None
+    for other in (
+        Random(range(3)), SequentialSampler(range(3)), BatchSampler(Random(range(3)), 2, False), range(3),
+        Batches(RandomSampler(range(3)), 2, False), BatchSampler([1, 2], 2, False),
+    ):  # fmt: skip
+        assert vectors_of(other) is None
+
+
+@pytest.mark.parametrize("kind", [RandomSampler, WeightedRandomSampler, BatchSampler])
+def test_a_torch_that_iterates_otherwise_is_iterated(plain, monkeypatch, kind):
+    before = kind.__iter__
+    monkeypatch.setattr(kind, "__iter__", lambda self: reversed(list(before(self))))
+    vectors._as_in_torch.cache_clear()
+    try:
+        given_one = BatchSampler(RandomSampler(range(1000), generator=torch.Generator().manual_seed(1)), 64, False)
+        assert vectors_of(given_one) is None
+        with gdsload.DataLoader(plain, batch_sampler=given_one, device="cpu") as loader:
+            found = [batch["x"][:, 0].tolist() for batch in loader]
+        given_one.sampler.generator.manual_seed(1)
+        assert found == list(given_one)
+    finally:
+        monkeypatch.undo()
+        vectors._as_in_torch.cache_clear()
+
+
+def test_finding_out_leaves_torchs_state_alone():
+    vectors._as_in_torch.cache_clear()
+    before = torch.get_rng_state()
+    assert vectors._as_in_torch()
+    assert torch.get_rng_state().equal(before)
+
+
+def test_what_torch_raises_comes_out_at_its_batch(plain):
+    with (
+        gdsload.DataLoader(plain, 64, sampler=RandomSampler([], num_samples=5), device="cpu") as loader,
+        pytest.raises(ZeroDivisionError),
+    ):
+        next(iter(loader))
