@@ -55,13 +55,13 @@ def _trials(folder: str, options: argparse.Namespace) -> dict[str, dict[str, lis
     """Rates by sampler: with it, of it alone, and of the loader's own shuffle."""
     batch_size = options.batch_size
     made = _samplers(options.samples, batch_size)
-    own = gdsload.DataLoader(folder, batch_size, "full", device="cpu")
+    own = gdsload.DataLoader(folder, batch_size, "full", device="cpu", tuned=False)
     found: dict[str, dict[str, list[float]]] = {
         name: {"with": [], "alone": [], "full": [], "first": []} for name in made
     }
     for name, given in made.items():
         size = {} if "batch_sampler" in given else {"batch_size": batch_size}
-        with gdsload.DataLoader(folder, **size, device="cpu", **given) as loader:
+        with gdsload.DataLoader(folder, **size, device="cpu", tuned=False, **given) as loader:
             runs: dict[str, Iterable[Any]] = {"with": loader, "alone": next(iter(given.values())), "full": own}
             for number in range(options.rounds + 1):
                 for kind, run in runs.items():

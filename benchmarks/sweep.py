@@ -32,6 +32,7 @@ from gdsload.backends import bounce
 from gdsload.bench.cache import drop, fill
 from gdsload.bench.plan import BackendName, Plan, describe, machine, make_plan, versions
 from gdsload.bench.routes import Route
+from gdsload.bench.run import settle
 from gdsload.bench.trial import run_trial
 from gdsload.engine import pace
 from gdsload.options import LoaderOptions
@@ -124,7 +125,7 @@ def _trial(plan: Plan, route: Route, value: Value, state: str, number: int) -> t
         if not (found.cold if state == "cold" else found.hot):
             raise RuntimeError(f"the files cannot be made {state}: {found}")
         if state == "hot":
-            run_trial(route, loader, plan, number)  # what is registered, is registered then
+            settle(route, loader, plan)
         return run_trial(route, loader, plan, number), loader.stats.reads_ahead
 
 

@@ -15,7 +15,7 @@ from gdsload.bench.routes import Route, make_routes
 from gdsload.bench.trial import run_trial, summarise
 from gdsload.loader import DataLoader
 
-__all__ = ["conditions", "measure_cold", "measure_hot", "run_bench"]
+__all__ = ["conditions", "measure_cold", "measure_hot", "run_bench", "settle"]
 
 _MOST_UNTIMED = 4
 _SHORT_S = 0.5
@@ -113,7 +113,7 @@ def measure_hot(plan: Plan, routes: Sequence[Route]) -> dict[str, Any]:
     trials: dict[str, list[dict[str, Any]]] = {route.name: [] for route in routes}
     with ExitStack() as stack:
         loaders = {route.name: stack.enter_context(route.open(plan, shuffle=plan.shuffle)) for route in routes}
-        untimed = {route.name: _settle(route, loaders[route.name], plan) for route in routes}
+        untimed = {route.name: settle(route, loaders[route.name], plan) for route in routes}
         for number, route in _turns(routes, plan.trials):
             trials[route.name].append(run_trial(route, loaders[route.name], plan, number))
         found = look(plan.files)
@@ -135,7 +135,7 @@ def _refused(why: str) -> dict[str, Any]:
     return {"state": why, "contenders": []}
 
 
-def _settle(route: Route, loader: DataLoader, plan: Plan) -> int:
+def settle(route: Route, loader: DataLoader, plan: Plan) -> int:
     """Run epochs until bytes take the paths that they took the time before: registering shards takes a while."""
     before: dict[str, float] = {}
     for number in range(_MOST_UNTIMED):

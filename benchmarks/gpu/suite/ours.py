@@ -37,6 +37,7 @@ class Gdsload(Contender):
             case.batch_size,
             SHUFFLE[case.order],
             device=self.place.device,
+            tuned=False,
             **(self.options | options),
         )
         return self._loader
