@@ -119,8 +119,8 @@ class Loader(Load):
     def open(self) -> None:
         """See `Load.open`."""
         self._loader = gdsload.DataLoader(
-            self.data.folder, self.batch_size, self._shuffle, device=self.device, backend=self._backend, with_index=True,
-            tuned=False,
+            self.data.folder, self.batch_size, self._shuffle, device=self.device, backend=self._backend,
+            with_index=True, tuned=False,
         )  # fmt: skip
         for _ in self._loader:  # registers shards, as the first epoch does
             pass
