@@ -8,6 +8,7 @@ trying; where it does not, samplers are iterated like any other.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
@@ -19,6 +20,8 @@ __all__ = ["Vectors", "vectors_of"]
 
 _REPLACED_AT_ONCE = 32
 """As in torch: a generator's state depends on it."""
+
+_trying = threading.Lock()  # torch's global state is used meanwhile, and put back
 
 
 class Vectors:
@@ -85,7 +88,7 @@ _DRAWN: dict[type, Any] = {RandomSampler: _random, WeightedRandomSampler: _weigh
 @functools.cache
 def _as_in_torch() -> bool:
     """Whether small samplers give torch's indices, and leave torch's states."""
-    with torch.random.fork_rng(devices=[]):
+    with _trying, torch.random.fork_rng(devices=[]):
         return all(_agrees(number) for number in range(len(_tiny(None))))
 
 
