@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from gdsload.engine.assemble import Batch
 from gdsload.engine.pipeline import Pipeline
 from gdsload.engine.resident import ResidentPipeline
 from gdsload.engine.stats import LoaderStats
@@ -45,14 +44,15 @@ class Epoch(Iterator[Any]):
 
     Args:
         owner: the loader.
-        finish: what is done with each batch in the consumer's thread before it is handed out; None: nothing.
+        finish: what is done with each batch, at its place, in the consumer's thread before it is handed out; None:
+            nothing.
     """
 
-    def __init__(self, owner: EpochOwner, finish: Callable[[Batch], Any] | None) -> None:
+    def __init__(self, owner: EpochOwner, finish: Callable[[Any, Place], Any] | None) -> None:
         self._owner, self._finish = owner, finish
         self._turn = threading.RLock()
         self.pipeline: Pipeline | ResidentPipeline | None = None
-        self._batches: deque[tuple[Batch, int]] = deque()
+        self._batches: deque[tuple[Any, int]] = deque()
         self._error: BaseException | None = None
         self._begun = self._over = False
         self._since = 0.0
@@ -87,7 +87,7 @@ class Epoch(Iterator[Any]):
         try:
             if pipeline is not None:
                 batch = pipeline.hand_over(batch)
-            finished = batch if self._finish is None else self._finish(batch)
+            finished = batch if self._finish is None else self._finish(batch, self.place)
         except StopIteration as error:
             raise RuntimeError("transform raised StopIteration, which would have ended the epoch") from error
         self.place.step += 1

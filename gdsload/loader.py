@@ -8,6 +8,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Self, Unpack
 
 import torch
@@ -16,7 +17,7 @@ from gdsload.backends.base import Backend, BackendStatus
 from gdsload.backends.cache_status import CacheStatus, cache_status
 from gdsload.backends.select import expected, preflight
 from gdsload.dataset import ShardDataset
-from gdsload.engine.assemble import Batch, BatchMaker
+from gdsload.engine.assemble import BatchMaker
 from gdsload.engine.direct import Direct
 from gdsload.engine.pipeline import Pipeline
 from gdsload.engine.resident import ResidentPipeline
@@ -30,7 +31,7 @@ from gdsload.order.checks import check_whole
 from gdsload.parts import Parts, moved, open_parts, refuse_cache, wishes_of
 from gdsload.samplers import sampled_by
 from gdsload.selection import select
-from gdsload.setup import field_names, limits, order_options, positions, schedule
+from gdsload.setup import device_transform, field_names, limits, order_options, positions, schedule
 from gdsload.state import Cursor, Identity, Place, dataset_digest
 from gdsload.tuned import with_tuned
 
@@ -62,6 +63,12 @@ class DataLoader:
         **options: `fields`: names of the fields to read (default: all).
             `with_index`: add the samples' indices in `dataset` as ``batch["index"]``, int64 ``[batch]``, on the CPU.
             `transform`: called with each finished batch, in the consumer's thread; its result is handed out instead.
+            `device_transform`: called before that with each batch on its device; a function or module, or several in a
+            list (`gdsload.transforms` has some). It runs ahead of the consumer, in the loader's threads and, on a GPU,
+            on its stream, without gradients or autocast; one call at a time, but not always in the order of batches. If
+            it takes a `generator` it gets one, seeded by `seed`, epoch, and the batch's place in the order of all ranks
+            (with a sampler, by step and rank). Tensors in what it returns are looked for in mappings, lists, tuples and
+            dataclasses. Their memory beyond the batch's own is not part of `prefetch_bytes`.
             `ragged`: ``"jagged"``, nested tensors of that layout; ``"offsets"``, pairs (values ``[rows, ...]``, offsets
             int64 ``[batch + 1]``); ``"padded"``, pairs (padded ``[batch, longest, ...]``, lengths int64 ``[batch]``),
             filled up with `padding_value`. Fields of type str or bytes come as lists on the CPU.
@@ -135,6 +142,7 @@ class DataLoader:
         self._limits = limits(
             self._selected, self._fields, self._options, self._schedule, self.order_options, self.device
         )
+        self._transform = device_transform(self._options, self._schedule, self.seed, self.device)
         wishes = wishes_of(self._options)
         refuse_cache(self._options, self.device, mapped=self._selected.mapped(self._options.mmap))
         preflight(
@@ -250,6 +258,8 @@ class DataLoader:
         """
         if self._owner != os.getpid():
             return
+        if self._transform is not None and self._transform.inside():
+            raise RuntimeError("a device_transform closed its loader, which has to wait for the transform's end")
         with self._lock:
             self._closed = True
             epochs, pipelines, parts = list(self._epochs), list(self._pipelines), self._parts
@@ -300,10 +310,12 @@ class DataLoader:
             self._parts = parts
         return self._parts
 
-    def _finish(self, batch: Batch) -> Any:
-        """The last steps, in the consumer's thread: to its device, and the user's transform."""
+    def _finish(self, batch: Any, place: Place) -> Any:
+        """The last steps, in the consumer's thread: to its device, and the user's transforms that are left."""
         if self._moves:
             batch = {name: moved(value, self.device) if name != "index" else value for name, value in batch.items()}
+            if self._transform is not None:
+                batch = self._transform(place.epoch, place.step, batch)
         return batch if self._options.transform is None else self._options.transform(batch)
 
     def begin(self, epoch: Epoch) -> None:
@@ -344,7 +356,8 @@ class DataLoader:
             steps = Ordered(order, self._schedule)
         else:
             steps = self._sampled.draws(place)
-        job = Job(parts.table, steps, self._positions.selection, self._fields)
+        transform = None if self._transform is None or self._moves else partial(self._transform, place.epoch)
+        job = Job(parts.table, steps, self._positions.selection, self._fields, transform)
         direct = Direct.of(job, parts.backend, parts.maker)
         if direct is not None and direct.ready() and not direct.over_pcie:
             group = self._limits.group()

@@ -48,6 +48,7 @@ class LoaderKeywords(TypedDict, total=False):
     fields: Sequence[str] | None
     with_index: bool
     transform: Callable[[dict[str, Any]], Any] | None
+    device_transform: Callable[..., Any] | Sequence[Callable[..., Any]] | None
     ragged: RaggedForm
     padding_value: float
     backend: Literal["auto", "gds", "mapped", "bounce", "host"]
@@ -87,6 +88,7 @@ class LoaderOptions:
     fields: Sequence[str] | None = None
     with_index: bool = False
     transform: Callable[[dict[str, Any]], Any] | None = None
+    device_transform: Any = ()
     ragged: RaggedForm = "jagged"
     padding_value: float = 0
     backend: str = "auto"
@@ -135,12 +137,24 @@ class LoaderOptions:
             raise OptionError(f"tuned is {self.tuned!r}", remedy="Pass True or False.")
         if self.read_threads is not None:
             object.__setattr__(self, "read_threads", _thread_count(self.read_threads))
+        object.__setattr__(self, "device_transform", _several(self.device_transform))
         object.__setattr__(self, "prefetch_bytes", parse_bytes(self.prefetch_bytes, "prefetch_bytes", at_least=1))
         object.__setattr__(self, "pinned_bytes", parse_bytes(self.pinned_bytes, "pinned_bytes", at_least=2**20))
         for name in ("register_bytes", "vram_bytes"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, parse_bytes(getattr(self, name), name))
         object.__setattr__(self, "arena_bytes", parse_bytes(self.arena_bytes, "arena_bytes", at_least=1))
+
+
+def _several(transforms: Any) -> tuple[Callable[..., Any], ...]:
+    """Transforms as they are given: none, one, or several in a list or tuple."""
+    if transforms is None:
+        return ()
+    found = tuple(transforms) if isinstance(transforms, list | tuple) else (transforms,)
+    for transform in found:
+        if not callable(transform):
+            raise OptionError(f"device_transform is {transforms!r}: {transform!r} cannot be called")
+    return found
 
 
 def parse_options(given: Mapping[str, object]) -> LoaderOptions:

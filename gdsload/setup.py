@@ -10,16 +10,28 @@ import torch
 
 from gdsload.engine.groups import Limits
 from gdsload.engine.stage import Selection
+from gdsload.engine.transform import DeviceTransform
 from gdsload.errors import BudgetError, OptionError
 from gdsload.format.schema import Schema
 from gdsload.options import LoaderOptions
-from gdsload.order import DatasetFacts, MixOrder, Mixture, Order, OrderOptions, Schedule, make_order, resolve
+from gdsload.order import (
+    DatasetFacts,
+    MixOrder,
+    Mixture,
+    Order,
+    OrderOptions,
+    Purpose,
+    Schedule,
+    derive_key,
+    make_order,
+    resolve,
+)
 from gdsload.order.checks import check_whole
 from gdsload.samplers import SampledSchedule, expected_batch
 from gdsload.selection import Selected
 from gdsload.units import format_bytes, parse_bytes
 
-__all__ = ["Positions", "field_names", "limits", "order_options", "positions", "schedule"]
+__all__ = ["Positions", "device_transform", "field_names", "limits", "order_options", "positions", "schedule"]
 
 _GROUP_BYTES = 16 * 2**20
 """About 2 ms of gathering, so that planning and handing over a group (some 0.2 ms of Python) does not count."""
@@ -80,6 +92,25 @@ def schedule(
         rank, world_size = world(options)
         return Schedule(selected.epoch_samples, batch_size, rank, world_size, drop_last, order.lanes)
     return SampledSchedule(len(selected), expected_batch(options.batch_sampler) or batch_size, drop_last=drop_last)
+
+
+def device_transform(
+    options: LoaderOptions, schedule: Schedule, seed: int, device: torch.device
+) -> DeviceTransform | None:
+    """What calls the user's `device_transform`; None if there is none.
+
+    Its random numbers depend on seed, epoch, and the position of the batch's first sample in the order that all ranks
+    share; with a sampler, whose order is this rank's own, on step and rank.
+    """
+    if not options.device_transform:
+        return None
+    rank, _ = world(options)
+
+    def key(epoch: int, step: int) -> int:
+        where = (step, rank) if isinstance(schedule, SampledSchedule) else (schedule.span(step)[0],)
+        return derive_key(seed, epoch, Purpose.TRANSFORM, *where)
+
+    return DeviceTransform(options.device_transform, device, key)
 
 
 def mean_sample_bytes(selected: Selected, fields: Sequence[str]) -> float:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ __all__ = ["Assembler", "Batch", "BatchForm", "BatchMaker", "RaggedForm", "batch
 IntArray = NDArray[np.int64]
 Batch = dict[str, Any]
 RaggedForm = Literal["jagged", "offsets", "padded"]
+T = TypeVar("T")
 
 _ALIGNMENT = 64
 
@@ -74,8 +75,19 @@ class BatchMaker:
         """
         raise NotImplementedError
 
-    def hand_over(self, batch: Batch) -> Batch:
-        """The last step of each batch, in the consumer's thread."""
+    def follow(self) -> None:
+        """Let what is built from now on come after what the calling thread has queued."""
+
+    def build(self, make: Callable[[], T]) -> T:
+        """Make batches, or something of them, and wait until that is complete.
+
+        Raises:
+            BudgetError: if the device has no memory left.
+        """
+        return make()
+
+    def hand_over(self, batch: Any) -> Any:
+        """The last step of each batch, or what a transform made of it, in the consumer's thread."""
         return batch
 
     def close(self) -> None:

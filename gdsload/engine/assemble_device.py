@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from gdsload.tensors import torch_dtype
 __all__ = ["DeviceAssembler", "hand_over", "tensors_of"]
 
 IntArray = NDArray[np.int64]
+T = TypeVar("T")
 
 
 class DeviceAssembler(BatchMaker):
@@ -62,7 +64,11 @@ class DeviceAssembler(BatchMaker):
         """See `BatchMaker.tensor`: on the device, ordered on the loader's stream."""
         return self.gather.upload(array)
 
-    def hand_over(self, batch: Batch) -> Batch:
+    def follow(self) -> None:
+        """See `BatchMaker.follow`."""
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+
+    def hand_over(self, batch: Any) -> Any:
         """See `BatchMaker.hand_over`: to the stream that is current now."""
         return self._hand_over(batch)
 
@@ -79,12 +85,8 @@ class DeviceAssembler(BatchMaker):
         self.add_index(batches, pieces, edges)
         return batches
 
-    def build(self, make: Callable[[], list[Batch]]) -> list[Batch]:
-        """Make batches on the loader's stream, and wait until they are complete.
-
-        Raises:
-            BudgetError: if the device has no memory left.
-        """
+    def build(self, make: Callable[[], T]) -> T:
+        """See `BatchMaker.build`: on the loader's stream."""
         try:
             with torch.cuda.stream(self.stream):
                 try:
@@ -137,7 +139,7 @@ class _HandOver:
         self._pending: deque[tuple[torch.cuda.Event, int]] = deque()
         self._bytes = self._last = 0
 
-    def __call__(self, batch: Batch) -> Batch:
+    def __call__(self, batch: Any) -> Any:
         """Hand a batch over to the stream that is current now."""
         if self._last:
             # The last batch has been used as far as it will be, as a rule: what reads it has been queued.
@@ -153,22 +155,25 @@ class _HandOver:
 
 
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:
-    """The plain tensors that a batch, or a field of one, consists of."""
+    """The plain tensors in a batch, a field of one, or what a transform made of it: any nest of containers."""
     if isinstance(value, torch.Tensor):
         if value.is_nested:
             jagged: Any = value
             yield from (jagged.values(), jagged.offsets())
         else:
             yield value
-    elif isinstance(value, dict):
+    elif isinstance(value, Mapping):
         for part in value.values():
             yield from tensors_of(part)
-    elif isinstance(value, tuple):
+    elif isinstance(value, list | tuple):
         for part in value:
             yield from tensors_of(part)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from tensors_of(getattr(value, field.name))
 
 
-def hand_over(batch: Batch) -> None:
+def hand_over(batch: Any) -> None:
     """Let the stream that is current now use a finished batch."""
     for tensor in tensors_of(batch):
         if tensor.device.type == "cuda":

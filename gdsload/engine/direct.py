@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ from gdsload.backends.base import Backend, WithinReach
 from gdsload.engine.assemble import Batch
 from gdsload.engine.assemble_device import DeviceAssembler
 from gdsload.engine.gather_positions import PositionGather, Rows
+from gdsload.engine.ready import Ready, transformed
 from gdsload.engine.stage import Job, Ordered
 from gdsload.order import FullOrder, SequentialOrder
 from gdsload.streams import record
@@ -114,14 +116,22 @@ class Direct:
             base, over_pcie, gather, {name: Rows(gather, begins[name], nbytes) for name, nbytes in fields.items()}
         )
 
-    def start(self, steps: range) -> tuple[list[Batch], torch.cuda.Event]:
+    def start(self, steps: range, stopped: Callable[[], bool]) -> tuple[Ready, torch.cuda.Event]:
         """Queue the making of some steps' batches on the loader's stream; `ready` must have said yes.
+
+        Args:
+            steps: the steps.
+            stopped: whether nobody wants them any more.
 
         Returns:
             The batches, and an event behind them.
         """
         with torch.cuda.stream(self._maker.stream):
-            return self.gather(steps), record(self._maker.stream)
+            return self.make(steps, stopped), record(self._maker.stream)
+
+    def make(self, steps: range, stopped: Callable[[], bool] = lambda: False) -> Ready:
+        """Queue the making of some steps' batches on the current stream; `ready` must have said yes."""
+        return transformed(self._job.transform, self.gather(steps), self.schedule.sizes(steps), steps, stopped)
 
     def gather(self, steps: range) -> list[Batch]:
         """Queue the gathering of some steps' batches on the current stream; `ready` must have said yes."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import torch
 
-from gdsload.engine.assemble import Batch
 from gdsload.engine.direct import Direct
+from gdsload.engine.ready import Ready
 from gdsload.engine.stage import Piece
 
-__all__ = ["MOST_WORKERS", "Group", "Limits", "Ready", "Started"]
+__all__ = ["MOST_WORKERS", "Group", "Limits", "Started"]
 
 MOST_WORKERS = 4
 _MOST_BATCHES = 64
@@ -48,20 +48,10 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """Some batches, and the error that stands in the place of the one behind them."""
-
-    batches: list[Batch]
-    sizes: list[int]
-    error: BaseException | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Started:
     """Batches that are being made, the event behind them, and when that began."""
 
-    batches: list[Batch]
-    sizes: list[int]
+    ready: Ready
     event: torch.cuda.Event
     began: float
 

@@ -26,15 +26,17 @@ import weakref
 from collections import deque
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 
 from gdsload.backends.base import Backend
-from gdsload.engine.assemble import Batch, BatchMaker
+from gdsload.engine.assemble import BatchMaker
 from gdsload.engine.direct import Direct
-from gdsload.engine.groups import MOST_WORKERS, Group, Limits, Ready, Started
+from gdsload.engine.groups import MOST_WORKERS, Group, Limits, Started
 from gdsload.engine.pace import Pace
+from gdsload.engine.ready import Ready, transformed
 from gdsload.engine.stage import Job, Piece, Stage, Stager
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import GdsloadError, LoaderClosedError
@@ -99,6 +101,8 @@ class Pipeline:
             threading.Thread(target=self._run, args=(not number,), name=f"gdsload-{number}", daemon=True)
             for number in range(count)
         ]
+        if job.transform is not None:
+            maker.follow()  # what it computes with may still be being made
         _live.add(self)
         try:
             start_all(self._threads)
@@ -140,7 +144,7 @@ class Pipeline:
         self._pace.taken(now, 0.0 if since is None else now - since)
         self._stats.reads_ahead = self._pace.depth
 
-    def hand_over(self, batch: Batch) -> Batch:
+    def hand_over(self, batch: Any) -> Any:
         """The last step of each batch, in the consumer's thread."""
         return self._maker.hand_over(batch)
 
@@ -208,9 +212,7 @@ class Pipeline:
         try:
             self._backend.check(self._shards)
             began = time.perf_counter()
-            batches, event = direct.start(group.steps)
-            sizes = [self._job.steps.size(step) for step in group.steps]
-            group.started = Started(batches, sizes, event, began)
+            group.started = Started(*direct.start(group.steps, lambda: self._closed), began)
         except (GdsloadError, torch.OutOfMemoryError):
             pass
         except Exception:
@@ -335,7 +337,7 @@ class Pipeline:
     def _one_by_one(self, steps: range) -> Ready:
         """A group that failed, batch by batch, to find the one that the error belongs to."""
         stager = Stager(self._job, self._backend)
-        batches: list[Batch] = []
+        batches: list[Any] = []
         sizes: list[int] = []
         try:
             for step in steps:
@@ -344,6 +346,8 @@ class Pipeline:
                 ready = self._assemble(range(step, step + 1), stager.pieces(range(step, step + 1)))
                 batches += ready.batches
                 sizes += ready.sizes
+                if ready.error is not None:
+                    return Ready(batches, sizes, ready.error)
         except Exception as error:
             return Ready(batches, sizes, error)
         finally:
@@ -355,7 +359,7 @@ class Pipeline:
         started.event.synchronize()
         self._backend.check(self._shards)
         self._stats.add(read_s=0.0, gather_s=time.perf_counter() - started.began)
-        return Ready(started.batches, started.sizes)
+        return started.ready
 
     def _assemble(self, steps: range, pieces: list[Piece]) -> Ready:
         started = time.perf_counter()
@@ -367,7 +371,10 @@ class Pipeline:
         if pieces:
             self._backend.check(np.concatenate([piece.stage.files for piece in pieces]))
         self._stats.add(read_s=landed - started, gather_s=time.perf_counter() - landed)
-        return Ready(batches, sizes)
+        transform = self._job.transform
+        if transform is None:
+            return Ready(batches, sizes)
+        return self._maker.build(lambda: transformed(transform, batches, sizes, steps, lambda: self._closed))
 
 
 def _release(stages: list[Stage]) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import threading
 import time
+from typing import Any
 
 import torch
 
-from gdsload.engine.assemble import Batch
 from gdsload.engine.assemble_device import hand_over
 from gdsload.engine.direct import Direct
-from gdsload.engine.groups import Ready
+from gdsload.engine.ready import Ready
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import LoaderClosedError
 from gdsload.streams import no_room, stream_handle
@@ -57,15 +57,15 @@ class ResidentPipeline:
             began = time.perf_counter()
             self._made_on = torch.cuda.current_stream(self._device)
             try:
-                batches = self._direct.gather(steps)
+                ready = self._direct.make(steps)
             except torch.OutOfMemoryError:
                 self._next = self._schedule.steps
                 return Ready([], [], no_room(self._device, "a group of batches"))
-            self._next = steps.stop
+            self._next = steps.stop if ready.error is None else self._schedule.steps
             self._stats.add(read_s=0.0, gather_s=time.perf_counter() - began)
-            return Ready(batches, self._schedule.sizes(steps))
+            return ready
 
-    def hand_over(self, batch: Batch) -> Batch:
+    def hand_over(self, batch: Any) -> Any:
         """The batch is the consumer's already, unless it has changed to another stream since."""
         if stream_handle(self._device) != self._made_on.cuda_stream:
             torch.cuda.current_stream(self._device).wait_stream(self._made_on)

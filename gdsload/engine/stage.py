@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend, Landing
+from gdsload.engine.ready import StepTransform
 from gdsload.engine.table import SampleTable
 from gdsload.order import LaneRun, Order, Schedule, lane_share
 from gdsload.plan import Extents, concat_extents, distinct
@@ -130,12 +131,14 @@ class Job:
         steps: which positions each step takes.
         selection: which samples those positions stand for.
         fields: the fields that are wanted.
+        transform: what is done to each batch before it is handed out; None: nothing.
     """
 
     table: SampleTable
     steps: Steps
     selection: Selection
     fields: tuple[str, ...]
+    transform: StepTransform | None = None
 
 
 @dataclass(slots=True)

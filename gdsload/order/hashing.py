@@ -48,6 +48,7 @@ class Purpose(IntEnum):
     ROUND = 4
     TURN = 5
     PASS = 6
+    TRANSFORM = 7
 
 
 def mix64(value: int) -> int:

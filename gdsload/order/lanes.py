@@ -141,7 +141,9 @@ class Schedule:
         return [self.batch_size] * full + [self.size(step) for step in steps[full:]]
 
     def span(self, step: int) -> tuple[int, int]:
-        """Return the positions [start, stop) of this rank at `step`, where there is one lane only.
+        """Return which samples [start, stop) this rank gets at `step`, in the order in which all are delivered.
+
+        Where there is one lane only, these are their positions.
 
         Raises:
             OptionError: if `step` is not in [0, steps).

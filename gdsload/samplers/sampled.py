@@ -227,7 +227,8 @@ def sampled_by(
         name, given = "sampler", {}
     else:
         return None
-    given |= {"shuffle": shuffle is not False, "seed": seed != 0}
+    # A seed may still be that of the transform's random numbers.
+    given |= {"shuffle": shuffle is not False, "seed": seed != 0 and not options.device_transform}
     given |= {
         other: getattr(options, other) is not None for other in ("block", "window", "lanes", "rank", "world_size")
     }

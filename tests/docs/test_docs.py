@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import gdsload
+import gdsload.transforms
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
@@ -26,7 +27,8 @@ def test_python_in_documents_parses(page):
 
 def test_every_public_name_is_in_the_reference():
     text = (ROOT / "docs/reference.md").read_text()
-    missing = [name for name in gdsload.__all__ if not name.startswith("__") and f"`{name}" not in text]
+    names = [*gdsload.__all__, *gdsload.transforms.__all__]
+    missing = [name for name in names if not name.startswith("__") and f"`{name}" not in text]
     assert missing == []
 
 

@@ -255,7 +255,7 @@ class Failing:
             self.pipeline._direct = None
         return True
 
-    def start(self, _steps):
+    def start(self, _steps, _stopped):
         self.started += 1
         raise RuntimeError("no such kernel")
 

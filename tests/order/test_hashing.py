@@ -66,6 +66,7 @@ def test_purposes_never_change():
         "ROUND": 4,
         "TURN": 5,
         "PASS": 6,
+        "TRANSFORM": 7,
     }
 
 

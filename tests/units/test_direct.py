@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -158,3 +159,18 @@ def test_what_was_found_stays_whole_while_another_base_is_looked_at(files, gathe
     backend.base = files.base
     assert another.ready()
     assert another._reach.base is files.base
+
+
+def test_transforms_are_done_to_each_batch_until_one_fails_or_nobody_wants_them(files):
+    def transform(step, batch):
+        if step == 5:
+            raise ValueError("odd")
+        return step, batch["x"][:, 0].tolist()
+
+    direct = direct_over(files, Reached(files.base), Maker(lambda addresses: np.ones(len(addresses), bool)))
+    direct._job = replace(direct._job, transform=transform)
+    assert direct.ready()
+    ready = direct.make(range(2, 8))
+    assert ready.batches == [(step, list(range(64 * step, 64 * step + 64))) for step in (2, 3, 4)]
+    assert (ready.sizes, type(ready.error)) == ([64] * 3, ValueError)
+    assert direct.make(range(2, 8), lambda: True).batches == []

@@ -11,6 +11,7 @@ import torch
 
 from gdsload import BudgetError, LoaderClosedError
 from gdsload.engine import resident
+from gdsload.engine.ready import Ready
 from gdsload.engine.resident import ResidentPipeline
 from gdsload.engine.stats import LoaderStats
 from gdsload.order import Schedule
@@ -22,7 +23,13 @@ def make(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: stream)
 
     def pipeline(gather, *, start=0, group=3):
-        direct = SimpleNamespace(schedule=Schedule(105, 10), gather=gather)
+        schedule = Schedule(105, 10)
+
+        def make(steps):
+            batches = gather(steps)
+            return batches if isinstance(batches, Ready) else Ready(batches, schedule.sizes(steps))
+
+        direct = SimpleNamespace(schedule=schedule, make=make)
         return ResidentPipeline(direct, start=start, stats=LoaderStats(), group=group, device=torch.device("cuda", 0))
 
     return pipeline
@@ -47,6 +54,13 @@ def test_no_memory_is_an_error_once_and_the_end(make, monkeypatch):
     pipeline = make(full)
     ready = pipeline.get()
     assert (ready.batches, type(ready.error)) == ([], BudgetError)
+    assert pipeline.get() is None
+
+
+def test_an_error_of_a_transform_comes_behind_what_was_made_and_is_the_end(make):
+    pipeline = make(lambda steps: Ready(list(steps[:2]), [10, 10], ValueError("odd")))
+    ready = pipeline.get()
+    assert (ready.batches, type(ready.error)) == ([0, 1], ValueError)
     assert pipeline.get() is None
 
 

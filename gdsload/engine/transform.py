@@ -1,0 +1,71 @@
+"""The user's transforms of whole batches: called ahead of the consumer, with random numbers that can be had again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from gdsload.transforms import Compose
+
+__all__ = ["DeviceTransform"]
+
+
+class DeviceTransform:
+    """Calls transforms, one batch at a time, and in whatever thread it is with the same settings of torch.
+
+    Args:
+        transforms: applied in this order.
+        device: that of the batches.
+        key: seed of the random numbers of an epoch's step.
+    """
+
+    def __init__(
+        self, transforms: Sequence[Callable[..., Any]], device: torch.device, key: Callable[[int, int], int]
+    ) -> None:
+        self._apply, self._device, self._key = Compose(transforms), device, key
+        self._lock = threading.RLock()
+        self._inside: int | None = None
+
+    def __call__(self, epoch: int, step: int, batch: Any) -> Any:
+        """What becomes of the batch of a step.
+
+        Raises:
+            Exception: what a transform raises, with a note that says where.
+        """
+        generator = None
+        if self._apply.random:
+            generator = torch.Generator(self._device).manual_seed(self._key(epoch, step))
+        with self._lock, self._settings():
+            self._inside = threading.get_ident()
+            try:
+                return self._apply(batch, generator)
+            except StopIteration as error:
+                wrong = RuntimeError("device_transform raised StopIteration, which would have ended the epoch")
+                wrong.add_note(_place(epoch, step))
+                raise wrong from error
+            except BaseException as error:
+                error.add_note(_place(epoch, step))
+                raise
+            finally:
+                self._inside = None
+
+    def inside(self) -> bool:
+        """Whether the calling thread is in a transform."""
+        return self._inside == threading.get_ident()
+
+    def _settings(self) -> ExitStack:
+        """The consumer's own must not matter: at times it is its thread that makes a batch."""
+        stack = ExitStack()
+        stack.enter_context(torch.inference_mode(mode=False))
+        stack.enter_context(torch.no_grad())
+        if torch.amp.is_autocast_available(self._device.type):
+            stack.enter_context(torch.autocast(self._device.type, enabled=False))
+        return stack
+
+
+def _place(epoch: int, step: int) -> str:
+    return f"in device_transform, for the batch of step {step} of epoch {epoch}"

@@ -1,0 +1,269 @@
+"""`device_transform`: ahead of the consumer, one batch at a time, with random numbers that depend on the batch alone."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+
+import pytest
+import torch
+
+from gdsload import LoaderClosedError, OptionError, ReadError
+from gdsload.engine.ready import transformed
+from gdsload.order import Purpose, derive_key
+from gdsload.testing import Fault, FaultyBackend, assert_resumes_everywhere, fingerprint
+from gdsload.transforms import Cast, RandomFlip
+
+BLOCK = {"shuffle": "block", "block": 8, "window": 40, "lanes": 3}
+ORDERS = [{"shuffle": False}, {"shuffle": "full"}, BLOCK]
+
+
+def noisy(batch, generator):
+    """The batch with a random number for each of its samples."""
+    return {**batch, "noise": torch.rand(len(batch["x"]), generator=generator)}
+
+
+def key_of(batch, generator):
+    return {**batch, "key": generator.initial_seed()}
+
+
+class Module(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(8))
+
+    def forward(self, batch, generator):
+        return batch["x"] * self.weight * torch.rand(8, generator=generator)
+
+
+@pytest.fixture
+def workers(monkeypatch):
+    """Sets how many threads a pipeline has."""
+    return lambda count: monkeypatch.setattr("os.sched_getaffinity", lambda _: range(count + 1))
+
+
+def prints(loader):
+    return [fingerprint(batch) for batch in loader]
+
+
+class TestRandomNumbers:
+    @pytest.mark.parametrize("order", ORDERS, ids=str)
+    def test_the_seed_is_made_of_seed_epoch_and_position(self, load, plain, order):
+        """Of the batch's first sample, among all ranks; so no two batches share it."""
+        seen = set()
+        for rank in (0, 1):
+            loader = load(plain, 32, seed=5, rank=rank, world_size=2, device_transform=key_of, **order)
+            for epoch in (0, 1):
+                for step, batch in enumerate(loader):
+                    # The last global batch has 1000 - 15 * 64 = 40 samples, 20 for each rank.
+                    position = step * 64 + rank * (32 if step < 15 else 20)
+                    assert batch["key"] == derive_key(5, epoch, Purpose.TRANSFORM, position)
+                    seen.add(batch["key"])
+        assert len(seen) == 2 * 2 * 16
+
+    def test_with_a_sampler_of_seed_epoch_step_and_rank(self, load, plain, monkeypatch):
+        loader = load(plain, 300, seed=5, sampler=range(1000), device_transform=key_of)
+        keys = [batch["key"] for batch in loader]
+        assert keys == [derive_key(5, 0, Purpose.TRANSFORM, step, 0) for step in range(4)]
+        monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+        monkeypatch.setattr("torch.distributed.get_rank", lambda: 3)
+        monkeypatch.setattr("torch.distributed.get_world_size", lambda: 4)
+        loader = load(plain, 300, sampler=range(1000), device_transform=key_of)
+        assert next(iter(loader))["key"] == derive_key(0, 0, Purpose.TRANSFORM, 0, 3)
+
+    def test_a_seed_beside_a_sampler_needs_a_transform(self, load, plain):
+        with pytest.raises(OptionError, match="seed"):
+            load(plain, 10, seed=5, sampler=range(10))
+
+    @pytest.mark.parametrize("order", [*ORDERS, {"sampler": range(143)}], ids=str)
+    def test_resumes_at_every_step(self, load, rich, order):
+        def flip(batch, generator):
+            return RandomFlip("image")(noisy({"x": batch["label"], **batch}, generator), generator)
+
+        assert_resumes_everywhere(lambda: load(rich, 16, device_transform=flip, **order))
+
+    @pytest.mark.parametrize("order", ORDERS, ids=str)
+    def test_any_number_of_threads_gives_the_same(self, load, plain, workers, order):
+        def slow(batch, generator):
+            time.sleep(0.0005)
+            return noisy(batch, generator)
+
+        found = []
+        for count, budget in ((1, 1), (2, "1MiB"), (4, "1KiB")):
+            workers(count)
+            found.append(prints(load(plain, 10, device_transform=slow, prefetch_bytes=budget, **order)))
+        assert found[0] == found[1] == found[2]
+        assert len(set(found[0])) == 100
+
+    @pytest.mark.parametrize("when", ["bring", "completion"])
+    def test_a_group_that_is_made_again_is_the_same(self, load, plain, wrap, when):
+        wanted = prints(load(plain, 10, device_transform=noisy))
+        made = wrap(
+            lambda inner: FaultyBackend(inner, Fault(lambda: ReadError("odd"), calls=[1, 4], when=when, times=2))
+        )
+        assert prints(load(plain, 10, device_transform=noisy)) == wanted
+        assert made[0].struck
+
+    def test_the_global_generator_stays_as_it_was(self, load, plain):
+        before = torch.get_rng_state()
+        list(load(plain, 100, "full", device_transform=[noisy, RandomFlip("x")]))
+        assert torch.equal(torch.get_rng_state(), before)
+
+    def test_a_generator_of_the_users_own_is_left_to_him(self, load, plain):
+        own = torch.Generator().manual_seed(1)
+        loader = load(plain, 1000, device_transform=functools.partial(noisy, generator=own))
+        assert torch.equal(next(iter(loader))["noise"], torch.rand(1000, generator=torch.Generator().manual_seed(1)))
+
+
+class TestCalls:
+    def test_functions_modules_and_lists(self, load, plain):
+        module = Module()
+        found = list(load(plain, 500, device_transform=[Cast("x", torch.float64), module]))
+        generator = torch.Generator().manual_seed(derive_key(0, 0, Purpose.TRANSFORM, 500))
+        x = torch.arange(500, 1000).double()[:, None].expand(500, 8)
+        assert torch.equal(found[1], x * torch.ones(8) * torch.rand(8, generator=generator))
+        assert not found[1].requires_grad
+
+    def test_the_consumers_modes_do_not_matter(self, load, plain, workers):
+        """At times it is the consumer's thread that makes a batch."""
+        workers(1)
+        layer = torch.nn.Linear(8, 4)
+
+        def project(batch):
+            return layer(batch["x"].float())
+
+        loader = load(plain, 10, device_transform=project, prefetch_bytes=1)
+        for mode in (torch.enable_grad(), torch.inference_mode(), torch.autocast("cpu", torch.bfloat16)):
+            with mode:
+                batches = list(loader)
+            assert {batch.dtype for batch in batches} == {torch.float32}
+            assert not any(batch.requires_grad or batch.is_inference() for batch in batches)
+
+    def test_one_at_a_time_and_each_batch_once(self, load, plain, workers):
+        workers(4)
+        inside, seen = [], []
+
+        def watch(batch):
+            inside.append(1)
+            seen.append(batch["index"].tolist())
+            time.sleep(0.001)
+            assert len(inside) == 1
+            inside.pop()
+            return batch
+
+        loader = load(plain, 10, with_index=True, device_transform=watch, prefetch_bytes=1)
+        wanted = [batch["index"].tolist() for batch in loader]
+        assert sorted(seen) == wanted
+
+    def test_it_runs_ahead_of_the_consumer(self, load, plain, soon):
+        seen = []
+
+        def note(batch):
+            time.sleep(0.002)
+            seen.append(threading.current_thread().name)
+            return batch
+
+        loader = load(plain, 10, device_transform=note)
+        iterator = iter(loader)
+        next(iterator)
+        before = len(seen)
+        soon(lambda: len(seen) > before)
+        assert all(name.startswith("gdsload") for name in seen[before:])
+
+    @pytest.mark.parametrize("result", [None, 5, "text", [torch.ones(2)], (torch.ones(2), {"a": [torch.ones(1)]})])
+    def test_whatever_it_returns_is_handed_out(self, load, plain, result):
+        found = list(load(plain, 250, device_transform=lambda _: result))
+        assert [fingerprint(batch) for batch in found] == [fingerprint(result)] * 4
+
+    def test_transform_gets_what_it_made(self, load, plain):
+        loader = load(plain, 250, device_transform=lambda batch: batch["x"].sum(), transform=int)
+        assert sum(loader) == 8 * sum(range(1000))
+
+    @pytest.mark.parametrize("none", [None, [], ()])
+    def test_none(self, load, plain, none):
+        assert prints(load(plain, 100, device_transform=none)) == prints(load(plain, 100))
+
+    @pytest.mark.parametrize("given", [5, [len, 5], "name"])
+    def test_what_cannot_be_called_is_refused(self, load, plain, given):
+        with pytest.raises(OptionError, match="device_transform is .* cannot be called"):
+            load(plain, device_transform=given)
+
+
+class TestErrors:
+    @pytest.mark.parametrize("bad", [0, 1, 37, 99])
+    @pytest.mark.parametrize("count", [1, 4])
+    def test_it_comes_out_once_at_its_batch_and_says_where(self, load, plain, workers, bad, count):
+        workers(count)
+        calls = []
+
+        def fail(batch):
+            calls.append(int(batch["x"][0, 0]))
+            if calls[-1] == 10 * bad:
+                raise ZeroDivisionError("bad luck")
+            return calls[-1]
+
+        loader = load(plain, 10, device_transform=fail)
+        iterator = iter(loader)
+        assert [next(iterator) for _ in range(bad)] == list(range(0, 10 * bad, 10))
+        with pytest.raises(ZeroDivisionError, match="bad luck") as caught:
+            next(iterator)
+        assert "fail" in caught.value.__notes__[0]
+        assert caught.value.__notes__[1:] == [f"in device_transform, for the batch of step {bad} of epoch 0"]
+        assert list(iterator) == []
+        assert len(calls) == len(set(calls)), "no batch is transformed twice"
+        assert loader.state_dict()["position"] == 10 * bad
+
+    @pytest.mark.parametrize(
+        ("raised", "found"), [(StopIteration, RuntimeError), (SystemExit, SystemExit), (MemoryError, MemoryError)]
+    )
+    def test_errors_of_any_class(self, load, plain, raised, found):
+        def fail(batch):
+            if batch["x"][0, 0] == 200:
+                raise raised("odd")
+            return batch
+
+        batches = []
+        with pytest.raises(found) as caught:
+            for batch in load(plain, 10, device_transform=fail):
+                batches.append(batch)  # noqa: PERF402
+        assert len(batches) == 20
+        assert "step 20 of epoch 0" in caught.value.__notes__[-1]
+
+    def test_closing_its_own_loader_is_refused(self, load, plain):
+        loader = load(plain, 10, device_transform=lambda _: loader.close())
+        with pytest.raises(RuntimeError, match="closed its loader"):
+            list(loader)
+
+    def test_closing_waits_for_the_call(self, load, plain, soon):
+        go, calls = threading.Event(), []
+
+        def wait(batch):
+            calls.append(1)
+            go.wait(10)
+            return batch
+
+        def consume():
+            with pytest.raises(LoaderClosedError, match="was closed"):
+                list(loader)
+
+        loader = load(plain, 1, device_transform=wait)
+        consumer = threading.Thread(target=consume)
+        consumer.start()
+        soon(lambda: calls)
+        closer = threading.Thread(target=loader.close)
+        closer.start()
+        closer.join(0.05)
+        assert closer.is_alive()
+        go.set()
+        closer.join(10)
+        consumer.join(10)
+        assert not closer.is_alive()
+        assert not consumer.is_alive()
+
+    def test_batches_that_nobody_wants_any_more_are_left_alone(self):
+        calls = []
+        ready = transformed(
+            lambda step, batch: calls.append(step) or batch, [1, 2, 3], [7, 8, 9], range(4, 7), lambda: len(calls) == 2
+        )
+        assert (ready.batches, ready.sizes, ready.error, calls) == ([1, 2], [7, 8], None, [4, 5])

@@ -1,0 +1,180 @@
+"""The transforms of batches: what a plain loop over the samples makes with the same random numbers."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from gdsload import OptionError
+from gdsload.transforms import Cast, CenterCrop, ChannelsLast, Compose, Normalize, RandomCrop, RandomFlip
+
+DTYPES = [torch.uint8, torch.int32, torch.float16, torch.bfloat16, torch.float32, torch.float64]
+ALL = [
+    Cast("x", torch.float16),
+    Normalize("x", (0.5, 0.4, 0.3), (0.1, 0.2, 0.3)),
+    RandomFlip("x", 0.3, (-2, -1)),
+    RandomCrop("x", (3, 2), padding=1),
+    CenterCrop("x", 2),
+    ChannelsLast("x"),
+]
+
+
+def seeded(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def images(*shape, dtype=torch.float32, seed=0):
+    return torch.randint(0, 256, shape, generator=seeded(seed)).to(dtype)
+
+
+SEEDS = st.integers(0, 2**64 - 1)
+shapes = st.tuples(*[st.integers(low, high) for low, high in ((0, 5), (1, 3), (1, 7), (1, 7))])
+
+
+@given(shapes, st.sampled_from(DTYPES), st.floats(0, 1), st.sampled_from([-1, -2, (-2, -1), 1, (1, 3)]), SEEDS)
+def test_random_flip(shape, dtype, p, dims, seed):
+    value = images(*shape, dtype=dtype)
+    found = RandomFlip("x", p, dims)({"x": value}, seeded(seed))["x"]
+    draws = torch.rand(shape[0], generator=seeded(seed))
+    whole = (dims,) if isinstance(dims, int) else dims
+    inner = [dim - 1 if dim > 0 else dim for dim in whole]
+    wanted = [sample.flip(inner) if draw < p else sample for sample, draw in zip(value, draws, strict=True)]
+    assert torch.equal(found, torch.stack(wanted) if wanted else value)
+    assert found.dtype == dtype
+
+
+@given(shapes, st.sampled_from(DTYPES), st.integers(0, 2), SEEDS, st.data())
+def test_random_crop(shape, dtype, padding, seed, data):
+    height, width = (length + 2 * padding for length in shape[2:])
+    rows, columns = data.draw(st.integers(1, height)), data.draw(st.integers(1, width))
+    value = images(*shape, dtype=dtype)
+    found = RandomCrop("x", (rows, columns), padding)({"x": value}, seeded(seed))["x"]
+    generator = seeded(seed)
+    top = torch.randint(height - rows + 1, (shape[0],), generator=generator)
+    left = torch.randint(width - columns + 1, (shape[0],), generator=generator)
+    assert found.shape == (*shape[:2], rows, columns)
+    for number, sample in enumerate(value):
+        padded = functional.pad(sample, [padding] * 4)
+        low, first = int(top[number]), int(left[number])
+        assert torch.equal(found[number], padded[:, low : low + rows, first : first + columns])
+
+
+@pytest.mark.parametrize("shape", [(4, 6, 5), (4, 3, 6, 5), (4, 2, 3, 6, 5)])
+def test_crops_of_images_without_channels_and_with_frames(shape):
+    value = images(*shape)
+    found = RandomCrop("x", 4)({"x": value}, seeded(1))["x"]
+    flat = RandomCrop("x", 4)({"x": value.reshape(4, -1, 6, 5)}, seeded(1))["x"]
+    assert torch.equal(found, flat.view(*shape[:-2], 4, 4))
+
+
+@given(shapes, st.sampled_from(DTYPES), st.sampled_from([torch.float32, torch.bfloat16, torch.float64]))
+def test_normalize(shape, dtype, out):
+    value = images(*shape, dtype=dtype)
+    mean, std = [0.5, 0.1, 0.9][: shape[1]], [0.25, 0.5, 0.1][: shape[1]]
+    found = Normalize("x", mean, std, out)({"x": value})["x"]
+    scaled = value.double() / (255 if dtype == torch.uint8 else 1)
+    table = torch.tensor([mean, std], dtype=torch.float64)[:, :, None, None]
+    wanted = (scaled - table[0]) / table[1]
+    assert found.dtype == out
+    rough = 1e-2 if torch.bfloat16 in (dtype, out) else 1e-5
+    assert torch.allclose(found.double(), wanted, rtol=rough, atol=rough)
+    for number, sample in enumerate(value):
+        assert torch.equal(Normalize("x", mean, std, out)({"x": sample})["x"], found[number])
+
+
+def test_normalize_with_one_number_for_all_channels():
+    value = images(2, 3, 4, 4)
+    found = Normalize("x", [0.5], [2.0])({"x": value})["x"]
+    assert torch.equal(found, (value - 0.5) / 2)
+
+
+@pytest.mark.parametrize(
+    ("height", "size", "begin"), [(5, 5, 0), (6, 4, 1), (7, 4, 2), (5, 4, 0), (9, 4, 2), (224, 160, 32)]
+)
+def test_center_crop_is_torchvisions_to_the_pixel(height, size, begin):
+    """Of an odd rest, the half that Python's rounding to even gives lies above."""
+    value = torch.arange(height).expand(1, 3, height)
+    assert CenterCrop("x", (2, size))({"x": value})["x"][0, 0].tolist() == list(range(begin, begin + size))
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout"), [((2, 3, 4, 5), torch.channels_last), ((2, 3, 4, 5, 6), torch.channels_last_3d)]
+)
+def test_channels_last(shape, layout):
+    value = images(*shape)
+    found = ChannelsLast("x")({"x": value})["x"]
+    assert torch.equal(found, value)
+    assert found.is_contiguous(memory_format=layout)
+
+
+def test_cast_takes_jagged_tensors_too():
+    values, offsets = torch.arange(5), torch.tensor([0, 2, 5])
+    value = torch.nested.nested_tensor_from_jagged(values, offsets)
+    assert Cast("x", torch.float16)({"x": value})["x"].values().tolist() == values.tolist()
+    assert Cast("x", torch.int8)({"x": values})["x"].dtype == torch.int8
+
+
+@pytest.mark.parametrize("transform", ALL, ids=lambda one: type(one).__name__)
+def test_all_of_them(transform):
+    """They leave what they get as it is, other fields too, and survive pickling; their repr makes them again."""
+    value = images(4, 3, 5, 5)
+    batch = {"a": 1, "x": value, "b": 2}
+    before = value.clone()
+    state = torch.get_rng_state()
+    random = isinstance(transform, RandomFlip | RandomCrop)
+    copies = [transform, pickle.loads(pickle.dumps(transform)), eval(repr(transform))]
+    made = [copy(batch, generator=seeded(3)) if random else copy(batch) for copy in copies]
+    assert torch.equal(torch.get_rng_state(), state)
+    assert list(batch) == ["a", "x", "b"]
+    assert torch.equal(value, before)
+    for found in made:
+        assert list(found) == ["a", "x", "b"]
+        assert (found["a"], found["b"]) == (1, 2)
+        assert torch.equal(found["x"], made[0]["x"])
+
+
+class TestCompose:
+    def test_one_behind_the_other_with_one_generator(self):
+        flip, crop = RandomFlip("x"), RandomCrop("x", 3)
+        batch = {"x": images(8, 3, 5, 5)}
+        composed = Compose([flip, Cast("x", torch.float64), Compose([crop])])
+        generator = seeded(7)
+        wanted = crop(Cast("x", torch.float64)(flip(batch, generator)), generator)
+        assert torch.equal(composed(batch, seeded(7))["x"], wanted["x"])
+        assert pickle.loads(pickle.dumps(composed)).random
+        assert not Compose([Cast("x", torch.int8)]).random
+        assert repr(Compose([crop])) == "Compose([RandomCrop(field='x', size=3, padding=0)])"
+
+    def test_what_cannot_be_called(self):
+        with pytest.raises(OptionError, match="5 is no transform"):
+            Compose([len, 5])
+
+    def test_an_error_says_which_one_raised_it(self):
+        with pytest.raises(ZeroDivisionError) as caught:
+            Compose([RandomFlip("x"), lambda batch: 1 / 0])({"x": images(2, 2)})
+        assert "<lambda>" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: Cast("y", torch.int8)({"x": 1, "z": 2}), "field='y'.* no such field. It has 'x', 'z'"),
+        (lambda: Cast("x", torch.int8)({"x": ["text"]}), "the field is a list, no tensor"),
+        (lambda: RandomFlip("x", 1.5), "p is no probability"),
+        (lambda: RandomCrop("x", 4)({"x": images(2, 3, 3, 9)}), "4 x 4 cannot be cut out of 3 x 9"),
+        (lambda: CenterCrop("x", (2, 0))({"x": images(2, 3, 3, 9)}), "2 x 0 cannot be cut"),
+        (lambda: RandomCrop("x", 4)({"x": images(9, 9)}), "shape .9, 9., less than 3 dimensions"),
+        (lambda: ChannelsLast("x")({"x": images(9, 9)}), "2 dimensions, not 4 or 5"),
+        (lambda: Normalize("x", [0.5, 0.5], [1.0, 1.0])({"x": images(2, 3, 4, 4)}), "the field has 3 channels"),
+        (lambda: Normalize("x", [0.5], [0.0]), "no std 0"),
+        (lambda: Normalize("x", [0.5], [1.0, 1.0]), "of one length"),
+    ],
+)
+def test_what_does_not_fit_is_refused(make, match):
+    with pytest.raises(OptionError, match=match):
+        make()
