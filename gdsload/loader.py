@@ -31,7 +31,7 @@ from gdsload.order.checks import check_whole
 from gdsload.parts import Parts, moved, open_parts, refuse_cache, wishes_of
 from gdsload.samplers import sampled_by
 from gdsload.selection import select
-from gdsload.setup import device_transform, field_names, limits, order_options, positions, schedule
+from gdsload.setup import buffers, device_transform, field_names, limits, order_options, positions, schedule
 from gdsload.state import Cursor, Identity, Place, dataset_digest
 from gdsload.tuned import with_tuned
 
@@ -49,7 +49,8 @@ class DataLoader:
     number, as with torch's distributed sampler. The order is a pure function of dataset, seed, epoch and order options:
     prefetch, threads, budgets and backend never change it.
 
-    A batch belongs to whoever holds it and is never overwritten. Its memory comes back when its tensors are dropped.
+    A batch belongs to whoever holds it and is never overwritten, unless `reuse_buffers` asks for that. Its memory comes
+    back when its tensors are dropped.
 
     Args:
         dataset: a `ShardDataset`, a path to one, torch's `Subset` and `ConcatDataset` over them, or a `Mix` of these.
@@ -69,6 +70,9 @@ class DataLoader:
             it takes a `generator` it gets one, seeded by `seed`, epoch, and the batch's place in the order of all ranks
             (with a sampler, by step and rank). Tensors in what it returns are looked for in mappings, lists, tuples and
             dataclasses. Their memory beyond the batch's own is not part of `prefetch_bytes`.
+            `reuse_buffers`: if True, every batch is copied at `next`, on the stream that is current, into the same
+            tensors, as CUDA graphs need it; a smaller batch is their first rows. It is valid until the next `next` of
+            any iterator of this loader. For fields and results of transforms that are tensors of a fixed shape.
             `ragged`: ``"jagged"``, nested tensors of that layout; ``"offsets"``, pairs (values ``[rows, ...]``, offsets
             int64 ``[batch + 1]``); ``"padded"``, pairs (padded ``[batch, longest, ...]``, lengths int64 ``[batch]``),
             filled up with `padding_value`. Fields of type str or bytes come as lists on the CPU.
@@ -142,6 +146,7 @@ class DataLoader:
         self._limits = limits(
             self._selected, self._fields, self._options, self._schedule, self.order_options, self.device
         )
+        self._buffers = buffers(self._options, self._schema, self._fields, self._schedule)
         self._transform = device_transform(self._options, self._schedule, self.seed, self.device)
         wishes = wishes_of(self._options)
         refuse_cache(self._options, self.device, mapped=self._selected.mapped(self._options.mmap))
@@ -169,7 +174,8 @@ class DataLoader:
     def __iter__(self) -> Iterator[Any]:
         """One epoch. Nothing is read before its first batch is asked for."""
         self.check_usable()
-        return Epoch(self, self._finish if self._moves or self._options.transform is not None else None)
+        finished = self._moves or self._options.transform is not None or self._buffers is not None
+        return Epoch(self, self._finish if finished else None)
 
     @property
     def epoch(self) -> int:
@@ -311,12 +317,14 @@ class DataLoader:
         return self._parts
 
     def _finish(self, batch: Any, place: Place) -> Any:
-        """The last steps, in the consumer's thread: to its device, and the user's transforms that are left."""
+        """The last steps, in the consumer's thread: to its device, what is left of the user's transforms, buffers."""
         if self._moves:
             batch = {name: moved(value, self.device) if name != "index" else value for name, value in batch.items()}
             if self._transform is not None:
                 batch = self._transform(place.epoch, place.step, batch)
-        return batch if self._options.transform is None else self._options.transform(batch)
+        if self._options.transform is not None:
+            batch = self._options.transform(batch)
+        return batch if self._buffers is None else self._buffers(batch)
 
     def begin(self, epoch: Epoch) -> None:
         """For `Epoch`: it asks for its first batch."""

@@ -49,6 +49,7 @@ class LoaderKeywords(TypedDict, total=False):
     with_index: bool
     transform: Callable[[dict[str, Any]], Any] | None
     device_transform: Callable[..., Any] | Sequence[Callable[..., Any]] | None
+    reuse_buffers: bool
     ragged: RaggedForm
     padding_value: float
     backend: Literal["auto", "gds", "mapped", "bounce", "host"]
@@ -89,6 +90,7 @@ class LoaderOptions:
     with_index: bool = False
     transform: Callable[[dict[str, Any]], Any] | None = None
     device_transform: Any = ()
+    reuse_buffers: bool = False
     ragged: RaggedForm = "jagged"
     padding_value: float = 0
     backend: str = "auto"
@@ -137,6 +139,8 @@ class LoaderOptions:
             raise OptionError(f"tuned is {self.tuned!r}", remedy="Pass True or False.")
         if self.read_threads is not None:
             object.__setattr__(self, "read_threads", _thread_count(self.read_threads))
+        if self.reuse_buffers not in (False, True):
+            raise OptionError(f"reuse_buffers is {self.reuse_buffers!r}", remedy="Pass True or False.")
         object.__setattr__(self, "device_transform", _several(self.device_transform))
         object.__setattr__(self, "prefetch_bytes", parse_bytes(self.prefetch_bytes, "prefetch_bytes", at_least=1))
         object.__setattr__(self, "pinned_bytes", parse_bytes(self.pinned_bytes, "pinned_bytes", at_least=2**20))

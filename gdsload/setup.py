@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from gdsload.buffers import Buffers
 from gdsload.engine.groups import Limits
 from gdsload.engine.stage import Selection
 from gdsload.engine.transform import DeviceTransform
@@ -31,7 +32,16 @@ from gdsload.samplers import SampledSchedule, expected_batch
 from gdsload.selection import Selected
 from gdsload.units import format_bytes, parse_bytes
 
-__all__ = ["Positions", "device_transform", "field_names", "limits", "order_options", "positions", "schedule"]
+__all__ = [
+    "Positions",
+    "buffers",
+    "device_transform",
+    "field_names",
+    "limits",
+    "order_options",
+    "positions",
+    "schedule",
+]
 
 _GROUP_BYTES = 16 * 2**20
 """About 2 ms of gathering, so that planning and handing over a group (some 0.2 ms of Python) does not count."""
@@ -111,6 +121,23 @@ def device_transform(
         return derive_key(seed, epoch, Purpose.TRANSFORM, *where)
 
     return DeviceTransform(options.device_transform, device, key)
+
+
+def buffers(options: LoaderOptions, schema: Schema, fields: Sequence[str], schedule: Schedule) -> Buffers | None:
+    """What batches are copied into; None if each has memory of its own.
+
+    Raises:
+        OptionError: if a field differs in shape from sample to sample.
+    """
+    if not options.reuse_buffers:
+        return None
+    for name in fields:
+        if schema[name].ragged:
+            raise OptionError(
+                f"reuse_buffers=True needs fields of a fixed shape, but {name!r} is ragged or a text",
+                remedy="Leave it out: fields=[...] names those to read.",
+            )
+    return Buffers(schedule.batch_size)
 
 
 def mean_sample_bytes(selected: Selected, fields: Sequence[str]) -> float:

@@ -181,6 +181,99 @@ def test_an_error_comes_out_at_its_batch(numbered, way, bad):
         assert list(iterator) == []
 
 
+class Net(torch.nn.Module):
+    """A classifier of rows; `step` trains it on what lies in a batch's tensors."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.net = torch.nn.Sequential(torch.nn.Linear(1024, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)).cuda()
+        self.optimizer = torch.optim.SGD(self.net.parameters(), 0.01)
+
+    def step(self, batch):
+        self.optimizer.zero_grad(set_to_none=False)
+        loss = torch.nn.functional.cross_entropy(self.net(batch["x"]), batch["y"])
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+    def copied(self):
+        return [parameter.detach().clone() for parameter in self.net.parameters()]
+
+
+def prepared(batch):
+    return {"x": batch["x"].float() / 20_000, "y": batch["x"][:, 0].long() % 4}
+
+
+TRAINING = {"device": "cuda", "drop_last": True, "device_transform": prepared}
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_a_training_step_in_a_cuda_graph(numbered, way):
+    """Captured once on the buffers and replayed for each batch of two epochs, it trains as the eager step does."""
+    eager = Net()
+    eager_losses = []
+    with DataLoader(numbered, 512, "full", **TRAINING, **way) as loader:
+        for _ in range(2):
+            eager_losses += [float(eager.step(batch)) for batch in loader]
+
+    net = Net()
+    begin = net.copied()
+    places, losses = set(), []
+    graph = torch.cuda.CUDAGraph()
+    with DataLoader(numbered, 512, "full", reuse_buffers=True, **TRAINING, **way) as loader:
+        first = next(iter(loader))
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                net.step(first)
+        torch.cuda.current_stream().wait_stream(side)
+        with torch.no_grad():
+            for parameter, value in zip(net.net.parameters(), begin, strict=True):
+                parameter.copy_(value)
+        # The loader's own threads go on meanwhile; only this one may not do what a capture forbids.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            loss = net.step(first)
+        loader.set_epoch(0)
+        for _ in range(2):
+            for batch in loader:
+                places.add((batch["x"].data_ptr(), batch["y"].data_ptr()))
+                graph.replay()
+                losses.append(loss.clone())
+    assert places == {(first["x"].data_ptr(), first["y"].data_ptr())}
+    assert torch.allclose(torch.stack(losses).cpu(), torch.tensor(eager_losses), rtol=1e-4)
+    for mine, wanted in zip(net.net.parameters(), eager.net.parameters(), strict=True):
+        assert torch.allclose(mine, wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_buffers_hold_what_batches_are(numbered, way):
+    """Copied on the stream that is current, and read there: also by a consumer that is behind."""
+    found, places = [], set()
+    mine = torch.cuda.Stream()
+    with settled(numbered, 768, False, reuse_buffers=True, with_index=True, **way) as loader, torch.cuda.stream(mine):
+        for batch in loader:
+            torch.cuda._sleep(CYCLES // 10)
+            found.append(batch["x"].clone())
+            places.add((batch["x"].data_ptr(), batch["index"].data_ptr()))
+    mine.synchronize()
+    assert len(places) == 1
+    assert torch.equal(torch.cat(found).cpu(), torch.arange(20_000, dtype=torch.int32)[:, None].expand(-1, 1024))
+
+
+def test_a_compiled_step(numbered):
+    eager, net = Net(), Net()
+    compiled = torch.compile(lambda batch: torch.nn.functional.cross_entropy(net.net(batch["x"]), batch["y"]))
+    with (
+        DataLoader(numbered, 2048, **TRAINING) as plain,
+        DataLoader(numbered, 2048, reuse_buffers=True, **TRAINING) as loader,
+    ):
+        for batch, wanted in zip(loader, plain, strict=True):
+            expected = torch.nn.functional.cross_entropy(eager.net(wanted["x"]), wanted["y"])
+            assert torch.allclose(compiled(batch), expected, rtol=1e-3)
+
+
 def test_ragged_fields_and_texts_pass_through(rich):
     with DataLoader(rich, 32, device="cuda", device_transform=RandomFlip("image")) as loader:
         for batch in loader:

@@ -45,7 +45,7 @@ gdsload.DataLoader(Subset(dataset, [1, 2, 3]), fields=["x"], with_index=True, ra
 gdsload.DataLoader(ConcatDataset([dataset, dataset]), rank=0, world_size=2, prefetch_bytes="256MiB", arena_bytes=2**30)
 gdsload.DataLoader(dataset, transform=lambda batch: batch["x"], mmap=None, num_workers=4, pin_memory=True)
 gdsload.DataLoader(dataset, device_transform=[Cast("x", torch.float32), torch.nn.Identity(), lambda batch: batch["x"]])
-gdsload.DataLoader(dataset, device_transform=RandomFlip("x"))
+gdsload.DataLoader(dataset, device_transform=RandomFlip("x"), reuse_buffers=True)
 gdsload.DataLoader(dataset, 32, sampler=torch.randperm(100), drop_last=True)
 gdsload.DataLoader(dataset, batch_sampler=[[1, 2], [3]])
 mix = gdsload.Mix({"a": "shards/", "b": dataset}, {"a": 0.7, "b": 1}, samples="all_exhausted")
