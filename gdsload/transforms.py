@@ -212,7 +212,8 @@ class Compose:
 
 def _takes_generator(transform: Callable[..., Any]) -> bool:
     """Whether it takes a generator, and was not given one of its own."""
-    called = transform.forward if isinstance(transform, torch.nn.Module) else transform
+    called = getattr(transform, "_orig_mod", transform)  # of a module that torch.compile has wrapped
+    called = called.forward if isinstance(called, torch.nn.Module) else called
     try:
         parameter = inspect.signature(called).parameters.get("generator")
     except (TypeError, ValueError):  # not known of some that are written in C

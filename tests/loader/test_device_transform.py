@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 import time
+import types
 
 import pytest
 import torch
 
 from gdsload import LoaderClosedError, OptionError, ReadError
+from gdsload.engine.assemble_device import tensors_of
 from gdsload.engine.ready import transformed
 from gdsload.order import Purpose, derive_key
 from gdsload.testing import Fault, FaultyBackend, assert_resumes_everywhere, fingerprint
@@ -180,6 +183,30 @@ class TestCalls:
         loader = load(plain, 250, device_transform=lambda batch: batch["x"].sum(), transform=int)
         assert sum(loader) == 8 * sum(range(1000))
 
+    def test_where_torch_copies_batches_it_comes_behind_the_copy(self, load, plain, monkeypatch):
+        """In the consumer's thread, with the same random numbers and notes."""
+        threads = set()
+
+        def fail_late(batch, generator):
+            threads.add(threading.current_thread())
+            return {**noisy(batch, generator), "rest": 1 / (batch["x"][0, 0] - 500).item()}
+
+        def run(moves):
+            loader = load(plain, 100, "full", device_transform=noisy)
+            monkeypatch.setattr(loader, "_moves", moves)
+            return prints(loader)
+
+        assert run(True) == run(False)
+        loader = load(plain, 100, device_transform=fail_late)
+        monkeypatch.setattr(loader, "_moves", True)
+        iterator = iter(loader)
+        for _ in range(5):
+            next(iterator)
+        with pytest.raises(ZeroDivisionError) as caught:
+            next(iterator)
+        assert caught.value.__notes__[-1] == "in device_transform, for the batch of step 5 of epoch 0"
+        assert threads == {threading.current_thread()}
+
     @pytest.mark.parametrize("none", [None, [], ()])
     def test_none(self, load, plain, none):
         assert prints(load(plain, 100, device_transform=none)) == prints(load(plain, 100))
@@ -188,6 +215,20 @@ class TestCalls:
     def test_what_cannot_be_called_is_refused(self, load, plain, given):
         with pytest.raises(OptionError, match="device_transform is .* cannot be called"):
             load(plain, device_transform=given)
+
+
+def test_tensors_are_found_in_any_nest():
+    @dataclasses.dataclass
+    class Holder:
+        value: object
+        other: int = 5
+
+    tensors = [torch.full((2,), number) for number in range(6)]
+    jagged = torch.nested.nested_tensor_from_jagged(tensors[4], tensors[5])
+    nest = {"a": [tensors[0], "text"], "b": (types.MappingProxyType({"c": tensors[1]}), None)}
+    found = [*tensors_of([nest, Holder([tensors[2], tensors[3]]), jagged, Holder])]
+    assert list(map(id, found[:4])) == list(map(id, tensors[:4]))
+    assert len(found) == 6
 
 
 class TestErrors:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 
 import pytest
@@ -149,6 +150,23 @@ class TestCompose:
         assert pickle.loads(pickle.dumps(composed)).random
         assert not Compose([Cast("x", torch.int8)]).random
         assert repr(Compose([crop])) == "Compose([RandomCrop(field='x', size=3, padding=0)])"
+
+    def test_who_takes_a_generator(self):
+        """Functions and modules, compiled ones too, that have such a parameter and have not been given one."""
+
+        def draw(batch, generator=None):
+            return batch + torch.rand(3, generator=generator)
+
+        class Draw(torch.nn.Module):
+            def forward(self, batch, generator):
+                return draw(batch, generator)
+
+        own = functools.partial(draw, generator=seeded(1))
+        for transform in (draw, Draw(), torch.compile(draw, backend="eager"), torch.compile(Draw(), backend="eager")):
+            assert Compose([transform]).random
+            assert torch.equal(Compose([transform])(torch.zeros(3), seeded(5)), torch.rand(3, generator=seeded(5)))
+        for transform in (own, lambda batch: batch, torch.nn.Identity(), dict):
+            assert not Compose([transform]).random
 
     def test_what_cannot_be_called(self):
         with pytest.raises(OptionError, match="5 is no transform"):
