@@ -261,11 +261,14 @@ class DataLoader:
         """Stop reading and give files and memory back; may be called twice, and from any thread.
 
         Batches that are out stay valid. An iterator that is not through raises LoaderClosedError at its next `next`.
+
+        Raises:
+            RuntimeError: if a `device_transform` calls it, whose end it would have to wait for.
         """
         if self._owner != os.getpid():
             return
         if self._transform is not None and self._transform.inside():
-            raise RuntimeError("a device_transform closed its loader, which has to wait for the transform's end")
+            raise RuntimeError("a device_transform closed its loader, which would have to wait for the transform's end")
         with self._lock:
             self._closed = True
             epochs, pipelines, parts = list(self._epochs), list(self._pipelines), self._parts
