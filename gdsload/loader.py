@@ -15,7 +15,6 @@ import torch
 
 from gdsload.backends.base import Backend, BackendStatus
 from gdsload.backends.cache_status import CacheStatus, cache_status
-from gdsload.backends.select import expected, preflight
 from gdsload.dataset import ShardDataset
 from gdsload.engine.assemble import BatchMaker
 from gdsload.engine.direct import Direct
@@ -28,7 +27,7 @@ from gdsload.errors import LoaderClosedError, OptionError
 from gdsload.options import LoaderKeywords, parse_options, resolve_device
 from gdsload.order import make_order
 from gdsload.order.checks import check_whole
-from gdsload.parts import Parts, moved, open_parts, refuse_cache, wishes_of
+from gdsload.parts import Parts, check_backend, moved, open_parts
 from gdsload.samplers import sampled_by
 from gdsload.selection import select
 from gdsload.setup import buffers, device_transform, field_names, limits, order_options, positions, schedule
@@ -148,12 +147,7 @@ class DataLoader:
         )
         self._buffers = buffers(self._options, self._schema, self._fields, self._schedule)
         self._transform = device_transform(self._options, self._schedule, self.seed, self.device)
-        wishes = wishes_of(self._options)
-        refuse_cache(self._options, self.device, mapped=self._selected.mapped(self._options.mmap))
-        preflight(
-            wishes, self._selected.datasets[0].path, self.device, mapped=self._selected.mapped(self._options.mmap)
-        )
-        self._status = BackendStatus(wishes.backend, *expected(wishes, self.device), {})
+        self._status = check_backend(self._selected, self._options, self.device)
         make_order(self.order_options, (), self.seed, 0)  # refuses a seed that is too large
         self._identity: Identity | None = None
         self._cursor = Cursor(0, 0)

@@ -36,10 +36,14 @@ _REFUSED = {
     "generator": "Pass seed=, or a sampler with this generator.",
 }
 MOST_READ_THREADS = 512
-_RAGGED = ("jagged", "offsets", "padded")
-_BACKENDS = ("auto", "gds", "mapped", "bounce", "host")
-_ENGINES = ("cufile", "kvikio")
-_CACHES = ("none", "auto", "vram", "pagecache")
+_CHOICES: dict[str, tuple[object, ...]] = {
+    "ragged": ("jagged", "offsets", "padded"),
+    "backend": ("auto", "gds", "mapped", "bounce", "host"),
+    "gds_engine": ("cufile", "kvikio"),
+    "cache": ("none", "auto", "vram", "pagecache"),
+    "reuse_buffers": (False, True),
+    "tuned": (False, True),
+}
 
 
 class LoaderKeywords(TypedDict, total=False):
@@ -114,13 +118,7 @@ class LoaderOptions:
     tuned: bool = True
 
     def __post_init__(self) -> None:
-        if self.ragged not in _RAGGED:
-            raise OptionError(f"ragged is {self.ragged!r}", remedy=f"Supported are {', '.join(map(repr, _RAGGED))}.")
-        if self.backend not in _BACKENDS:
-            raise OptionError(
-                f"backend is {self.backend!r}", remedy=f"Supported are {', '.join(map(repr, _BACKENDS))}."
-            )
-        for name, known in (("gds_engine", _ENGINES), ("cache", _CACHES)):
+        for name, known in _CHOICES.items():
             if getattr(self, name) not in known:
                 supported = f"Supported are {', '.join(map(repr, known))}."
                 raise OptionError(f"{name} is {getattr(self, name)!r}", remedy=supported)
@@ -135,12 +133,8 @@ class LoaderOptions:
             raise OptionError(f"mmap is {self.mmap!r}", remedy="Pass True or False, or None for what the dataset does.")
         if self.transform is not None and not callable(self.transform):
             raise OptionError(f"transform is {self.transform!r}, which cannot be called")
-        if self.tuned not in (False, True):
-            raise OptionError(f"tuned is {self.tuned!r}", remedy="Pass True or False.")
         if self.read_threads is not None:
             object.__setattr__(self, "read_threads", _thread_count(self.read_threads))
-        if self.reuse_buffers not in (False, True):
-            raise OptionError(f"reuse_buffers is {self.reuse_buffers!r}", remedy="Pass True or False.")
         object.__setattr__(self, "device_transform", _several(self.device_transform))
         object.__setattr__(self, "prefetch_bytes", parse_bytes(self.prefetch_bytes, "prefetch_bytes", at_least=1))
         object.__setattr__(self, "pinned_bytes", parse_bytes(self.pinned_bytes, "pinned_bytes", at_least=2**20))

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from gdsload.backends.base import Backend
+from gdsload.backends.base import Backend, BackendStatus
 from gdsload.backends.files import ShardFiles
-from gdsload.backends.select import Chosen, Wishes, choose, default_register_bytes
+from gdsload.backends.select import Chosen, Wishes, choose, default_register_bytes, expected, preflight
 from gdsload.backends.vram import VramBackend
 from gdsload.engine.assemble import Assembler, BatchForm, BatchMaker
 from gdsload.engine.assemble_device import DeviceAssembler
@@ -24,7 +24,7 @@ from gdsload.options import LoaderOptions
 from gdsload.selection import Selected
 from gdsload.units import format_bytes, parse_bytes
 
-__all__ = ["Parts", "moved", "open_parts", "refuse_cache", "wishes_of"]
+__all__ = ["Parts", "check_backend", "moved", "open_parts"]
 
 _SHARE_OF_VRAM = {"vram": 0.5, "auto": 0.25}
 """How much of the memory that is free when the loader opens a tier takes, by what was asked for."""
@@ -51,7 +51,7 @@ class Parts:
         return self.chosen.backend
 
 
-def wishes_of(options: LoaderOptions) -> Wishes:
+def _wishes_of(options: LoaderOptions) -> Wishes:
     """What the user said of backends."""
     register = options.register_bytes
     return Wishes(
@@ -65,7 +65,19 @@ def wishes_of(options: LoaderOptions) -> Wishes:
     )
 
 
-def refuse_cache(options: LoaderOptions, device: torch.device, *, mapped: bool) -> None:
+def check_backend(selected: Selected, options: LoaderOptions, device: torch.device) -> BackendStatus:
+    """What is known of the backend before it is opened.
+
+    Raises:
+        BackendUnavailableError: if the backend or the tier that was asked for cannot be used.
+    """
+    wishes, mapped = _wishes_of(options), selected.mapped(options.mmap)
+    _refuse_cache(options, device, mapped=mapped)
+    preflight(wishes, selected.datasets[0].path, device, mapped=mapped)
+    return BackendStatus(wishes.backend, *expected(wishes, device), {})
+
+
+def _refuse_cache(options: LoaderOptions, device: torch.device, *, mapped: bool) -> None:
     """Refuse a tier that was asked for by name and that there cannot be.
 
     Raises:
@@ -97,7 +109,7 @@ def open_parts(
     sources = [source for dataset in selected.datasets for source in dataset.sources]
     files = ShardFiles(sources, schema, mapped=selected.mapped(options.mmap))
     table = SampleTable(files, np.concatenate([dataset.counts for dataset in selected.datasets]))
-    wishes = wishes_of(options)
+    wishes = _wishes_of(options)
     chosen = _with_vram(choose(wishes, files, device), files, device, fields, options)
     wanted = {name: schema[name] for name in fields}
     form = BatchForm(options.ragged, options.padding_value, "index" if options.with_index else None)
