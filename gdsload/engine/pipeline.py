@@ -133,7 +133,8 @@ class Pipeline:
                 with self._helping:
                     group = self._claim(wait=False)
                     if group is not None:
-                        with one_thread():
+                        # As in the other threads, whatever mode the consumer is in: batches may outlive it.
+                        with one_thread(), torch.inference_mode(mode=False):
                             self._finish(group)
                         continue
             self._wake.acquire(timeout=_LOOK_EVERY_S)

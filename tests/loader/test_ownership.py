@@ -184,3 +184,11 @@ def mappings(folder):
 def descriptors(folder):
     names = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
     return [name for name in names if os.path.lexists(name) and os.readlink(name).startswith(str(folder))]
+
+
+def test_batches_are_plain_tensors_whatever_mode_their_consumer_is_in(plain):
+    """One that helps to make batches would hand inference tensors to a loop that has left that mode."""
+    with gdsload.DataLoader(plain, 10, device="cpu", prefetch_bytes=1) as loader:
+        with torch.inference_mode():
+            batches = list(loader)
+    assert not any(batch["x"].is_inference() for batch in batches)
