@@ -47,7 +47,7 @@ class Samples:
         return asdict(self)
 
 
-FULL = (Samples("array", 8192, 224), Samples("images", 8192, 224))
+FULL = (Samples("array", 8192, 224), Samples("images", 24576, 224))
 SMALL = (Samples("array", 64, 32), Samples("images", 24, 32))
 
 

@@ -186,7 +186,6 @@ def descriptors(folder):
 
 def test_batches_are_plain_tensors_whatever_mode_their_consumer_is_in(plain):
     """One that helps to make batches would hand inference tensors to a loop that has left that mode."""
-    with gdsload.DataLoader(plain, 10, device="cpu", prefetch_bytes=1) as loader:
-        with torch.inference_mode():
-            batches = list(loader)
+    with gdsload.DataLoader(plain, 10, device="cpu", prefetch_bytes=1) as loader, torch.inference_mode():
+        batches = list(loader)
     assert not any(batch["x"].is_inference() for batch in batches)
