@@ -59,6 +59,14 @@ def test_parts_are_runs_of_files_and_find_them_by_themselves(folder):
     assert [item.key for part in parts for item in source.read(part)] == [item.key for item in read_all(source)]
 
 
+def test_parts_are_as_large_as_the_images_are(folder):
+    """Found out by decoding some; one that cannot be decoded says nothing."""
+    (folder / "2" / "im-1.png").write_bytes(b"none")
+    image = 8 * 12 * 3
+    parts = ImageFolderSource(str(folder)).parts(image * 4)
+    assert [(part.samples, part.nbytes) for part in parts] == [(4, 4 * image)] * 3 + [(1, image)]
+
+
 def test_sizes(folder):
     for resize in ("squash", "crop"):
         assert {item.make()["image"].shape for item in read_all(ImageFolderSource(str(folder), 6, resize))} == {

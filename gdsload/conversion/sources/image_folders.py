@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,9 @@ from gdsload.conversion.sources.pictures import SUFFIXES, Look, decode_image
 from gdsload.errors import FormatError
 
 __all__ = ["ImageFolderSource"]
+
+_LOOKED_AT = 16
+_USUAL_BYTES = 3 * 224 * 224
 
 
 class ImageFolderSource:
@@ -82,19 +86,27 @@ class ImageFolderSource:
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`. A part names its files itself: to look for them again would take as long as to read."""
         files = self._files()
-        pixels = (self.look.size or 224) ** 2 * 3
-        step = max(target_bytes // pixels, 1)
+        nbytes = self._image_bytes(files)
+        step = max(target_bytes // nbytes, 1)
         found = []
         for low in range(0, len(files), step):
             run = files[low : low + step]
             where = tuple(piece for pair in run for piece in pair)
-            found.append(Part(f"images {low} to {low + len(run) - 1}", where, len(run), len(run) * pixels))
+            found.append(Part(f"images {low} to {low + len(run) - 1}", where, len(run), len(run) * nbytes))
         return found
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
         for label, name in zip(part.where[::2], part.where[1::2], strict=True):
             yield Item(str(name), partial(_sample, os.path.join(self.path, str(name)), int(label), self.look))
+
+    def _image_bytes(self, files: list[tuple[int, str]]) -> int:
+        """Bytes of an image, decoded: the mean of some that lie evenly among the files."""
+        found = []
+        for _, name in files[:: -(-len(files) // _LOOKED_AT) or 1]:
+            with suppress(FormatError):  # said when it is its turn
+                found.append(_sample(os.path.join(self.path, name), 0, self.look)["image"].nbytes)
+        return max(sum(found) // len(found), 1) if found else _USUAL_BYTES
 
     def _files(self) -> list[tuple[int, str]]:
         """Label and name below the folder of each image, in order."""
