@@ -22,6 +22,7 @@ from gdsload.errors import OptionError
 from gdsload.order.checks import MAX_SAMPLES, check_range, check_whole
 from gdsload.order.hashing import MASK64, Purpose, derive_key, hash_into
 from gdsload.order.options import ShuffleName
+from gdsload.order.orders import OneLane
 from gdsload.order.permutation import Permutation, exact_table, exact_tables
 from gdsload.order.recent import Recent
 
@@ -109,7 +110,7 @@ class Mixture:
         return {"lengths": list(self.lengths), "weights": list(self.weights), "samples": self.samples}
 
 
-class MixOrder:
+class MixOrder(OneLane):
     """The order of one epoch of a mixture, in one lane. Its ids count through the datasets one after the other.
 
     Args:
@@ -139,31 +140,6 @@ class MixOrder:
     def samples(self) -> int:
         """Number of samples of the epoch."""
         return self._mixture.samples
-
-    @property
-    def lanes(self) -> int:
-        """Number of lanes: 1."""
-        return 1
-
-    @property
-    def window(self) -> None:
-        """None: the lane may be cut anywhere."""
-        return None
-
-    def lane_length(self, lane: int) -> int:
-        """Return the number of positions of lane 0."""
-        check_whole(lane, "lane", 0, 0)
-        return self.samples
-
-    def window_at(self, lane: int, position: int) -> tuple[int, int]:
-        """Return the whole lane.
-
-        Raises:
-            OptionError: if the lane has no such position.
-        """
-        length = self.lane_length(lane)
-        check_whole(position, "position", 0, length - 1)
-        return 0, length
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
         """Return the sample ids at positions [start, stop), read-only, shape [stop - start].

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
@@ -16,7 +17,7 @@ from gdsload.order.lanes import Schedule
 from gdsload.order.options import OrderOptions, ShuffleName
 from gdsload.order.permutation import Permutation
 
-__all__ = ["FullOrder", "Order", "SequentialOrder", "batch_ids", "make_order"]
+__all__ = ["FullOrder", "OneLane", "Order", "SequentialOrder", "batch_ids", "make_order"]
 
 
 class Order(Protocol):
@@ -68,7 +69,43 @@ class Order(Protocol):
         ...
 
 
-class SequentialOrder:
+class OneLane(ABC):
+    """What orders of one lane, which may be cut anywhere, have in common."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def samples(self) -> int:
+        """Number of samples."""
+
+    @property
+    def lanes(self) -> int:
+        """Number of lanes: 1."""
+        return 1
+
+    @property
+    def window(self) -> None:
+        """None: the lane may be cut anywhere."""
+        return None
+
+    def lane_length(self, lane: int) -> int:
+        """Return the number of positions of lane 0."""
+        check_whole(lane, "lane", 0, 0)
+        return self.samples
+
+    def window_at(self, lane: int, position: int) -> tuple[int, int]:
+        """Return the whole lane.
+
+        Raises:
+            OptionError: if the lane has no such position.
+        """
+        length = self.lane_length(lane)
+        check_whole(position, "position", 0, length - 1)
+        return 0, length
+
+
+class SequentialOrder(OneLane):
     """Dataset order, in one lane.
 
     Args:
@@ -93,31 +130,6 @@ class SequentialOrder:
         """Number of samples."""
         return self._samples
 
-    @property
-    def lanes(self) -> int:
-        """Number of lanes: 1."""
-        return 1
-
-    @property
-    def window(self) -> None:
-        """None: the lane may be cut anywhere."""
-        return None
-
-    def lane_length(self, lane: int) -> int:
-        """Return the number of positions of lane 0."""
-        check_whole(lane, "lane", 0, 0)
-        return self._samples
-
-    def window_at(self, lane: int, position: int) -> tuple[int, int]:
-        """Return the whole lane.
-
-        Raises:
-            OptionError: if the lane has no such position.
-        """
-        length = self.lane_length(lane)
-        check_whole(position, "position", 0, length - 1)
-        return 0, length
-
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
         """Return start, start + 1, ..., stop - 1.
 
@@ -130,7 +142,7 @@ class SequentialOrder:
         return ids
 
 
-class FullOrder:
+class FullOrder(OneLane):
     """One permutation of all samples, in one lane.
 
     Args:
@@ -157,34 +169,9 @@ class FullOrder:
         return len(self._permutation)
 
     @property
-    def lanes(self) -> int:
-        """Number of lanes: 1."""
-        return 1
-
-    @property
-    def window(self) -> None:
-        """None: the lane may be cut anywhere."""
-        return None
-
-    @property
     def permutation(self) -> Permutation:
         """The permutation."""
         return self._permutation
-
-    def lane_length(self, lane: int) -> int:
-        """Return the number of positions of lane 0."""
-        check_whole(lane, "lane", 0, 0)
-        return self.samples
-
-    def window_at(self, lane: int, position: int) -> tuple[int, int]:
-        """Return the whole lane.
-
-        Raises:
-            OptionError: if the lane has no such position.
-        """
-        length = self.lane_length(lane)
-        check_whole(position, "position", 0, length - 1)
-        return 0, length
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
         """Return the sample ids at positions [start, stop), read-only, shape [stop - start].
