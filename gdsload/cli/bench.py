@@ -12,7 +12,7 @@ from gdsload.bench import make_plan, run_bench
 from gdsload.cli.terminal import plain, say
 from gdsload.units import format_bytes, parse_bytes
 
-__all__ = ["add_to", "add_what", "aligned", "as_seconds", "conditions", "render_text", "what_of"]
+__all__ = ["add_to", "add_what", "aligned", "as_seconds", "conditions", "figures", "render_text", "what_of"]
 
 _BACKENDS = ("auto", "gds", "mapped", "bounce", "host")
 _HEADINGS = ("", "GB/s", "quartiles", "first batch", "waited", "path by counters")
@@ -98,7 +98,10 @@ def render_text(record: dict[str, Any]) -> str:
         if not found["contenders"]:
             lines.append(found["state"])
             continue
-        lines += [f"{name} ({found['checked']})", *aligned([_HEADINGS, *map(_row, found["contenders"])])]
+        lines += [
+            f"{name} ({found['checked']})",
+            *aligned([_HEADINGS, *((*figures(entry), _paths(entry)) for entry in found["contenders"])]),
+        ]
         lines += map(_why, found["contenders"])
         lines += [f"warning: {found['warning']}"] if found["warning"] else []
     lines += ["", *(f"- {note}" for note in record["conditions"]["notes"])]
@@ -129,7 +132,8 @@ def _contenders(record: dict[str, Any]) -> Iterator[str]:
         yield f"{contender['name']:<15}{contender['way']}; {equal}"
 
 
-def _row(entry: dict[str, Any]) -> tuple[str, ...]:
+def figures(entry: dict[str, Any]) -> tuple[str, ...]:
+    """A contender's cells: name, GB/s and their spread, first batch, share of time that it was waited for."""
     rate = entry["gb_per_s"]
     return (
         entry["contender"],
@@ -137,7 +141,6 @@ def _row(entry: dict[str, Any]) -> tuple[str, ...]:
         f"{rate['q1']:.3g} to {rate['q3']:.3g}",
         f"{entry['first_batch_s']['median'] * 1000:.3g} ms",
         f"{entry['wait_share']['median']:.0%}",
-        _paths(entry),
     )
 
 

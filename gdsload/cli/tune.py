@@ -9,7 +9,7 @@ from typing import Any
 
 from gdsload.bench import make_plan, run_tune
 from gdsload.bench.tune import key_of
-from gdsload.cli.bench import add_what, aligned, as_seconds, conditions, what_of
+from gdsload.cli.bench import add_what, aligned, as_seconds, conditions, figures, what_of
 from gdsload.cli.terminal import plain, say
 from gdsload.tuned import save
 from gdsload.units import parse_bytes
@@ -79,17 +79,6 @@ def _table(setting: str, found: dict[str, Any]) -> Iterator[str]:
         yield f"{setting}: {found['state']}"
         return
     yield f"{setting}, {found['state']} ({found['checked']})"
-    yield from aligned([_HEADINGS, *map(_row, found["contenders"])])
+    yield from aligned([_HEADINGS, *map(figures, found["contenders"])])
     if found["warning"]:
         yield f"warning: {found['warning']}"
-
-
-def _row(entry: dict[str, Any]) -> tuple[str, ...]:
-    rate = entry["gb_per_s"]
-    return (
-        entry["contender"],
-        f"{rate['median']:.3g}",
-        f"{rate['q1']:.3g} to {rate['q3']:.3g}",
-        f"{entry['first_batch_s']['median'] * 1000:.3g} ms",
-        f"{entry['wait_share']['median']:.0%}",
-    )
