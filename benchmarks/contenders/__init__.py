@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 from benchmarks.contenders.base import Contender
 
-__all__ = ["BASIC", "NAMES", "load"]
+__all__ = ["BASIC", "NAMES", "find", "load"]
 
 NAMES = {
     "copy": "references:ContiguousCopy",
@@ -37,8 +38,18 @@ def load(name: str) -> type[Contender]:
     Raises:
         ImportError: if its library is not installed.
     """
-    module, found = NAMES[name].split(":")
-    kind: type[Contender] = getattr(importlib.import_module(f"benchmarks.contenders.{module}"), found)
+    kind: type[Contender] = find(f"benchmarks.contenders.{NAMES[name]}")
+    return kind
+
+
+def find(where: str) -> Any:
+    """The class at ``package.module:name``, which says what library it needs: that is imported, too.
+
+    Raises:
+        ImportError: if the library is not installed.
+    """
+    module, name = where.split(":")
+    kind = getattr(importlib.import_module(module), name)
     if kind.package:
         importlib.import_module(kind.module or kind.package)
     return kind

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from benchmarks.contenders import find
 from benchmarks.gpu.suite.cases import Case
 from benchmarks.gpu.suite.data import Stored
 
@@ -137,8 +137,5 @@ def load(name: str) -> type[Contender]:
     Raises:
         ImportError: if its library is not installed.
     """
-    module, found = NAMES[name].split(":")
-    kind: type[Contender] = getattr(importlib.import_module(f"benchmarks.gpu.suite.{module}"), found)
-    if kind.package:
-        importlib.import_module(kind.module or kind.package)
+    kind: type[Contender] = find(f"benchmarks.gpu.suite.{NAMES[name]}")
     return kind
