@@ -69,6 +69,7 @@ class VramBackend:
         """Why no further shard is kept; empty while there may be more."""
         self._fields = tuple(fields)
         self._base = np.zeros(len(files.sources), np.int64)
+        self._inner_within = inner if isinstance(inner, WithinReach) else None
         self._near = _Kept(self._base)
         self._memory: list[torch.Tensor] = []
         self._stream = side_stream(device)
@@ -92,14 +93,14 @@ class VramBackend:
         """See `WithinReach.reachable`."""
         if self.kept.all():
             return self._base
-        if self.kept.any() or not isinstance(self.inner, WithinReach):
+        if self.kept.any() or self._inner_within is None:
             return None
-        return self.inner.reachable()
+        return self._inner_within.reachable()
 
     def count(self, base: IntArray, nbytes: int) -> None:
         """See `WithinReach.count`. Not by what is kept now: a batch may have been begun before."""
-        if base is not self._base and isinstance(self.inner, WithinReach):
-            self.inner.count(base, nbytes)
+        if base is not self._base and self._inner_within is not None:
+            self._inner_within.count(base, nbytes)
             return
         with self._lock:
             self._gathered += nbytes
