@@ -1,0 +1,89 @@
+"""CUDA's driver, called without torch: for what many threads queue thousands of times a second.
+
+To queue a copy and to record an event, torch gives the interpreter lock back and takes it again several times. Among a
+dozen threads each time can mean to sleep and to be woken up, which takes longer than the copy.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import torch
+
+__all__ = ["Driver", "driver"]
+
+_NOT_READY = 600  # CUDA_ERROR_NOT_READY, cuda.h
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cuStreamGetCtx": (ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)),
+    "cuCtxSetCurrent": (ctypes.c_void_p,),
+    "cuMemcpyHtoDAsync_v2": (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p),
+    "cuEventRecord": (ctypes.c_void_p, ctypes.c_void_p),
+    "cuEventQuery": (ctypes.c_void_p,),
+    "cuGetErrorString": (ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)),
+}
+
+
+class Driver:
+    """The calls. Streams and events are torch's: their handles are what the driver knows them by.
+
+    All raise RuntimeError with the driver's own text if it refuses, or if something that was queued before has failed.
+
+    Args:
+        library: the driver's library, as ctypes opened it.
+    """
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        for name, arguments in _SIGNATURES.items():
+            getattr(library, name).argtypes = arguments
+        self._copy, self._record = library.cuMemcpyHtoDAsync_v2, library.cuEventRecord
+        self._query = library.cuEventQuery
+
+    def context(self, stream: torch.cuda.Stream) -> int:
+        """The context of a stream."""
+        found = ctypes.c_void_p()
+        self._call("cuStreamGetCtx", stream.cuda_stream, ctypes.byref(found))
+        return found.value or 0
+
+    def enter(self, context: int) -> None:
+        """Make a context this thread's. A thread that has never called torch has none."""
+        self._call("cuCtxSetCurrent", context)
+
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """Queue a copy from pinned memory to the device."""
+        if code := self._copy(target, source, nbytes, stream):
+            raise self._error("cuMemcpyHtoDAsync_v2", code)
+
+    def record(self, event: int, stream: int) -> None:
+        """Record an event behind what is queued."""
+        if code := self._record(event, stream):
+            raise self._error("cuEventRecord", code)
+
+    def is_past(self, event: int) -> bool:
+        """Whether an event is past; never waits."""
+        code = self._query(event)
+        if code not in (0, _NOT_READY):
+            raise self._error("cuEventQuery", code)
+        return not code
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        if code := getattr(self._library, name)(*arguments):
+            raise self._error(name, code)
+
+    def _error(self, name: str, code: int) -> RuntimeError:
+        text = ctypes.c_char_p()
+        self._library.cuGetErrorString(code, ctypes.byref(text))
+        return RuntimeError(f"{name}: {(text.value or b'unknown error').decode()} ({code})")
+
+
+@cache
+def driver() -> Driver | None:
+    """CUDA's driver; None where torch has another one, as with ROCm."""
+    if torch.version.cuda is None:
+        return None
+    try:
+        return Driver(ctypes.CDLL("libcuda.so.1"))
+    except (OSError, AttributeError):  # not there, or older than what is called
+        return None

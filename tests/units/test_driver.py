@@ -1,0 +1,98 @@
+"""CUDA's driver as a library that answers with codes."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gdsload import driver as driver_module
+from gdsload.driver import Driver, driver
+
+
+class Call:
+    """A function of the library."""
+
+    def __init__(self, code):
+        self.code, self.seen, self.argtypes = code, [], None
+
+    def __call__(self, *arguments):
+        self.seen.append(arguments)
+        return self.code
+
+
+def library(**codes):
+    names = driver_module._SIGNATURES
+    found = SimpleNamespace(**{name: Call(codes.get(name, 0)) for name in names})
+
+    def text(code, place):
+        ctypes.cast(place, ctypes.POINTER(ctypes.c_char_p))[0] = f"text of {code}".encode()
+        return 0
+
+    text.argtypes = None
+    found.cuGetErrorString = text
+    return found
+
+
+def test_arguments_are_handed_on_in_the_driver_s_order():
+    found = library()
+    calls = Driver(found)
+    calls.copy(1, 2, 3, 4)
+    calls.record(5, 6)
+    calls.enter(8)
+    assert found.cuMemcpyHtoDAsync_v2.seen == [(1, 2, 3, 4)]
+    assert found.cuEventRecord.seen == [(5, 6)]
+    assert found.cuCtxSetCurrent.seen == [(8,)]
+
+
+@pytest.mark.parametrize(("code", "past"), [(0, True), (600, False)])
+def test_whether_an_event_is_past(code, past):
+    assert Driver(library(cuEventQuery=code)).is_past(1) is past
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("cuMemcpyHtoDAsync_v2", lambda calls: calls.copy(1, 2, 3, 4)),
+        ("cuEventRecord", lambda calls: calls.record(1, 2)),
+        ("cuEventQuery", lambda calls: calls.is_past(1)),
+        ("cuCtxSetCurrent", lambda calls: calls.enter(1)),
+        ("cuStreamGetCtx", lambda calls: calls.context(SimpleNamespace(cuda_stream=1))),
+    ],
+)
+def test_a_code_is_an_error_with_the_driver_s_text(name, call):
+    with pytest.raises(RuntimeError, match=rf"^{name}: text of 700 \(700\)$"):
+        call(Driver(library(**{name: 700})))
+
+
+@pytest.fixture
+def anew():
+    driver.cache_clear()
+    yield
+    driver.cache_clear()
+
+
+def missing(_name):
+    raise OSError("cannot open shared object file")
+
+
+@pytest.mark.usefixtures("anew")
+@pytest.mark.parametrize(
+    ("version", "opened"),
+    [(None, lambda _name: library()), ("13.0", missing), ("13.0", lambda _name: SimpleNamespace())],
+    ids=["ROCm", "no driver", "an older one"],
+)
+def test_none_where_it_cannot_be_called(version, opened, monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", version)
+    monkeypatch.setattr(driver_module.ctypes, "CDLL", opened)
+    assert driver() is None
+
+
+@pytest.mark.usefixtures("anew")
+def test_there_is_one(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(driver_module.ctypes, "CDLL", lambda _name: library())
+    assert isinstance(driver(), Driver)
+    assert driver() is driver()
