@@ -22,7 +22,7 @@ from threadpoolctl import ThreadpoolController
 
 from gdsload.memory import flat_view, row_view
 
-__all__ = ["gather_pieces", "gather_rows", "one_thread", "run_starts", "unit_of"]
+__all__ = ["gather_pieces", "gather_rows", "limit_threads", "one_thread", "run_starts", "take_rows", "unit_of"]
 
 IntArray = NDArray[np.int64]
 
@@ -50,6 +50,18 @@ def gather_rows(addresses: IntArray, row_bytes: int, out: int) -> None:
         lengths = np.diff(np.append(first, count)) * row_bytes
         _copy_runs(addresses[first], lengths, out + first * row_bytes)
         return
+    take_rows(addresses, row_bytes, out)
+
+
+def take_rows(addresses: IntArray, row_bytes: int, out: int) -> None:
+    """Copy rows of one size into dense memory, each for itself: shared out among torch's threads, wherever they lie.
+
+    Args:
+        addresses: host address of each row, shape ``[rows]``; at least one.
+        row_bytes: bytes a row; at least one.
+        out: host address of ``rows * row_bytes`` bytes that are nobody else's.
+    """
+    count = len(addresses)
     unit = unit_of(int(np.bitwise_or.reduce(addresses)) | row_bytes | out)
     if row_bytes == unit:
         _take(addresses, unit, out)
@@ -103,14 +115,19 @@ def gather_pieces(addresses: IntArray, lengths: IntArray, row_bytes: int, out: i
         low = high
 
 
-def one_thread() -> AbstractContextManager[Any]:
-    """From now on, have torch gather in the calling thread alone; as a context, until it ends.
+def limit_threads(count: int) -> AbstractContextManager[Any]:
+    """From now on, have torch share out what the calling thread gathers among so many; as a context, until it ends.
 
-    No other thread's number is touched. A gather that is shared out waits for the slowest thread.
+    No other thread's number is touched.
     """
     torch.get_num_threads()  # torch sets a thread's number on its first use, and would undo what follows
-    limit: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="openmp")
+    limit: AbstractContextManager[Any] = _controller().limit(limits=count, user_api="openmp")
     return limit
+
+
+def one_thread() -> AbstractContextManager[Any]:
+    """As `limit_threads` of 1. A gather that is shared out waits for the slowest thread."""
+    return limit_threads(1)
 
 
 @lru_cache(maxsize=1)

@@ -35,11 +35,17 @@ class Block:
 
     Attributes:
         memory: its bytes, to be written.
-        tensor: the same as a tensor, to be copied from.
+        tensor: the same as a tensor.
+        address: of its first byte, to be copied from.
+        copied: the event behind what was last copied out of it; None if nothing was.
+        handle: what CUDA knows that event by.
     """
 
     memory: memoryview
     tensor: torch.Tensor
+    address: int
+    copied: torch.cuda.Event | None = None
+    handle: int = 0
 
 
 class PinnedRing:
@@ -70,7 +76,7 @@ class PinnedRing:
         self._free: SimpleQueue[Block] = SimpleQueue()
         for begin in range(0, self.nbytes, block_bytes):
             end = begin + block_bytes
-            self._free.put(Block(whole[begin:end], tensor[begin:end]))
+            self._free.put(Block(whole[begin:end], tensor[begin:end], self._address + begin))
         self._closed = False
 
     def _refused(self, why: str) -> BackendUnavailableError:
@@ -84,7 +90,7 @@ class PinnedRing:
         return self._free.get()
 
     def give(self, block: Block) -> None:
-        """Give a block back, which nothing is copied from any more."""
+        """Give a block back. It may still be copied from: whoever takes it waits for `Block.copied`."""
         self._free.put(block)
 
     def close(self) -> None:

@@ -1,114 +1,109 @@
-"""One thread that copies pinned blocks to the device, for all readers.
+"""Pinned blocks to the device: copied on one stream, queued by whichever thread has filled a block.
 
-Readers that called CUDA themselves would stand in line for its locks and the interpreter's, with the disk idle.
+A block goes back to its ring as soon as its copy is queued; whoever takes it next waits for that copy. A landing is
+there when the last of its copies has ended, and no thread waits for that but the one that asks.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
-from queue import Empty, SimpleQueue
-from typing import NamedTuple
 
 import torch
 
 from gdsload.backends.readers import Reading
-from gdsload.pinned import Block, PinnedRing
-from gdsload.streams import side_stream
+from gdsload.driver import driver
+from gdsload.pinned import Block
+from gdsload.streams import record, side_stream
 
-__all__ = ["Copier"]
-
-_UNDER_WAY = 4
-"""Copies that are queued at once: the link is never idle, and blocks come back soon."""
-
-
-class _Copy(NamedTuple):
-    """A block, the part of a slot that it is copied to, and whom to tell when it is there."""
-
-    block: Block
-    target: torch.Tensor
-    reading: Reading
+__all__ = ["Copier", "Copying"]
 
 
 class Copier:
-    """Copies blocks in the order in which they come, and gives them back.
+    """Queues copies; its methods may be called from many threads.
 
     Args:
-        ring: where blocks go back to.
-        device: where they are copied to.
+        device: where blocks are copied to.
     """
 
-    def __init__(self, ring: PinnedRing, device: torch.device) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.stream = side_stream(device)
-        self._ring = ring
-        self._queue: SimpleQueue[_Copy | None] = SimpleQueue()
-        self._under_way: deque[tuple[_Copy, torch.cuda.Event]] = deque()
-        self._events: list[torch.cuda.Event] = []
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
+        self._handle = self.stream.cuda_stream
+        self._driver = driver()
+        self._context = self._driver.context(self.stream) if self._driver else 0
+        self._threads = threading.local()
 
-    def copy(self, block: Block, target: torch.Tensor, reading: Reading) -> None:
-        """Have the first bytes of a block copied to `target`; a part of `reading` has ended when they are there."""
-        if self._thread is None:
-            with self._lock:
-                if self._thread is None:
-                    thread = threading.Thread(target=self._serve, name="gdsload-copy", daemon=True)
-                    thread.start()  # a reader does it, whom Ctrl-C does not strike
-                    self._thread = thread  # now: one that could not be started would be waited for, for ever
-        self._queue.put(_Copy(block, target, reading))
+    def copy(self, block: Block, slot: torch.Tensor, low: int, nbytes: int) -> None:
+        """Queue a copy of a block's first bytes.
+
+        Args:
+            block: the block.
+            slot: vector of bytes on the device.
+            low: where in it they go.
+            nbytes: how many.
+        """
+        if block.copied is None:
+            # Whoever waits for it spins: that takes a processor while the link is busy, but being woken takes longer.
+            block.copied = torch.cuda.Event()
+            block.copied.record(self.stream)  # by torch: this is what gives an event its handle
+            block.handle = block.copied.cuda_event
+        if self._driver is None:
+            with torch.cuda.stream(self.stream):
+                slot[low : low + nbytes].copy_(block.tensor[:nbytes], non_blocking=True)
+            block.copied.record(self.stream)
+            return
+        if not hasattr(self._threads, "entered"):
+            self._driver.enter(self._context)
+            self._threads.entered = True
+        self._driver.copy(slot.data_ptr() + low, block.address, nbytes, self._handle)
+        self._driver.record(block.handle, self._handle)
+
+    def is_past(self, block: Block) -> bool:
+        """Whether a block may be filled again; never waits."""
+        if block.copied is None:
+            return True
+        return block.copied.query() if self._driver is None else self._driver.is_past(block.handle)
+
+    def wait(self, block: Block) -> None:
+        """Wait until a block may be filled again."""
+        if block.copied is not None and not self.is_past(block):
+            block.copied.synchronize()
 
     def close(self) -> None:
-        """Wait for all copies, and end the thread. Nobody may call `copy` any more."""
-        thread = self._thread
-        self._queue.put(None)
-        if thread is not None and thread.is_alive():
-            thread.join()
-
-    def _serve(self) -> None:
-        with torch.cuda.stream(self.stream):
-            self._copy_all()
-
-    def _copy_all(self) -> None:
-        while True:
-            try:
-                job = self._queue.get_nowait()
-            except Empty:
-                self._reap(0)
-                job = self._queue.get()
-            if job is None:
-                self._reap(0)
-                return
-            self._start(job)
-            del job  # or the last slot's memory would be held until the next one comes
-            self._reap(_UNDER_WAY)
-
-    def _start(self, job: _Copy) -> None:
-        try:
-            job.target.copy_(job.block.tensor[: len(job.target)], non_blocking=True)
-            event = self._events.pop() if self._events else torch.cuda.Event()
-            event.record(self.stream)
-            self._under_way.append((job, event))
-        except BaseException as error:
-            self._ring.give(job.block)
-            job.reading.finish(error)
-
-    def _reap(self, keep: int) -> None:
-        """Wait until no more than `keep` copies are under way."""
-        while len(self._under_way) > keep:
-            job, event = self._under_way.popleft()
-            try:
-                wait_for(event)
-            except BaseException as error:
-                job.reading.finish(error)
-            else:
-                job.reading.finish()
-                self._events.append(event)
-            self._ring.give(job.block)
+        """Wait for all copies. Nobody may call `copy` any more."""
+        self.stream.synchronize()
 
 
-def wait_for(event: torch.cuda.Event) -> None:
-    """Wait until an event is past, without the interpreter lock.
+class Copying(Reading):
+    """A completion that is there when some blocks have been filled, and what was copied out of them has arrived.
 
-    It spins, which takes a processor while the link is busy, and no longer. Being woken up takes longer than a copy.
+    Args:
+        parts: how many blocks: `finish` is called for each, after its copy was queued, or when there will be none.
+        copier: whom they are given to.
     """
-    event.synchronize()
+
+    def __init__(self, parts: int, copier: Copier) -> None:
+        super().__init__(parts)
+        self._stream = copier.stream
+        self._arrived: torch.cuda.Event | None = None
+
+    @property
+    def landed(self) -> bool:
+        """See `Completion.landed`."""
+        return super().landed and (self._arrived is None or self._arrived.query())
+
+    def wait(self) -> None:
+        """See `Reading.wait`."""
+        try:
+            super().wait()
+        finally:
+            if self._arrived is not None:
+                self._arrived.synchronize()
+
+    def make_stream_wait(self, stream: torch.Stream) -> None:
+        """See `Completion.make_stream_wait`: blocks this thread until all copies are queued, and no longer."""
+        super().wait()
+        if self._arrived is not None:
+            stream.wait_event(self._arrived)
+
+    def _last(self) -> None:
+        self._arrived = record(self._stream)

@@ -11,8 +11,7 @@ import stat
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,6 +136,22 @@ def load_shard(fd: int, file: str) -> Shard:
     return read_shard(parse_header(bytes(raw), size, file), file)
 
 
+class _Lent:
+    """A descriptor, for as long as the context lasts. No generator: this is done for each read."""
+
+    __slots__ = ("_direct", "_entry", "_file", "_files")
+
+    def __init__(self, files: ShardFiles, file: int, direct: bool) -> None:
+        self._files, self._file, self._direct = files, file, direct
+
+    def __enter__(self) -> int:
+        self._entry = self._files.lend(self._file, self._direct)
+        return self._entry[0]
+
+    def __exit__(self, *_: object) -> None:
+        self._files.take_back(self._entry)
+
+
 class ShardFiles:
     """The open shards of a dataset.
 
@@ -221,8 +236,7 @@ class ShardFiles:
         self._held.setdefault(file, []).append(offsets)
         return address_of(offsets)
 
-    @contextmanager
-    def descriptor(self, file: int, *, direct: bool = False) -> Iterator[int]:
+    def descriptor(self, file: int, *, direct: bool = False) -> _Lent:
         """An open descriptor of a shard, for as long as the context lasts.
 
         Args:
@@ -233,16 +247,20 @@ class ShardFiles:
             FileChangedError: if the file at its path is no longer the one that was opened first.
             ReadError: if it cannot be opened.
         """
-        entry = self._borrow(file, direct)
-        try:
-            yield entry[0]
-        finally:
-            with self._lock:
-                entry[1] -= 1
+        return _Lent(self, file, direct)
+
+    def take_back(self, entry: list[int]) -> None:
+        """Count one user of an entry less."""
+        with self._lock:
+            entry[1] -= 1
+            if len(self._descriptors) > _MAX_OPEN or self._closed:
                 self._trim()
 
     def allows_direct(self, file: int) -> bool:
         """Whether the shard can be opened with O_DIRECT; some file systems have none."""
+        found = self._direct.get(file)
+        if found is not None:
+            return found
         with self._lock:
             if file not in self._direct:
                 try:
@@ -269,8 +287,8 @@ class ShardFiles:
         at = np.searchsorted(starts, addresses, side="right") - 1
         return (at >= 0) & (addresses < ends[at])
 
-    def _borrow(self, file: int, direct: bool) -> list[int]:
-        """The entry [descriptor, users] of a file, with one user more."""
+    def lend(self, file: int, direct: bool) -> list[int]:
+        """The entry [descriptor, users] of a file, with one user more; see `descriptor`."""
         key = (file, direct)
         with self._lock:
             entry = self._descriptors.get(key)
@@ -292,8 +310,6 @@ class ShardFiles:
             return entry
 
     def _trim(self) -> None:
-        if len(self._descriptors) <= _MAX_OPEN and not self._closed:
-            return
         keep = 0 if self._closed else _MAX_OPEN
         for key in [key for key, entry in self._descriptors.items() if entry[1] == 0]:
             if len(self._descriptors) <= keep:

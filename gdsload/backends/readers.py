@@ -17,10 +17,7 @@ import torch
 from gdsload.errors import LoaderClosedError
 from gdsload.threads import start_all
 
-__all__ = ["HANDED_OVER", "Readers", "Reading", "done"]
-
-HANDED_OVER = object()
-"""What a piece of work returns if somebody else will say when its part of the reading has ended."""
+__all__ = ["Readers", "Reading", "done"]
 
 Work = Callable[[], object]
 
@@ -48,9 +45,17 @@ class Reading:
         """Note that one part has ended, well or with an error; the first error is the one that is raised."""
         with self._lock:
             self._error = self._error or error
+            if self._left == 1:
+                try:
+                    self._last()
+                except BaseException as trouble:
+                    self._error = self._error or trouble
             self._left -= 1
             if not self._left:
                 self._gate.release()
+
+    def _last(self) -> None:
+        """What is to be done when the last part has ended, before anybody is told."""
 
     def wait(self) -> None:
         """See `Completion.wait`. Every part has ended when it returns or raises, so that memory may be reused."""
@@ -89,7 +94,7 @@ class Readers:
 
         Args:
             works: the pieces of work.
-            reading: a reading of as many parts, if the work has to know it.
+            reading: a reading of as many parts, if it is to be one of the caller's own.
 
         Raises:
             LoaderClosedError: after `close`.
@@ -149,10 +154,9 @@ class Readers:
         while (item := self._queue.get()) is not None:
             work, reading = item
             try:
-                handed_over = work() is HANDED_OVER
+                work()
             except BaseException as error:
                 reading.finish(error)
             else:
-                if not handed_over:
-                    reading.finish()
+                reading.finish()
             del item, work, reading  # or the last landing's memory would be held until the next one comes

@@ -56,6 +56,33 @@ class TestBounceWithFewSmallBlocks(OnDevice):
         return lambda files: BounceBackend(files, self.device, threads=3, pinned_bytes=6 * 64 * 1024)
 
 
+class TestBounceOutOfMappings(OnDevice):
+    """What is in the page cache is gathered from there."""
+
+    mapped = True
+
+    @pytest.fixture
+    def open_backend(self):
+        return lambda files: BounceBackend(files, self.device)
+
+
+class TestBounceOutOfMappingsWithFewSmallBlocks(OnDevice):
+    mapped = True
+
+    @pytest.fixture
+    def open_backend(self):
+        return lambda files: BounceBackend(files, self.device, threads=3, pinned_bytes=6 * 64 * 1024, direct=False)
+
+
+class TestBounceWithTorchsCopies(OnDevice):
+    """As where CUDA's driver cannot be called directly."""
+
+    @pytest.fixture
+    def open_backend(self, monkeypatch):
+        monkeypatch.setattr("gdsload.backends.copier.driver", lambda: None)
+        return lambda files: BounceBackend(files, self.device)
+
+
 class TestMapped(OnDevice):
     mapped = True
 

@@ -87,20 +87,25 @@ class _Past:
         return True
 
 
-@pytest.mark.parametrize("guard", [True, False])
-def test_a_block_that_is_being_copied_is_neither_filled_again_nor_landed(numbered, guard, monkeypatch):
-    start = copier.Copier._start
+@pytest.mark.parametrize("by", ["driver", "torch"])
+@pytest.mark.parametrize("off", ["nothing", "fill again", "landed"])
+def test_a_block_that_is_being_copied_is_neither_filled_again_nor_landed(numbered, off, by, monkeypatch):
+    copy = copier.Copier.copy
 
-    def slow_start(self, job):
+    def slow_copy(self, *arguments):
         with torch.cuda.stream(self.stream):
             torch.cuda._sleep(CYCLES)
-        start(self, job)
+        copy(self, *arguments)
 
-    monkeypatch.setattr(copier.Copier, "_start", slow_start)
-    if not guard:
-        monkeypatch.setattr(copier, "wait_for", lambda event: None)
+    monkeypatch.setattr(copier.Copier, "copy", slow_copy)
+    if by == "torch":
+        monkeypatch.setattr(copier, "driver", lambda: None)
+    if off == "fill again":
+        monkeypatch.setattr(copier.Copier, "wait", lambda self, block: None)
+    if off == "landed":
+        monkeypatch.setattr(copier.Copying, "_last", lambda self: None)
     wrong = wrong_batches(numbered, lambda batch: batch["x"].clone(), backend="bounce", pinned_bytes="4MiB")
-    assert (wrong == 0) == guard, f"{wrong} batches were wrong"
+    assert (wrong == 0) == (off == "nothing"), f"{wrong} batches were wrong"
 
 
 @pytest.mark.parametrize("backend", ["bounce", "mapped", "auto"])

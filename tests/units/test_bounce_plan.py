@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload.backends.bounce import _MAX_GAP_BYTES, _PAGE, _cut
+from gdsload.backends.blocks import PAGE as _PAGE
+from gdsload.backends.blocks import cut as _cut
+from gdsload.backends.bounce import _MAX_GAP_BYTES
 from gdsload.plan import Extents, coalesce
 
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsload import LoaderClosedError
-from gdsload.backends.readers import HANDED_OVER, Readers, Reading, done
+from gdsload.backends.readers import Readers, Reading, done
 
 
 @pytest.fixture
@@ -139,13 +139,31 @@ def test_a_stream_that_waits_blocks_the_thread(readers):
         readers.run([[].pop]).make_stream_wait(None)
 
 
-def test_work_that_was_handed_over_ends_when_somebody_says_so(readers):
-    reading = Reading(2)
-    assert readers.run([lambda: HANDED_OVER, bool], reading) is reading
-    readers.run([bool]).wait()  # behind both
-    assert not reading.landed
-    reading.finish(ValueError("the copy failed"))
-    with pytest.raises(ValueError, match="the copy failed"):
+class Noted(Reading):
+    """Notes when its last part has ended; that may fail."""
+
+    trouble = None
+
+    def _last(self):
+        self.seen = self.landed, self._gate.locked()
+        if self.trouble:
+            raise self.trouble
+
+
+def test_the_last_part_is_noted_before_anybody_is_told(readers):
+    reading = Noted(3)
+    assert readers.run([bool] * 3, reading) is reading
+    reading.wait()
+    assert reading.seen == (False, True)
+    assert reading.landed
+
+
+@pytest.mark.parametrize("part", [None, OSError("read")])
+def test_noting_that_fails_is_an_error_like_any_other_and_nobody_waits_for_ever(part):
+    reading = Noted(1)
+    reading.trouble = ValueError("noted")
+    reading.finish(part)
+    with pytest.raises(OSError if part else ValueError, match="read" if part else "noted"):
         reading.wait()
 
 

@@ -1,0 +1,112 @@
+"""Pinned blocks copied to the device by many threads, and CUDA's driver as it is called for that."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from gdsload.backends import copier as copier_module
+from gdsload.backends.copier import Copier, Copying
+from gdsload.driver import driver
+from gdsload.pinned import PinnedRing
+
+pytestmark = pytest.mark.cuda
+BLOCK, CYCLES = 2**16, 20_000_000  # about 10 ms
+DEVICE = torch.device("cuda", 0)
+
+
+@pytest.fixture(params=["driver", "torch"])
+def copier(request, monkeypatch):
+    if request.param == "torch":
+        monkeypatch.setattr(copier_module, "driver", lambda: None)
+    found = Copier(DEVICE)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def ring():
+    found = PinnedRing(DEVICE, 6, BLOCK)
+    yield found
+    torch.cuda.synchronize()
+    found.close()
+
+
+def test_many_threads_copy_each_block_once_and_whole(copier, ring):
+    """Threads that have never called torch; each block goes round many times."""
+    rounds, threads = 50, 5
+    out = torch.zeros(threads, rounds, BLOCK, dtype=torch.uint8, device=DEVICE)
+    reading, errors = Copying(rounds * threads, copier), []
+
+    def work(thread):
+        try:
+            for number in range(rounds):
+                block = ring.take()
+                copier.wait(block)
+                block.tensor.fill_((thread * rounds + number) % 251)
+                copier.copy(block, out[thread, number], 0, BLOCK)
+                ring.give(block)
+                reading.finish()
+        except Exception as error:
+            errors.append(error)
+
+    torch.cuda.synchronize()
+    workers = [threading.Thread(target=work, args=(thread,)) for thread in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert not errors
+    reading.wait()
+    expected = (torch.arange(rounds * threads) % 251).view(threads, rounds, 1).expand(-1, -1, BLOCK)
+    assert torch.equal(out.cpu().long(), expected)
+
+
+def test_landed_when_the_copies_are_past_and_not_when_they_are_queued(copier, ring):
+    out, block = torch.zeros(BLOCK, dtype=torch.uint8, device=DEVICE), ring.take()
+    torch.cuda.synchronize()
+    block.tensor.fill_(7)
+    with torch.cuda.stream(copier.stream):
+        torch.cuda._sleep(10 * CYCLES)
+    reading = Copying(1, copier)
+    copier.copy(block, out, 0, BLOCK)
+    reading.finish()
+    assert not reading.landed
+    mine = torch.cuda.Stream()
+    reading.make_stream_wait(mine)
+    with torch.cuda.stream(mine):
+        copied = out.clone()
+    assert not reading.landed, "a stream that waits does not block the thread"
+    mine.synchronize()
+    assert reading.landed
+    reading.wait()
+    assert copied.eq(7).all()
+
+
+def test_an_error_is_raised_when_the_other_copies_have_ended(copier, ring):
+    out, block = torch.zeros(BLOCK, dtype=torch.uint8, device=DEVICE), ring.take()
+    with torch.cuda.stream(copier.stream):
+        torch.cuda._sleep(CYCLES)
+    reading = Copying(2, copier)
+    copier.copy(block, out, 0, BLOCK)
+    reading.finish()
+    reading.finish(OSError("the disk"))
+    with pytest.raises(OSError, match="the disk"):
+        reading.wait()
+    assert reading.landed
+
+
+def test_part_of_a_block(copier, ring):
+    out, block = torch.zeros(BLOCK, dtype=torch.uint8, device=DEVICE), ring.take()
+    torch.cuda.synchronize()
+    block.tensor.fill_(9)
+    copier.copy(block, out, 100, 200)
+    copier.wait(block)
+    assert torch.equal(out.cpu().nonzero().flatten(), torch.arange(100, 300))
+
+
+def test_what_the_driver_refuses_is_said_in_its_words():
+    with pytest.raises(RuntimeError, match=r"cuMemcpyHtoDAsync_v2: invalid argument \(1\)"):
+        driver().copy(1, 1, 8, torch.cuda.current_stream().cuda_stream)

@@ -1,0 +1,365 @@
+"""Blocks filled from shards, by threads and out of mappings: the bytes of the files, whatever happens."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import gdsload
+from gdsload import pinned
+from gdsload.backends import resident_rows
+from gdsload.backends.blocks import PAGE, Coldness, Means, Task, cut
+from gdsload.backends.files import ShardFiles
+from gdsload.backends.fill_threads import ThreadFill
+from gdsload.backends.readers import Reading
+from gdsload.backends.resident_rows import ResidentRows
+from gdsload.errors import FileChangedError, LoaderClosedError, ShortReadError
+from gdsload.plan import Extents, coalesce
+
+BLOCK, BLOCKS, ROWS = 4 * PAGE, 5, 700
+
+
+class Copier:
+    """Copies at once, or after a while, to memory of the host."""
+
+    stream = None
+
+    def __init__(self):
+        self.delay_s, self.guarded, self.trouble = 0.0, True, None
+        self._under_way = {}
+
+    def copy(self, block, slot, low, nbytes):
+        if self.trouble:
+            raise self.trouble
+        target = slot[low : low + nbytes]
+        if not self.delay_s:
+            target.copy_(block.tensor[: len(target)])
+            return
+        done = threading.Event()
+
+        def later():
+            time.sleep(self.delay_s)
+            target.copy_(block.tensor[: len(target)])
+            done.set()
+
+        self._under_way[block.address] = done
+        threading.Thread(target=later).start()
+
+    def is_past(self, block):
+        done = self._under_way.get(block.address)
+        return not self.guarded or done is None or done.is_set()
+
+    def wait(self, block):
+        if not self.is_past(block):
+            self._under_way[block.address].wait(30)
+
+    def drain(self):
+        for done in self._under_way.values():
+            assert done.wait(30)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    found = tmp_path_factory.mktemp("fill") / "shards"
+    rows = np.random.default_rng(0).integers(0, 256, (ROWS, 1000), np.uint8)
+    with gdsload.ShardWriter(found, shard_bytes=150_000) as writer:
+        writer.write_batch({"x": rows})
+    return found
+
+
+class Site:
+    """What it takes, on this machine's memory."""
+
+    def __init__(self, folder, monkeypatch, *, mapped=False, direct=None):
+        dataset = gdsload.ShardDataset(folder)
+        self.files = ShardFiles(dataset.sources, dataset.schema, mapped=mapped)
+        self.files.ensure_open(np.arange(len(self.files.sources)))
+        self.bytes = [np.fromfile(source.path, np.uint8) for source in self.files.sources]
+        with monkeypatch.context() as patched:
+            patched.setattr(pinned, "register_host", lambda *_: "")
+            patched.setattr(pinned, "node_of", lambda _device: -1)
+            self.ring = pinned.PinnedRing(torch.device("cpu"), BLOCKS, BLOCK)
+        self.copier, self.counted, self._lock = Copier(), [0, 0], threading.Lock()
+        self.means, self.cold = Means(self.files, self.ring, self.copier, self._count), Coldness(self.files, direct)
+        self.fill = None
+
+    def _count(self, direct, buffered):
+        with self._lock:
+            self.counted[0] += direct
+            self.counted[1] += buffered
+
+    def open(self):
+        self.fill = ThreadFill(self.means, 3, None)
+        return self
+
+    def bring(self, wanted):
+        """The slot, where each extent lies in it, and the reading."""
+        reads = coalesce(wanted, max_gap_bytes=2000, max_read_bytes=BLOCK, alignment=PAGE)
+        starts = np.cumsum(reads.extents.nbytes) - reads.extents.nbytes
+        slot = torch.full((int(reads.extents.nbytes.sum()),), 170, dtype=torch.uint8)
+        parts = cut(reads.extents, starts, len(slot), BLOCK)
+        reading = Reading(len(parts))
+        self.fill.run([Task.of(part, slot, direct=self.cold(part)) for part in parts], reading)
+        return slot, starts[reads.read_of] + reads.delta, reading
+
+    def holds(self, slot, places, wanted):
+        """Whether the slot has the files' bytes."""
+        found = slot.numpy()
+        return all(
+            np.array_equal(found[place : place + nbytes], self.bytes[file][offset : offset + nbytes])
+            for file, offset, nbytes, place in zip(
+                *(column.tolist() for column in (wanted.file, wanted.offset, wanted.nbytes, places)), strict=True
+            )
+        )
+
+    def close(self):
+        if self.fill is not None:
+            self.fill.close()
+        self.copier.drain()
+        blocks = [self.ring.take() for _ in range(BLOCKS)]  # or one was lost, and this would wait for ever
+        assert len({block.address for block in blocks}) == BLOCKS
+        self.files.close()
+
+
+@pytest.fixture
+def sites(folder, monkeypatch):
+    """Makes sites, and closes them."""
+    found = []
+
+    def make(**options):
+        found.append(Site(folder, monkeypatch, **options).open())
+        return found[-1]
+
+    yield make
+    for site in found:
+        site.close()
+
+
+def extents(*wanted):
+    columns = zip(*wanted, strict=True) if wanted else [[]] * 3
+    return Extents(*(np.array(column, np.int64) for column in columns))
+
+
+@st.composite
+def anything(draw, sizes=(150_000,)):
+    """Extents within shards of about these sizes: long and short, overlapping, repeated, empty, to the very end."""
+    found = []
+    for _ in range(draw(st.integers(0, 25))):
+        file = draw(st.integers(0, 3))
+        offset = draw(st.integers(0, sizes[0] - 1))
+        found.append((file, offset, draw(st.sampled_from([0, 1, 100, 4096, 20_000, 10**9]))))
+    return found
+
+
+def within(site, wanted):
+    """The same, cut at the ends of the files."""
+    cut_there = []
+    for file, offset, nbytes in wanted:
+        length = len(site.bytes[file])
+        low = min(offset, length)
+        cut_there.append((file, low, min(nbytes, length - low)))
+    return extents(*cut_there)
+
+
+@pytest.mark.parametrize("direct", [True, False, None])
+def test_slots_hold_the_files_bytes(sites, direct):
+    site = sites(direct=direct)
+
+    @settings(derandomize=True, deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+    @given(st.lists(anything(), min_size=1, max_size=4))
+    def hold(several):
+        several = [within(site, wanted) for wanted in several]
+        under_way = [site.bring(wanted) for wanted in several]
+        for wanted, (slot, places, reading) in zip(several, under_way, strict=True):
+            reading.wait()
+            assert site.holds(slot, places, wanted)
+
+    hold()
+    assert site.counted[1 if direct else 0] == 0 or direct is None
+    assert sum(site.counted) > 0
+
+
+def test_many_landings_at_once_share_few_blocks(sites):
+    site = sites()
+    every = [extents((file, 0, len(data))) for file, data in enumerate(site.bytes)] * 10
+    under_way = [site.bring(wanted) for wanted in every]
+    for wanted, (slot, places, reading) in zip(every, under_way, strict=True):
+        reading.wait()
+        assert site.holds(slot, places, wanted)
+    assert sum(site.counted) == 10 * sum(len(data) for data in site.bytes)
+
+
+@pytest.mark.parametrize("guard", [True, False])
+def test_a_block_that_is_still_copied_from_is_not_filled_again(sites, guard):
+    site = sites()
+    site.copier.delay_s, site.copier.guarded = 0.005, guard
+    wanted = extents(*((file, 0, len(data)) for file, data in enumerate(site.bytes[:4])))
+    slot, places, reading = site.bring(wanted)
+    reading.wait()
+    site.copier.guarded = True
+    site.copier.drain()
+    time.sleep(0.02)  # without the guard, nobody knows which copies are under way
+    assert site.holds(slot, places, wanted) == guard
+
+
+def test_a_file_that_was_cut_short_is_an_error_and_the_other_reads_go_on(folder, tmp_path, monkeypatch):
+    shutil.copytree(folder, tmp_path / "copy")
+    site = Site(tmp_path / "copy", monkeypatch).open()
+    with open(site.files.sources[1].path, "r+b") as stream:
+        stream.truncate(50_000)
+    good, bad = extents((0, 0, 100_000)), extents((1, 0, 140_000))
+    _, _, failing = site.bring(bad)
+    slot, places, reading = site.bring(good)
+    with pytest.raises((ShortReadError, FileChangedError)) as caught:
+        failing.wait()
+    assert caught.value.file == site.files.sources[1].path
+    reading.wait()
+    assert site.holds(slot, places, good)
+    site.close()
+
+
+def test_a_copy_that_fails_is_the_landings_error(sites):
+    site = sites()
+    site.copier.trouble = RuntimeError("the device is gone")
+    for _ in range(BLOCKS + 1):
+        with pytest.raises(RuntimeError, match="the device is gone"):
+            site.bring(extents((0, 0, 100_000)))[2].wait()
+    site.copier.trouble = None
+    wanted = extents((0, 0, 100_000))
+    slot, places, reading = site.bring(wanted)
+    reading.wait()
+    assert site.holds(slot, places, wanted)
+
+
+def test_close_waits_for_what_is_under_way_and_turns_the_rest_away(sites):
+    site = sites()
+    site.copier.delay_s = 0.01
+    wanted = extents(*((file, 0, len(data)) for file, data in enumerate(site.bytes[:4])))
+    several = [site.bring(wanted) for _ in range(5)]
+    site.fill.close()
+    site.copier.drain()
+    turned_away = 0
+    for slot, places, reading in several:
+        assert reading.landed
+        try:
+            reading.wait()
+        except LoaderClosedError:
+            turned_away += 1
+        else:
+            assert site.holds(slot, places, wanted)
+    assert turned_away
+    site.fill.close()
+    with pytest.raises(LoaderClosedError):
+        site.bring(wanted)
+
+
+def test_work_that_comes_while_it_is_closed_is_not_waited_for_for_ever(sites):
+    site = sites()
+    wanted, several = extents((0, 0, 100_000)), []
+
+    def bring():
+        try:
+            while True:
+                several.append(site.bring(wanted))
+        except LoaderClosedError:
+            pass
+
+    threads = [threading.Thread(target=bring) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.02)
+    site.fill.close()
+    for thread in threads:
+        thread.join(30)
+    assert several
+    for slot, places, reading in several:
+        try:
+            reading.wait()
+        except LoaderClosedError:
+            continue
+        assert site.holds(slot, places, wanted)
+
+
+class TestResidentRows:
+    @pytest.fixture
+    def site(self, sites, monkeypatch):
+        monkeypatch.setattr(resident_rows, "Copying", lambda parts, _copier: Reading(parts))
+        site = sites(mapped=True)
+        site.fill = ResidentRows(site.means, 2, None)
+        return site
+
+    def bring(self, site, wanted):
+        held = []
+
+        def slot(nbytes):
+            held.append(torch.full((nbytes,), 170, dtype=torch.uint8))
+            return held[0]
+
+        landing = site.fill.bring(wanted, slot)
+        landing.completion.wait()
+        return held[0], landing.addresses - held[0].data_ptr(), landing
+
+    def test_slots_hold_the_rows(self, site):
+        """Fields of several lengths, in any order, over the edges of blocks."""
+
+        @settings(derandomize=True, deadline=None, max_examples=80)
+        @given(
+            st.lists(st.tuples(st.sampled_from([0, 1, 8, 1000, 4096, BLOCK]), st.integers(1, 60)), max_size=4),
+            st.integers(0, 2**32),
+        )
+        def hold(fields, seed):
+            random = np.random.default_rng(seed)
+            wanted = extents(*(
+                (file, int(random.integers(0, len(site.bytes[file]) - nbytes)), nbytes)
+                for nbytes, rows in fields
+                for file in random.integers(0, 4, rows).tolist()
+            ))  # fmt: skip
+            if site.fill.takes(wanted, surely=True):
+                slot, places, landing = self.bring(site, wanted)
+                assert site.holds(slot, places, wanted)
+                assert landing.nbytes == len(slot)
+            else:
+                assert not len(wanted)
+
+        hold()
+
+    def test_counted_is_what_was_wanted(self, site):
+        wanted = extents(*((0, number * 1000, 1000) for number in range(40)), *((1, number, 8) for number in range(40)))
+        assert site.fill.takes(wanted, surely=True)
+        self.bring(site, wanted)
+        assert site.counted == [0, 40 * 1008]
+
+    def test_ragged_and_huge_rows_go_another_way(self, site):
+        ragged = extents(*((0, 0, number) for number in range(1, 30)))
+        assert not site.fill.takes(ragged, surely=True)
+        assert not site.fill.takes(extents((0, 0, BLOCK + 1)), surely=True)
+        assert site.fill.takes(extents((0, 0, BLOCK)), surely=True)
+
+    def test_long_runs_are_better_read(self, site):
+        """Rows one behind the other are one read; the same rows in another order are not."""
+        rows = [(0, number * 1000, 1000) for number in range(140)]
+        assert not site.fill.takes(extents(*rows), surely=True)
+        assert site.fill.takes(extents(*rows[::-1]), surely=True)
+
+    def test_the_page_cache_is_asked_where_it_is_not_known(self, site, monkeypatch):
+        answers = []
+        monkeypatch.setattr(resident_rows, "looks_resident", lambda *_: answers.pop())
+        answers[:] = [True, False]
+        wanted = extents((0, 0, 100))
+        assert [site.fill.takes(wanted, surely=False) for _ in range(2)] == [False, True]
+
+    def test_a_file_that_changed_is_an_error_before_it_is_touched(self, site, monkeypatch):
+        def changed(_files):
+            raise FileChangedError("another one", file="shard")
+
+        monkeypatch.setattr(site.files, "check", changed)
+        monkeypatch.setattr(resident_rows, "take_rows", lambda *_: pytest.fail("it was touched"))
+        with pytest.raises(FileChangedError):
+            self.bring(site, extents((0, 0, 100)))
