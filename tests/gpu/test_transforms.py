@@ -196,7 +196,7 @@ class Net(torch.nn.Module):
         loss = torch.nn.functional.cross_entropy(self.net(batch["x"]), batch["y"])
         loss.backward()
         self.optimizer.step()
-        return loss
+        return loss.detach()
 
     def copied(self):
         return [parameter.detach().clone() for parameter in self.net.parameters()]
