@@ -67,5 +67,8 @@ class GrainProcesses(Grain):
 
     def spread(self, dataset: Any) -> Any:
         """See `Grain.spread`."""
+        flags = importlib.import_module("absl.flags").FLAGS
+        if not flags.is_parsed():
+            flags.mark_as_parsed()  # it asks for flags of a program that is no program of absl's
         options = importlib.import_module("grain").MultiprocessingOptions
         return dataset.mp_prefetch(options(num_workers=self.workers))
