@@ -1,6 +1,7 @@
 """Files into GPU memory, on every path, beside what the link and the disk can do.
 
     python -m benchmarks.gpu --out benchmarks/results/gpu.json
+    python -m benchmarks.gpu --out benchmarks/results/gpu.json --merge --only cold overlap --loads bounce gds-cufile
 
 README.md beside this file is the protocol; `python -m benchmarks.gpu.table` renders the record.
 """
@@ -21,7 +22,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.data import Data
+from benchmarks.gpu.data import ROW_BYTES, Data
 from benchmarks.gpu.loads import Bounce, CopyPeak, DiskPeak, Gds, Load, MappedRows, MappedStream
 from benchmarks.gpu.overlap import Compute, overlap
 from benchmarks.gpu.ownership import CHOICES, Ownership
@@ -32,6 +33,7 @@ from gdsload.units import parse_bytes
 
 __all__ = ["main"]
 
+_PARTS = ("cold", "hot", "overlap", "ownership")
 _COMPUTE_S = 1.0
 _HOT_S = 0.4
 """Seconds that a trial out of the page cache takes at least, pass after pass."""
@@ -39,32 +41,37 @@ _LOAD_S = 0.5
 """Seconds that a load is to take in the overlap trials, about."""
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run it and write the record; 1 if something of gdsload's failed."""
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description="files into GPU memory")
     parser.add_argument("--out", type=Path, required=True, help="where the JSON record goes")
+    parser.add_argument("--merge", action="store_true", help="keep what the record has, but for what is measured now")
+    parser.add_argument("--only", nargs="+", choices=_PARTS, default=_PARTS, metavar="PART", help=", ".join(_PARTS))
+    parser.add_argument("--loads", nargs="+", metavar="NAME", help="only these, and the limits (default: all)")
     parser.add_argument("--bytes", default="4GiB", help="how much data (default: 4GiB)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--work-dir", type=Path, help="where the data go (default: the temporary folder)")
-    options = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run it and write the record; 1 if something of gdsload's failed."""
+    options = parse(arguments)
     device = torch.device("cuda", torch.cuda.current_device())
-    record: dict[str, Any] = {
-        "format": 1,
-        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        "command": ["python", "-m", "benchmarks.gpu", "--bytes", options.bytes, "--rounds", str(options.rounds)],
-        "machine": machine() | {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda},
-        "versions": versions(),
-    }
+    record: dict[str, Any] = {"format": 2, "runs": [], **{part: [] for part in _PARTS}, "ratios": {}}
+    if options.merge and options.out.exists():
+        record = json.loads(options.out.read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory(prefix="gdsload-bench-", dir=options.work_dir) as folder:
         _configure_cufile(Path(folder))
         data = Data.write(Path(folder, "shards"), parse_bytes(options.bytes, "--bytes"), device)
-        record["data"] = {"bytes": data.nbytes, "shards": len(data.paths), "row_bytes": 4096}
-        for part, measure in _parts(data, device, options.rounds).items():
-            record[part] = measure()
-            record["ratios"] = _ratios(record)
-            # After each part: what is stopped half-way has not been for nothing.
-            options.out.parent.mkdir(parents=True, exist_ok=True)
-            options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        record["runs"].append(_conditions(options, data, device))
+        for part, measure in _parts(data, device, options.rounds, options.loads).items():
+            if part in options.only:
+                record[part] = merged(record[part], measure(), len(record["runs"]) - 1)
+                record["ratios"] = _ratios(record)
+                # After each part: what is stopped half-way has not been for nothing.
+                options.out.parent.mkdir(parents=True, exist_ok=True)
+                options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     for name, found in record["ratios"].items():
         print(f"{name}: {found['median']:.3f} ({found['q1']:.3f} to {found['q3']:.3f})")
     failed = [e["name"] for part in ("cold", "hot", "overlap") for e in record[part] if "failed" in e]
@@ -72,13 +79,37 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if any(not name.startswith("kvikio") for name in failed) else 0
 
 
-def _parts(data: Data, device: torch.device, rounds: int) -> dict[str, Callable[[], list[dict[str, Any]]]]:
+def _conditions(options: argparse.Namespace, data: Data, device: torch.device) -> dict[str, Any]:
+    """What holds for all that one call has measured."""
+    return {
+        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "rounds": options.rounds,
+        "machine": machine() | {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda},
+        "versions": versions(),
+        "data": {"bytes": data.nbytes, "shards": len(data.paths), "row_bytes": ROW_BYTES},
+    }
+
+
+def merged(before: list[dict[str, Any]], now: list[dict[str, Any]], run: int) -> list[dict[str, Any]]:
+    """The entries of a part, with what was measured now in the places of what it had by the same names."""
+    found = {entry["name"]: entry for entry in before}
+    found |= {entry["name"]: {"run": run, **entry} for entry in now}
+    return list(found.values())
+
+
+def _parts(
+    data: Data, device: torch.device, rounds: int, names: list[str] | None
+) -> dict[str, Callable[[], list[dict[str, Any]]]]:
     """The parts of a record, and what measures each."""
     compute = Compute(device, _COMPUTE_S)
+
+    def chosen(loads: list[Load]) -> list[Load]:
+        return [load for load in loads if names is None or load.name in (*names, "copy-peak", "disk-peak")]
+
     return {
-        "cold": lambda: _phase(_cold_loads(data, device), data, rounds, cold=True),
-        "hot": lambda: _phase(_hot_loads(data, device), data, rounds, cold=False),
-        "overlap": lambda: _overlaps(_overlap_loads(data, device), data, rounds, compute),
+        "cold": lambda: _phase(chosen(_cold_loads(data, device)), data, rounds, cold=True),
+        "hot": lambda: _phase(chosen(_hot_loads(data, device)), data, rounds, cold=False),
+        "overlap": lambda: _overlaps(chosen(_overlap_loads(data, device)), data, rounds, compute),
         "ownership": lambda: _ownership(data, device, rounds, compute),
     }
 
@@ -227,13 +258,16 @@ def _ownership(data: Data, device: torch.device, rounds: int, compute: Compute) 
 
 
 def _ratios(record: dict[str, Any]) -> dict[str, Any]:
-    """Round by round, within this run."""
-    hot, cold = (
-        {e["name"]: [t["gb_s"] for t in e["trials"]] for e in record.get(part, ())} for part in ("hot", "cold")
-    )
-    found = {f"hot {name} / P": (hot[name], hot["copy-peak"]) for name in hot if name != "copy-peak"}
-    found |= {f"cold {name} / D": (cold[name], cold["disk-peak"]) for name in cold if name != "disk-peak"}
-    return {name: ratio(above, below) for name, (above, below) in found.items() if len(above) == len(below)}
+    """Round by round, within one run."""
+    found = {}
+    for part, peak, limit in (("hot", "copy-peak", "P"), ("cold", "disk-peak", "D")):
+        entries = {entry["name"]: entry for entry in record[part]}
+        for name, entry in entries.items():
+            below = entries[peak]
+            if name != peak and entry["run"] == below["run"] and len(entry["trials"]) == len(below["trials"]):
+                rates = ([trial["gb_s"] for trial in each["trials"]] for each in (entry, below))
+                found[f"{part} {name} / {limit}"] = ratio(*rates)
+    return found
 
 
 if __name__ == "__main__":

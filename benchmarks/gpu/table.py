@@ -17,10 +17,12 @@ __all__ = ["render"]
 
 def render(record: dict[str, Any]) -> str:
     """The tables of a record."""
-    machine, data = record["machine"], record["data"]
+    *_, run = record["runs"]
+    machine, data = run["machine"], run["data"]
+    dates = ", ".join(dict.fromkeys(each["date"][:10] for each in record["runs"]))
     lines = [
         f"{machine['gpu']}, {machine['cpu']}, {machine['cores']} cores, {machine['ram_bytes'] / 2**30:.0f} GiB RAM,",
-        f"Linux {machine['kernel']}; torch {record['versions']['torch']}; {record['date'][:10]}.",
+        f"Linux {machine['kernel']}; torch {run['versions']['torch']}; {dates}.",
         f"{data['bytes'] / 2**30:.0f} GiB of rows of {data['row_bytes']} bytes in {data['shards']} shards.",
         "Median (quartiles) of interleaved trials; every byte compared before the first one.",
         "",
