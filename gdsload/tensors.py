@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gdsload.errors import SchemaError
 from gdsload.format.dtypes import DTYPES, DType, dtype_of
 
-__all__ = ["TORCH_DTYPES", "as_bytes", "element_type", "torch_dtype"]
+__all__ = ["TORCH_DTYPES", "as_bytes", "element_type", "numpy_dtype", "torch_dtype"]
 
 TORCH_DTYPES: dict[str, torch.dtype] = {
     code: getattr(torch, dtype.name) for code, dtype in DTYPES.items() if hasattr(torch, dtype.name)
@@ -22,6 +22,18 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
 def torch_dtype(dtype: DType) -> torch.dtype:
     """The torch dtype of an element type."""
     return TORCH_DTYPES[dtype.code]
+
+
+_NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
+    code: torch.empty(0, dtype=dtype).numpy().dtype
+    for code, dtype in TORCH_DTYPES.items()
+    if hasattr(np, DTYPES[code].name)
+}
+
+
+def numpy_dtype(dtype: DType) -> np.dtype[Any] | None:
+    """The numpy dtype of an element type, where numpy has it and torch takes arrays of it; else None."""
+    return _NUMPY_DTYPES.get(dtype.code)
 
 
 def element_type(value: object, field: str) -> tuple[DType, tuple[int, ...]]:

@@ -16,7 +16,7 @@ from gdsload.errors import FormatError
 from gdsload.format.schema import Field
 from gdsload.gather import gather_pieces, gather_rows
 from gdsload.memory import BatchPool, address_of
-from gdsload.tensors import torch_dtype
+from gdsload.tensors import numpy_dtype, torch_dtype
 
 __all__ = ["Assembler", "Batch", "BatchForm", "BatchMaker", "RaggedForm", "batch_of", "joined", "pad", "texts"]
 
@@ -222,6 +222,9 @@ def batch_of(memory: memoryview, begin: int, rows: int, field: Field) -> torch.T
     if not count:
         return torch.empty(shape, dtype=dtype)
     # Its storage is this part of the memory alone: saving the batch does not save its neighbours.
+    if (known := numpy_dtype(field.dtype)) is not None:
+        return torch.from_numpy(np.ndarray(shape, known, memory, begin))
+    # torch's `view` gives the interpreter lock back, and whoever takes it may keep it for a while.
     return torch.frombuffer(memory, dtype=dtype, count=count, offset=begin).view(shape)
 
 
