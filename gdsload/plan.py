@@ -94,7 +94,34 @@ def coalesce(wanted: Extents, *, max_gap_bytes: int, max_read_bytes: int, alignm
     if not len(wanted):
         empty = np.zeros(0, np.int64)
         return Reads(Extents(empty, empty, empty), empty, empty)
-    order = np.lexsort((wanted.offset, wanted.file))
+    first = _runs(wanted, max_read_bytes)
+    if 2 * len(first) > len(wanted):
+        return _coalesce(wanted, max_gap_bytes, max_read_bytes, alignment)
+    # In order, as a rule: what lies together anyway is one extent, and there are few.
+    last = np.append(first[1:], len(wanted)) - 1
+    begin = wanted.offset[first]
+    few = Extents(wanted.file[first], begin, wanted.offset[last] + wanted.nbytes[last] - begin)
+    found = _coalesce(few, max_gap_bytes, max_read_bytes, alignment)
+    counts = last - first + 1
+    delta = wanted.offset + np.repeat(found.delta - begin, counts)
+    return Reads(found.extents, np.repeat(found.read_of, counts), delta)
+
+
+def _runs(wanted: Extents, longest: int) -> IntArray:
+    """First extent of each run of such that lie right behind one another; no run begins more than `longest` earlier."""
+    broken = np.ones(len(wanted), bool)
+    broken[1:] = (wanted.file[1:] != wanted.file[:-1]) | (wanted.offset[1:] != wanted.offset[:-1] + wanted.nbytes[:-1])
+    first = np.flatnonzero(broken)
+    if 2 * len(first) > len(wanted):
+        return first
+    piece = (wanted.offset - np.repeat(wanted.offset[first], np.diff(np.append(first, len(wanted))))) // longest
+    broken[1:] |= piece[1:] != piece[:-1]
+    return np.flatnonzero(broken)
+
+
+def _coalesce(wanted: Extents, max_gap_bytes: int, max_read_bytes: int, alignment: int) -> Reads:
+    """See `coalesce`."""
+    order = _sorted(wanted)
     file = wanted.file[order]
     begin = wanted.offset[order] // alignment * alignment
     end = -(-(wanted.offset[order] + wanted.nbytes[order]) // alignment) * alignment
@@ -109,6 +136,14 @@ def coalesce(wanted: Extents, *, max_gap_bytes: int, max_read_bytes: int, alignm
     read_of[order] = group
     delta[order] = wanted.offset[order] - start[group]
     return Reads(reads, read_of, delta)
+
+
+def _sorted(wanted: Extents) -> NDArray[np.intp]:
+    """Indices that bring extents into the order of file and offset."""
+    span = int(wanted.offset.max()) + 1
+    if span * (int(wanted.file.max()) + 1) < 1 << 62:
+        return np.argsort(wanted.file * span + wanted.offset)  # one key, which is sorted several times as fast as two
+    return np.lexsort((wanted.offset, wanted.file))
 
 
 def _groups(

@@ -138,7 +138,9 @@ def cut(reads: Extents, starts: NDArray[np.int64], total: int, block: int) -> li
     """
     filled = np.flatnonzero(reads.nbytes)
     starts = starts[filled]
-    begin = np.union1d(starts, np.arange(0, total, block))
+    begin = np.concatenate([starts, np.arange(0, total, block)])
+    begin.sort(kind="stable")  # two that are sorted, merged
+    begin = begin[np.diff(begin, prepend=-1) > 0]
     end = np.append(begin[1:], total) if len(begin) else begin
     read = np.searchsorted(starts, begin, side="right") - 1
     offset = reads.offset[filled][read] + begin - starts[read]
