@@ -62,7 +62,12 @@ class LitData(Contender):
             persistent_workers=True,
             pin_memory=self.pin_memory,
         )
-        while True:
-            yield from loader
-            if not endless:
-                return
+        try:
+            while True:
+                yield from loader
+                if not endless:
+                    return
+        finally:
+            # They do not end when they are asked to, and torch waits five seconds for each before it does this itself.
+            for process in getattr(loader._iterator, "_workers", ()):  # noqa: SLF001
+                process.terminate()
