@@ -116,12 +116,15 @@ class Loader(Load):
         order = "full" if shuffle else "in-order"
         self.name, self.title = f"loader-{backend}-{order}", f"DataLoader, batches of 2048, backend {backend}, {order}"
 
+    def _make(self, *, with_index: bool) -> gdsload.DataLoader:
+        return gdsload.DataLoader(
+            self.data.folder, self.batch_size, self._shuffle, device=self.device, backend=self._backend,
+            with_index=with_index, tuned=False,
+        )  # fmt: skip
+
     def open(self) -> None:
         """See `Load.open`."""
-        self._loader = gdsload.DataLoader(
-            self.data.folder, self.batch_size, self._shuffle, device=self.device, backend=self._backend,
-            with_index=True, tuned=False,
-        )  # fmt: skip
+        self._loader = self._make(with_index=False)
         for _ in self._loader:  # registers shards, as the first epoch does
             pass
 
@@ -135,11 +138,16 @@ class Loader(Load):
 
     def verify(self) -> int:
         """See `Load.verify`."""
-        total, seen = 0, []
-        for batch in self._loader:
-            compare(batch["x"], self.data.reference[batch["index"].to(self.device)], self.name)
-            seen.append(batch["index"])
-            total += batch["x"].nbytes
+        total = 0
+        seen: list[torch.Tensor] = []
+        with self._make(with_index=True) as loader:
+            for _ in range(2):  # the first epoch may take another way
+                seen.clear()
+                total = 0
+                for batch in loader:
+                    compare(batch["x"], self.data.reference[batch["index"].to(self.device)], self.name)
+                    seen.append(batch["index"])
+                    total += batch["x"].nbytes
         if not torch.equal(torch.cat(seen).sort().values, torch.arange(len(self.data.reference))):
             raise RuntimeError(f"samples are missing or come twice: {self.name}")
         return total
