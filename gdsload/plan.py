@@ -81,8 +81,9 @@ class Reads:
 def coalesce(wanted: Extents, *, max_gap_bytes: int, max_read_bytes: int, alignment: int = 1) -> Reads:
     """Plan the reads that cover the wanted extents.
 
-    Neighbours are read together where the gap between them costs less than a read of its own. A read grows beyond
-    `max_read_bytes` only for a single extent, or extents that overlap.
+    Neighbours are read together where the gap between them costs less than a read of its own. A read takes extents that
+    begin within `max_read_bytes` of its begin, or, of extents that lie right behind one another, within twice that; it
+    grows further only for extents that overlap.
 
     Args:
         wanted: the extents, in any order; they may repeat and overlap.

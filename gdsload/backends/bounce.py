@@ -45,7 +45,8 @@ class BounceBackend:
     Args:
         files: the shards; mapped or not.
         device: the GPU.
-        threads: how many blocks are filled at once.
+        threads: how many blocks are filled at once, and how many processors gather; None for what keeps up with the
+            link.
         pinned_bytes: bytes of the ring.
         direct: whether to read with O_DIRECT: True and False, wherever it can be and never; None, what is not in the
             page cache.
@@ -59,11 +60,12 @@ class BounceBackend:
         files: ShardFiles,
         device: torch.device,
         *,
-        threads: int = _THREADS,
+        threads: int | None = None,
         pinned_bytes: int = PINNED_BYTES,
         direct: bool | None = None,
     ) -> None:
         self.files, self.device, self.direct = files, device, direct
+        processors, threads = threads or _PROCESSORS, threads or _THREADS
         block = _MAX_BLOCK_BYTES
         while block > PAGE and block * 2 * threads > pinned_bytes:
             block //= 2
@@ -80,7 +82,7 @@ class BounceBackend:
         self._by_threads = ThreadFill(means, threads, where)
         self._resident: ResidentRows | None = None
         if files.mapped and direct is not True:
-            processors = max(min(_PROCESSORS, len(where or os.sched_getaffinity(0)) - 1), 1)
+            processors = max(min(processors, len(where or os.sched_getaffinity(0)) - 1), 1)
             self._resident = ResidentRows(means, processors, where)
 
     def bring(self, wanted: Extents) -> Landing:

@@ -42,10 +42,10 @@ class Copier:
             nbytes: how many.
         """
         if block.copied is None:
-            # Whoever waits for it spins: that takes a processor while the link is busy, but being woken takes longer.
-            block.copied = torch.cuda.Event()
-            block.copied.record(self.stream)  # by torch: this is what gives an event its handle
-            block.handle = block.copied.cuda_event
+            # A reader that waits for it spins, and keeps its processor: being woken takes longer than a copy does.
+            event = torch.cuda.Event()
+            event.record(self.stream)  # by torch: this is what gives an event its handle
+            block.copied, block.handle = event, event.cuda_event
         if self._driver is None:
             with torch.cuda.stream(self.stream):
                 slot[low : low + nbytes].copy_(block.tensor[:nbytes], non_blocking=True)
@@ -89,7 +89,12 @@ class Copying(Reading):
     @property
     def landed(self) -> bool:
         """See `Completion.landed`."""
-        return super().landed and (self._arrived is None or self._arrived.query())
+        if not super().landed or self._arrived is None:
+            return super().landed
+        try:
+            return bool(self._arrived.query())
+        except Exception:  # something has failed on the GPU, here or elsewhere: `wait` says what
+            return True
 
     def wait(self) -> None:
         """See `Reading.wait`."""

@@ -45,14 +45,17 @@ class Reading:
         """Note that one part has ended, well or with an error; the first error is the one that is raised."""
         with self._lock:
             self._error = self._error or error
-            if self._left == 1:
-                try:
+            try:
+                if self._left == 1:
                     self._last()
-                except BaseException as trouble:
-                    self._error = self._error or trouble
-            self._left -= 1
-            if not self._left:
-                self._gate.release()
+            except BaseException as trouble:
+                self._error = self._error or trouble
+                if not isinstance(trouble, Exception):
+                    raise
+            finally:
+                self._left -= 1
+                if not self._left:
+                    self._gate.release()
 
     def _last(self) -> None:
         """What is to be done when the last part has ended, before anybody is told."""

@@ -119,10 +119,10 @@ class ResidentRows:
         """Gather rows, and have them copied."""
         if not hasattr(self._limited, "limit"):
             self._limited.limit = limit_threads(self._each)
-        self._means.files.check(files)  # touching a mapping that was cut short would end the process
         block = self._means.ring.take()
         try:
             self._means.copier.wait(block)
+            self._means.files.check(files)  # touching a mapping that was cut short would end the process
             take_rows(rows, nbytes, block.address)
             self._means.copier.copy(block, slot, low, len(rows) * nbytes)
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -120,6 +121,48 @@ def test_the_last_group_is_not_lost_between_being_planned_and_being_there(make, 
             ALL[70:],
             None,
         )
+
+
+class Dead:
+    """A completion of a device on which something has failed: whoever asks it is told so."""
+
+    def __init__(self, inner, times):
+        self._inner, self._times = inner, times
+
+    @property
+    def landed(self):
+        raise RuntimeError("the context is dead")
+
+    def wait(self):
+        if self._times:
+            self._times.pop()
+            raise RuntimeError("the context is dead")
+        self._inner.wait()
+
+    def make_stream_wait(self, _stream):
+        self.wait()
+
+
+@pytest.mark.parametrize("times", [0, 10**6])
+@pytest.mark.parametrize("helps", [True, False])
+def test_a_completion_that_cannot_even_be_asked(make, monkeypatch, helps, times):
+    """The threads outlive it. If its bytes come all the same they are used; else the error comes in their place."""
+    monkeypatch.setattr(Assembler, "takes_processor", helps)
+
+    class Around:
+        def __init__(self, inner):
+            self._inner, self._times = inner, [None] * times
+
+        def __getattr__(self, name):
+            return getattr(self._inner, name)
+
+        def bring(self, wanted):
+            landing = self._inner.bring(wanted)
+            return replace(landing, completion=Dead(landing.completion, self._times))
+
+    found, error = drain(make(Around))
+    assert found == (ALL if not times else [])
+    assert str(error) == ("the context is dead" if times else "None")
 
 
 def test_an_error_is_not_lost_either(make, monkeypatch):

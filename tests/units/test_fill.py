@@ -356,10 +356,19 @@ class TestResidentRows:
         assert [site.fill.takes(wanted, surely=False) for _ in range(2)] == [False, True]
 
     def test_a_file_that_changed_is_an_error_before_it_is_touched(self, site, monkeypatch):
+        """However long it took until there was a block."""
+
         def changed(_files):
             raise FileChangedError("another one", file="shard")
 
+        touched = []
+        monkeypatch.setattr(resident_rows, "take_rows", lambda *_: touched.append(True))
+        blocks = [site.ring.take() for _ in range(BLOCKS)]
+        landing = site.fill.bring(extents((0, 0, 100)), lambda nbytes: torch.zeros(nbytes, dtype=torch.uint8))
+        time.sleep(0.05)
         monkeypatch.setattr(site.files, "check", changed)
-        monkeypatch.setattr(resident_rows, "take_rows", lambda *_: pytest.fail("it was touched"))
+        for block in blocks:
+            site.ring.give(block)
         with pytest.raises(FileChangedError):
-            self.bring(site, extents((0, 0, 100)))
+            landing.completion.wait()
+        assert not touched

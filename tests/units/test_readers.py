@@ -306,3 +306,13 @@ def test_nothing_hangs_when_many_threads_run_work_and_one_closes():
             thread.join(30)
         assert len(ended) == 4
         assert running() == []
+
+
+def test_ctrl_c_in_the_last_part_is_not_swallowed_and_nobody_waits_for_ever():
+    reading = Noted(1)
+    reading.trouble = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        reading.finish()
+    assert reading.landed
+    with pytest.raises(KeyboardInterrupt):
+        reading.wait()
