@@ -205,11 +205,15 @@ class _Turn:
         """Do something; None, and noted, if it failed or something has failed before."""
         if "failed" in self.entry:
             return None
+        began = time.monotonic()
         try:
             return work()
         except Exception as error:
             self.fail(stage, str(error))
             return None
+        finally:
+            if (taken := time.monotonic() - began) > _SLOW_S:
+                _say(f"  {self.case.name}, {self.runner.name}: {stage} took {taken:.0f} s")
 
     def fail(self, stage: str, reason: str) -> None:
         """Note that it is out."""
