@@ -64,7 +64,7 @@ class BounceBackend:
         pinned_bytes: int = PINNED_BYTES,
         direct: bool | None = None,
     ) -> None:
-        self.files, self.device, self.direct = files, device, direct
+        self.files, self.device = files, device
         processors, threads = threads or _PROCESSORS, threads or _THREADS
         block = _MAX_BLOCK_BYTES
         while block > PAGE and block * 2 * threads > pinned_bytes:
@@ -88,7 +88,7 @@ class BounceBackend:
     def bring(self, wanted: Extents) -> Landing:
         """See `Backend.bring`."""
         self.files.ensure_open(wanted.file)
-        if self._resident is not None and self._resident.takes(wanted, surely=self.direct is False):
+        if self._resident is not None and self._resident.takes(wanted, surely=self._cold.always is False):
             return self._resident.bring(wanted, self._slot)
         block = self._ring.block_bytes
         reads = coalesce(wanted, max_gap_bytes=_MAX_GAP_BYTES, max_read_bytes=block, alignment=PAGE)

@@ -57,16 +57,11 @@ class Copier:
         self._driver.copy(slot.data_ptr() + low, block.address, nbytes, self._handle)
         self._driver.record(block.handle, self._handle)
 
-    def is_past(self, block: Block) -> bool:
-        """Whether a block may be filled again; never waits."""
-        if block.copied is None:
-            return True
-        return block.copied.query() if self._driver is None else self._driver.is_past(block.handle)
-
     def wait(self, block: Block) -> None:
         """Wait until a block may be filled again."""
-        if block.copied is not None and not self.is_past(block):
-            block.copied.synchronize()
+        if block.copied is None or (self._driver is not None and self._driver.is_past(block.handle)):
+            return
+        block.copied.synchronize()
 
     def close(self) -> None:
         """Wait for all copies. Nobody may call `copy` any more."""

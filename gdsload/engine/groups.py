@@ -71,7 +71,6 @@ class Group:
         """Whether all that it is gathered from is there."""
         try:
             return all(piece.stage.landing.completion.landed for piece in self.pieces)
-        except (
-            Exception
-        ):  # asked by who plans, in whose turn nobody would hear of it: it comes up again for who gathers
+        except Exception:
+            # Who asks is planning, and nobody would hear of it there: it comes up again for who gathers.
             return True
