@@ -11,7 +11,7 @@ from typing import Any
 
 from gdsload.bench.trial import spread
 
-__all__ = ["machine", "public", "ratio", "spread", "summarise", "versions"]
+__all__ = ["machine", "merged", "public", "ratio", "spread", "summarise", "versions"]
 
 _PACKAGES = ("numpy", "torch", "xxhash")
 
@@ -43,6 +43,13 @@ def public(arguments: list[str]) -> list[str]:
 def ratio(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
     """Of two contenders, round by round: what slows a whole round down falls out."""
     return spread([high / low for high, low in zip(above, below, strict=True)])
+
+
+def merged(before: list[dict[str, Any]], now: list[dict[str, Any]], run: int) -> list[dict[str, Any]]:
+    """The entries of a record, with what run `run` has found in the places of what it had by the same names."""
+    found = {entry["name"]: entry for entry in before}
+    found |= {entry["name"]: {"run": run, **entry} for entry in now}
+    return list(found.values())
 
 
 def summarise(entry: dict[str, Any]) -> None:

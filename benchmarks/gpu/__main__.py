@@ -27,7 +27,7 @@ from benchmarks.gpu.loads import Bounce, CopyPeak, DiskPeak, Gds, Load, MappedRo
 from benchmarks.gpu.overlap import Compute, overlap
 from benchmarks.gpu.ownership import CHOICES, Ownership
 from benchmarks.gpu.users import KvikioAsync, KvikioRead, Loader
-from benchmarks.record import machine, ratio, spread, versions
+from benchmarks.record import machine, merged, ratio, spread, versions
 from gdsload.bench.cache import drop, fill
 from gdsload.units import parse_bytes
 
@@ -88,13 +88,6 @@ def _conditions(options: argparse.Namespace, data: Data, device: torch.device) -
         "versions": versions(),
         "data": {"bytes": data.nbytes, "shards": len(data.paths), "row_bytes": ROW_BYTES},
     }
-
-
-def merged(before: list[dict[str, Any]], now: list[dict[str, Any]], run: int) -> list[dict[str, Any]]:
-    """The entries of a part, with what was measured now in the places of what it had by the same names."""
-    found = {entry["name"]: entry for entry in before}
-    found |= {entry["name"]: {"run": run, **entry} for entry in now}
-    return list(found.values())
 
 
 def _parts(

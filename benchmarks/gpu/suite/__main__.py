@@ -24,7 +24,7 @@ import torch
 from benchmarks.gpu.suite.cases import CASES, MEASURES, Rows, make_rows, small
 from benchmarks.gpu.suite.contenders import GPU_ONLY, NAMES, OURS
 from benchmarks.gpu.suite.rounds import Plan, run
-from benchmarks.record import machine, versions
+from benchmarks.record import machine, merged, versions
 from gdsload.units import parse_bytes
 
 __all__ = ["main"]
@@ -86,9 +86,7 @@ def _merged(before: dict[str, Any], conditions: dict[str, Any], found: dict[str,
     number, order = len(before["runs"]), [each.name for each in (*CASES, *MEASURES)]
     record = {**before, "runs": [*before["runs"], conditions]}
     for kind, now in found.items():
-        again = {each["name"] for each in now}
-        every = [each for each in before[kind] if each["name"] not in again] + [{**each, "run": number} for each in now]
-        record[kind] = sorted(every, key=lambda each: order.index(each["name"]))
+        record[kind] = sorted(merged(before[kind], now, number), key=lambda each: order.index(each["name"]))
     return record
 
 
