@@ -1,7 +1,7 @@
 """Blocks filled by threads, each of which reads a block and queues its copy.
 
 What counts is how little Python they need for a block. While they copy, the processors' caches hold none of it, and
-only one of them may run it at a time: a dozen threads with a hundred microseconds each would wait for one another.
+only one of them may run it at a time.
 """
 
 from __future__ import annotations
