@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gdsload.driver import driver
 from gdsload.memory import flat_view
-from gdsload.streams import DeviceBytes
+from gdsload.streams import DeviceBytes, stream_handle
 
 __all__ = ["copy_runs"]
 
+IntArray = NDArray[np.int64]
+
 
 def copy_runs(
-    addresses: NDArray[np.int64], nbytes: NDArray[np.int64], on_host: NDArray[np.bool_], out: torch.Tensor
+    addresses: IntArray, nbytes: IntArray, on_host: Callable[[IntArray], NDArray[np.bool_]], out: torch.Tensor
 ) -> None:
     """Queue copies of runs to the begin of `out`, one behind the other, on the current stream.
 
     Args:
         addresses: address of each run.
         nbytes: bytes of each.
-        on_host: which of them lie in host memory; it must be registered with CUDA, or the copy would wait.
-        out: vector of bytes on the device.
+        on_host: which of some addresses are of host memory; it must be registered with CUDA, or the copy would wait.
+        out: contiguous tensor on the device.
     """
+    calls = driver()
+    if calls is None or out.device.index is None:
+        _by_torch(addresses, nbytes, on_host(addresses), out.view(-1).view(torch.uint8))
+        return
+    target, handle = out.data_ptr(), stream_handle(out.device)
+    with torch.cuda.device(out.device):
+        calls.enter_device(out.device.index)
+        for address, length in zip(addresses.tolist(), nbytes.tolist(), strict=True):
+            calls.copy_any(target, address, length, handle)
+            target += length
+
+
+def _by_torch(addresses: IntArray, nbytes: IntArray, on_host: NDArray[np.bool_], out: torch.Tensor) -> None:
     position = 0
     for address, length, host in zip(addresses.tolist(), nbytes.tolist(), on_host.tolist(), strict=True):
         if host:

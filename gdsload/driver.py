@@ -18,6 +18,8 @@ _NOT_READY = 600  # CUDA_ERROR_NOT_READY, cuda.h
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuStreamGetCtx": (ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)),
     "cuCtxSetCurrent": (ctypes.c_void_p,),
+    "cuDevicePrimaryCtxRetain": (ctypes.POINTER(ctypes.c_void_p), ctypes.c_int),
+    "cuMemcpyAsync": (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p),
     "cuMemcpyHtoDAsync_v2": (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p),
     "cuEventRecord": (ctypes.c_void_p, ctypes.c_void_p),
     "cuEventQuery": (ctypes.c_void_p,),
@@ -39,7 +41,8 @@ class Driver:
         for name, arguments in _SIGNATURES.items():
             getattr(library, name).argtypes = arguments
         self._copy, self._record = library.cuMemcpyHtoDAsync_v2, library.cuEventRecord
-        self._query = library.cuEventQuery
+        self._query, self._copy_any = library.cuEventQuery, library.cuMemcpyAsync
+        self._primary: dict[int, int] = {}
 
     def context(self, stream: torch.cuda.Stream) -> int:
         """The context of a stream."""
@@ -50,6 +53,20 @@ class Driver:
     def enter(self, context: int) -> None:
         """Make a context this thread's. A thread that has never called torch has none."""
         self._call("cuCtxSetCurrent", context)
+
+    def enter_device(self, device: int) -> None:
+        """Make the context of a device, which is torch's current one, this thread's: it may have none yet."""
+        context = self._primary.get(device)
+        if context is None:
+            found = ctypes.c_void_p()
+            self._call("cuDevicePrimaryCtxRetain", ctypes.byref(found), device)  # never let go: it is torch's, too
+            context = self._primary[device] = found.value or 0
+        self.enter(context)
+
+    def copy_any(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """Queue a copy to the device, from wherever: its own memory, or host memory that is registered."""
+        if code := self._copy_any(target, source, nbytes, stream):
+            raise self._error("cuMemcpyAsync", code)
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Queue a copy from pinned memory to the device."""

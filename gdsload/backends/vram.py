@@ -194,10 +194,9 @@ class VramBackend:
         landing = self.inner.bring(wanted)
         try:
             landing.completion.wait()
-            on_host = self.files.in_mappings(landing.addresses)
             with torch.cuda.stream(self._stream):
                 try:
-                    copy_runs(landing.addresses, wanted.nbytes, on_host, out)
+                    copy_runs(landing.addresses, wanted.nbytes, self.files.in_mappings, out)
                 finally:
                     record(self._stream).synchronize()  # also of what was queued before something went wrong
         finally:

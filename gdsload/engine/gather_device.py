@@ -104,8 +104,7 @@ class DeviceGather:
         outs = [out for out, size in zip(outs, sizes, strict=True) if size]
         first = run_starts(addresses, row_bytes)
         if count * row_bytes >= len(first) * _RUN_BYTES and (2 * len(first) <= count or count == 1):
-            for out, (low, high) in zip(outs, edges, strict=True):
-                self._neighbours(addresses[low:high], row_bytes, out)
+            self._neighbours(addresses, first, row_bytes, outs, edges)
             return
         bits = int(np.bitwise_or.reduce(addresses)) | row_bytes
         for out in outs:
@@ -121,9 +120,20 @@ class DeviceGather:
         for out, (low, high) in zip(outs, edges, strict=True):
             torch.index_select(source, 0, index[low:high], out=_as_unit(out, unit).view(high - low, width))
 
-    def _neighbours(self, addresses: IntArray, row_bytes: int, out: torch.Tensor) -> None:
-        first = run_starts(addresses, row_bytes)
-        self.runs(addresses[first], np.diff(np.append(first, len(addresses))) * row_bytes, out)
+    def _neighbours(
+        self,
+        addresses: IntArray,
+        first: IntArray,
+        row_bytes: int,
+        outs: Sequence[torch.Tensor],
+        edges: Sequence[tuple[int, int]],
+    ) -> None:
+        """Copy rows of which most lie together: `first`, where a run begins. Batches begin runs of their own."""
+        first = np.unique(np.concatenate([first, [low for low, _ in edges]]))
+        nbytes = np.diff(np.append(first, len(addresses))) * row_bytes
+        begins = np.searchsorted(first, [low for low, _ in edges]).tolist()
+        for out, low, high in zip(outs, begins, [*begins[1:], len(first)], strict=True):
+            self.runs(addresses[first[low:high]], nbytes[low:high], out)
 
     def pieces(self, addresses: IntArray, lengths: IntArray, row_bytes: int, out: torch.Tensor) -> None:
         """Copy pieces of different lengths, one behind the other.
@@ -158,7 +168,7 @@ class DeviceGather:
 
     def runs(self, addresses: IntArray, nbytes: IntArray, out: torch.Tensor) -> None:
         """Copy long runs of bytes, one behind the other, each by the copy engine."""
-        copy_runs(addresses, nbytes, self.on_host(addresses), _as_unit(out, 1))
+        copy_runs(addresses, nbytes, self.on_host, out)
 
     def _launch(
         self,

@@ -43,7 +43,7 @@ class Maker:
         self.gather = SimpleNamespace(on_host=on_host, runs=self.runs, kernel=True)
 
     def runs(self, addresses, nbytes, out):
-        copy_runs(addresses, nbytes, np.ones(len(addresses), bool), out.view(-1).view(torch.uint8))
+        copy_runs(addresses, nbytes, lambda found: np.ones(len(found), bool), out)
 
     def empty(self, rows, field):
         return torch.empty((rows, *field.row_shape), dtype=torch.int32)
