@@ -29,6 +29,9 @@ __all__ = ["DeviceAssembler", "hand_over", "tensors_of"]
 IntArray = NDArray[np.int64]
 T = TypeVar("T")
 
+_EVENTS = 8
+"""Events within the bytes that may be pending: one for each batch would take longer than handing it over."""
+
 
 class DeviceAssembler(BatchMaker):
     """Builds batches on a CUDA device.
@@ -137,20 +140,20 @@ class _HandOver:
     def __init__(self, device: torch.device, pending_bytes: int) -> None:
         self.device, self.pending_bytes = device, pending_bytes
         self._pending: deque[tuple[torch.cuda.Event, int]] = deque()
-        self._bytes = self._last = 0
+        self._bytes = self._dropped = 0
 
     def __call__(self, batch: Any) -> Any:
         """Hand a batch over to the stream that is current now."""
-        if self._last:
+        if self._dropped * _EVENTS >= max(self.pending_bytes, 1):
             # The last batch has been used as far as it will be, as a rule: what reads it has been queued.
-            self._pending.append((record(torch.cuda.current_stream(self.device)), self._last))
-            self._bytes += self._last
-        while self._pending and (self._bytes > self.pending_bytes or self._pending[0][0].query()):
+            self._pending.append((record(torch.cuda.current_stream(self.device)), self._dropped))
+            self._bytes, self._dropped = self._bytes + self._dropped, 0
+        while self._pending and (self._bytes + self._dropped > self.pending_bytes or self._pending[0][0].query()):
             event, nbytes = self._pending.popleft()
             event.synchronize()
             self._bytes -= nbytes
         hand_over(batch)
-        self._last = sum(tensor.nbytes for tensor in tensors_of(batch))
+        self._dropped += sum(tensor.nbytes for tensor in tensors_of(batch))
         return batch
 
 
