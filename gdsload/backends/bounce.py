@@ -16,19 +16,19 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.backends.base import Landing
-from gdsload.backends.blocks import PAGE, Coldness, Means, Task, cut
+from gdsload.backends.blocks import Coldness, Means, Task
 from gdsload.backends.copier import Copier, Copying
 from gdsload.backends.files import ShardFiles
 from gdsload.backends.fill_threads import ThreadFill
+from gdsload.backends.layout import PAGE, lay_out
 from gdsload.backends.resident_rows import ResidentRows
 from gdsload.pinned import PinnedRing, node_of, processors_of
-from gdsload.plan import Extents, coalesce
+from gdsload.plan import Extents
 from gdsload.streams import no_room
 from gdsload.units import format_bytes
 
 __all__ = ["PINNED_BYTES", "BounceBackend"]
 
-_MAX_GAP_BYTES = 16 * 1024
 _MAX_BLOCK_BYTES = 8 * 2**20
 _MIN_BLOCK_BYTES = 4 * 2**20
 _THREADS = 8
@@ -90,20 +90,19 @@ class BounceBackend:
         self.files.ensure_open(wanted.file)
         if self._resident is not None and self._resident.takes(wanted, surely=self._cold.always is False):
             return self._resident.bring(wanted, self._slot)
-        block = self._ring.block_bytes
-        reads = coalesce(wanted, max_gap_bytes=_MAX_GAP_BYTES, max_read_bytes=block, alignment=PAGE)
-        starts = np.cumsum(reads.extents.nbytes) - reads.extents.nbytes
-        total = int(reads.extents.nbytes.sum())
-        slot = self._slot(total)
-        # Blocks small enough that two landings keep all readers busy, but not so small that Python takes the time.
-        while block > _MIN_BLOCK_BYTES and block * self._threads > 2 * total:
-            block //= 2
-        parts = cut(reads.extents, starts, total, block)
-        reading = Copying(len(parts), self._copier)
-        self._by_threads.run([Task.of(part, slot, direct=self._cold(part)) for part in parts], reading)
+        layout = lay_out(wanted, self.files.sizes, self._ring.block_bytes, self._block_of)
+        slot = self._slot(layout.nbytes)
+        reading = Copying(len(layout.parts), self._copier)
+        self._by_threads.run([Task(part, self._cold(part), slot) for part in layout.parts], reading)
         held = [slot]
-        addresses = slot.data_ptr() + starts[reads.read_of] + reads.delta
-        return Landing(addresses, reading, total, held.clear)
+        return Landing(slot.data_ptr() + layout.places, reading, layout.nbytes, held.clear)
+
+    def _block_of(self, nbytes: int) -> int:
+        """Blocks small enough that two landings keep all readers busy, but not so small that Python takes the time."""
+        block = self._ring.block_bytes
+        while block > _MIN_BLOCK_BYTES and block * self._threads > 2 * nbytes:
+            block //= 2
+        return block
 
     def _slot(self, nbytes: int) -> torch.Tensor:
         try:

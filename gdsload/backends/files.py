@@ -172,6 +172,8 @@ class ShardFiles:
         """Number of rows of each field in each open shard."""
         self.offsets = {name: np.zeros(count, np.int64) for name, field in schema.items() if field.ragged}
         """Host address of the int64 row offsets of each ragged field in each open shard."""
+        self.sizes = np.zeros(count, np.int64)
+        """Bytes of each open shard."""
         self.opened = np.zeros(count, bool)
         self._mapped_bytes = np.zeros(count, np.int64)
         self._identity = {file: source.identity for file, source in enumerate(self.sources) if source.identity}
@@ -212,6 +214,7 @@ class ShardFiles:
                 self.begin[field][file], self.rows[field][file] = column.begin, column.rows
                 if column.offsets_begin is not None:
                     self.offsets[field][file] = self._offsets(fd, file, column.offsets_begin, shard.samples)
+            self.sizes[file] = self.length(file)
             self.opened[file] = True
 
     def _compare(self, shard: Shard, file: int) -> None:

@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import os
 import random
+from bisect import bisect_right
+from operator import itemgetter
 
 import numpy as np
 
 from gdsload.backends.files import ShardFiles
+from gdsload.backends.layout import Part
 from gdsload.plan import Extents
 
-__all__ = ["is_resident", "looks_resident", "shard_is_resident"]
+__all__ = ["is_resident", "looks_resident", "part_looks_resident", "shard_is_resident"]
 
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 _PROBES = 3
@@ -49,10 +52,24 @@ def looks_resident(files: ShardFiles, wanted: Extents, probes: int = _PROBES) ->
         place = _random.randrange(int(ends[-1]))
         index = int(np.searchsorted(ends, place, side="right"))
         offset = int(wanted.offset[index] + wanted.nbytes[index] - (ends[index] - place))
-        with files.descriptor(int(wanted.file[index])) as fd:
-            if not is_resident(fd, offset):
-                return False
+        if not _is_there(files, int(wanted.file[index]), offset):
+            return False
     return True
+
+
+def part_looks_resident(files: ShardFiles, part: Part) -> bool:
+    """Whether a few pages of what fills a block, drawn anew each time, are in the page cache."""
+    for _ in range(_PROBES):
+        place = _random.randrange(part.nbytes)
+        file, offset, begin, nbytes = part.reads[bisect_right(part.reads, place, key=itemgetter(2)) - 1]
+        if not _is_there(files, file, offset + min(place - begin, nbytes - 1)):
+            return False
+    return True
+
+
+def _is_there(files: ShardFiles, file: int, offset: int) -> bool:
+    with files.descriptor(file) as fd:
+        return is_resident(fd, offset)
 
 
 def shard_is_resident(files: ShardFiles, file: int) -> bool:

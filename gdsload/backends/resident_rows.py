@@ -83,7 +83,7 @@ class ResidentRows:
         """
         if not len(wanted) or wanted.nbytes.max() > self._means.ring.block_bytes:
             return False
-        if np.count_nonzero(np.diff(wanted.nbytes)) >= _MOST_LENGTHS:
+        if wanted.total_bytes >= len(wanted) * _LONG_BYTES or np.count_nonzero(np.diff(wanted.nbytes)) >= _MOST_LENGTHS:
             return False
         behind = wanted.offset[1:] == wanted.offset[:-1] + wanted.nbytes[:-1]
         runs = len(wanted) - np.count_nonzero(behind & (wanted.file[1:] == wanted.file[:-1]))

@@ -8,8 +8,9 @@ a whole window: its blocks are read once, in large pieces, and its samples are h
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -148,6 +149,22 @@ class FieldRows:
     addresses: IntArray
     lengths: IntArray | None
 
+    @classmethod
+    def of_runs(cls, addresses: IntArray, counts: Sequence[int], row_bytes: int) -> FieldRows:
+        """Rows of one shape, from where runs of them begin and how many each has."""
+        stretches: list[list[int]] = []  # of runs that lie one behind the other
+        for address, count in zip(addresses.tolist(), counts, strict=True):
+            if stretches and address == stretches[-1][0] + stretches[-1][1] * row_bytes:
+                stretches[-1][1] += count
+            else:
+                stretches.append([address, count])
+        parts = [address + np.arange(count) * row_bytes for address, count in stretches]
+        return cls(parts[0] if len(parts) == 1 else np.concatenate(parts), None)
+
+
+_Wanted = tuple[IntArray, list[Extents], Sequence[Callable[[IntArray], FieldRows]]]
+"""Shards, for each field the extents that are wanted of it, and what makes its rows of their addresses."""
+
 
 @dataclass(slots=True)
 class Stage:
@@ -220,6 +237,7 @@ class Stager:
     def __init__(self, job: Job, backend: Backend) -> None:
         self.job, self.backend = job, backend
         self._windows: dict[int, _Window] = {}
+        self._even = not any(job.table.schema[name].ragged for name in job.fields)
         self._windowed: Ordered | None = None
         if isinstance(job.steps, Ordered) and job.steps.order.window is not None and not backend.in_place:
             self._windowed = job.steps
@@ -284,21 +302,40 @@ class Stager:
 
     def _bring(self, positions: IntArray) -> Stage:
         """Start bringing the samples at these positions."""
-        selection, table = self.job.selection, self.job.table
+        selection = self.job.selection
         ids = positions if selection.ids is None else selection.ids[positions]
         index = positions if selection.index is None else selection.index[positions]
+        if self._even and _is_run(ids):
+            files, wanted, rest = self._runs(int(ids[0]), int(ids[-1]) + 1)
+        else:
+            files, wanted, rest = self._rows(ids)
+        landing = self.backend.bring(concat_extents(wanted))
+        parts = np.split(landing.addresses, np.cumsum([len(extents) for extents in wanted[:-1]]))
+        fields = {name: rows(part) for name, rows, part in zip(self.job.fields, rest, parts, strict=True)}
+        return Stage(fields, index, files, landing, len(ids))
+
+    def _rows(self, ids: IntArray) -> _Wanted:
+        """Each sample by itself."""
+        table = self.job.table
         found = table.locate(ids)
         files = distinct(found.file, len(table.starts))
         self.backend.check(files)
-        wanted: list[Extents] = []
-        lengths: list[IntArray | None] = []
-        for name in self.job.fields:
-            extents, rows = table.extents(name, found)
-            wanted.append(extents)
-            lengths.append(rows)
-        landing = self.backend.bring(concat_extents(wanted))
-        parts = np.split(landing.addresses, len(wanted))
-        fields = {
-            name: FieldRows(*rows) for name, rows in zip(self.job.fields, zip(parts, lengths, strict=True), strict=True)
-        }
-        return Stage(fields, index, files, landing, len(ids))
+        columns = [table.extents(name, found) for name in self.job.fields]
+        return files, [extents for extents, _ in columns], [partial(FieldRows, lengths=rows) for _, rows in columns]
+
+    def _runs(self, first: int, stop: int) -> _Wanted:
+        """Many samples that lie one behind the other at once: what is worked out for each of them takes time."""
+        table = self.job.table
+        columns = [table.runs(name, first, stop) for name in self.job.fields]
+        files = distinct(columns[0][0].file, len(table.starts))
+        self.backend.check(files)
+        rest = [
+            partial(FieldRows.of_runs, counts=counts, row_bytes=table.schema[name].row_bytes)
+            for name, (_, counts) in zip(self.job.fields, columns, strict=True)
+        ]
+        return files, [extents for extents, _ in columns], rest
+
+
+def _is_run(ids: IntArray) -> bool:
+    """Whether each id is one more than the one before."""
+    return int(ids[-1]) - int(ids[0]) == len(ids) - 1 and bool((ids[1:] == ids[:-1] + 1).all())

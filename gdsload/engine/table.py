@@ -18,6 +18,9 @@ __all__ = ["Located", "SampleTable"]
 
 IntArray = NDArray[np.int64]
 
+_RUN_BYTES = 4 * 2**20
+"""Bytes of consecutive samples that make one extent: few, and still enough of them for several threads to read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Located:
@@ -79,6 +82,38 @@ class SampleTable:
             return Extents(found.file, begin + found.row * field.row_bytes, nbytes), None
         first, lengths = self._rows(name, found)
         return Extents(found.file, begin + first * field.row_bytes, lengths * field.row_bytes), lengths
+
+    def runs(self, name: str, first: int, stop: int) -> tuple[Extents, list[int]]:
+        """The bytes of a field of one shape of consecutive samples, those of many samples in one extent.
+
+        Args:
+            name: the field; not a ragged one.
+            first: the first sample id.
+            stop: the one behind the last.
+
+        Returns:
+            Extents of one sample or 4 MiB at the most, and how many samples each has.
+
+        Raises:
+            FormatError: if a shard is damaged.
+            ReadError: if one cannot be opened.
+        """
+        row_bytes = self.schema[name].row_bytes
+        most = max(_RUN_BYTES // max(row_bytes, 1), 1)
+        low, high = np.searchsorted(self.ends, [first, stop - 1], side="right").tolist()
+        self.files.ensure_open(np.arange(low, high + 1))
+        files: list[int] = []
+        offsets: list[int] = []
+        counts: list[int] = []
+        for file in range(low, high + 1):
+            start, begin = int(self.starts[file]), int(self.files.begin[name][file])
+            end = min(stop, int(self.ends[file])) - start
+            for row in range(max(first - start, 0), end, most):
+                files.append(file)
+                offsets.append(begin + row * row_bytes)
+                counts.append(min(most, end - row))
+        extents = Extents(np.array(files, np.int64), np.array(offsets, np.int64), np.array(counts) * row_bytes)
+        return extents, counts
 
     def _rows(self, name: str, found: Located) -> tuple[IntArray, IntArray]:
         """First row and number of rows of each sample, from the shards' offsets."""

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 import gdsload
 from gdsload import pinned
 from gdsload.backends import resident_rows
-from gdsload.backends.blocks import PAGE, Coldness, Means, Task, cut
+from gdsload.backends.blocks import Coldness, Means, Task
 from gdsload.backends.files import ShardFiles
 from gdsload.backends.fill_threads import ThreadFill
+from gdsload.backends.layout import PAGE, lay_out
 from gdsload.backends.readers import Reading
 from gdsload.backends.resident_rows import ResidentRows
 from gdsload.errors import FileChangedError, LoaderClosedError, ShortReadError
-from gdsload.plan import Extents, coalesce
+from gdsload.plan import Extents
 
 BLOCK, BLOCKS, ROWS = 4 * PAGE, 5, 700
 
@@ -101,13 +102,11 @@ class Site:
 
     def bring(self, wanted):
         """The slot, where each extent lies in it, and the reading."""
-        reads = coalesce(wanted, max_gap_bytes=2000, max_read_bytes=BLOCK, alignment=PAGE)
-        starts = np.cumsum(reads.extents.nbytes) - reads.extents.nbytes
-        slot = torch.full((int(reads.extents.nbytes.sum()),), 170, dtype=torch.uint8)
-        parts = cut(reads.extents, starts, len(slot), BLOCK)
-        reading = Reading(len(parts))
-        self.fill.run([Task.of(part, slot, direct=self.cold(part)) for part in parts], reading)
-        return slot, starts[reads.read_of] + reads.delta, reading
+        layout = lay_out(wanted, self.files.sizes, BLOCK, lambda _nbytes: BLOCK)
+        slot = torch.full((layout.nbytes,), 170, dtype=torch.uint8)
+        reading = Reading(len(layout.parts))
+        self.fill.run([Task(part, self.cold(part), slot) for part in layout.parts], reading)
+        return slot, layout.places, reading
 
     def holds(self, slot, places, wanted):
         """Whether the slot has the files' bytes."""

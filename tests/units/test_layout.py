@@ -1,0 +1,140 @@
+"""Where reads lie in a slot, and how they are cut into blocks: the same whether worked out one by one or by numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdsload.backends import layout
+from gdsload.backends.layout import PAGE, lay_out
+from gdsload.plan import Extents
+
+BLOCK = 4 * PAGE
+
+
+def extents(wanted):
+    columns = zip(*wanted, strict=True) if wanted else [[]] * 3
+    return Extents(*(np.array(column, np.int64) for column in columns))
+
+
+def lay(wanted, sizes, *, few, block=BLOCK):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(layout, "_FEW", 10**9 if few else 0)
+        patched.setattr(layout, "_LONG_BYTES", 0)
+        return lay_out(extents(wanted), np.array(sizes, np.int64), BLOCK, lambda _nbytes: block)
+
+
+def pages_of(found):
+    """The page of a file that each page of the slot is."""
+    return {
+        part.low + begin + at: (file, offset + at)
+        for part in found.parts
+        for file, offset, begin, nbytes in part.reads
+        for at in range(0, nbytes, PAGE)
+    }
+
+
+def hold(found, wanted, sizes, block):
+    """What is true of every layout."""
+    at = 0
+    for number, part in enumerate(found.parts):
+        assert part.low == number * block  # no gap, no overlap, and in order
+        assert part.nbytes == min(block, found.nbytes - part.low)
+        assert part.reads
+        for index, (file, offset, begin, nbytes) in enumerate(part.reads):
+            assert at == part.low + begin
+            last = index == len(part.reads) - 1
+            room = (part.nbytes if last else part.reads[index + 1][2]) - begin
+            assert 0 < nbytes <= room
+            assert nbytes == min(room, sizes[file] - offset)  # shorter only at the end of the shard
+            assert [offset % PAGE, begin % PAGE] == [0, 0]  # or O_DIRECT would refuse it
+            at += room
+    assert at == found.nbytes
+    assert found.places.dtype == np.int64
+    slot = pages_of(found)
+    for (file, offset, nbytes), place in zip(wanted, found.places.tolist(), strict=True):
+        for byte in {0, nbytes // 2, nbytes - 1} if nbytes else ():
+            page, within = (place + byte) // PAGE * PAGE, (place + byte) % PAGE
+            assert slot[page] == (file, offset + byte - within)
+
+
+SIZES = [500_000, 81_920, 90_001, 4095]
+
+
+@st.composite
+def anything(draw):
+    """Extents within shards: in any order, overlapping, repeated, empty, to the very end."""
+    found = []
+    for file, offset, nbytes in draw(
+        st.lists(st.tuples(st.integers(0, 3), st.integers(0, 500_000), st.integers(0, 90_000)), max_size=30)
+    ):
+        low = min(offset, SIZES[file])
+        found.append((file, low, min(nbytes, SIZES[file] - low)))
+    return found
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(anything(), st.integers(1, 16), st.booleans())
+def test_every_wanted_byte_is_read_to_its_place(wanted, block_pages, few):
+    found = lay(wanted, SIZES, few=few, block=block_pages * PAGE)
+    hold(found, wanted, SIZES, block_pages * PAGE)
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(anything(), st.integers(1, 16))
+def test_extents_in_order_are_laid_out_one_by_one_as_by_numpy(wanted, block_pages):
+    """Byte for byte; only that gaps are not read along."""
+    wanted = sorted(wanted)
+    one_by_one, by_numpy = (lay(wanted, SIZES, few=few, block=block_pages * PAGE) for few in (True, False))
+    hold(one_by_one, wanted, SIZES, block_pages * PAGE)
+    first, other = pages_of(one_by_one), pages_of(by_numpy)
+    for (_, _, nbytes), *places in zip(wanted, one_by_one.places.tolist(), by_numpy.places.tolist(), strict=True):
+        for byte in range(0, nbytes, PAGE):
+            assert first[(places[0] + byte) // PAGE * PAGE] == other[(places[1] + byte) // PAGE * PAGE]
+    assert one_by_one.nbytes <= by_numpy.nbytes
+    assert len(set(first.values())) == len(first)  # no page is read twice
+
+
+def test_order_decides_which_way_it_goes(monkeypatch):
+    asked = []
+    monkeypatch.setattr(layout, "coalesce", lambda *args, **kwargs: asked.append(args) or real(*args, **kwargs))
+    from gdsload.plan import coalesce as real
+
+    sizes, mib = np.array([10 * 2**20] * 2), 2**20
+    for wanted, by_numpy in [
+        ([(0, 0, mib), (0, mib, mib), (1, 0, mib)], 0),
+        ([(0, mib, mib), (0, 0, mib)], 1),
+        ([(1, 0, mib), (0, 0, mib)], 1),
+        ([(0, row * 4096, 4096) for row in range(20)], 1),
+        ([], 0),
+    ]:
+        asked.clear()
+        found = lay_out(extents(wanted), sizes, BLOCK, lambda _nbytes: BLOCK)
+        assert len(asked) == by_numpy
+        hold(found, wanted, sizes.tolist(), BLOCK)
+
+
+@pytest.mark.parametrize("few", [True, False])
+@pytest.mark.parametrize(
+    ("wanted", "parts", "places"),
+    [
+        ([], [], []),
+        ([(0, 0, 0), (1, 4096, 0)], [], [0, 0]),
+        ([(3, 8192, 4096)], [([(3, 8192, 0, 4096)], 0, 4096)], [0]),
+        # A read that goes over an edge is cut there; one that ends there is not.
+        (
+            [(3, 8192, 3 * 4096)],
+            [([(3, 8192, 0, 8192)], 0, 8192), ([(3, 16384, 0, 4096)], 8192, 4096)],
+            [0],
+        ),
+        ([(1, 0, 8192), (3, 0, 8192)], [([(1, 0, 0, 8192)], 0, 8192), ([(3, 0, 0, 8192)], 8192, 8192)], [0, 8192]),
+        # The last page of a shard is read as far as it goes, and what lies in one page with it is read with it.
+        ([(2, 98_000, 100), (2, 99_900, 100)], [([(2, 94_208, 0, 5792)], 0, 8192)], [3792, 5692]),
+    ],
+)
+def test_blocks_of_two_pages(wanted, parts, places, few):
+    found = lay(wanted, [100_000] * 4, few=few, block=2 * PAGE)
+    assert [tuple(part) for part in found.parts] == parts
+    assert found.places.tolist() == places
