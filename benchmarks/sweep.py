@@ -94,8 +94,8 @@ def _group(nbytes: int) -> Value:
 
 
 def _block(nbytes: int) -> Value:
-    """Blocks of one size, in a ring that has two for each reader."""
-    ring = 2 * bounce._THREADS * nbytes  # noqa: SLF001
+    """Blocks of one size, as many of them as by default."""
+    ring = (bounce._THREADS + bounce._COPIED) * nbytes  # noqa: SLF001
     patches = ((bounce, "_MAX_BLOCK_BYTES", nbytes), (bounce, "_MIN_BLOCK_BYTES", nbytes))
     return Value(format_bytes(nbytes), {"pinned_bytes": ring}, patches)
 

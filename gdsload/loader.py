@@ -92,7 +92,7 @@ class DataLoader:
             `backend`: ``"auto"``, ``"gds"``, ``"mapped"``, ``"bounce"`` or ``"host"``. By name it is used or refused,
             never replaced. `gds` means that cuFile's own counters have shown DMA; with `gds_compat` its own compat mode
             will do, too. `gds_engine`: what calls cuFile, ``"cufile"`` or ``"kvikio"``.
-            `pinned_bytes`: host memory that bounce pins (``"128MiB"``).
+            `pinned_bytes`: host memory that bounce pins (``"96MiB"``).
             `register_bytes`: bytes of files that may be registered with CUDA, and so kept in memory (default: half of
             what is available, or of the control group's limit).
             `cache`: where samples are kept for later epochs: ``"none"``, nowhere on purpose; ``"vram"``, in the GPU's

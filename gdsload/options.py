@@ -100,7 +100,7 @@ class LoaderOptions:
     backend: str = "auto"
     gds_engine: str = "cufile"
     gds_compat: bool = False
-    pinned_bytes: int | str = "128MiB"
+    pinned_bytes: int | str = "96MiB"
     register_bytes: int | str | None = None
     cache: str = "none"
     vram_bytes: int | str | None = None

@@ -18,7 +18,7 @@ from gdsload.pinned import PinnedRing
 __all__ = ["Coldness", "Means", "Task"]
 
 _BELIEVED_S = 0.01
-"""How long a shard that was found in the page cache is taken to be there."""
+"""How long the answer for a block is taken for the others of its shard: to ask has pages read, and costs a call."""
 
 
 class Task(NamedTuple):
@@ -45,22 +45,21 @@ class Coldness:
 
     def __init__(self, files: ShardFiles, always: bool | None) -> None:
         self.files, self.always = files, always
-        self._believed: dict[int, float] = {}
+        self._believed: dict[int, tuple[float, bool]] = {}
 
     def __call__(self, part: Part) -> bool:
         """Whether the block that this fills is.
 
-        A shard that was found in the page cache is believed for a moment. Wrongly believed, it is read all the same.
+        The answer is believed for a moment. Wrongly believed, everything is read all the same, only not as fast.
         """
         if self.always is not None:
             return self.always
         first, now = part.reads[0][0], time.monotonic()
-        if now < self._believed.get(first, 0.0):
-            return False
-        if not part_looks_resident(self.files, part):
-            return True
-        self._believed[first] = now + _BELIEVED_S
-        return False
+        until, cold = self._believed.get(first, (0.0, False))
+        if now >= until:
+            cold = not part_looks_resident(self.files, part)
+            self._believed[first] = now + _BELIEVED_S, cold
+        return cold
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,11 +32,13 @@ __all__ = ["PINNED_BYTES", "BounceBackend"]
 _MAX_BLOCK_BYTES = 8 * 2**20
 _MIN_BLOCK_BYTES = 4 * 2**20
 _THREADS = 8
+_COPIED = 4
+"""Blocks for those that are being copied while all threads fill theirs. With more the rate is lower and varies from run
+to run: blocks go round, a processor's last cache holds less of them, and memory is written and read once more for each
+byte (docs/design/0004)."""
 _PROCESSORS = 12
 """How many gather at once what is in the page cache: fewer do not keep up with the link."""
-PINNED_BYTES = 2 * _THREADS * _MAX_BLOCK_BYTES
-"""Two blocks for each that is filled at once: one is filled while the other is copied. More are slower: a processor's
-last cache holds less of the ring, and then memory is written and read once more for each byte."""
+PINNED_BYTES = (_THREADS + _COPIED) * _MAX_BLOCK_BYTES
 
 
 class BounceBackend:
@@ -67,7 +69,7 @@ class BounceBackend:
         self.files, self.device = files, device
         processors, threads = threads or _PROCESSORS, threads or _THREADS
         block = _MAX_BLOCK_BYTES
-        while block > PAGE and block * 2 * threads > pinned_bytes:
+        while block > PAGE and block * (threads + _COPIED) > pinned_bytes:
             block //= 2
         self._ring = PinnedRing(device, max(pinned_bytes // block, 2), block)
         node = node_of(device)

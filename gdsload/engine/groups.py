@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import torch
 
+from gdsload.backends.base import Backend, WithinReach
+from gdsload.engine.assemble import BatchMaker
 from gdsload.engine.direct import Direct
 from gdsload.engine.ready import Ready
 from gdsload.engine.stage import Piece
 
-__all__ = ["MOST_WORKERS", "Group", "Limits", "Started"]
+__all__ = ["MOST_WORKERS", "Group", "Limits", "Started", "workers"]
 
 MOST_WORKERS = 4
 _MOST_BATCHES = 64
+
+
+def workers(backend: Backend, maker: BatchMaker) -> int:
+    """How many threads make groups.
+
+    Where gathering takes a processor, as many as pay. On a GPU they only wait for it, and stand in each other's way at
+    the interpreter lock: a second one pays where gathers take long, since they go over the link.
+    """
+    if maker.takes_processor:
+        return min(MOST_WORKERS, max(len(os.sched_getaffinity(0)) - 1, 1))
+    return 2 if isinstance(backend, WithinReach) else 1
 
 
 @dataclass(frozen=True, slots=True)

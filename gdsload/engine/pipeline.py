@@ -34,7 +34,7 @@ import torch
 from gdsload.backends.base import Backend
 from gdsload.engine.assemble import BatchMaker
 from gdsload.engine.direct import Direct
-from gdsload.engine.groups import MOST_WORKERS, Group, Limits, Started
+from gdsload.engine.groups import Group, Limits, Started, workers
 from gdsload.engine.pace import Pace
 from gdsload.engine.ready import Ready, transformed
 from gdsload.engine.stage import Job, Piece, Stage, Stager
@@ -96,7 +96,7 @@ class Pipeline:
         self._wake = threading.Lock()  # the consumer waits for it: free when there is something to look at
         self._closed = self._failed = False
         self._owner = os.getpid()
-        count = 1 if self._is_direct() else min(MOST_WORKERS, max(len(os.sched_getaffinity(0)) - 1, 1))
+        count = 1 if self._is_direct() else workers(backend, maker)
         self._threads = [
             threading.Thread(target=self._run, args=(not number,), name=f"gdsload-{number}", daemon=True)
             for number in range(count)

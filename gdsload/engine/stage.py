@@ -28,6 +28,8 @@ IntArray = NDArray[np.int64]
 _FIRST, _AHEAD = 8192, 65536
 """Positions of a lane whose ids are worked out at once, at first and later: enough to make the cost of a call
 disappear, and at first few, so that the first batch is there soon."""
+_RUN = 16
+"""Mean length of runs of consecutive samples from which they are handled as runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,19 @@ class Job:
     transform: StepTransform | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Samples as runs of consecutive ones.
+
+    Attributes:
+        bounds: for each run the first sample id, and the one behind the last.
+        order: for each of these samples the place where it is wanted; None: as they come.
+    """
+
+    bounds: list[tuple[int, int]]
+    order: IntArray | None
+
+
 @dataclass(slots=True)
 class FieldRows:
     """One field of a stage's samples: the address of each, and the rows of each if it is ragged."""
@@ -150,16 +165,21 @@ class FieldRows:
     lengths: IntArray | None
 
     @classmethod
-    def of_runs(cls, addresses: IntArray, counts: Sequence[int], row_bytes: int) -> FieldRows:
-        """Rows of one shape, from where runs of them begin and how many each has."""
-        stretches: list[list[int]] = []  # of runs that lie one behind the other
+    def of_runs(cls, addresses: IntArray, runs: _Runs, counts: Sequence[int], row_bytes: int) -> FieldRows:
+        """Rows of one shape, from where parts of runs of them begin and how many each part has."""
+        stretches: list[list[int]] = []  # of parts that lie one behind the other
         for address, count in zip(addresses.tolist(), counts, strict=True):
             if stretches and address == stretches[-1][0] + stretches[-1][1] * row_bytes:
                 stretches[-1][1] += count
             else:
                 stretches.append([address, count])
         parts = [address + np.arange(count) * row_bytes for address, count in stretches]
-        return cls(parts[0] if len(parts) == 1 else np.concatenate(parts), None)
+        found = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if runs.order is None:
+            return cls(found, None)
+        rows = np.empty_like(found)
+        rows[runs.order] = found
+        return cls(rows, None)
 
 
 _Wanted = tuple[IntArray, list[Extents], Sequence[Callable[[IntArray], FieldRows]]]
@@ -305,10 +325,8 @@ class Stager:
         selection = self.job.selection
         ids = positions if selection.ids is None else selection.ids[positions]
         index = positions if selection.index is None else selection.index[positions]
-        if self._even and _is_run(ids):
-            files, wanted, rest = self._runs(int(ids[0]), int(ids[-1]) + 1)
-        else:
-            files, wanted, rest = self._rows(ids)
+        runs = _runs_of(ids, self.windowed) if self._even else None
+        files, wanted, rest = self._rows(ids) if runs is None else self._runs(runs)
         landing = self.backend.bring(concat_extents(wanted))
         parts = np.split(landing.addresses, np.cumsum([len(extents) for extents in wanted[:-1]]))
         fields = {name: rows(part) for name, rows, part in zip(self.job.fields, rest, parts, strict=True)}
@@ -323,19 +341,35 @@ class Stager:
         columns = [table.extents(name, found) for name in self.job.fields]
         return files, [extents for extents, _ in columns], [partial(FieldRows, lengths=rows) for _, rows in columns]
 
-    def _runs(self, first: int, stop: int) -> _Wanted:
+    def _runs(self, runs: _Runs) -> _Wanted:
         """Many samples that lie one behind the other at once: what is worked out for each of them takes time."""
         table = self.job.table
-        columns = [table.runs(name, first, stop) for name in self.job.fields]
+        columns = [table.runs(name, runs.bounds) for name in self.job.fields]
         files = distinct(columns[0][0].file, len(table.starts))
         self.backend.check(files)
         rest = [
-            partial(FieldRows.of_runs, counts=counts, row_bytes=table.schema[name].row_bytes)
+            partial(FieldRows.of_runs, runs=runs, counts=counts, row_bytes=table.schema[name].row_bytes)
             for name, (_, counts) in zip(self.job.fields, columns, strict=True)
         ]
         return files, [extents for extents, _ in columns], rest
 
 
-def _is_run(ids: IntArray) -> bool:
-    """Whether each id is one more than the one before."""
-    return int(ids[-1]) - int(ids[0]) == len(ids) - 1 and bool((ids[1:] == ids[:-1] + 1).all())
+def _runs_of(ids: IntArray, shuffled: bool) -> _Runs | None:
+    """Ids as runs; None if there are too many of them.
+
+    Args:
+        ids: sample ids; at least one.
+        shuffled: whether they may be few runs in another order, as those of a window are.
+    """
+    order: IntArray | None = None
+    broken = np.flatnonzero(ids[1:] != ids[:-1] + 1) + 1
+    if shuffled and len(broken) * _RUN >= len(ids):
+        order = np.argsort(ids)
+        ids = ids[order]
+        broken = np.flatnonzero(ids[1:] != ids[:-1] + 1) + 1
+    if len(broken) * _RUN >= len(ids) > 1:
+        return None
+    first = [0, *broken.tolist()]
+    last = [*(broken - 1).tolist(), len(ids) - 1]
+    bounds = zip(ids[first].tolist(), (ids[last] + 1).tolist(), strict=True)
+    return _Runs(list(bounds), order)

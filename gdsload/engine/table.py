@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,13 +84,12 @@ class SampleTable:
         first, lengths = self._rows(name, found)
         return Extents(found.file, begin + first * field.row_bytes, lengths * field.row_bytes), lengths
 
-    def runs(self, name: str, first: int, stop: int) -> tuple[Extents, list[int]]:
+    def runs(self, name: str, bounds: Sequence[tuple[int, int]]) -> tuple[Extents, list[int]]:
         """The bytes of a field of one shape of consecutive samples, those of many samples in one extent.
 
         Args:
             name: the field; not a ragged one.
-            first: the first sample id.
-            stop: the one behind the last.
+            bounds: for each run the first sample id, and the one behind the last.
 
         Returns:
             Extents of one sample or 4 MiB at the most, and how many samples each has.
@@ -100,20 +100,22 @@ class SampleTable:
         """
         row_bytes = self.schema[name].row_bytes
         most = max(_RUN_BYTES // max(row_bytes, 1), 1)
-        low, high = np.searchsorted(self.ends, [first, stop - 1], side="right").tolist()
-        self.files.ensure_open(np.arange(low, high + 1))
+        last = np.array(bounds, np.int64).reshape(-1, 2) - [0, 1]
+        shards = np.searchsorted(self.ends, last, side="right").tolist()
         files: list[int] = []
         offsets: list[int] = []
         counts: list[int] = []
-        for file in range(low, high + 1):
-            start, begin = int(self.starts[file]), int(self.files.begin[name][file])
-            end = min(stop, int(self.ends[file])) - start
-            for row in range(max(first - start, 0), end, most):
-                files.append(file)
-                offsets.append(begin + row * row_bytes)
-                counts.append(min(most, end - row))
-        extents = Extents(np.array(files, np.int64), np.array(offsets, np.int64), np.array(counts) * row_bytes)
-        return extents, counts
+        for (first, stop), (low, high) in zip(bounds, shards, strict=True):
+            self.files.ensure_open(np.arange(low, high + 1))
+            for file in range(low, high + 1):
+                start, begin = int(self.starts[file]), int(self.files.begin[name][file])
+                end = min(stop, int(self.ends[file])) - start
+                for row in range(max(first - start, 0), end, most):
+                    files.append(file)
+                    offsets.append(begin + row * row_bytes)
+                    counts.append(min(most, end - row))
+        lengths = np.array(counts, np.int64) * row_bytes
+        return Extents(np.array(files, np.int64), np.array(offsets, np.int64), lengths), counts
 
     def _rows(self, name: str, found: Located) -> tuple[IntArray, IntArray]:
         """First row and number of rows of each sample, from the shards' offsets."""

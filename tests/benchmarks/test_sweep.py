@@ -46,4 +46,4 @@ def test_on_a_gpu_the_ring_is_searched_too():
         "read_threads",
         "block bytes",
     }
-    assert found["block bytes"][4].options == {"pinned_bytes": 2**27}  # 8 MiB: the default
+    assert found["block bytes"][4].options == {"pinned_bytes": 12 * 2**23}  # 8 MiB: the default

@@ -59,7 +59,7 @@ def test_settings_are_searched_within_the_budgets(dataset):
     object.__setattr__(plan, "device", torch.device("cuda"))
     axes = dict(_axes(plan, {}))
     assert axes["prefetch_bytes"] == [2**27, 2**26]
-    assert axes["pinned_bytes"] == [2**26, 2**25]
+    assert axes["pinned_bytes"] == [48 * 2**20, 24 * 2**20]
 
 
 @pytest.fixture

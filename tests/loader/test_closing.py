@@ -323,7 +323,7 @@ def test_no_memory_is_given_back_under_whoever_gathers(load, plain, wrap, mmap, 
     """The consumer gathers, too, and is no thread that `close` could join."""
     made = wrap(RecordingBackend)
     started, seen = threading.Event(), []
-    monkeypatch.setattr("gdsload.engine.pipeline.MOST_WORKERS", workers)
+    monkeypatch.setattr("gdsload.engine.groups.MOST_WORKERS", workers)
 
     def gather(*arguments):
         started.set()

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 import gdsload
 from gdsload import pinned
-from gdsload.backends import resident_rows
+from gdsload.backends import blocks, resident_rows
 from gdsload.backends.blocks import Coldness, Means, Task
 from gdsload.backends.files import ShardFiles
 from gdsload.backends.fill_threads import ThreadFill
-from gdsload.backends.layout import PAGE, lay_out
+from gdsload.backends.layout import PAGE, Part, lay_out
 from gdsload.backends.readers import Reading
 from gdsload.backends.resident_rows import ResidentRows
 from gdsload.errors import FileChangedError, LoaderClosedError, ShortReadError
@@ -371,3 +371,24 @@ class TestResidentRows:
         with pytest.raises(FileChangedError):
             landing.completion.wait()
         assert not touched
+
+
+def test_the_answer_for_a_block_is_believed_for_a_moment(monkeypatch):
+    """Whatever it is; each shard has an answer of its own, and somebody who says so beforehand is not asked."""
+    answers, asked, now = {0: False, 1: True}, [], [100.0]
+
+    def look(_files, part):
+        asked.append(part.reads[0][0])
+        return answers[asked[-1]]
+
+    monkeypatch.setattr(blocks, "part_looks_resident", look)
+    monkeypatch.setattr(blocks.time, "monotonic", lambda: now[0])
+    cold, parts = Coldness(None, None), [Part([(file, 0, 0, PAGE)], 0, PAGE) for file in (0, 1)]
+    assert [cold(parts[0]), cold(parts[1]), cold(parts[0]), cold(parts[1])] == [True, False, True, False]
+    assert asked == [0, 1]
+    answers.update({0: True, 1: False})
+    now[0] += 1.0
+    assert [cold(parts[0]), cold(parts[1]), cold(parts[0])] == [False, True, False]
+    assert asked == [0, 1, 0, 1]
+    assert [Coldness(None, always)(parts[0]) for always in (True, False)] == [True, False]
+    assert len(asked) == 4

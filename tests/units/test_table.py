@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gdsload.engine.stage import FieldRows, _is_run
+from gdsload.engine.stage import FieldRows, _Runs, _runs_of
 from gdsload.engine.table import SampleTable
 
 
@@ -60,56 +60,77 @@ def test_runs_are_the_bytes_of_their_samples(counts, row_bytes, run_bytes, data)
     total = sum(counts)
     if not total:
         return
-    first = data.draw(st.integers(0, total - 1))
-    stop = data.draw(st.integers(first + 1, total))
+    bounds = []
+    for _ in range(data.draw(st.integers(1, 3))):
+        first = data.draw(st.integers(0, total - 1))
+        bounds.append((first, data.draw(st.integers(first + 1, total))))
     files = _shards(counts, row_bytes)
     table = SampleTable(files, np.array(counts))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("gdsload.engine.table._RUN_BYTES", run_bytes)
-        extents, samples = table.runs("x", first, stop)
-    each, _ = table.extents("x", table.locate(np.arange(first, stop)))
-    assert sum(samples) == stop - first
+        extents, samples = table.runs("x", bounds)
+    each, _ = table.extents("x", table.locate(np.concatenate([np.arange(*run) for run in bounds])))
     assert min(samples) > 0
     assert (extents.nbytes == np.array(samples) * row_bytes).all()
     assert (extents.nbytes <= max(run_bytes, row_bytes)).all()
     assert {column.dtype for column in (extents.file, extents.offset, extents.nbytes)} == {np.dtype(np.int64)}
     assert set(extents.file.tolist()) <= set(files.opened)
-    offsets = [
-        offset + at * row_bytes for offset, count in zip(extents.offset, samples, strict=True) for at in range(count)
-    ]
-    assert offsets == each.offset.tolist()
+    runs = zip(extents.offset.tolist(), samples, strict=True)
+    assert [offset + at * row_bytes for offset, count in runs for at in range(count)] == each.offset.tolist()
     assert np.repeat(extents.file, samples).tolist() == each.file.tolist()
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 6)), min_size=1, max_size=8), st.integers(0, 9))
-def test_rows_of_runs(runs, row_bytes):
-    """Runs that lie one behind the other, and such that do not."""
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(1, 6)), min_size=1, max_size=8),
+    st.integers(0, 9),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_rows_of_runs(parts, row_bytes, shuffled, random):
+    """Parts that lie one behind the other, and such that do not; in order, and not."""
     addresses, at = [], 1000
-    for gap, count in runs:
+    for gap, count in parts:
         addresses.append(at + gap)
         at += gap + count * row_bytes
-    counts = [count for _, count in runs]
-    rows = FieldRows.of_runs(np.array(addresses, np.int64), counts, row_bytes)
-    expected = [
-        address + at * row_bytes for address, count in zip(addresses, counts, strict=True) for at in range(count)
-    ]
-    assert rows.addresses.tolist() == expected
+    counts = [count for _, count in parts]
+    expected = [begin + at * row_bytes for begin, count in zip(addresses, counts, strict=True) for at in range(count)]
+    order = list(range(len(expected)))
+    random.shuffle(order)
+    runs = _Runs([], np.array(order) if shuffled else None)
+    rows = FieldRows.of_runs(np.array(addresses, np.int64), runs, counts, row_bytes)
     assert rows.addresses.dtype == np.int64
     assert rows.lengths is None
+    assert (rows.addresses[order] if shuffled else rows.addresses).tolist() == expected
 
 
-@pytest.mark.parametrize(
-    ("ids", "expected"),
-    [
-        ([5], True),
-        ([0, 1, 2], True),
-        ([7, 8], True),
-        ([0, 2, 1, 3], False),
-        ([0, 2], False),
-        ([1, 0], False),
-        ([0, 0], False),
-    ],
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(
+    st.lists(st.tuples(st.integers(0, 500), st.integers(1, 100)), min_size=1, max_size=6),
+    st.booleans(),
+    st.booleans(),
+    st.randoms(use_true_random=False),
 )
-def test_what_is_a_run(ids, expected):
-    assert _is_run(np.array(ids)) == expected
+def test_ids_as_runs(runs, mixed, shuffled, random):
+    """Some runs, which may overlap, in order or all mixed up."""
+    ids = [first + at for first, count in runs for at in range(count)]
+    if mixed:
+        random.shuffle(ids)
+    found = _runs_of(np.array(ids), shuffled)
+    if found is None:
+        assert len(ids) > 1
+        return
+    assert found.order is None or shuffled
+    each = [number for first, stop in found.bounds for number in range(first, stop)]
+    assert len(found.bounds) == 1 or len(found.bounds) - 1 < len(ids) / 16
+    assert each == (ids if found.order is None else np.array(ids)[found.order].tolist())
+
+
+def test_what_is_a_run():
+    whole = np.arange(100)
+    assert _runs_of(whole, False).bounds == [(0, 100)]
+    assert _runs_of(whole[5:6], False).bounds == [(5, 6)]
+    assert _runs_of(np.concatenate([whole[50:], whole[:50]]), False).bounds == [(50, 100), (0, 50)]
+    assert _runs_of(whole[::-1], False) is None
+    assert _runs_of(whole[::-1], True).bounds == [(0, 100)]
+    assert _runs_of(whole[::2], True) is None
