@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gdsload.backends.base import Backend, Landing
 from gdsload.engine.ready import StepTransform
 from gdsload.engine.table import SampleTable
-from gdsload.order import LaneRun, Order, Schedule, lane_share
+from gdsload.order import LaneRun, Order, Schedule
 from gdsload.plan import Extents, concat_extents, distinct
 
 __all__ = ["FieldRows", "Job", "Ordered", "Piece", "Selection", "Stage", "Stager", "Steps"]
@@ -311,14 +311,8 @@ class Stager:
         """Bring what this rank takes, from `position` on, of the window of `lane` that holds it."""
         order, schedule = ordered.order, ordered.schedule
         _, stop = order.window_at(lane, position)
-        parts = []
-        while step < schedule.steps and lane_share(schedule.position(step), lane, order.lanes) < stop:
-            for run in schedule.runs(step):
-                low, high = max(run.start, position), min(run.stop, stop)
-                if run.lane == lane and low < high:
-                    parts.append(order.lane_ids(lane, low, high))
-            step += 1
-        return _Window(stop, self._bring(np.concatenate(parts)))
+        runs = schedule.runs_within(lane, step, position, stop)
+        return _Window(stop, self._bring(np.concatenate([order.lane_ids(lane, run.start, run.stop) for run in runs])))
 
     def _bring(self, positions: IntArray) -> Stage:
         """Start bringing the samples at these positions."""

@@ -71,6 +71,17 @@ def test_an_epoch_takes_each_lane_in_order_and_whole(schedule):
     assert left < schedule.global_batch if schedule.drop_last else left == 0
 
 
+@given(schedules(), st.data())
+def test_what_a_rank_gets_of_a_part_of_a_lane(schedule, data):
+    lane, step = data.draw(st.integers(0, schedule.lanes - 1)), data.draw(st.integers(0, schedule.steps))
+    first = lane_share(schedule.position(step), lane, schedule.lanes)
+    start = data.draw(st.integers(first, max(first, lane_share(schedule.samples, lane, schedule.lanes))))
+    stop = data.draw(st.integers(start, start + 100))
+    every = [place for later in range(step, schedule.steps) for place in positions(schedule.runs(later))]
+    expected = [(number, position) for number, position in every if number == lane and start <= position < stop]
+    assert positions(schedule.runs_within(lane, step, start, stop)) == expected
+
+
 @given(schedules())
 def test_ranks_share_out_the_global_batch(schedule):
     alone = Schedule(schedule.samples, schedule.global_batch, drop_last=schedule.drop_last, lanes=schedule.lanes)
