@@ -13,9 +13,19 @@ from gdsload.driver import driver
 from gdsload.memory import flat_view
 from gdsload.streams import DeviceBytes, stream_handle
 
-__all__ = ["copy_runs"]
+__all__ = ["LONG_BYTES", "copies_scattered_runs", "copy_runs"]
 
 IntArray = NDArray[np.int64]
+
+LONG_BYTES = 64 * 1024
+"""Mean length of runs from which the copy engine keeps up with PCIe 5 x16: to queue one takes half a microsecond, if
+many are queued at once, and 64 KiB take 1.2 (measured on an H200; docs/design/0004)."""
+
+
+def copies_scattered_runs() -> bool:
+    """Whether many runs can be queued at once: to queue each by itself takes longer than 64 KiB take."""
+    calls = driver()
+    return calls is not None and calls.copies_many
 
 
 def copy_runs(
@@ -36,6 +46,11 @@ def copy_runs(
     target, handle = out.data_ptr(), stream_handle(out.device)
     with torch.cuda.device(out.device):
         calls.enter_device(out.device.index)
+        if len(addresses) > 1:
+            lengths = np.ascontiguousarray(nbytes, np.int64)
+            targets = target + np.cumsum(lengths) - lengths
+            if calls.copy_many(targets, np.ascontiguousarray(addresses, np.int64), lengths, handle):
+                return
         for address, length in zip(addresses.tolist(), nbytes.tolist(), strict=True):
             calls.copy_any(target, address, length, handle)
             target += length

@@ -10,9 +10,13 @@ import ctypes
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 __all__ = ["Driver", "driver"]
+
+IntArray = NDArray[np.int64]
 
 _NOT_READY = 600  # CUDA_ERROR_NOT_READY, cuda.h
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
@@ -25,6 +29,25 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuEventQuery": (ctypes.c_void_p,),
     "cuGetErrorString": (ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)),
 }
+_MANY = {
+    "cuMemcpyBatchAsync_v2": 8,  # CUDA 13.0
+    "cuMemcpyBatchAsync": 9,  # 12.8: with an index of the copy that failed, before the stream
+}
+"""How many copies are queued by one call, in its forms, and how many arguments each takes."""
+
+
+class _Attributes(ctypes.Structure):
+    """CUmemcpyAttributes, cuda.h: when sources are read, and hints about both sides, which are left out."""
+
+    _fields_ = (
+        ("order", ctypes.c_int),
+        ("source", ctypes.c_int * 2),
+        ("target", ctypes.c_int * 2),
+        ("flags", ctypes.c_uint),
+    )
+
+
+_IN_STREAM_ORDER = 1  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
 
 
 class Driver:
@@ -42,6 +65,8 @@ class Driver:
             getattr(library, name).argtypes = arguments
         self._copy, self._record = library.cuMemcpyHtoDAsync_v2, library.cuEventRecord
         self._query, self._copy_any = library.cuEventQuery, library.cuMemcpyAsync
+        self._many = next((name for name in _MANY if hasattr(library, name)), None)
+        self._attributes, self._index = _Attributes(_IN_STREAM_ORDER), ctypes.c_size_t(0)
         self._primary: dict[int, int] = {}
 
     def context(self, stream: torch.cuda.Stream) -> int:
@@ -67,6 +92,25 @@ class Driver:
         """Queue a copy to the device, from wherever: its own memory, or host memory that is registered."""
         if code := self._copy_any(target, source, nbytes, stream):
             raise self._error("cuMemcpyAsync", code)
+
+    @property
+    def copies_many(self) -> bool:
+        """Whether there is a call for many copies."""
+        return self._many is not None
+
+    def copy_many(self, targets: IntArray, sources: IntArray, nbytes: IntArray, stream: int) -> bool:
+        """Queue many copies by one call, which are made in any order, and at once; as `copy_any` otherwise.
+
+        Returns:
+            Whether they were queued. If not, nothing was, and `copy_any` says what the matter is, or does it.
+        """
+        if self._many is None or not stream:  # the legacy default stream is not for it
+            return False
+        pointers = [ctypes.c_void_p(array.ctypes.data) for array in (targets, sources, nbytes)]
+        attributes = ctypes.byref(self._attributes), ctypes.byref(self._index), ctypes.c_size_t(1)
+        failed = () if _MANY[self._many] == 8 else (ctypes.byref(ctypes.c_size_t()),)
+        call = getattr(self._library, self._many)
+        return not call(*pointers, ctypes.c_size_t(len(targets)), *attributes, *failed, ctypes.c_void_p(stream))
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Queue a copy from pinned memory to the device."""

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend, WithinReach
+from gdsload.copies import LONG_BYTES, copies_scattered_runs
 from gdsload.engine.assemble import Batch
 from gdsload.engine.assemble_device import DeviceAssembler
 from gdsload.engine.gather_positions import PositionGather, Rows
@@ -37,8 +38,9 @@ class _Reach:
     Attributes:
         base: address of each shard's first byte.
         over_pcie: whether some of them are in host memory.
-        gather: what finds them; None where their order is that of the shards, so that runs of them are copied.
-        rows: each field, for `gather`.
+        gather: what finds them; None where no field needs it.
+        rows: the fields that it gathers. Others are copied: in the order of the shards all of them are runs, and long
+            rows over the link are better copied each than gathered.
     """
 
     base: IntArray
@@ -110,8 +112,12 @@ class Direct:
         recipe = self.order.permutation.recipe() if isinstance(self.order, FullOrder) else None
         if recipe is None and selected is None:
             return _Reach(base, over_pcie, None, {})
-        gather = PositionGather(self._maker.device, table.ends, over_pcie=over_pcie, recipe=recipe, selection=selected)
+        copied = over_pcie and copies_scattered_runs()
         fields = {name: field.row_bytes for name, field in self._fields.items() if field.row_bytes}
+        fields = {name: nbytes for name, nbytes in fields.items() if not copied or nbytes < LONG_BYTES}
+        if not fields:
+            return _Reach(base, over_pcie, None, {})
+        gather = PositionGather(self._maker.device, table.ends, over_pcie=over_pcie, recipe=recipe, selection=selected)
         return _Reach(
             base, over_pcie, gather, {name: Rows(gather, begins[name], nbytes) for name, nbytes in fields.items()}
         )
@@ -164,7 +170,7 @@ class Direct:
         if not self._fields[name].row_bytes or not size:
             return
         first, stride = places
-        if reach.gather is not None:
+        if reach.gather is not None and name in reach.rows:
             reach.gather.rows(reach.rows[name], first, stride, outs, size)
             return
         for number, out in enumerate(outs):
@@ -172,9 +178,17 @@ class Direct:
             self._copy(reach.base, name, (start, start + size), out)
 
     def _copy(self, base: IntArray, name: str, positions: tuple[int, int], out: torch.Tensor) -> None:
-        """Copy the rows of samples that follow one another: a run for each of their shards."""
+        """Copy the rows at some positions: in the order of the shards a run for each of them, else each row."""
         table, row_bytes = self._job.table, self._fields[name].row_bytes
         start, stop = positions
+        selected = self._job.selection.ids
+        if selected is not None or not isinstance(self.order, SequentialOrder):
+            ids = self.order.lane_ids(0, start, stop)
+            ids = ids if selected is None else selected[ids]
+            files = np.searchsorted(table.ends, ids, side="right")
+            addresses = base[files] + table.files.begin[name][files] + (ids - table.starts[files]) * row_bytes
+            self._maker.gather.runs(addresses, np.full(len(ids), row_bytes, np.int64), out)
+            return
         first, last = np.searchsorted(table.ends, (start, stop - 1), side="right").tolist()
         files = np.arange(first, last + 1)
         low = np.maximum(table.starts[files], start)

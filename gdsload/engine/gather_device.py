@@ -1,9 +1,10 @@
 """The gather on a CUDA device: rows from absolute addresses into a batch, on the current stream.
 
 The addresses may be of device memory or of host memory that is registered with CUDA: there is one address space. Rows
-that lie one behind the other are copied by the copy engine, which leaves the multiprocessors alone. Others are gathered
-by a kernel: over PCIe few thread blocks saturate the link, and the others stay free for whoever trains. Without cupy,
-torch's `index_select` over overlapping rows does it, as fast, but on as many multiprocessors as it likes.
+that lie one behind the other, or are long, are copied by the copy engine, which leaves the multiprocessors alone.
+Others are gathered by a kernel: over PCIe few thread blocks saturate the link, and the others stay free for whoever
+trains. Without cupy, torch's `index_select` over overlapping rows does it, as fast, but on as many multiprocessors as
+it likes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.copies import copy_runs
+from gdsload.copies import LONG_BYTES, copies_scattered_runs, copy_runs
 from gdsload.engine.kernels import THREADS, cupy_works, kernel, launch
 from gdsload.gather import run_starts, unit_of
 from gdsload.memory import UNIT_DTYPES
@@ -26,8 +27,6 @@ __all__ = ["DEVICE_BLOCKS", "DeviceGather", "pcie_blocks"]
 
 IntArray = NDArray[np.int64]
 
-_RUN_BYTES = 64 * 1024
-"""Mean length from which runs are copied one by one: 64 KiB take 1.2 µs over PCIe, queueing a copy some 5."""
 _PCIE_BLOCKS = 32
 _SMALL_ROW_BLOCKS = 132
 """Thread blocks of 256 that saturate PCIe 5 x16: for rows of 2 KiB and more, and for shorter ones (measured on an H200;
@@ -103,7 +102,9 @@ class DeviceGather:
         edges = [edge for edge in pairwise(accumulate(sizes, initial=0)) if edge[0] < edge[1]]
         outs = [out for out, size in zip(outs, sizes, strict=True) if size]
         first = run_starts(addresses, row_bytes)
-        if count * row_bytes >= len(first) * _RUN_BYTES and (2 * len(first) <= count or count == 1):
+        if count * row_bytes >= len(first) * LONG_BYTES and (
+            2 * len(first) <= count or count == 1 or self.copies_long_rows(addresses)
+        ):
             self._neighbours(addresses, first, row_bytes, outs, edges)
             return
         bits = int(np.bitwise_or.reduce(addresses)) | row_bytes
@@ -148,7 +149,7 @@ class DeviceGather:
         if not len(filled):
             return
         addresses, nbytes = addresses[filled], lengths[filled] * row_bytes
-        if int(nbytes.sum()) >= len(nbytes) * _RUN_BYTES:
+        if int(nbytes.sum()) >= len(nbytes) * LONG_BYTES:
             self.runs(addresses, nbytes, out)
             return
         low, high = int(addresses.min()), int((addresses + nbytes).max())
@@ -186,10 +187,15 @@ class DeviceGather:
             arguments = (rows, target, np.uint64(words), np.uint32(width))
             launch(gather, self.device, (min(grid, -(-words // THREADS)),), arguments)
 
+    def copies_long_rows(self, addresses: IntArray) -> bool:
+        """Whether long rows that lie scattered are for the copy engine, too: those that come over the link."""
+        return copies_scattered_runs() and self._over_pcie(addresses)
+
     def _grid(self, addresses: IntArray, row_bytes: int) -> int:
-        if not self.on_host(addresses[:: max(len(addresses) // 4, 1)]).any():
-            return DEVICE_BLOCKS
-        return self._blocks or pcie_blocks(row_bytes)
+        return (self._blocks or pcie_blocks(row_bytes)) if self._over_pcie(addresses) else DEVICE_BLOCKS
+
+    def _over_pcie(self, addresses: IntArray) -> bool:
+        return bool(self.on_host(addresses[:: max(len(addresses) // 4, 1)]).any())
 
     def _memory(self, low: int, high: int, unit: int) -> torch.Tensor:
         return torch.as_tensor(DeviceBytes(low, high - low, unit), device=self.device)

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from gdsload.driver import driver
 from gdsload.engine.gather_device import DeviceGather
+from gdsload.engine.kernels import cupy_works
 from gdsload.streams import register_host, unregister_host
 
 pytestmark = pytest.mark.cuda
@@ -91,6 +93,35 @@ def test_runs_of_neighbours(gather, source):
     out = torch.empty(len(offsets) * 1000, dtype=torch.uint8, device="cuda")
     gather.rows(address + offsets, 1000, out)
     assert np.array_equal(out.cpu().numpy(), array[offsets[:, None] + np.arange(1000)].reshape(-1))
+
+
+@pytest.mark.parametrize("form", ["cuMemcpyBatchAsync_v2", "cuMemcpyBatchAsync", None])
+@pytest.mark.parametrize("on_host", [True, False])
+def test_long_rows_that_lie_scattered(pages, form, on_host, monkeypatch):
+    """Over the link they are copied, all by one call, in whichever form the driver has it."""
+    calls, (array, address) = driver(), pages
+    if form is not None and not hasattr(calls._library, form):
+        assert form == "cuMemcpyBatchAsync_v2", "an older driver has the older form"
+        return
+    monkeypatch.setattr(calls, "_many", form)
+    queued = []
+    real = type(calls).copy_many
+    monkeypatch.setattr(type(calls), "copy_many", lambda *args: (queued.append(real(*args)), queued[-1])[1])
+    kept = None if on_host else torch.from_numpy(array.copy()).cuda()
+    gather = DeviceGather(
+        torch.device("cuda", 0), lambda found: np.full(len(found), on_host), kernel=None if cupy_works() else False
+    )
+    random, row_bytes = np.random.default_rng(4), 70_001
+    stream = torch.cuda.Stream()
+    for sizes in ([1], [2], [0, 3, 40, 1]):
+        offsets = random.integers(0, ROOM - row_bytes + 1, sum(sizes))
+        with torch.cuda.stream(stream):
+            outs = [torch.full((size, row_bytes), 99, dtype=torch.uint8, device="cuda") for size in sizes]
+            gather.batches((address if kept is None else kept.data_ptr()) + offsets, row_bytes, outs, sizes)
+        stream.synchronize()
+        expected = array[offsets[:, None] + np.arange(row_bytes)]
+        assert np.array_equal(torch.cat(outs).cpu().numpy(), expected)
+    assert queued == ([True, True, True] if on_host and form else [])
 
 
 @pytest.mark.parametrize("row_bytes", [1, 2, 8, 12, 24])

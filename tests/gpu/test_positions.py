@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import ConcatDataset, Subset
 
 from gdsload import DataLoader, Field, ShardDataset, ShardWriter
+from gdsload.driver import Driver, driver
 from gdsload.engine.direct import Direct
 from gdsload.engine.gather_positions import PositionGather, Rows
 from gdsload.order import FullOrder
@@ -126,6 +127,35 @@ def test_batches_are_those_of_the_cpu(plain, made, shuffle, select):
             assert prints(dataset, device="cuda", backend="mapped", **options) == expected
             # The first group finds out which shards are needed; then nothing is planned any more.
             assert len(made) >= len(expected) // 2 - 1
+
+
+@pytest.fixture(scope="session")
+def long(tmp_path_factory):
+    """300 samples of a field of long rows, and one of short ones, in several shards."""
+    path = tmp_path_factory.mktemp("long") / "shards"
+    with ShardWriter(path, {"x": Field("uint8", (3, 151, 151)), "label": Field("int64")}, shard_bytes="5MiB") as writer:
+        rows = np.random.default_rng(3).integers(0, 256, (300, 3, 151, 151), np.uint8)
+        writer.write_batch({"x": rows, "label": np.arange(300)})
+    return path
+
+
+@pytest.mark.parametrize("fields", [None, ["x"]])
+@pytest.mark.parametrize("select", ["all", "subset"])
+@pytest.mark.parametrize("shuffle", ["full", "block"])
+def test_long_rows_are_copied_and_are_those_of_the_cpu(long, made, monkeypatch, shuffle, select, fields):
+    """One of the two fields by the copy engine, and the other one by a kernel; or the one alone, without any kernel."""
+    queued = []
+    real = Driver.copy_many
+    monkeypatch.setattr(Driver, "copy_many", lambda *args: (queued.append(real(*args)), queued[-1])[1])
+    dataset = ShardDataset(long)
+    if select == "subset":
+        dataset = Subset(dataset, np.random.default_rng(5).integers(0, 300, 111).tolist())
+    options = {"batch_size": 32, "shuffle": shuffle, "seed": 9, "with_index": True, "fields": fields}
+    expected = prints(dataset, device="cpu", **options)
+    assert prints(dataset, device="cuda", backend="mapped", **options) == expected
+    assert any(queued) == driver().copies_many
+    assert all(queued)
+    assert bool(made) == (shuffle == "full")
 
 
 def test_resumes_at_every_step(plain, made):

@@ -109,6 +109,24 @@ def test_shards_that_are_kept_in_part_are_where_their_rows_are(files):
     assert batch["x"][:, 0].tolist() == list(range(192, 256))
 
 
+@pytest.mark.parametrize("selected", [False, True])
+@pytest.mark.parametrize("order", [FullOrder(1000, 5), SequentialOrder(1000)])
+def test_long_rows_over_the_link_are_copied(files, monkeypatch, order, selected):
+    """Whatever the order; then nothing is needed of the GPU to find them."""
+    monkeypatch.setattr(direct_module, "copies_scattered_runs", lambda: True)
+    monkeypatch.setattr(direct_module, "LONG_BYTES", 8)
+    monkeypatch.setattr(direct_module, "PositionGather", None)
+    direct = direct_over(files, Reached(files.base), Maker(files.in_mappings), order)
+    chosen = np.random.default_rng(0).integers(0, 1000, 1000)
+    if selected:
+        direct._job = replace(direct._job, selection=Selection(chosen))
+    assert direct.ready()
+    ids = order.lane_ids(0, 0, 1000)
+    expected = (chosen[ids] if selected else ids).tolist()
+    found = [batch["x"] for low in range(0, 16, 5) for batch in direct.gather(range(low, min(low + 5, 16)))]
+    assert torch.cat(found).tolist() == [[number, -number] for number in expected]
+
+
 class Gather:
     """Stands in for `PositionGather`; there is room for so many of them."""
 

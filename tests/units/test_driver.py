@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -65,6 +66,34 @@ def test_whether_an_event_is_past(code, past):
 def test_a_code_is_an_error_with_the_driver_s_text(name, call):
     with pytest.raises(RuntimeError, match=rf"^{name}: text of 700 \(700\)$"):
         call(Driver(library(**{name: 700})))
+
+
+@pytest.mark.parametrize(("name", "failed"), [("cuMemcpyBatchAsync_v2", 0), ("cuMemcpyBatchAsync", 1)])
+def test_many_copies_by_one_call(name, failed):
+    """Three arrays, their length, attributes for all copies from the first on, and the stream."""
+    found = library()
+    setattr(found, name, Call(0))
+    calls, arrays = Driver(found), [np.array([low, low + 1]) for low in (10, 20, 30)]
+    assert calls.copies_many
+    assert calls.copy_many(*arrays, 7)
+    (arguments,) = getattr(found, name).seen
+    assert len(arguments) == 8 + failed
+    assert [argument.value for argument in arguments[:4]] == [*(array.ctypes.data for array in arrays), 2]
+    assert [arguments[4]._obj.order, arguments[5]._obj.value, arguments[6].value] == [1, 0, 1]
+    assert ctypes.sizeof(arguments[4]._obj) == 24
+    assert arguments[-1].value == 7
+
+
+def test_many_copies_are_left_to_others_where_they_cannot_be_queued():
+    arrays = [np.zeros(2, np.int64)] * 3
+    assert not Driver(library()).copies_many
+    assert not Driver(library()).copy_many(*arrays, 7)
+    found = library()
+    found.cuMemcpyBatchAsync_v2 = Call(801)
+    assert not Driver(found).copy_many(*arrays, 7)
+    assert len(found.cuMemcpyBatchAsync_v2.seen) == 1
+    assert not Driver(found).copy_many(*arrays, 0), "the legacy default stream is not for it"
+    assert len(found.cuMemcpyBatchAsync_v2.seen) == 1
 
 
 @pytest.fixture

@@ -135,11 +135,19 @@ CASES = (
 MEASURES = (
     Measure(
         "step-in-order", "A training step as long as its load, in order, 3×224×224", "gdsload", "images",
-        arguments={"order": "sequential", "batch_size": 256},
+        arguments={"order": "sequential", "batch_size": 256, "work": "products"},
+    ),
+    Measure(
+        "step-full", "A training step as long as its load, full shuffle, 3×224×224", "gdsload", "images",
+        arguments={"order": "full", "batch_size": 256, "work": "products"},
     ),
     Measure(
         "step-gather", "A training step as long as its load, gathered over PCIe, 4 KiB", "gdsload", "rows-4k",
-        arguments={"order": "full", "batch_size": 2048},
+        arguments={"order": "full", "batch_size": 2048, "work": "products"},
+    ),
+    Measure(
+        "step-gather-memory", "The same beside kernels that memory bounds", "gdsload", "rows-4k",
+        arguments={"order": "full", "batch_size": 2048, "work": "sums"},
     ),
     Measure(
         "launches", "Kernel launches of the training thread while images are loaded in order", "gdsload", "images",

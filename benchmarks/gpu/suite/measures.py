@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
+from statistics import median
 from typing import Any, cast
 
 import torch
@@ -20,7 +21,8 @@ __all__ = ["run_measure"]
 
 _STEPS_S = 0.3
 """Seconds that training steps take, at least."""
-_LAUNCHES_S = 0.3
+_LAUNCHES_S = 0.2
+_TURNS = 3
 _LAUNCHES = 100
 """Launches between two looks at the clock."""
 _SETTLED = 2
@@ -37,16 +39,16 @@ def _loader(contender: Gdsload, rows: str, batch_size: int, order: Order) -> gds
 
 
 def step(contender: Gdsload, rows: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Products on the default stream that take as long as a batch's load: they alone, the load alone, both at once."""
+    """Kernels on the default stream that take as long as a batch's load: they alone, the load alone, both at once."""
     device = contender.place.device
     with _loader(contender, rows, arguments["batch_size"], arguments["order"]) as loader:
         _seconds(device, lambda: _steps(loader, 1, _nothing))  # registers the shards, as the first epoch does
         epoch_s = _seconds(device, lambda: _steps(loader, 1, _nothing))
         epochs = max(round(_STEPS_S / epoch_s), 1)
-        products = _Products(device, epoch_s / len(loader))
+        work = _Work(device, arguments["work"], epoch_s / len(loader))
         load_s = _seconds(device, lambda: _steps(loader, epochs, _nothing))
-        compute_s = _seconds(device, lambda: products(epochs * len(loader)))
-        both_s = _seconds(device, lambda: _steps(loader, epochs, products))
+        compute_s = _seconds(device, lambda: work(epochs * len(loader)))
+        both_s = _seconds(device, lambda: _steps(loader, epochs, work))
     return {
         "steps": epochs * len(loader),
         "load_s": load_s,
@@ -66,25 +68,28 @@ def _nothing() -> None:
     """A step that only takes its batch."""
 
 
-class _Products:
-    """Matrix products that take about so long, queued at once.
+class _Work:
+    """Kernels that take about so long, queued at once.
 
     Args:
         device: where.
+        kind: "products" of matrices, which fill all multiprocessors; or "sums", which memory bounds.
         seconds: how long.
     """
 
-    def __init__(self, device: torch.device, seconds: float) -> None:
+    def __init__(self, device: torch.device, kind: str, seconds: float) -> None:
         on_gpu = device.type == "cuda"
-        side, kind = (2048, torch.bfloat16) if on_gpu else (64, torch.float32)
-        self._matrix = torch.randn(side, side, device=device, dtype=kind)
-        self.count = 50
+        side, dtype = (2048, torch.bfloat16) if on_gpu else (64, torch.float32)
+        matrix = torch.randn(side, side, device=device, dtype=dtype)
+        numbers = torch.zeros(2**24 if on_gpu else 2**10, device=device)
+        works: dict[str, Callable[[], object]] = {"products": lambda: matrix @ matrix, "sums": lambda: numbers.add_(1)}
+        self._one, self.count = works[kind], 50
         self()
         self.count = max(round(self.count * seconds / _seconds(device, self)), 1)
 
     def __call__(self, steps: int = 1) -> None:
         for _ in range(steps * self.count):
-            self._matrix @ self._matrix  # the product is not looked at
+            self._one()  # the result is not looked at
 
 
 def _seconds(device: torch.device, work: Callable[[], object]) -> float:
@@ -96,29 +101,46 @@ def _seconds(device: torch.device, work: Callable[[], object]) -> float:
 
 
 def launches(contender: Gdsload, rows: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Tiny kernels a second, launched by one thread: alone, beside one that takes batches at a pace, at full speed."""
-    device = contender.place.device
-    found: dict[str, Any] = {}
+    """Tiny kernels a second, launched by one thread: alone, taking batches at a pace, beside one that takes them all.
+
+    The rate of a thread varies by more than is looked for, so that alone and at a pace take turns.
+    """
+    device, pace = contender.place.device, arguments["paced_gb_s"] * 1e9
     with _loader(contender, rows, arguments["batch_size"], "sequential") as loader:
-        _steps(loader, 1, _nothing)
-        alone = _launch_rate(device)
-        for name, rate in (("paced", arguments["paced_gb_s"] * 1e9), ("full", float("inf"))):
-            with closing(_Consumer(loader, device, rate)) as consumer:
-                found[f"{name}_over_alone"] = _launch_rate(device) / alone
-                found[f"{name}_gb_s"] = consumer.bytes_per_s() / 1e9
-    return {"alone_per_s": alone, **found}
+        _steps(loader, 2, _nothing)
+        turns = [(_launch_rate(device)[0], _launch_rate(device, loader, pace)) for _ in range(_TURNS)]
+        with closing(_Consumer(loader, device)) as consumer:
+            full, full_gb_s = _launch_rate(device)[0], consumer.bytes_per_s() / 1e9
+    alone = median(rate for rate, _ in turns)
+    return {
+        "alone_per_s": alone,
+        "paced_over_alone": median(paced / rate for rate, (paced, _) in turns),
+        "paced_gb_s": median(taken / 1e9 for _, (_, taken) in turns),
+        "full_over_alone": full / alone,
+        "full_gb_s": full_gb_s,
+    }
 
 
-def _launch_rate(device: torch.device) -> float:
-    number = torch.zeros(1, device=device)
+def _launch_rate(
+    device: torch.device, loader: gdsload.DataLoader | None = None, pace: float = 0.0
+) -> tuple[float, float]:
+    """Launches a second by this thread, which takes a batch whenever one is due; and bytes a second that it took."""
+    number, batches = torch.zeros(1, device=device), iter(loader or ())
     synchronise(device)
-    count, began = 0, time.perf_counter()
-    while time.perf_counter() - began < _LAUNCHES_S:
+    count, taken, began = 0, 0, time.perf_counter()
+    while (now := time.perf_counter()) - began < _LAUNCHES_S:
+        if taken < (now - began) * pace:
+            batch = next(batches, None)
+            if batch is None:
+                batches = iter(loader or ())
+                continue
+            taken += batch["x"].nbytes
         for _ in range(_LAUNCHES):
             number.add_(1)
         count += _LAUNCHES
     synchronise(device)
-    return count / (time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    return count / seconds, taken / seconds
 
 
 class _Consumer:
@@ -127,11 +149,10 @@ class _Consumer:
     Args:
         loader: whose batches.
         device: the GPU.
-        bytes_per_s: the pace.
     """
 
-    def __init__(self, loader: gdsload.DataLoader, device: torch.device, bytes_per_s: float) -> None:
-        self._loader, self._device, self._pace = loader, device, bytes_per_s
+    def __init__(self, loader: gdsload.DataLoader, device: torch.device) -> None:
+        self._loader, self._device = loader, device
         self._stopped, self._taken, self._failure = False, 0, ""
         self._began = time.perf_counter()
         self._thread = threading.Thread(target=self._take, daemon=True)
@@ -147,8 +168,6 @@ class _Consumer:
             with torch.cuda.stream(stream) if stream else nullcontext():
                 for batch in self._batches():
                     self._taken += batch["x"].nbytes
-                    due = self._began + self._taken / self._pace
-                    time.sleep(max(due - time.perf_counter(), 0))
                     if self._stopped:
                         return
         except Exception as error:
