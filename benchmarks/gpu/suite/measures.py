@@ -242,7 +242,9 @@ def first_batch(contender: Gdsload, rows: str, arguments: dict[str, Any]) -> dic
 
 _MEASURES: dict[str, Callable[[Gdsload, str, dict[str, Any]], dict[str, Any]]] = {
     "step-in-order": step,
+    "step-full": step,
     "step-gather": step,
+    "step-gather-memory": step,
     "launches": launches,
     "memory": memory,
     "first-batch": first_batch,
