@@ -21,6 +21,8 @@ __all__ = ["run_measure"]
 
 _STEPS_S = 0.3
 """Seconds that training steps take, at least."""
+_SIDES = {True: (8192, 4096, 2048, 1024), False: (64,)}
+_LEAST_KERNELS = 4
 _LAUNCHES_S = 0.2
 _TURNS = 3
 _LAUNCHES = 100
@@ -51,6 +53,8 @@ def step(contender: Gdsload, rows: str, arguments: dict[str, Any]) -> dict[str, 
         both_s = _seconds(device, lambda: _steps(loader, epochs, work))
     return {
         "steps": epochs * len(loader),
+        "side": work.side,
+        "kernels_a_step": work.count,
         "load_s": load_s,
         "compute_s": compute_s,
         "both_s": both_s,
@@ -75,21 +79,29 @@ class _Work:
         device: where.
         kind: "products" of matrices, which fill all multiprocessors; or "sums", which memory bounds.
         seconds: how long.
+
+    Attributes:
+        side: of the matrices, or of the square of numbers: the largest of which four take no longer. With small ones it
+            would be measured how fast kernels are launched.
+        count: how many.
     """
 
     def __init__(self, device: torch.device, kind: str, seconds: float) -> None:
-        on_gpu = device.type == "cuda"
-        side, dtype = (2048, torch.bfloat16) if on_gpu else (64, torch.float32)
-        matrix = torch.randn(side, side, device=device, dtype=dtype)
-        numbers = torch.zeros(2**24 if on_gpu else 2**10, device=device)
-        works: dict[str, Callable[[], object]] = {"products": lambda: matrix @ matrix, "sums": lambda: numbers.add_(1)}
-        self._one, self.count = works[kind], 50
-        self()
-        self.count = max(round(self.count * seconds / _seconds(device, self)), 1)
+        self._product, self._dtype = kind == "products", torch.bfloat16 if device.type == "cuda" else torch.float32
+        for side in _SIDES[device.type == "cuda"]:
+            self.side, self.count = side, 8
+            self._matrix = torch.randn(side, side, device=device).to(self._dtype)
+            self()
+            self.count = max(round(self.count * seconds / _seconds(device, self)), 1)
+            if self.count >= _LEAST_KERNELS:
+                break
 
     def __call__(self, steps: int = 1) -> None:
         for _ in range(steps * self.count):
-            self._one()  # the result is not looked at
+            if self._product:
+                self._matrix @ self._matrix  # the result is not looked at
+            else:
+                self._matrix.add_(1)
 
 
 def _seconds(device: torch.device, work: Callable[[], object]) -> float:
