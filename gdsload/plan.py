@@ -68,7 +68,8 @@ class Reads:
     """What to read so that every wanted extent is covered.
 
     Attributes:
-        extents: the reads, in order of file and offset, none overlapping another.
+        extents: the reads, in order of file and offset. Two overlap in nothing but what alignment adds: a page that
+            both need.
         read_of: for each wanted extent the index of the read that covers it.
         delta: for each wanted extent its byte position inside that read.
     """
@@ -124,9 +125,9 @@ def _coalesce(wanted: Extents, max_gap_bytes: int, max_read_bytes: int, alignmen
     """See `coalesce`."""
     order = _sorted(wanted)
     file = wanted.file[order]
-    begin = wanted.offset[order] // alignment * alignment
-    end = -(-(wanted.offset[order] + wanted.nbytes[order]) // alignment) * alignment
-    first, reach = _groups(file, begin, end, max_gap_bytes, max_read_bytes)
+    offset, stop = wanted.offset[order], (wanted.offset + wanted.nbytes)[order]
+    begin, end = offset // alignment * alignment, -(-stop // alignment) * alignment
+    first, reach = _groups(file, (begin, end), (offset, stop), max_gap_bytes, max_read_bytes)
     group = np.zeros(len(file), np.int64)
     group[first[1:]] = 1
     np.cumsum(group, out=group)
@@ -148,9 +149,18 @@ def _sorted(wanted: Extents) -> NDArray[np.intp]:
 
 
 def _groups(
-    file: IntArray, begin: IntArray, end: IntArray, max_gap_bytes: int, max_read_bytes: int
+    file: IntArray,
+    aligned: tuple[IntArray, IntArray],
+    exact: tuple[IntArray, IntArray],
+    max_gap_bytes: int,
+    max_read_bytes: int,
 ) -> tuple[IntArray, IntArray]:
-    """First extent of each read, and for each extent the furthest end within its file so far."""
+    """First extent of each read, and for each extent the furthest aligned end within its file so far.
+
+    Extents that overlap must have one read; those that only share a page must not, or a long run of rows that end
+    anywhere would be one read however long it is.
+    """
+    begin, end = aligned
     changed = np.ones(len(file), bool)
     changed[1:] = file[1:] != file[:-1]
     files = np.flatnonzero(changed)
@@ -160,7 +170,7 @@ def _groups(
     start, reach = base + begin, np.maximum.accumulate(base + end)
     broken, overlaps = np.ones(len(file), bool), np.zeros(len(file), bool)
     broken[1:] = start[1:] > reach[:-1] + max_gap_bytes
-    overlaps[1:] = start[1:] < reach[:-1]
+    overlaps[1:] = (base + exact[0])[1:] < np.maximum.accumulate(base + exact[1])[:-1]
     run_start = start[np.flatnonzero(broken)][np.cumsum(broken) - 1]
     piece = (start - run_start) // max_read_bytes
     broken[1:] |= (piece[1:] != piece[:-1]) & ~overlaps[1:]

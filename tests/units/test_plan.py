@@ -43,7 +43,7 @@ def test_reads_cover_without_overlap(found, gap, most, alignment):
 
 
 def check_cover(found, gap, most, alignment):
-    """Every wanted byte is read, none twice, in reads that are as they may be."""
+    """Every wanted byte is read, in reads that are as they may be: they share a page at most."""
     wanted = extents_of(found)
     reads = coalesce(wanted, max_gap_bytes=gap, max_read_bytes=most, alignment=alignment)
     assert len(found) == len(reads.read_of) == len(reads.delta)
@@ -55,7 +55,7 @@ def check_cover(found, gap, most, alignment):
     rows = list(zip(reads.extents.file.tolist(), begin.tolist(), (begin + nbytes).tolist(), strict=True))
     assert sorted(rows) == rows
     for (file, _, end), (other, start, _) in itertools.pairwise(rows):
-        assert file != other or end <= start
+        assert file != other or end <= start + (alignment if alignment > 1 else 0)
     assert not (begin % alignment).any()
     assert not (nbytes % alignment).any()
     assert set(range(len(rows))) == set(reads.read_of.tolist())
@@ -63,7 +63,10 @@ def check_cover(found, gap, most, alignment):
 
 
 def check_bounds(found, reads, gap, most, alignment):
-    """A read is as long as it may be, plus its last extent; and no gap in it is longer than allowed."""
+    """A read is as long as it may be, plus its last extent and a page; and no gap in it is longer than allowed.
+
+    Of extents right behind one another it is twice as long.
+    """
     for number in range(len(reads.extents)):
         inside = sorted((found[index][1], found[index][2]) for index in np.flatnonzero(reads.read_of == number))
         rounded = [
@@ -74,9 +77,10 @@ def check_bounds(found, reads, gap, most, alignment):
             assert low <= reach + gap
             wasted = max(wasted, low - reach)
             reach = max(reach, high)
-        overlapping = any(low < before for (_, before), (low, _) in itertools.pairwise(rounded))
+        overlapping = any(low < offset + size for (offset, size), (low, _) in itertools.pairwise(inside))
         longest = max(high - low for low, high in rounded)
-        assert overlapping or int(reads.extents.nbytes[number]) <= most + longest
+        touching = any(low == offset + size for (offset, size), (low, _) in itertools.pairwise(inside))
+        assert overlapping or int(reads.extents.nbytes[number]) <= (1 + touching) * most + longest + alignment
 
 
 RUNS = st.lists(
@@ -113,6 +117,18 @@ def test_long_runs_are_cut():
         extents_of([(0, 100 * number, 100) for number in range(100)]), max_gap_bytes=0, max_read_bytes=1000
     )
     assert reads.extents.nbytes.tolist() == [1000] * 10
+
+
+@pytest.mark.parametrize("row_bytes", [1000, 4096, 100_000, 150_528, 5_000_000])
+def test_long_runs_are_cut_also_where_rows_meet_inside_a_page(row_bytes):
+    count = 2**28 // row_bytes
+    reads = coalesce(
+        extents_of([(0, 100 + row_bytes * number, row_bytes) for number in range(count)]),
+        max_gap_bytes=16384, max_read_bytes=2**23, alignment=4096,
+    )  # fmt: skip
+    assert len(reads.extents) >= 2**28 // (2**23 + row_bytes)
+    assert reads.extents.nbytes.max() <= 2**23 + row_bytes + 2 * 4096
+    assert reads.extents.nbytes.sum() <= row_bytes * count + 2 * 4096 * len(reads.extents)
 
 
 @SETTINGS
