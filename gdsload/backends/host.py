@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +70,8 @@ class HostBackend:
         if self._resident(wanted):
             return Landing(addresses, done)
         reads = coalesce(wanted, max_gap_bytes=_MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES).extents
-        return Landing(addresses, self._spread(reads, lambda index: self._populate(reads, index)))
+        pieces, _ = _cut(reads)
+        return Landing(addresses, self._spread(pieces, lambda index: self._populate(pieces, index)))
 
     def _resident(self, wanted: Extents) -> bool:
         """Whether a few places of the extents are in the page cache.
@@ -92,8 +94,9 @@ class HostBackend:
         room = -(-reads.extents.nbytes // _LINE) * _LINE
         starts = np.cumsum(room) - room
         lease = self._arena.lease(int(room.sum()))
-        arena = (lease.data, starts)
-        reading = self._spread(reads.extents, lambda index: self._pread(reads.extents, index, arena))
+        pieces, within = _cut(reads.extents)
+        arena = (lease.data, starts[within.read_of] + within.delta)
+        reading = self._spread(pieces, lambda index: self._pread(pieces, index, arena))
         held = [lease]
         addresses = _landed(address_of(lease), starts, reads)
         return Landing(addresses, reading, lease.nbytes, held.clear)
@@ -127,6 +130,22 @@ class HostBackend:
         self._readers.close()
         self._arena.clear()
         self.files.close()
+
+
+class _Within(NamedTuple):
+    """For each piece the read that it is of, and its byte position in that."""
+
+    read_of: NDArray[np.int64]
+    delta: NDArray[np.int64]
+
+
+def _cut(reads: Extents) -> tuple[Extents, _Within]:
+    """Reads in pieces of `_MAX_READ_BYTES` at the most: a long one should not be one thread's."""
+    counts = -(-reads.nbytes // _MAX_READ_BYTES)
+    read_of = np.repeat(np.arange(len(reads)), counts)
+    delta = (np.arange(len(read_of)) - np.repeat(np.cumsum(counts) - counts, counts)) * _MAX_READ_BYTES
+    nbytes = np.minimum(reads.nbytes[read_of] - delta, _MAX_READ_BYTES)
+    return Extents(reads.file[read_of], reads.offset[read_of] + delta, nbytes), _Within(read_of, delta)
 
 
 def _run(work: Callable[[int], None], chosen: range) -> None:

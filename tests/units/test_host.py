@@ -288,3 +288,40 @@ def test_closing_twice(backend):
 
 def test_probe():
     assert HostBackend.probe().usable
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 10**6), st.integers(0, 10_000)), max_size=12))
+def test_pieces_are_the_reads(reads):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(host, "_MAX_READ_BYTES", 1000)
+        pieces, within = host._cut(extents_of(reads))
+    bytes_of = {
+        (read, delta + at): (file, offset + at)
+        for file, offset, nbytes, read, delta in zip(
+            *(column.tolist() for column in (pieces.file, pieces.offset, pieces.nbytes, *within)), strict=True
+        )
+        for at in range(nbytes)
+    }
+    assert int(pieces.nbytes.sum()) == len(bytes_of)
+    assert pieces.nbytes.max(initial=0) <= 1000
+    expected = {
+        (read, at): (file, offset + at) for read, (file, offset, nbytes) in enumerate(reads) for at in range(nbytes)
+    }
+    assert bytes_of == expected
+
+
+def test_a_long_extent_is_shared_out_among_threads(folder, contents):
+    reading = set()
+
+    class Noting(ShardFiles):
+        def descriptor(self, file, **options):
+            reading.add(threading.get_ident())
+            time.sleep(0.002)
+            return super().descriptor(file, **options)
+
+    catalog = open_catalog(str(folder))
+    backend = HostBackend(Noting(catalog.sources, catalog.schema, mapped=False))
+    compare(backend, contents, [(3, 0, len(contents[3]))])
+    assert len(reading - {threading.get_ident()}) > 3
+    backend.close()
