@@ -28,8 +28,9 @@ IntArray = NDArray[np.int64]
 _FIRST, _AHEAD = 8192, 65536
 """Positions of a lane whose ids are worked out at once, at first and later: enough to make the cost of a call
 disappear, and at first few, so that the first batch is there soon."""
-_RUN = 16
-"""Mean length of runs of consecutive samples from which they are handled as runs."""
+_RUN_SAMPLES, _RUN_BYTES = 64, 64 * 1024
+"""Mean length of runs of consecutive samples from which they are handled as runs. Shorter ones are not planned any
+faster, and backends fetch rows of one length better than many runs of some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +258,8 @@ class Stager:
     def __init__(self, job: Job, backend: Backend) -> None:
         self.job, self.backend = job, backend
         self._windows: dict[int, _Window] = {}
-        self._even = not any(job.table.schema[name].ragged for name in job.fields)
+        fields = [job.table.schema[name] for name in job.fields]
+        self._sample_bytes = 0 if any(field.ragged for field in fields) else sum(field.row_bytes for field in fields)
         self._windowed: Ordered | None = None
         if isinstance(job.steps, Ordered) and job.steps.order.window is not None and not backend.in_place:
             self._windowed = job.steps
@@ -319,7 +321,7 @@ class Stager:
         selection = self.job.selection
         ids = positions if selection.ids is None else selection.ids[positions]
         index = positions if selection.index is None else selection.index[positions]
-        runs = _runs_of(ids, self.windowed) if self._even else None
+        runs = _runs_of(ids, self._sample_bytes, self.windowed) if self._sample_bytes else None
         files, wanted, rest = self._rows(ids) if runs is None else self._runs(runs)
         landing = self.backend.bring(concat_extents(wanted))
         parts = np.split(landing.addresses, np.cumsum([len(extents) for extents in wanted[:-1]]))
@@ -348,20 +350,22 @@ class Stager:
         return files, [extents for extents, _ in columns], rest
 
 
-def _runs_of(ids: IntArray, shuffled: bool) -> _Runs | None:
+def _runs_of(ids: IntArray, sample_bytes: int, shuffled: bool) -> _Runs | None:
     """Ids as runs; None if there are too many of them.
 
     Args:
         ids: sample ids; at least one.
+        sample_bytes: bytes of a sample; not 0.
         shuffled: whether they may be few runs in another order, as those of a window are.
     """
     order: IntArray | None = None
+    least = max(_RUN_SAMPLES, _RUN_BYTES // sample_bytes)
     broken = np.flatnonzero(ids[1:] != ids[:-1] + 1) + 1
-    if shuffled and len(broken) * _RUN >= len(ids):
+    if shuffled and len(broken) * least >= len(ids):
         order = np.argsort(ids)
         ids = ids[order]
         broken = np.flatnonzero(ids[1:] != ids[:-1] + 1) + 1
-    if len(broken) * _RUN >= len(ids) > 1:
+    if len(broken) * least >= len(ids) > 1 and len(broken):
         return None
     first = [0, *broken.tolist()]
     last = [*(broken - 1).tolist(), len(ids) - 1]

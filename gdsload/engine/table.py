@@ -20,7 +20,7 @@ __all__ = ["Located", "SampleTable"]
 IntArray = NDArray[np.int64]
 
 _RUN_BYTES = 4 * 2**20
-"""Bytes of consecutive samples that make one extent: few, and still enough of them for several threads to read."""
+"""Bytes of consecutive samples that make one extent: so many that few extents are to be planned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +103,20 @@ class SampleTable:
         last = np.array(bounds, np.int64).reshape(-1, 2) - [0, 1]
         shards = np.searchsorted(self.ends, last, side="right").tolist()
         files: list[int] = []
-        offsets: list[int] = []
+        rows: list[int] = []
         counts: list[int] = []
         for (first, stop), (low, high) in zip(bounds, shards, strict=True):
-            self.files.ensure_open(np.arange(low, high + 1))
             for file in range(low, high + 1):
-                start, begin = int(self.starts[file]), int(self.files.begin[name][file])
+                start = int(self.starts[file])
                 end = min(stop, int(self.ends[file])) - start
                 for row in range(max(first - start, 0), end, most):
                     files.append(file)
-                    offsets.append(begin + row * row_bytes)
+                    rows.append(row)
                     counts.append(min(most, end - row))
-        lengths = np.array(counts, np.int64) * row_bytes
-        return Extents(np.array(files, np.int64), np.array(offsets, np.int64), lengths), counts
+        found = Located(np.array(files, np.int64), np.array(rows, np.int64))
+        self.files.ensure_open(found.file)
+        offset = self.files.begin[name][found.file] + found.row * row_bytes
+        return Extents(found.file, offset, np.array(counts, np.int64) * row_bytes), counts
 
     def _rows(self, name: str, found: Located) -> tuple[IntArray, IntArray]:
         """First row and number of rows of each sample, from the shards' offsets."""
