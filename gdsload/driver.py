@@ -7,6 +7,7 @@ dozen threads each time can mean to sleep and to be woken up, which takes longer
 from __future__ import annotations
 
 import ctypes
+import logging
 from functools import cache
 from typing import Any
 
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 __all__ = ["Driver", "driver"]
 
 IntArray = NDArray[np.int64]
+
+_log = logging.getLogger("gdsload")
 
 _NOT_READY = 600  # CUDA_ERROR_NOT_READY, cuda.h
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
@@ -102,7 +105,8 @@ class Driver:
         """Queue many copies by one call, which are made in any order, and at once; as `copy_any` otherwise.
 
         Returns:
-            Whether they were queued. If not, nothing was, and `copy_any` says what the matter is, or does it.
+            Whether they were queued. If not, `copy_any` does it, or says what the matter is. A call that was refused
+            once is not made again.
         """
         if self._many is None or not stream:  # the legacy default stream is not for it
             return False
@@ -110,7 +114,11 @@ class Driver:
         attributes = ctypes.byref(self._attributes), ctypes.byref(self._index), ctypes.c_size_t(1)
         failed = () if _MANY[self._many] == 8 else (ctypes.byref(ctypes.c_size_t()),)
         call = getattr(self._library, self._many)
-        return not call(*pointers, ctypes.c_size_t(len(targets)), *attributes, *failed, ctypes.c_void_p(stream))
+        code = call(*pointers, ctypes.c_size_t(len(targets)), *attributes, *failed, ctypes.c_void_p(stream))
+        if code:
+            _log.warning("copies are queued one by one from now on: %s", self._error(self._many, code))
+            self._many = None
+        return not code
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Queue a copy from pinned memory to the device."""

@@ -84,16 +84,20 @@ def test_many_copies_by_one_call(name, failed):
     assert arguments[-1].value == 7
 
 
-def test_many_copies_are_left_to_others_where_they_cannot_be_queued():
+def test_many_copies_are_left_to_others_where_they_cannot_be_queued(caplog):
     arrays = [np.zeros(2, np.int64)] * 3
     assert not Driver(library()).copies_many
     assert not Driver(library()).copy_many(*arrays, 7)
     found = library()
     found.cuMemcpyBatchAsync_v2 = Call(801)
-    assert not Driver(found).copy_many(*arrays, 7)
+    calls = Driver(found)
+    assert not calls.copy_many(*arrays, 0), "the legacy default stream is not for it"
+    assert calls.copies_many
+    with caplog.at_level("WARNING", "gdsload"):
+        assert [calls.copy_many(*arrays, 7) for _ in range(3)] == [False] * 3
     assert len(found.cuMemcpyBatchAsync_v2.seen) == 1
-    assert not Driver(found).copy_many(*arrays, 0), "the legacy default stream is not for it"
-    assert len(found.cuMemcpyBatchAsync_v2.seen) == 1
+    assert not calls.copies_many
+    assert "cuMemcpyBatchAsync_v2: text of 801 (801)" in caplog.text
 
 
 @pytest.fixture
