@@ -68,7 +68,7 @@ def lay_out(wanted: Extents, sizes: IntArray, longest: int, block_of: Callable[[
     Args:
         wanted: extents of open shards, in any order; they may repeat and overlap.
         sizes: bytes of each shard.
-        longest: see `coalesce`, max_read_bytes.
+        longest: see `coalesce`, max_read_bytes; of few long extents, those that touch are one read however long it is.
         block_of: bytes of a block, for a slot of so many bytes; a multiple of a page.
     """
     if len(wanted) <= _FEW and wanted.total_bytes >= len(wanted) * _LONG_BYTES:

@@ -1,10 +1,10 @@
 """The gather on a CUDA device: rows from absolute addresses into a batch, on the current stream.
 
 The addresses may be of device memory or of host memory that is registered with CUDA: there is one address space. Rows
-that lie one behind the other, or are long, are copied by the copy engine, which leaves the multiprocessors alone.
-Others are gathered by a kernel: over PCIe few thread blocks saturate the link, and the others stay free for whoever
-trains. Without cupy, torch's `index_select` over overlapping rows does it, as fast, but on as many multiprocessors as
-it likes.
+that lie one behind the other are copied by the copy engine, which leaves the multiprocessors alone, and so are long
+ones that come over the link, if the driver can queue many copies at once. Others are gathered by a kernel: over PCIe
+few thread blocks saturate the link, and the others stay free for whoever trains. Without cupy, torch's `index_select`
+over overlapping rows does it, as fast, but on as many multiprocessors as it likes.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class DeviceGather:
         outs = [out for out, size in zip(outs, sizes, strict=True) if size]
         first = run_starts(addresses, row_bytes)
         if count * row_bytes >= len(first) * LONG_BYTES and (
-            2 * len(first) <= count or count == 1 or self.copies_long_rows(addresses)
+            2 * len(first) <= count or count == 1 or self._copies_long_rows(addresses)
         ):
             self._neighbours(addresses, first, row_bytes, outs, edges)
             return
@@ -129,7 +129,7 @@ class DeviceGather:
         outs: Sequence[torch.Tensor],
         edges: Sequence[tuple[int, int]],
     ) -> None:
-        """Copy rows of which most lie together: `first`, where a run begins. Batches begin runs of their own."""
+        """Copy rows as runs: `first`, where each begins. Batches begin runs of their own."""
         first = np.unique(np.concatenate([first, [low for low, _ in edges]]))
         nbytes = np.diff(np.append(first, len(addresses))) * row_bytes
         begins = np.searchsorted(first, [low for low, _ in edges]).tolist()
@@ -187,7 +187,7 @@ class DeviceGather:
             arguments = (rows, target, np.uint64(words), np.uint32(width))
             launch(gather, self.device, (min(grid, -(-words // THREADS)),), arguments)
 
-    def copies_long_rows(self, addresses: IntArray) -> bool:
+    def _copies_long_rows(self, addresses: IntArray) -> bool:
         """Whether long rows that lie scattered are for the copy engine, too: those that come over the link."""
         return copies_scattered_runs() and self._over_pcie(addresses)
 

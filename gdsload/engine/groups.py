@@ -23,7 +23,7 @@ def workers(backend: Backend, maker: BatchMaker) -> int:
     """How many threads make groups.
 
     Where gathering takes a processor, as many as pay. On a GPU they only wait for it, and stand in each other's way at
-    the interpreter lock: a second one pays where gathers take long, since they go over the link.
+    the interpreter lock: a second one pays where gathers may go over the link, and so take long.
     """
     if maker.takes_processor:
         return min(MOST_WORKERS, max(len(os.sched_getaffinity(0)) - 1, 1))

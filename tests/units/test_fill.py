@@ -259,6 +259,16 @@ def test_close_waits_for_what_is_under_way_and_turns_the_rest_away(sites):
         site.bring(wanted)
 
 
+def test_descriptors_that_threads_keep_are_given_back(sites):
+    site = sites()
+    for _ in range(3):
+        for file, data in enumerate(site.bytes[:4]):
+            site.bring(extents((file, 0, len(data))))[2].wait()
+    assert any(users for _, users in site.files._descriptors.values())
+    site.fill.close()
+    assert not any(users for _, users in site.files._descriptors.values())
+
+
 def test_work_that_comes_while_it_is_closed_is_not_waited_for_for_ever(sites):
     site = sites()
     wanted, several = extents((0, 0, 100_000)), []

@@ -21,7 +21,7 @@ def extents(wanted):
 
 def lay(wanted, sizes, *, few, block=BLOCK):
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(layout, "_FEW", 10**9 if few else 0)
+        patched.setattr(layout, "_FEW", 10**9 if few else -1)
         patched.setattr(layout, "_LONG_BYTES", 0)
         return lay_out(extents(wanted), np.array(sizes, np.int64), BLOCK, lambda _nbytes: block)
 

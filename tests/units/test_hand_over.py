@@ -1,0 +1,68 @@
+"""Batches handed to a consumer that queues without waiting: how far it may be ahead of the GPU."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gdsload.engine import assemble_device
+from gdsload.engine.assemble_device import _HandOver
+
+PENDING, BATCH = 8000, 500
+
+
+class Event:
+    """Past when it is waited for, or when the GPU has come so far."""
+
+    def __init__(self, gpu):
+        self.gpu, self.at = gpu, gpu.queued
+        gpu.events += 1
+
+    def query(self):
+        return self.gpu.done >= self.at
+
+    def synchronize(self):
+        if not self.query():
+            self.gpu.waits += 1
+            self.gpu.done = self.at
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """How many batches were handed out, and how many the GPU is through with."""
+    found = SimpleNamespace(queued=0, done=0, waits=0, events=0)
+    monkeypatch.setattr(assemble_device, "record", lambda _stream: Event(found))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: None)
+    return found
+
+
+def hand_out(gpu, batches):
+    """The most bytes of batches that were dropped while the GPU might still have been reading them."""
+    give, most = _HandOver(torch.device("cpu"), PENDING), 0
+    for _ in range(batches):
+        give({"x": torch.empty(BATCH, dtype=torch.uint8)})
+        gpu.queued += 1
+        most = max(most, (gpu.queued - 1 - gpu.done) * BATCH)
+        yield most
+
+
+def test_a_consumer_that_never_waits_is_held_back(gpu):
+    *_, most = hand_out(gpu, 1000)
+    assert PENDING / 2 < most <= PENDING + BATCH
+    assert gpu.waits > 100
+    assert gpu.events <= 1000 * BATCH * 8 / PENDING + 1, "an event for every eighth, not for every batch"
+
+
+def test_one_that_the_gpu_keeps_up_with_never_waits(gpu):
+    for _ in hand_out(gpu, 1000):
+        gpu.done = max(gpu.queued - 3, 0)
+    assert not gpu.waits
+
+
+def test_one_that_stops_for_a_while_is_not_held_back_by_what_is_long_past(gpu):
+    for number, _ in enumerate(hand_out(gpu, 1000)):
+        if number % 12 == 0:
+            gpu.done = gpu.queued
+    assert not gpu.waits
