@@ -20,6 +20,7 @@ from gdsload.engine.resident import ResidentPipeline
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import LoaderClosedError
 from gdsload.state import Place
+from gdsload.threads import stay_at_exit
 
 __all__ = ["Epoch", "EpochOwner"]
 
@@ -64,6 +65,7 @@ class Epoch(Iterator[Any]):
 
     def __next__(self) -> Any:
         entered = time.perf_counter()
+        stay_at_exit()
         if self._over:
             raise StopIteration
         try:
@@ -71,6 +73,7 @@ class Epoch(Iterator[Any]):
             with self._turn:
                 return self._next(entered)
         except BaseException:
+            stay_at_exit()  # rather than end with an error for want of a loader that was closed under its feet
             self.close()
             raise
 

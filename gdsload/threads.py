@@ -6,11 +6,17 @@ import _thread
 import atexit
 import os
 import threading
+import time
 import weakref
 from collections.abc import Iterable
 from typing import Protocol
 
-__all__ = ["Endless", "end_at_exit", "start_all"]
+__all__ = ["Endless", "end_at_exit", "note_exit", "start_all", "stay_at_exit"]
+
+_exiting = threading.Event()
+"""Set when the interpreter begins to be taken down."""
+_TAKEN_DOWN_S = 5.0
+"""Longer than that takes, and no longer than somebody may be kept waiting who joins a thread at the very end."""
 
 
 class Endless(Protocol):
@@ -30,6 +36,21 @@ def end_at_exit(owner: Endless) -> None:
     A daemon thread that is inside torch or CUDA then would end the process with a crash.
     """
     _endless.add(owner)
+
+
+def note_exit() -> None:
+    """Have `stay_at_exit` keep threads from now on."""
+    _exiting.set()
+
+
+def stay_at_exit() -> None:
+    """Keep this thread while the interpreter is taken down, if that is another thread's doing; no lock may be held.
+
+    Only daemon threads are left then. They are killed where they next want the interpreter lock, and what torch keeps
+    for each thread is torn down without it: now and then that ends the process with a crash. Who sleeps is left alone.
+    """
+    if _exiting.is_set() and threading.current_thread() is not threading.main_thread():
+        time.sleep(_TAKEN_DOWN_S)
 
 
 @atexit.register

@@ -41,7 +41,7 @@ from gdsload.engine.stage import Job, Piece, Stage, Stager
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import GdsloadError, LoaderClosedError
 from gdsload.gather import one_thread
-from gdsload.threads import start_all
+from gdsload.threads import note_exit, start_all
 
 __all__ = ["Pipeline"]
 
@@ -393,5 +393,6 @@ _live: weakref.WeakSet[Pipeline] = weakref.WeakSet()
 @atexit.register
 def _close_all() -> None:
     """A thread that runs on while the interpreter is taken down would crash it."""
+    note_exit()
     for pipeline in list(_live):
         pipeline.close()
