@@ -144,10 +144,10 @@ def test_the_interpreter_ends_while_a_daemon_thread_iterates(run):
 @pytest.mark.slow
 def test_ctrl_c_at_any_moment_ends_the_program(run):
     program = """
-        print("ready", flush=True)
         def own():
             return [thread.name for thread in threading.enumerate() if thread.name.startswith("gdsload")]
         try:
+            print("ready", flush=True)  # the signal may strike before this returns
             while True:
                 for batch in loader:
                     assert batch["x"][:, 0].tolist() == batch["x"][:, -1].tolist()
