@@ -18,8 +18,8 @@ __all__ = ["LONG_BYTES", "copies_scattered_runs", "copy_runs"]
 IntArray = NDArray[np.int64]
 
 LONG_BYTES = 64 * 1024
-"""Mean length of runs from which they are for the copy engine: over PCIe 5 x16 as many bytes take 1.2 µs. To queue one
-takes half a microsecond if many are queued at once, and some 5 by itself (measured on an H200; docs/design/0004)."""
+"""Mean length of runs from which they are for the copy engine: as many bytes take longer over PCIe 5 x16 than queueing
+one of many that are queued at once, if not as long as queueing one by itself (docs/design/0004)."""
 
 
 def copies_scattered_runs() -> bool:

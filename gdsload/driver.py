@@ -33,10 +33,10 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuGetErrorString": (ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)),
 }
 _MANY = {
-    "cuMemcpyBatchAsync_v2": 8,  # CUDA 13.0
-    "cuMemcpyBatchAsync": 9,  # 12.8: with an index of the copy that failed, before the stream
+    "cuMemcpyBatchAsync_v2": False,  # CUDA 13.0
+    "cuMemcpyBatchAsync": True,  # 12.8
 }
-"""How many copies are queued by one call, in its forms, and how many arguments each takes."""
+"""The forms of the call that queues many copies, and whether it also says, before the stream, which of them failed."""
 
 
 class _Attributes(ctypes.Structure):
@@ -112,7 +112,7 @@ class Driver:
             return False
         pointers = [ctypes.c_void_p(array.ctypes.data) for array in (targets, sources, nbytes)]
         attributes = ctypes.byref(self._attributes), ctypes.byref(self._index), ctypes.c_size_t(1)
-        failed = () if _MANY[self._many] == 8 else (ctypes.byref(ctypes.c_size_t()),)
+        failed = (ctypes.byref(ctypes.c_size_t()),) if _MANY[self._many] else ()
         call = getattr(self._library, self._many)
         code = call(*pointers, ctypes.c_size_t(len(targets)), *attributes, *failed, ctypes.c_void_p(stream))
         if code:

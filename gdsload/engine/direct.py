@@ -185,9 +185,8 @@ class Direct:
         if selected is not None or not isinstance(self.order, SequentialOrder):
             ids = self.order.lane_ids(0, start, stop)
             ids = ids if selected is None else selected[ids]
-            files = np.searchsorted(table.ends, ids, side="right")
-            addresses = base[files] + table.files.begin[name][files] + (ids - table.starts[files]) * row_bytes
-            self._maker.gather.runs(addresses, np.full(len(ids), row_bytes, np.int64), out)
+            rows, _ = table.extents(name, table.locate(ids))
+            self._maker.gather.runs(base[rows.file] + rows.offset, rows.nbytes, out)
             return
         first, last = np.searchsorted(table.ends, (start, stop - 1), side="right").tolist()
         files = np.arange(first, last + 1)

@@ -365,7 +365,7 @@ def _runs_of(ids: IntArray, sample_bytes: int, shuffled: bool) -> _Runs | None:
         order = np.argsort(ids)
         ids = ids[order]
         broken = np.flatnonzero(ids[1:] != ids[:-1] + 1) + 1
-    if len(broken) * least >= len(ids) > 1 and len(broken):
+    if len(broken) * least >= len(ids):
         return None
     first = [0, *broken.tolist()]
     last = [*(broken - 1).tolist(), len(ids) - 1]
