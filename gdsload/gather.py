@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from gdsload.memory import flat_view, row_view
+from gdsload.plan import within
 
 __all__ = ["gather_pieces", "gather_rows", "limit_threads", "one_thread", "run_starts", "take_rows", "unit_of"]
 
@@ -110,8 +111,7 @@ def gather_pieces(addresses: IntArray, lengths: IntArray, row_bytes: int, out: i
         high = max(low + 1, int(np.searchsorted(starts, starts[low] + _MOST_ROWS_AT_ONCE * unit)))
         high = min(high, int(long[np.searchsorted(long, low)]))
         counts = nbytes[low:high] // unit
-        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-        _take(np.repeat(addresses[low:high], counts) + within * unit, unit, out + int(starts[low]))
+        _take(np.repeat(addresses[low:high], counts) + within(counts) * unit, unit, out + int(starts[low]))
         low = high
 
 

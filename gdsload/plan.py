@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Extents", "Reads", "coalesce", "concat_extents", "distinct", "shares"]
+__all__ = ["Extents", "Reads", "coalesce", "concat_extents", "distinct", "shares", "within"]
 
 IntArray = NDArray[np.int64]
 
@@ -55,6 +55,11 @@ def concat_extents(parts: list[Extents]) -> Extents:
         np.concatenate([part.offset for part in parts]),
         np.concatenate([part.nbytes for part in parts]),
     )
+
+
+def within(counts: IntArray) -> IntArray:
+    """Positions within runs of so many each: 0, 1, 2, ..., and for the next run from 0 on."""
+    return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def shares(nbytes: IntArray, about: int) -> list[range]:

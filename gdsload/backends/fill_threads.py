@@ -22,6 +22,7 @@ from gdsload.backends.readers import Readers
 from gdsload.errors import ReadError
 from gdsload.gather import gather_rows, one_thread
 from gdsload.pinned import Block
+from gdsload.plan import within
 
 __all__ = ["ThreadFill"]
 
@@ -132,10 +133,9 @@ class ThreadFill:
         files.check(file)  # touching a mapping that was cut short would end the process
         pages = -(-nbytes // PAGE)
         first = files.base[file] + offset
-        within = np.arange(int(pages.sum())) - np.repeat(np.cumsum(pages) - pages, pages)
         if self._here.limit is None:
             self._here.limit = one_thread()
-        gather_rows(np.repeat(first, pages) + within * PAGE, PAGE, block.address)
+        gather_rows(np.repeat(first, pages) + within(pages) * PAGE, PAGE, block.address)
         return int(nbytes.sum())
 
 

@@ -19,7 +19,7 @@ from gdsload.backends.files import ShardFiles, pread_exact
 from gdsload.backends.readers import Readers, Reading, done
 from gdsload.backends.residency import looks_resident
 from gdsload.memory import BatchPool, address_of, populate
-from gdsload.plan import Extents, Reads, coalesce, shares
+from gdsload.plan import Extents, Reads, coalesce, shares, within
 
 __all__ = ["HostBackend"]
 
@@ -94,8 +94,8 @@ class HostBackend:
         room = -(-reads.extents.nbytes // _LINE) * _LINE
         starts = np.cumsum(room) - room
         lease = self._arena.lease(int(room.sum()))
-        pieces, within = _cut(reads.extents)
-        arena = (lease.data, starts[within.read_of] + within.delta)
+        pieces, place = _cut(reads.extents)
+        arena = (lease.data, starts[place.read_of] + place.delta)
         reading = self._spread(pieces, lambda index: self._pread(pieces, index, arena))
         held = [lease]
         addresses = _landed(address_of(lease), starts, reads)
@@ -143,7 +143,7 @@ def _cut(reads: Extents) -> tuple[Extents, _Within]:
     """Reads in pieces of `_MAX_READ_BYTES` at the most: a long one should not be one thread's."""
     counts = -(-reads.nbytes // _MAX_READ_BYTES)
     read_of = np.repeat(np.arange(len(reads)), counts)
-    delta = (np.arange(len(read_of)) - np.repeat(np.cumsum(counts) - counts, counts)) * _MAX_READ_BYTES
+    delta = within(counts) * _MAX_READ_BYTES
     nbytes = np.minimum(reads.nbytes[read_of] - delta, _MAX_READ_BYTES)
     return Extents(reads.file[read_of], reads.offset[read_of] + delta, nbytes), _Within(read_of, delta)
 

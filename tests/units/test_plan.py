@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gdsload.plan import Extents, coalesce, concat_extents, distinct, shares
+from gdsload.plan import Extents, coalesce, concat_extents, distinct, shares, within
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=300)
 EXTENTS = st.lists(
@@ -129,6 +129,14 @@ def test_long_runs_are_cut_also_where_rows_meet_inside_a_page(row_bytes):
     assert len(reads.extents) >= 2**28 // (2**23 + row_bytes)
     assert reads.extents.nbytes.max() <= 2**23 + row_bytes + 2 * 4096
     assert reads.extents.nbytes.sum() <= row_bytes * count + 2 * 4096 * len(reads.extents)
+
+
+@SETTINGS
+@given(st.lists(st.integers(0, 6)))
+def test_positions_within_runs(counts):
+    found = within(np.array(counts, np.int64))
+    assert found.tolist() == [position for count in counts for position in range(count)]
+    assert found.dtype == np.int64
 
 
 @SETTINGS
