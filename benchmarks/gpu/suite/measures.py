@@ -87,10 +87,10 @@ class _Work:
     """
 
     def __init__(self, device: torch.device, kind: str, seconds: float) -> None:
-        self._product, self._dtype = kind == "products", torch.bfloat16 if device.type == "cuda" else torch.float32
+        self._product, dtype = kind == "products", torch.bfloat16 if device.type == "cuda" else torch.float32
         for side in _SIDES[device.type == "cuda"]:
             self.side, self.count = side, 8
-            self._matrix = torch.randn(side, side, device=device).to(self._dtype)
+            self._matrix = torch.randn(side, side, device=device).to(dtype)
             self()
             self.count = max(round(self.count * seconds / _seconds(device, self)), 1)
             if self.count >= _LEAST_KERNELS:
