@@ -5,10 +5,14 @@ reader; shared read-only datasets are the normal case. A read with RWF_NOWAIT an
 
 It does not wait, but it has the page fetched (seen on Linux 6.18): at a place that was asked for before, the answer is
 yes for ever. So places are drawn anew each time, and asking again and again does not make a cold shard look resident.
+
+A tmpfs has no such reads (Linux 6.18), and no drive either: what lies there is resident.
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import random
 from bisect import bisect_right
@@ -23,6 +27,9 @@ from gdsload.plan import Extents
 __all__ = ["is_resident", "looks_resident", "part_looks_resident", "shard_is_resident"]
 
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
+_IN_MEMORY = (0x01021994, 0x858458F6)  # TMPFS_MAGIC and RAMFS_MAGIC of include/uapi/linux/magic.h
+_STATFS_BYTES = 256  # struct statfs is shorter on every architecture; its first word is the file system's number
+_libc = ctypes.CDLL(None)
 _PROBES = 3
 _PROBES_OF_A_SHARD = 32
 _random = random.Random()  # its own: what users draw after `random.seed` must not depend on us
@@ -34,10 +41,16 @@ def is_resident(fd: int, offset: int) -> bool:
         return False
     try:
         os.preadv(fd, [bytearray(1)], offset, _NOWAIT)
-    except OSError:
+    except OSError as error:
         # Not there, or it cannot be told. What is really wrong comes up when the bytes are read.
-        return False
+        return error.errno == errno.EOPNOTSUPP and _lives_in_memory(fd)
     return True
+
+
+def _lives_in_memory(fd: int) -> bool:
+    """Whether a file's file system has its files in memory alone."""
+    found = (ctypes.c_long * (_STATFS_BYTES // ctypes.sizeof(ctypes.c_long)))()
+    return _libc.fstatfs(fd, found) == 0 and found[0] & 0xFFFFFFFF in _IN_MEMORY
 
 
 def looks_resident(files: ShardFiles, wanted: Extents, probes: int = _PROBES) -> bool:

@@ -153,6 +153,8 @@ def nowait(context: Context) -> Finding:
     evidence: dict[str, Any] = {"works": trial.nowait, "error": trial.nowait_error}
     if trial.nowait:
         return ok("reads that do not wait (RWF_NOWAIT) work", **evidence)
+    if context.place.mount is not None and context.place.mount.kind in _MEMORY:
+        return ok("all files are in memory: nothing has to be asked", **evidence)
     if trial.nowait is None:
         return unknown(
             f"reads that do not wait were not tried{': ' * bool(trial.nowait_error)}{trial.nowait_error}",

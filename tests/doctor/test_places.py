@@ -171,6 +171,11 @@ def test_what_reads_can_do(nvfs: Made, trial: FileTrial, check: str, severity: s
     assert nvfs.findings()[check].severity == severity
 
 
+def test_a_tmpfs_need_not_be_asked(nvfs: Made):
+    nvfs.file = FileTrial("f", True, nowait=False, nowait_error="Operation not supported")
+    assert mounted(nvfs, "40 27 0:31 / /data rw - tmpfs tmpfs rw")["storage.nowait"].severity == "ok"
+
+
 def test_a_path_that_is_not_there(nvfs: Made):
     report = nvfs.diagnose("/data/none/of/this")
     found = {finding.check: finding for finding in report.findings}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import random
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -172,3 +175,30 @@ def test_what_cannot_be_told_is_not_resident(shard, files, monkeypatch):
     assert not is_resident(fd, 0)
     monkeypatch.setattr(residency, "_NOWAIT", None)  # a system without the flag
     assert not shard_is_resident(files, 0)
+
+
+def refuse(*_args):
+    raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+
+def test_a_file_system_that_does_not_say_is_asked_whether_it_is_memory(shard, files, monkeypatch):
+    """As tmpfs answers; a shard on a drive of which nobody can say anything is not taken for resident."""
+    monkeypatch.setattr(residency.os, "preadv", refuse)
+    with files.descriptor(0) as fd:
+        assert not is_resident(fd, 0)
+    fd = os.memfd_create("gdsload-test")  # a file of a tmpfs
+    try:
+        assert is_resident(fd, 0)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs a tmpfs")
+def test_what_lies_in_a_tmpfs_is_resident():
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+        file.write(bytes(64 * PAGE))
+        file.flush()
+        table = ShardFiles([ShardSource(file.name)], {}, mapped=False)
+        with table.descriptor(0):
+            assert shard_is_resident(table, 0)
+        table.close()
