@@ -3,7 +3,7 @@
 The addresses may be of device memory or of host memory that is registered with CUDA: there is one address space. Rows
 that lie one behind the other are copied by the copy engine, which leaves the multiprocessors alone, and so are long
 ones that come over the link, if the driver can queue many copies at once. Others are gathered by a kernel: over PCIe
-few thread blocks saturate the link, and the others stay free for whoever trains. Without cupy, torch's `index_select`
+two multiprocessors saturate the link, and the others stay free for whoever trains. Without cupy, torch's `index_select`
 over overlapping rows does it, as fast, but on as many multiprocessors as it likes.
 """
 
@@ -18,35 +18,29 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.copies import LONG_BYTES, copies_scattered_runs, copy_runs
-from gdsload.engine.kernels import THREADS, cupy_works, kernel, launch
+from gdsload.engine.kernels import IN_VRAM, OVER_PCIE, Grid, cupy_works, kernel, launch
 from gdsload.gather import run_starts, unit_of
 from gdsload.memory import UNIT_DTYPES
 from gdsload.streams import DeviceBytes
 
-__all__ = ["DEVICE_BLOCKS", "DeviceGather", "pcie_blocks"]
+__all__ = ["DeviceGather"]
 
 IntArray = NDArray[np.int64]
 
-_PCIE_BLOCKS = 32
-_SMALL_ROW_BLOCKS = 132
-"""Thread blocks of 256 that saturate PCIe 5 x16: for rows of 2 KiB and more, and for shorter ones (measured on an H200;
-docs/design/0004)."""
-_SMALL_ROW_BYTES = 2048
-DEVICE_BLOCKS = 1056
 _SOURCE = r"""
-extern "C" __global__ void gather(const unsigned long long* __restrict__ rows, WORD* __restrict__ out,
+extern "C" __global__ void LAYOUT gather(const unsigned long long* __restrict__ rows, WORD* __restrict__ out,
                                   unsigned long long words, unsigned width) {
     const unsigned long long step = (unsigned long long)gridDim.x * blockDim.x;
     unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; i + 3 * step < words; i += 4 * step) {
-        WORD found[4];
+    for (; i + (DEPTH - 1) * step < words; i += DEPTH * step) {
+        WORD found[DEPTH];
         #pragma unroll
-        for (int k = 0; k < 4; ++k) {
+        for (int k = 0; k < DEPTH; ++k) {
             const unsigned long long at = i + k * step, row = at / width;
             found[k] = ((const WORD*)rows[row])[at - row * width];
         }
         #pragma unroll
-        for (int k = 0; k < 4; ++k) out[i + k * step] = found[k];
+        for (int k = 0; k < DEPTH; ++k) out[i + k * step] = found[k];
     }
     for (; i < words; i += step) {
         const unsigned long long row = i / width;
@@ -62,7 +56,7 @@ class DeviceGather:
     Args:
         device: the device.
         on_host: which of some addresses are of host memory.
-        blocks: thread blocks of the kernel over PCIe; None for as many as saturate it.
+        grid: of the kernel over PCIe.
         kernel: whether to use the kernel; None for if cupy is there.
     """
 
@@ -71,10 +65,10 @@ class DeviceGather:
         device: torch.device,
         on_host: Callable[[IntArray], NDArray[np.bool_]],
         *,
-        blocks: int | None = None,
+        grid: Grid = OVER_PCIE,
         kernel: bool | None = None,
     ) -> None:
-        self.device, self.on_host, self._blocks = device, on_host, blocks
+        self.device, self.on_host, self._grid = device, on_host, grid
         self.kernel = cupy_works() if kernel is None else kernel
 
     def rows(self, addresses: IntArray, row_bytes: int, out: torch.Tensor) -> None:
@@ -180,19 +174,17 @@ class DeviceGather:
         edges: Sequence[tuple[int, int]],
     ) -> None:
         pointers = self.upload(addresses)
-        width, grid, gather = row_bytes // unit, self._grid(addresses, row_bytes), kernel(_SOURCE, "gather", unit)
+        grid = self._grid if self._over_pcie(addresses) else IN_VRAM
+        width, gather = row_bytes // unit, kernel(_SOURCE, "gather", unit, grid)
         for out, (low, high) in zip(outs, edges, strict=True):
             words = (high - low) * width
             rows, target = np.uint64(pointers.data_ptr() + 8 * low), np.uint64(out.data_ptr())
             arguments = (rows, target, np.uint64(words), np.uint32(width))
-            launch(gather, self.device, (min(grid, -(-words // THREADS)),), arguments)
+            launch(gather, self.device, grid, arguments)
 
     def _copies_long_rows(self, addresses: IntArray) -> bool:
         """Whether long rows that lie scattered are for the copy engine, too: those that come over the link."""
         return copies_scattered_runs() and self._over_pcie(addresses)
-
-    def _grid(self, addresses: IntArray, row_bytes: int) -> int:
-        return (self._blocks or pcie_blocks(row_bytes)) if self._over_pcie(addresses) else DEVICE_BLOCKS
 
     def _over_pcie(self, addresses: IntArray) -> bool:
         return bool(self.on_host(addresses[:: max(len(addresses) // 4, 1)]).any())
@@ -203,8 +195,3 @@ class DeviceGather:
 
 def _as_unit(out: torch.Tensor, unit: int) -> torch.Tensor:
     return out.view(-1).view(torch.uint8).view(UNIT_DTYPES[unit])
-
-
-def pcie_blocks(row_bytes: int) -> int:
-    """Thread blocks that saturate the link with rows of this length."""
-    return _PCIE_BLOCKS if row_bytes >= _SMALL_ROW_BYTES else _SMALL_ROW_BLOCKS

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.engine.gather_device import DEVICE_BLOCKS, pcie_blocks
-from gdsload.engine.kernels import THREADS, kernel, launch
+from gdsload.engine.kernels import IN_VRAM, OVER_PCIE, WARP, kernel, launch
 from gdsload.order.permutation import Recipe
 from gdsload.streams import side_stream, stream_handle
 
@@ -22,11 +21,10 @@ __all__ = ["MOST_BATCHES", "PositionGather", "Rows"]
 
 IntArray = NDArray[np.int64]
 
-_MOST_ROWS = 256
-"""Rows whose addresses a thread block works out at once: the length of `rows` in the kernel."""
-_MOST_PARTS = 64
 MOST_BATCHES = 64
 """Batches of one launch: the length of `out` in the kernel."""
+_PART = 256
+"""Words of a long row that are worth a tile of their own."""
 _PARAMS = 14
 _STRUCT = np.dtype([("params", np.uint64, (_PARAMS + MOST_BATCHES,))])
 """The kernel's `Params`: one value, so that cupy passes it as one."""
@@ -64,49 +62,49 @@ struct Params {
     const i64* selection;
     const i64* ends;       // of the shards, in samples
     const i64* origins;    // of the shards: where sample 0 would lie
-    u64 shards, row_bytes, width, span;
+    u64 shards, row_bytes, width;
     u64 first, stride;     // first position of the first batch, and from batch to batch
-    u64 size, tile, tiles; // rows of a batch and of a tile, and tiles of all batches
+    u64 words, tile;       // of a batch and of a tile, in words
+    u64 tiles, all;        // of a batch, and of all batches
     WORD* out[64];
 };
 
-extern "C" __global__ void gather(const Params p) {
-    __shared__ const WORD* rows[256];
-    const unsigned width = p.width, begin = blockIdx.y * p.span;
-    if (begin >= width) return;
-    const unsigned part = min((unsigned)p.span, width - begin);
-    // So many threads copy a row together, and so many rows are copied at once.
-    const unsigned lanes = min((unsigned)blockDim.x, (unsigned)p.span), abreast = blockDim.x / lanes;
-    const unsigned mine = threadIdx.x / lanes, lane = threadIdx.x - mine * lanes;
-    const unsigned tiles = (p.size + p.tile - 1) / p.tile;
-    for (u64 number = blockIdx.x; number < p.tiles; number += gridDim.x) {
-        const u64 batch = number / tiles, low = (number - batch * tiles) * p.tile;
-        const unsigned here = (unsigned)min(p.tile, p.size - low);
-        __syncthreads();
-        for (unsigned t = threadIdx.x; t < here; t += blockDim.x) {
-            u64 id = p.first + batch * p.stride + low + t;
-            if (p.network) id = permuted(id, p.network);
-            else if (p.table) id = p.table[id];
-            if (p.selection) id = p.selection[id];
-            unsigned below = 0, above = p.shards;
-            while (below < above) {
-                const unsigned middle = (below + above) / 2;
-                if ((u64)p.ends[middle] <= id) below = middle + 1; else above = middle;
+__device__ __forceinline__ u64 address(const Params& p, u64 position) {
+    u64 id = position;
+    if (p.network) id = permuted(id, p.network);
+    else if (p.table) id = p.table[id];
+    if (p.selection) id = p.selection[id];
+    unsigned below = 0, above = p.shards;
+    while (below < above) {
+        const unsigned middle = (below + above) / 2;
+        if ((u64)p.ends[middle] <= id) below = middle + 1; else above = middle;
+    }
+    return p.origins[below] + id * p.row_bytes;
+}
+
+extern "C" __global__ void LAYOUT gather(const Params p) {
+    const unsigned lane = threadIdx.x % 32, width = p.width;
+    const unsigned down = 32 / width, right = 32 - down * width;
+    const u64 step = (u64)gridDim.x * (blockDim.x / 32);
+    for (u64 number = (u64)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; number < p.all; number += step) {
+        const u64 batch = number / p.tiles, begin = (number - batch * p.tiles) * p.tile, low = begin / width;
+        const unsigned words = (unsigned)min(p.tile, p.words - begin), within = (unsigned)(begin - low * width);
+        const u64 row = low * width + (u64)lane * width < begin + words
+            ? address(p, p.first + batch * p.stride + low + lane) : 0;
+        WORD* const target = p.out[batch] + begin;
+        unsigned t = (within + lane) / width, column = within + lane - t * width;
+        for (unsigned i = lane; i - lane < words; i += 32 * DEPTH) {
+            WORD found[DEPTH];
+            #pragma unroll
+            for (int k = 0; k < DEPTH; ++k) {
+                const WORD* const source = (const WORD*)__shfl_sync(0xffffffffu, row, t);
+                if (i + 32 * k < words) found[k] = source[column];
+                t += down;
+                column += right;
+                if (column >= width) { column -= width; ++t; }
             }
-            rows[t] = (const WORD*)(p.origins[below] + id * p.row_bytes) + begin;
-        }
-        __syncthreads();
-        WORD* target = p.out[batch] + low * width + begin;
-        if (mine < abreast) for (unsigned column = lane; column < part; column += lanes) {
-            unsigned t = mine;
-            for (; t + 3 * abreast < here; t += 4 * abreast) {
-                WORD found[4];
-                #pragma unroll
-                for (int k = 0; k < 4; ++k) found[k] = rows[t + k * abreast][column];
-                #pragma unroll
-                for (int k = 0; k < 4; ++k) target[(u64)(t + k * abreast) * width + column] = found[k];
-            }
-            for (; t < here; t += abreast) target[(u64)t * width + column] = rows[t][column];
+            #pragma unroll
+            for (int k = 0; k < DEPTH; ++k) if (i + 32 * k < words) target[i + 32 * k] = found[k];
         }
     }
 }
@@ -185,20 +183,16 @@ class PositionGather:
 
     def _launch(self, rows: Rows, first: int, stride: int, outs: Sequence[torch.Tensor], size: int) -> None:
         width = rows.row_bytes // rows.unit
-        blocks = pcie_blocks(rows.row_bytes) if self.over_pcie else DEVICE_BLOCKS
-        tile = min(-(-size * len(outs) // blocks), size, _MOST_ROWS)
-        tiles = -(-size // tile) * len(outs)
-        across = min(blocks, tiles)
-        # Few long rows are shared out: each thread block copies a part of its rows.
-        parts = max(min(blocks // across, _MOST_PARTS, width // THREADS), 1)
-        span = -(-width // parts)
+        grid = OVER_PCIE if self.over_pcie else IN_VRAM
+        tile = _tile(size * len(outs), width, grid.warps)
+        tiles = -(-size * width // tile)
         params = np.zeros(_PARAMS + MOST_BATCHES, np.uint64)
         params[:_PARAMS] = (
-            *self._pointers, rows.origins.data_ptr(), len(self.ends), rows.row_bytes, width, span, first, stride,
-            size, tile, tiles,
+            *self._pointers, rows.origins.data_ptr(), len(self.ends), rows.row_bytes, width, first, stride,
+            size * width, tile, tiles, tiles * len(outs),
         )  # fmt: skip
         params[_PARAMS : _PARAMS + len(outs)] = [out.data_ptr() for out in outs]
-        launch(kernel(_SOURCE, "gather", rows.unit), self.device, (across, parts), (params.view(_STRUCT),))
+        launch(kernel(_SOURCE, "gather", rows.unit, grid), self.device, grid, (params.view(_STRUCT),))
 
     def _note_stream(self) -> None:
         """Have the memory of all arrays outlive what is queued on the current stream."""
@@ -207,3 +201,20 @@ class PositionGather:
             for tensor in self._tensors:
                 tensor.record_stream(torch.cuda.current_stream(self.device))
             self._used_on.add(handle)
+
+
+def _tile(rows: int, width: int, warps: int) -> int:
+    """Words that a warp copies at once: those of up to 32 rows, as each of its threads finds one; or a part of a row.
+
+    So many that all warps get as many tiles, where that can be.
+
+    Args:
+        rows: how many there are.
+        width: words of each.
+        warps: warps that share them.
+    """
+    rounds = -(-rows // (WARP * warps))
+    whole = -(-rows // (rounds * warps))
+    if whole > 1 or width <= _PART:
+        return min(max(whole, WARP // width), WARP) * width
+    return min(-(-rows * width // (warps * _PART)) * _PART, width)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -9,11 +10,55 @@ import torch
 
 from gdsload.streams import stream_handle
 
-__all__ = ["THREADS", "WORDS", "cupy_works", "kernel", "launch"]
+__all__ = ["IN_VRAM", "OVER_PCIE", "WARP", "WORDS", "Grid", "cupy_works", "kernel", "launch"]
 
 WORDS = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}
 """CUDA's type for a word of so many bytes; kernels have it as WORD."""
-THREADS = 256
+WARP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """How a kernel is laid out on the multiprocessors.
+
+    Attributes:
+        blocks: thread blocks; with `paired` an even number.
+        threads: threads of each.
+        depth: words that a thread asks for before it waits for them.
+        paired: whether two blocks at a time are a cluster, where the GPU has clusters: products of matrices occupy
+            multiprocessors by twos, and so lose no more of them than there are blocks.
+    """
+
+    blocks: int
+    threads: int
+    depth: int
+    paired: bool = False
+
+    @property
+    def warps(self) -> int:
+        """Warps of all blocks."""
+        return self.blocks * self.threads // WARP
+
+    def apply(self, source: str) -> str:
+        """A kernel's source with LAYOUT and DEPTH filled in."""
+        cluster = "PAIRED " if self.paired else ""
+        bounds = f"{cluster}__launch_bounds__({self.threads}, 1)"
+        return _CLUSTERS + source.replace("LAYOUT", bounds).replace("DEPTH", str(self.depth))
+
+
+IN_VRAM = Grid(1056, 256, 8)
+"""For rows in the GPU's own memory."""
+OVER_PCIE = Grid(4, 1024, 4, paired=True)
+"""For rows that come over the link: saturates PCIe 5 x16 from two pairs of multiprocessors (measured on an H200;
+docs/design/0004)."""
+# GPUs of compute capability 12 have clusters of one block only.
+_CLUSTERS = """
+#if __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200
+#define PAIRED __cluster_dims__(2, 1, 1)
+#else
+#define PAIRED
+#endif
+"""
 
 
 class _Stream:
@@ -31,20 +76,20 @@ def cupy_works() -> bool:
     return _cupy() is not None
 
 
-@lru_cache(maxsize=16)
-def kernel(source: str, name: str, unit: int) -> Any:
-    """Compile a kernel for words of `unit` bytes."""
-    return _cupy().RawKernel(source.replace("WORD", WORDS[unit]), name)
+@lru_cache(maxsize=32)
+def kernel(source: str, name: str, unit: int, grid: Grid) -> Any:
+    """Compile a kernel for words of `unit` bytes: WORD in the source. LAYOUT and DEPTH are the grid's."""
+    return _cupy().RawKernel(grid.apply(source.replace("WORD", WORDS[unit])), name)
 
 
-def launch(compiled: Any, device: torch.device, grid: tuple[int, ...], arguments: tuple[Any, ...]) -> None:
-    """Queue a kernel of `THREADS` threads a block on the stream that is current for torch."""
+def launch(compiled: Any, device: torch.device, grid: Grid, arguments: tuple[Any, ...]) -> None:
+    """Queue a kernel on the stream that is current for torch."""
     if torch.cuda.current_device() == device.index:
         with _stream(stream_handle(device), device.index):
-            compiled(grid, (THREADS,), arguments)
+            compiled((grid.blocks,), (grid.threads,), arguments)
     else:
         with torch.cuda.device(device), _stream(stream_handle(device), device.index):
-            compiled(grid, (THREADS,), arguments)
+            compiled((grid.blocks,), (grid.threads,), arguments)
 
 
 @lru_cache(maxsize=64)

@@ -66,7 +66,7 @@ def test_default_streams_of_two_devices(monkeypatch, modern):
     kernels._stream.cache_clear()
     try:
         for index in (0, 1, 0, 1):
-            kernels.launch(machine.kernel, torch.device("cuda", index), (3, 2), (7,))
-            assert machine.launched[-1] == ((0, index), (3, 2), (kernels.THREADS,), (7,))
+            kernels.launch(machine.kernel, torch.device("cuda", index), kernels.Grid(3, 64, 4), (7,))
+            assert machine.launched[-1] == ((0, index), (3,), (64,), (7,))
     finally:
         kernels._stream.cache_clear()
