@@ -122,6 +122,15 @@ class Direct:
             base, over_pcie, gather, {name: Rows(gather, begins[name], nbytes) for name, nbytes in fields.items()}
         )
 
+    def shards(self, steps: range) -> IntArray:
+        """The shards that some steps' batches may be made from."""
+        table, selected = self._job.table, self._job.selection.ids
+        if selected is not None or not isinstance(self.order, SequentialOrder):
+            return np.arange(len(table.ends))
+        start, stop = self.schedule.span(steps[0])[0], self.schedule.span(steps[-1])[1]
+        first, last = np.searchsorted(table.ends, (start, max(stop - 1, start)), side="right").tolist()
+        return np.arange(first, min(last + 1, len(table.ends)))
+
     def start(self, steps: range, stopped: Callable[[], bool]) -> tuple[Ready, torch.cuda.Event]:
         """Queue the making of some steps' batches on the loader's stream; `ready` must have said yes.
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend, WithinReach
 from gdsload.engine.assemble import BatchMaker
@@ -14,6 +16,8 @@ from gdsload.engine.ready import Ready
 from gdsload.engine.stage import Piece
 
 __all__ = ["MOST_WORKERS", "Group", "Limits", "Started", "workers"]
+
+IntArray = NDArray[np.int64]
 
 MOST_WORKERS = 4
 _MOST_BATCHES = 64
@@ -63,10 +67,18 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Batches that are being made, the event behind them, and when that began."""
+    """Batches that are being made.
+
+    Attributes:
+        ready: the batches.
+        event: behind them.
+        shards: what they are made from.
+        began: when that began.
+    """
 
     ready: Ready
     event: torch.cuda.Event
+    shards: IntArray
     began: float
 
 

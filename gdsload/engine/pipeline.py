@@ -84,7 +84,6 @@ class Pipeline:
         self._held_back = False  # whether the depth alone, and no budget, kept the last turn from starting more reads
         self._stager = Stager(job, backend)
         self._direct = direct
-        self._shards = np.arange(len(job.table.starts))
         self._groups: deque[Group] = deque()
         # Ctrl-C may strike the consumer anywhere, also right behind an `acquire`. So its thread can take each lock
         # again, to close; nobody waits for _turn without looking at _closed; and `with` is used on locks alone, not on
@@ -211,9 +210,9 @@ class Pipeline:
     def _start(self, group: Group, direct: Direct) -> None:
         """Have the GPU find the samples of a group by itself; if that cannot be, `_finish` finds out why."""
         try:
-            self._backend.check(self._shards)
-            began = time.perf_counter()
-            group.started = Started(*direct.start(group.steps, lambda: self._closed), began)
+            shards, began = direct.shards(group.steps), time.perf_counter()
+            self._backend.check(shards)
+            group.started = Started(*direct.start(group.steps, lambda: self._closed), shards, began)
         except (GdsloadError, torch.OutOfMemoryError):
             pass
         except Exception:
@@ -358,7 +357,7 @@ class Pipeline:
     def _end(self, started: Started) -> Ready:
         """Wait for a group that was made directly."""
         started.event.synchronize()
-        self._backend.check(self._shards)
+        self._backend.check(started.shards)
         self._stats.add(read_s=0.0, gather_s=time.perf_counter() - started.began)
         return started.ready
 

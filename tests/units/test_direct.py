@@ -88,6 +88,22 @@ def test_batches_in_order_are_runs_of_the_shards(files, rank, world_size):
     assert all(base is files.base for base, _ in backend.counted)
 
 
+@pytest.mark.parametrize("order", [FullOrder(1000, 5), SequentialOrder(1000)])
+@pytest.mark.parametrize(("batch_size", "rank", "world_size"), [(64, 0, 1), (1000, 0, 1), (7, 2, 3), (1, 3, 4)])
+def test_the_shards_of_some_steps_are_all_that_they_need(files, order, batch_size, rank, world_size):
+    """They are what is looked at for changes; in order, no others are."""
+    direct = direct_over(files, None, Maker(files.in_mappings), order, batch_size, rank, world_size)
+    schedule, ends = direct.schedule, np.cumsum(files.counts)
+    for low in range(0, schedule.steps, max(schedule.steps // 9, 1)):
+        steps = range(low, min(low + 3, schedule.steps))
+        positions = np.concatenate([order.lane_ids(0, *schedule.span(step)) for step in steps])
+        needed = np.unique(np.searchsorted(ends, positions, side="right"))
+        shards = direct.shards(steps).tolist()
+        assert set(needed.tolist()) <= set(shards)
+        if isinstance(order, SequentialOrder) and len(needed):
+            assert shards == list(range(needed[0], needed[-1] + 1))
+
+
 def test_shards_that_are_kept_in_part_are_where_their_rows_are(files):
     """Memory of the GPU may lie right behind a mapping: the kept part's shard then seems to begin inside that."""
     kept, base = [], np.zeros(len(files.base), np.int64)
