@@ -135,19 +135,27 @@ CASES = (
 MEASURES = (
     Measure(
         "step-in-order", "A training step as long as its load, in order, 3×224×224", "gdsload", "images",
-        arguments={"order": "sequential", "batch_size": 256, "work": "products"},
+        arguments={"order": "sequential", "batch_size": 256, "work": "network"},
     ),
     Measure(
         "step-full", "A training step as long as its load, full shuffle, 3×224×224", "gdsload", "images",
-        arguments={"order": "full", "batch_size": 256, "work": "products"},
+        arguments={"order": "full", "batch_size": 256, "work": "network"},
     ),
     Measure(
-        "step-gather", "A training step as long as its load, gathered over PCIe, 4 KiB", "gdsload", "rows-4k",
-        arguments={"order": "full", "batch_size": 2048, "work": "products"},
+        "step-gather", "A training step as long as its load, gathered over PCIe, 4 KiB, batch 8192", "gdsload",
+        "rows-4k", arguments={"order": "full", "batch_size": 8192, "work": "network"},
     ),
     Measure(
-        "step-gather-memory", "The same beside kernels that memory bounds", "gdsload", "rows-4k",
-        arguments={"order": "full", "batch_size": 2048, "work": "sums"},
+        "step-in-order-products", "Products of matrices as long as a load, in order, 3×224×224", "gdsload", "images",
+        arguments={"order": "sequential", "batch_size": 256, "work": "products"},
+    ),
+    Measure(
+        "step-gather-products", "Products of matrices as long as a load, gathered over PCIe, 4 KiB, batch 8192",
+        "gdsload", "rows-4k", arguments={"order": "full", "batch_size": 8192, "work": "products"},
+    ),
+    Measure(
+        "step-gather-memory", "Kernels that memory bounds as long as a load, gathered over PCIe, 4 KiB, batch 8192",
+        "gdsload", "rows-4k", arguments={"order": "full", "batch_size": 8192, "work": "sums"},
     ),
     Measure(
         "launches", "Kernel launches of the training thread while images are loaded in order", "gdsload", "images",

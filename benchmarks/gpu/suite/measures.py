@@ -15,14 +15,13 @@ import gdsload
 from benchmarks.gpu.suite.cases import Case, Order
 from benchmarks.gpu.suite.contenders import Contender
 from benchmarks.gpu.suite.ours import Gdsload
+from benchmarks.gpu.suite.work import KINDS, Work, seconds
 from gdsload.bench.routes import synchronise
 
 __all__ = ["run_measure"]
 
 _STEPS_S = 0.3
 """Seconds that training steps take, at least."""
-_SIDES = {True: (8192, 4096, 2048, 1024), False: (64,)}
-_LEAST_KERNELS = 4
 _LAUNCHES_S = 0.2
 _TURNS = 3
 _LAUNCHES = 100
@@ -41,20 +40,20 @@ def _loader(contender: Gdsload, rows: str, batch_size: int, order: Order) -> gds
 
 
 def step(contender: Gdsload, rows: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Kernels on the default stream that take as long as a batch's load: they alone, the load alone, both at once."""
+    """Work on the default stream that takes as long as a batch's load: it alone, the load alone, both at once."""
     device = contender.place.device
     with _loader(contender, rows, arguments["batch_size"], arguments["order"]) as loader:
-        _seconds(device, lambda: _steps(loader, 1, _nothing))  # registers the shards, as the first epoch does
-        epoch_s = _seconds(device, lambda: _steps(loader, 1, _nothing))
+        seconds(device, lambda: _steps(loader, 1, _nothing))  # registers the shards, as the first epoch does
+        epoch_s = seconds(device, lambda: _steps(loader, 1, _nothing))
         epochs = max(round(_STEPS_S / epoch_s), 1)
-        work = _Work(device, arguments["work"], epoch_s / len(loader))
-        load_s = _seconds(device, lambda: _steps(loader, epochs, _nothing))
-        compute_s = _seconds(device, lambda: work(epochs * len(loader)))
-        both_s = _seconds(device, lambda: _steps(loader, epochs, work))
+        work = KINDS[arguments["work"]](next(iter(loader))["x"], epoch_s / len(loader))
+        load_s = seconds(device, lambda: _steps(loader, epochs, _nothing))
+        compute_s = seconds(device, lambda: _alone(work, epochs * len(loader)))
+        both_s = seconds(device, lambda: _steps(loader, epochs, work))
     return {
         "steps": epochs * len(loader),
-        "side": work.side,
-        "kernels_a_step": work.count,
+        "size": work.size,
+        "repeats_a_step": work.repeats,
         "load_s": load_s,
         "compute_s": compute_s,
         "both_s": both_s,
@@ -62,54 +61,19 @@ def step(contender: Gdsload, rows: str, arguments: dict[str, Any]) -> dict[str, 
     }
 
 
-def _steps(loader: gdsload.DataLoader, epochs: int, train: Callable[[], object]) -> None:
+def _steps(loader: gdsload.DataLoader, epochs: int, train: Callable[[torch.Tensor], object]) -> None:
     for _ in range(epochs):
-        for _batch in loader:
-            train()
+        for batch in loader:
+            train(batch["x"])
 
 
-def _nothing() -> None:
+def _alone(work: Work, steps: int) -> None:
+    for _ in range(steps):
+        work()
+
+
+def _nothing(_batch: torch.Tensor) -> None:
     """A step that only takes its batch."""
-
-
-class _Work:
-    """Kernels that take about so long, queued at once.
-
-    Args:
-        device: where.
-        kind: "products" of matrices, which fill all multiprocessors; or "sums", which memory bounds.
-        seconds: how long.
-
-    Attributes:
-        side: of the matrices, or of the square of numbers: the largest of which four take no longer. With small ones it
-            would be measured how fast kernels are launched.
-        count: how many.
-    """
-
-    def __init__(self, device: torch.device, kind: str, seconds: float) -> None:
-        self._product, dtype = kind == "products", torch.bfloat16 if device.type == "cuda" else torch.float32
-        for side in _SIDES[device.type == "cuda"]:
-            self.side, self.count = side, 8
-            self._matrix = torch.randn(side, side, device=device).to(dtype)
-            self()
-            self.count = max(round(self.count * seconds / _seconds(device, self)), 1)
-            if self.count >= _LEAST_KERNELS:
-                break
-
-    def __call__(self, steps: int = 1) -> None:
-        for _ in range(steps * self.count):
-            if self._product:
-                self._matrix @ self._matrix  # the result is not looked at
-            else:
-                self._matrix.add_(1)
-
-
-def _seconds(device: torch.device, work: Callable[[], object]) -> float:
-    synchronise(device)
-    began = time.perf_counter()
-    work()
-    synchronise(device)
-    return time.perf_counter() - began
 
 
 def launches(contender: Gdsload, rows: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -207,7 +171,7 @@ def memory(contender: Gdsload, rows: str, arguments: dict[str, Any]) -> dict[str
     by_epoch: dict[str, list[int]] = {}
     with _loader(contender, rows, arguments["batch_size"], "full") as loader:
         for _ in range(arguments["epochs"]):
-            _seconds(device, lambda: _steps(loader, 1, _nothing))
+            seconds(device, lambda: _steps(loader, 1, _nothing))
             for name, nbytes in _memory(device).items():
                 by_epoch.setdefault(name, []).append(nbytes)
     settled = {name: values[_SETTLED:] for name, values in by_epoch.items()}
@@ -256,6 +220,8 @@ _MEASURES: dict[str, Callable[[Gdsload, str, dict[str, Any]], dict[str, Any]]] =
     "step-in-order": step,
     "step-full": step,
     "step-gather": step,
+    "step-in-order-products": step,
+    "step-gather-products": step,
     "step-gather-memory": step,
     "launches": launches,
     "memory": memory,
