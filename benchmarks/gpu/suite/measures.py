@@ -45,8 +45,8 @@ def step(contender: Gdsload, rows: str, arguments: dict[str, Any]) -> dict[str, 
     with _loader(contender, rows, arguments["batch_size"], arguments["order"]) as loader:
         seconds(device, lambda: _steps(loader, 1, _nothing))  # registers the shards, as the first epoch does
         epoch_s = seconds(device, lambda: _steps(loader, 1, _nothing))
-        epochs = max(round(_STEPS_S / epoch_s), 1)
         work = KINDS[arguments["work"]](next(iter(loader))["x"], epoch_s / len(loader))
+        epochs = max(round(_STEPS_S / seconds(device, lambda: _steps(loader, 1, work))), 1)
         load_s = seconds(device, lambda: _steps(loader, epochs, _nothing))
         compute_s = seconds(device, lambda: _alone(work, epochs * len(loader)))
         both_s = seconds(device, lambda: _steps(loader, epochs, work))
