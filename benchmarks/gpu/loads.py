@@ -15,7 +15,7 @@ from gdsload.backends.bounce import BounceBackend
 from gdsload.backends.gds import GdsBackend
 from gdsload.backends.mapped import MappedBackend
 from gdsload.engine.gather_device import DeviceGather
-from gdsload.engine.kernels import OVER_PCIE, Grid
+from gdsload.engine.kernels import Grid
 from gdsload.plan import Extents
 from gdsload.streams import DeviceBytes, side_stream
 
@@ -254,7 +254,7 @@ class MappedRows(MappedStream):
         self._gather = DeviceGather(
             self.device,
             files.in_mappings,
-            grid=Grid(self._blocks, 256, 4) if self._blocks else OVER_PCIE,
+            grid=Grid(self._blocks, 256, 4) if self._blocks else None,
             kernel=self._blocks != 0,
         )
         self._order = np.random.default_rng(1).permutation(len(self.data.reference))

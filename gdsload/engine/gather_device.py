@@ -3,7 +3,7 @@
 The addresses may be of device memory or of host memory that is registered with CUDA: there is one address space. Rows
 that lie one behind the other are copied by the copy engine, which leaves the multiprocessors alone, and so are long
 ones that come over the link, if the driver can queue many copies at once. Others are gathered by a kernel: over PCIe
-two multiprocessors saturate the link, and the others stay free for whoever trains. Without cupy, torch's `index_select`
+few multiprocessors saturate the link, and the others stay free for whoever trains. Without cupy, torch's `index_select`
 over overlapping rows does it, as fast, but on as many multiprocessors as it likes.
 """
 
@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.copies import LONG_BYTES, copies_scattered_runs, copy_runs
-from gdsload.engine.kernels import IN_VRAM, OVER_PCIE, Grid, cupy_works, kernel, launch
+from gdsload.engine.kernels import IN_VRAM, Grid, cupy_works, kernel, launch, over_pcie
 from gdsload.gather import run_starts, unit_of
 from gdsload.memory import UNIT_DTYPES
 from gdsload.streams import DeviceBytes
@@ -56,7 +56,7 @@ class DeviceGather:
     Args:
         device: the device.
         on_host: which of some addresses are of host memory.
-        grid: of the kernel over PCIe.
+        grid: of the kernel over PCIe; None for what rows of their length want.
         kernel: whether to use the kernel; None for if cupy is there.
     """
 
@@ -65,7 +65,7 @@ class DeviceGather:
         device: torch.device,
         on_host: Callable[[IntArray], NDArray[np.bool_]],
         *,
-        grid: Grid = OVER_PCIE,
+        grid: Grid | None = None,
         kernel: bool | None = None,
     ) -> None:
         self.device, self.on_host, self._grid = device, on_host, grid
@@ -174,7 +174,7 @@ class DeviceGather:
         edges: Sequence[tuple[int, int]],
     ) -> None:
         pointers = self.upload(addresses)
-        grid = self._grid if self._over_pcie(addresses) else IN_VRAM
+        grid = (self._grid or over_pcie(row_bytes)) if self._over_pcie(addresses) else IN_VRAM
         width, gather = row_bytes // unit, kernel(_SOURCE, "gather", unit, grid)
         for out, (low, high) in zip(outs, edges, strict=True):
             words = (high - low) * width

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.engine.kernels import IN_VRAM, OVER_PCIE, WARP, kernel, launch
+from gdsload.engine.kernels import IN_VRAM, WARP, kernel, launch, over_pcie
 from gdsload.order.permutation import Recipe
 from gdsload.streams import side_stream, stream_handle
 
@@ -183,7 +183,7 @@ class PositionGather:
 
     def _launch(self, rows: Rows, first: int, stride: int, outs: Sequence[torch.Tensor], size: int) -> None:
         width = rows.row_bytes // rows.unit
-        grid = OVER_PCIE if self.over_pcie else IN_VRAM
+        grid = over_pcie(rows.row_bytes) if self.over_pcie else IN_VRAM
         tile = _tile(size * len(outs), width, grid.warps)
         tiles = -(-size * width // tile)
         params = np.zeros(_PARAMS + MOST_BATCHES, np.uint64)

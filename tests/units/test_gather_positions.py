@@ -6,9 +6,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gdsload.engine.gather_positions import _PART, _tile
-from gdsload.engine.kernels import IN_VRAM, OVER_PCIE, WARP
+from gdsload.engine.kernels import IN_VRAM, LONG_ROWS, SHORT_ROWS, WARP
 
-WARPS = sorted({OVER_PCIE.warps, IN_VRAM.warps, 1, 3})
+WARPS = sorted({LONG_ROWS.warps, SHORT_ROWS.warps, IN_VRAM.warps, 1, 3})
 
 
 @given(
