@@ -123,11 +123,11 @@ def run(plan: Plan, folder: Path, scratch: Path) -> Iterator[tuple[Found, Found]
     with _runners(plan, folder, scratch) as runners:
         turns = [turn for case, found in zip(plan.cases, cases, strict=True) for turn in _turns(case, found, runners)]
         _prepare(turns)
+        os.sync()  # so that nothing is measured beside the write-back of what was just written
         _say("files are written")
         for case in plan.cases:
             _check([turn for turn in turns if turn.case == case])
         _say("bytes are compared")
-        os.sync()  # so that no write-back of what was just written falls into a trial
         longest_s = 0.0
         for number in range(plan.rounds):
             began = time.monotonic()
