@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 
 from gdsload.backends.base import Backend, BackendStatus
 from gdsload.backends.files import ShardFiles
+from gdsload.backends.residency import bytes_in_memory
 from gdsload.backends.select import Chosen, Wishes, choose, default_register_bytes, expected, preflight
 from gdsload.backends.vram import VramBackend
 from gdsload.engine.assemble import Assembler, BatchForm, BatchMaker
@@ -110,6 +111,9 @@ def open_parts(
     files = ShardFiles(sources, schema, mapped=selected.mapped(options.mmap))
     table = SampleTable(files, np.concatenate([dataset.counts for dataset in selected.datasets]))
     wishes = _wishes_of(options)
+    if options.register_bytes is None and device.type == "cuda":
+        # Registering what is in memory whatever happens takes no more of it.
+        wishes = replace(wishes, register_bytes=wishes.register_bytes + bytes_in_memory(sources))
     chosen = _with_vram(choose(wishes, files, device), files, device, fields, options)
     wanted = {name: schema[name] for name in fields}
     form = BatchForm(options.ragged, options.padding_value, "index" if options.with_index else None)

@@ -16,20 +16,23 @@ import errno
 import os
 import random
 from bisect import bisect_right
+from collections.abc import Iterable
+from contextlib import suppress
 from operator import itemgetter
 
 import numpy as np
 
-from gdsload.backends.files import ShardFiles
+from gdsload.backends.files import ShardFiles, ShardSource
 from gdsload.backends.layout import Part
 from gdsload.plan import Extents
 
-__all__ = ["is_resident", "looks_resident", "part_looks_resident", "shard_is_resident"]
+__all__ = ["bytes_in_memory", "is_resident", "looks_resident", "part_looks_resident", "shard_is_resident"]
 
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 _IN_MEMORY = (0x01021994, 0x858458F6)  # TMPFS_MAGIC and RAMFS_MAGIC of include/uapi/linux/magic.h
 _STATFS_BYTES = 256  # struct statfs is shorter on every architecture; its first word is the file system's number
 _libc = ctypes.CDLL(None)
+_answers: dict[int, bool] = {}
 _PROBES = 3
 _PROBES_OF_A_SHARD = 32
 _random = random.Random()  # its own: what users draw after `random.seed` must not depend on us
@@ -48,9 +51,32 @@ def is_resident(fd: int, offset: int) -> bool:
 
 
 def _lives_in_memory(fd: int) -> bool:
-    """Whether a file's file system has its files in memory alone."""
-    found = (ctypes.c_long * (_STATFS_BYTES // ctypes.sizeof(ctypes.c_long)))()
-    return _libc.fstatfs(fd, found) == 0 and found[0] & 0xFFFFFFFF in _IN_MEMORY
+    """Whether a file's file system has its files in memory alone. Asked once of each: it may be a server's to say."""
+    device = os.fstat(fd).st_dev
+    if device not in _answers:
+        found = (ctypes.c_long * (_STATFS_BYTES // ctypes.sizeof(ctypes.c_long)))()
+        _answers[device] = _libc.fstatfs(fd, found) == 0 and found[0] & 0xFFFFFFFF in _IN_MEMORY
+    return _answers[device]
+
+
+def bytes_in_memory(sources: Iterable[ShardSource]) -> int:
+    """Bytes of the shards whose file system has its files in memory alone: to keep them there takes no more of it.
+
+    All shards of a folder are taken for what its first one is.
+    """
+    total, folders = 0, dict[str, bool]()
+    for source in sources:
+        folder = os.path.dirname(source.path)
+        with suppress(OSError):  # one that is not there takes nothing, and comes up when it is opened
+            if folder not in folders:
+                fd = os.open(source.path, os.O_PATH | os.O_CLOEXEC)
+                try:
+                    folders[folder] = _lives_in_memory(fd)
+                finally:
+                    os.close(fd)
+            if folders[folder]:
+                total += source.file_bytes if source.file_bytes >= 0 else os.stat(source.path).st_size
+    return total
 
 
 def looks_resident(files: ShardFiles, wanted: Extents, probes: int = _PROBES) -> bool:

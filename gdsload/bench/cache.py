@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gdsload.backends.cufile_probe.mounts import IN_MEMORY
 from gdsload.backends.files import open_regular
 from gdsload.backends.residency import is_resident
 from gdsload.errors import ReadError
@@ -131,7 +132,7 @@ def not_cold(found: Residency, file_system: str) -> str:
     """What to say of files that could not be dropped."""
     why = (
         f"a {file_system} has its files in memory alone"
-        if file_system in ("tmpfs", "ramfs")
+        if file_system in IN_MEMORY
         else "another process maps, reads or writes them, or the file system keeps them"
     )
     return f"{found}, after they were dropped: {why}"

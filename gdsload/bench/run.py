@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from gdsload.backends.cufile_probe.mounts import IN_MEMORY
 from gdsload.backends.cufile_probe.tree import Tree
 from gdsload.backends.host_memory import memory_room
 from gdsload.bench.cache import drop, fill, look, not_cold, not_hot, why_blind
@@ -50,7 +51,7 @@ def run_bench(plan: Plan, *, cold: bool = True, hot: bool = True) -> dict[str, A
         "verified": [check_route(route, plan, reference) for route in routes],
     }
     record["cold"] = measure_cold(plan, routes, dataset["file_system"]) if cold else None
-    record["hot"] = measure_hot(plan, routes) if hot else None
+    record["hot"] = measure_hot(plan, routes, dataset["file_system"]) if hot else None
     return record
 
 
@@ -102,10 +103,10 @@ def measure_cold(plan: Plan, routes: Sequence[Route], file_system: str) -> dict[
     return state | _measured(routes, trials)
 
 
-def measure_hot(plan: Plan, routes: Sequence[Route]) -> dict[str, Any]:
+def measure_hot(plan: Plan, routes: Sequence[Route], file_system: str) -> dict[str, Any]:
     """Trials with the shards in the page cache; no contenders, and why, if that could not be had."""
     room = memory_room(Tree()) or 0
-    if plan.num_bytes > room:
+    if plan.num_bytes > room and file_system not in IN_MEMORY:
         return _refused(f"not hot: {not_hot(plan.num_bytes, room)}")
     found = fill(plan.files)
     if not found.hot:

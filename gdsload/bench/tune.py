@@ -67,7 +67,10 @@ def run_tune(plan: Plan, budgets: Mapping[str, int] | None = None) -> dict[str, 
     best: _Settings = {}
     for name, values in _axes(plan, budgets or {}):
         routes = [_route(plan, settings) for settings in _contenders(best, name, values)]
-        states = {"cold": measure_cold(plan, routes, dataset["file_system"]), "hot": measure_hot(plan, routes)}
+        states = {
+            "cold": measure_cold(plan, routes, dataset["file_system"]),
+            "hot": measure_hot(plan, routes, dataset["file_system"]),
+        }
         winner = _winner([state["contenders"] for state in states.values()])
         best = dict(routes[winner].settings)
         record["rounds"].append({"setting": name, "best": routes[winner].name, **states})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gdsload.backends.cufile_probe.mounts import IN_MEMORY
 from gdsload.doctor.context import Context
 from gdsload.doctor.finding import Finding, clip, error, info, ok, unknown, warning
 from gdsload.units import format_bytes
@@ -25,7 +26,6 @@ _NETWORK = (
 )
 _SUPPORTED = ("lustre", "wekafs", "gpfs", "beegfs", "panfs", "scatefs", "virtiofs")
 """Besides ext4, XFS and NFS over RDMA; from the GPUDirect Storage documentation."""
-_MEMORY = ("tmpfs", "ramfs")
 _LAYERED = ("overlay", "aufs", "fuse.fuse-overlayfs")
 _LOCAL = "Put the data on a local ext4 (mounted with data=ordered) or XFS, and give containers that folder as a volume."
 
@@ -72,7 +72,7 @@ def filesystem(context: Context) -> Finding:
         return ok(f"{name}: cuFile supports it", **evidence)
     if mount.kind in _LAYERED:
         return _trouble(context, f"{name}: a container's own layer, where cuFile refuses files", _LOCAL, **evidence)
-    if mount.kind in _MEMORY:
+    if mount.kind in IN_MEMORY:
         message = f"{name}: the data are in memory already; cuFile would copy them by the CPU, `mapped` need not"
         return info(message, **evidence)
     if mount.kind in ("nfs", "nfs4"):
@@ -153,7 +153,7 @@ def nowait(context: Context) -> Finding:
     evidence: dict[str, Any] = {"works": trial.nowait, "error": trial.nowait_error}
     if trial.nowait:
         return ok("reads that do not wait (RWF_NOWAIT) work", **evidence)
-    if context.place.mount is not None and context.place.mount.kind in _MEMORY:
+    if context.place.mount is not None and context.place.mount.kind in IN_MEMORY:
         return ok("all files are in memory: nothing has to be asked", **evidence)
     if trial.nowait is None:
         return unknown(

@@ -164,6 +164,13 @@ def test_hot_is_refused_where_memory_is_too_small(dataset, monkeypatch, capsys):
     assert state["contenders"] == []
 
 
+def test_what_lies_in_memory_takes_no_room_there(dataset, monkeypatch, capsys):
+    monkeypatch.setattr(run, "memory_room", lambda tree: 1000)
+    real = run.describe
+    monkeypatch.setattr(run, "describe", lambda plan: real(plan) | {"file_system": "tmpfs"})
+    assert record_of(capsys, dataset, "--trials", 1, "--hot-only")["hot"]["state"] == "hot"
+
+
 class Corrupting(DataLoader):
     """Alters a byte of the last sample of each batch."""
 

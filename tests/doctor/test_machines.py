@@ -15,7 +15,7 @@ from gdsload.backends.cufile_probe import CufileProbe
 from gdsload.backends.cufile_probe.library import parse_config
 from gdsload.doctor import Calls
 from gdsload.doctor.gpu_trial import GpuTrial, parse_trial
-from tests.doctor.conftest import DRIVE, GPU, Made, make_drive, make_gpu, make_host
+from tests.doctor.conftest import DRIVE, GPU, ROOT_MOUNT, Made, make_drive, make_gpu, make_host
 
 
 def test_a_bare_laptop_has_no_fault_and_reads_into_cpu_memory(laptop: Made):
@@ -270,6 +270,13 @@ def test_room_for_the_page_cache(nvfs: Made, group: str, files: dict[str, str], 
     finding = nvfs.findings()["memory.page-cache"]
     assert finding.evidence["room_bytes"] == room
     assert finding.evidence["fits"] is True
+
+
+def test_data_of_a_tmpfs_take_no_room(nvfs: Made):
+    nvfs.write("/sys/fs/cgroup/memory.max", "4096")
+    nvfs.mounts(ROOT_MOUNT, "40 27 0:31 / /data rw - tmpfs tmpfs rw")
+    finding = nvfs.findings()["memory.page-cache"]
+    assert (finding.severity, finding.evidence["fits"]) == ("ok", True)
 
 
 def test_data_larger_than_memory_get_bounce(nvfs: Made):

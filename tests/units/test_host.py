@@ -198,6 +198,7 @@ def test_pages_that_nobody_vouches_for_are_read_ahead(folder, contents, populate
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "preadv", refuse)
+        patch.setattr(residency, "_lives_in_memory", lambda _fd: False)  # wherever the tests' files are
         compare(backend, contents, [(0, 5, 70), (3, 0, 9)])
     assert len(populated) == 2
     backend.close()

@@ -193,6 +193,25 @@ def test_a_file_system_that_does_not_say_is_asked_whether_it_is_memory(shard, fi
         os.close(fd)
 
 
+def test_the_bytes_of_shards_in_memory(tmp_path, monkeypatch):
+    for name in ("drive", "memory"):
+        (tmp_path / name).mkdir()
+        for number in range(3):
+            (tmp_path / name / str(number)).write_bytes(bytes(100))
+    sources = [ShardSource(str(tmp_path / name / str(number))) for name in ("drive", "memory") for number in range(3)]
+    known = [ShardSource(source.path, file_bytes=100) for source in sources]
+    asked = []
+
+    def answer(fd):
+        asked.append(os.readlink(f"/proc/self/fd/{fd}"))
+        return "memory" in asked[-1]
+
+    monkeypatch.setattr(residency, "_lives_in_memory", answer)
+    assert residency.bytes_in_memory(sources) == residency.bytes_in_memory(known) == 300
+    assert len(asked) == 4  # one of each folder, each time
+    assert residency.bytes_in_memory([ShardSource(str(tmp_path / "memory" / "gone")), *known[3:]]) == 300
+
+
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs a tmpfs")
 def test_what_lies_in_a_tmpfs_is_resident():
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
@@ -202,3 +221,4 @@ def test_what_lies_in_a_tmpfs_is_resident():
         with table.descriptor(0):
             assert shard_is_resident(table, 0)
         table.close()
+        assert residency.bytes_in_memory([ShardSource(file.name)]) == 64 * PAGE

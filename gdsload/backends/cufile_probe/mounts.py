@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 from gdsload.backends.cufile_probe.tree import Tree
 
-__all__ = ["Mount", "find_mount", "parse_mounts", "read_mounts"]
+__all__ = ["IN_MEMORY", "Mount", "find_mount", "parse_mounts", "read_mounts"]
 
+IN_MEMORY = ("tmpfs", "ramfs")
+"""File systems whose files are in memory and nowhere else."""
 _LIMIT_BYTES = 4 * 2**20  # a host of containers has thousands of mounts, some with options of kilobytes
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _NUMBER = re.compile(r"\d+:\d+", re.ASCII)

@@ -1,0 +1,32 @@
+"""What a loader opens."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from gdsload import DataLoader, ShardWriter, parts
+
+
+class ChosenError(Exception):
+    """Says what was wished for."""
+
+
+@pytest.mark.parametrize(("register_bytes", "expected"), [(None, 1000 + 234), (500, 500)])
+def test_shards_in_memory_are_registered_beside_the_budget_for_others(tmp_path, monkeypatch, register_bytes, expected):
+    """They take no more memory then than they do anyway; what the user says counts as it is."""
+
+    def choose(wishes, _files, _device):
+        raise ChosenError(wishes.register_bytes)
+
+    with ShardWriter(tmp_path / "shards") as writer:
+        writer.write_batch({"x": np.zeros((3, 2), np.float32)})
+    monkeypatch.setattr(parts, "choose", choose)
+    monkeypatch.setattr(parts, "default_register_bytes", lambda: 1000)
+    monkeypatch.setattr(parts, "bytes_in_memory", lambda sources: 234 * len(sources))
+    with DataLoader(tmp_path / "shards", 1, register_bytes=register_bytes) as loader:
+        what = loader._selected, loader._fields, loader._options, loader._limits
+        with pytest.raises(ChosenError) as raised:
+            parts.open_parts(*what, torch.device("cuda", 0))
+    assert raised.value.args == (expected,)
