@@ -3,8 +3,8 @@
 The addresses may be of device memory or of host memory that is registered with CUDA: there is one address space. Rows
 that lie one behind the other are copied by the copy engine, which leaves the multiprocessors alone, and so are long
 ones that come over the link, if the driver can queue many copies at once. Others are gathered by a kernel: over PCIe
-few multiprocessors saturate the link, and the others stay free for whoever trains. Without cupy, torch's `index_select`
-over overlapping rows does it, as fast, but on as many multiprocessors as it likes.
+four multiprocessors saturate the link with rows of 2 KiB and more, and leave the others to whoever trains. Without
+cupy, torch's `index_select` over overlapping rows does it, as fast, but on as many multiprocessors as it likes.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class DeviceGather:
     ) -> None:
         pointers = self.upload(addresses)
         grid = (self._grid or over_pcie(row_bytes)) if self._over_pcie(addresses) else IN_VRAM
-        width, gather = row_bytes // unit, kernel(_SOURCE, "gather", unit, grid)
+        width, gather = row_bytes // unit, kernel(_SOURCE, "gather", unit, grid, self.device)
         for out, (low, high) in zip(outs, edges, strict=True):
             words = (high - low) * width
             rows, target = np.uint64(pointers.data_ptr() + 8 * low), np.uint64(out.data_ptr())

@@ -192,7 +192,8 @@ class PositionGather:
             size * width, tile, tiles, tiles * len(outs),
         )  # fmt: skip
         params[_PARAMS : _PARAMS + len(outs)] = [out.data_ptr() for out in outs]
-        launch(kernel(_SOURCE, "gather", rows.unit, grid), self.device, grid, (params.view(_STRUCT),))
+        gather = kernel(_SOURCE, "gather", rows.unit, grid, self.device)
+        launch(gather, self.device, grid, (params.view(_STRUCT),))
 
     def _note_stream(self) -> None:
         """Have the memory of all arrays outlive what is queued on the current stream."""

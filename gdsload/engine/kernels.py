@@ -50,11 +50,11 @@ class Grid:
         """Warps of all blocks."""
         return self.blocks * self.threads // WARP
 
-    def apply(self, source: str) -> str:
-        """A kernel's source with LAYOUT and DEPTH filled in."""
-        cluster = "PAIRED " if self.paired else ""
-        bounds = f"{cluster}__launch_bounds__({self.threads}, 1)"
-        return _CLUSTERS + source.replace("LAYOUT", bounds).replace("DEPTH", str(self.depth))
+    def apply(self, source: str, *, clusters: bool) -> str:
+        """A kernel's source with LAYOUT and DEPTH filled in, for a GPU that has clusters or not."""
+        pairs = "__cluster_dims__(2, 1, 1) " if self.paired and clusters else ""
+        layout = f"{pairs}__launch_bounds__({self.threads}, 1)"
+        return source.replace("LAYOUT", layout).replace("DEPTH", str(self.depth))
 
 
 IN_VRAM = Grid(1056, 256, 8)
@@ -64,14 +64,8 @@ SHORT_ROWS = Grid(132, 256, 4)
 _SHORT_ROW_BYTES = 2048
 """For rows that come over the link, shorter than this or not: what saturates PCIe 5 x16, or gets as near to it as many
 small reads do, with no more multiprocessors than it takes (measured on an H200; docs/design/0004)."""
-# GPUs of compute capability 12 have clusters of one block only.
-_CLUSTERS = """
-#if __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200
-#define PAIRED __cluster_dims__(2, 1, 1)
-#else
-#define PAIRED
-#endif
-"""
+_CLUSTERS = range(9, 12)
+"""Major compute capabilities that have clusters of several blocks; those of GeForce RTX 50, 12, are of one."""
 
 
 def over_pcie(row_bytes: int) -> Grid:
@@ -95,9 +89,10 @@ def cupy_works() -> bool:
 
 
 @lru_cache(maxsize=32)
-def kernel(source: str, name: str, unit: int, grid: Grid) -> Any:
+def kernel(source: str, name: str, unit: int, grid: Grid, device: torch.device) -> Any:
     """Compile a kernel for words of `unit` bytes: WORD in the source. LAYOUT and DEPTH are the grid's."""
-    return _cupy().RawKernel(grid.apply(source.replace("WORD", WORDS[unit])), name)
+    clusters = torch.cuda.get_device_capability(device)[0] in _CLUSTERS
+    return _cupy().RawKernel(grid.apply(source.replace("WORD", WORDS[unit]), clusters=clusters), name)
 
 
 def launch(compiled: Any, device: torch.device, grid: Grid, arguments: tuple[Any, ...]) -> None:

@@ -54,6 +54,38 @@ class Machine:
         self.launched.append((self.inside, grid, block, arguments))
 
 
+def test_a_grid_stands_in_the_source():
+    source = 'extern "C" __global__ void LAYOUT copy() { WORD found[DEPTH]; }'
+    pairs, plain = kernels.Grid(4, 1024, 4, paired=True), kernels.Grid(132, 256, 8)
+    assert "void __cluster_dims__(2, 1, 1) __launch_bounds__(1024, 1) copy() { WORD found[4]; }" in pairs.apply(
+        source, clusters=True
+    )
+    assert "void __launch_bounds__(1024, 1) copy()" in pairs.apply(source, clusters=False)
+    assert "void __launch_bounds__(256, 1) copy() { WORD found[8]; }" in plain.apply(source, clusters=True)
+
+
+@pytest.mark.parametrize(
+    ("capability", "clusters"), [((8, 9), False), ((9, 0), True), ((10, 3), True), ((12, 0), False)]
+)
+def test_clusters_of_two_where_the_gpu_has_them(monkeypatch, capability, clusters):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
+    compiled = SimpleNamespace(RawKernel=lambda source, name: (source, name))
+    monkeypatch.setattr(kernels, "_cupy", lambda: compiled)
+    kernels.kernel.cache_clear()
+    try:
+        source, name = kernels.kernel("LAYOUT WORD DEPTH", "copy", 8, kernels.LONG_ROWS, torch.device("cuda", 0))
+    finally:
+        kernels.kernel.cache_clear()
+    assert (source.startswith("__cluster_dims__"), name) == (clusters, "copy")
+    assert source.endswith("uint2 4")
+
+
+def test_short_rows_and_long_ones_have_grids_of_their_own():
+    assert kernels.over_pcie(2047) is kernels.SHORT_ROWS
+    assert kernels.over_pcie(2048) is kernels.LONG_ROWS
+    assert kernels.LONG_ROWS.blocks % 2 == 0
+
+
 @pytest.mark.parametrize("modern", [True, False], ids=["from_external", "ExternalStream"])
 def test_default_streams_of_two_devices(monkeypatch, modern):
     machine = Machine()
