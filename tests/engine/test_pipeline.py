@@ -6,9 +6,11 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 import gdsload
 from gdsload.backends.files import ShardFiles
@@ -16,6 +18,7 @@ from gdsload.backends.host import HostBackend
 from gdsload.engine.assemble import Assembler, BatchForm
 from gdsload.engine.groups import Limits
 from gdsload.engine.pipeline import Pipeline
+from gdsload.engine.ready import Ready
 from gdsload.engine.stage import Job, Ordered, Selection
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.table import SampleTable
@@ -314,6 +317,35 @@ def test_what_cannot_be_made_directly_is_made_the_other_way_and_said(make, caplo
     assert drain(pipeline) == (ALL, None)
     assert direct.started
     assert "no such kernel" in caplog.text
+
+
+class Queueing:
+    """Stands in for `Direct`: the shards that it names for a group are the numbers of its steps."""
+
+    def ready(self):
+        return True
+
+    def shards(self, steps):
+        return np.array(steps)
+
+    def start(self, steps, _stopped):
+        batches = [{"x": torch.tensor([[sample] for sample in ALL[step]])} for step in steps]
+        return Ready(batches, [5] * len(steps)), SimpleNamespace(synchronize=lambda: None)
+
+
+def test_the_shards_of_a_group_are_looked_at_before_and_after(make, monkeypatch):
+    monkeypatch.setattr(Assembler, "takes_processor", False)  # a consumer that helps makes groups by addresses
+    backends = []
+
+    def around(inner):
+        backends.append(RecordingBackend(inner))
+        monkeypatch.setattr(inner, "check", lambda _files: None)  # there are fewer shards than steps
+        return backends[-1]
+
+    assert drain(make(around, direct=Queueing())) == (ALL, None)
+    assert not backends[0].brought
+    looked = [step for shards in backends[0].checked for step in shards]
+    assert sorted(looked) == sorted([*range(len(ALL))] * 2)
 
 
 def test_a_group_is_planned_or_direct_whoever_gives_that_up_meanwhile(make):

@@ -170,7 +170,8 @@ def test_ragged_and_block_orders_go_the_other_way(rich, plain, made):
     assert not made
 
 
-def test_a_shard_that_changes_is_noticed(plain, tmp_path, made):
+@pytest.mark.parametrize("shuffle", ["full", False])
+def test_a_shard_that_changes_is_noticed(plain, tmp_path, made, shuffle):
     import os
     import shutil
     import time
@@ -178,12 +179,12 @@ def test_a_shard_that_changes_is_noticed(plain, tmp_path, made):
     from gdsload import FileChangedError
 
     shutil.copytree(plain, tmp_path / "copy")
-    with DataLoader(tmp_path / "copy", 10, "full", device="cuda", backend="mapped", prefetch_bytes="4KiB") as loader:
+    with DataLoader(tmp_path / "copy", 10, shuffle, device="cuda", backend="mapped", prefetch_bytes="4KiB") as loader:
         epoch = iter(loader)
         for _ in range(20):
             next(epoch)
-        assert made
-        victim = min((tmp_path / "copy").glob("*.safetensors"))
+        assert made or not shuffle
+        victim = max((tmp_path / "copy").glob("*.safetensors"))  # in order, its samples are still to come
         os.utime(victim)
         time.sleep(0.03)
         with pytest.raises(FileChangedError, match=victim.name):
