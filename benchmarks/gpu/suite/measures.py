@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
+from math import ceil
 from statistics import median
 from typing import Any, cast
 
@@ -45,11 +46,12 @@ def step(contender: Gdsload, rows: str, arguments: dict[str, Any]) -> dict[str, 
     with _loader(contender, rows, arguments["batch_size"], arguments["order"]) as loader:
         seconds(device, lambda: _steps(loader, 1, _nothing))  # registers the shards, as the first epoch does
         epoch_s = seconds(device, lambda: _steps(loader, 1, _nothing))
-        work = KINDS[arguments["work"]](next(iter(loader))["x"], epoch_s / len(loader))
+        batch = next(iter(loader))["x"]
+        work = KINDS[arguments["work"]](batch, epoch_s / len(loader))
         wanted_s = _SMALL_STEPS_S if device.type == "cpu" else _STEPS_S  # there it is a smoke test
-        epochs = max(round(wanted_s / seconds(device, lambda: _steps(loader, 1, work))), 1)
+        epochs = max(ceil(wanted_s / seconds(device, lambda: _steps(loader, 1, work))), 1)
         load_s = seconds(device, lambda: _steps(loader, epochs, _nothing))
-        compute_s = seconds(device, lambda: _alone(work, epochs * len(loader)))
+        compute_s = seconds(device, lambda: _alone(work, batch, epochs * len(loader)))
         both_s = seconds(device, lambda: _steps(loader, epochs, work))
     return {
         "steps": epochs * len(loader),
@@ -68,9 +70,9 @@ def _steps(loader: gdsload.DataLoader, epochs: int, train: Callable[[torch.Tenso
             train(batch["x"])
 
 
-def _alone(work: Work, steps: int) -> None:
+def _alone(work: Work, batch: torch.Tensor, steps: int) -> None:
     for _ in range(steps):
-        work()
+        work(batch)
 
 
 def _nothing(_batch: torch.Tensor) -> None:

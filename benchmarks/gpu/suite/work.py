@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import nn
@@ -15,9 +16,10 @@ __all__ = ["KINDS", "Work", "seconds"]
 
 _INPUTS = 4096
 _CLASSES = 1024
-_WIDTHS = {True: (256, 384, 512, 640, 768, 1024, 1280, 1536), False: (8,)}
+_WIDTHS = {True: (64, 128, 256, 384, 512, 640, 768, 1024, 1280, 1536), False: (8,)}
 _SIDES = {True: (8192, 4096, 2048, 1024), False: (64,)}
-_LEAST_KERNELS = 4
+_LEAST_KERNELS = 6
+_TIMINGS = 5
 
 
 def seconds(device: torch.device, work: Callable[[], object]) -> float:
@@ -41,8 +43,8 @@ class Work(ABC):
     repeats: int
 
     @abstractmethod
-    def __call__(self, batch: torch.Tensor | None = None) -> None:
-        """One step, with a batch or with what the last one has left."""
+    def __call__(self, batch: torch.Tensor) -> None:
+        """One step."""
 
 
 class Network(Work):
@@ -59,18 +61,16 @@ class Network(Work):
         found: list[tuple[float, _Net]] = []
         for width in _WIDTHS[batch.device.type == "cuda"]:
             net = _Net(batch, width)
-            takes = min(seconds(batch.device, net.run) for _ in range(5))
+            takes = min(seconds(batch.device, partial(net.step, batch)) for _ in range(_TIMINGS))
             found.append((abs(takes - wanted_s), net))
             if takes > wanted_s:
                 break
         _, self._net = min(found, key=lambda each: each[0])
         self.size = self._net.width
 
-    def __call__(self, batch: torch.Tensor | None = None) -> None:
+    def __call__(self, batch: torch.Tensor) -> None:
         """See `Work`."""
-        if batch is not None:
-            self._net.take(batch)
-        self._net.run()
+        self._net.step(batch)
 
 
 class _Net:
@@ -88,12 +88,13 @@ class _Net:
         self._layers = nn.Sequential(*layers).to(device, torch.bfloat16)
         on_gpu = device.type == "cuda"
         self._optimizer = torch.optim.AdamW(self._layers.parameters(), fused=on_gpu, capturable=on_gpu)
-        self.run: Callable[[], object] = self._captured() if on_gpu else self._step
+        self._run: Callable[[], object] = self._captured() if on_gpu else self._step
 
-    def take(self, batch: torch.Tensor) -> None:
-        """Have a batch trained with next."""
+    def step(self, batch: torch.Tensor) -> None:
+        """Train with a batch."""
         chosen = batch.reshape(-1)[: self._inputs.numel()]
         self._inputs[: chosen.numel()].copy_(chosen)
+        self._run()
 
     def _step(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)
@@ -117,7 +118,7 @@ class _Net:
 
 
 class Products(Work):
-    """Products of bfloat16 matrices, which want all multiprocessors: the largest of which four take no longer.
+    """Products of bfloat16 matrices, which want all multiprocessors: the largest of which six take no longer.
 
     With small ones it would be measured how fast kernels are launched.
     """
@@ -128,12 +129,13 @@ class Products(Work):
         for size in _SIDES[device.type == "cuda"]:
             self.size, self.repeats = size, 8
             self._matrix = torch.randn(size, size, device=device).to(dtype)
-            self()
-            self.repeats = max(round(self.repeats * wanted_s / seconds(device, self)), 1)
+            self(batch)
+            takes = min(seconds(device, partial(self, batch)) for _ in range(_TIMINGS))
+            self.repeats = max(round(self.repeats * wanted_s / takes), 1)
             if self.repeats >= _LEAST_KERNELS:
                 break
 
-    def __call__(self, batch: torch.Tensor | None = None) -> None:
+    def __call__(self, batch: torch.Tensor) -> None:
         """See `Work`."""
         for _ in range(self.repeats):
             self._kernel()
