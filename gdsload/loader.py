@@ -94,7 +94,7 @@ class DataLoader:
             will do, too. `gds_engine`: what calls cuFile, ``"cufile"`` or ``"kvikio"``.
             `pinned_bytes`: host memory that bounce pins (``"96MiB"``).
             `register_bytes`: bytes of files that may be registered with CUDA, and so kept in memory (default: half of
-            what is available, or of the control group's limit).
+            what is available, or of the control group's limit; and what lies in a tmpfs).
             `cache`: where samples are kept for later epochs: ``"none"``, nowhere on purpose; ``"vram"``, in the GPU's
             memory; ``"pagecache"``, in the page cache, registered with CUDA within `register_bytes`; ``"auto"``, in the
             first of these that has room. The first epoch goes on from where the samples are while a thread fills the
