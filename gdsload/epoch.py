@@ -80,16 +80,17 @@ class Epoch(Iterator[Any]):
     def _next(self, entered: float) -> Any:
         if not self._batches:
             self._fetch(entered)
+        stats, pipeline = self._owner.stats, self.pipeline
         try:
             batch, size = self._batches.popleft()
-        except IndexError:  # another thread has closed us
+        except IndexError:
+            pipeline = None
+        if pipeline is None:  # another thread has closed us, and nobody would hand the batch over
             self._owner.check_usable()
-            raise StopIteration from None
-        stats, pipeline = self._owner.stats, self.pipeline
+            raise StopIteration
         stats.wait_s += time.perf_counter() - entered
         try:
-            if pipeline is not None:
-                batch = pipeline.hand_over(batch)
+            batch = pipeline.hand_over(batch)
             finished = batch if self._finish is None else self._finish(batch, self.place)
         except StopIteration as error:
             raise RuntimeError("transform raised StopIteration, which would have ended the epoch") from error
