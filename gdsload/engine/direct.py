@@ -108,28 +108,36 @@ class Direct:
         # Of the rows, not of the shards: of one that is kept in part, the first byte is an address like any other.
         begins = {name: base + table.files.begin[name] for name in self._fields}
         over_pcie = any(self._maker.gather.on_host(begin).any() for begin in begins.values())
-        selected = job.selection.ids
-        recipe = self.order.permutation.recipe() if isinstance(self.order, FullOrder) else None
-        if recipe is None and selected is None:
+        if self._in_order:
             return _Reach(base, over_pcie, None, {})
+        recipe = self.order.permutation.recipe() if isinstance(self.order, FullOrder) else None
         copied = over_pcie and copies_scattered_runs()
         fields = {name: field.row_bytes for name, field in self._fields.items() if field.row_bytes}
         fields = {name: nbytes for name, nbytes in fields.items() if not copied or nbytes < LONG_BYTES}
         if not fields:
             return _Reach(base, over_pcie, None, {})
-        gather = PositionGather(self._maker.device, table.ends, over_pcie=over_pcie, recipe=recipe, selection=selected)
+        gather = PositionGather(
+            self._maker.device, table.ends, over_pcie=over_pcie, recipe=recipe, selection=job.selection.ids
+        )
         return _Reach(
             base, over_pcie, gather, {name: Rows(gather, begins[name], nbytes) for name, nbytes in fields.items()}
         )
 
     def shards(self, steps: range) -> IntArray:
         """The shards that some steps' batches may be made from."""
-        table, selected = self._job.table, self._job.selection.ids
-        if selected is not None or not isinstance(self.order, SequentialOrder):
-            return np.arange(len(table.ends))
-        start, stop = self.schedule.span(steps[0])[0], self.schedule.span(steps[-1])[1]
-        first, last = np.searchsorted(table.ends, (start, max(stop - 1, start)), side="right").tolist()
-        return np.arange(first, min(last + 1, len(table.ends)))
+        if not self._in_order:
+            return np.arange(len(self._job.table.ends))
+        return self._shards_between(self.schedule.span(steps[0])[0], self.schedule.span(steps[-1])[1])
+
+    @property
+    def _in_order(self) -> bool:
+        """Whether positions are samples in the order of the shards."""
+        return isinstance(self.order, SequentialOrder) and self._job.selection.ids is None
+
+    def _shards_between(self, start: int, stop: int) -> IntArray:
+        """The shards that samples in the order of the shards lie in."""
+        first, last = np.searchsorted(self._job.table.ends, (start, stop - 1), side="right").tolist()
+        return np.arange(first, last + 1)
 
     def start(self, steps: range, stopped: Callable[[], bool]) -> tuple[Ready, torch.cuda.Event]:
         """Queue the making of some steps' batches on the loader's stream; `ready` must have said yes.
@@ -190,15 +198,13 @@ class Direct:
         """Copy the rows at some positions: in the order of the shards a run for each of them, else each row."""
         table, row_bytes = self._job.table, self._fields[name].row_bytes
         start, stop = positions
-        selected = self._job.selection.ids
-        if selected is not None or not isinstance(self.order, SequentialOrder):
-            ids = self.order.lane_ids(0, start, stop)
+        if not self._in_order:
+            ids, selected = self.order.lane_ids(0, start, stop), self._job.selection.ids
             ids = ids if selected is None else selected[ids]
             rows, _ = table.extents(name, table.locate(ids))
             self._maker.gather.runs(base[rows.file] + rows.offset, rows.nbytes, out)
             return
-        first, last = np.searchsorted(table.ends, (start, stop - 1), side="right").tolist()
-        files = np.arange(first, last + 1)
+        files = self._shards_between(start, stop)
         low = np.maximum(table.starts[files], start)
         count = np.minimum(table.ends[files], stop) - low
         addresses = base[files] + table.files.begin[name][files] + (low - table.starts[files]) * row_bytes
