@@ -39,7 +39,7 @@ _random = random.Random()  # its own: what users draw after `random.seed` must n
 
 
 def is_resident(fd: int, offset: int) -> bool:
-    """Whether the page at an offset is in the page cache; False where the kernel or the file system cannot say."""
+    """Whether the page at an offset is in the page cache; False where nobody can say, of a file that is on a drive."""
     if _NOWAIT is None:
         return False
     try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gdsload.backends.cufile_probe import CufileProbe
 from gdsload.backends.cufile_probe.library import Config, read_config
-from gdsload.backends.cufile_probe.mounts import Mount, find_mount, read_mounts
+from gdsload.backends.cufile_probe.mounts import IN_MEMORY, Mount, find_mount, read_mounts
 from gdsload.doctor.block import Block, find_block, stack_of
 from gdsload.doctor.file_trial import FileTrial
 from gdsload.doctor.gpu_trial import GpuTrial
@@ -43,6 +43,11 @@ class Place:
     stack: tuple[Block, ...] = ()
     shards: int = 0
     nbytes: int = 0
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether its file system has its files in memory and nowhere else."""
+        return self.mount is not None and self.mount.kind in IN_MEMORY
 
     @property
     def drives(self) -> tuple[Block, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from gdsload.backends.cufile_probe.mounts import IN_MEMORY
 from gdsload.backends.host_memory import cgroup_limit, meminfo, memory_room
 from gdsload.doctor.context import Context
 from gdsload.doctor.finding import Finding, clip, info, ok, unknown, warning
@@ -46,7 +45,7 @@ def page_cache(context: Context) -> Finding:
     limited = " (the control group's limit)" if room == limit else ""
     if not size:
         return info(f"{format_bytes(room)} of memory are there for the page cache{limited}", **evidence)
-    if context.place.mount is not None and context.place.mount.kind in IN_MEMORY:
+    if context.place.in_memory:
         return ok(f"{format_bytes(size)} of data are in memory already", **evidence | {"fits": True})
     evidence["fits"] = size <= room
     both = f"{format_bytes(size)} of data, {format_bytes(room)} of memory{limited}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from gdsload.backends.cufile_probe.mounts import IN_MEMORY
 from gdsload.doctor.context import Context
 from gdsload.doctor.finding import Finding, clip, error, info, ok, unknown, warning
 from gdsload.units import format_bytes
@@ -72,7 +71,7 @@ def filesystem(context: Context) -> Finding:
         return ok(f"{name}: cuFile supports it", **evidence)
     if mount.kind in _LAYERED:
         return _trouble(context, f"{name}: a container's own layer, where cuFile refuses files", _LOCAL, **evidence)
-    if mount.kind in IN_MEMORY:
+    if context.place.in_memory:
         message = f"{name}: the data are in memory already; cuFile would copy them by the CPU, `mapped` need not"
         return info(message, **evidence)
     if mount.kind in ("nfs", "nfs4"):
@@ -153,7 +152,7 @@ def nowait(context: Context) -> Finding:
     evidence: dict[str, Any] = {"works": trial.nowait, "error": trial.nowait_error}
     if trial.nowait:
         return ok("reads that do not wait (RWF_NOWAIT) work", **evidence)
-    if context.place.mount is not None and context.place.mount.kind in IN_MEMORY:
+    if context.place.in_memory:
         return ok("all files are in memory: nothing has to be asked", **evidence)
     if trial.nowait is None:
         return unknown(
