@@ -49,7 +49,7 @@ def step(contender: Gdsload, rows: str, arguments: dict[str, Any]) -> dict[str, 
         batch = next(iter(loader))["x"]
         work = KINDS[arguments["work"]](batch, epoch_s / len(loader))
         wanted_s = _SMALL_STEPS_S if device.type == "cpu" else _STEPS_S  # there it is a smoke test
-        epochs = max(ceil(wanted_s / seconds(device, lambda: _steps(loader, 1, work))), 1)
+        epochs = ceil(wanted_s / seconds(device, lambda: _steps(loader, 1, work)))
         load_s = seconds(device, lambda: _steps(loader, epochs, _nothing))
         compute_s = seconds(device, lambda: _alone(work, batch, epochs * len(loader)))
         both_s = seconds(device, lambda: _steps(loader, epochs, work))

@@ -82,9 +82,8 @@ class _Net:
         self._inputs = torch.zeros(self._rows * _INPUTS, dtype=torch.uint8, device=device)
         self._labels = torch.zeros(self._rows, dtype=torch.long, device=device)
         layers: list[nn.Module] = [nn.Linear(_INPUTS, width)]
-        for _ in range(2):
-            layers += [nn.GELU(), nn.LayerNorm(width), nn.Linear(width, width)]
-        layers += [nn.GELU(), nn.LayerNorm(width), nn.Linear(width, _CLASSES)]
+        for outputs in (width, width, _CLASSES):
+            layers += [nn.GELU(), nn.LayerNorm(width), nn.Linear(width, outputs)]
         self._layers = nn.Sequential(*layers).to(device, torch.bfloat16)
         on_gpu = device.type == "cuda"
         self._optimizer = torch.optim.AdamW(self._layers.parameters(), fused=on_gpu, capturable=on_gpu)
