@@ -15,8 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from gdsload.engine.pipeline import Pipeline
-from gdsload.engine.resident import ResidentPipeline
+from gdsload.engine.ready import Deliverer
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import LoaderClosedError
 from gdsload.state import Place
@@ -52,7 +51,7 @@ class Epoch(Iterator[Any]):
     def __init__(self, owner: EpochOwner, finish: Callable[[Any, Place], Any] | None) -> None:
         self._owner, self._finish = owner, finish
         self._turn = threading.RLock()
-        self.pipeline: Pipeline | ResidentPipeline | None = None
+        self.pipeline: Deliverer | None = None
         self._batches: deque[tuple[Any, int]] = deque()
         self._error: BaseException | None = None
         self._begun = self._over = False
@@ -143,7 +142,7 @@ class Epoch(Iterator[Any]):
         finally:
             del error  # or error, traceback and this frame were a circle, in which all that they refer to would stay
 
-    def reads_from(self, pipeline: Pipeline | ResidentPipeline) -> None:
+    def reads_from(self, pipeline: Deliverer) -> None:
         """Set the pipeline that the batches come from."""
         # For whoever drops us half-way. That may happen in any thread at any point, so it must not wait for anybody;
         # the loader waits when it goes on. Not __del__: Ctrl-C at an epoch's end could strike in it, and be forgotten.

@@ -17,9 +17,8 @@ from gdsload.backends.base import Backend, BackendStatus
 from gdsload.backends.cache_status import CacheStatus, cache_status
 from gdsload.dataset import ShardDataset
 from gdsload.engine.assemble import BatchMaker
-from gdsload.engine.direct import Direct
-from gdsload.engine.pipeline import Pipeline
-from gdsload.engine.resident import ResidentPipeline
+from gdsload.engine.delivery import deliver
+from gdsload.engine.ready import Deliverer
 from gdsload.engine.stage import Job, Ordered, Steps
 from gdsload.engine.stats import LoaderStats
 from gdsload.epoch import Epoch
@@ -154,7 +153,7 @@ class DataLoader:
         self._newest: Place | None = None
         self._parts: Parts | None = None
         self._epochs: weakref.WeakSet[Epoch] = weakref.WeakSet()
-        self._pipelines: weakref.WeakSet[Pipeline | ResidentPipeline] = weakref.WeakSet()
+        self._pipelines: weakref.WeakSet[Deliverer] = weakref.WeakSet()
         # On a GPU, batches are made where they go; for other devices, torch copies them there.
         self._moves = self.device.type != "cpu" and (self.device.type != "cuda" or self._options.backend == "host")
         self._lock = threading.RLock()  # between `begin` and `close`
@@ -352,7 +351,7 @@ class DataLoader:
             if self._newest is epoch.place:
                 self._newest = None
 
-    def _start(self, place: Place) -> Pipeline | ResidentPipeline:
+    def _start(self, place: Place) -> Deliverer:
         """Start reading an epoch from a place on."""
         parts = self._open()
         steps: Steps
@@ -363,13 +362,7 @@ class DataLoader:
             steps = self._sampled.draws(place)
         transform = None if self._transform is None or self._moves else partial(self._transform, place.epoch)
         job = Job(parts.table, steps, self._positions.selection, self._fields, transform)
-        direct = Direct.of(job, parts.backend, parts.maker)
-        if direct is not None and direct.ready() and not direct.over_pcie:
-            group = self._limits.group()
-            return ResidentPipeline(direct, start=place.step, stats=self.stats, group=group, device=self.device)
-        return Pipeline(
-            job, parts.backend, parts.maker, limits=self._limits, start=place.step, stats=self.stats, direct=direct
-        )
+        return deliver(job, parts.backend, parts.maker, limits=self._limits, start=place.step, stats=self.stats)
 
 
 def _give_back(backend: Backend, maker: BatchMaker) -> None:

@@ -95,13 +95,26 @@ class Direct:
                 if self._reach is None or base is not self._reach.base:
                     self._reach = self._located(base)
             except torch.OutOfMemoryError:
-                self._hopeless = True  # in this epoch: its batches are planned by the host
+                self.give_up()  # in this epoch: its batches are planned by the host
         return not self._hopeless
 
     @property
     def over_pcie(self) -> bool:
         """Whether the shards are in host memory; known once it is ready."""
         return self._reach is not None and self._reach.over_pcie
+
+    @property
+    def planned_by_gpu(self) -> bool:
+        """Whether the host gives no more than a few numbers for a group; known once it is ready."""
+        if self._in_order:
+            return True
+        gathered = {} if self._reach is None else self._reach.rows
+        wanted = [name for name, field in self._fields.items() if field.row_bytes]
+        return self._maker.form.index is None and all(name in gathered for name in wanted)
+
+    def give_up(self) -> None:
+        """Never be ready again."""
+        self._hopeless = True
 
     def _located(self, base: IntArray) -> _Reach:
         job, table = self._job, self._job.table

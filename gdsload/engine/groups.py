@@ -5,19 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
 from gdsload.backends.base import Backend, WithinReach
 from gdsload.engine.assemble import BatchMaker
 from gdsload.engine.direct import Direct
 from gdsload.engine.ready import Ready
 from gdsload.engine.stage import Piece
+from gdsload.engine.started import Started
 
-__all__ = ["MOST_WORKERS", "Group", "Limits", "Started", "workers"]
-
-IntArray = NDArray[np.int64]
+__all__ = ["MOST_WORKERS", "Group", "Limits", "workers"]
 
 MOST_WORKERS = 4
 _MOST_BATCHES = 64
@@ -63,23 +58,6 @@ class Limits:
     def pool_bytes(self) -> int:
         """Batch memory that is worth keeping: what is ahead of the consumer, and what it and each thread hold."""
         return self.prefetch_bytes + (MOST_WORKERS + 3) * self.group() * self.batch_bytes * 2
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """Batches that are being made.
-
-    Attributes:
-        ready: the batches.
-        event: behind them.
-        shards: what they are made from.
-        began: when that began.
-    """
-
-    ready: Ready
-    event: torch.cuda.Event
-    shards: IntArray
-    began: float
 
 
 @dataclass(slots=True, eq=False)

@@ -18,7 +18,6 @@ Invariants:
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import threading
 import time
@@ -34,18 +33,18 @@ import torch
 from gdsload.backends.base import Backend
 from gdsload.engine.assemble import BatchMaker
 from gdsload.engine.direct import Direct
-from gdsload.engine.groups import Group, Limits, Started, workers
+from gdsload.engine.groups import Group, Limits, workers
 from gdsload.engine.pace import Pace
 from gdsload.engine.ready import Ready, transformed
 from gdsload.engine.stage import Job, Piece, Stage, Stager
+from gdsload.engine.started import begin
 from gdsload.engine.stats import LoaderStats
-from gdsload.errors import GdsloadError, LoaderClosedError
+from gdsload.errors import LoaderClosedError
 from gdsload.gather import one_thread
 from gdsload.threads import note_exit, start_all
 
 __all__ = ["Pipeline"]
 
-_log = logging.getLogger("gdsload")
 _UNDER_WAY = 2
 """Groups that are made directly while one is waited for: the GPU always has the next one."""
 _LOOK_EVERY_S = 1.0
@@ -184,7 +183,7 @@ class Pipeline:
         while first or not self._is_direct():
             group = self._claim(wait=not under_way)
             if group is not None and group.direct is not None:
-                self._start(group, group.direct)
+                group.started = begin(group.direct, group.steps, self._backend, lambda: self._closed)
                 under_way.append(group)
             elif group is not None:
                 self._finish(group)
@@ -203,22 +202,8 @@ class Pipeline:
         return self._ready_direct() is not None
 
     def _ready_direct(self) -> Direct | None:
-        """What makes groups directly, if it can now. Looked up once: another thread may give it up at any moment."""
-        direct = self._direct
-        return direct if direct is not None and direct.ready() else None
-
-    def _start(self, group: Group, direct: Direct) -> None:
-        """Have the GPU find the samples of a group by itself; if that cannot be, `_finish` finds out why."""
-        try:
-            shards, began = direct.shards(group.steps), time.perf_counter()
-            self._backend.check(shards)
-            group.started = Started(*direct.start(group.steps, lambda: self._closed), shards, began)
-        except (GdsloadError, torch.OutOfMemoryError):
-            pass
-        except Exception:
-            # The batches will be made all the same, but the other way is slower, and nobody should wonder why.
-            _log.warning("batches cannot be made by their positions, and are made by addresses instead", exc_info=True)
-            self._direct = None
+        """What makes groups directly, if it can now."""
+        return self._direct if self._direct is not None and self._direct.ready() else None
 
     def _claim(self, *, wait: bool) -> Group | None:
         """A group to gather, planned first if need be; None if there is none left, or none now and `wait` is false."""
@@ -314,7 +299,7 @@ class Pipeline:
                 if group.direct is None:
                     ready = self._assemble(group.steps, group.pieces)
                 elif group.started is not None:
-                    ready = self._end(group.started)
+                    ready = group.started.end(self._backend, self._stats)
             if ready is None:  # not inside `except`: the error must not drag this frame along
                 group.started = None
                 ready = self._one_by_one(group.steps)
@@ -353,13 +338,6 @@ class Pipeline:
         finally:
             _release(stager.held())
         return Ready(batches, sizes)
-
-    def _end(self, started: Started) -> Ready:
-        """Wait for a group that was made directly."""
-        started.event.synchronize()
-        self._backend.check(started.shards)
-        self._stats.add(read_s=0.0, gather_s=time.perf_counter() - started.began)
-        return started.ready
 
     def _assemble(self, steps: range, pieces: list[Piece]) -> Ready:
         started = time.perf_counter()

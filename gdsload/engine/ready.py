@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-__all__ = ["Ready", "StepTransform", "transformed"]
+__all__ = ["Deliverer", "Ready", "StepTransform", "transformed"]
 
 StepTransform = Callable[[int, Any], Any]
 """What is made of the batch of a step."""
@@ -19,6 +19,30 @@ class Ready:
     batches: list[Any]
     sizes: list[int]
     error: BaseException | None = None
+
+
+class Deliverer(Protocol):
+    """What delivers the batches of one epoch, in order."""
+
+    def get(self) -> Ready | None:
+        """The next batches, or None at the end of the epoch. Waits for them, or makes them.
+
+        Raises:
+            LoaderClosedError: if it was closed.
+        """
+
+    def hand_over(self, batch: Any) -> Any:
+        """The last step of each batch, in the consumer's thread."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was closed or stopped."""
+
+    def stop(self) -> None:
+        """Ask for the epoch's end, and wait for nothing: all that a finaliser may do, which can run in any thread."""
+
+    def close(self) -> None:
+        """End the epoch; when it returns, nothing is read any more. May be called twice and from any thread."""
 
 
 def transformed(

@@ -57,7 +57,8 @@ class ResidentPipeline:
             began = time.perf_counter()
             self._made_on = torch.cuda.current_stream(self._device)
             try:
-                ready = self._direct.make(steps)
+                with torch.inference_mode(mode=False):  # batches may outlive the mode that the consumer is in
+                    ready = self._direct.make(steps)
             except torch.OutOfMemoryError:
                 self._next = self._schedule.steps
                 return Ready([], [], no_room(self._device, "a group of batches"))

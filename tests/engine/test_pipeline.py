@@ -291,15 +291,16 @@ def test_groups_of_batches_within_the_limits():
 
 
 class Failing:
-    """Stands in for `Direct`: says that it can make batches, and cannot. It may be given up while it is being asked."""
+    """Stands in for `Direct`: says that it can make batches, and cannot."""
 
     def __init__(self):
-        self.pipeline, self.started = None, 0
+        self.started, self.given_up = 0, False
 
     def ready(self):
-        if self.pipeline is not None:
-            self.pipeline._direct = None
-        return True
+        return not self.given_up
+
+    def give_up(self):
+        self.given_up = True
 
     def shards(self, _steps):
         return np.zeros(0, np.int64)
@@ -316,6 +317,7 @@ def test_what_cannot_be_made_directly_is_made_the_other_way_and_said(make, caplo
         time.sleep(0.001)  # a consumer that helps could have made all of them meanwhile
     assert drain(pipeline) == (ALL, None)
     assert direct.started
+    assert direct.given_up
     assert "no such kernel" in caplog.text
 
 
@@ -346,18 +348,3 @@ def test_the_shards_of_a_group_are_looked_at_before_and_after(make, monkeypatch)
     assert not backends[0].brought
     looked = [step for shards in backends[0].checked for step in shards]
     assert sorted(looked) == sorted([*range(len(ALL))] * 2)
-
-
-def test_a_group_is_planned_or_direct_whoever_gives_that_up_meanwhile(make):
-    """One that was neither would be made of memory as it comes."""
-    direct = Failing()
-    pipeline = make(direct=None)
-    direct.pipeline, pipeline._direct = pipeline, direct
-    group = pipeline._group(range(2))
-    assert group.direct is direct
-    assert pipeline._direct is None
-    again = pipeline._group(range(2))
-    assert again.pieces
-    for piece in again.pieces:
-        piece.stage.release()
-    assert drain(pipeline) == (ALL, None)

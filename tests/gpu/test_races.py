@@ -18,10 +18,16 @@ pytestmark = pytest.mark.cuda
 CYCLES = 20_000_000  # about 10 ms
 
 
-def wrong_batches(path, use, batches=40, **options):
-    """How many of the first batches hold other rows than theirs, by what `use` made of them on the GPU."""
+def wrong_batches(path, use, batches=40, again=False, **options):
+    """How many of the first batches hold other rows than theirs, by what `use` made of them on the GPU.
+
+    `again`: in the second epoch, whose batches of registered shards are queued by the consumer.
+    """
     found = []
     with DataLoader(path, 256, device="cuda", **options) as loader:
+        if again:
+            for _ in loader:
+                pass
         for batch, _ in zip(loader, range(batches), strict=False):
             found.append(use(batch))
             del batch
@@ -36,13 +42,13 @@ def later(batch):
     return batch["x"].clone()
 
 
-@pytest.mark.parametrize("backend", ["bounce", "mapped"])
+@pytest.mark.parametrize(("backend", "again"), [("bounce", False), ("mapped", False), ("mapped", True)])
 @pytest.mark.parametrize("guard", [True, False])
-def test_memory_of_a_dropped_batch(numbered, backend, guard, monkeypatch):
+def test_memory_of_a_dropped_batch(numbered, backend, again, guard, monkeypatch):
     """Kernels that were queued before a batch was dropped still read it."""
     if not guard:
         monkeypatch.setattr("gdsload.engine.assemble_device.hand_over", lambda batch: None)
-    wrong = wrong_batches(numbered, later, backend=backend, prefetch_bytes="4MiB")
+    wrong = wrong_batches(numbered, later, again=again, backend=backend, prefetch_bytes="4MiB")
     assert (wrong == 0) == guard, f"{wrong} batches were wrong"
 
 
@@ -129,9 +135,13 @@ def strangers(found):
     return sum(not torch.equal(rows.cpu(), index.int()[:, None].expand(-1, 1024)) for rows, index in found)
 
 
+@pytest.mark.parametrize("shuffle", ["full", False])
 @pytest.mark.parametrize("guard", [True, False])
-def test_a_batch_that_is_made_from_positions_is_complete(numbered, guard, monkeypatch):
-    """As with pieces: the gather may run late. What is handed out sooner holds rows of another epoch, or none."""
+def test_a_batch_that_is_made_from_positions_is_complete(numbered, shuffle, guard, monkeypatch):
+    """As with pieces: the gather may run late. What is handed out sooner holds other rows, or none.
+
+    A thread queues the one (its index takes the host some planning), and the consumer the other.
+    """
     pytest.importorskip("cupy")
     gather = direct.Direct.gather
 
@@ -139,7 +149,7 @@ def test_a_batch_that_is_made_from_positions_is_complete(numbered, guard, monkey
         torch.cuda._sleep(CYCLES)
         return gather(self, steps)
 
-    with DataLoader(numbered, 256, "full", device="cuda", backend="mapped", with_index=True) as loader:
+    with DataLoader(numbered, 256, shuffle, device="cuda", backend="mapped", with_index=True) as loader:
         for _ in loader:
             pass
         monkeypatch.setattr(direct.Direct, "gather", slow_gather)

@@ -88,6 +88,27 @@ def test_batches_in_order_are_runs_of_the_shards(files, rank, world_size):
     assert all(base is files.base for base, _ in backend.counted)
 
 
+@pytest.mark.parametrize("index", [None, "index"])
+def test_the_host_plans_where_rows_are_copied_each_or_their_numbers_are_wanted(files, monkeypatch, index):
+    monkeypatch.setattr(direct_module, "PositionGather", Gather)
+    monkeypatch.setattr(direct_module, "Rows", lambda *_: None)
+    monkeypatch.setattr(Gather, "room", 2)
+    monkeypatch.setattr(direct_module, "copies_scattered_runs", lambda: True)
+
+    def planned_by_gpu(order):
+        maker = Maker(files.in_mappings)
+        maker.form = SimpleNamespace(index=index)
+        direct = direct_over(files, Reached(files.base), maker, order)
+        assert direct.ready()
+        return direct.planned_by_gpu
+
+    assert planned_by_gpu(SequentialOrder(1000))
+    assert planned_by_gpu(FullOrder(1000, 5)) == (index is None)
+    monkeypatch.setattr(direct_module, "LONG_BYTES", 8)
+    assert planned_by_gpu(SequentialOrder(1000))
+    assert not planned_by_gpu(FullOrder(1000, 5))
+
+
 @pytest.mark.parametrize("order", [FullOrder(1000, 5), SequentialOrder(1000)])
 @pytest.mark.parametrize(("batch_size", "rank", "world_size"), [(64, 0, 1), (1000, 0, 1), (7, 2, 3), (1, 3, 4)])
 def test_the_shards_of_some_steps_are_all_that_they_need(files, order, batch_size, rank, world_size):

@@ -64,6 +64,13 @@ def test_an_error_of_a_transform_comes_behind_what_was_made_and_is_the_end(make)
     assert pipeline.get() is None
 
 
+def test_batches_that_are_made_in_inference_mode_can_be_trained_on(make):
+    pipeline = make(lambda steps: [torch.zeros(1) for _ in steps])
+    with torch.inference_mode():
+        ready = pipeline.get()
+    assert not ready.batches[0].is_inference()
+
+
 def test_close_waits_for_what_is_being_queued(make):
     inside, go_on, closed = threading.Event(), threading.Event(), threading.Event()
 

@@ -1,0 +1,77 @@
+"""Groups that the GPU finds the samples of by itself: queued, and ended."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gdsload.backends.base import Backend
+from gdsload.engine.direct import Direct
+from gdsload.engine.ready import Ready
+from gdsload.engine.stats import LoaderStats
+from gdsload.errors import GdsloadError
+
+__all__ = ["Started", "begin"]
+
+_log = logging.getLogger("gdsload")
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Batches that are being made.
+
+    Attributes:
+        steps: whose batches.
+        ready: the batches.
+        event: behind them.
+        shards: what they are made from.
+        began: when that began.
+    """
+
+    steps: range
+    ready: Ready
+    event: torch.cuda.Event
+    shards: NDArray[np.int64]
+    began: float
+
+    def end(self, backend: Backend, stats: LoaderStats) -> Ready:
+        """Wait until the batches are there, and look once more at the files that they are made from.
+
+        Raises:
+            FileChangedError: if one of those has changed.
+        """
+        self.event.synchronize()
+        backend.check(self.shards)
+        stats.add(read_s=0.0, gather_s=time.perf_counter() - self.began)
+        return self.ready
+
+
+def begin(direct: Direct, steps: range, backend: Backend, stopped: Callable[[], bool]) -> Started | None:
+    """Have the GPU make the batches of some steps; `direct` must be ready.
+
+    Args:
+        direct: what queues it.
+        steps: the steps.
+        backend: where the shards are.
+        stopped: whether nobody wants the batches any more.
+
+    Returns:
+        None if that cannot be. Who then makes them by way of landings finds out why.
+    """
+    try:
+        shards, began = direct.shards(steps), time.perf_counter()
+        backend.check(shards)
+        return Started(steps, *direct.start(steps, stopped), shards, began)
+    except (GdsloadError, torch.OutOfMemoryError):
+        return None
+    except Exception:
+        # The batches will be made all the same, but the other way is slower, and nobody should wonder why.
+        _log.warning("batches cannot be made by their positions, and are made by addresses instead", exc_info=True)
+        direct.give_up()
+        return None

@@ -1,0 +1,262 @@
+"""Groups that the consumer queues itself: in order, within budgets, each batch once, whatever goes wrong and when."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import gdsload
+from gdsload.backends.files import ShardFiles
+from gdsload.backends.host import HostBackend
+from gdsload.engine.ahead import AheadPipeline
+from gdsload.engine.assemble import Assembler, BatchForm
+from gdsload.engine.groups import Limits
+from gdsload.engine.ready import Ready
+from gdsload.engine.stage import Job, Ordered, Selection
+from gdsload.engine.stats import LoaderStats
+from gdsload.engine.table import SampleTable
+from gdsload.errors import LoaderClosedError, ReadError
+from gdsload.memory import BatchPool
+from gdsload.order import OrderOptions, Schedule, make_order
+from gdsload.testing import SlowBackend
+
+SAMPLES, BATCH = 203, 5
+STEPS = -(-SAMPLES // BATCH)
+ALL = [list(range(start, min(start + BATCH, SAMPLES))) for start in range(0, SAMPLES, BATCH)]
+BATCH_BYTES = 8 * BATCH
+
+
+class Queueing:
+    """Stands in for `Direct`: makes batches at once, and takes notes."""
+
+    def __init__(self):
+        self.started, self.delivered, self.ahead = [], 0, []
+        self.ready_until = STEPS  # the first step for which it is not ready
+        self.failing: dict[int, Exception] = {}  # at groups that hold these steps, when they are queued
+        self.lost: set[int] = set()  # the same, when they are waited for
+        self.given_up = False
+        self.inside = lambda: None
+
+    def ready(self):
+        return not self.given_up and (self.started[-1].stop if self.started else 0) < self.ready_until
+
+    def give_up(self):
+        self.given_up = True
+
+    def shards(self, _steps):
+        return np.zeros(1, np.int64)
+
+    def start(self, steps, _stopped):
+        self.inside()
+        for step in steps:
+            if step in self.failing:
+                raise self.failing[step]
+        self.started.append(steps)
+        batches = [{"x": torch.tensor(ALL[step])} for step in steps]
+
+        def synchronize():
+            if self.lost & set(steps):
+                raise RuntimeError("an illegal memory access")
+            self.delivered += len(steps)
+
+        self.ahead.append(steps.stop - self.delivered)
+        return Ready(batches, [len(ALL[step]) for step in steps]), SimpleNamespace(synchronize=synchronize)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    path = tmp_path_factory.mktemp("ahead") / "shards"
+    with gdsload.ShardWriter(path, shard_bytes=512) as writer:
+        writer.write_batch({"x": np.arange(SAMPLES)})
+    return gdsload.ShardDataset(path)
+
+
+@pytest.fixture
+def make(dataset):
+    """Makes pipelines and closes them: make(direct, around, limits=..., start=...)."""
+    made = []
+
+    def build(direct, around=lambda inner: inner, *, start=0, prefetch_bytes=1 << 20, group_bytes=1 << 10):
+        files = ShardFiles(dataset.sources, dataset.schema, mapped=True)
+        backend = around(HostBackend(files))
+        order = make_order(OrderOptions("sequential", 0, 0, 1), dataset.counts.tolist(), 0, 0)
+        steps = Ordered(order, Schedule(SAMPLES, BATCH))
+        job = Job(SampleTable(files, dataset.counts), steps, Selection(), ("x",))
+        maker = Assembler(dataset.schema, BatchPool(1 << 20), BatchForm())
+        maker.stream = SimpleNamespace(synchronize=lambda: None)
+        limits = Limits(prefetch_bytes, 1 << 30, group_bytes, BATCH_BYTES, 0)
+        pipeline = AheadPipeline(job, backend, maker, limits=limits, start=start, stats=LoaderStats(), direct=direct)
+        made.append((pipeline, backend))
+        return pipeline
+
+    yield build
+    for pipeline, backend in made:
+        pipeline.close()
+        backend.close()
+
+
+def drain(pipeline):
+    """All batches, as the numbers of their samples, and the error behind them."""
+    found = []
+    while (ready := pipeline.get()) is not None:
+        assert [len(batch["x"]) for batch in ready.batches] == ready.sizes
+        found += [batch["x"].tolist() for batch in ready.batches]
+        if ready.error is not None:
+            return found, ready.error
+    return found, None
+
+
+@pytest.mark.parametrize("start", [0, 1, 7, STEPS - 1, STEPS])
+def test_batches_come_in_order_each_once(make, start):
+    direct = Queueing()
+    pipeline = make(direct, start=start)
+    assert drain(pipeline) == (ALL[start:], None)
+    assert pipeline.get() is None
+    assert [step for steps in direct.started for step in steps] == list(range(start, STEPS))
+
+
+def test_the_first_group_is_one_batch_and_the_next_ones_grow(make):
+    direct = Queueing()
+    drain(make(direct, group_bytes=8 * BATCH_BYTES))
+    sizes = [len(steps) for steps in direct.started]
+    assert sizes[:5] == [1, 2, 4, 8, 8]
+    first = Queueing()
+    assert len(make(first).get().batches) == 1
+    assert len(first.started) == 2  # and not all that there is room for
+
+
+@pytest.mark.parametrize("batches", [1, 2, 5, 16, 1000])
+def test_what_is_ahead_keeps_to_the_budget_but_for_two_groups(make, batches):
+    direct = Queueing()
+    limits = Limits(batches * BATCH_BYTES, 0, 8 * BATCH_BYTES, BATCH_BYTES, 0)
+    drain(make(direct, prefetch_bytes=batches * BATCH_BYTES, group_bytes=8 * BATCH_BYTES))
+    assert max(direct.ahead) <= max(batches, 2 * limits.group())
+    assert max(direct.ahead) >= min(batches, STEPS) // 2  # and it is used
+
+
+@pytest.mark.parametrize("step", [0, 1, 2, 6, 20, STEPS - 1])
+@pytest.mark.parametrize("how", ["unready", "refused", "broken", "lost"])
+def test_what_cannot_be_made_so_is_made_the_other_way_from_there_on(make, caplog, step, how):
+    direct = Queueing()
+    if how == "unready":
+        direct.ready_until = step
+    elif how == "lost":
+        direct.lost = {step}
+    else:
+        direct.failing = {step: ReadError("moved away") if how == "refused" else RuntimeError("no such kernel")}
+    assert drain(make(direct)) == (ALL, None)
+    assert ("no such kernel" in caplog.text) == (how == "broken")
+    assert direct.given_up == (how == "broken")
+
+
+@pytest.mark.parametrize("when", [1, 2, 3, 4, 9])
+def test_a_changed_file_is_an_error_behind_all_batches_before(make, when):
+    looks = []
+
+    def around(inner):
+        def check(_files, **_options):
+            looks.append(None)
+            if len(looks) >= when:
+                raise ReadError("it has changed")
+
+        inner.check = check
+        return inner
+
+    found, error = drain(make(Queueing(), around))
+    assert isinstance(error, ReadError)
+    assert found == ALL[: len(found)]
+    assert bool(found) == (when > 3)  # two groups are looked at, then the first once more, when it has ended
+
+
+def test_batches_that_are_made_in_inference_mode_can_be_trained_on(make):
+    pipeline = make(Queueing())
+    with torch.inference_mode():
+        ready = pipeline.get()
+    assert not ready.batches[0]["x"].is_inference()
+
+
+def test_close_waits_for_what_is_being_queued_and_then_for_the_gpu(make):
+    direct, inside, go_on, order = Queueing(), threading.Event(), threading.Event(), []
+    direct.inside = lambda: (inside.set(), go_on.wait(20), order.append("queued"))
+    pipeline = make(direct)
+    pipeline._maker.stream = SimpleNamespace(synchronize=lambda: order.append("waited"))
+    getting = threading.Thread(target=pipeline.get)
+    getting.start()
+    assert inside.wait(20)
+    closing = threading.Thread(target=lambda: (pipeline.close(), order.append("closed")))
+    closing.start()
+    closing.join(0.05)
+    assert closing.is_alive()
+    go_on.set()
+    closing.join(20)
+    getting.join(20)
+    assert order[-2:] == ["waited", "closed"]
+    with pytest.raises(LoaderClosedError):
+        pipeline.get()
+
+
+def test_close_ends_a_consumer_that_waits_for_reads_of_the_rest(make):
+    direct = Queueing()
+    direct.given_up = True
+    pipeline, raised = make(direct, lambda inner: SlowBackend(inner, 0.2)), []
+
+    def take():
+        with pytest.raises(LoaderClosedError) as caught:
+            drain(pipeline)
+        raised.append(caught.value)
+
+    taking = threading.Thread(target=take)
+    taking.start()
+    end = time.monotonic() + 20
+    while pipeline._rest is None and time.monotonic() < end:
+        time.sleep(0.001)
+    pipeline.close()
+    taking.join(20)
+    assert len(raised) == 1
+
+
+def test_stop_waits_for_nobody(make):
+    """A finaliser calls it, in any thread and at any point."""
+    pipeline, inside, out = make(Queueing()), threading.Event(), threading.Event()
+
+    def hold():
+        with pipeline._turn:
+            inside.set()
+            out.wait(20)
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    assert inside.wait(20)
+    pipeline.stop()
+    assert pipeline.stopped
+    out.set()
+    holding.join()
+
+
+def test_close_after_a_fork_waits_for_nobody(make):
+    """Another thread was inside `get`, and is not in the child to come out again."""
+    pipeline, inside, out = make(Queueing()), threading.Event(), threading.Event()
+
+    def hold():
+        with pipeline._turn:
+            inside.set()
+            out.wait(20)
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    assert inside.wait(20)
+    child = os.fork()
+    if not child:
+        closing = threading.Thread(target=pipeline.close, daemon=True)
+        closing.start()
+        closing.join(10)
+        os._exit(closing.is_alive())
+    out.set()
+    holding.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
