@@ -307,7 +307,7 @@ class Stager:
         return [Piece(stage, 0, stage.remaining)]
 
     def _let_go(self) -> None:
-        """Give up what is left of the windows held, which have been handed out up to another step than is wanted now."""
+        """Give up what is left of the windows held: they were handed out up to another step than is wanted now."""
         for window in self._windows.values():
             window.stage.used(len(window.stage.index) - window.cursor)
         self._windows = {}
