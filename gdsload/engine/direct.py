@@ -14,10 +14,11 @@ from gdsload.backends.base import Backend, WithinReach
 from gdsload.copies import LONG_BYTES, copies_scattered_runs
 from gdsload.engine.assemble import Batch
 from gdsload.engine.assemble_device import DeviceAssembler
+from gdsload.engine.block_ids import BlockIds
 from gdsload.engine.gather_positions import PositionGather, Rows
 from gdsload.engine.ready import Ready, transformed
 from gdsload.engine.stage import Job, Ordered
-from gdsload.order import FullOrder, SequentialOrder
+from gdsload.order import BlockOrder, FullOrder, SequentialOrder
 from gdsload.streams import record
 from gdsload.tensors import torch_dtype
 
@@ -41,12 +42,14 @@ class _Reach:
         gather: what finds them; None where no field needs it.
         rows: the fields that it gathers. Others are copied: in the order of the shards all of them are runs, and long
             rows over the link are better copied each than gathered.
+        ids: what makes the ids of all positions; None where the gather itself knows them, or none is needed.
     """
 
     base: IntArray
     over_pcie: bool
     gather: PositionGather | None
     rows: dict[str, Rows]
+    ids: BlockIds | None = None
 
 
 class Direct:
@@ -61,10 +64,11 @@ class Direct:
 
     def __init__(self, job: Job, steps: Ordered, backend: WithinReach, maker: DeviceAssembler) -> None:
         self._job, self._backend, self._maker = job, backend, maker
-        self.order, self.schedule = steps.order, steps.schedule
+        self.order, self.schedule, self._steps = steps.order, steps.schedule, steps
         self._fields = {name: job.table.schema[name] for name in job.fields}
         # Changed at once: one thread may find another base while the next one queues what it found before.
         self._reach: _Reach | None = None
+        self._ids: BlockIds | None = None
         self._hopeless = False
         self._lock = threading.Lock()
         self._sample_bytes = sum(field.row_bytes for field in self._fields.values())
@@ -77,7 +81,7 @@ class Direct:
             return None
         fields = [job.table.schema[name] for name in job.fields]
         if (
-            not isinstance(steps.order, FullOrder | SequentialOrder)
+            not _computable(steps, with_index=maker.form.index is not None)
             or any(field.ragged or field.row_bytes > _MOST_ROW_BYTES for field in fields)
             or (selected is not None and len(selected) > _MOST_SELECTED)
         ):
@@ -132,9 +136,10 @@ class Direct:
         gather = PositionGather(
             self._maker.device, table.ends, over_pcie=over_pcie, recipe=recipe, selection=job.selection.ids
         )
-        return _Reach(
-            base, over_pcie, gather, {name: Rows(gather, begins[name], nbytes) for name, nbytes in fields.items()}
-        )
+        if self._ids is None and isinstance(self.order, BlockOrder):
+            self._ids = BlockIds(self._maker.device, self.order, self.schedule)
+        rows = {name: Rows(gather, begins[name], nbytes) for name, nbytes in fields.items()}
+        return _Reach(base, over_pcie, gather, rows, self._ids)
 
     def shards(self, steps: range) -> IntArray:
         """The shards that some steps' batches may be made from."""
@@ -174,57 +179,70 @@ class Direct:
         schedule, reach = self.schedule, self._reach
         if reach is None:
             raise RuntimeError("batches are made from positions before all shards are within reach")
-        size, stride = schedule.batch_size, schedule.global_batch
-        first, _ = schedule.span(steps[0])
+        size = schedule.batch_size
         start, stop = schedule.span(steps[-1])
         # All batches but an epoch's last have one size, and lie one stride behind the other.
-        full = len(steps) - (schedule.position(steps.stop) - schedule.position(steps[-1]) != stride)
+        full = len(steps) - (schedule.position(steps.stop) - schedule.position(steps[-1]) != schedule.global_batch)
+        ids = None if reach.ids is None else reach.ids(steps)
         batches: list[Batch] = [{} for _ in steps]
         for name, field in self._fields.items():
             shape, dtype = (size, *field.row_shape), torch_dtype(field.dtype)
             outs = [torch.empty(shape, dtype=dtype, device=self._maker.device) for _ in range(full)]
-            self._rows_of(reach, name, (first, stride), outs, size)
+            self._rows_of(reach, name, steps[:full], outs, ids)
             if full < len(steps):
                 outs.append(self._maker.empty(stop - start, field))
-                self._rows_of(reach, name, (start, stride), outs[-1:], stop - start)
+                self._rows_of(reach, name, steps[full:], outs[-1:], None if ids is None else ids[full * size :])
             for batch, out in zip(batches, outs, strict=True):
                 batch[name] = out
         if self._maker.form.index is not None:
             for step, batch in zip(steps, batches, strict=True):
-                batch[self._maker.form.index] = torch.from_numpy(self._index(*schedule.span(step)))
+                batch[self._maker.form.index] = torch.from_numpy(self._index(step))
         self._backend.count(reach.base, (full * size + (stop - start) * (full < len(steps))) * self._sample_bytes)
         return batches
 
-    def _rows_of(self, reach: _Reach, name: str, places: tuple[int, int], outs: list[torch.Tensor], size: int) -> None:
-        """Fill batches of one size with rows of a field; `places`: the first position, and from batch to batch."""
+    def _rows_of(
+        self, reach: _Reach, name: str, steps: range, outs: list[torch.Tensor], ids: torch.Tensor | None
+    ) -> None:
+        """Fill batches of one size with rows of a field; `ids`: of all their positions, where the GPU has made them."""
+        size = self.schedule.size(steps[0]) if steps else 0
         if not self._fields[name].row_bytes or not size:
             return
-        first, stride = places
         if reach.gather is not None and name in reach.rows:
-            reach.gather.rows(reach.rows[name], first, stride, outs, size)
+            first, stride = (self.schedule.span(steps[0])[0], self.schedule.global_batch) if ids is None else (0, size)
+            reach.gather.rows(reach.rows[name], first, stride, outs, size, ids)
             return
-        for number, out in enumerate(outs):
-            start = first + number * stride
-            self._copy(reach.base, name, (start, start + size), out)
+        for step, out in zip(steps, outs, strict=True):
+            self._copy(reach.base, name, step, out)
 
-    def _copy(self, base: IntArray, name: str, positions: tuple[int, int], out: torch.Tensor) -> None:
-        """Copy the rows at some positions: in the order of the shards a run for each of them, else each row."""
+    def _copy(self, base: IntArray, name: str, step: int, out: torch.Tensor) -> None:
+        """Copy the rows of a step: in the order of the shards a run for each of them, else each row."""
         table, row_bytes = self._job.table, self._fields[name].row_bytes
-        start, stop = positions
         if not self._in_order:
-            ids, selected = self.order.lane_ids(0, start, stop), self._job.selection.ids
+            ids, selected = self._positions(step), self._job.selection.ids
             ids = ids if selected is None else selected[ids]
             rows, _ = table.extents(name, table.locate(ids))
             self._maker.gather.runs(base[rows.file] + rows.offset, rows.nbytes, out)
             return
+        start, stop = self.schedule.span(step)
         files = self._shards_between(start, stop)
         low = np.maximum(table.starts[files], start)
         count = np.minimum(table.ends[files], stop) - low
         addresses = base[files] + table.files.begin[name][files] + (low - table.starts[files]) * row_bytes
         self._maker.gather.runs(addresses[count > 0], count[count > 0] * row_bytes, out)
 
-    def _index(self, start: int, stop: int) -> IntArray:
-        """What the user calls the samples at these positions."""
-        job = self._job
-        positions = self.order.lane_ids(0, start, stop) if stop > start else np.zeros(0, np.int64)
+    def _index(self, step: int) -> IntArray:
+        """What the user calls the samples of a step."""
+        job, positions = self._job, self._positions(step)
         return np.array(positions if job.selection.index is None else job.selection.index[positions])
+
+    def _positions(self, step: int) -> IntArray:
+        return self._steps.positions(range(step, step + 1))
+
+
+def _computable(steps: Ordered, *, with_index: bool) -> bool:
+    """Whether the GPU can work out which positions the batches of these steps have."""
+    if isinstance(steps.order, BlockOrder):
+        # Of blocks the host's positions are all that planning costs: where it must know them anyway, its workers make
+        # them beside the consumer, who in an epoch out of VRAM would have to do it himself.
+        return not with_index and BlockIds.possible(steps.order, steps.schedule)
+    return isinstance(steps.order, FullOrder | SequentialOrder)

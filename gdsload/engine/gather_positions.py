@@ -17,7 +17,7 @@ from gdsload.engine.kernels import IN_VRAM, WARP, kernel, launch, over_pcie
 from gdsload.order.permutation import Recipe
 from gdsload.streams import side_stream, stream_handle
 
-__all__ = ["MOST_BATCHES", "PositionGather", "Rows"]
+__all__ = ["MOST_BATCHES", "PERMUTATION", "PositionGather", "Rows", "Uploads"]
 
 IntArray = NDArray[np.int64]
 
@@ -28,7 +28,7 @@ _PART = 256
 _PARAMS = 14
 _STRUCT = np.dtype([("params", np.uint64, (_PARAMS + MOST_BATCHES,))])
 """The kernel's `Params`: one value, so that cupy passes it as one."""
-_SOURCE = r"""
+PERMUTATION = r"""
 typedef unsigned long long u64;
 typedef long long i64;
 
@@ -55,7 +55,9 @@ __device__ u64 permuted(u64 value, const u64* network) {
     } while (value >= n);
     return value;
 }
-
+"""
+"""CUDA source of `permuted`, the twin of `gdsload.order.permutation.Feistel`, and of the hash under it."""
+_GATHER = r"""
 struct Params {
     const u64* network;    // all 0 where there is none
     const i64* table;
@@ -111,6 +113,39 @@ extern "C" __global__ void LAYOUT gather(const Params p) {
 """
 
 
+class Uploads:
+    """Arrays on a GPU that kernels on any stream may read.
+
+    Args:
+        device: the GPU.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._stream, self._used_on = side_stream(device), set[int]()
+        self._tensors: list[torch.Tensor] = []
+
+    def add(self, array: IntArray) -> torch.Tensor:
+        """An array on the device. Waits until it is there, and for nothing else.
+
+        Raises:
+            torch.OutOfMemoryError: if the device has no room for it.
+        """
+        with torch.cuda.stream(self._stream):
+            tensor = torch.from_numpy(np.array(array)).to(self.device)
+        self._tensors.append(tensor)
+        self._used_on.clear()
+        return tensor
+
+    def use(self) -> None:
+        """Have the memory of all of them outlive what is queued on the current stream."""
+        handle = stream_handle(self.device)
+        if handle not in self._used_on:
+            for tensor in self._tensors:
+                tensor.record_stream(torch.cuda.current_stream(self.device))
+            self._used_on.add(handle)
+
+
 class Rows:
     """The rows of one field, as the GPU finds them.
 
@@ -136,7 +171,7 @@ class PositionGather:
         device: the GPU.
         ends: first sample id behind each shard, shape ``[shards]``.
         over_pcie: whether some of the shards are in host memory.
-        recipe: the order's permutation; None where position and id are the same.
+        recipe: the order's permutation; None where position and id are the same, or each gather says what they are.
         selection: sample id of each position in the table; None where they are the same.
     """
 
@@ -150,23 +185,26 @@ class PositionGather:
         selection: IntArray | None = None,
     ) -> None:
         self.device, self.ends, self.over_pcie = device, ends, over_pcie
-        self._stream, self._used_on = side_stream(device), set[int]()
-        self._tensors: list[torch.Tensor] = []
+        self._uploads = Uploads(device)
         network = table = None
         if recipe is not None:
             network, table = recipe.network, recipe.table
         arrays = (None if network is None else network.view(np.int64), table, selection, ends)
-        self._pointers = [0 if array is None else self.upload(array).data_ptr() for array in arrays]
+        self._pointers = [0 if array is None else self._uploads.add(array).data_ptr() for array in arrays]
 
     def upload(self, array: IntArray) -> torch.Tensor:
-        """An array on the device. Waits until it is there, and for nothing else: the kernels run on any stream."""
-        with torch.cuda.stream(self._stream):
-            tensor = torch.from_numpy(np.array(array)).to(self.device)
-        self._tensors.append(tensor)
-        self._used_on.clear()
-        return tensor
+        """See `Uploads.add`."""
+        return self._uploads.add(array)
 
-    def rows(self, rows: Rows, first: int, stride: int, outs: Sequence[torch.Tensor], size: int) -> None:
+    def rows(
+        self,
+        rows: Rows,
+        first: int,
+        stride: int,
+        outs: Sequence[torch.Tensor],
+        size: int,
+        ids: torch.Tensor | None = None,
+    ) -> None:
         """Copy the rows of some batches, on the current stream.
 
         Args:
@@ -176,32 +214,28 @@ class PositionGather:
             outs: for each batch a contiguous tensor of ``size * rows.row_bytes`` bytes on the device, at a multiple of
                 16 bytes, as torch allocates them.
             size: number of rows of each batch.
+            ids: what stands at each position, on the device; int64. None where the recipe says it.
         """
-        self._note_stream()
+        self._uploads.use()
+        pointers = self._pointers if ids is None else [0, ids.data_ptr(), *self._pointers[2:]]
         for low in range(0, len(outs) if size else 0, MOST_BATCHES):
-            self._launch(rows, first + low * stride, stride, outs[low : low + MOST_BATCHES], size)
+            self._launch(rows, (first + low * stride, stride), outs[low : low + MOST_BATCHES], size, pointers)
 
-    def _launch(self, rows: Rows, first: int, stride: int, outs: Sequence[torch.Tensor], size: int) -> None:
+    def _launch(
+        self, rows: Rows, places: tuple[int, int], outs: Sequence[torch.Tensor], size: int, pointers: Sequence[int]
+    ) -> None:
         width = rows.row_bytes // rows.unit
         grid = over_pcie(rows.row_bytes) if self.over_pcie else IN_VRAM
         tile = _tile(size * len(outs), width, grid.warps)
         tiles = -(-size * width // tile)
         params = np.zeros(_PARAMS + MOST_BATCHES, np.uint64)
         params[:_PARAMS] = (
-            *self._pointers, rows.origins.data_ptr(), len(self.ends), rows.row_bytes, width, first, stride,
+            *pointers, rows.origins.data_ptr(), len(self.ends), rows.row_bytes, width, *places,
             size * width, tile, tiles, tiles * len(outs),
         )  # fmt: skip
         params[_PARAMS : _PARAMS + len(outs)] = [out.data_ptr() for out in outs]
-        gather = kernel(_SOURCE, "gather", rows.unit, grid, self.device)
+        gather = kernel(PERMUTATION + _GATHER, "gather", rows.unit, grid, self.device)
         launch(gather, self.device, grid, (params.view(_STRUCT),))
-
-    def _note_stream(self) -> None:
-        """Have the memory of all arrays outlive what is queued on the current stream."""
-        handle = stream_handle(self.device)
-        if handle not in self._used_on:
-            for tensor in self._tensors:
-                tensor.record_stream(torch.cuda.current_stream(self.device))
-            self._used_on.add(handle)
 
 
 def _tile(rows: int, width: int, warps: int) -> int:

@@ -260,6 +260,7 @@ class Stager:
         self._windows: dict[int, _Window] = {}
         fields = [job.table.schema[name] for name in job.fields]
         self._sample_bytes = 0 if any(field.ragged for field in fields) else sum(field.row_bytes for field in fields)
+        self._behind: int | None = None  # the step behind those that pieces were made of last
         self._windowed: Ordered | None = None
         if isinstance(job.steps, Ordered) and job.steps.order.window is not None and not backend.in_place:
             self._windowed = job.steps
@@ -274,8 +275,11 @@ class Stager:
         return [window.stage for window in self._windows.values()]
 
     def opens(self, steps: range) -> int:
-        """How many windows `pieces` would have to bring for these steps."""
-        if self._windowed is None:
+        """How many windows `pieces` would have to bring for these steps, beside those that it then holds.
+
+        None for steps that do not follow: whoever makes the ones before without pieces makes these so, too.
+        """
+        if self._windowed is None or steps.start != self._behind:
             return 0
         reached: dict[int, int] = {}
         for step in steps:
@@ -287,9 +291,13 @@ class Stager:
         """The pieces of stages that hold the samples of some steps, in their order.
 
         Args:
-            steps: consecutive steps, each group right behind the one of the last call.
+            steps: consecutive steps. Where windows are brought, best right behind those of the last call: if some were
+                left out in between, their windows are brought anew.
         """
         if (ordered := self._windowed) is not None:
+            if steps.start != self._behind:
+                self._let_go()
+            self._behind = steps.stop
             runs = ((step, run) for step in steps for run in ordered.schedule.runs(step))
             return [piece for step, run in runs for piece in self._from_windows(ordered, step, run)]
         positions = self.job.steps.positions(steps)
@@ -297,6 +305,12 @@ class Stager:
             return []
         stage = self._bring(positions)
         return [Piece(stage, 0, stage.remaining)]
+
+    def _let_go(self) -> None:
+        """Give up what is left of the windows held: they were handed out up to another step than is wanted now."""
+        for window in self._windows.values():
+            window.stage.used(len(window.stage.index) - window.cursor)
+        self._windows = {}
 
     def _from_windows(self, ordered: Ordered, step: int, run: LaneRun) -> Iterable[Piece]:
         position = run.start

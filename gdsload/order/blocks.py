@@ -137,6 +137,16 @@ class BlockOrder:
         """Lane positions per window."""
         return self._window
 
+    @property
+    def key(self) -> int:
+        """The 64-bit key."""
+        return self._key
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks; known without making their sequence."""
+        return int((-(-self._run_lengths // self._block)).sum())
+
     def lane_length(self, lane: int) -> int:
         """Return the number of positions of `lane`."""
         check_whole(lane, "lane", 0, self._lanes - 1)
@@ -204,7 +214,7 @@ class BlockOrder:
             OptionError: if the lane has no such window.
         """
         start, stop = self._window_range(lane, window)
-        return self._blocks().extents(start, stop)
+        return self.sequence().extents(start, stop)
 
     def _window_range(self, lane: int, window: int) -> tuple[int, int]:
         """Positions of a window in the block sequence."""
@@ -216,7 +226,7 @@ class BlockOrder:
     def _make_piece(self, place: tuple[int, int, int]) -> NDArray[np.int64]:
         lane, window, chunk = place
         start, stop = self._window_range(lane, window)
-        starts, lengths = self._blocks().extents(start, stop)
+        starts, lengths = self.sequence().extents(start, stop)
         ends = np.cumsum(lengths)
         permutation = Permutation(stop - start, derive_key(self._key, Purpose.WINDOW, lane, window))
         places = permutation(chunk * CHUNK, min((chunk + 1) * CHUNK, stop - start))
@@ -224,7 +234,12 @@ class BlockOrder:
         ids.flags.writeable = False
         return ids
 
-    def _blocks(self) -> BlockSequence:
+    def sequence(self) -> BlockSequence:
+        """Return all blocks in permuted order; made once.
+
+        Raises:
+            OptionError: if there are more than MAX_BLOCKS of them.
+        """
         with self._lock:
             if self._sequence is None:
                 self._sequence = BlockSequence.permuted(self._run_lengths, self._block, self._key)

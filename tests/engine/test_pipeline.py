@@ -348,3 +348,46 @@ def test_the_shards_of_a_group_are_looked_at_before_and_after(make, monkeypatch)
     assert not backends[0].brought
     looked = [step for shards in backends[0].checked for step in shards]
     assert sorted(looked) == sorted([*range(len(ALL))] * 2)
+
+
+class Sometimes:
+    """Stands in for `Direct`: it can make batches of some groups, and of those between them it cannot."""
+
+    def __init__(self, batches, seed):
+        self.batches, self.random, self.made = batches, np.random.default_rng(seed), 0
+
+    def ready(self):
+        return bool(self.random.integers(2))
+
+    def shards(self, _steps):
+        return np.zeros(0, np.int64)
+
+    def start(self, steps, _stopped):
+        self.made += 1
+        batches = [{"x": torch.tensor([[sample] for sample in self.batches[step]])} for step in steps]
+        return Ready(batches, [5] * len(steps)), SimpleNamespace(synchronize=lambda: None)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_windows_that_are_held_while_batches_are_made_without_them(make, dataset, monkeypatch, seed):
+    """They were handed out up to a step that is long past: what is wanted next of them lies somewhere else."""
+    monkeypatch.setattr(Assembler, "takes_processor", False)
+    backends = []
+
+    def around(inner):
+        backends.append(RecordingBackend(inner))
+        return backends[-1]
+
+    options = OrderOptions("block", 4, 50, 3)
+    order = make_order(options, dataset.counts.tolist(), 0, 0)
+    steps = Ordered(order, Schedule(SAMPLES, 5, lanes=3))
+    expected = [steps.positions(range(step, step + 1)).tolist() for step in range(steps.steps)]
+    limits = Limits(640, 6 * 50 * 32, 320, 160, 50 * 32)
+    direct = Sometimes(expected, seed)
+    pipeline = make(around, options=options, mapped=False, limits=limits, direct=direct)
+    assert drain(pipeline) == (expected, None)
+    assert direct.made
+    pipeline.close()
+    assert backends[0].brought
+    assert backends[0].held_bytes == 0
+    assert backends[0].released_twice == 0

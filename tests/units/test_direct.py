@@ -13,13 +13,15 @@ from gdsload import Field, ShardDataset, ShardWriter
 from gdsload.backends.files import ShardFiles
 from gdsload.copies import copy_runs
 from gdsload.engine import direct as direct_module
+from gdsload.engine.block_ids import BlockIds
 from gdsload.engine.direct import Direct
 from gdsload.engine.stage import Job, Ordered, Selection
 from gdsload.engine.table import SampleTable
 from gdsload.memory import address_of
-from gdsload.order import FullOrder, Schedule, SequentialOrder
+from gdsload.order import BlockOrder, FullOrder, Schedule, SequentialOrder
 
 CPU = torch.device("cpu")
+BLOCKS = BlockOrder([600, 400], block=30, window=100, lanes=3, key=7)
 
 
 class Reached:
@@ -67,7 +69,7 @@ def files(tmp_path):
 
 def direct_over(files, backend, maker, order=None, batch_size=64, rank=0, world_size=1):
     order = order or SequentialOrder(1000)
-    steps = Ordered(order, Schedule(1000, batch_size, rank, world_size))
+    steps = Ordered(order, Schedule(1000, batch_size, rank, world_size, lanes=order.lanes))
     return Direct(Job(SampleTable(files, files.counts), steps, Selection(), ("x",)), steps, backend, maker)
 
 
@@ -147,7 +149,7 @@ def test_shards_that_are_kept_in_part_are_where_their_rows_are(files):
 
 
 @pytest.mark.parametrize("selected", [False, True])
-@pytest.mark.parametrize("order", [FullOrder(1000, 5), SequentialOrder(1000)])
+@pytest.mark.parametrize("order", [FullOrder(1000, 5), SequentialOrder(1000), BLOCKS])
 def test_long_rows_over_the_link_are_copied(files, monkeypatch, order, selected):
     """Whatever the order; then nothing is needed of the GPU to find them."""
     monkeypatch.setattr(direct_module, "copies_scattered_runs", lambda: True)
@@ -158,7 +160,7 @@ def test_long_rows_over_the_link_are_copied(files, monkeypatch, order, selected)
     if selected:
         direct._job = replace(direct._job, selection=Selection(chosen))
     assert direct.ready()
-    ids = order.lane_ids(0, 0, 1000)
+    ids = direct._steps.positions(range(16))
     expected = (chosen[ids] if selected else ids).tolist()
     found = [batch["x"] for low in range(0, 16, 5) for batch in direct.gather(range(low, min(low + 5, 16)))]
     assert torch.cat(found).tolist() == [[number, -number] for number in expected]
@@ -175,9 +177,11 @@ class Gather:
         if Gather.asked > Gather.room:
             raise torch.OutOfMemoryError
         self.ends, self.upload, self.found = ends, torch.from_numpy, []
+        self.arguments = []
 
-    def rows(self, rows, *_arguments):
+    def rows(self, rows, first, stride, outs, size, ids):
         self.found.append(rows)
+        self.arguments.append((first, stride, len(outs), size, ids))
 
 
 @pytest.fixture
@@ -229,3 +233,83 @@ def test_transforms_are_done_to_each_batch_until_one_fails_or_nobody_wants_them(
     assert ready.batches == [(step, list(range(64 * step, 64 * step + 64))) for step in (2, 3, 4)]
     assert (ready.sizes, type(ready.error)) == ([64] * 3, ValueError)
     assert direct.make(range(2, 8), lambda: True).batches == []
+
+
+class Ids:
+    """Stands in for `BlockIds`: made by the host; for so many of them there is room."""
+
+    room = made = 0
+    possible = BlockIds.possible
+
+    def __init__(self, _device, order, schedule):
+        if not Ids.room:
+            raise torch.OutOfMemoryError
+        Ids.made += 1
+        self.steps = Ordered(order, schedule)
+
+    def __call__(self, steps):
+        return torch.from_numpy(self.steps.positions(steps))
+
+
+@pytest.fixture
+def ids(monkeypatch):
+    monkeypatch.setattr(direct_module, "BlockIds", Ids)
+    monkeypatch.setattr(Ids, "made", 0)
+    return lambda room: monkeypatch.setattr(Ids, "room", room)
+
+
+@pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (2, 3)])
+def test_batches_of_blocks_are_gathered_by_ids_that_lie_one_behind_the_other(files, gathers, ids, rank, world_size):
+    gathers(1)
+    ids(1)
+    direct = direct_over(files, Reached(files.base), Maker(files.in_mappings), BLOCKS, rank=rank, world_size=world_size)
+    assert direct.ready()
+    steps = range(1, direct.schedule.steps)
+    direct.gather(steps)
+    (full, last), sizes = direct._reach.gather.arguments, direct.schedule.sizes(steps)
+    assert [full[:-1], last[:-1]] == [(0, 64, len(steps) - 1, 64), (0, sizes[-1], 1, sizes[-1])]
+    expected = direct._steps.positions(steps)
+    assert full[-1].tolist() == expected.tolist()
+    assert last[-1].tolist() == expected[-sizes[-1] :].tolist()
+
+
+def test_ids_of_blocks_stay_when_the_shards_move(files, gathers, ids):
+    gathers(10)
+    ids(1)
+    backend = Reached(files.base)
+    direct = direct_over(files, backend, Maker(files.in_mappings), BLOCKS)
+    assert direct.ready()
+    backend.base = files.base.copy()
+    assert direct.ready()
+    assert (Gather.asked, Ids.made) == (2, 1)
+
+
+def test_no_room_for_blocks_means_that_the_host_plans(files, gathers, ids):
+    gathers(10)
+    ids(0)
+    direct = direct_over(files, Reached(files.base), Maker(files.in_mappings), BLOCKS)
+    assert not direct.ready()
+    assert not direct.ready()
+    assert Gather.asked == 1, "it would be tried for each group"
+
+
+@pytest.mark.parametrize(
+    ("order", "changes", "taken"),
+    [
+        (BLOCKS, {}, True),
+        (BLOCKS, {"kernel": False}, False),
+        (BLOCKS, {"index": "index"}, False),
+        (BlockOrder([600, 400], block=30, window=1, lanes=257, key=7), {}, False),
+        (BlockOrder([600, 400], block=30, window=1, lanes=1, key=7), {"batch_size": 257}, False),
+        (FullOrder(1000, 5), {"index": "index"}, True),
+        (FullOrder(1000, 5), {"kernel": False}, False),
+        (SequentialOrder(1000), {"kernel": False, "index": "index"}, True),
+    ],
+)
+def test_which_epochs_are_made_from_positions(files, monkeypatch, order, changes, taken):
+    monkeypatch.setattr(direct_module, "DeviceAssembler", Maker)
+    maker = Maker(files.in_mappings)
+    maker.form.index, maker.gather.kernel = changes.get("index"), changes.get("kernel", True)
+    steps = Ordered(order, Schedule(1000, changes.get("batch_size", 64), lanes=order.lanes))
+    job = Job(SampleTable(files, files.counts), steps, Selection(), ("x",))
+    assert (Direct.of(job, Reached(files.base), maker) is not None) is taken
