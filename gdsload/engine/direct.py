@@ -15,7 +15,7 @@ from gdsload.copies import LONG_BYTES, copies_scattered_runs
 from gdsload.engine.assemble import Batch
 from gdsload.engine.assemble_device import DeviceAssembler
 from gdsload.engine.block_ids import BlockIds
-from gdsload.engine.gather_positions import PositionGather, Rows
+from gdsload.engine.gather_positions import PositionGather, Positions, Rows
 from gdsload.engine.ready import Ready, transformed
 from gdsload.engine.stage import Job, Ordered
 from gdsload.order import BlockOrder, FullOrder, SequentialOrder
@@ -179,37 +179,39 @@ class Direct:
         schedule, reach = self.schedule, self._reach
         if reach is None:
             raise RuntimeError("batches are made from positions before all shards are within reach")
-        size = schedule.batch_size
-        start, stop = schedule.span(steps[-1])
         # All batches but an epoch's last have one size, and lie one stride behind the other.
         full = len(steps) - (schedule.position(steps.stop) - schedule.position(steps[-1]) != schedule.global_batch)
-        ids = None if reach.ids is None else reach.ids(steps)
+        parts = [(some, self._placed(some, reach)) for some in (steps[:full], steps[full:]) if some]
         batches: list[Batch] = [{} for _ in steps]
         for name, field in self._fields.items():
-            shape, dtype = (size, *field.row_shape), torch_dtype(field.dtype)
-            outs = [torch.empty(shape, dtype=dtype, device=self._maker.device) for _ in range(full)]
-            self._rows_of(reach, name, steps[:full], outs, ids)
-            if full < len(steps):
-                outs.append(self._maker.empty(stop - start, field))
-                self._rows_of(reach, name, steps[full:], outs[-1:], None if ids is None else ids[full * size :])
-            for batch, out in zip(batches, outs, strict=True):
+            made: list[torch.Tensor] = []
+            for some, positions in parts:
+                shape, dtype = (positions.size, *field.row_shape), torch_dtype(field.dtype)
+                outs = [torch.empty(shape, dtype=dtype, device=self._maker.device) for _ in some]
+                self._rows_of(reach, name, some, positions, outs)
+                made += outs
+            for batch, out in zip(batches, made, strict=True):
                 batch[name] = out
         if self._maker.form.index is not None:
             for step, batch in zip(steps, batches, strict=True):
                 batch[self._maker.form.index] = torch.from_numpy(self._index(step))
-        self._backend.count(reach.base, (full * size + (stop - start) * (full < len(steps))) * self._sample_bytes)
+        samples = sum(positions.size * positions.batches for _, positions in parts)
+        self._backend.count(reach.base, samples * self._sample_bytes)
         return batches
 
-    def _rows_of(
-        self, reach: _Reach, name: str, steps: range, outs: list[torch.Tensor], ids: torch.Tensor | None
-    ) -> None:
-        """Fill batches of one size with rows of a field; `ids`: of all their positions, where the GPU has made them."""
-        size = self.schedule.size(steps[0]) if steps else 0
-        if not self._fields[name].row_bytes or not size:
+    def _placed(self, steps: range, reach: _Reach) -> Positions:
+        """The positions of some steps of one size."""
+        schedule, size = self.schedule, self.schedule.size(steps[0])
+        if reach.ids is None:
+            return Positions(schedule.span(steps[0])[0], schedule.global_batch, len(steps), size)
+        return Positions(0, size, len(steps), size, reach.ids(steps))
+
+    def _rows_of(self, reach: _Reach, name: str, steps: range, positions: Positions, outs: list[torch.Tensor]) -> None:
+        """Fill batches of one size with rows of a field."""
+        if not self._fields[name].row_bytes or not positions.size:
             return
         if reach.gather is not None and name in reach.rows:
-            first, stride = (self.schedule.span(steps[0])[0], self.schedule.global_batch) if ids is None else (0, size)
-            reach.gather.rows(reach.rows[name], first, stride, outs, size, ids)
+            reach.gather.rows(reach.rows[name], positions, outs)
             return
         for step, out in zip(steps, outs, strict=True):
             self._copy(reach.base, name, step, out)

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.copies import LONG_BYTES, copies_scattered_runs, copy_runs
-from gdsload.engine.kernels import IN_VRAM, Grid, cupy_works, kernel, launch, over_pcie
+from gdsload.engine.kernels import IN_VRAM, OVER_PCIE, Grid, cupy_works, kernel, launch
 from gdsload.gather import run_starts, unit_of
 from gdsload.memory import UNIT_DTYPES
 from gdsload.streams import DeviceBytes
@@ -174,7 +174,7 @@ class DeviceGather:
         edges: Sequence[tuple[int, int]],
     ) -> None:
         pointers = self.upload(addresses)
-        grid = (self._grid or over_pcie(row_bytes)) if self._over_pcie(addresses) else IN_VRAM
+        grid = (self._grid or OVER_PCIE) if self._over_pcie(addresses) else IN_VRAM
         width, gather = row_bytes // unit, kernel(_SOURCE, "gather", unit, grid, self.device)
         for out, (low, high) in zip(outs, edges, strict=True):
             words = (high - low) * width

@@ -3,21 +3,25 @@
 One kernel evaluates the order's permutation (the twin of `gdsload.order.permutation`, bit for bit), finds the shard,
 and copies the row. So planning a batch costs the host a few numbers, however small its rows are. It needs every shard
 within the GPU's reach: in its own memory, or in registered host memory.
+
+Short rows out of much host memory are fetched in the order of their addresses. The GPU keeps only so many of the host's
+pages in mind, and has to look up every other one that it meets; it finds neighbours of the last ones far more quickly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.engine.kernels import IN_VRAM, WARP, kernel, launch, over_pcie
+from gdsload.engine.kernels import IN_VRAM, OVER_PCIE, WARP, Grid, kernel, launch
 from gdsload.order.permutation import Recipe
 from gdsload.streams import side_stream, stream_handle
 
-__all__ = ["MOST_BATCHES", "PERMUTATION", "PositionGather", "Rows", "Uploads"]
+__all__ = ["MOST_BATCHES", "PERMUTATION", "PositionGather", "Positions", "Rows", "Uploads"]
 
 IntArray = NDArray[np.int64]
 
@@ -25,9 +29,18 @@ MOST_BATCHES = 64
 """Batches of one launch: the length of `out` in the kernel."""
 _PART = 256
 """Words of a long row that are worth a tile of their own."""
-_PARAMS = 14
-_STRUCT = np.dtype([("params", np.uint64, (_PARAMS + MOST_BATCHES,))])
-"""The kernel's `Params`: one value, so that cupy passes it as one."""
+_SHORT_BYTES = 2048
+_NEAR_BYTES = 2**30
+"""Rows shorter than this, out of fields of more bytes than that, do not keep the link busy in an order of chance. On an
+H200 rows of 512 B were fetched at the link's rate from 1 GiB of registered pages; from 4 GiB at 0.4 of it, in the order
+of their addresses at 0.9 (benchmarks/gpu/README.md)."""
+_SAMPLES = Grid(132, 256, 1)
+_WORDS = (
+    *("network", "table", "selection", "ends", "origins", "shards", "row_bytes", "width"),
+    *("first", "stride", "words", "tile", "tiles", "all", "places", "size"),
+)
+_PARAMS = np.dtype([*((name, np.uint64) for name in _WORDS), ("out", np.uint64, (MOST_BATCHES,))])
+"""The kernels' `Params`: one value, so that cupy passes it as one."""
 PERMUTATION = r"""
 typedef unsigned long long u64;
 typedef long long i64;
@@ -59,7 +72,7 @@ __device__ u64 permuted(u64 value, const u64* network) {
 """CUDA source of `permuted`, the twin of `gdsload.order.permutation.Feistel`, and of the hash under it."""
 _GATHER = r"""
 struct Params {
-    const u64* network;    // all 0 where there is none
+    const u64* network;    // all 0 where there is none; see _WORDS
     const i64* table;
     const i64* selection;
     const i64* ends;       // of the shards, in samples
@@ -68,20 +81,35 @@ struct Params {
     u64 first, stride;     // first position of the first batch, and from batch to batch
     u64 words, tile;       // of a batch and of a tile, in words
     u64 tiles, all;        // of a batch, and of all batches
+    const i64* places;     // of the rows in all batches, where they come in another order
+    u64 size;              // rows of a batch
     WORD* out[64];
 };
 
-__device__ __forceinline__ u64 address(const Params& p, u64 position) {
+__device__ __forceinline__ u64 sample(const Params& p, u64 position) {
     u64 id = position;
     if (p.network) id = permuted(id, p.network);
     else if (p.table) id = p.table[id];
-    if (p.selection) id = p.selection[id];
+    return p.selection ? p.selection[id] : id;
+}
+
+__device__ __forceinline__ u64 address(const Params& p, u64 position) {
+    const u64 id = sample(p, position);
     unsigned below = 0, above = p.shards;
     while (below < above) {
         const unsigned middle = (below + above) / 2;
         if ((u64)p.ends[middle] <= id) below = middle + 1; else above = middle;
     }
     return p.origins[below] + id * p.row_bytes;
+}
+
+// Here a word is a sample's number, and all batches are one behind the other.
+extern "C" __global__ void LAYOUT samples(const Params p) {
+    const u64 threads = (u64)gridDim.x * blockDim.x;
+    for (u64 number = (u64)blockIdx.x * blockDim.x + threadIdx.x; number < p.all; number += threads) {
+        const u64 batch = number / p.size;
+        ((u64*)p.out[0])[number] = sample(p, p.first + batch * p.stride + number - batch * p.size);
+    }
 }
 
 extern "C" __global__ void LAYOUT gather(const Params p) {
@@ -93,12 +121,26 @@ extern "C" __global__ void LAYOUT gather(const Params p) {
         const unsigned words = (unsigned)min(p.tile, p.words - begin), within = (unsigned)(begin - low * width);
         const u64 row = low * width + (u64)lane * width < begin + words
             ? address(p, p.first + batch * p.stride + low + lane) : 0;
+        #if SCATTERED
+        u64 place = 0;
+        if (row) {
+            const u64 among_all = p.places[low + lane], b = among_all / p.size;
+            place = (u64)(p.out[b] + (among_all - b * p.size) * width);
+        }
+        #else
         WORD* const target = p.out[batch] + begin;
+        #endif
         unsigned t = (within + lane) / width, column = within + lane - t * width;
         for (unsigned i = lane; i - lane < words; i += 32 * DEPTH) {
             WORD found[DEPTH];
+            #if SCATTERED
+            WORD* into[DEPTH];
+            #endif
             #pragma unroll
             for (int k = 0; k < DEPTH; ++k) {
+                #if SCATTERED
+                into[k] = (WORD*)__shfl_sync(0xffffffffu, place, t) + column;
+                #endif
                 const WORD* const source = (const WORD*)__shfl_sync(0xffffffffu, row, t);
                 if (i + 32 * k < words) found[k] = source[column];
                 t += down;
@@ -106,11 +148,21 @@ extern "C" __global__ void LAYOUT gather(const Params p) {
                 if (column >= width) { column -= width; ++t; }
             }
             #pragma unroll
-            for (int k = 0; k < DEPTH; ++k) if (i + 32 * k < words) target[i + 32 * k] = found[k];
+            for (int k = 0; k < DEPTH; ++k) if (i + 32 * k < words) {
+                #if SCATTERED
+                *into[k] = found[k];
+                #else
+                target[i + 32 * k] = found[k];
+                #endif
+            }
         }
     }
 }
 """
+
+
+_SOURCES = tuple(f"#define SCATTERED {scattered}\n{PERMUTATION}{_GATHER}" for scattered in (0, 1))
+"""For rows that go where they come from in turn, and for those that come in another order."""
 
 
 class Uploads:
@@ -146,6 +198,27 @@ class Uploads:
             self._used_on.add(handle)
 
 
+@dataclass(slots=True, eq=False)
+class Positions:
+    """Batches of one size, as positions in an order.
+
+    Attributes:
+        first: first position of the first batch.
+        stride: from one batch's first position to the next one's.
+        batches: how many there are.
+        size: rows of each.
+        ids: what stands at each position, on the device; int64. None where the recipe says it.
+        sorted: their samples in rising order, and the place of each, once a field has asked for them.
+    """
+
+    first: int
+    stride: int
+    batches: int
+    size: int
+    ids: torch.Tensor | None = None
+    sorted: tuple[torch.Tensor, torch.Tensor] | None = None
+
+
 class Rows:
     """The rows of one field, as the GPU finds them.
 
@@ -159,6 +232,7 @@ class Rows:
         self.row_bytes = row_bytes
         bits = int(np.bitwise_or.reduce(begin)) | row_bytes
         self.unit = min(bits & -bits, 16)
+        self.width = row_bytes // self.unit
         starts = np.concatenate([np.zeros(1, np.int64), gather.ends[:-1]])
         # Address = origin of the shard + id * row_bytes, whatever shard the id is in.
         self.origins = gather.upload(begin - starts * row_bytes)
@@ -186,56 +260,96 @@ class PositionGather:
     ) -> None:
         self.device, self.ends, self.over_pcie = device, ends, over_pcie
         self._uploads = Uploads(device)
-        network = table = None
-        if recipe is not None:
-            network, table = recipe.network, recipe.table
-        arrays = (None if network is None else network.view(np.int64), table, selection, ends)
-        self._pointers = [0 if array is None else self._uploads.add(array).data_ptr() for array in arrays]
+        recipe = Recipe() if recipe is None else recipe
+        network = None if recipe.network is None else recipe.network.view(np.int64)
+        arrays = {"network": network, "table": recipe.table, "selection": selection}
+        self._order = {name: self._uploads.add(array).data_ptr() for name, array in arrays.items() if array is not None}
+        self._ends = self._uploads.add(ends)
 
     def upload(self, array: IntArray) -> torch.Tensor:
         """See `Uploads.add`."""
         return self._uploads.add(array)
 
-    def rows(
-        self,
-        rows: Rows,
-        first: int,
-        stride: int,
-        outs: Sequence[torch.Tensor],
-        size: int,
-        ids: torch.Tensor | None = None,
-    ) -> None:
+    def rows(self, rows: Rows, positions: Positions, outs: Sequence[torch.Tensor]) -> None:
         """Copy the rows of some batches, on the current stream.
 
         Args:
             rows: the field.
-            first: first position of the first batch.
-            stride: from one batch's first position to the next one's.
-            outs: for each batch a contiguous tensor of ``size * rows.row_bytes`` bytes on the device, at a multiple of
-                16 bytes, as torch allocates them.
-            size: number of rows of each batch.
-            ids: what stands at each position, on the device; int64. None where the recipe says it.
+            positions: the batches.
+            outs: for each batch a contiguous tensor of ``positions.size * rows.row_bytes`` bytes on the device, at a
+                multiple of 16 bytes, as torch allocates them.
         """
+        if not positions.size or not outs:
+            return
         self._uploads.use()
-        pointers = self._pointers if ids is None else [0, ids.data_ptr(), *self._pointers[2:]]
-        for low in range(0, len(outs) if size else 0, MOST_BATCHES):
-            self._launch(rows, (first + low * stride, stride), outs[low : low + MOST_BATCHES], size, pointers)
+        if self._far_apart(rows) and len(outs) <= MOST_BATCHES:
+            self._gather_sorted(rows, positions, outs)
+            return
+        for low in range(0, len(outs), MOST_BATCHES):
+            some = outs[low : low + MOST_BATCHES]
+            words = positions.size * rows.width
+            tile = _tile(positions.size * len(some), rows.width, self._grid.warps)
+            tiles = -(-words // tile)
+            place = {"first": positions.first + low * positions.stride, "stride": positions.stride}
+            cut = {"words": words, "tile": tile, "tiles": tiles, "all": tiles * len(some)}
+            self._gather(rows, {**self._ids(positions), **place, **cut}, some)
+
+    def _gather_sorted(self, rows: Rows, positions: Positions, outs: Sequence[torch.Tensor]) -> None:
+        """Copy the rows of all batches in the order of the samples, each to its place."""
+        samples, places = self._sorted(positions)
+        words = len(samples) * rows.width
+        tile = _tile(len(samples), rows.width, self._grid.warps)
+        tiles = -(-words // tile)
+        where = {"table": samples.data_ptr(), "places": places.data_ptr(), "size": positions.size}
+        self._gather(rows, {**where, "words": words, "tile": tile, "tiles": tiles, "all": tiles}, outs, scattered=True)
+
+    def _sorted(self, positions: Positions) -> tuple[torch.Tensor, torch.Tensor]:
+        """The samples at some positions in rising order, and the place of each among the batches' rows."""
+        if positions.sorted is None:
+            found = torch.empty(positions.size * positions.batches, dtype=torch.int64, device=self.device)
+            place = {"first": positions.first, "stride": positions.stride}
+            cut = {"size": positions.size, "all": len(found)}
+            self._launch("samples", 8, _SAMPLES, {**self._ids(positions), **place, **cut}, [found])
+            positions.sorted = torch.sort(found)
+        return positions.sorted
+
+    @property
+    def _grid(self) -> Grid:
+        return OVER_PCIE if self.over_pcie else IN_VRAM
+
+    def _far_apart(self, rows: Rows) -> bool:
+        """Whether the rows are better fetched in the order of their addresses."""
+        return self.over_pcie and rows.row_bytes < _SHORT_BYTES and int(self.ends[-1]) * rows.row_bytes > _NEAR_BYTES
+
+    def _ids(self, positions: Positions) -> dict[str, int]:
+        """What says which samples stand at positions."""
+        if positions.ids is None:
+            return self._order
+        return {**self._order, "network": 0, "table": positions.ids.data_ptr()}
+
+    def _gather(
+        self, rows: Rows, params: dict[str, int], outs: Sequence[torch.Tensor], *, scattered: bool = False
+    ) -> None:
+        lying = {"origins": rows.origins.data_ptr(), "row_bytes": rows.row_bytes, "width": rows.width}
+        shards = {"ends": self._ends.data_ptr(), "shards": len(self.ends)}
+        self._launch("gather", rows.unit, self._grid, {**params, **lying, **shards}, outs, scattered=scattered)
 
     def _launch(
-        self, rows: Rows, places: tuple[int, int], outs: Sequence[torch.Tensor], size: int, pointers: Sequence[int]
+        self,
+        name: str,
+        unit: int,
+        grid: Grid,
+        params: dict[str, int],
+        outs: Sequence[torch.Tensor],
+        *,
+        scattered: bool = False,
     ) -> None:
-        width = rows.row_bytes // rows.unit
-        grid = over_pcie(rows.row_bytes) if self.over_pcie else IN_VRAM
-        tile = _tile(size * len(outs), width, grid.warps)
-        tiles = -(-size * width // tile)
-        params = np.zeros(_PARAMS + MOST_BATCHES, np.uint64)
-        params[:_PARAMS] = (
-            *pointers, rows.origins.data_ptr(), len(self.ends), rows.row_bytes, width, *places,
-            size * width, tile, tiles, tiles * len(outs),
-        )  # fmt: skip
-        params[_PARAMS : _PARAMS + len(outs)] = [out.data_ptr() for out in outs]
-        gather = kernel(PERMUTATION + _GATHER, "gather", rows.unit, grid, self.device)
-        launch(gather, self.device, grid, (params.view(_STRUCT),))
+        words = np.zeros(1, _PARAMS)
+        for key, value in params.items():
+            words[key] = value
+        words["out"][0, : len(outs)] = [out.data_ptr() for out in outs]
+        source = _SOURCES[scattered]
+        launch(kernel(source, name, unit, grid, self.device), self.device, grid, (words,))
 
 
 def _tile(rows: int, width: int, warps: int) -> int:

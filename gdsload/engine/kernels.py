@@ -12,15 +12,13 @@ from gdsload.streams import stream_handle
 
 __all__ = [
     "IN_VRAM",
-    "LONG_ROWS",
-    "SHORT_ROWS",
+    "OVER_PCIE",
     "WARP",
     "WORDS",
     "Grid",
     "cupy_works",
     "kernel",
     "launch",
-    "over_pcie",
 ]
 
 WORDS = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}
@@ -59,18 +57,11 @@ class Grid:
 
 IN_VRAM = Grid(1056, 256, 8)
 """For rows in the GPU's own memory."""
-LONG_ROWS = Grid(4, 1024, 4, paired=True)
-SHORT_ROWS = Grid(132, 256, 4)
-_SHORT_ROW_BYTES = 2048
-"""For rows that come over the link, shorter than this or not: what saturates PCIe 5 x16, or gets as near to it as many
-small reads do, with no more multiprocessors than it takes (measured on an H200; docs/design/0004)."""
+OVER_PCIE = Grid(4, 1024, 4, paired=True)
+"""For rows that come over the link: what saturates PCIe 5 x16, with no more multiprocessors than it takes (measured on
+an H200; docs/design/0004)."""
 _CLUSTERS = range(9, 12)
 """Major compute capabilities that have clusters of several blocks; those of GeForce RTX 50, 12, are of one."""
-
-
-def over_pcie(row_bytes: int) -> Grid:
-    """The grid for rows of this length that come over the link."""
-    return SHORT_ROWS if row_bytes < _SHORT_ROW_BYTES else LONG_ROWS
 
 
 class _Stream:

@@ -10,8 +10,9 @@ from torch.utils.data import ConcatDataset, Subset
 from gdsload import DataLoader, Field, ShardDataset, ShardWriter
 from gdsload.copies import copies_scattered_runs
 from gdsload.driver import Driver
+from gdsload.engine import gather_positions
 from gdsload.engine.direct import Direct
-from gdsload.engine.gather_positions import PositionGather, Rows
+from gdsload.engine.gather_positions import PositionGather, Positions, Rows
 from gdsload.order import FullOrder
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 
@@ -27,18 +28,21 @@ def shards_of(device, samples, row_bytes, shards, random):
     return np.cumsum(counts), begins, rows, parts
 
 
-@pytest.mark.parametrize("over_pcie", [False, True])
-@pytest.mark.parametrize("row_bytes", [1, 2, 3, 4, 8, 12, 16, 100, 512, 4096, 9000, 150_528])
-def test_any_row_size(device, row_bytes, over_pcie):
+@pytest.mark.parametrize("how", ["vram", "over_pcie", "sorted"])
+@pytest.mark.parametrize("row_bytes", [1, 2, 3, 4, 8, 12, 16, 100, 512, 2040, 4096, 9000, 150_528])
+def test_any_row_size(device, row_bytes, how, monkeypatch):
+    if how == "sorted":
+        monkeypatch.setattr(gather_positions, "_SHORT_BYTES", 2**30)
+        monkeypatch.setattr(gather_positions, "_NEAR_BYTES", 0)
     random = np.random.default_rng(row_bytes)
     samples = 70_000 if row_bytes <= 512 else 700
     ends, begins, rows, parts = shards_of(device, samples, row_bytes, 5, random)
     order = FullOrder(samples, 77)
-    gather = PositionGather(device, ends, over_pcie=over_pcie, recipe=order.permutation.recipe())
+    gather = PositionGather(device, ends, over_pcie=how != "vram", recipe=order.permutation.recipe())
     found = Rows(gather, begins, row_bytes)
     for first, count in [(0, samples), (3, 0), (samples - 1, 1), *random.integers(0, samples // 2, (5, 2)).tolist()]:
         out = torch.full((count, row_bytes), 7, dtype=torch.uint8, device=device)
-        gather.rows(found, first, 0, [out], count)
+        gather.rows(found, Positions(first, 0, 1, count), [out])
         ids = torch.from_numpy(np.array(order.lane_ids(0, first, first + count)))
         assert torch.equal(out.cpu(), rows[ids])
     del parts
@@ -52,7 +56,7 @@ def test_any_number_of_samples(device, samples):
     order = FullOrder(samples, int(random.integers(2**63)))
     gather = PositionGather(device, np.array([samples]), over_pcie=False, recipe=order.permutation.recipe())
     out = torch.empty_like(values)
-    gather.rows(Rows(gather, np.array([values.data_ptr()]), 8), 0, 0, [out], samples)
+    gather.rows(Rows(gather, np.array([values.data_ptr()]), 8), Positions(0, 0, 1, samples), [out])
     assert np.array_equal(out.cpu().numpy(), order.lane_ids(0, 0, samples))
 
 
@@ -62,7 +66,7 @@ def test_many_batches_at_once(device):
     order = FullOrder(100_000, 5)
     gather = PositionGather(device, np.array([100_000]), over_pcie=False, recipe=order.permutation.recipe())
     outs = [torch.empty(300, dtype=torch.int64, device=device) for _ in range(101)]
-    gather.rows(Rows(gather, np.array([values.data_ptr()]), 8), 17, 900, outs, 300)
+    gather.rows(Rows(gather, np.array([values.data_ptr()]), 8), Positions(17, 900, 101, 300), outs)
     for number, out in enumerate(outs):
         start = 17 + 900 * number
         assert np.array_equal(out.cpu().numpy(), order.lane_ids(0, start, start + 300))
@@ -74,8 +78,46 @@ def test_a_selection_and_empty_shards(device):
     gather = PositionGather(device, np.array([0, 300, 300, 1000, 1000]), over_pcie=False, selection=selection)
     begins = values.data_ptr() + 8 * np.array([0, 0, 300, 300, 1000])
     out = torch.empty(400, dtype=torch.int64, device=device)
-    gather.rows(Rows(gather, begins, 8), 0, 0, [out], 400)
+    gather.rows(Rows(gather, begins, 8), Positions(0, 0, 1, 400), [out])
     assert np.array_equal(out.cpu().numpy(), selection)
+
+
+@pytest.mark.parametrize("selected", [False, True])
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize(("batches", "size", "stride"), [(1, 1, 0), (7, 300, 900), (64, 33, 33), (3, 5000, 7000)])
+def test_rows_that_lie_far_apart_are_fetched_in_their_order_and_go_where_they_belong(
+    device, monkeypatch, batches, size, stride, given, selected
+):
+    """Fields of several widths share what was sorted once."""
+    monkeypatch.setattr(gather_positions, "_NEAR_BYTES", 0)
+    random, samples = np.random.default_rng(batches), 30_000
+    ends, begins, rows, parts = shards_of(device, samples, 37, 9, random)
+    others = torch.from_numpy(random.integers(0, 2**60, samples)).to(device)
+    numbers = np.concatenate([[0], ends[:-1]]) * 8 + others.data_ptr()
+    order = FullOrder(samples, 5)
+    selection = random.integers(0, samples, samples) if selected else None
+    gather = PositionGather(
+        device, ends, over_pcie=True, recipe=None if given else order.permutation.recipe(), selection=selection
+    )
+    ids = order.lane_ids(0, 0, samples)
+    first = 17
+    expected = np.stack([ids[first + stride * number :][:size] for number in range(batches)])
+    if given:
+        positions = Positions(0, size, batches, size, torch.from_numpy(expected.ravel()).to(device))
+    else:
+        positions = Positions(first, stride, batches, size)
+    expected = expected if selection is None else selection[expected]
+    wide = [torch.zeros((size, 37), dtype=torch.uint8, device=device) for _ in range(batches)]
+    narrow = [torch.zeros(size, dtype=torch.int64, device=device) for _ in range(batches)]
+    gather.rows(Rows(gather, begins, 37), positions, wide)
+    found = positions.sorted
+    gather.rows(Rows(gather, numbers, 8), positions, narrow)
+    assert found is not None
+    assert positions.sorted is found
+    for number in range(batches):
+        assert torch.equal(wide[number].cpu(), rows[expected[number]])
+        assert torch.equal(narrow[number].cpu(), others.cpu()[expected[number]])
+    del parts
 
 
 @pytest.fixture(scope="session")

@@ -177,11 +177,12 @@ class Gather:
         if Gather.asked > Gather.room:
             raise torch.OutOfMemoryError
         self.ends, self.upload, self.found = ends, torch.from_numpy, []
-        self.arguments = []
+        self.positions = []
 
-    def rows(self, rows, first, stride, outs, size, ids):
+    def rows(self, rows, positions, outs):
+        assert [len(out) for out in outs] == [positions.size] * positions.batches
         self.found.append(rows)
-        self.arguments.append((first, stride, len(outs), size, ids))
+        self.positions.append(positions)
 
 
 @pytest.fixture
@@ -248,7 +249,7 @@ class Ids:
         self.steps = Ordered(order, schedule)
 
     def __call__(self, steps):
-        return torch.from_numpy(self.steps.positions(steps))
+        return torch.from_numpy(self.steps.positions(steps).copy())
 
 
 @pytest.fixture
@@ -266,11 +267,14 @@ def test_batches_of_blocks_are_gathered_by_ids_that_lie_one_behind_the_other(fil
     assert direct.ready()
     steps = range(1, direct.schedule.steps)
     direct.gather(steps)
-    (full, last), sizes = direct._reach.gather.arguments, direct.schedule.sizes(steps)
-    assert [full[:-1], last[:-1]] == [(0, 64, len(steps) - 1, 64), (0, sizes[-1], 1, sizes[-1])]
+    (full, last), size = direct._reach.gather.positions, direct.schedule.sizes(steps)[-1]
+    assert [(one.first, one.stride, one.batches, one.size) for one in (full, last)] == [
+        (0, 64, len(steps) - 1, 64),
+        (0, size, 1, size),
+    ]
     expected = direct._steps.positions(steps)
-    assert full[-1].tolist() == expected.tolist()
-    assert last[-1].tolist() == expected[-sizes[-1] :].tolist()
+    assert full.ids.tolist() == expected[:-size].tolist()
+    assert last.ids.tolist() == expected[-size:].tolist()
 
 
 def test_ids_of_blocks_stay_when_the_shards_move(files, gathers, ids):

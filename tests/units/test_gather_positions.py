@@ -1,14 +1,18 @@
-"""How the gather from positions shares its words out among warps."""
+"""How the gather from positions shares its words out among warps, and when it fetches rows in another order."""
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gdsload.engine.gather_positions import _PART, _tile
-from gdsload.engine.kernels import IN_VRAM, LONG_ROWS, SHORT_ROWS, WARP
+from gdsload.engine import gather_positions
+from gdsload.engine.gather_positions import _PART, PositionGather, Positions, Rows, _tile
+from gdsload.engine.kernels import IN_VRAM, OVER_PCIE, WARP
 
-WARPS = sorted({LONG_ROWS.warps, SHORT_ROWS.warps, IN_VRAM.warps, 1, 3})
+WARPS = sorted({OVER_PCIE.warps, IN_VRAM.warps, 1, 3})
 
 
 @given(
@@ -40,3 +44,82 @@ def test_no_warp_has_much_more_to_do_than_the_others(rows, width, warps):
     longest = -(-tiles // warps) * tile
     fair = rows * width / warps
     assert longest <= 2 * fair + max(_PART, width if width <= _PART else 0, WARP)
+
+
+class Uploads:
+    """Stands in for `Uploads`: arrays stay where they are."""
+
+    def __init__(self, _device):
+        self.kept = []
+
+    def add(self, array):
+        self.kept.append(torch.from_numpy(np.array(array)))
+        return self.kept[-1]
+
+    def use(self):
+        pass
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """What was launched: name, parameters, and whether rows come in another order. Samples are found by numpy."""
+    found = []
+
+    def launch(self, name, unit, grid, params, outs, *, scattered=False):
+        found.append((name, params, scattered))
+        if name == "samples":
+            batch, number = np.divmod(np.arange(params["all"]), params["size"])
+            outs[0].copy_(torch.from_numpy(-(params["first"] + batch * params["stride"] + number) % 1009))
+
+    monkeypatch.setattr(gather_positions, "Uploads", Uploads)
+    monkeypatch.setattr(PositionGather, "_launch", launch)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("over_pcie", "row_bytes", "samples", "expected"),
+    [
+        (True, 512, 2**22, True),
+        (True, 2047, 2**20, True),
+        (True, 512, 2**21, False),  # 1 GiB: what the GPU can keep in mind
+        (True, 2048, 2**22, False),
+        (True, 8, 2**20, False),
+        (False, 512, 2**22, False),
+    ],
+)
+def test_short_rows_out_of_much_host_memory_are_sorted(launched, over_pcie, row_bytes, samples, expected):
+    gather = PositionGather(torch.device("cpu"), np.array([samples]), over_pcie=over_pcie)
+    outs = [torch.empty(4 * row_bytes, dtype=torch.uint8) for _ in range(3)]
+    gather.rows(Rows(gather, np.array([4096]), row_bytes), Positions(5, 100, 3, 4), outs)
+    assert [name for name, _, _ in launched] == (["samples"] if expected else []) + ["gather"]
+    assert launched[-1][2] == expected
+
+
+def test_what_is_sorted_once_serves_all_fields(launched, monkeypatch):
+    monkeypatch.setattr(gather_positions, "_NEAR_BYTES", 0)
+    gather, positions = PositionGather(torch.device("cpu"), np.array([2000]), over_pcie=True), Positions(5, 100, 3, 4)
+    for row_bytes in (16, 24):
+        outs = [torch.empty(4 * row_bytes, dtype=torch.uint8) for _ in range(3)]
+        gather.rows(Rows(gather, np.array([4096]), row_bytes), positions, outs)
+    samples, places = positions.sorted
+    expected = [-position % 1009 for start in (5, 105, 205) for position in range(start, start + 4)]
+    assert samples.tolist() == sorted(expected)
+    assert [expected[place] for place in places.tolist()] == sorted(expected)
+    assert [(name, scattered) for name, _, scattered in launched] == [
+        ("samples", False), ("gather", True), ("gather", True)
+    ]  # fmt: skip
+    for (_, params, _), width in zip(launched[1:], (1, 3), strict=True):
+        assert (params["table"], params["places"]) == (samples.data_ptr(), places.data_ptr())
+        assert (params["size"], params["words"]) == (4, 12 * width)
+        assert "selection" not in params
+        assert "network" not in params
+
+
+def test_more_batches_than_a_launch_takes_are_not_sorted(launched, monkeypatch):
+    monkeypatch.setattr(gather_positions, "_NEAR_BYTES", 0)
+    gather = PositionGather(torch.device("cpu"), np.array([2000]), over_pcie=True)
+    outs = [torch.empty(16, dtype=torch.uint8) for _ in range(65)]
+    gather.rows(Rows(gather, np.array([4096]), 16), Positions(0, 1, 65, 1), outs)
+    assert [(name, params["first"], scattered) for name, params, scattered in launched] == [
+        ("gather", 0, False), ("gather", 64, False)
+    ]  # fmt: skip

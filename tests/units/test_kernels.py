@@ -73,17 +73,11 @@ def test_clusters_of_two_where_the_gpu_has_them(monkeypatch, capability, cluster
     monkeypatch.setattr(kernels, "_cupy", lambda: compiled)
     kernels.kernel.cache_clear()
     try:
-        source, name = kernels.kernel("LAYOUT WORD DEPTH", "copy", 8, kernels.LONG_ROWS, torch.device("cuda", 0))
+        source, name = kernels.kernel("LAYOUT WORD DEPTH", "copy", 8, kernels.OVER_PCIE, torch.device("cuda", 0))
     finally:
         kernels.kernel.cache_clear()
     assert (source.startswith("__cluster_dims__"), name) == (clusters, "copy")
     assert source.endswith("uint2 4")
-
-
-def test_short_rows_and_long_ones_have_grids_of_their_own():
-    assert kernels.over_pcie(2047) is kernels.SHORT_ROWS
-    assert kernels.over_pcie(2048) is kernels.LONG_ROWS
-    assert kernels.LONG_ROWS.blocks % 2 == 0
 
 
 @pytest.mark.parametrize("modern", [True, False], ids=["from_external", "ExternalStream"])
