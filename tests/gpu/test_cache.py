@@ -49,7 +49,7 @@ def test_epochs_in_vram_are_those_of_the_cpu(rich, shuffle, backend):
     assert after["vram"] > before.get("vram", 0)
 
 
-@pytest.mark.parametrize("shuffle", [False, "full"])
+@pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_an_epoch_of_plain_fields_needs_no_thread(numbered, shuffle, monkeypatch):
     made = []
     real = ResidentPipeline.get
@@ -87,11 +87,12 @@ def test_a_budget_for_some_of_the_shards(numbered):
         assert "used up" in str(loader.cache)
 
 
-def test_resumes_at_every_step_of_an_epoch_in_vram(numbered):
+@pytest.mark.parametrize("shuffle", ["full", "block"])
+def test_resumes_at_every_step_of_an_epoch_in_vram(numbered, shuffle):
     loaders = []
 
     def make():
-        loader = DataLoader(numbered, 4000, "full", device="cuda", cache="vram")
+        loader = DataLoader(numbered, 4000, shuffle, device="cuda", cache="vram")
         loaders.append(loader)
         for _ in loader:
             pass
@@ -120,6 +121,29 @@ def test_a_consumer_that_is_behind_and_drops_its_batches(numbered):
     for number, mine in enumerate(found):
         rows = torch.arange(number * 256, number * 256 + 256, dtype=torch.int32)
         assert torch.equal(mine.cpu(), rows[:, None].expand(-1, 1024))
+
+
+@pytest.mark.parametrize("shuffle", ["full", "block"])
+def test_a_consumer_that_changes_its_stream(numbered, shuffle):
+    """In mid-epoch, and in the middle of a group; each stream is behind, and nobody waits for it."""
+    options = {"batch_size": 100, "shuffle": shuffle, "seed": 2}
+    if shuffle == "block":
+        options |= {"block": 64, "window": 900, "lanes": 4}
+    with DataLoader(numbered, device="cpu", **options) as loader:
+        loader.set_epoch(1)
+        expected = torch.cat([batch["x"][:, 0] for batch in loader])
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    with DataLoader(numbered, device="cuda", cache="vram", **options) as loader:
+        for _ in loader:
+            pass
+        wait_until_kept(loader)
+        epoch, found = iter(loader), []
+        for number in range(200):
+            with torch.cuda.stream(streams[number // 7 % 3]):
+                torch.cuda._sleep(1_000_000)
+                found.append(next(epoch)["x"][:, 0].clone())
+        torch.cuda.synchronize()
+        assert torch.equal(torch.cat(found).cpu(), expected)
 
 
 def test_closing_while_the_tier_fills_and_while_an_epoch_runs(numbered):

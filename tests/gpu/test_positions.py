@@ -139,11 +139,14 @@ def plain(tmp_path_factory):
 
 @pytest.fixture
 def made(monkeypatch):
-    """The steps that were made directly."""
+    """The steps that were made directly, and not only tried."""
     found = []
     real = Direct.gather
-    monkeypatch.setattr(Direct, "gather", lambda self, steps: (found.extend(steps), real(self, steps))[1])
+    monkeypatch.setattr(Direct, "gather", lambda self, steps: (real(self, steps), found.extend(steps))[0])
     return found
+
+
+BLOCKS = {"shuffle": "block", "block": 40, "window": 300, "lanes": 5}
 
 
 def prints(dataset, epochs=2, **options):
@@ -152,7 +155,7 @@ def prints(dataset, epochs=2, **options):
 
 
 @pytest.mark.parametrize("select", ["all", "subset", "concat"])
-@pytest.mark.parametrize("shuffle", [False, "full"])
+@pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_batches_are_those_of_the_cpu(plain, made, shuffle, select):
     dataset = ShardDataset(plain)
     if select == "subset":
@@ -165,6 +168,8 @@ def test_batches_are_those_of_the_cpu(plain, made, shuffle, select):
             options = {
                 "batch_size": batch_size, "shuffle": shuffle, "seed": 9, "with_index": True, "rank": rank, "world_size": world
             }  # fmt: skip
+            if shuffle == "block":
+                options |= BLOCKS | {"with_index": False}
             expected = prints(dataset, device="cpu", **options)
             made.clear()
             assert prints(dataset, device="cuda", backend="mapped", **options) == expected
@@ -193,23 +198,41 @@ def test_long_rows_are_copied_and_are_those_of_the_cpu(long, made, monkeypatch, 
     dataset = ShardDataset(long)
     if select == "subset":
         dataset = Subset(dataset, np.random.default_rng(5).integers(0, 300, 111).tolist())
-    options = {"batch_size": 32, "shuffle": shuffle, "seed": 9, "with_index": True, "fields": fields}
+    options = {"batch_size": 32, "shuffle": shuffle, "seed": 9, "with_index": shuffle == "full", "fields": fields}
     expected = prints(dataset, device="cpu", **options)
     assert prints(dataset, device="cuda", backend="mapped", **options) == expected
     assert any(queued) == copies_scattered_runs()
     assert all(queued)
-    assert bool(made) == (shuffle == "full")
-
-
-def test_resumes_at_every_step(plain, made):
-    assert_resumes_everywhere(lambda: DataLoader(plain, 200, "full", device="cuda", backend="mapped"))
     assert made
 
 
-def test_ragged_and_block_orders_go_the_other_way(rich, plain, made):
+@pytest.mark.parametrize("options", [{"shuffle": "full"}, BLOCKS])
+def test_resumes_at_every_step(plain, made, options):
+    assert_resumes_everywhere(lambda: DataLoader(plain, 200, device="cuda", backend="mapped", **options))
+    assert made
+
+
+def test_ragged_fields_and_blocks_that_the_host_knows_go_the_other_way(rich, plain, made):
     prints(rich, device="cuda", backend="mapped", batch_size=30, shuffle="full")
-    prints(plain, device="cuda", backend="mapped", batch_size=30, shuffle="block")
+    prints(plain, device="cuda", backend="mapped", batch_size=30, with_index=True, **BLOCKS)
+    prints(plain, device="cuda", backend="mapped", batch_size=30, shuffle="block", block=1, window=1, lanes=300)
     assert not made
+
+
+@pytest.mark.parametrize(
+    "where", [{"backend": "mapped"}, {"backend": "auto"}, {"cache": "pagecache"}, {"cache": "vram"}]
+)
+def test_blocks_while_shards_come_within_reach(numbered, made, where):
+    """Windows that were being read are left where they are, and nothing comes twice or out of turn."""
+    options = {"batch_size": 300, "shuffle": "block", "seed": 4, "block": 64, "window": 900, "lanes": 4}
+    with DataLoader(numbered, device="cpu", **options) as loader:
+        expected = [[batch["x"][:, 0] for batch in loader] for _ in range(3)]
+    with DataLoader(numbered, device="cuda", **where, **options) as loader:
+        for wanted in expected:
+            found = [batch["x"] for batch in loader]
+            assert all((one == one[:, :1]).all() for one in found)
+            assert torch.equal(torch.cat([one[:, 0] for one in found]).cpu(), torch.cat(wanted))
+    assert made or where != {"backend": "mapped"}  # elsewhere they come when they come
 
 
 @pytest.mark.parametrize("shuffle", ["full", False])
