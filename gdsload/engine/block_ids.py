@@ -199,6 +199,10 @@ class _Made:
             self.awaited.add(handle)
 
 
+_Tables = dict[_Place, tuple[_Made, int]]
+"""For each window what its table was made with, and the table's row there."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Reached:
     """The windows that some steps' batches may be made from.
@@ -226,7 +230,7 @@ class _Reached:
 
 
 class BlockIds:
-    """Makes the position ids of consecutive batches of one epoch, on any stream. By one thread at a time.
+    """Makes the position ids of consecutive batches of one epoch, on any stream and by any thread.
 
     Args:
         device: the GPU.
@@ -244,7 +248,7 @@ class BlockIds:
         self._firsts = [order.window_at(lane, 0)[1] if length else 0 for lane, length in enumerate(self._lengths)]
         self._words = (order.samples, order.lanes, order.window, order.key)
         self._stream = side_stream(device)
-        self._tables: dict[_Place, tuple[_Made, int]] = {}
+        self._tables: _Tables = {}
         sequence = order.sequence()
         self._uploads = Uploads(device)
         cuts = self._uploads.add(sequence.cuts[:-1])
@@ -282,8 +286,7 @@ class BlockIds:
         address = out.data_ptr()
         for part in (steps[:full], steps[full:]):
             for some, reached in self._launches(part):
-                self._reach(reached)
-                self._launch(some, reached, address)
+                self._launch(some, reached, self._reach(reached), address)
                 address += 8 * len(some) * schedule.size(some[0])
         return out
 
@@ -338,10 +341,11 @@ class BlockIds:
         high = (4 * (stop - 1 - before) + slack) * lanes // (4 * n)
         return max(low, 0), min(high, lanes - 1)
 
-    def _reach(self, reached: _Reached) -> None:
-        """Have tables of these windows, and let go of all others."""
+    def _reach(self, reached: _Reached) -> _Tables:
+        """The tables of these windows; of all others it lets go. Of two threads each has what it asks for."""
         wanted = {place: size for place, size in reached.sizes.items() if size <= EXACT_LIMIT}
-        kept = {place: self._tables[place] for place in wanted if place in self._tables}
+        tables = self._tables
+        kept = {place: tables[place] for place in wanted if place in tables}
         # By rising size, so that little is filled up in what is sorted at once.
         missing = sorted(wanted.keys() - kept.keys(), key=lambda place: wanted[place])
         while missing:
@@ -351,6 +355,7 @@ class BlockIds:
             kept |= {place: (made, row) for row, place in enumerate(places)}
             missing = missing[len(places) :]
         self._tables = kept
+        return kept
 
     def _make(self, places: Sequence[_Place], width: int) -> _Made:
         """Queue the making of tables: of each window's numbers, sorted by their hashes."""
@@ -365,8 +370,8 @@ class BlockIds:
             tables = torch.sort(hashes, dim=1, stable=True).indices
             return _Made(tables, record(self._stream))
 
-    def _launch(self, steps: range, reached: _Reached, out: int) -> None:
-        """Queue the making of the ids of steps of one size, whose tables there are; `out`: the address of the first."""
+    def _launch(self, steps: range, reached: _Reached, tables: _Tables, out: int) -> None:
+        """Queue the making of the ids of steps of one size; `out`: the address of the first."""
         schedule = self._schedule
         begin, stop = schedule.span(steps[0])
         size, words = stop - begin, _ORDER_WORDS + _IDS_WORDS
@@ -375,9 +380,9 @@ class BlockIds:
             *self._words, steps[0], min(schedule.global_batch, schedule.samples), begin - schedule.position(steps[0]),
             size, size * len(steps), reached.lane, reached.depth, *self._blocks, out,
         )  # fmt: skip
-        for made in {made for made, _ in self._tables.values()}:
+        for made in {made for made, _ in tables.values()}:
             made.use(self.device)
-        for place, (made, row) in self._tables.items():
+        for place, (made, row) in tables.items():
             params[words + reached.slot(place)] = made.address(row)
         self._queue(_IDS, "ids", size * len(steps), params.view(_IDS_STRUCT))
 

@@ -259,6 +259,7 @@ class Pipeline:
         """Start the reads of a group; one whose reads cannot be started is made at once, as far as it goes."""
         with suppress(Exception):
             if (direct := self._ready_direct()) is not None:
+                self._stager.let_go()
                 return Group(steps, [], direct)
             group = Group(steps, self._stager.pieces(steps))
             if not self._stager.windowed:

@@ -296,7 +296,7 @@ class Stager:
         """
         if (ordered := self._windowed) is not None:
             if steps.start != self._behind:
-                self._let_go()
+                self.let_go()
             self._behind = steps.stop
             runs = ((step, run) for step in steps for run in ordered.schedule.runs(step))
             return [piece for step, run in runs for piece in self._from_windows(ordered, step, run)]
@@ -306,8 +306,8 @@ class Stager:
         stage = self._bring(positions)
         return [Piece(stage, 0, stage.remaining)]
 
-    def _let_go(self) -> None:
-        """Give up what is left of the windows held: they were handed out up to another step than is wanted now."""
+    def let_go(self) -> None:
+        """Give up what is left of the windows held: another step is wanted now than the one behind the last call's."""
         for window in self._windows.values():
             window.stage.used(len(window.stage.index) - window.cursor)
         self._windows = {}

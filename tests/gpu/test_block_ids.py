@@ -58,15 +58,14 @@ def test_any_order_and_schedule(device, seed):
     assert compared > 15
 
 
-@pytest.mark.parametrize("window", [1, 1000, 65_535, 65_536, 65_537, 66_049, 131_072, 10**6])
+@pytest.mark.parametrize("window", [1000, 65_535, 65_536, 65_537, 66_049, 131_072, 10**6])
 @pytest.mark.parametrize(("lanes", "world_size"), [(1, 1), (8, 1), (3, 2), (8, 8)])
 def test_windows_on_both_sides_of_the_limit(device, window, lanes, world_size):
     """Of one order the first and last windows may be small, and all others large."""
     random = np.random.default_rng(window)
     order = BlockOrder([700_000, 0, 123_457], block=1365, window=window, lanes=lanes, key=int(random.integers(2**63)))
-    batch_size = 2000 if window >= 1000 else 30
     for rank in {0, world_size - 1}:
-        schedule = Schedule(order.samples, batch_size, rank, world_size, lanes=lanes)
+        schedule = Schedule(order.samples, 2000, rank, world_size, lanes=lanes)
         compare(device, order, schedule, random, groups=8)
 
 

@@ -173,8 +173,10 @@ def test_batches_are_those_of_the_cpu(plain, made, shuffle, select):
             expected = prints(dataset, device="cpu", **options)
             made.clear()
             assert prints(dataset, device="cuda", backend="mapped", **options) == expected
-            # The first group finds out which shards are needed; then nothing is planned any more.
-            assert len(made) >= len(expected) // 2 - 1
+            # The first group finds out which shards are needed; then nothing is planned any more. A rank that takes few
+            # blocks may never need some of them, and then has none registered that it does not need.
+            assert made or (shuffle == "block" and world > 1)
+            assert shuffle == "block" or len(made) >= len(expected) // 2 - 1
 
 
 @pytest.fixture(scope="session")

@@ -220,6 +220,24 @@ def test_each_table_is_made_once_on_the_way_and_again_on_the_way_back(batch_size
         assert set(found.hashed[before:]) == set(ids._tables) - held
 
 
+def test_another_thread_may_ask_for_other_steps_meanwhile(monkeypatch):
+    """Two threads make groups at the moment when all shards come within reach."""
+    order, schedule = block_order(), Schedule(1000, 64, lanes=4)
+    host, real, others = Ordered(order, schedule), BlockIds._launch, []
+
+    def launch(self, *arguments):
+        if not others:
+            others.append(None)
+            others[0] = self(range(12, 14)).numpy().copy()
+        real(self, *arguments)
+
+    monkeypatch.setattr(BlockIds, "_launch", launch)
+    with machine(order, schedule):
+        found = BlockIds(CPU, order, schedule)(range(2))
+    assert np.array_equal(found.numpy(), host.positions(range(2)))
+    assert np.array_equal(others[0], host.positions(range(12, 14)))
+
+
 def test_a_rank_has_tables_of_its_own_lanes_only():
     order = block_order(4000, window=100, lanes=8)
     for rank in range(8):
