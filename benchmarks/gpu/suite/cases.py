@@ -122,7 +122,9 @@ CASES = (
         "rows-4k-block", "Block shuffle, hot: 4 KiB, batch 2048", "rows-4k", 2048, "block", "P",
         ("P", "gdsload", "gdsload-shards"),
     ),
-    Case("rows-512-block", "Block shuffle, hot: 512 B, batch 16 384", "rows-512", 16384, "block", "P", ("P", "gdsload")),
+    Case(
+        "rows-512-block", "Block shuffle, hot: 512 B, batch 16 384", "rows-512", 16384, "block", "P", ("P", "gdsload"),
+    ),
     Case(
         "images-cold", f"Block shuffle, cold: {_IMAGES}", "images", 256, "block", "D", ("D", "gdsload", *_PEERS),
         cold=True,
