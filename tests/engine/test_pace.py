@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -158,7 +159,8 @@ def test_it_grows_when_the_backend_gets_slow_and_comes_back(path, wrapped, small
         delay_s = 0.0
         loader.stats.reads_ahead = 6  # or it would take more epochs than a test has time for
         while loader.stats.reads_ahead > LEAST:
-            list(loader)
+            for _ in loader:
+                time.sleep(0.001)  # or a slow machine's threads would change places too slowly for a consumer in haste
 
 
 def test_no_depth_reads_beyond_the_budgets(path, wrapped, small_groups):
