@@ -79,6 +79,10 @@ def check(contender: Contender, mode: Mode, expected: NDArray[np.uint64]) -> dic
 
 def compare(hashes: NDArray[Any], expected: NDArray[Any]) -> dict[str, int]:
     """How many samples there are, and how many are missing, repeated, or of neither, in whatever order."""
+    found = np.sort(hashes)
+    if np.array_equal(found, np.sort(expected)):  # as it should be, and told far sooner than by what follows
+        repeated = int((found[1:] == found[:-1]).sum())
+        return {"samples": len(hashes), "missing": 0, "repeated": repeated, "foreign": 0}
     unique, counts = np.unique(hashes, return_counts=True)
     return {
         "samples": len(hashes),

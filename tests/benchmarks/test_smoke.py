@@ -10,7 +10,7 @@ import pytest
 from benchmarks import cpu, table
 from benchmarks.contenders.base import Contender
 from benchmarks.residency import measure
-from benchmarks.worker import check
+from benchmarks.worker import check, compare
 from benchmarks.workloads import SMALL, Workload, generate
 
 FOLDER = Path(cpu.__file__).parent
@@ -95,6 +95,13 @@ def test_the_check_finds_what_is_wrong(tmp_path):
     found = check(Wrong(tmp_path, tmp_path / "rows.npy", workload), "shuffled", expected)
     assert (found["missing"], found["repeated"], found["foreign"]) == (2, 1, 1)
     assert not found["in_order"]
+
+
+def test_rows_that_repeat_are_told_from_rows_that_repeat_in_the_data():
+    same = compare(np.array([3, 1, 1]), np.array([1, 3, 1]))
+    assert same == {"samples": 3, "missing": 0, "repeated": 1, "foreign": 0}
+    assert compare(np.array([3, 1, 1]), np.array([1, 3, 3])) == same
+    assert compare(np.array([3, 1, 2]), np.array([1, 3, 4])) == {**same, "missing": 1, "repeated": 0, "foreign": 1}
 
 
 def test_the_data_are_the_same_in_every_run(tmp_path):
