@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -44,7 +45,9 @@ def copy_runs(
         _by_torch(addresses, nbytes, on_host(addresses), out.view(-1).view(torch.uint8))
         return
     target, handle = out.data_ptr(), stream_handle(out.device)
-    with torch.cuda.device(out.device):
+    # To enter the device that is current already would cost as much as queueing a copy does.
+    elsewhere = torch.cuda.current_device() != out.device.index
+    with torch.cuda.device(out.device) if elsewhere else nullcontext():
         calls.enter_device(out.device.index)
         if len(addresses) > 1:
             lengths = np.ascontiguousarray(nbytes, np.int64)

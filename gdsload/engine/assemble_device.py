@@ -144,16 +144,16 @@ class _HandOver:
 
     def __call__(self, batch: Any) -> Any:
         """Hand a batch over to the stream that is current now."""
+        stream = torch.cuda.current_stream(self.device)
         if self._dropped * _EVENTS >= max(self.pending_bytes, 1):
             # The last batch has been used as far as it will be, as a rule: what reads it has been queued.
-            self._pending.append((record(torch.cuda.current_stream(self.device)), self._dropped))
+            self._pending.append((record(stream), self._dropped))
             self._bytes, self._dropped = self._bytes + self._dropped, 0
         while self._pending and (self._bytes + self._dropped > self.pending_bytes or self._pending[0][0].query()):
             event, nbytes = self._pending.popleft()
             event.synchronize()
             self._bytes -= nbytes
-        hand_over(batch)
-        self._dropped += sum(tensor.nbytes for tensor in tensors_of(batch))
+        self._dropped += hand_over(batch, stream)
         return batch
 
 
@@ -176,8 +176,11 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_of(getattr(value, field.name))
 
 
-def hand_over(batch: Any) -> None:
-    """Let the stream that is current now use a finished batch."""
+def hand_over(batch: Any, stream: torch.cuda.Stream) -> int:
+    """Let a stream use a finished batch; returns its bytes."""
+    nbytes = 0
     for tensor in tensors_of(batch):
         if tensor.device.type == "cuda":
-            tensor.record_stream(torch.cuda.current_stream(tensor.device))
+            tensor.record_stream(stream)
+        nbytes += tensor.nbytes
+    return nbytes

@@ -69,8 +69,9 @@ class ResidentPipeline:
     def hand_over(self, batch: Any) -> Any:
         """The batch is the consumer's already, unless it has changed to another stream since."""
         if stream_handle(self._device) != self._made_on.cuda_stream:
-            torch.cuda.current_stream(self._device).wait_stream(self._made_on)
-            hand_over(batch)
+            stream = torch.cuda.current_stream(self._device)
+            stream.wait_stream(self._made_on)
+            hand_over(batch, stream)
         return batch
 
     @property
