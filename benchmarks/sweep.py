@@ -34,7 +34,7 @@ from gdsload.bench.plan import BackendName, Plan, describe, machine, make_plan, 
 from gdsload.bench.routes import Route
 from gdsload.bench.run import settle
 from gdsload.bench.trial import run_trial
-from gdsload.engine import delivery, pace
+from gdsload.engine import groups, pace
 from gdsload.options import LoaderOptions
 from gdsload.units import format_bytes, parse_bytes
 
@@ -90,7 +90,7 @@ def _depth(depth: int) -> Value:
 
 def _group(nbytes: int) -> Value:
     names = ("_GROUP_BYTES", "_GROUP_BYTES_IN_ORDER", "_GROUP_BYTES_ON_GPU")
-    patches = ((delivery, "_GROUP_BYTES", nbytes), *((setup, name, nbytes) for name in names))
+    patches = ((groups, "_PLANNED_BY_GPU_BYTES", nbytes), *((setup, name, nbytes) for name in names))
     return Value(format_bytes(nbytes), {}, patches)
 
 

@@ -70,6 +70,7 @@ class AheadPipeline:
         self._failed = False  # whether the group at `_next` is not to be made here
         # Held while something is queued or awaited. Ctrl-C may strike there, and its thread closes.
         self._turn = threading.RLock()
+        self._queueing = False
         self._closed = False
         self._owner = os.getpid()
 
@@ -83,7 +84,13 @@ class AheadPipeline:
             if self._closed:
                 raise LoaderClosedError("the loader was closed while a batch was being waited for")
             if self._rest is None:
-                self._queue()
+                self._queueing = True
+                try:
+                    self._queue()
+                finally:
+                    self._queueing = False
+                if self._closed:  # by a signal's handler
+                    raise LoaderClosedError("the loader was closed while it was asked for a batch")
                 if self._under_way and (ready := self._end()) is not None:
                     return ready
                 if not self._failed:
@@ -98,18 +105,24 @@ class AheadPipeline:
             steps = range(self._next, min(self._next + self._batches, self._job.steps.steps))
             if self._failed or not steps or not self._has_room(steps):
                 return
-            started = None
-            if self._direct.ready():
-                # Batches may outlive the mode that the consumer is in.
-                with torch.inference_mode(mode=False):
-                    started = begin(self._direct, steps, self._backend, lambda: self._closed)
+            started = self._begin(steps)
             if started is None:
                 self._failed = True
                 return
             self._under_way.append(started)
             self._next = steps.stop
             # As in `Pipeline`: the first group is one batch, so that it is there soon.
-            self._batches = min(2 * self._batches, self._limits.group())
+            self._batches = min(2 * self._batches, self._limits.group_on_gpu())
+
+    def _begin(self, steps: range) -> Started | None:
+        before = torch.cuda.current_stream(self._maker.device)
+        try:
+            with torch.inference_mode(mode=False):  # batches may outlive the mode that the consumer is in
+                return begin(self._direct, steps, self._backend, lambda: self._closed)
+        except BaseException:
+            # Ctrl-C may strike where torch changes streams, in Python: the consumer would be left on the loader's.
+            torch.cuda.set_stream(before)
+            raise
 
     def _has_room(self, steps: range) -> bool:
         ahead = sum(len(started.steps) for started in self._under_way)
@@ -152,11 +165,19 @@ class AheadPipeline:
             rest.stop()
 
     def close(self) -> None:
-        """End the epoch; when it returns, nothing is being made any more. May be called twice and from any thread."""
+        """End the epoch; when it returns, nothing is being made any more. May be called twice and from any thread.
+
+        Raises:
+            LoaderClosedError: if a signal's handler calls it while this very thread queues batches and would go on with
+                that behind the handler. `get` then ends with such an error, too, and nothing was given back: close once
+                more.
+        """
         self.stop()
         if self._owner != os.getpid():  # after a fork, the lock may be locked for ever
             return
         with self._turn:
+            if self._queueing:
+                raise LoaderClosedError("a signal's handler closed the loader while it was asked for a batch")
             if self._rest is not None:
                 self._rest.close()
             self._under_way.clear()

@@ -177,10 +177,11 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
 
 
 def hand_over(batch: Any, stream: torch.cuda.Stream) -> int:
-    """Let a stream use a finished batch; returns its bytes."""
+    """Let a stream use a finished batch, and of other devices the stream that is current there; returns its bytes."""
     nbytes = 0
     for tensor in tensors_of(batch):
         if tensor.device.type == "cuda":
-            tensor.record_stream(stream)
+            here = tensor.device == stream.device
+            tensor.record_stream(stream if here else torch.cuda.current_stream(tensor.device))
         nbytes += tensor.nbytes
     return nbytes

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gdsload.backends.base import Backend
 from gdsload.engine.ahead import AheadPipeline
 from gdsload.engine.assemble import BatchMaker
@@ -17,10 +15,6 @@ from gdsload.engine.stage import Job
 from gdsload.engine.stats import LoaderStats
 
 __all__ = ["deliver"]
-
-_GROUP_BYTES = 128 * 2**20
-"""What the GPU plans by itself costs the host the same for a large group as for a small one, and the consumer pays.
-Of groups that are queued ahead, `prefetch_bytes` has room for two of these by default."""
 
 
 def deliver(
@@ -37,10 +31,12 @@ def deliver(
         stats: where time is counted.
     """
     direct = Direct.of(job, backend, maker)
-    larger = replace(limits, group_bytes=max(limits.group_bytes, _GROUP_BYTES))
     if direct is not None and isinstance(maker, DeviceAssembler) and direct.ready():
+        plain = job.transform is None
         if not direct.over_pcie:
-            return ResidentPipeline(direct, start=start, stats=stats, group=larger.group(), device=maker.device)
-        if job.transform is None and direct.planned_by_gpu:
-            return AheadPipeline(job, backend, maker, limits=larger, start=start, stats=stats, direct=direct)
+            # What a transform makes of a group is there at once, and may be larger.
+            group = limits.group_on_gpu() if plain else limits.group()
+            return ResidentPipeline(direct, start=start, stats=stats, group=group, device=maker.device)
+        if plain and direct.planned_by_gpu:
+            return AheadPipeline(job, backend, maker, limits=limits, start=start, stats=stats, direct=direct)
     return Pipeline(job, backend, maker, limits=limits, start=start, stats=stats, direct=direct)

@@ -29,6 +29,8 @@ IntArray = NDArray[np.int64]
 
 _MOST_ROW_BYTES = 8 * 2**20
 """The kernel counts the words of a row in 32 bits, and few rows as long make planning cheap anyway."""
+_MOST_SHARDS = 256
+"""Files that are looked at within a millisecond, which a consumer can wait for now and then."""
 _MOST_SELECTED = 2**26
 """Indices of a selection that are worth 8 bytes each of the GPU's memory."""
 
@@ -111,9 +113,11 @@ class Direct:
 
     @property
     def planned_by_gpu(self) -> bool:
-        """Whether the host gives no more than a few numbers for a group; known once it is ready."""
+        """Whether a group costs the host a few numbers, and a look at few files; known once it is ready."""
         if self._in_order:
             return True
+        if len(self._ends) > _MOST_SHARDS:
+            return False
         gathered = {} if self._reach is None else self._reach.rows
         wanted = [name for name, field in self._fields.items() if field.row_bytes]
         return self._maker.form.index is None and all(name in gathered for name in wanted)

@@ -29,11 +29,12 @@ MOST_BATCHES = 64
 """Batches of one launch: the length of `out` in the kernel."""
 _PART = 256
 """Words of a long row that are worth a tile of their own."""
-_SHORT_BYTES = 2048
+_SHORT_BYTES = range(64, 2048)
 _NEAR_BYTES = 2**30
-"""Rows shorter than this, out of fields of more bytes than that, do not keep the link busy in an order of chance. On an
-H200 rows of 512 B were fetched at the link's rate from 1 GiB of registered pages; from 4 GiB at 0.4 of it, in the order
-of their addresses at 0.9 (benchmarks/gpu/README.md)."""
+"""Rows of so many bytes, out of fields of more bytes than that, do not keep the link busy in an order of chance; but
+sorting takes some 40 bytes of memory a row, too much for shorter ones. On an H200 rows of 512 B were fetched at the
+link's rate from 1 GiB of registered pages; from 4 GiB at 0.4 of it, in the order of their addresses at 0.9
+(benchmarks/gpu/README.md)."""
 _SAMPLES = Grid(132, 256, 1)
 _WORDS = (
     *("network", "table", "selection", "ends", "origins", "shards", "row_bytes", "width"),
@@ -319,7 +320,7 @@ class PositionGather:
 
     def _far_apart(self, rows: Rows) -> bool:
         """Whether the rows are better fetched in the order of their addresses."""
-        return self.over_pcie and rows.row_bytes < _SHORT_BYTES and int(self.ends[-1]) * rows.row_bytes > _NEAR_BYTES
+        return self.over_pcie and rows.row_bytes in _SHORT_BYTES and int(self.ends[-1]) * rows.row_bytes > _NEAR_BYTES
 
     def _ids(self, positions: Positions) -> dict[str, int]:
         """What says which samples stand at positions."""

@@ -16,6 +16,9 @@ __all__ = ["MOST_WORKERS", "Group", "Limits", "workers"]
 
 MOST_WORKERS = 4
 _MOST_BATCHES = 64
+_PLANNED_BY_GPU_BYTES = 128 * 2**20
+"""A group that the GPU plans costs the host the same however large it is, and the consumer pays. By default
+`prefetch_bytes` has room for two such groups."""
 
 
 def workers(backend: Backend, maker: BatchMaker) -> int:
@@ -52,7 +55,14 @@ class Limits:
 
     def group(self) -> int:
         """Number of batches that are gathered at once."""
-        wanted = min(self.group_bytes, self.prefetch_bytes // 2) // max(self.batch_bytes, 1)
+        return self._batches(self.group_bytes)
+
+    def group_on_gpu(self) -> int:
+        """Number of batches that are gathered at once where the GPU plans that by itself."""
+        return self._batches(max(self.group_bytes, _PLANNED_BY_GPU_BYTES))
+
+    def _batches(self, nbytes: int) -> int:
+        wanted = min(nbytes, self.prefetch_bytes // 2) // max(self.batch_bytes, 1)
         return max(1, min(wanted, _MOST_BATCHES))
 
     def pool_bytes(self) -> int:

@@ -31,14 +31,14 @@ class Started:
         ready: the batches.
         event: behind them.
         shards: what they are made from.
-        began: when that began.
+        queued_s: how long the host took to queue it.
     """
 
     steps: range
     ready: Ready
     event: torch.cuda.Event
     shards: NDArray[np.int64]
-    began: float
+    queued_s: float
 
     def end(self, backend: Backend, stats: LoaderStats) -> Ready:
         """Wait until the batches are there, and look once more at the files that they are made from.
@@ -46,14 +46,15 @@ class Started:
         Raises:
             FileChangedError: if one of those has changed.
         """
+        began = time.perf_counter()
         self.event.synchronize()
         backend.check(self.shards)
-        stats.add(read_s=0.0, gather_s=time.perf_counter() - self.began)
+        stats.add(read_s=0.0, gather_s=self.queued_s + time.perf_counter() - began)
         return self.ready
 
 
 def begin(direct: Direct, steps: range, backend: Backend, stopped: Callable[[], bool]) -> Started | None:
-    """Have the GPU make the batches of some steps; `direct` must be ready.
+    """Have the GPU make the batches of some steps.
 
     Args:
         direct: what queues it.
@@ -65,9 +66,12 @@ def begin(direct: Direct, steps: range, backend: Backend, stopped: Callable[[], 
         None if that cannot be. Who then makes them by way of landings finds out why.
     """
     try:
+        if not direct.ready():
+            return None
         shards, began = direct.shards(steps), time.perf_counter()
         backend.check(shards)
-        return Started(steps, *direct.start(steps, stopped), shards, began)
+        ready, event = direct.start(steps, stopped)
+        return Started(steps, ready, event, shards, time.perf_counter() - began)
     except (GdsloadError, torch.OutOfMemoryError):
         return None
     except Exception:

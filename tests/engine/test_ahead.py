@@ -78,9 +78,11 @@ def dataset(tmp_path_factory):
 
 
 @pytest.fixture
-def make(dataset):
+def make(dataset, monkeypatch):
     """Makes pipelines and closes them: make(direct, around, limits=..., start=...)."""
     made = []
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: None)
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda _stream: None)
 
     def build(direct, around=lambda inner: inner, *, start=0, prefetch_bytes=1 << 20, group_bytes=1 << 10):
         files = ShardFiles(dataset.sources, dataset.schema, mapped=True)
@@ -89,7 +91,7 @@ def make(dataset):
         steps = Ordered(order, Schedule(SAMPLES, BATCH))
         job = Job(SampleTable(files, dataset.counts), steps, Selection(), ("x",))
         maker = Assembler(dataset.schema, BatchPool(1 << 20), BatchForm())
-        maker.stream = SimpleNamespace(synchronize=lambda: None)
+        maker.stream, maker.device = SimpleNamespace(synchronize=lambda: None), torch.device("cpu")
         limits = Limits(prefetch_bytes, 1 << 30, group_bytes, BATCH_BYTES, 0)
         pipeline = AheadPipeline(job, backend, maker, limits=limits, start=start, stats=LoaderStats(), direct=direct)
         made.append((pipeline, backend))
@@ -123,7 +125,7 @@ def test_batches_come_in_order_each_once(make, start):
 
 def test_the_first_group_is_one_batch_and_the_next_ones_grow(make):
     direct = Queueing()
-    drain(make(direct, group_bytes=8 * BATCH_BYTES))
+    drain(make(direct, prefetch_bytes=17 * BATCH_BYTES))
     sizes = [len(steps) for steps in direct.started]
     assert sizes[:5] == [1, 2, 4, 8, 8]
     first = Queueing()
@@ -135,13 +137,14 @@ def test_the_first_group_is_one_batch_and_the_next_ones_grow(make):
 def test_what_is_ahead_keeps_to_the_budget_but_for_two_groups(make, batches):
     direct = Queueing()
     limits = Limits(batches * BATCH_BYTES, 0, 8 * BATCH_BYTES, BATCH_BYTES, 0)
+    assert max(limits.group_on_gpu(), 2) <= max(batches, 2)
     drain(make(direct, prefetch_bytes=batches * BATCH_BYTES, group_bytes=8 * BATCH_BYTES))
-    assert max(direct.ahead) <= max(batches, 2 * limits.group())
-    assert max(direct.ahead) >= min(batches, STEPS) // 2  # and it is used
+    assert max(direct.ahead) <= max(batches, 2 * limits.group_on_gpu())
+    assert max(direct.ahead) >= max(min(batches, STEPS) // 2, 2)  # and it is used
 
 
 @pytest.mark.parametrize("step", [0, 1, 2, 6, 20, STEPS - 1])
-@pytest.mark.parametrize("how", ["unready", "refused", "broken", "lost"])
+@pytest.mark.parametrize("how", ["unready", "refused", "full", "broken", "lost"])
 def test_what_cannot_be_made_so_is_made_the_other_way_from_there_on(make, caplog, step, how):
     direct = Queueing()
     if how == "unready":
@@ -149,8 +152,13 @@ def test_what_cannot_be_made_so_is_made_the_other_way_from_there_on(make, caplog
     elif how == "lost":
         direct.lost = {step}
     else:
-        direct.failing = {step: ReadError("moved away") if how == "refused" else RuntimeError("no such kernel")}
-    assert drain(make(direct)) == (ALL, None)
+        errors = {"refused": ReadError("moved away"), "full": torch.OutOfMemoryError("no room"),
+                  "broken": RuntimeError("no such kernel")}  # fmt: skip
+        direct.failing = {step: errors[how]}
+    pipeline = make(direct)
+    assert drain(pipeline) == (ALL, None)
+    assert not pipeline._under_way
+    assert pipeline._rest is None or pipeline._rest._direct is direct
     assert ("no such kernel" in caplog.text) == (how == "broken")
     assert direct.given_up == (how == "broken")
 
@@ -186,7 +194,13 @@ def test_close_waits_for_what_is_being_queued_and_then_for_the_gpu(make):
     direct.inside = lambda: (inside.set(), go_on.wait(20), order.append("queued"))
     pipeline = make(direct)
     pipeline._maker.stream = SimpleNamespace(synchronize=lambda: order.append("waited"))
-    getting = threading.Thread(target=pipeline.get)
+
+    def get():
+        with pytest.raises(LoaderClosedError):
+            pipeline.get()
+        order.append("ended")
+
+    getting = threading.Thread(target=get)
     getting.start()
     assert inside.wait(20)
     closing = threading.Thread(target=lambda: (pipeline.close(), order.append("closed")))
@@ -196,9 +210,58 @@ def test_close_waits_for_what_is_being_queued_and_then_for_the_gpu(make):
     go_on.set()
     closing.join(20)
     getting.join(20)
-    assert order[-2:] == ["waited", "closed"]
+    assert order.index("queued") < order.index("waited") < order.index("closed")
+    assert "ended" in order
     with pytest.raises(LoaderClosedError):
         pipeline.get()
+
+
+def test_an_error_in_asking_whether_it_can_be_done_comes_behind_what_has_been_made(make, caplog):
+    direct, asked = Queueing(), []
+
+    def ready():
+        asked.append(None)
+        if len(asked) == 4:
+            raise RuntimeError("no upload")
+        return not direct.given_up
+
+    direct.ready = ready
+    assert drain(make(direct)) == (ALL, None)
+    assert direct.given_up
+    assert "no upload" in caplog.text
+
+
+def test_ctrl_c_while_a_group_is_queued_leaves_the_consumer_on_its_stream(make, monkeypatch):
+    direct, current = Queueing(), ["mine"]
+
+    def interrupted():
+        current[0] = "the loader's"  # as if torch had no time to go back
+        raise KeyboardInterrupt
+
+    direct.inside = interrupted
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: current[0])
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: current.__setitem__(0, stream))
+    pipeline = make(direct)
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.get()
+    assert current == ["mine"]
+    pipeline.close()
+    assert not pipeline._under_way
+
+
+def test_a_handler_that_closes_while_a_group_is_queued_ends_that(make):
+    """Or it would be queued behind the handler, out of files that are no longer there."""
+    direct = Queueing()
+    pipeline = make(direct)
+    direct.inside = pipeline.close
+    with pytest.raises(LoaderClosedError):
+        pipeline.get()
+    assert pipeline._rest is None
+    direct.inside = lambda: None
+    pipeline.close()
+    with pytest.raises(LoaderClosedError):
+        pipeline.get()
+    assert not direct.started
 
 
 def test_close_ends_a_consumer_that_waits_for_reads_of_the_rest(make):
@@ -237,6 +300,12 @@ def test_stop_waits_for_nobody(make):
     assert pipeline.stopped
     out.set()
     holding.join()
+    direct = Queueing()
+    direct.given_up = True
+    pipeline = make(direct)
+    pipeline.get()
+    pipeline.stop()
+    assert pipeline._rest.stopped, "its threads would go on"
 
 
 def test_close_after_a_fork_waits_for_nobody(make):

@@ -15,6 +15,8 @@ from gdsload.engine.pipeline import Pipeline
 from gdsload.engine.resident import ResidentPipeline
 from gdsload.engine.stats import LoaderStats
 
+LIMITS = Limits(1 << 30, 1, 64 << 20, 16 << 20, 1)
+
 
 @pytest.mark.parametrize(
     ("facts", "transform", "expected"),
@@ -22,6 +24,7 @@ from gdsload.engine.stats import LoaderStats
         (None, None, Pipeline),
         ({"ready": False, "over_pcie": True, "planned_by_gpu": True}, None, Pipeline),
         ({"ready": True, "over_pcie": False, "planned_by_gpu": False}, "flip", ResidentPipeline),
+        ({"ready": True, "over_pcie": False, "planned_by_gpu": True}, None, ResidentPipeline),
         ({"ready": True, "over_pcie": True, "planned_by_gpu": False}, None, Pipeline),
         ({"ready": True, "over_pcie": True, "planned_by_gpu": True}, "flip", Pipeline),
         ({"ready": True, "over_pcie": True, "planned_by_gpu": True}, None, AheadPipeline),
@@ -39,7 +42,11 @@ def test_by_where_the_shards_are_and_what_is_left_for_the_host(monkeypatch, fact
     maker = object.__new__(DeviceAssembler)
     maker.device = torch.device("cuda", 0)
     job = SimpleNamespace(transform=transform)
-    delivery.deliver(job, None, maker, limits=Limits(1, 1, 1, 1, 1), start=3, stats=LoaderStats())
+    delivery.deliver(job, None, maker, limits=LIMITS, start=3, stats=LoaderStats())
     ((kind, options),) = made
     assert kind is expected
     assert options["start"] == 3
+    if kind is ResidentPipeline:
+        assert options["group"] == (8 if transform is None else 4)
+    else:
+        assert options["limits"] is LIMITS

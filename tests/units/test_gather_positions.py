@@ -84,6 +84,8 @@ def launched(monkeypatch):
         (True, 512, 2**21, False),  # 1 GiB: what the GPU can keep in mind
         (True, 2048, 2**22, False),
         (True, 8, 2**20, False),
+        (True, 64, 2**25, True),
+        (True, 63, 2**25, False),  # sorting would take nearly as much memory as the rows
         (False, 512, 2**22, False),
     ],
 )
@@ -97,6 +99,7 @@ def test_short_rows_out_of_much_host_memory_are_sorted(launched, over_pcie, row_
 
 def test_what_is_sorted_once_serves_all_fields(launched, monkeypatch):
     monkeypatch.setattr(gather_positions, "_NEAR_BYTES", 0)
+    monkeypatch.setattr(gather_positions, "_SHORT_BYTES", range(2048))
     gather, positions = PositionGather(torch.device("cpu"), np.array([2000]), over_pcie=True), Positions(5, 100, 3, 4)
     for row_bytes in (16, 24):
         outs = [torch.empty(4 * row_bytes, dtype=torch.uint8) for _ in range(3)]
@@ -117,6 +120,7 @@ def test_what_is_sorted_once_serves_all_fields(launched, monkeypatch):
 
 def test_more_batches_than_a_launch_takes_are_not_sorted(launched, monkeypatch):
     monkeypatch.setattr(gather_positions, "_NEAR_BYTES", 0)
+    monkeypatch.setattr(gather_positions, "_SHORT_BYTES", range(2048))
     gather = PositionGather(torch.device("cpu"), np.array([2000]), over_pcie=True)
     outs = [torch.empty(16, dtype=torch.uint8) for _ in range(65)]
     gather.rows(Rows(gather, np.array([4096]), 16), Positions(0, 1, 65, 1), outs)

@@ -66,3 +66,20 @@ def test_one_that_stops_for_a_while_is_not_held_back_by_what_is_long_past(gpu):
         if number % 12 == 0:
             gpu.done = gpu.queued
     assert not gpu.waits
+
+
+def test_a_tensor_of_another_device_is_handed_to_the_stream_that_is_current_there(monkeypatch):
+    recorded = []
+
+    class Tensor:
+        def __init__(self, device):
+            self.device, self.is_nested, self.nbytes = torch.device(device), False, 8
+
+        def record_stream(self, stream):
+            recorded.append((str(self.device), stream))
+
+    mine = SimpleNamespace(device=torch.device("cuda:0"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"current of {device}")
+    monkeypatch.setattr(assemble_device, "tensors_of", list)
+    assert assemble_device.hand_over([Tensor("cuda:0"), Tensor("cuda:1"), Tensor("cpu")], mine) == 24
+    assert recorded == [("cuda:0", mine), ("cuda:1", "current of cuda:1")]
