@@ -11,7 +11,7 @@ from typing import Any
 
 from gdsload.bench.trial import spread
 
-__all__ = ["machine", "merged", "public", "ratio", "spread", "summarise", "versions"]
+__all__ = ["machine", "merged", "pruned", "public", "ratio", "spread", "summarise", "versions"]
 
 _PACKAGES = ("numpy", "torch", "xxhash")
 
@@ -50,6 +50,14 @@ def merged(before: list[dict[str, Any]], now: list[dict[str, Any]], run: int) ->
     found = {entry["name"]: entry for entry in before}
     found |= {entry["name"]: {"run": run, **entry} for entry in now}
     return list(found.values())
+
+
+def pruned(record: dict[str, Any], parts: tuple[str, ...]) -> dict[str, Any]:
+    """A record without the runs that no entry is of any more, their numbers in the entries put right."""
+    used = sorted({entry["run"] for part in parts for entry in record[part]})
+    number = {run: place for place, run in enumerate(used)}
+    entries = {part: [{**entry, "run": number[entry["run"]]} for entry in record[part]] for part in parts}
+    return {**record, "runs": [record["runs"][run] for run in used], **entries}
 
 
 def summarise(entry: dict[str, Any]) -> None:

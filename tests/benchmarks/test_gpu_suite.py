@@ -20,6 +20,7 @@ from benchmarks.gpu.suite import chart, table, trial
 from benchmarks.gpu.suite.cases import CASES, MEASURES, Case, Rows, make_rows
 from benchmarks.gpu.suite.contenders import NAMES, OURS, Contender, Place
 from benchmarks.gpu.suite.data import Stored, row_hashes
+from benchmarks.record import pruned
 
 FOLDER = Path(table.__file__).parent.parent
 NO_RECORD = "No record is committed yet.\n"
@@ -77,6 +78,15 @@ def test_calls_merge_and_ratios_stay_within_one(record):
     assert ratios.keys() >= {"gdsload/P", "gdsload/torch-batches", "gdsload/safetensors", "gdsload-shards/P"}
     assert "torch-batches/P" in ratios
     assert "P/gdsload" not in ratios
+
+
+def test_runs_that_nothing_is_of_any_more_go():
+    runs = [{"date": day} for day in ("first", "second", "third")]
+    record = {"format": 1, "runs": runs, "cases": [{"name": "a", "run": 2}], "measures": [{"name": "b", "run": 0}]}
+    found = pruned(record, ("cases", "measures"))
+    assert [run["date"] for run in found["runs"]] == ["first", "third"]
+    assert (found["cases"][0], found["measures"][0]) == ({"name": "a", "run": 1}, {"name": "b", "run": 0})
+    assert found["format"] == 1
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ import torch
 from benchmarks.gpu.suite.cases import CASES, MEASURES, Rows, make_rows, small
 from benchmarks.gpu.suite.contenders import GPU_ONLY, NAMES, OURS
 from benchmarks.gpu.suite.rounds import Plan, run
-from benchmarks.record import machine, merged, versions
+from benchmarks.record import machine, merged, pruned, versions
 from gdsload.units import parse_bytes
 
 __all__ = ["main"]
@@ -87,7 +87,7 @@ def _merged(before: dict[str, Any], conditions: dict[str, Any], found: dict[str,
     record = {**before, "runs": [*before["runs"], conditions]}
     for kind, now in found.items():
         record[kind] = sorted(merged(before[kind], now, number), key=lambda each: order.index(each["name"]))
-    return record
+    return pruned(record, tuple(found))
 
 
 def _begun(options: argparse.Namespace) -> dict[str, Any]:
