@@ -153,6 +153,17 @@ def test_windows_larger_than_an_exact_shuffle():
     assert np.array_equal(fresh.lane_ids(1, 89_990, 90_010), whole[89_990:90_010])
 
 
+@pytest.mark.parametrize(("window", "lanes"), [(250, 4), (70_000, 2), (150_000, 1), (1, 3)])
+def test_ids_do_not_depend_on_how_blocks_are_looked_up(monkeypatch, window, lanes):
+    samples = 150_000 if window > 1 else 500
+    ids = []
+    for spread in (0, 10**9):
+        monkeypatch.setattr(blocks_module, "_SPREAD", spread)
+        ids.append(all_ids(block_order((samples, 0, 37), block=1000, window=window, lanes=lanes)))
+    assert np.array_equal(*ids)
+    assert np.array_equal(np.sort(ids[0]), np.arange(samples + 37))
+
+
 def test_no_piece_is_made_twice_in_an_epoch(monkeypatch):
     order = block_order(run_lengths=[8000], block=50, window=100, lanes=8)
     made = []
