@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import threading
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -36,3 +38,44 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if "cuda" in os.environ.get(NEEDS, "").split(","):
         pytest.fail(f"{NEEDS}=cuda, but torch sees no CUDA device", pytrace=False)
     pytest.skip("needs an NVIDIA GPU")
+
+
+@pytest.fixture
+def held_elsewhere():
+    """Has another thread hold a lock while a block runs: ``with held_elsewhere(lock): ...``."""
+
+    @contextmanager
+    def held(lock):
+        inside, out = threading.Event(), threading.Event()
+
+        def hold():
+            with lock:
+                inside.set()
+                out.wait(20)
+
+        holding = threading.Thread(target=hold)
+        holding.start()
+        assert inside.wait(20)
+        try:
+            yield
+        finally:
+            out.set()
+            holding.join()
+
+    return held
+
+
+@pytest.fixture
+def ends_in_a_child():
+    """Whether a call comes back in a forked child: ``assert ends_in_a_child(call)``."""
+
+    def ends(call):
+        child = os.fork()
+        if not child:
+            calling = threading.Thread(target=call, daemon=True)
+            calling.start()
+            calling.join(10)
+            os._exit(calling.is_alive())
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    return ends

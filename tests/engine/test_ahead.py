@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from types import SimpleNamespace
@@ -284,22 +283,12 @@ def test_close_ends_a_consumer_that_waits_for_reads_of_the_rest(make):
     assert len(raised) == 1
 
 
-def test_stop_waits_for_nobody(make):
+def test_stop_waits_for_nobody(make, held_elsewhere):
     """A finaliser calls it, in any thread and at any point."""
-    pipeline, inside, out = make(Queueing()), threading.Event(), threading.Event()
-
-    def hold():
-        with pipeline._turn:
-            inside.set()
-            out.wait(20)
-
-    holding = threading.Thread(target=hold)
-    holding.start()
-    assert inside.wait(20)
-    pipeline.stop()
-    assert pipeline.stopped
-    out.set()
-    holding.join()
+    pipeline = make(Queueing())
+    with held_elsewhere(pipeline._turn):
+        pipeline.stop()
+        assert pipeline.stopped
     direct = Queueing()
     direct.given_up = True
     pipeline = make(direct)
@@ -308,24 +297,8 @@ def test_stop_waits_for_nobody(make):
     assert pipeline._rest.stopped, "its threads would go on"
 
 
-def test_close_after_a_fork_waits_for_nobody(make):
+def test_close_after_a_fork_waits_for_nobody(make, held_elsewhere, ends_in_a_child):
     """Another thread was inside `get`, and is not in the child to come out again."""
-    pipeline, inside, out = make(Queueing()), threading.Event(), threading.Event()
-
-    def hold():
-        with pipeline._turn:
-            inside.set()
-            out.wait(20)
-
-    holding = threading.Thread(target=hold)
-    holding.start()
-    assert inside.wait(20)
-    child = os.fork()
-    if not child:
-        closing = threading.Thread(target=pipeline.close, daemon=True)
-        closing.start()
-        closing.join(10)
-        os._exit(closing.is_alive())
-    out.set()
-    holding.join()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    pipeline = make(Queueing())
+    with held_elsewhere(pipeline._turn):
+        assert ends_in_a_child(pipeline.close)

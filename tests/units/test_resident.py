@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from types import SimpleNamespace
 
@@ -96,24 +95,8 @@ def test_close_waits_for_what_is_being_queued(make):
         pipeline.get()
 
 
-def test_close_after_a_fork_waits_for_nobody(make):
+def test_close_after_a_fork_waits_for_nobody(make, held_elsewhere, ends_in_a_child):
     """Another thread was inside `get`, and is not in the child to come out again."""
-    pipeline, inside, out = make(list), threading.Event(), threading.Event()
-
-    def hold():
-        with pipeline._turn:
-            inside.set()
-            out.wait(20)
-
-    holding = threading.Thread(target=hold)
-    holding.start()
-    assert inside.wait(20)
-    child = os.fork()
-    if not child:
-        closing = threading.Thread(target=pipeline.close, daemon=True)
-        closing.start()
-        closing.join(10)
-        os._exit(closing.is_alive())
-    out.set()
-    holding.join()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    pipeline = make(list)
+    with held_elsewhere(pipeline._turn):
+        assert ends_in_a_child(pipeline.close)
