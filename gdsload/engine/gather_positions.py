@@ -287,31 +287,29 @@ class PositionGather:
             return
         for low in range(0, len(outs), MOST_BATCHES):
             some = outs[low : low + MOST_BATCHES]
-            words = positions.size * rows.width
-            tile = _tile(positions.size * len(some), rows.width, self._grid.warps)
-            tiles = -(-words // tile)
-            place = {"first": positions.first + low * positions.stride, "stride": positions.stride}
-            cut = {"words": words, "tile": tile, "tiles": tiles, "all": tiles * len(some)}
-            self._gather(rows, {**self._ids(positions), **place, **cut}, some)
+            cut = self._cut(rows, positions.size, len(some))
+            self._gather(rows, {**self._where(positions, low), **cut}, some)
 
     def _gather_sorted(self, rows: Rows, positions: Positions, outs: Sequence[torch.Tensor]) -> None:
         """Copy the rows of all batches in the order of the samples, each to its place."""
         samples, places = self._sorted(positions)
-        words = len(samples) * rows.width
-        tile = _tile(len(samples), rows.width, self._grid.warps)
-        tiles = -(-words // tile)
         where = {"table": samples.data_ptr(), "places": places.data_ptr(), "size": positions.size}
-        self._gather(rows, {**where, "words": words, "tile": tile, "tiles": tiles, "all": tiles}, outs, scattered=True)
+        self._gather(rows, {**where, **self._cut(rows, len(samples), 1)}, outs, scattered=True)
 
     def _sorted(self, positions: Positions) -> tuple[torch.Tensor, torch.Tensor]:
         """The samples at some positions in rising order, and the place of each among the batches' rows."""
         if positions.sorted is None:
             found = torch.empty(positions.size * positions.batches, dtype=torch.int64, device=self.device)
-            place = {"first": positions.first, "stride": positions.stride}
             cut = {"size": positions.size, "all": len(found)}
-            self._launch("samples", 8, _SAMPLES, {**self._ids(positions), **place, **cut}, [found])
+            self._launch("samples", 8, _SAMPLES, {**self._where(positions), **cut}, [found])
             positions.sorted = torch.sort(found)
         return positions.sorted
+
+    def _cut(self, rows: Rows, size: int, batches: int) -> dict[str, int]:
+        """How the words of batches of one size are shared out."""
+        words, tile = size * rows.width, _tile(size * batches, rows.width, self._grid.warps)
+        tiles = -(-words // tile)
+        return {"words": words, "tile": tile, "tiles": tiles, "all": tiles * batches}
 
     @property
     def _grid(self) -> Grid:
@@ -321,11 +319,11 @@ class PositionGather:
         """Whether the rows are better fetched in the order of their addresses."""
         return self.over_pcie and rows.row_bytes in _SHORT_BYTES and int(self.ends[-1]) * rows.row_bytes > _NEAR_BYTES
 
-    def _ids(self, positions: Positions) -> dict[str, int]:
-        """What says which samples stand at positions."""
-        if positions.ids is None:
-            return self._order
-        return {**self._order, "network": 0, "table": positions.ids.data_ptr()}
+    def _where(self, positions: Positions, low: int = 0) -> dict[str, int]:
+        """Where the batches from number `low` on begin, and what says which samples stand there."""
+        ids = {} if positions.ids is None else {"network": 0, "table": positions.ids.data_ptr()}
+        first = positions.first + low * positions.stride
+        return {**self._order, **ids, "first": first, "stride": positions.stride}
 
     def _gather(
         self, rows: Rows, params: dict[str, int], outs: Sequence[torch.Tensor], *, scattered: bool = False
