@@ -45,7 +45,7 @@ def copy_runs(
         _by_torch(addresses, nbytes, on_host(addresses), out.view(-1).view(torch.uint8))
         return
     target, handle = out.data_ptr(), stream_handle(out.device)
-    # To enter the device that is current already would cost as much as queueing a copy does.
+    # To enter the device that is current already is several calls more.
     elsewhere = torch.cuda.current_device() != out.device.index
     with torch.cuda.device(out.device) if elsewhere else nullcontext():
         calls.enter_device(out.device.index)

@@ -234,7 +234,7 @@ class BlockOrder:
         places = permutation(chunk * CHUNK, min((chunk + 1) * CHUNK, stop - start))
         shifts = starts - (ends - lengths)
         if stop - start <= _SPREAD:
-            # Written out for every place, shifts are looked up ten times as fast as blocks are searched for.
+            # Written out for every place, shifts are looked up sooner than blocks are searched for.
             ids = np.take(np.repeat(shifts, lengths), places)
         else:
             ids = shifts[np.searchsorted(ends, places, side="right")]
