@@ -29,6 +29,9 @@ __all__ = ["Draws", "Stateful"]
 
 _MOST_AT_ONCE = 1024
 """Batches that are drawn at once where a resumed epoch draws again what was handed out."""
+_AHEAD = 65536
+"""Indices that are drawn at once out of vectors: what they are does not hang on how far the consumer is, and each call
+of torch's gives the interpreter lock away, which a thread that gathers may hold for milliseconds."""
 
 
 class Stateful(Protocol):
@@ -82,8 +85,9 @@ class Draws:
 
     def reach(self, step: int) -> int:
         """See `Steps`."""
+        ahead = 1 if self._vectors is None or self._size is None else _AHEAD // self._size
         while not self._over and self.steps <= step:
-            self._draw(min(step + 1 - self.steps, _MOST_AT_ONCE) if self._stateful is None else 1)
+            self._draw(min(max(step + 1 - self.steps, ahead), _MOST_AT_ONCE) if self._stateful is None else 1)
         return self._largest
 
     def size(self, step: int) -> int:

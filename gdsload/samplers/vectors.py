@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Sized
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
-from torch.utils.data import BatchSampler, RandomSampler, WeightedRandomSampler
+from numpy.typing import NDArray
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, WeightedRandomSampler
 
 __all__ = ["Vectors", "vectors_of"]
 
+IntArray = NDArray[np.int64]
+Drawn = Generator[torch.Tensor, int, None]
+_NOTHING = torch.empty(0, dtype=torch.int64, device="cpu")
 _REPLACED_AT_ONCE = 32
 """As in torch: a generator's state depends on it."""
 
@@ -28,20 +33,22 @@ class Vectors:
     """Indices out of vectors that are drawn one after the other, none before it is needed.
 
     Args:
-        drawn: the vectors.
+        drawn: the vectors; it is sent how many indices are wanted, and may take that into account.
     """
 
-    def __init__(self, drawn: Iterator[torch.Tensor]) -> None:
+    def __init__(self, drawn: Drawn) -> None:
         self._drawn = drawn
-        self._rest = torch.empty(0, dtype=torch.int64, device="cpu")
+        self._begun = False
+        # An array, as every call of torch's gives the interpreter lock away, and waits for it.
+        self._rest = np.empty(0, np.int64)
 
-    def take(self, count: int) -> tuple[torch.Tensor, Exception | None]:
+    def take(self, count: int) -> tuple[IntArray, Exception | None]:
         """Up to `count` indices, fewer at the end only, and what was raised behind them."""
         parts, missing, error = [self._rest[:count]], count - len(self._rest), None
         self._rest = self._rest[count:]
         try:
             while missing > 0:
-                drawn = next(self._drawn).cpu()  # the default device may be another
+                drawn = self._next(missing)
                 if len(drawn) > missing:
                     self._rest = drawn[missing:]
                     drawn = drawn[:missing]
@@ -51,7 +58,14 @@ class Vectors:
             pass
         except Exception as wrong:
             error = wrong
-        return (torch.cat(parts) if len(parts[0]) < count else parts[0]), error
+        return (np.concatenate(parts) if len(parts[0]) < count else parts[0]), error
+
+    def _next(self, wanted: int) -> IntArray:
+        if not self._begun:
+            self._begun = True
+            next(self._drawn)
+        found: IntArray = self._drawn.send(wanted).cpu().numpy()  # the default device may be another
+        return found
 
 
 def vectors_of(sampler: object) -> Vectors | None:
@@ -63,26 +77,49 @@ def vectors_of(sampler: object) -> Vectors | None:
     return Vectors(_DRAWN[type(sampler)](sampler))
 
 
-def _random(sampler: RandomSampler) -> Iterator[torch.Tensor]:
+def _random(sampler: RandomSampler) -> Drawn:
+    count = yield _NOTHING
     high, generator = len(sampler.data_source), sampler.generator
     if generator is None:
         generator = torch.Generator()
         generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
     wanted, once = sampler.num_samples, _REPLACED_AT_ONCE
-    if sampler.replacement:
-        for size in (*(once for _ in range(wanted // once)), wanted % once):
-            yield torch.randint(high=high, size=(size,), dtype=torch.int64, generator=generator)
+    if not sampler.replacement:
+        for _ in range(wanted // high):
+            yield torch.randperm(high, generator=generator)
+        yield torch.randperm(high, generator=generator)[: wanted % high]
         return
-    for _ in range(wanted // high):
-        yield torch.randperm(high, generator=generator)
-    yield torch.randperm(high, generator=generator)[: wanted % high]
+    # A vector of several times as many is drawn from the generator as so many vectors.
+    left = wanted // once * once
+    while left:
+        size = min(-(-count // once) * once, left)
+        left -= size
+        count = yield torch.randint(high=high, size=(size,), dtype=torch.int64, generator=generator)
+    yield torch.randint(high=high, size=(wanted % once,), dtype=torch.int64, generator=generator)
 
 
-def _weighted(sampler: WeightedRandomSampler) -> Iterator[torch.Tensor]:
+def _weighted(sampler: WeightedRandomSampler) -> Drawn:
+    yield _NOTHING
     yield torch.multinomial(sampler.weights, sampler.num_samples, sampler.replacement, generator=sampler.generator)
 
 
-_DRAWN: dict[type, Any] = {RandomSampler: _random, WeightedRandomSampler: _weighted}
+def _distributed(sampler: DistributedSampler[Any]) -> Drawn:
+    yield _NOTHING
+    count, total = len(cast("Sized", sampler.dataset)), sampler.total_size
+    if sampler.shuffle:
+        indices = torch.randperm(count, generator=torch.Generator().manual_seed(sampler.seed + sampler.epoch))
+    else:
+        indices = torch.arange(count, dtype=torch.int64)
+    if total > count:  # the first ones once more, as often as it takes
+        indices = indices.repeat(-(-total // count))
+    yield indices[:total][sampler.rank :: sampler.num_replicas]
+
+
+_DRAWN: dict[type, Any] = {
+    RandomSampler: _random,
+    WeightedRandomSampler: _weighted,
+    DistributedSampler: _distributed,
+}
 
 
 @functools.cache
@@ -102,7 +139,15 @@ def _tiny(generator: torch.Generator | None) -> list[Any]:
     ]
     weighted = [WeightedRandomSampler([1.0, 2.0, 3.0], 5, generator=generator)]
     batches = [BatchSampler(RandomSampler(every, False, 90, generator), 7, drop_last) for drop_last in (False, True)]
-    return [*drawn, *weighted, *batches]
+    few: Any = range(2)
+    shares: list[Any] = [
+        DistributedSampler(data, 3, rank, shuffle, 4, drop_last)
+        for data in (few, every)
+        for rank in (0, 2)
+        for shuffle in (True, False)
+        for drop_last in (True, False)
+    ]
+    return [*drawn, *weighted, *batches, *shares]
 
 
 def _agrees(number: int) -> bool:
@@ -122,7 +167,9 @@ def _agrees(number: int) -> bool:
 def _all(sampler: Any) -> list[int]:
     batched = isinstance(sampler, BatchSampler)
     inner: Any = sampler.sampler if batched else sampler
-    given: list[int] = Vectors(_DRAWN[type(inner)](inner)).take(10**6)[0].tolist()
+    vectors = Vectors(_DRAWN[type(inner)](inner))
+    parts = [vectors.take(size)[0] for size in (1, 50, 7, 10**6)]
+    given: list[int] = np.concatenate(parts).tolist()
     return given[: len(given) // sampler.batch_size * sampler.batch_size] if batched and sampler.drop_last else given
 
 

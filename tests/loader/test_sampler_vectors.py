@@ -8,7 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
 
 import gdsload
 from gdsload.samplers import vectors
@@ -104,7 +110,30 @@ def test_only_torchs_own_types_are_drawn_so():
         assert vectors_of(other) is None
 
 
-@pytest.mark.parametrize("kind", [RandomSampler, WeightedRandomSampler, BatchSampler])
+@settings(deadline=None, max_examples=200)
+@given(
+    st.integers(0, 60),
+    st.integers(1, 9),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 3),
+    st.lists(st.integers(1, 30), min_size=1, max_size=8),
+)
+def test_shares_of_ranks_are_torchs(size, ranks, shuffle, drop_last, epoch, counts):
+    """Also of fewer samples than ranks, and those that are there twice."""
+    before = torch.get_rng_state()
+    for rank in range(ranks):
+        sampler = DistributedSampler(range(size), ranks, rank, shuffle, 7, drop_last)
+        sampler.set_epoch(epoch)
+        expected, found = iter(list(sampler)), vectors_of(sampler)
+        for count in [*counts, 1000]:
+            indices, error = found.take(count)
+            assert error is None
+            assert indices.tolist() == list(islice(expected, count))
+    assert torch.get_rng_state().equal(before)
+
+
+@pytest.mark.parametrize("kind", [RandomSampler, WeightedRandomSampler, BatchSampler, DistributedSampler])
 def test_a_torch_that_iterates_otherwise_is_iterated(plain, monkeypatch, kind):
     before = kind.__iter__
     monkeypatch.setattr(kind, "__iter__", lambda self: reversed(list(before(self))))
