@@ -7,6 +7,7 @@ stream uses it too, or memory that the user has dropped would be gathered into w
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -21,7 +22,7 @@ from gdsload.engine.assemble import Batch, BatchForm, BatchMaker, joined, texts
 from gdsload.engine.gather_device import DeviceGather
 from gdsload.engine.stage import Piece
 from gdsload.format.schema import Field
-from gdsload.streams import no_room, record, side_stream
+from gdsload.streams import no_room, record, side_stream, stream_handle
 from gdsload.tensors import torch_dtype
 
 __all__ = ["DeviceAssembler", "hand_over", "tensors_of"]
@@ -139,21 +140,31 @@ class _HandOver:
 
     def __init__(self, device: torch.device, pending_bytes: int) -> None:
         self.device, self.pending_bytes = device, pending_bytes
+        self._stream, self._handle = torch.cuda.current_stream(device), stream_handle(device)
         self._pending: deque[tuple[torch.cuda.Event, int]] = deque()
+        self._spare: list[torch.cuda.Event] = []
         self._bytes = self._dropped = 0
+        self._lock = threading.RLock()  # epochs of one loader may be gone through by several threads
 
     def __call__(self, batch: Any) -> Any:
         """Hand a batch over to the stream that is current now."""
-        stream = torch.cuda.current_stream(self.device)
-        if self._dropped * _EVENTS >= max(self.pending_bytes, 1):
-            # The last batch has been used as far as it will be, as a rule: what reads it has been queued.
-            self._pending.append((record(stream), self._dropped))
-            self._bytes, self._dropped = self._bytes + self._dropped, 0
-        while self._pending and (self._bytes + self._dropped > self.pending_bytes or self._pending[0][0].query()):
-            event, nbytes = self._pending.popleft()
-            event.synchronize()
-            self._bytes -= nbytes
-        self._dropped += hand_over(batch, stream)
+        # Each batch costs this, also where a training step has nothing but launches to do: no object is made anew.
+        with self._lock:
+            handle = stream_handle(self.device)
+            if handle != self._handle:
+                self._stream, self._handle = torch.cuda.current_stream(self.device), handle
+            if self._dropped * _EVENTS >= max(self.pending_bytes, 1):
+                # The last batch has been used as far as it will be, as a rule: what reads it has been queued.
+                event = self._spare.pop() if self._spare else torch.cuda.Event(blocking=True)
+                event.record(self._stream)
+                self._pending.append((event, self._dropped))
+                self._bytes, self._dropped = self._bytes + self._dropped, 0
+            while self._pending and (self._bytes + self._dropped > self.pending_bytes or self._pending[0][0].query()):
+                event, nbytes = self._pending.popleft()
+                event.synchronize()
+                self._spare.append(event)
+                self._bytes -= nbytes
+            self._dropped += hand_over(batch, self._stream)
         return batch
 
 
@@ -178,10 +189,10 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
 
 def hand_over(batch: Any, stream: torch.cuda.Stream) -> int:
     """Let a stream use a finished batch, and of other devices the stream that is current there; returns its bytes."""
-    nbytes = 0
+    nbytes, index = 0, stream.device_index
     for tensor in tensors_of(batch):
-        if tensor.device.type == "cuda":
-            here = tensor.device == stream.device
+        if tensor.is_cuda:
+            here = tensor.get_device() == index
             tensor.record_stream(stream if here else torch.cuda.current_stream(tensor.device))
         nbytes += tensor.nbytes
     return nbytes

@@ -17,8 +17,12 @@ class Event:
     """Past when it is waited for, or when the GPU has come so far."""
 
     def __init__(self, gpu):
-        self.gpu, self.at = gpu, gpu.queued
-        gpu.events += 1
+        self.gpu = gpu
+        gpu.made += 1
+
+    def record(self, stream):
+        self.at = self.gpu.queued
+        self.gpu.recorded.append(stream)
 
     def query(self):
         return self.gpu.done >= self.at
@@ -32,10 +36,16 @@ class Event:
 @pytest.fixture
 def gpu(monkeypatch):
     """How many batches were handed out, and how many the GPU is through with."""
-    found = SimpleNamespace(queued=0, done=0, waits=0, events=0)
-    monkeypatch.setattr(assemble_device, "record", lambda _stream: Event(found))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: None)
+    found = SimpleNamespace(queued=0, done=0, waits=0, made=0, recorded=[], current=7)
+    monkeypatch.setattr(torch.cuda, "Event", lambda *, blocking: Event(found) if blocking else None)
+    monkeypatch.setattr(assemble_device, "stream_handle", lambda _device: found.current)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: Stream(found.current))
     return found
+
+
+class Stream(SimpleNamespace):
+    def __init__(self, handle):
+        super().__init__(handle=handle, device_index=0)
 
 
 def hand_out(gpu, batches):
@@ -52,7 +62,16 @@ def test_a_consumer_that_never_waits_is_held_back(gpu):
     *_, most = hand_out(gpu, 1000)
     assert PENDING / 2 < most <= PENDING + BATCH
     assert gpu.waits > 100
-    assert gpu.events <= 1000 * BATCH * 8 / PENDING + 1, "an event for every eighth, not for every batch"
+    assert len(gpu.recorded) <= 1000 * BATCH * 8 / PENDING + 1, "an event for every eighth, not for every batch"
+    assert gpu.made <= 9, "events are used again"
+
+
+def test_events_are_behind_what_the_consumer_queues_on_the_stream_that_it_uses_now(gpu):
+    for number, _ in enumerate(hand_out(gpu, 100)):
+        gpu.current = 7 if number < 50 else 9
+    handles = [stream.handle for stream in gpu.recorded]
+    assert handles == sorted(handles)
+    assert set(handles) == {7, 9}
 
 
 def test_one_that_the_gpu_keeps_up_with_never_waits(gpu):
@@ -74,11 +93,12 @@ def test_a_tensor_of_another_device_is_handed_to_the_stream_that_is_current_ther
     class Tensor:
         def __init__(self, device):
             self.device, self.is_nested, self.nbytes = torch.device(device), False, 8
+            self.is_cuda, self.get_device = self.device.type == "cuda", lambda: self.device.index
 
         def record_stream(self, stream):
             recorded.append((str(self.device), stream))
 
-    mine = SimpleNamespace(device=torch.device("cuda:0"))
+    mine = SimpleNamespace(device_index=0)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"current of {device}")
     monkeypatch.setattr(assemble_device, "tensors_of", list)
     assert assemble_device.hand_over([Tensor("cuda:0"), Tensor("cuda:1"), Tensor("cpu")], mine) == 24
