@@ -118,7 +118,7 @@ class AheadPipeline:
         before = torch.cuda.current_stream(self._maker.device)
         try:
             with torch.inference_mode(mode=False):  # batches may outlive the mode that the consumer is in
-                return begin(self._direct, steps, self._backend, lambda: self._closed)
+                return begin(self._direct, steps, lambda: self._closed)
         except BaseException:
             # Ctrl-C may strike where torch changes streams, in Python: the consumer would be left on the loader's.
             torch.cuda.set_stream(before)

@@ -33,7 +33,7 @@ def deliver(
     direct = Direct.of(job, backend, maker)
     if direct is not None and isinstance(maker, DeviceAssembler) and direct.ready():
         plain = job.transform is None
-        if not direct.over_pcie:
+        if not direct.over_pcie and not direct.told:
             # What a transform makes of a group is there at once, and may be larger.
             group = limits.group_on_gpu() if plain else limits.group()
             return ResidentPipeline(direct, start=start, stats=stats, group=group, device=maker.device)

@@ -1,4 +1,8 @@
-"""Batches whose bytes the GPU can reach already: made from positions, with nothing to plan and nothing to bring."""
+"""Batches whose bytes the GPU can reach already: made from positions, with nothing to bring.
+
+The GPU works out by itself which samples come where, if it can: there is nothing to plan then. What only the host can
+say, as with a sampler or a mixture, it is told for each group.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -18,6 +23,7 @@ from gdsload.engine.assemble_device import DeviceAssembler
 from gdsload.engine.block_ids import BlockIds
 from gdsload.engine.gather_positions import PositionGather, Positions, Rows
 from gdsload.engine.ready import Ready, transformed
+from gdsload.engine.runs import lie_in_runs
 from gdsload.engine.stage import Job, Ordered
 from gdsload.order import BlockOrder, FullOrder, SequentialOrder
 from gdsload.streams import record
@@ -45,7 +51,7 @@ class _Reach:
         gather: what finds them; None where no field needs it.
         rows: the fields that it gathers. Others are copied: in the order of the shards all of them are runs, and long
             rows over the link are better copied each than gathered.
-        ids: what makes the ids of all positions; None where the gather itself knows them, or none is needed.
+        ids: what makes the ids of all positions; None where the gather itself knows them, is told, or needs none.
     """
 
     base: IntArray
@@ -60,14 +66,14 @@ class Direct:
 
     Args:
         job: what to deliver.
-        steps: the job's steps: those of an order that the GPU can evaluate.
+        ordered: the job's steps, if they are those of an order that the GPU can evaluate; else None.
         backend: where the shards are.
         maker: what allocates and finishes batches.
     """
 
-    def __init__(self, job: Job, steps: Ordered, backend: WithinReach, maker: DeviceAssembler) -> None:
+    def __init__(self, job: Job, ordered: Ordered | None, backend: WithinReach, maker: DeviceAssembler) -> None:
         self._job, self._backend, self._maker = job, backend, maker
-        self.order, self.schedule, self._steps = steps.order, steps.schedule, steps
+        self._ordered = ordered
         self._fields = {name: job.table.schema[name] for name in job.fields}
         self._ends: list[int] = job.table.ends.tolist()
         # Changed at once: one thread may find another base while the next one queues what it found before.
@@ -80,18 +86,13 @@ class Direct:
     @classmethod
     def of(cls, job: Job, backend: Backend, maker: object) -> Direct | None:
         """One for this epoch, or None if its batches cannot be made so."""
-        steps, selected = job.steps, job.selection.ids
-        if not (isinstance(backend, WithinReach) and isinstance(maker, DeviceAssembler) and isinstance(steps, Ordered)):
+        if not (isinstance(backend, WithinReach) and isinstance(maker, DeviceAssembler)):
             return None
         fields = [job.table.schema[name] for name in job.fields]
-        if (
-            not _computable(steps, with_index=maker.form.index is not None)
-            or any(field.ragged or field.row_bytes > _MOST_ROW_BYTES for field in fields)
-            or (selected is not None and len(selected) > _MOST_SELECTED)
-        ):
+        if any(field.ragged or field.row_bytes > _MOST_ROW_BYTES for field in fields):
             return None
-        by_copies = isinstance(steps.order, SequentialOrder) and selected is None
-        return cls(job, steps, backend, maker) if by_copies or maker.gather.kernel else None
+        direct = cls(job, _computable(job, with_index=maker.form.index is not None), backend, maker)
+        return direct if direct.in_order or maker.gather.kernel else None
 
     def ready(self) -> bool:
         """Whether all shards are within reach now, and the GPU has room for what it needs to find samples there."""
@@ -114,9 +115,9 @@ class Direct:
     @property
     def planned_by_gpu(self) -> bool:
         """Whether a group costs the host a few numbers, and a look at few files; known once it is ready."""
-        if self._in_order:
+        if self.in_order:
             return True
-        if len(self._ends) > _MOST_SHARDS:
+        if self.told or len(self._ends) > _MOST_SHARDS:
             return False
         gathered = {} if self._reach is None else self._reach.rows
         wanted = [name for name, field in self._fields.items() if field.row_bytes]
@@ -131,64 +132,105 @@ class Direct:
         # Of the rows, not of the shards: of one that is kept in part, the first byte is an address like any other.
         begins = {name: base + table.files.begin[name] for name in self._fields}
         over_pcie = any(self._maker.gather.on_host(begin).any() for begin in begins.values())
-        if self._in_order:
+        if self.in_order:
             return _Reach(base, over_pcie, None, {})
-        recipe = self.order.permutation.recipe() if isinstance(self.order, FullOrder) else None
+        order = None if self._ordered is None else self._ordered.order
         copied = over_pcie and copies_scattered_runs()
         fields = {name: field.row_bytes for name, field in self._fields.items() if field.row_bytes}
         fields = {name: nbytes for name, nbytes in fields.items() if not copied or nbytes < LONG_BYTES}
         if not fields:
             return _Reach(base, over_pcie, None, {})
         gather = PositionGather(
-            self._maker.device, table.ends, over_pcie=over_pcie, recipe=recipe, selection=job.selection.ids
+            self._maker.device,
+            table.ends,
+            over_pcie=over_pcie,
+            recipe=order.permutation.recipe() if isinstance(order, FullOrder) else None,
+            selection=None if self.told else job.selection.ids,
         )
-        if self._ids is None and isinstance(self.order, BlockOrder):
-            self._ids = BlockIds(self._maker.device, self.order, self.schedule)
+        if self._ids is None and self._ordered is not None and isinstance(order, BlockOrder):
+            self._ids = BlockIds(self._maker.device, order, self._ordered.schedule)
         rows = {name: Rows(gather, begins[name], nbytes) for name, nbytes in fields.items()}
         return _Reach(base, over_pcie, gather, rows, self._ids)
 
     def shards(self, steps: range) -> IntArray:
         """The shards that some steps' batches may be made from."""
-        if not self._in_order:
+        if not self.in_order:
             return np.arange(len(self._job.table.ends))
-        found = self._shards_between(self.schedule.span(steps[0])[0], self.schedule.span(steps[-1])[1])
+        schedule = self._evaluated.schedule
+        found = self._shards_between(schedule.span(steps[0])[0], schedule.span(steps[-1])[1])
         return np.arange(found.start, found.stop)
 
     @property
-    def _in_order(self) -> bool:
+    def in_order(self) -> bool:
         """Whether positions are samples in the order of the shards."""
-        return isinstance(self.order, SequentialOrder) and self._job.selection.ids is None
+        ordered = self._ordered
+        return ordered is not None and isinstance(ordered.order, SequentialOrder) and self._job.selection.ids is None
+
+    @property
+    def _evaluated(self) -> Ordered:
+        """The steps, where the GPU evaluates their order."""
+        if self._ordered is None:
+            raise RuntimeError("the samples of batches are for the host to say")
+        return self._ordered
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of the epoch, as far as is known."""
+        return self._job.steps.steps
+
+    @property
+    def told(self) -> bool:
+        """Whether the host says which samples batches have."""
+        return self._ordered is None
+
+    def samples(self, steps: range) -> IntArray | None:
+        """The samples of some steps, one behind the other; None where the GPU works them out.
+
+        Raises:
+            Exception: what stands in the place of one of the steps.
+        """
+        return self._samples(steps) if self.told else None
+
+    def better_brought(self, samples: IntArray) -> bool:
+        """Whether these samples are better planned and brought: long runs of the shards are for the copy engine."""
+        return self.over_pcie and lie_in_runs(samples, self._sample_bytes)
+
+    def _samples(self, steps: range) -> IntArray:
+        """The host's own samples of some steps."""
+        positions, selected = self._job.steps.positions(steps), self._job.selection.ids
+        return positions if selected is None else selected[positions]
 
     def _shards_between(self, start: int, stop: int) -> range:
         """The shards that samples in the order of the shards lie in."""
         # By bisect: numpy takes longer for its calls than for what they do, and the training step waits meanwhile.
         return range(bisect_right(self._ends, start), bisect_right(self._ends, stop - 1) + 1)
 
-    def start(self, steps: range, stopped: Callable[[], bool]) -> tuple[Ready, torch.cuda.Event]:
+    def start(
+        self, steps: range, stopped: Callable[[], bool], samples: IntArray | None = None
+    ) -> tuple[Ready, torch.cuda.Event]:
         """Queue the making of some steps' batches on the loader's stream; `ready` must have said yes.
 
         Args:
             steps: the steps.
             stopped: whether nobody wants them any more.
+            samples: what `samples` has answered for these steps.
 
         Returns:
             The batches, and an event behind them.
         """
         with torch.cuda.stream(self._maker.stream):
-            return self.make(steps, stopped), record(self._maker.stream)
+            return self.make(steps, stopped, samples), record(self._maker.stream)
 
-    def make(self, steps: range, stopped: Callable[[], bool] = lambda: False) -> Ready:
-        """Queue the making of some steps' batches on the current stream; `ready` must have said yes."""
-        return transformed(self._job.transform, self.gather(steps), self.schedule.sizes(steps), steps, stopped)
+    def make(self, steps: range, stopped: Callable[[], bool] = lambda: False, samples: IntArray | None = None) -> Ready:
+        """As `start`, but on the current stream."""
+        return transformed(self._job.transform, self.gather(steps, samples), self._sizes(steps), steps, stopped)
 
-    def gather(self, steps: range) -> list[Batch]:
+    def gather(self, steps: range, samples: IntArray | None = None) -> list[Batch]:
         """Queue the gathering of some steps' batches on the current stream; `ready` must have said yes."""
-        schedule, reach = self.schedule, self._reach
+        reach = self._reach
         if reach is None:
             raise RuntimeError("batches are made from positions before all shards are within reach")
-        # All batches but an epoch's last have one size, and lie one stride behind the other.
-        full = len(steps) - (schedule.position(steps.stop) - schedule.position(steps[-1]) != schedule.global_batch)
-        parts = [(some, self._placed(some, reach)) for some in (steps[:full], steps[full:]) if some]
+        parts = self._found(steps, reach) if samples is None else self._uploaded(steps, reach, samples)
         batches: list[Batch] = [{} for _ in steps]
         for name, field in self._fields.items():
             made: list[torch.Tensor] = []
@@ -202,16 +244,39 @@ class Direct:
         if self._maker.form.index is not None:
             for step, batch in zip(steps, batches, strict=True):
                 batch[self._maker.form.index] = torch.from_numpy(self._index(step))
-        samples = sum(positions.size * positions.batches for _, positions in parts)
-        self._backend.count(reach.base, samples * self._sample_bytes)
+        count = sum(positions.size * positions.batches for _, positions in parts)
+        self._backend.count(reach.base, count * self._sample_bytes)
         return batches
 
-    def _placed(self, steps: range, reach: _Reach) -> Positions:
-        """The positions of some steps of one size."""
-        schedule, size = self.schedule, self.schedule.size(steps[0])
-        if reach.ids is None:
-            return Positions(schedule.span(steps[0])[0], schedule.global_batch, len(steps), size)
-        return Positions(0, size, len(steps), size, reach.ids(steps))
+    def _sizes(self, steps: range) -> list[int]:
+        if self._ordered is not None:
+            return self._ordered.schedule.sizes(steps)
+        return [self._job.steps.size(step) for step in steps]
+
+    def _found(self, steps: range, reach: _Reach) -> list[tuple[range, Positions]]:
+        """The positions of some steps, in parts of one size: all batches but an epoch's last have one."""
+        schedule = self._evaluated.schedule
+        full = len(steps) - (schedule.position(steps.stop) - schedule.position(steps[-1]) != schedule.global_batch)
+        parts = []
+        for some in (steps[:full], steps[full:]):
+            if some and reach.ids is not None:
+                size = schedule.size(some[0])
+                parts.append((some, Positions(0, size, len(some), size, reach.ids(some))))
+            elif some:
+                first, size = schedule.span(some[0])[0], schedule.size(some[0])
+                parts.append((some, Positions(first, schedule.global_batch, len(some), size)))
+        return parts
+
+    def _uploaded(self, steps: range, reach: _Reach, samples: IntArray) -> list[tuple[range, Positions]]:
+        """The same, of samples that the host has said."""
+        on_gpu = None if reach.gather is None else self._maker.gather.upload(samples)
+        parts, step, row = [], steps.start, 0
+        for size, same in groupby(self._sizes(steps)):
+            count = len(list(same))
+            ids = None if on_gpu is None else on_gpu[row : row + count * size]
+            parts.append((range(step, step + count), Positions(0, size, count, size, ids)))
+            step, row = step + count, row + count * size
+        return parts
 
     def _rows_of(self, reach: _Reach, name: str, steps: range, positions: Positions, outs: list[torch.Tensor]) -> None:
         """Fill batches of one size with rows of a field."""
@@ -226,13 +291,11 @@ class Direct:
     def _copy(self, base: IntArray, name: str, step: int, out: torch.Tensor) -> None:
         """Copy the rows of a step: in the order of the shards a run for each of them, else each row."""
         table, row_bytes = self._job.table, self._fields[name].row_bytes
-        if not self._in_order:
-            ids, selected = self._positions(step), self._job.selection.ids
-            ids = ids if selected is None else selected[ids]
-            rows, _ = table.extents(name, table.locate(ids))
+        if not self.in_order:
+            rows, _ = table.extents(name, table.locate(self._samples(range(step, step + 1))))
             self._maker.gather.runs(base[rows.file] + rows.offset, rows.nbytes, out)
             return
-        start, stop = self.schedule.span(step)
+        start, stop = self._evaluated.schedule.span(step)
         addresses, nbytes = [], []
         for file in self._shards_between(start, stop):
             first = self._ends[file - 1] if file else 0
@@ -245,17 +308,19 @@ class Direct:
 
     def _index(self, step: int) -> IntArray:
         """What the user calls the samples of a step."""
-        job, positions = self._job, self._positions(step)
-        return np.array(positions if job.selection.index is None else job.selection.index[positions])
-
-    def _positions(self, step: int) -> IntArray:
-        return self._steps.positions(range(step, step + 1))
+        positions, index = self._job.steps.positions(range(step, step + 1)), self._job.selection.index
+        return np.array(positions if index is None else index[positions])
 
 
-def _computable(steps: Ordered, *, with_index: bool) -> bool:
-    """Whether the GPU can work out which positions the batches of these steps have."""
+def _computable(job: Job, *, with_index: bool) -> Ordered | None:
+    """The steps of a job if the GPU can work out which samples their batches have."""
+    steps, selected = job.steps, job.selection.ids
+    if not isinstance(steps, Ordered) or (selected is not None and len(selected) > _MOST_SELECTED):
+        return None
     if isinstance(steps.order, BlockOrder):
-        # Of blocks the host's positions are all that planning costs: where it must know them anyway, its workers make
+        # Of blocks the host's positions are all that planning costs: where it must know them anyway, its threads make
         # them beside the consumer, who in an epoch out of VRAM would have to do it himself.
-        return not with_index and BlockIds.possible(steps.order, steps.schedule)
-    return isinstance(steps.order, FullOrder | SequentialOrder)
+        computable = not with_index and BlockIds.possible(steps.order, steps.schedule)
+    else:
+        computable = isinstance(steps.order, FullOrder | SequentialOrder)
+    return steps if computable else None

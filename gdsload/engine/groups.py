@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gdsload.backends.base import Backend, WithinReach
 from gdsload.engine.assemble import BatchMaker
 from gdsload.engine.direct import Direct
@@ -72,11 +75,12 @@ class Limits:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Consecutive batches that are gathered at once: out of pieces, or directly, by their positions."""
+    """Consecutive batches that are gathered at once: out of pieces, or directly, by positions or these samples."""
 
     steps: range
     pieces: list[Piece]
     direct: Direct | None = None
+    samples: NDArray[np.int64] | None = None
     started: Started | None = None
     claimed: bool = False
     ready: Ready | None = None

@@ -183,7 +183,7 @@ class Pipeline:
         while first or not self._is_direct():
             group = self._claim(wait=not under_way)
             if group is not None and group.direct is not None:
-                group.started = begin(group.direct, group.steps, self._backend, lambda: self._closed)
+                group.started = begin(group.direct, group.steps, lambda: self._closed, group.samples)
                 under_way.append(group)
             elif group is not None:
                 self._finish(group)
@@ -195,11 +195,12 @@ class Pipeline:
             self._finish(group)
 
     def _is_direct(self) -> bool:
-        """Whether groups are made directly.
+        """Whether groups are made directly, with nothing to plan.
 
         One thread then queues and awaits them all: several would only get in each other's way at the driver's locks.
         """
-        return self._ready_direct() is not None
+        direct = self._ready_direct()
+        return direct is not None and not direct.told
 
     def _ready_direct(self) -> Direct | None:
         """What makes groups directly, if it can now."""
@@ -259,8 +260,10 @@ class Pipeline:
         """Start the reads of a group; one whose reads cannot be started is made at once, as far as it goes."""
         with suppress(Exception):
             if (direct := self._ready_direct()) is not None:
-                self._stager.let_go()
-                return Group(steps, [], direct)
+                samples = direct.samples(steps)
+                if samples is None or not direct.better_brought(samples):
+                    self._stager.let_go()
+                    return Group(steps, [], direct, samples)
             group = Group(steps, self._stager.pieces(steps))
             if not self._stager.windowed:
                 taken = sum(piece.stage.nbytes for piece in group.pieces) // len(steps)

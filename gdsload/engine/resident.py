@@ -35,7 +35,7 @@ class ResidentPipeline:
     """
 
     def __init__(self, direct: Direct, *, start: int, stats: LoaderStats, group: int, device: torch.device) -> None:
-        self._schedule, self._direct, self._device = direct.schedule, direct, device
+        self._direct, self._device = direct, device
         self._next, self._stats, self._group = start, stats, group
         self._made_on = torch.cuda.current_stream(device)
         self._turn = threading.RLock()  # held while a gather is queued: what it reads from must stay until then
@@ -51,7 +51,7 @@ class ResidentPipeline:
         with self._turn:
             if self._closed:
                 raise LoaderClosedError("the loader was closed while a batch was being waited for")
-            steps = range(self._next, min(self._next + self._group, self._schedule.steps))
+            steps = range(self._next, min(self._next + self._group, self._direct.steps))
             if not steps:
                 return None
             began = time.perf_counter()
@@ -60,9 +60,9 @@ class ResidentPipeline:
                 with torch.inference_mode(mode=False):  # batches may outlive the mode that the consumer is in
                     ready = self._direct.make(steps)
             except torch.OutOfMemoryError:
-                self._next = self._schedule.steps
+                self._next = self._direct.steps
                 return Ready([], [], no_room(self._device, "a group of batches"))
-            self._next = steps.stop if ready.error is None else self._schedule.steps
+            self._next = steps.stop if ready.error is None else self._direct.steps
             self._stats.add(read_s=0.0, gather_s=time.perf_counter() - began)
             return ready
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend, Landing
 from gdsload.engine.ready import StepTransform
+from gdsload.engine.runs import Runs, runs_of
 from gdsload.engine.table import SampleTable
 from gdsload.order import LaneRun, Order, Schedule
 from gdsload.plan import Extents, concat_extents, distinct
@@ -28,9 +29,6 @@ IntArray = NDArray[np.int64]
 _FIRST, _AHEAD = 8192, 65536
 """Positions of a lane whose ids are worked out at once, at first and later: enough to make the cost of a call
 disappear, and at first few, so that the first batch is there soon."""
-_RUN_SAMPLES, _RUN_BYTES = 64, 64 * 1024
-"""Mean length of runs of consecutive samples from which they are handled as runs. Shorter ones are not planned any
-faster, and backends fetch rows of one length better than many runs of some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,19 +143,6 @@ class Job:
     transform: StepTransform | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Runs:
-    """Samples as runs of consecutive ones.
-
-    Attributes:
-        bounds: for each run the first sample id, and the one behind the last.
-        order: for each of these samples the place where it is wanted; None: as they come.
-    """
-
-    bounds: list[tuple[int, int]]
-    order: IntArray | None
-
-
 @dataclass(slots=True)
 class FieldRows:
     """One field of a stage's samples: the address of each, and the rows of each if it is ragged."""
@@ -166,7 +151,7 @@ class FieldRows:
     lengths: IntArray | None
 
     @classmethod
-    def of_runs(cls, addresses: IntArray, runs: _Runs, counts: Sequence[int], row_bytes: int) -> FieldRows:
+    def of_runs(cls, addresses: IntArray, runs: Runs, counts: Sequence[int], row_bytes: int) -> FieldRows:
         """Rows of one shape, from where parts of runs of them begin and how many each part has."""
         stretches: list[list[int]] = []  # of parts that lie one behind the other
         for address, count in zip(addresses.tolist(), counts, strict=True):
@@ -335,7 +320,7 @@ class Stager:
         selection = self.job.selection
         ids = positions if selection.ids is None else selection.ids[positions]
         index = positions if selection.index is None else selection.index[positions]
-        runs = _runs_of(ids, self._sample_bytes, self.windowed) if self._sample_bytes else None
+        runs = runs_of(ids, self._sample_bytes, self.windowed) if self._sample_bytes else None
         files, wanted, rest = self._rows(ids) if runs is None else self._runs(runs)
         landing = self.backend.bring(concat_extents(wanted))
         parts = np.split(landing.addresses, np.cumsum([len(extents) for extents in wanted[:-1]]))
@@ -351,7 +336,7 @@ class Stager:
         columns = [table.extents(name, found) for name in self.job.fields]
         return files, [extents for extents, _ in columns], [partial(FieldRows, lengths=rows) for _, rows in columns]
 
-    def _runs(self, runs: _Runs) -> _Wanted:
+    def _runs(self, runs: Runs) -> _Wanted:
         """Many samples that lie one behind the other at once: what is worked out for each of them takes time."""
         table = self.job.table
         columns = [table.runs(name, runs.bounds) for name in self.job.fields]
@@ -362,26 +347,3 @@ class Stager:
             for name, (_, counts) in zip(self.job.fields, columns, strict=True)
         ]
         return files, [extents for extents, _ in columns], rest
-
-
-def _runs_of(ids: IntArray, sample_bytes: int, shuffled: bool) -> _Runs | None:
-    """Ids as runs; None if there are too many of them.
-
-    Args:
-        ids: sample ids; at least one.
-        sample_bytes: bytes of a sample; not 0.
-        shuffled: whether they may be few runs in another order, as those of a window are.
-    """
-    order: IntArray | None = None
-    least = max(_RUN_SAMPLES, _RUN_BYTES // sample_bytes)
-    broken = np.flatnonzero(ids[1:] != ids[:-1] + 1) + 1
-    if shuffled and len(broken) * least >= len(ids):
-        order = np.argsort(ids)
-        ids = ids[order]
-        broken = np.flatnonzero(ids[1:] != ids[:-1] + 1) + 1
-    if len(broken) * least >= len(ids):
-        return None
-    first = [0, *broken.tolist()]
-    last = [*(broken - 1).tolist(), len(ids) - 1]
-    bounds = zip(ids[first].tolist(), (ids[last] + 1).tolist(), strict=True)
-    return _Runs(list(bounds), order)

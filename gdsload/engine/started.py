@@ -1,4 +1,4 @@
-"""Groups that the GPU finds the samples of by itself: queued, and ended."""
+"""Groups that are made directly: queued, and ended."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Started:
     queued_s: float
 
     def end(self, backend: Backend, stats: LoaderStats) -> Ready:
-        """Wait until the batches are there, and look once more at the files that they are made from.
+        """Wait until the batches are there, and look at the files that they are made from.
 
         Raises:
             FileChangedError: if one of those has changed.
@@ -53,14 +53,16 @@ class Started:
         return self.ready
 
 
-def begin(direct: Direct, steps: range, backend: Backend, stopped: Callable[[], bool]) -> Started | None:
+def begin(
+    direct: Direct, steps: range, stopped: Callable[[], bool], samples: NDArray[np.int64] | None = None
+) -> Started | None:
     """Have the GPU make the batches of some steps.
 
     Args:
         direct: what queues it.
         steps: the steps.
-        backend: where the shards are.
         stopped: whether nobody wants the batches any more.
+        samples: the samples, where the GPU is told; see `Direct.samples`.
 
     Returns:
         None if that cannot be. Who then makes them by way of landings finds out why.
@@ -69,8 +71,7 @@ def begin(direct: Direct, steps: range, backend: Backend, stopped: Callable[[], 
         if not direct.ready():
             return None
         shards, began = direct.shards(steps), time.perf_counter()
-        backend.check(shards)
-        ready, event = direct.start(steps, stopped)
+        ready, event = direct.start(steps, stopped, samples)
         return Started(steps, ready, event, shards, time.perf_counter() - began)
     except (GdsloadError, torch.OutOfMemoryError):
         return None

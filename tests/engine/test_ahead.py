@@ -34,6 +34,8 @@ BATCH_BYTES = 8 * BATCH
 class Queueing:
     """Stands in for `Direct`: makes batches at once, and takes notes."""
 
+    told = False
+
     def __init__(self):
         self.started, self.delivered, self.ahead = [], 0, []
         self.ready_until = STEPS  # the first step for which it is not ready
@@ -51,7 +53,10 @@ class Queueing:
     def shards(self, _steps):
         return np.zeros(1, np.int64)
 
-    def start(self, steps, _stopped):
+    def samples(self, _steps):
+        return None
+
+    def start(self, steps, _stopped, _samples=None):
         self.inside()
         for step in steps:
             if step in self.failing:
@@ -162,7 +167,7 @@ def test_what_cannot_be_made_so_is_made_the_other_way_from_there_on(make, caplog
     assert direct.given_up == (how == "broken")
 
 
-@pytest.mark.parametrize("when", [1, 2, 3, 4, 9])
+@pytest.mark.parametrize("when", [1, 2, 3, 5])
 def test_a_changed_file_is_an_error_behind_all_batches_before(make, when):
     looks = []
 
@@ -178,7 +183,7 @@ def test_a_changed_file_is_an_error_behind_all_batches_before(make, when):
     found, error = drain(make(Queueing(), around))
     assert isinstance(error, ReadError)
     assert found == ALL[: len(found)]
-    assert bool(found) == (when > 3)  # two groups are looked at, then the first once more, when it has ended
+    assert bool(found) == (when > 1)  # a group is looked at when it is there
 
 
 def test_batches_that_are_made_in_inference_mode_can_be_trained_on(make):

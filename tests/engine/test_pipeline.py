@@ -44,16 +44,23 @@ def make(dataset):
     made = []
 
     def build(
-        around=lambda inner: inner, *, limits=None, start=0, batch_size=5, options=None, mapped=True, direct=None
+        around=lambda inner: inner,
+        *,
+        limits=None,
+        start=0,
+        options=None,
+        mapped=True,
+        direct=None,
+        steps=None,
     ):
         options = options or OrderOptions("sequential", 0, 0, 1)
         files = ShardFiles(dataset.sources, dataset.schema, mapped=mapped)
         backend = around(HostBackend(files))
         order = make_order(options, dataset.counts.tolist(), 0, 0)
-        schedule = Schedule(SAMPLES, batch_size, lanes=options.lanes)
-        job = Job(SampleTable(files, dataset.counts), Ordered(order, schedule), Selection(), ("x",))
+        steps = steps or Ordered(order, Schedule(SAMPLES, 5, lanes=options.lanes))
+        job = Job(SampleTable(files, dataset.counts), steps, Selection(), ("x",))
         assembler = Assembler(dataset.schema, BatchPool(1 << 20), BatchForm())
-        limits = limits or Limits(1 << 20, 1 << 30, 1 << 12, 32 * batch_size, 0)
+        limits = limits or Limits(1 << 20, 1 << 30, 1 << 12, 32 * 5, 0)
         pipeline = Pipeline(job, backend, assembler, limits=limits, start=start, stats=LoaderStats(), direct=direct)
         made.append((pipeline, backend))
         return made[-1][0]
@@ -290,7 +297,16 @@ def test_groups_of_batches_within_the_limits():
     assert Limits(1, 0, 1 << 23, 0, 0).group() == 1
 
 
-class Failing:
+class Evaluated:
+    """What `Direct` says where the GPU knows the samples."""
+
+    told = False
+
+    def samples(self, _steps):
+        return None
+
+
+class Failing(Evaluated):
     """Stands in for `Direct`: says that it can make batches, and cannot."""
 
     def __init__(self):
@@ -305,7 +321,7 @@ class Failing:
     def shards(self, _steps):
         return np.zeros(0, np.int64)
 
-    def start(self, _steps, _stopped):
+    def start(self, _steps, _stopped, _samples):
         self.started += 1
         raise RuntimeError("no such kernel")
 
@@ -321,7 +337,7 @@ def test_what_cannot_be_made_directly_is_made_the_other_way_and_said(make, caplo
     assert "no such kernel" in caplog.text
 
 
-class Queueing:
+class Queueing(Evaluated):
     """Stands in for `Direct`: the shards that it names for a group are the numbers of its steps."""
 
     def ready(self):
@@ -330,12 +346,12 @@ class Queueing:
     def shards(self, steps):
         return np.array(steps)
 
-    def start(self, steps, _stopped):
+    def start(self, steps, _stopped, _samples):
         batches = [{"x": torch.tensor([[sample] for sample in ALL[step]])} for step in steps]
         return Ready(batches, [5] * len(steps)), SimpleNamespace(synchronize=lambda: None)
 
 
-def test_the_shards_of_a_group_are_looked_at_before_and_after(make, monkeypatch):
+def test_the_shards_of_a_group_are_looked_at_once_it_is_there(make, monkeypatch):
     monkeypatch.setattr(Assembler, "takes_processor", False)  # a consumer that helps makes groups by addresses
     backends = []
 
@@ -347,10 +363,10 @@ def test_the_shards_of_a_group_are_looked_at_before_and_after(make, monkeypatch)
     assert drain(make(around, direct=Queueing())) == (ALL, None)
     assert not backends[0].brought
     looked = [step for shards in backends[0].checked for step in shards]
-    assert sorted(looked) == sorted([*range(len(ALL))] * 2)
+    assert looked == [*range(len(ALL))]
 
 
-class Sometimes:
+class Sometimes(Evaluated):
     """Stands in for `Direct`: it can make batches of some groups, and of those between them it cannot."""
 
     def __init__(self, batches, seed):
@@ -362,7 +378,7 @@ class Sometimes:
     def shards(self, _steps):
         return np.zeros(0, np.int64)
 
-    def start(self, steps, _stopped):
+    def start(self, steps, _stopped, _samples):
         self.made += 1
         batches = [{"x": torch.tensor([[sample] for sample in self.batches[step]])} for step in steps]
         return Ready(batches, [5] * len(steps)), SimpleNamespace(synchronize=lambda: None)
@@ -391,3 +407,73 @@ def test_windows_that_are_held_while_batches_are_made_without_them(make, dataset
     assert backends[0].brought
     assert backends[0].held_bytes == 0
     assert backends[0].released_twice == 0
+
+
+class Drawn:
+    """Steps of a sampler: batches of any size, and errors in the place of some."""
+
+    def __init__(self, batches):
+        self.batches, self.known = batches, 1
+
+    @property
+    def steps(self):
+        return self.known
+
+    def reach(self, step):
+        self.known = max(self.known, min(step + 1, len(self.batches)))
+        return max((len(batch) for batch in self.batches if not isinstance(batch, Exception)), default=0)
+
+    def size(self, step):
+        return len(self.batches[step])
+
+    def positions(self, steps):
+        for step in steps:
+            if isinstance(self.batches[step], Exception):
+                raise self.batches[step]
+        return np.concatenate([np.array(self.batches[step], np.int64) for step in steps])
+
+
+class Told:
+    """Stands in for `Direct` where the host says the samples, and takes notes."""
+
+    told = True
+
+    def __init__(self, steps, brought=()):
+        self.steps, self.brought, self.made = steps, brought, []
+
+    def ready(self):
+        return True
+
+    def shards(self, _steps):
+        return np.zeros(0, np.int64)
+
+    def samples(self, steps):
+        return self.steps.positions(steps)
+
+    def better_brought(self, samples):
+        return not set(self.brought).isdisjoint(samples.tolist())
+
+    def start(self, steps, _stopped, samples):
+        sizes = [self.steps.size(step) for step in steps]
+        self.made += samples.tolist()
+        batches = [{"x": part[:, None]} for part in torch.from_numpy(samples).split(sizes)]
+        return Ready(batches, sizes), SimpleNamespace(synchronize=lambda: None)
+
+
+@pytest.mark.parametrize("brought", [(), (3, 150), range(200)])
+@pytest.mark.parametrize("fails_at", [None, 0, 1, 7, 29])
+def test_samples_that_the_host_says(make, monkeypatch, brought, fails_at):
+    """Batches of any size; what a sampler raised comes out in its place, whoever makes the group that it is in."""
+    monkeypatch.setattr(Assembler, "takes_processor", False)
+    random = np.random.default_rng(5)
+    batches = [random.integers(0, 200, count).tolist() for count in random.integers(0, 9, 30)]
+    steps = Drawn([*batches])
+    error = ValueError("the sampler is empty")
+    if fails_at is not None:
+        steps.batches[fails_at:] = [error]
+    direct = Told(steps, brought)
+    found, raised = drain(make(steps=steps, direct=direct))
+    assert found == batches[:fails_at]
+    assert raised is (None if fails_at is None else error)
+    assert bool(direct.made) == (len(brought) < 200 and fails_at != 0)
+    assert set(direct.made).isdisjoint(brought)

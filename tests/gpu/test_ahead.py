@@ -64,11 +64,11 @@ def test_a_group_that_fails_is_made_the_other_way(numbered, taken, monkeypatch, 
         assert prints(loader) == expected[0]
         real, groups = Direct.start, []
 
-        def start(self, steps, stopped):
+        def start(self, steps, stopped, samples):
             groups.append(steps)
             if where == "start" and len(groups) == group + 1:
                 raise RuntimeError("no such kernel")
-            batches, event = real(self, steps, stopped)
+            batches, event = real(self, steps, stopped, samples)
             return batches, Lost() if where == "end" and len(groups) == group + 1 else event
 
         monkeypatch.setattr(Direct, "start", start)

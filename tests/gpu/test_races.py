@@ -135,21 +135,23 @@ def strangers(found):
     return sum(not torch.equal(rows.cpu(), index.int()[:, None].expand(-1, 1024)) for rows, index in found)
 
 
-@pytest.mark.parametrize("shuffle", ["full", False])
+@pytest.mark.parametrize(
+    "order", [{"shuffle": "full"}, {}, {"sampler": torch.arange(19_999, -1, -1)}], ids=["full", "in order", "told"]
+)
 @pytest.mark.parametrize("guard", [True, False])
-def test_a_batch_that_is_made_from_positions_is_complete(numbered, shuffle, guard, monkeypatch):
+def test_a_batch_that_is_made_from_positions_is_complete(numbered, order, guard, monkeypatch):
     """As with pieces: the gather may run late. What is handed out sooner holds other rows, or none.
 
-    A thread queues the one (its index takes the host some planning), and the consumer the other.
+    A thread queues the first (its index takes the host some planning), the consumer the second, threads the last.
     """
     pytest.importorskip("cupy")
     gather = direct.Direct.gather
 
-    def slow_gather(self, steps):
+    def slow_gather(self, *given):
         torch.cuda._sleep(CYCLES)
-        return gather(self, steps)
+        return gather(self, *given)
 
-    with DataLoader(numbered, 256, shuffle, device="cuda", backend="mapped", with_index=True) as loader:
+    with DataLoader(numbered, 256, device="cuda", backend="mapped", with_index=True, **order) as loader:
         for _ in loader:
             pass
         monkeypatch.setattr(direct.Direct, "gather", slow_gather)
@@ -165,9 +167,9 @@ def test_another_stream_in_the_middle_of_a_group_out_of_vram(numbered, guard, mo
     pytest.importorskip("cupy")
     gather = direct.Direct.gather
 
-    def slow_gather(self, steps):
+    def slow_gather(self, *given):
         torch.cuda._sleep(CYCLES)
-        return gather(self, steps)
+        return gather(self, *given)
 
     streams = [torch.cuda.Stream(), torch.cuda.Stream()]
     with DataLoader(numbered, 256, "full", device="cuda", cache="vram", with_index=True) as loader:

@@ -25,6 +25,7 @@ LIMITS = Limits(1 << 30, 1, 64 << 20, 16 << 20, 1)
         ({"ready": False, "over_pcie": True, "planned_by_gpu": True}, None, Pipeline),
         ({"ready": True, "over_pcie": False, "planned_by_gpu": False}, "flip", ResidentPipeline),
         ({"ready": True, "over_pcie": False, "planned_by_gpu": True}, None, ResidentPipeline),
+        ({"ready": True, "over_pcie": False, "planned_by_gpu": False, "told": True}, None, Pipeline),
         ({"ready": True, "over_pcie": True, "planned_by_gpu": False}, None, Pipeline),
         ({"ready": True, "over_pcie": True, "planned_by_gpu": True}, "flip", Pipeline),
         ({"ready": True, "over_pcie": True, "planned_by_gpu": True}, None, AheadPipeline),
@@ -34,7 +35,7 @@ def test_by_where_the_shards_are_and_what_is_left_for_the_host(monkeypatch, fact
     direct = None
     if facts is not None:
         ready = facts["ready"]
-        direct = SimpleNamespace(**{**facts, "ready": lambda: ready})
+        direct = SimpleNamespace(**{"told": False, **facts, "ready": lambda: ready})
     monkeypatch.setattr(delivery.Direct, "of", lambda *_: direct)
     made = []
     for kind in (Pipeline, ResidentPipeline, AheadPipeline):

@@ -18,7 +18,7 @@ from gdsload.engine.direct import Direct
 from gdsload.engine.stage import Job, Ordered, Selection
 from gdsload.engine.table import SampleTable
 from gdsload.memory import address_of
-from gdsload.order import BlockOrder, FullOrder, Schedule, SequentialOrder
+from gdsload.order import BlockOrder, FullOrder, MixOrder, Mixture, Schedule, SequentialOrder
 
 CPU = torch.device("cpu")
 BLOCKS = BlockOrder([600, 400], block=30, window=100, lanes=3, key=7)
@@ -79,7 +79,7 @@ def test_batches_in_order_are_runs_of_the_shards(files, rank, world_size):
     direct = direct_over(files, backend, Maker(files.in_mappings), rank=rank, world_size=world_size)
     assert direct.ready()
     assert direct.over_pcie
-    schedule, taken = direct.schedule, 0
+    schedule, taken = direct._ordered.schedule, 0
     for low in range(0, schedule.steps, 4):
         steps = range(low, min(low + 4, schedule.steps))
         for step, batch in zip(steps, direct.gather(steps), strict=True):
@@ -116,7 +116,7 @@ def test_the_host_plans_where_rows_are_copied_each_or_their_numbers_are_wanted(f
 def test_the_shards_of_some_steps_are_all_that_they_need(files, order, batch_size, rank, world_size):
     """They are what is looked at for changes; in order, no others are."""
     direct = direct_over(files, None, Maker(files.in_mappings), order, batch_size, rank, world_size)
-    schedule, ends = direct.schedule, np.cumsum(files.counts)
+    schedule, ends = direct._ordered.schedule, np.cumsum(files.counts)
     for low in range(0, schedule.steps, max(schedule.steps // 9, 1)):
         steps = range(low, min(low + 3, schedule.steps))
         positions = np.concatenate([order.lane_ids(0, *schedule.span(step)) for step in steps])
@@ -160,7 +160,7 @@ def test_long_rows_over_the_link_are_copied(files, monkeypatch, order, selected)
     if selected:
         direct._job = replace(direct._job, selection=Selection(chosen))
     assert direct.ready()
-    ids = direct._steps.positions(range(16))
+    ids = direct._ordered.positions(range(16))
     expected = (chosen[ids] if selected else ids).tolist()
     found = [batch["x"] for low in range(0, 16, 5) for batch in direct.gather(range(low, min(low + 5, 16)))]
     assert torch.cat(found).tolist() == [[number, -number] for number in expected]
@@ -265,14 +265,14 @@ def test_batches_of_blocks_are_gathered_by_ids_that_lie_one_behind_the_other(fil
     ids(1)
     direct = direct_over(files, Reached(files.base), Maker(files.in_mappings), BLOCKS, rank=rank, world_size=world_size)
     assert direct.ready()
-    steps = range(1, direct.schedule.steps)
+    steps = range(1, direct._ordered.schedule.steps)
     direct.gather(steps)
-    (full, last), size = direct._reach.gather.positions, direct.schedule.sizes(steps)[-1]
+    (full, last), size = direct._reach.gather.positions, direct._ordered.schedule.sizes(steps)[-1]
     assert [(one.first, one.stride, one.batches, one.size) for one in (full, last)] == [
         (0, 64, len(steps) - 1, 64),
         (0, size, 1, size),
     ]
-    expected = direct._steps.positions(steps)
+    expected = direct._ordered.positions(steps)
     assert full.ids.tolist() == expected[:-size].tolist()
     assert last.ids.tolist() == expected[-size:].tolist()
 
@@ -298,22 +298,102 @@ def test_no_room_for_blocks_means_that_the_host_plans(files, gathers, ids):
 
 
 @pytest.mark.parametrize(
-    ("order", "changes", "taken"),
+    ("order", "changes", "who"),
     [
-        (BLOCKS, {}, True),
-        (BLOCKS, {"kernel": False}, False),
-        (BLOCKS, {"index": "index"}, False),
-        (BlockOrder([600, 400], block=30, window=1, lanes=257, key=7), {}, False),
-        (BlockOrder([600, 400], block=30, window=1, lanes=1, key=7), {"batch_size": 257}, False),
-        (FullOrder(1000, 5), {"index": "index"}, True),
-        (FullOrder(1000, 5), {"kernel": False}, False),
-        (SequentialOrder(1000), {"kernel": False, "index": "index"}, True),
+        (BLOCKS, {}, "gpu"),
+        (BLOCKS, {"kernel": False}, None),
+        (BLOCKS, {"index": "index"}, "host"),
+        (BlockOrder([600, 400], block=30, window=1, lanes=257, key=7), {}, "host"),
+        (BlockOrder([600, 400], block=30, window=1, lanes=1, key=7), {"batch_size": 257}, "host"),
+        (FullOrder(1000, 5), {"index": "index"}, "gpu"),
+        (FullOrder(1000, 5), {"kernel": False}, None),
+        (FullOrder(1000, 5), {"selection": Selection(np.arange(1000))}, "gpu"),
+        (FullOrder(1000, 5), {"selection": Selection(np.arange(1001))}, "host"),
+        (SequentialOrder(1000), {"kernel": False, "index": "index"}, "gpu"),
+        (SequentialOrder(1000), {"kernel": False, "selection": Selection(np.arange(1000))}, None),
+        (MixOrder(Mixture((600, 400), (1, 2), 1000), shuffled=False, seed=1, epoch=0), {}, "host"),
+        (MixOrder(Mixture((600, 400), (1, 2), 1000), shuffled=False, seed=1, epoch=0), {"kernel": False}, None),
     ],
 )
-def test_which_epochs_are_made_from_positions(files, monkeypatch, order, changes, taken):
+def test_who_says_which_samples_batches_have(files, monkeypatch, order, changes, who):
     monkeypatch.setattr(direct_module, "DeviceAssembler", Maker)
+    monkeypatch.setattr(direct_module, "_MOST_SELECTED", 1000)
     maker = Maker(files.in_mappings)
     maker.form.index, maker.gather.kernel = changes.get("index"), changes.get("kernel", True)
     steps = Ordered(order, Schedule(1000, changes.get("batch_size", 64), lanes=order.lanes))
-    job = Job(SampleTable(files, files.counts), steps, Selection(), ("x",))
-    assert (Direct.of(job, Reached(files.base), maker) is not None) is taken
+    job = Job(SampleTable(files, files.counts), steps, changes.get("selection", Selection()), ("x",))
+    direct = Direct.of(job, Reached(files.base), maker)
+    assert (None if direct is None else "host" if direct.told else "gpu") == who
+
+
+class Drawn:
+    """Steps that a sampler says: the samples of each."""
+
+    def __init__(self, batches):
+        self.batches, self.steps = [np.array(batch, np.int64) for batch in batches], len(batches)
+
+    def size(self, step):
+        return len(self.batches[step])
+
+    def positions(self, steps):
+        return np.concatenate([self.batches[step] for step in steps])
+
+
+SIZES = [3, 3, 0, 0, 5, 3, 1]
+
+
+def told(files, selected=None):
+    random = np.random.default_rng(2)
+    positions = [random.integers(0, 1000 if selected is None else len(selected), size) for size in SIZES]
+    job = Job(SampleTable(files, files.counts), Drawn(positions), Selection(selected), ("x",))
+    maker = Maker(files.in_mappings)
+    maker.gather.upload = torch.from_numpy
+    return Direct(job, None, Reached(files.base), maker), [
+        (batch if selected is None else selected[batch]).tolist() for batch in positions
+    ]
+
+
+@pytest.mark.parametrize("selected", [None, np.arange(999, 500, -2)])
+def test_samples_that_the_host_says_are_gathered_in_parts_of_one_size(files, gathers, selected):
+    gathers(1)
+    direct, expected = told(files, selected)
+    assert direct.ready()
+    assert (direct.told, direct.planned_by_gpu, direct.in_order) == (True, False, False)
+    steps = range(1, 7)
+    samples = direct.samples(steps)
+    ready = direct.make(steps, samples=samples)
+    assert ready.sizes == SIZES[1:]
+    assert [len(batch["x"]) for batch in ready.batches] == SIZES[1:]
+    found = direct._reach.gather.positions
+    assert [(one.first, one.stride, one.batches, one.size) for one in found] == [
+        (0, size, 1, size) for size in (3, 5, 3, 1)
+    ]
+    assert [one.ids.tolist() for one in found] == [batch for batch in expected[1:] if batch]
+    assert direct._backend.counted == [(files.base, 8 * sum(SIZES[1:]))]
+
+
+def test_long_rows_whose_samples_the_host_says_are_copied(files, monkeypatch):
+    monkeypatch.setattr(direct_module, "copies_scattered_runs", lambda: True)
+    monkeypatch.setattr(direct_module, "LONG_BYTES", 8)
+    monkeypatch.setattr(direct_module, "PositionGather", None)
+    direct, expected = told(files, np.arange(999, 500, -2))
+    assert direct.ready()
+    batches = direct.gather(range(7), direct.samples(range(7)))
+    assert [batch["x"][:, 0].tolist() for batch in batches] == expected
+
+
+def test_what_the_gpu_evaluates_it_is_not_told(files, gathers):
+    gathers(1)
+    direct = direct_over(files, Reached(files.base), Maker(files.in_mappings), FullOrder(1000, 5))
+    assert direct.ready()
+    assert (direct.told, direct.samples(range(3))) == (False, None)
+
+
+@pytest.mark.parametrize("over_pcie", [True, False])
+def test_long_runs_over_the_link_are_better_brought(files, gathers, over_pcie):
+    gathers(1)
+    direct, _ = told(files)
+    direct._maker.gather.on_host = lambda found: np.full(len(found), over_pcie)
+    assert direct.ready()
+    assert direct.better_brought(np.arange(1000)) == over_pcie
+    assert not direct.better_brought(np.arange(999, 0, -1))

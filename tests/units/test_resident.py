@@ -28,7 +28,7 @@ def make(monkeypatch):
             batches = gather(steps)
             return batches if isinstance(batches, Ready) else Ready(batches, schedule.sizes(steps))
 
-        direct = SimpleNamespace(schedule=schedule, make=make)
+        direct = SimpleNamespace(steps=schedule.steps, make=make)
         return ResidentPipeline(direct, start=start, stats=LoaderStats(), group=group, device=torch.device("cuda", 0))
 
     return pipeline

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gdsload.engine.stage import FieldRows, _Runs, _runs_of
+from gdsload.engine.runs import Runs, lie_in_runs, runs_of
+from gdsload.engine.stage import FieldRows
 from gdsload.engine.table import SampleTable
 
 
@@ -97,7 +98,7 @@ def test_rows_of_runs(parts, row_bytes, shuffled, random):
     expected = [begin + at * row_bytes for begin, count in zip(addresses, counts, strict=True) for at in range(count)]
     order = list(range(len(expected)))
     random.shuffle(order)
-    runs = _Runs([], np.array(order) if shuffled else None)
+    runs = Runs([], np.array(order) if shuffled else None)
     rows = FieldRows.of_runs(np.array(addresses, np.int64), runs, counts, row_bytes)
     assert rows.addresses.dtype == np.int64
     assert rows.lengths is None
@@ -116,7 +117,7 @@ def test_ids_as_runs(runs, mixed, shuffled, random):
     ids = [first + at for first, count in runs for at in range(count)]
     if mixed:
         random.shuffle(ids)
-    found = _runs_of(np.array(ids), 1024, shuffled)
+    found = runs_of(np.array(ids), 1024, shuffled)
     if found is None:
         assert len(ids) > 1
         return
@@ -128,12 +129,26 @@ def test_ids_as_runs(runs, mixed, shuffled, random):
 
 def test_what_is_a_run():
     whole = np.arange(400)
-    assert _runs_of(whole, 4096, False).bounds == [(0, 400)]
-    assert _runs_of(whole[5:6], 4096, False).bounds == [(5, 6)]
-    assert _runs_of(np.concatenate([whole[200:], whole[:200]]), 4096, False).bounds == [(200, 400), (0, 200)]
-    assert _runs_of(whole[::-1], 4096, False) is None
-    assert _runs_of(whole[::-1], 4096, True).bounds == [(0, 400)]
-    assert _runs_of(whole[::2], 4096, True) is None
+    assert runs_of(whole, 4096, False).bounds == [(0, 400)]
+    assert runs_of(whole[5:6], 4096, False).bounds == [(5, 6)]
+    assert runs_of(np.concatenate([whole[200:], whole[:200]]), 4096, False).bounds == [(200, 400), (0, 200)]
+    assert runs_of(whole[::-1], 4096, False) is None
+    assert runs_of(whole[::-1], 4096, True).bounds == [(0, 400)]
+    assert runs_of(whole[::2], 4096, True) is None
     # One run is one whatever it is; of short rows it takes longer ones.
-    assert _runs_of(whole[:2], 1, False).bounds == [(0, 2)]
-    assert _runs_of(np.concatenate([whole[200:], whole[:200]]), 100, False) is None
+    assert runs_of(whole[:2], 1, False).bounds == [(0, 2)]
+    assert runs_of(np.concatenate([whole[200:], whole[:200]]), 100, False) is None
+
+
+@pytest.mark.parametrize(("ids", "row_bytes", "expected"), [
+    (range(1), 1, True),
+    (range(400), 4096, True),
+    ([*range(200, 400), *range(200)], 4096, True),
+    ([*range(200, 400), *range(200)], 100, False),  # of short rows it takes longer runs
+    (range(0, 800, 2), 4096, False),
+    (range(400, 0, -1), 2**20, False),
+    ([5] * 100, 4096, False),
+    ([], 4096, False),
+])  # fmt: skip
+def test_what_lies_in_runs_as_it_comes(ids, row_bytes, expected):
+    assert lie_in_runs(np.array(ids, np.int64), row_bytes) == expected

@@ -1,0 +1,62 @@
+"""Samples as runs of consecutive ones: what is worked out for each of many takes longer than to fetch it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Runs", "lie_in_runs", "runs_of"]
+
+IntArray = NDArray[np.int64]
+_RUN_SAMPLES, _RUN_BYTES = 64, 64 * 1024
+"""Mean length of runs of consecutive samples from which they are handled as runs. Shorter ones are not planned any
+faster, and backends fetch rows of one length better than many runs of some."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Samples as runs of consecutive ones.
+
+    Attributes:
+        bounds: for each run the first sample id, and the one behind the last.
+        order: for each of these samples the place where it is wanted; None: as they come.
+    """
+
+    bounds: list[tuple[int, int]]
+    order: IntArray | None
+
+
+def lie_in_runs(ids: IntArray, sample_bytes: int) -> bool:
+    """Whether samples are better handled as runs, in the order in which they come.
+
+    Args:
+        ids: sample ids.
+        sample_bytes: bytes of a sample.
+    """
+    least = max(_RUN_SAMPLES, _RUN_BYTES // max(sample_bytes, 1))
+    return bool(np.count_nonzero(ids[1:] != ids[:-1] + 1) * least < len(ids))
+
+
+def runs_of(ids: IntArray, sample_bytes: int, shuffled: bool) -> Runs | None:
+    """Ids as runs; None if there are too many of them.
+
+    Args:
+        ids: sample ids; at least one.
+        sample_bytes: bytes of a sample; not 0.
+        shuffled: whether they may be few runs in another order, as those of a window are.
+    """
+    order: IntArray | None = None
+    if not lie_in_runs(ids, sample_bytes):
+        if not shuffled:
+            return None
+        order = np.argsort(ids)
+        ids = ids[order]
+        if not lie_in_runs(ids, sample_bytes):
+            return None
+    broken = np.flatnonzero(ids[1:] != ids[:-1] + 1) + 1
+    first = [0, *broken.tolist()]
+    last = [*(broken - 1).tolist(), len(ids) - 1]
+    bounds = zip(ids[first].tolist(), (ids[last] + 1).tolist(), strict=True)
+    return Runs(list(bounds), order)
