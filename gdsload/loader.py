@@ -211,7 +211,9 @@ class DataLoader:
         """What is kept in VRAM and in the page cache, within which budgets, and what came out of there."""
         with self._lock:
             if self._parts is None:
-                return CacheStatus(self._options.cache, sum(len(one.sources) for one in self._selected.datasets))
+                shards = self._positions.shards
+                every = sum(len(one.sources) for one in self._selected.datasets)
+                return CacheStatus(self._options.cache, every if shards is None else len(shards))
             return cache_status(self._options.cache, len(self._parts.table.starts), self._parts.backend)
 
     def state_dict(self) -> dict[str, Any]:
@@ -305,7 +307,9 @@ class DataLoader:
 
     def _open(self) -> Parts:
         if self._parts is None:
-            parts = open_parts(self._selected, self._fields, self._options, self._limits, self.device)
+            parts = open_parts(
+                self._selected, self._positions.shards, self._fields, self._options, self._limits, self.device
+            )
             # Whoever still reads holds the table, so this waits for the last one. At exit, pipelines are ended first.
             self._give_back = weakref.finalize(parts.table, _give_back, parts.backend, parts.maker)
             self._give_back.atexit = False

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend, BackendStatus
 from gdsload.backends.files import ShardFiles
@@ -99,17 +100,33 @@ def _refuse_cache(options: LoaderOptions, device: torch.device, *, mapped: bool)
 
 
 def open_parts(
-    selected: Selected, fields: Sequence[str], options: LoaderOptions, limits: Limits, device: torch.device
+    selected: Selected,
+    shards: NDArray[np.int64] | None,
+    fields: Sequence[str],
+    options: LoaderOptions,
+    limits: Limits,
+    device: torch.device,
 ) -> Parts:
     """Open files and backend.
+
+    Args:
+        selected: the samples.
+        shards: the numbers of the shards that they lie in; None if they are all.
+        fields: the fields that are wanted.
+        options: what the user has asked for.
+        limits: what may be used.
+        device: where batches go.
 
     Raises:
         BackendUnavailableError: if the backend that was asked for cannot be used.
     """
     schema = selected.datasets[0].schema
     sources = [source for dataset in selected.datasets for source in dataset.sources]
+    counts = np.concatenate([dataset.counts for dataset in selected.datasets])
+    if shards is not None:
+        sources, counts = [sources[number] for number in shards.tolist()], counts[shards]
     files = ShardFiles(sources, schema, mapped=selected.mapped(options.mmap))
-    table = SampleTable(files, np.concatenate([dataset.counts for dataset in selected.datasets]))
+    table = SampleTable(files, counts)
     wishes = _wishes_of(options)
     if options.register_bytes is None and device.type == "cuda":
         # Registering what is in memory whatever happens takes no more of it.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gdsload.buffers import Buffers
 from gdsload.engine.groups import Limits
@@ -42,6 +43,8 @@ __all__ = [
     "positions",
     "schedule",
 ]
+
+IntArray = NDArray[np.int64]
 
 _GROUP_BYTES = 24 * 2**20
 """About 3 ms of gathering by two threads, beside which planning and handing over a group (0.4 ms of Python, while the
@@ -186,13 +189,15 @@ class Positions:
 
     Attributes:
         runs: lengths of the runs of positions that lie in one shard each.
-        selection: the samples behind them.
+        selection: the samples behind them, whose ids count through the shards that they lie in.
         mixture: how they are mixed; None if each comes once.
+        shards: the numbers of these shards; None if they are all.
     """
 
     runs: tuple[int, ...]
     selection: Selection
     mixture: Mixture | None = None
+    shards: IntArray | None = None
 
     def order(self, options: OrderOptions, seed: int, epoch: int) -> Order:
         """The order of one epoch."""
@@ -206,13 +211,31 @@ def positions(selected: Selected, order: OrderOptions) -> Positions:
     counts = np.concatenate([dataset.counts for dataset in selected.datasets])
     if selected.ids is None:
         return Positions(tuple(counts.tolist()), Selection(), selected.mixture)
+    shards, ids = _needed(selected.ids, np.cumsum(counts))
     if order.shuffle != "block":
-        return Positions((len(selected.ids),), Selection(selected.ids), selected.mixture)
+        return Positions((len(ids),), Selection(ids), selected.mixture, shards)
     # A block is a run of neighbours on disk. The subset's own order does not matter, as it is shuffled anyway.
     index = np.argsort(selected.ids, kind="stable")
-    ids = selected.ids[index]
-    edges = np.searchsorted(ids, np.cumsum(counts))
-    return Positions(tuple(np.diff(edges, prepend=0).tolist()), Selection(ids, index))
+    edges = np.searchsorted(selected.ids[index], np.cumsum(counts))
+    return Positions(tuple(np.diff(edges, prepend=0).tolist()), Selection(ids[index], index), shards=shards)
+
+
+def _needed(ids: IntArray, ends: IntArray) -> tuple[IntArray | None, IntArray]:
+    """The shards that samples lie in, and their ids counted through these alone.
+
+    What nobody wants is not opened then, nor registered or kept, and does not stand in the way of a GPU that could
+    reach all that is wanted.
+
+    Args:
+        ids: the samples.
+        ends: the first id behind each shard.
+    """
+    lie_in = np.searchsorted(ends, ids, side="right")
+    wanted = np.bincount(lie_in, minlength=len(ends)) > 0
+    if not len(ids) or wanted.all():
+        return None, ids
+    left_out = np.where(wanted, 0, np.diff(ends, prepend=0))
+    return np.flatnonzero(wanted), ids - np.cumsum(left_out)[lie_in]
 
 
 def limits(

@@ -18,7 +18,7 @@ SAMPLES = 1200
 
 @pytest.fixture(scope="session")
 def plain(tmp_path_factory):
-    """Fields of one shape each, short ones and one that is copied, in many shards."""
+    """Fields of one shape each, short ones and one that is copied, in several shards."""
     path = tmp_path_factory.mktemp("told") / "shards"
     random = np.random.default_rng(3)
     fields = {"x": Field("uint8", (37,)), "long": Field("float32", (131, 127)), "label": Field("int64")}

@@ -13,6 +13,7 @@ from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, Te
 
 import gdsload
 from gdsload import OptionError, ShardDataset
+from gdsload.order import Schedule, batch_ids, make_order
 
 ORDERS = [False, "full", {"shuffle": "block", "block": 8, "window": 32, "lanes": 3}]
 
@@ -221,3 +222,38 @@ class TestRefused:
         other = ShardDataset(writers[1](tmp_path / "other", 10, width=3))
         with pytest.raises(OptionError, match="have different fields.*Convert one of them"):
             load(ConcatDataset([shards, other]))
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_shards_that_nobody_wants_are_not_touched(writers, tmp_path, load, order):
+    """They may even be gone; and blocks come in the order of the whole dataset's shards, as states before say."""
+    dataset = ShardDataset(writers[1](tmp_path / "shards", 1000, shard_bytes=2048))
+    ends = np.cumsum(dataset.counts)
+    assert len(ends) > 9
+    wanted = [*range(int(ends[2]) + 3, int(ends[4])), *range(int(ends[7]), int(ends[8]) - 1)][::-1]
+    subset = Subset(dataset, wanted)
+    whole = load(subset, 7, with_index=True, **options(order))
+    expected = [batch["index"].tolist() for batch in whole]
+    for number, source in enumerate(dataset.sources):
+        if number not in (3, 4, 8):
+            os.remove(source.path)
+    loader = load(subset, 7, with_index=True, **options(order))
+    assert loader.cache.shards == 3
+    found = []
+    for batch in loader:
+        found.append(batch["index"].tolist())
+        assert batch["x"][:, 0].tolist() == [wanted[index] for index in found[-1]]
+    assert found == expected
+    assert loader.cache.shards == 3
+    counts = dataset.counts.tolist()
+    if isinstance(order, dict):
+        runs = [sum(end - count <= number < end for number in wanted) for count, end in zip(counts, ends, strict=True)]
+        made = make_order(loader.order_options, runs, 0, 0)
+        schedule = Schedule(len(wanted), 7, lanes=made.lanes)
+        in_order = np.argsort(wanted, kind="stable")
+        assert found == [in_order[batch_ids(made, schedule, step)].tolist() for step in range(schedule.steps)]
+
+
+def test_a_subset_of_nothing_wants_no_shard(load, shards):
+    loader = load(Subset(shards, []), 7)
+    assert list(loader) == []

@@ -26,7 +26,7 @@ def test_shards_in_memory_are_registered_beside_the_budget_for_others(tmp_path, 
     monkeypatch.setattr(parts, "default_register_bytes", lambda: 1000)
     monkeypatch.setattr(parts, "bytes_in_memory", lambda sources: 234 * len(sources))
     with DataLoader(tmp_path / "shards", 1, register_bytes=register_bytes) as loader:
-        what = loader._selected, loader._fields, loader._options, loader._limits
+        what = loader._selected, None, loader._fields, loader._options, loader._limits
         with pytest.raises(ChosenError) as raised:
             parts.open_parts(*what, torch.device("cuda", 0))
     assert raised.value.args == (expected,)
