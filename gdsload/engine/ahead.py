@@ -33,6 +33,8 @@ __all__ = ["AheadPipeline"]
 
 _AHEAD = 2
 """Groups that may be ahead whatever they hold: the GPU makes one while the batches of the other are taken."""
+_LAST_BYTES = 16 * 2**20
+"""Groups are not made smaller than this at an epoch's end: a fraction of a millisecond over PCIe."""
 _AT_ONCE = 2
 """Groups queued by one call at most: the first batch should not wait until all are queued that there is room for."""
 
@@ -102,7 +104,7 @@ class AheadPipeline:
     def _queue(self) -> None:
         """Queue groups, as far as there is room for them."""
         for _ in range(_AT_ONCE):
-            steps = range(self._next, min(self._next + self._batches, self._job.steps.steps))
+            steps = self._next_steps()
             if self._failed or not steps or not self._has_room(steps):
                 return
             started = self._begin(steps)
@@ -113,6 +115,13 @@ class AheadPipeline:
             self._next = steps.stop
             # As in `Pipeline`: the first group is one batch, so that it is there soon.
             self._batches = min(2 * self._batches, self._limits.group_on_gpu())
+
+    def _next_steps(self) -> range:
+        """The steps of the next group."""
+        left = self._job.steps.steps - self._next
+        # Towards the epoch's end, half of what is left: while the last group is used, nothing is loaded any more.
+        most = max(-(-left // 2), _LAST_BYTES // max(self._limits.batch_bytes, 1))
+        return range(self._next, self._next + min(self._batches, most, left))
 
     def _begin(self, steps: range) -> Started | None:
         before = torch.cuda.current_stream(self._maker.device)

@@ -13,6 +13,7 @@ import torch
 import gdsload
 from gdsload.backends.files import ShardFiles
 from gdsload.backends.host import HostBackend
+from gdsload.engine import ahead
 from gdsload.engine.ahead import AheadPipeline
 from gdsload.engine.assemble import Assembler, BatchForm
 from gdsload.engine.groups import Limits
@@ -307,3 +308,16 @@ def test_close_after_a_fork_waits_for_nobody(make, held_elsewhere, ends_in_a_chi
     pipeline = make(Queueing())
     with held_elsewhere(pipeline._turn):
         assert ends_in_a_child(pipeline.close)
+
+
+@pytest.mark.parametrize("least", [1, 3, 1000])
+@pytest.mark.parametrize("start", [0, 1, STEPS - 2, STEPS])
+def test_groups_become_smaller_towards_the_end(make, monkeypatch, least, start):
+    """Half of what is left, down to so many batches: nothing is loaded while the last group is used."""
+    monkeypatch.setattr(ahead, "_LAST_BYTES", least * BATCH_BYTES)
+    direct = Queueing()
+    assert drain(make(direct, start=start)) == (ALL[start:], None)
+    left = [STEPS - steps.start for steps in direct.started]
+    sizes = [len(steps) for steps in direct.started]
+    wanted = [min(2**number, max(-(-some // 2), least), some) for number, some in enumerate(left)]
+    assert sizes == wanted

@@ -68,7 +68,7 @@ GIVEN = {
         "sampler": RandomSampler(ALL, replacement=True, num_samples=777, generator=seeded()), "batch_size": 100
     },
     "weighted": lambda: {
-        "sampler": WeightedRandomSampler(torch.arange(1.0 * SAMPLES), 2000, generator=seeded()), "batch_size": 250
+        "sampler": WeightedRandomSampler(torch.arange(1.0 * SAMPLES) + SAMPLES, 2000, generator=seeded()), "batch_size": 250
     },
     "batches": lambda: {"batch_sampler": BatchSampler(RandomSampler(ALL, generator=seeded()), 111, drop_last=False)},
     "lists of any length": lambda: {"batch_sampler": lists()},
