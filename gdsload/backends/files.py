@@ -175,6 +175,7 @@ class ShardFiles:
         self.sizes = np.zeros(count, np.int64)
         """Bytes of each open shard."""
         self.opened = np.zeros(count, bool)
+        self._unopened = count
         self._mapped_bytes = np.zeros(count, np.int64)
         self._identity = {file: source.identity for file, source in enumerate(self.sources) if source.identity}
         self._checked = np.zeros(count)
@@ -193,7 +194,7 @@ class ShardFiles:
             ReadError: if one cannot be opened.
             LoaderClosedError: after `close`.
         """
-        if self.opened[files].all():
+        if not self._unopened or self.opened[files].all():  # the first is known at once, and holds from then on
             return
         for file in distinct(files, len(self.sources)):
             with self._lock:
@@ -216,6 +217,7 @@ class ShardFiles:
                     self.offsets[field][file] = self._offsets(fd, file, column.offsets_begin, shard.samples)
             self.sizes[file] = self.length(file)
             self.opened[file] = True
+            self._unopened -= 1
 
     def _compare(self, shard: Shard, file: int) -> None:
         source = self.sources[file]
@@ -364,6 +366,7 @@ class ShardFiles:
                 unmap(int(self.base[file]), self._identity[int(file)][2])
             self.base[:] = 0
             self.opened[:] = False
+            self._unopened = len(self.opened)
             self._held.clear()
 
 

@@ -323,7 +323,9 @@ class Stager:
         runs = runs_of(ids, self._sample_bytes, self.windowed) if self._sample_bytes else None
         files, wanted, rest = self._rows(ids) if runs is None else self._runs(runs)
         landing = self.backend.bring(concat_extents(wanted))
-        parts = np.split(landing.addresses, np.cumsum([len(extents) for extents in wanted[:-1]]))
+        parts = [landing.addresses]
+        if len(wanted) > 1:
+            parts = np.split(landing.addresses, np.cumsum([len(extents) for extents in wanted[:-1]]))
         fields = {name: rows(part) for name, rows, part in zip(self.job.fields, rest, parts, strict=True)}
         return Stage(fields, index, files, landing, len(ids))
 

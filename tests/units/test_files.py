@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from gdsload import DatasetNotFoundError, FileChangedError, FormatError, ReadError, ShortReadError
+from gdsload import (
+    DatasetNotFoundError,
+    FileChangedError,
+    FormatError,
+    LoaderClosedError,
+    ReadError,
+    ShortReadError,
+)
 from gdsload.backends import files as files_module
 from gdsload.backends.files import ShardFiles, ShardSource, load_shard, open_regular, pread_exact
 from gdsload.catalog import open_catalog
@@ -90,6 +97,17 @@ def test_shards_are_opened_on_first_use(folder, mapped):
     table.close()
     table.close()
     assert not table.opened.any()
+
+
+@pytest.mark.parametrize("every", [True, False])
+def test_closed_shards_are_not_opened_again(folder, every):
+    """Whether some of them were open, or all, which is known without a look at each."""
+    files = table_of(folder, mapped=True)
+    files.ensure_open(np.arange(10 if every else 2))
+    files.close()
+    for wanted in (np.array([0]), np.arange(10)):
+        with pytest.raises(LoaderClosedError, match="the shards were closed"):
+            files.ensure_open(wanted)
 
 
 def test_another_file_under_the_same_name(folder):
