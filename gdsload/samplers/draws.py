@@ -85,9 +85,10 @@ class Draws:
 
     def reach(self, step: int) -> int:
         """See `Steps`."""
-        ahead = 1 if self._vectors is None or self._size is None else _AHEAD // self._size
+        ahead = 1 if self._vectors is None or self._size is None else max(_AHEAD // self._size, 1)
+        wanted = -(-(step + 1) // ahead) * ahead  # so that what is drawn does not hang on the steps that were asked for
         while not self._over and self.steps <= step:
-            self._draw(min(max(step + 1 - self.steps, ahead), _MOST_AT_ONCE) if self._stateful is None else 1)
+            self._draw(min(wanted - self.steps, _MOST_AT_ONCE) if self._stateful is None else 1)
         return self._largest
 
     def size(self, step: int) -> int:

@@ -1,8 +1,8 @@
 """torch's own samplers, drawn from as vectors: each index by itself costs Python as much time as a batch of some KiB.
 
-Generators get the calls that torch's iteration makes, at the moments at which it makes them. So the indices are the
-same, and so is the state that a generator is left in. Whether this torch iterates as these lines say is found out by
-trying; where it does not, samplers are iterated like any other.
+Generators get the calls that torch's iteration makes, in its order, or one that is as many of them. So the indices are
+the same, and so is the state that a generator is left in when so many have been taken. Whether this torch iterates as
+these lines say is found out by trying; where it does not, samplers are iterated like any other.
 """
 
 from __future__ import annotations
@@ -74,6 +74,8 @@ def vectors_of(sampler: object) -> Vectors | None:
         sampler = sampler.sampler
     if type(sampler) not in _DRAWN or not _as_in_torch():
         return None
+    if type(sampler) is DistributedSampler and not _fits(sampler):
+        return None
     return Vectors(_DRAWN[type(sampler)](sampler))
 
 
@@ -89,10 +91,11 @@ def _random(sampler: RandomSampler) -> Drawn:
             yield torch.randperm(high, generator=generator)
         yield torch.randperm(high, generator=generator)[: wanted % high]
         return
-    # A vector of several times as many is drawn from the generator as so many vectors.
+    # The CPU's generator draws a vector of several times as many as it draws so many vectors.
+    many = generator.device.type == "cpu"
     left = wanted // once * once
     while left:
-        size = min(-(-count // once) * once, left)
+        size = min(-(-count // once) * once if many else once, left)
         left -= size
         count = yield torch.randint(high=high, size=(size,), dtype=torch.int64, generator=generator)
     yield torch.randint(high=high, size=(wanted % once,), dtype=torch.int64, generator=generator)
@@ -101,6 +104,12 @@ def _random(sampler: RandomSampler) -> Drawn:
 def _weighted(sampler: WeightedRandomSampler) -> Drawn:
     yield _NOTHING
     yield torch.multinomial(sampler.weights, sampler.num_samples, sampler.replacement, generator=sampler.generator)
+
+
+def _fits(sampler: DistributedSampler[Any]) -> bool:
+    """Whether the dataset is as long as it was; torch raises an error if not."""
+    count, total = len(cast("Sized", sampler.dataset)), sampler.total_size
+    return count >= total if sampler.drop_last else count <= total and bool(count or not total)
 
 
 def _distributed(sampler: DistributedSampler[Any]) -> Drawn:

@@ -17,8 +17,10 @@ from torch.utils.data import (
 )
 
 import gdsload
-from gdsload.samplers import vectors
-from gdsload.samplers.vectors import vectors_of
+from gdsload.samplers import Draws, vectors
+from gdsload.samplers.source import Source
+from gdsload.samplers.vectors import Vectors, vectors_of
+from gdsload.state import Place
 
 
 class Random(RandomSampler):
@@ -163,3 +165,47 @@ def test_what_torch_raises_comes_out_at_its_batch(plain):
         pytest.raises(ZeroDivisionError),
     ):
         next(iter(loader))
+
+
+@pytest.mark.parametrize(("drop_last", "length"), [(False, 24), (False, 0), (True, 3)])
+def test_a_dataset_that_has_changed_its_length_is_torchs_error(drop_last, length):
+    data = list(range(10))
+    sampler = DistributedSampler(data, 2, 0, True, 7, drop_last)
+    data[:] = range(length)
+    assert vectors_of(sampler) is None
+    with pytest.raises((AssertionError, ZeroDivisionError)):
+        list(sampler)
+    data[:] = range(10)
+    assert vectors_of(sampler).take(99)[0].tolist() == list(sampler)
+
+
+@pytest.mark.parametrize("steps", [1, 63, 64, 100, 130])
+def test_how_far_is_drawn_hangs_on_the_step_reached_and_not_on_where_it_was_resumed(steps):
+    """Or an epoch that is left half-way would be followed by others after a resume."""
+    states = set()
+    for begun_at in range(0, steps, 7):
+        generator = torch.Generator().manual_seed(3)
+        sampler = RandomSampler(range(500), True, 200_000, generator)
+        draws = Draws(Source(sampler, 1000, False, 500), None, None, Place(0, begun_at))
+        for step in range(begun_at, steps):
+            draws.reach(step)
+        assert draws.steps == min(-(-steps // 65) * 65, 200)
+        states.add(tuple(generator.get_state().tolist()))
+    assert len(states) == 1
+
+
+def test_draws_of_a_gpus_generator_are_made_one_by_one(monkeypatch):
+    """Its numbers hang on how many are drawn at once."""
+    asked = []
+
+    class Generator:
+        device = torch.device("cuda", 0)
+
+    sampler = RandomSampler(range(500), True, 100, torch.Generator())
+    sampler.generator = Generator()
+    monkeypatch.setattr(
+        torch, "randint", lambda *, high, size, dtype, generator: asked.append(size) or torch.zeros(size)
+    )
+    found, error = Vectors(vectors._random(sampler)).take(1000)
+    assert (len(found), error) == (100, None)
+    assert asked == [(32,), (32,), (32,), (4,)]
