@@ -123,10 +123,11 @@ def open_parts(
     schema = selected.datasets[0].schema
     sources = [source for dataset in selected.datasets for source in dataset.sources]
     counts = np.concatenate([dataset.counts for dataset in selected.datasets])
+    names = np.cumsum(counts) - counts
     if shards is not None:
-        sources, counts = [sources[number] for number in shards.tolist()], counts[shards]
+        sources, counts, names = [sources[number] for number in shards.tolist()], counts[shards], names[shards]
     files = ShardFiles(sources, schema, mapped=selected.mapped(options.mmap))
-    table = SampleTable(files, counts)
+    table = SampleTable(files, counts, names)
     wishes = _wishes_of(options)
     if options.register_bytes is None and device.type == "cuda":
         # Registering what is in memory whatever happens takes no more of it.

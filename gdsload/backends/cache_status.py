@@ -45,7 +45,7 @@ class CacheStatus:
 
     Attributes:
         asked: the loader's `cache` option.
-        shards: how many shards the dataset has.
+        shards: how many shards the loader's samples lie in.
         tiers: those in use, by name: ``"vram"``; ``"pagecache"``, files that are registered with CUDA.
     """
 

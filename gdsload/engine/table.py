@@ -42,12 +42,15 @@ class SampleTable:
     Args:
         files: the shards.
         counts: number of samples of each shard, shape ``[shards]``.
+        names: what the first sample of each shard is called in errors, where other shards are left out; None for its
+            number among those of all shards.
     """
 
-    def __init__(self, files: ShardFiles, counts: IntArray) -> None:
+    def __init__(self, files: ShardFiles, counts: IntArray, names: IntArray | None = None) -> None:
         self.files = files
         self.ends = np.cumsum(counts)
         self.starts = self.ends - counts
+        self._names = self.starts if names is None else names
         self.samples = int(self.ends[-1]) if len(counts) else 0
         self._each = _each(counts)
 
@@ -130,7 +133,7 @@ class SampleTable:
         if wrong.any():
             at = int(np.flatnonzero(wrong)[0])
             path = self.files.sources[int(found.file[at])].path
-            sample = int(self.starts[found.file[at]] + found.row[at])
+            sample = int(self._names[found.file[at]] + found.row[at])
             raise FormatError(
                 "the offsets of a ragged field are damaged",
                 file=path,

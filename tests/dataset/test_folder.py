@@ -9,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch.utils.data import Subset
 
 from gdsload import (
     ChecksumError,
+    DataLoader,
     DatasetNotFoundError,
     Field,
     FileChangedError,
@@ -429,3 +431,18 @@ def test_golden_datasets_of_version_1_open(name, mmap):
     dataset = ShardDataset(GOLDEN / name, mmap=mmap)
     assert len(dataset) == len(dataset.__getitems__(range(len(dataset))))
     assert len(dataset.shards) == dataset.verify().shards
+
+
+@pytest.mark.parametrize("shuffle", [False, "full"])
+def test_errors_name_samples_of_the_dataset_also_where_some_shards_are_left_out(tmp_path, shuffle):
+    with ShardWriter(tmp_path / "r", {"x": Field("int16", (None,))}, shard_bytes=400) as writer:
+        for _ in range(100):
+            writer.write({"x": np.zeros(3, np.int16)})
+    dataset = ShardDataset(tmp_path / "r")
+    third, start = shards_of(tmp_path / "r")[2], int(dataset.counts[:2].sum())
+    poke(third, header_of(third).tensors["gdsload:offsets:x"].begin + 8 * 3, (-1).to_bytes(8, "little", signed=True))
+    wanted = Subset(ShardDataset(tmp_path / "r"), range(start + 1, start + 3))
+    with DataLoader(wanted, 2, shuffle, device="cpu") as loader, pytest.raises(FormatError) as caught:
+        list(loader)
+    assert loader.cache.shards == 1
+    assert caught.value.problems[0].samples == (start + 2, start + 3)
