@@ -147,3 +147,6 @@ class WithinReach(Protocol):
 
     def count(self, base: NDArray[np.int64], nbytes: int) -> None:
         """Note that so many bytes have been gathered from `base`, which `reachable` has answered at some time."""
+
+    def check(self, files: NDArray[np.int64]) -> None:
+        """See `Backend.check`."""

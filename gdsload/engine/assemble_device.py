@@ -149,6 +149,7 @@ class _HandOver:
     def __call__(self, batch: Any) -> Any:
         """Hand a batch over to the stream that is current now."""
         # Each batch costs this, also where a training step has nothing but launches to do: no object is made anew.
+        past: list[torch.cuda.Event] = []
         with self._lock:
             handle = stream_handle(self.device)
             if handle != self._handle:
@@ -161,10 +162,12 @@ class _HandOver:
                 self._bytes, self._dropped = self._bytes + self._dropped, 0
             while self._pending and (self._bytes + self._dropped > self.pending_bytes or self._pending[0][0].query()):
                 event, nbytes = self._pending.popleft()
-                event.synchronize()
-                self._spare.append(event)
+                past.append(event)
                 self._bytes -= nbytes
             self._dropped += hand_over(batch, self._stream)
+        for event in past:  # not with the lock: what it waits for may be for another thread to queue
+            event.synchronize()
+            self._spare.append(event)
         return batch
 
 

@@ -217,7 +217,13 @@ class Direct:
 
         Returns:
             The batches, and an event behind them.
+
+        Raises:
+            FileChangedError: if a shard has changed, and what is made of its bytes is the user's to do: with bytes that
+                are not what they were, that may end in an error that takes the GPU with it.
         """
+        if self._job.transform is not None:
+            self._backend.check(self.shards(steps))
         with torch.cuda.stream(self._maker.stream):
             return self.make(steps, stopped, samples), record(self._maker.stream)
 
@@ -269,7 +275,7 @@ class Direct:
 
     def _uploaded(self, steps: range, reach: _Reach, samples: IntArray) -> list[tuple[range, Positions]]:
         """The same, of samples that the host has said."""
-        on_gpu = None if reach.gather is None else self._maker.gather.upload(samples)
+        on_gpu = None if reach.gather is None or not len(samples) else self._maker.gather.upload(samples)
         parts, step, row = [], steps.start, 0
         for size, same in groupby(self._sizes(steps)):
             count = len(list(same))

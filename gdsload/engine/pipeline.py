@@ -181,11 +181,16 @@ class Pipeline:
             one_thread()
         under_way: deque[Group] = deque()
         while first or not self._is_direct():
+            while under_way and (under_way[0].started is None or under_way[0].started.done):
+                self._finish(under_way.popleft())  # now: a sampler may take long to give the next ones
             group = self._claim(wait=not under_way)
             if group is not None and group.direct is not None:
                 group.started = begin(group.direct, group.steps, lambda: self._closed, group.samples)
                 under_way.append(group)
             elif group is not None:
+                for before in under_way:  # which the consumer wants first
+                    self._finish(before)
+                under_way.clear()
                 self._finish(group)
             elif not under_way:
                 break

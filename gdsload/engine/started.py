@@ -40,6 +40,14 @@ class Started:
     shards: NDArray[np.int64]
     queued_s: float
 
+    @property
+    def done(self) -> bool:
+        """Whether the batches are there, or never will be."""
+        try:
+            return bool(self.event.query())
+        except RuntimeError:  # what has gone wrong comes up in `end`
+            return True
+
     def end(self, backend: Backend, stats: LoaderStats) -> Ready:
         """Wait until the batches are there, and look at the files that they are made from.
 

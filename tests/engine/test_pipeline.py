@@ -15,6 +15,7 @@ import torch
 import gdsload
 from gdsload.backends.files import ShardFiles
 from gdsload.backends.host import HostBackend
+from gdsload.engine import pipeline as pipeline_module
 from gdsload.engine.assemble import Assembler, BatchForm
 from gdsload.engine.groups import Limits
 from gdsload.engine.pipeline import Pipeline
@@ -297,6 +298,20 @@ def test_groups_of_batches_within_the_limits():
     assert Limits(1, 0, 1 << 23, 0, 0).group() == 1
 
 
+class Event:
+    """An event that is past at once, or when it is said so, or fails."""
+
+    def __init__(self, past=lambda: True):
+        self.past = past
+
+    def query(self):
+        return self.past()
+
+    def synchronize(self):
+        while not self.past():
+            time.sleep(0.001)
+
+
 class Evaluated:
     """What `Direct` says where the GPU knows the samples."""
 
@@ -348,7 +363,7 @@ class Queueing(Evaluated):
 
     def start(self, steps, _stopped, _samples):
         batches = [{"x": torch.tensor([[sample] for sample in ALL[step]])} for step in steps]
-        return Ready(batches, [5] * len(steps)), SimpleNamespace(synchronize=lambda: None)
+        return Ready(batches, [5] * len(steps)), Event()
 
 
 def test_the_shards_of_a_group_are_looked_at_once_it_is_there(make, monkeypatch):
@@ -381,7 +396,7 @@ class Sometimes(Evaluated):
     def start(self, steps, _stopped, _samples):
         self.made += 1
         batches = [{"x": torch.tensor([[sample] for sample in self.batches[step]])} for step in steps]
-        return Ready(batches, [5] * len(steps)), SimpleNamespace(synchronize=lambda: None)
+        return Ready(batches, [5] * len(steps)), Event()
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -457,7 +472,7 @@ class Told:
         sizes = [self.steps.size(step) for step in steps]
         self.made += samples.tolist()
         batches = [{"x": part[:, None]} for part in torch.from_numpy(samples).split(sizes)]
-        return Ready(batches, sizes), SimpleNamespace(synchronize=lambda: None)
+        return Ready(batches, sizes), Event()
 
 
 @pytest.mark.parametrize("brought", [(), (3, 150), range(200)])
@@ -477,3 +492,71 @@ def test_samples_that_the_host_says(make, monkeypatch, brought, fails_at):
     assert raised is (None if fails_at is None else error)
     assert bool(direct.made) == (len(brought) < 200 and fails_at != 0)
     assert set(direct.made).isdisjoint(brought)
+
+
+class Late(Told):
+    """Its groups are there when somebody has looked so often whether they are."""
+
+    def __init__(self, steps, brought, looks):
+        super().__init__(steps, brought)
+        self.looks, self.order = looks, []
+
+    def start(self, steps, stopped, samples):
+        ready, _ = super().start(steps, stopped, samples)
+        left = [self.looks]
+
+        def past():
+            left[0] -= 1
+            return left[0] < 0
+
+        return ready, Event(past)
+
+
+@pytest.mark.parametrize("looks", [0, 1, 3, 100])
+def test_groups_that_the_gpu_makes_among_those_that_are_brought(make, monkeypatch, looks):
+    monkeypatch.setattr(Assembler, "takes_processor", False)
+    random = np.random.default_rng(looks)
+    batches = [random.integers(0, 200, 7).tolist() for _ in range(60)]
+    direct = Late(Drawn(batches), range(0, 200, 40), looks)
+    limits = Limits(1 << 20, 1 << 30, 1, 32 * 7, 0)  # groups of one batch
+    assert drain(make(steps=direct.steps, direct=direct, limits=limits)) == (batches, None)
+    assert direct.made
+
+
+@pytest.mark.parametrize("slow", ["draws", "brought"])
+def test_a_group_that_is_there_does_not_wait_for_one_behind_it(make, monkeypatch, slow):
+    """Neither for what a slow sampler gives next, nor for bytes that come from the drive."""
+    monkeypatch.setattr(Assembler, "takes_processor", False)
+    monkeypatch.setattr(pipeline_module, "workers", lambda *_: 1)
+    batches = [[1], [2], [50], [4]] if slow == "brought" else [[1], [2], [3], [4]]
+    taken, held = threading.Event(), []
+
+    def wait():
+        held.append(not taken.wait(5))
+
+    class Slow(Drawn):
+        def reach(self, step):
+            if step >= 4 and slow == "draws":  # one batch is known beyond what is planned, and one is planned
+                wait()
+            return super().reach(step)
+
+    def around(inner):
+        bring = inner.bring
+
+        def late(wanted):
+            landing = bring(wanted)
+            return replace(landing, completion=SimpleNamespace(wait=wait, landed=False))
+
+        inner.bring = late if slow == "brought" else bring
+        return inner
+
+    limits = Limits(1 << 20, 1 << 30, 1, 32, 0)
+    pipeline = make(around, steps=Slow(batches), direct=Told(Drawn(batches), [50]), limits=limits)
+    found = []
+    while len(found) < 2:
+        found += [batch["x"][:, 0].tolist() for batch in pipeline.get().batches]
+    taken.set()
+    assert found[:2] == batches[:2]
+    assert found + drain(pipeline)[0] == batches
+    assert held
+    assert not any(held), "what was there was handed out later than what it does not need"

@@ -83,6 +83,9 @@ class Lost:
     def synchronize(self):
         raise RuntimeError("an illegal memory access")
 
+    def query(self):
+        raise RuntimeError("an illegal memory access")
+
 
 def test_an_epoch_that_is_dropped_half_way(numbered, taken):
     with DataLoader(numbered, 100, "full", seed=4, device="cpu") as loader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from gdsload import Field, ShardDataset, ShardWriter
+from gdsload import Field, FileChangedError, ShardDataset, ShardWriter
 from gdsload.backends.files import ShardFiles
 from gdsload.copies import copy_runs
 from gdsload.engine import direct as direct_module
@@ -35,6 +36,9 @@ class Reached:
 
     def count(self, base, nbytes):
         self.counted.append((base, nbytes))
+
+    def check(self, files):
+        raise FileChangedError(f"{len(files)} shards")
 
 
 class Maker:
@@ -234,6 +238,22 @@ def test_transforms_are_done_to_each_batch_until_one_fails_or_nobody_wants_them(
     assert ready.batches == [(step, list(range(64 * step, 64 * step + 64))) for step in (2, 3, 4)]
     assert (ready.sizes, type(ready.error)) == ([64] * 3, ValueError)
     assert direct.make(range(2, 8), lambda: True).batches == []
+
+
+def test_what_a_transform_gets_is_looked_at_before_it_is_made(files, monkeypatch):
+    """Bytes that are not what they were may end in an error of the user's kernels, which takes the GPU with it."""
+    done = []
+    direct = direct_over(files, Reached(files.base), Maker(files.in_mappings))
+    direct._maker.stream = None
+    monkeypatch.setattr(torch.cuda, "stream", lambda _stream: nullcontext())
+    monkeypatch.setattr(direct_module, "record", lambda _stream: "event")
+    assert direct.ready()
+    ready, event = direct.start(range(2), lambda: False)
+    assert (len(ready.batches), event) == (2, "event")
+    direct._job = replace(direct._job, transform=lambda step, _batch: done.append(step))
+    with pytest.raises(FileChangedError, match="1 shards"):
+        direct.start(range(2), lambda: False)
+    assert not done
 
 
 class Ids:

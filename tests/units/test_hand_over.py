@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -103,3 +104,24 @@ def test_a_tensor_of_another_device_is_handed_to_the_stream_that_is_current_ther
     monkeypatch.setattr(assemble_device, "tensors_of", list)
     assert assemble_device.hand_over([Tensor("cuda:0"), Tensor("cuda:1"), Tensor("cpu")], mine) == 24
     assert recorded == [("cuda:0", mine), ("cuda:1", "current of cuda:1")]
+
+
+def test_waiting_for_the_gpu_holds_nobody_else_up(gpu, monkeypatch):
+    """What is waited for may be for another thread to queue, which hands batches over as well."""
+    give, inside, go_on = _HandOver(torch.device("cpu"), PENDING), threading.Event(), threading.Event()
+    batch = {"x": torch.empty(BATCH, dtype=torch.uint8)}
+
+    def wait(_event):
+        if threading.current_thread() is not threading.main_thread():
+            inside.set()
+            assert go_on.wait(20)
+
+    monkeypatch.setattr(Event, "synchronize", wait)
+    monkeypatch.setattr(Event, "query", lambda _event: False)
+    thread = threading.Thread(target=lambda: [give(batch) for _ in range(40)])
+    thread.start()
+    assert inside.wait(20)
+    assert give(batch) is batch
+    go_on.set()
+    thread.join(20)
+    assert not thread.is_alive()
