@@ -45,7 +45,7 @@ class Started:
         """Whether the batches are there, or never will be."""
         try:
             return bool(self.event.query())
-        except RuntimeError:  # what has gone wrong comes up in `end`
+        except Exception:  # what has gone wrong comes up in `end`
             return True
 
     def end(self, backend: Backend, stats: LoaderStats) -> Ready:

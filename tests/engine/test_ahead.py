@@ -71,7 +71,8 @@ class Queueing:
             self.delivered += len(steps)
 
         self.ahead.append(steps.stop - self.delivered)
-        return Ready(batches, [len(ALL[step]) for step in steps]), SimpleNamespace(synchronize=synchronize)
+        event = SimpleNamespace(synchronize=synchronize, query=lambda: False)
+        return Ready(batches, [len(ALL[step]) for step in steps]), event
 
 
 @pytest.fixture(scope="module")
