@@ -23,6 +23,9 @@ class Reaching(Arena):
     def count(self, base, nbytes):
         pass
 
+    def check(self, files):
+        pass
+
 
 @pytest.mark.parametrize(
     ("backend", "takes_processor", "processors", "expected"),
