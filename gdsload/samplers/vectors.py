@@ -38,7 +38,7 @@ class Vectors:
 
     def __init__(self, drawn: Drawn) -> None:
         self._drawn = drawn
-        self._begun = False
+        next(drawn)  # to where it takes a number: nothing is drawn before
         # An array, as every call of torch's gives the interpreter lock away, and waits for it.
         self._rest = np.empty(0, np.int64)
 
@@ -48,7 +48,7 @@ class Vectors:
         self._rest = self._rest[count:]
         try:
             while missing > 0:
-                drawn = self._next(missing)
+                drawn: IntArray = self._drawn.send(missing).cpu().numpy()  # the default device may be another
                 if len(drawn) > missing:
                     self._rest = drawn[missing:]
                     drawn = drawn[:missing]
@@ -59,13 +59,6 @@ class Vectors:
         except Exception as wrong:
             error = wrong
         return (np.concatenate(parts) if len(parts[0]) < count else parts[0]), error
-
-    def _next(self, wanted: int) -> IntArray:
-        if not self._begun:
-            self._begun = True
-            next(self._drawn)
-        found: IntArray = self._drawn.send(wanted).cpu().numpy()  # the default device may be another
-        return found
 
 
 def vectors_of(sampler: object) -> Vectors | None:
