@@ -1,4 +1,4 @@
-"""Starting threads so that Ctrl-C cannot come between, and ending them before the interpreter does."""
+"""Starting and awaiting threads so that Ctrl-C cannot come between, and ending them before the interpreter does."""
 
 from __future__ import annotations
 
@@ -8,15 +8,63 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
-__all__ = ["Endless", "end_at_exit", "note_exit", "start_all", "stay_at_exit"]
+__all__ = ["Endless", "Worker", "end_at_exit", "note_exit", "start_all", "stay_at_exit"]
 
 _exiting = threading.Event()
 """Set when the interpreter begins to be taken down."""
 _TAKEN_DOWN_S = 5.0
 """Longer than that takes, and no longer than somebody may be kept waiting who joins a thread at the very end."""
+
+
+_LOOK_EVERY_S = 1.0
+"""Somebody else may have been interrupted with the gate in his hand."""
+
+
+class Worker(threading.Thread):
+    """A daemon thread that can be waited for again after the waiting was interrupted.
+
+    Up to Python 3.12, a `join` in which Ctrl-C strikes takes the thread for dead from then on
+    (https://github.com/python/cpython/issues/90882). Whoever believes that unmaps what the thread still reads.
+
+    Args:
+        target: what the thread does.
+        name: what it is called.
+    """
+
+    def __init__(self, target: Callable[[], None], name: str) -> None:
+        super().__init__(target=target, name=name, daemon=True)
+        self._owner = os.getpid()
+        self._over = False
+        self._gate = threading.Lock()  # free once the work is over
+        self._gate.acquire()
+
+    def run(self) -> None:
+        """Do the work."""
+        try:
+            super().run()
+        finally:
+            self._over = True
+            self._gate.release()
+
+    def wait(self) -> None:
+        """Wait for its end; may be called often, and by several threads at once.
+
+        One that is still being started is not waited for: it must find out by itself that nobody wants it any more.
+
+        Raises:
+            RuntimeError: in the thread itself.
+        """
+        if self is threading.current_thread():
+            raise RuntimeError("a thread cannot wait for its own end")
+        if self.ident is None or self._owner != os.getpid():  # after a fork it is not here
+            return
+        while not self._over:
+            if self._gate.acquire(timeout=_LOOK_EVERY_S):
+                self._gate.release()
+        self.join()  # it has left all of our code, and has only to be taken down
 
 
 class Endless(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import threading
 from contextlib import contextmanager
 
@@ -38,6 +39,27 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if "cuda" in os.environ.get(NEEDS, "").split(","):
         pytest.fail(f"{NEEDS}=cuda, but torch sees no CUDA device", pytrace=False)
     pytest.skip("needs an NVIDIA GPU")
+
+
+@pytest.fixture
+def interrupted():
+    """Has Ctrl-C strike in a block that takes longer than some seconds: ``with interrupted(0.05): ...``."""
+
+    def strike(*_):
+        raise KeyboardInterrupt
+
+    @contextmanager
+    def armed(after_s):
+        before = signal.signal(signal.SIGALRM, strike)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, after_s)
+                yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+    return armed
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 import torch
 
 from gdsload.errors import LoaderClosedError
-from gdsload.threads import start_all
+from gdsload.threads import Worker, start_all
 
 __all__ = ["Readers", "Reading", "done"]
 
@@ -88,7 +88,7 @@ class Readers:
     def __init__(self, count: int, name: str, processors: Collection[int] | None = None) -> None:
         self._count, self._name, self._processors = count, name, processors
         self._queue: SimpleQueue[tuple[Work, Reading] | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._threads: list[Worker] = []
         self._lock = threading.Lock()
         self._closed = False
 
@@ -109,14 +109,11 @@ class Readers:
             if self._closed:
                 raise LoaderClosedError("the backend was closed")
             if not self._threads:
-                self._threads = [
-                    threading.Thread(target=self._serve, name=f"{self._name}-{number}", daemon=True)
-                    for number in range(self._count)
-                ]
+                self._threads = [Worker(self._serve, f"{self._name}-{number}") for number in range(self._count)]
                 try:
                     start_all(self._threads)
                 except RuntimeError:  # no more threads: one that is not there would leave work undone for ever
-                    self._threads = [thread for thread in self._threads if thread.is_alive()]
+                    self._threads = [thread for thread in self._threads if thread.ident is not None]
                     raise
         for work in works:
             self._queue.put((work, reading))
@@ -132,8 +129,7 @@ class Readers:
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
-            if thread.is_alive():  # or Ctrl-C struck while it was being started: it finds out by itself
-                thread.join()
+            thread.wait()
         self._turn_away()
 
     def _turn_away(self) -> None:

@@ -20,7 +20,7 @@ from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.residency import shard_is_resident
 from gdsload.backends.tiers import bring_by_shard
 from gdsload.plan import Extents
-from gdsload.threads import end_at_exit, start_all
+from gdsload.threads import Worker, end_at_exit, start_all
 
 __all__ = ["RoutedBackend"]
 
@@ -50,7 +50,7 @@ class RoutedBackend:
         """Why no further shard can be registered; empty while it can."""
         self._wanted = np.zeros(len(files.sources), bool)
         self._work, self._pause = threading.Event(), threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: Worker | None = None
         self._lock = threading.Lock()
         self._closed = False
 
@@ -69,7 +69,7 @@ class RoutedBackend:
         if self._thread is None:
             with self._lock:
                 if self._thread is None and not self._closed:
-                    self._thread = threading.Thread(target=self._look, name="gdsload-register", daemon=True)
+                    self._thread = Worker(self._look, "gdsload-register")
                     end_at_exit(self)
                     try:
                         start_all([self._thread])
@@ -131,8 +131,8 @@ class RoutedBackend:
         """Register no further shard, and wait for the thread that does."""
         self._closed = True
         with self._lock:
-            thread, self._thread = self._thread, None
+            thread = self._thread
         self._pause.set()
         self._work.set()
-        if thread is not None and thread.is_alive():
-            thread.join()
+        if thread is not None:
+            thread.wait()

@@ -22,7 +22,7 @@ from gdsload.backends.tiers import bring_by_shard
 from gdsload.copies import copy_runs
 from gdsload.plan import Extents
 from gdsload.streams import record, side_stream
-from gdsload.threads import end_at_exit, start_all
+from gdsload.threads import Worker, end_at_exit, start_all
 from gdsload.units import format_bytes
 
 __all__ = ["VramBackend"]
@@ -73,7 +73,7 @@ class VramBackend:
         self._near = _Kept(self._base)
         self._memory: list[torch.Tensor] = []
         self._stream = side_stream(device)
-        self._thread: threading.Thread | None = None
+        self._thread: Worker | None = None
         self._lock = threading.Lock()
         self._gathered = 0
         self._closed = False
@@ -130,13 +130,13 @@ class VramBackend:
         self._closed = True
         with self._lock:
             thread = self._thread
-        if thread is not None and thread.is_alive():
-            thread.join()
+        if thread is not None:
+            thread.wait()
 
     def _start(self) -> None:
         with self._lock:
             if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._fill, name="gdsload-vram", daemon=True)
+                self._thread = Worker(self._fill, "gdsload-vram")
                 end_at_exit(self)
                 try:
                     start_all([self._thread])

@@ -25,6 +25,7 @@ import weakref
 from collections import deque
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ from gdsload.engine.started import begin
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import LoaderClosedError
 from gdsload.gather import one_thread
-from gdsload.threads import note_exit, start_all
+from gdsload.threads import Worker, note_exit, start_all
 
 __all__ = ["Pipeline"]
 
@@ -94,26 +95,19 @@ class Pipeline:
         self._wake = threading.Lock()  # the consumer waits for it: free when there is something to look at
         self._closed = self._failed = False
         self._owner = os.getpid()
-        count = 1 if self._is_direct() else workers(backend, maker)
-        self._threads = [
-            threading.Thread(target=self._run, args=(not number,), name=f"gdsload-{number}", daemon=True)
-            for number in range(count)
-        ]
+        self._threads: list[Worker] = []
         if job.transform is not None:
             maker.follow()  # what it computes with may still be being made
-        _live.add(self)
-        try:
-            start_all(self._threads)
-        except BaseException:
-            self.close()
-            raise
 
     def get(self) -> Ready | None:
         """The next batches, or None at the end of the epoch. Waits for them, or makes them.
 
         Raises:
             LoaderClosedError: if the pipeline was closed.
+            RuntimeError: if the system has no further thread.
         """
+        if not self._threads and not self._closed:
+            self._start()
         since: float | None = None  # when it began to wait for reads
         while True:
             with self._lock:
@@ -136,6 +130,21 @@ class Pipeline:
                             self._finish(group)
                         continue
             self._wake.acquire(timeout=_LOOK_EVERY_S)
+
+    def _start(self) -> None:
+        """Start the threads. Not before the first batches are asked for: by then somebody knows us, and can end them.
+
+        Ctrl-C between the making of a pipeline with threads and the noting of it would leave them at work on files that
+        whoever closes the loader unmaps.
+        """
+        count = 1 if self._is_direct() else workers(self._backend, self._maker)
+        self._threads = [Worker(partial(self._run, not number), f"gdsload-{number}") for number in range(count)]
+        _live.add(self)
+        try:
+            start_all(self._threads)
+        except BaseException:
+            self.close()
+            raise
 
     def _note_pace(self, since: float | None) -> None:
         """Have the depth of reads follow the consumer, who takes a group and waited for reads from `since` on."""
@@ -166,9 +175,8 @@ class Pipeline:
             return
         self.stop()
         for thread in self._threads:
-            # One that was interrupted while it was being started finds out by itself.
-            if thread is not threading.current_thread() and thread.is_alive():
-                thread.join()
+            if thread is not threading.current_thread():
+                thread.wait()
         with self._helping, self._turn:
             _release([piece.stage for group in self._groups for piece in group.pieces] + self._stager.held())
             self._groups.clear()

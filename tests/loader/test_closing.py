@@ -12,6 +12,7 @@ import pytest
 
 import gdsload
 from gdsload import LoaderClosedError
+from gdsload import loader as loader_module
 from gdsload.engine import assemble
 from gdsload.testing import RecordingBackend, SlowBackend
 
@@ -121,6 +122,46 @@ class TestClose:
         loader.close()
         assert made[0].closed == 1
         assert made[0].held_bytes == 0
+
+
+def test_whoever_was_interrupted_while_closing_closes_again(load, plain, wrap, threads, mmap, interrupted):
+    """Files are unmapped behind it: a thread that was still reading would crash the process."""
+    landed_at = []
+
+    def delay():
+        landed_at.append(time.monotonic() + 0.4)
+        return 0.4
+
+    wrap(lambda inner: SlowBackend(inner, delay))
+    loader = load(plain, 10, mmap=mmap, prefetch_bytes=1)
+    iterator = iter(loader)
+    next(iterator)
+    while landed_at[-1] < time.monotonic() + 0.3:  # as the consumer may have read and awaited the last one itself
+        next(iterator)
+        time.sleep(0.01)
+    for _ in range(2):
+        with interrupted(0.05):
+            loader.close()
+    assert threads()
+    loader.close()
+    assert threads() == []
+
+
+def test_interrupted_between_the_making_of_a_pipeline_and_its_noting(load, plain, threads, mmap, monkeypatch):
+    def struck(*args, **named):
+        made.append(deliver(*args, **named))
+        raise KeyboardInterrupt
+
+    loader, made = load(plain, 10, mmap=mmap), []
+    deliver = loader_module.deliver
+    with monkeypatch.context() as patch:
+        patch.setattr(loader_module, "deliver", struck)
+        with pytest.raises(KeyboardInterrupt):
+            next(iter(loader))
+    assert len(made) == 1
+    assert threads() == []
+    assert loader.state_dict()["position"] == 0
+    assert [batch["x"][0, 0].item() for batch in loader] == list(range(0, 1000, 10))
 
 
 @pytest.mark.parametrize("seed", range(25))

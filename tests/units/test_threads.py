@@ -1,7 +1,8 @@
-"""Threads while the interpreter is taken down."""
+"""Threads that are waited for, whatever strikes meanwhile; and threads while the interpreter is taken down."""
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 
@@ -54,3 +55,96 @@ def test_others_stay_where_they_ask_for_a_batch_and_not_longer_than_somebody_can
     assert not taken
     thread.join(10)
     assert len(taken) == 1
+
+
+@pytest.fixture
+def held():
+    """A worker that works until its event is set: held()."""
+    made = []
+
+    def start():
+        out = threading.Event()
+        worker = threads.Worker(out.wait, "held")
+        threads.start_all([worker])
+        made.append((worker, out))
+        return worker, out
+
+    yield start
+    for worker, out in made:
+        out.set()
+        worker.wait()
+
+
+def test_who_was_interrupted_while_waiting_waits_again(held, interrupted):
+    worker, out = held()
+    for _ in range(3):
+        with interrupted(0.02):
+            worker.wait()
+    threading.Timer(0.1, out.set).start()
+    worker.wait()
+    assert out.is_set()
+    assert worker not in threading.enumerate()
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="mended in Python 3.13")
+def test_a_plain_join_takes_a_thread_for_dead_then(interrupted):
+    """Without which a `Worker` would not be needed."""
+    out = threading.Event()
+    thread = threading.Thread(target=out.wait, daemon=True)
+    thread.start()
+    with interrupted(0.02):
+        thread.join()
+    assert not thread.is_alive()
+    assert thread in threading.enumerate()
+    out.set()
+
+
+def test_several_wait_at_once(held):
+    worker, out = held()
+    ended = []
+
+    def wait():
+        worker.wait()
+        ended.append(out.is_set())
+
+    waiting = [threading.Thread(target=wait) for _ in range(4)]
+    for thread in waiting:
+        thread.start()
+    time.sleep(0.02)
+    assert ended == []
+    out.set()
+    for thread in waiting:
+        thread.join(10)
+    assert ended == [True] * 4
+
+
+def test_one_that_was_never_started_is_not_waited_for():
+    threads.Worker(lambda: None, "never").wait()
+
+
+def test_nobody_waits_for_himself():
+    errors = []
+
+    def work():
+        try:
+            worker.wait()
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    worker = threads.Worker(work, "own")
+    threads.start_all([worker])
+    worker.wait()
+    assert errors == ["a thread cannot wait for its own end"]
+
+
+def test_one_whose_work_fails_has_ended(monkeypatch):
+    seen = []
+    monkeypatch.setattr(threading, "excepthook", lambda found: seen.append(str(found.exc_value)))
+
+    def work():
+        raise ValueError("broken")
+
+    worker = threads.Worker(work, "broken")
+    threads.start_all([worker])
+    worker.wait()
+    assert seen == ["broken"]
