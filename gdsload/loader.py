@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import _thread
 import operator
 import os
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Self, Unpack
 
@@ -31,6 +31,7 @@ from gdsload.samplers import sampled_by
 from gdsload.selection import select
 from gdsload.setup import buffers, device_transform, field_names, limits, order_options, positions, schedule
 from gdsload.state import Cursor, Identity, Place, dataset_digest
+from gdsload.threads import Living, Once
 from gdsload.tuned import with_tuned
 
 __all__ = ["DataLoader"]
@@ -152,8 +153,9 @@ class DataLoader:
         self._cursor = Cursor(0, 0)
         self._newest: Place | None = None
         self._parts: Parts | None = None
-        self._epochs: weakref.WeakSet[Epoch] = weakref.WeakSet()
-        self._pipelines: weakref.WeakSet[Deliverer] = weakref.WeakSet()
+        self._give_back: Once | None = None
+        self._epochs = Living[Epoch]()
+        self._pipelines = Living[Deliverer]()
         # On a GPU, batches are made where they go; for other devices, torch copies them there.
         self._moves = self.device.type != "cpu" and (self.device.type != "cuda" or self._options.backend == "host")
         self._lock = threading.RLock()  # between `begin` and `close`
@@ -266,14 +268,17 @@ class DataLoader:
             raise RuntimeError("a device_transform closed its loader, which would have to wait for the transform's end")
         with self._lock:
             self._closed = True
-            epochs, pipelines, parts = list(self._epochs), list(self._pipelines), self._parts
+            epochs, pipelines = list(self._epochs), list(self._pipelines)
+            parts, give_back = self._parts, self._give_back
         for epoch in epochs:
             epoch.drop()
         for pipeline in pipelines:
             pipeline.close()
         if parts is not None:
             self._status, self._parts = self.backend, None
-            self._give_back()
+        if give_back is not None:
+            give_back()
+            self._dropped.detach()
 
     def __enter__(self) -> Self:
         return self
@@ -310,9 +315,10 @@ class DataLoader:
             parts = open_parts(
                 self._selected, self._positions.shards, self._fields, self._options, self._limits, self.device
             )
+            self._give_back = Once(partial(_give_back, parts.backend, parts.maker, self.device))
             # Whoever still reads holds the table, so this waits for the last one. At exit, pipelines are ended first.
-            self._give_back = weakref.finalize(parts.table, _give_back, parts.backend, parts.maker)
-            self._give_back.atexit = False
+            self._dropped = weakref.finalize(parts.table, _dropped, self._give_back)
+            self._dropped.atexit = False
             self._parts = parts
         return self._parts
 
@@ -345,7 +351,7 @@ class DataLoader:
 
     def _settle(self) -> None:
         """Wait for abandoned epochs, now that it is safe: what they hold must not add up, nor may they draw on."""
-        for pipeline in list(self._pipelines):
+        for pipeline in self._pipelines:
             if pipeline.stopped:
                 pipeline.close()
 
@@ -369,15 +375,17 @@ class DataLoader:
         return deliver(job, parts.backend, parts.maker, limits=self._limits, start=place.step, stats=self.stats)
 
 
-def _give_back(backend: Backend, maker: BatchMaker) -> None:
-    """Close and unmap the files; done once, by `close` or when a loader is dropped without it."""
-
-    def close() -> None:
+def _give_back(backend: Backend, maker: BatchMaker, device: torch.device) -> None:
+    """Close and unmap the files."""
+    # The thread that does this is new, and has no GPU of its own yet.
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         backend.close()
         maker.close()
 
+
+def _dropped(give_back: Once) -> None:
+    """Give everything back of a loader that was dropped; nothing, if it was closed."""
     if threading.current_thread().name.startswith("gdsload-"):
-        # The garbage collector dropped the loader in one of its own threads, which cannot wait for itself.
-        _thread.start_new_thread(close, ())
+        give_back.begin()  # the garbage collector runs in one of its own threads, which cannot wait for itself
     else:
-        close()
+        give_back.here()

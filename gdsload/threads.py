@@ -8,17 +8,17 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Generic, Protocol, TypeVar
 
-__all__ = ["Endless", "Worker", "end_at_exit", "note_exit", "start_all", "stay_at_exit"]
+__all__ = ["Endless", "Living", "Once", "Worker", "end_at_exit", "note_exit", "start_all", "stay_at_exit"]
 
+T = TypeVar("T")
 _exiting = threading.Event()
 """Set when the interpreter begins to be taken down."""
 _TAKEN_DOWN_S = 5.0
 """Longer than that takes, and no longer than somebody may be kept waiting who joins a thread at the very end."""
-
-
 _LOOK_EVERY_S = 1.0
 """Somebody else may have been interrupted with the gate in his hand."""
 
@@ -67,6 +67,87 @@ class Worker(threading.Thread):
         self.join()  # it has left all of our code, and has only to be taken down
 
 
+class Once:
+    """A call that is made once and whole, however often it is asked for and whatever strikes who asks for it.
+
+    Another thread makes it, where no handler of a signal runs: Ctrl-C ends the waiting alone, and whoever asks again
+    waits for the same call.
+
+    Args:
+        call: what is to be done.
+    """
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call: Callable[[], None] | None = call
+        self._begun = False
+        self._lock = threading.Lock()
+        self._error: BaseException | None = None
+
+    def __call__(self) -> None:
+        """Have it done, and wait for it. What it raises is raised to the first who has waited for it to the end."""
+        if self._call is not None:
+            with self.begin():
+                pass
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def here(self) -> None:
+        """Do it in this thread, unless somebody is at it: for who must not wait for another thread."""
+        if self._begun:
+            return
+        call, self._call = self._call, None
+        if call is not None:
+            call()
+
+    def begin(self) -> threading.Lock:
+        """Have it done: a lock that is free once it is."""
+        gate = threading.Lock()
+        gate.acquire()
+        self._begun = True
+        try:
+            _thread.start_new_thread(self._make, (gate,))
+        except RuntimeError:  # the system has no further thread, or the interpreter is being taken down
+            self._make(gate)
+        return gate
+
+    def _make(self, gate: threading.Lock) -> None:
+        try:
+            with self._lock:
+                if (call := self._call) is not None:
+                    try:
+                        call()
+                    except BaseException as error:
+                        self._error = error
+                    self._call = None
+        finally:
+            gate.release()
+
+
+class Living(Generic[T]):
+    """Objects, for as long as somebody else holds them; may be used from any thread.
+
+    Not a WeakSet, which is told of each one's end in Python: Ctrl-C that strikes there is forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._refs: list[weakref.ref[T]] = []
+
+    def __iter__(self) -> Iterator[T]:
+        return iter([found for ref in list(self._refs) if (found := ref()) is not None])
+
+    def add(self, one: T) -> None:
+        """Note one."""
+        for ref in [ref for ref in self._refs if ref() is None]:
+            with suppress(ValueError):  # another thread was quicker
+                self._refs.remove(ref)
+        self._refs.append(weakref.ref(one))
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._refs.clear()
+
+
 class Endless(Protocol):
     """What has a thread that goes on by itself."""
 
@@ -74,7 +155,7 @@ class Endless(Protocol):
         """End the thread and wait for it; may be called twice."""
 
 
-_endless: weakref.WeakSet[Endless] = weakref.WeakSet()
+_endless = Living["Endless"]()
 os.register_at_fork(after_in_child=_endless.clear)  # the threads are not there, and locks may be locked for ever
 
 
@@ -103,7 +184,7 @@ def stay_at_exit() -> None:
 
 @atexit.register
 def _end_all() -> None:
-    for owner in list(_endless):
+    for owner in _endless:
         owner.end()
 
 

@@ -21,7 +21,6 @@ import atexit
 import os
 import threading
 import time
-import weakref
 from collections import deque
 from contextlib import suppress
 from dataclasses import replace
@@ -42,7 +41,7 @@ from gdsload.engine.started import begin
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import LoaderClosedError
 from gdsload.gather import one_thread
-from gdsload.threads import Worker, note_exit, start_all
+from gdsload.threads import Living, Worker, note_exit, start_all
 
 __all__ = ["Pipeline"]
 
@@ -180,7 +179,6 @@ class Pipeline:
         with self._helping, self._turn:
             _release([piece.stage for group in self._groups for piece in group.pieces] + self._stager.held())
             self._groups.clear()
-        _live.discard(self)
 
     def _run(self, first: bool) -> None:
         if self._closed:
@@ -381,12 +379,12 @@ def _release(stages: list[Stage]) -> None:
         stage.release()
 
 
-_live: weakref.WeakSet[Pipeline] = weakref.WeakSet()
+_live = Living[Pipeline]()
 
 
 @atexit.register
 def _close_all() -> None:
     """A thread that runs on while the interpreter is taken down would crash it."""
     note_exit()
-    for pipeline in list(_live):
+    for pipeline in _live:
         pipeline.close()

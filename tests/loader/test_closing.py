@@ -147,6 +147,27 @@ def test_whoever_was_interrupted_while_closing_closes_again(load, plain, wrap, t
     assert threads() == []
 
 
+def test_interrupted_while_files_are_closed(load, plain, wrap, threads, mmap, interrupted):
+    made = wrap(RecordingBackend)
+    loader = load(plain, 10, mmap=mmap)
+    next(iter(loader))
+    out, close = threading.Event(), made[0].close
+
+    def slowly():
+        out.wait()
+        close()
+
+    made[0].close = slowly
+    for _ in range(2):
+        with interrupted(0.05):
+            loader.close()
+    threading.Timer(0.05, out.set).start()
+    loader.close()
+    loader.close()
+    assert made[0].closed == 1
+    assert threads() == []
+
+
 def test_interrupted_between_the_making_of_a_pipeline_and_its_noting(load, plain, threads, mmap, monkeypatch):
     def struck(*args, **named):
         made.append(deliver(*args, **named))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -148,3 +149,107 @@ def test_one_whose_work_fails_has_ended(monkeypatch):
     threads.start_all([worker])
     worker.wait()
     assert seen == ["broken"]
+
+
+class TestOnce:
+    def test_who_was_interrupted_waits_for_the_same_call(self, interrupted):
+        out, made = threading.Event(), []
+
+        def call():
+            out.wait()
+            made.append(threading.current_thread())
+
+        once = threads.Once(call)
+        for _ in range(3):
+            with interrupted(0.02):
+                once()
+        threading.Timer(0.05, out.set).start()
+        once()
+        once()
+        assert len(made) == 1
+        assert made[0] is not threading.main_thread()
+
+    def test_what_it_raises_is_raised_once(self):
+        made = []
+
+        def call():
+            made.append(1)
+            raise ValueError("broken")
+
+        once = threads.Once(call)
+        with pytest.raises(ValueError, match="broken"):
+            once()
+        once()
+        assert made == [1]
+
+    def test_without_a_further_thread(self, monkeypatch):
+        def none(*_):
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threads._thread, "start_new_thread", none)
+        made = []
+        threads.Once(lambda: made.append(threading.current_thread()))()
+        assert made == [threading.main_thread()]
+
+    def test_here_unless_somebody_is_at_it(self):
+        made = []
+        once = threads.Once(lambda: made.append(threading.current_thread()))
+        once.here()
+        once.here()
+        once()
+        assert made == [threading.main_thread()]
+        out = threading.Event()
+        once = threads.Once(out.wait)
+        gate = once.begin()
+        once.here()  # does not wait
+        out.set()
+        assert gate.acquire(timeout=10)
+
+    def test_what_it_holds_goes_with_it(self):
+        one = One()
+        seen, once = weakref.ref(one), threads.Once(lambda held=one: None)
+        del one
+        once()
+        assert seen() is None
+
+
+class One:
+    pass
+
+
+class TestLiving:
+    def test_those_that_somebody_holds(self):
+        living, held = threads.Living(), [One() for _ in range(3)]
+        for one in held:
+            living.add(one)
+        assert list(living) == held
+        del held[1], one
+        assert list(living) == held
+        living.clear()
+        assert list(living) == []
+
+    def test_the_gone_take_no_room(self):
+        living, kept = threads.Living(), One()
+        living.add(kept)
+        for _ in range(1000):
+            living.add(One())
+        assert len(living._refs) <= 3
+        assert list(living) == [kept]
+
+    def test_from_many_threads(self):
+        living, kept = threads.Living(), []
+
+        def work():
+            for number in range(300):
+                one = One()
+                living.add(one)
+                if number % 3 == 0:
+                    kept.append(one)
+
+        working = [threading.Thread(target=work) for _ in range(4)]
+        for thread in working:
+            thread.start()
+        for thread in working:
+            thread.join(30)
+        assert {id(one) for one in living} == {id(one) for one in kept}
+        assert len(kept) == 400
