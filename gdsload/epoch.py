@@ -72,6 +72,7 @@ class Epoch(Iterator[Any]):
             with self._turn:
                 return self._next(entered)
         except BaseException:
+            self._over = True  # first of all: Ctrl-C may strike again
             stay_at_exit()  # rather than end with an error for want of a loader that was closed under its feet
             self.close()
             raise

@@ -7,16 +7,14 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, Self, Unpack
 
 import torch
 
-from gdsload.backends.base import Backend, BackendStatus
+from gdsload.backends.base import BackendStatus
 from gdsload.backends.cache_status import CacheStatus, cache_status
 from gdsload.dataset import ShardDataset
-from gdsload.engine.assemble import BatchMaker
 from gdsload.engine.delivery import deliver
 from gdsload.engine.ready import Deliverer
 from gdsload.engine.stage import Job, Ordered, Steps
@@ -26,12 +24,12 @@ from gdsload.errors import LoaderClosedError, OptionError
 from gdsload.options import LoaderKeywords, parse_options, resolve_device
 from gdsload.order import make_order
 from gdsload.order.checks import check_whole
-from gdsload.parts import Parts, check_backend, moved, open_parts
+from gdsload.parts import Parts, check_backend, give_back, moved, open_parts
 from gdsload.samplers import sampled_by
 from gdsload.selection import select
 from gdsload.setup import buffers, device_transform, field_names, limits, order_options, positions, schedule
 from gdsload.state import Cursor, Identity, Place, dataset_digest
-from gdsload.threads import Living, Once
+from gdsload.threads import Living, own_thread
 from gdsload.tuned import with_tuned
 
 __all__ = ["DataLoader"]
@@ -153,14 +151,14 @@ class DataLoader:
         self._cursor = Cursor(0, 0)
         self._newest: Place | None = None
         self._parts: Parts | None = None
-        self._give_back: Once | None = None
         self._epochs = Living[Epoch]()
         self._pipelines = Living[Deliverer]()
         # On a GPU, batches are made where they go; for other devices, torch copies them there.
         self._moves = self.device.type != "cpu" and (self.device.type != "cuda" or self._options.backend == "host")
         self._lock = threading.RLock()  # between `begin` and `close`
+        self._giving_back = threading.RLock()  # not a plain one: Ctrl-C may strike between taking it and using it
         self._owner = os.getpid()
-        self._closed = False
+        self._closed = self._gives_back = False
 
     def __len__(self) -> int:
         """Number of batches of an epoch, the same for every rank. With a sampler its own length counts, as in torch."""
@@ -266,19 +264,41 @@ class DataLoader:
             return
         if self._transform is not None and self._transform.inside():
             raise RuntimeError("a device_transform closed its loader, which would have to wait for the transform's end")
+        if own_thread():
+            self._leave()
+            return
         with self._lock:
             self._closed = True
             epochs, pipelines = list(self._epochs), list(self._pipelines)
-            parts, give_back = self._parts, self._give_back
         for epoch in epochs:
             epoch.drop()
         for pipeline in pipelines:
             pipeline.close()
-        if parts is not None:
-            self._status, self._parts = self.backend, None
-        if give_back is not None:
-            give_back()
-            self._dropped.detach()
+        self._close_parts()
+
+    def _leave(self) -> None:
+        """Close, in one of our threads, where the garbage collector has run what asks for it: it can wait for nobody.
+
+        Files and memory are given back when the loader is dropped, or closed elsewhere.
+        """
+        self._closed = True
+        for pipeline in self._pipelines:
+            pipeline.stop()
+
+    def _close_parts(self) -> None:
+        """Give files and memory back. Ctrl-C may strike anywhere; then the next `close` does what is left."""
+        if self._gives_back or not self._giving_back.acquire(blocking=False):
+            return  # another thread is at it, or this one, whom a signal has called away from it
+        try:
+            self._gives_back = True
+            if (parts := self._parts) is not None:
+                self._status = self.backend
+                parts.close()
+                self._parts = None
+                self._dropped.detach()
+        finally:
+            self._gives_back = False
+            self._giving_back.release()
 
     def __enter__(self) -> Self:
         return self
@@ -315,9 +335,8 @@ class DataLoader:
             parts = open_parts(
                 self._selected, self._positions.shards, self._fields, self._options, self._limits, self.device
             )
-            self._give_back = Once(partial(_give_back, parts.backend, parts.maker, self.device))
             # Whoever still reads holds the table, so this waits for the last one. At exit, pipelines are ended first.
-            self._dropped = weakref.finalize(parts.table, _dropped, self._give_back)
+            self._dropped = weakref.finalize(parts.table, give_back, parts.backend, parts.maker)
             self._dropped.atexit = False
             self._parts = parts
         return self._parts
@@ -344,9 +363,13 @@ class DataLoader:
                 self._pipelines.add(pipeline)
                 self._epochs.add(epoch)
                 epoch.reads_from(pipeline)
+                pipeline.start()
+                self.check_usable()  # a signal's handler may have closed us
                 self._newest, self._cursor = epoch.place, Cursor(cursor.epoch + 1, 0)
             except BaseException:  # Ctrl-C
                 pipeline.close()
+                if self._closed:
+                    self._close_parts()  # which were being opened while the handler ran
                 raise
 
     def _settle(self) -> None:
@@ -373,19 +396,3 @@ class DataLoader:
         transform = None if self._transform is None or self._moves else partial(self._transform, place.epoch)
         job = Job(parts.table, steps, self._positions.selection, self._fields, transform)
         return deliver(job, parts.backend, parts.maker, limits=self._limits, start=place.step, stats=self.stats)
-
-
-def _give_back(backend: Backend, maker: BatchMaker, device: torch.device) -> None:
-    """Close and unmap the files."""
-    # The thread that does this is new, and has no GPU of its own yet.
-    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        backend.close()
-        maker.close()
-
-
-def _dropped(give_back: Once) -> None:
-    """Give everything back of a loader that was dropped; nothing, if it was closed."""
-    if threading.current_thread().name.startswith("gdsload-"):
-        give_back.begin()  # the garbage collector runs in one of its own threads, which cannot wait for itself
-    else:
-        give_back.here()

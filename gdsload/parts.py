@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,9 +25,10 @@ from gdsload.errors import BackendUnavailableError
 from gdsload.memory import BatchPool
 from gdsload.options import LoaderOptions
 from gdsload.selection import Selected
+from gdsload.threads import own_thread
 from gdsload.units import format_bytes, parse_bytes
 
-__all__ = ["Parts", "check_backend", "moved", "open_parts"]
+__all__ = ["Parts", "check_backend", "give_back", "moved", "open_parts"]
 
 _SHARE_OF_VRAM = {"vram": 0.5, "auto": 0.25}
 """How much of the memory that is free when the loader opens a tier takes, by what was asked for."""
@@ -51,6 +53,24 @@ class Parts:
     def backend(self) -> Backend:
         """The backend."""
         return self.chosen.backend
+
+    def close(self) -> None:
+        """Close and unmap the files, and give memory back; may be called again, if Ctrl-C struck in it."""
+        self.backend.close()
+        self.maker.close()
+
+
+def give_back(backend: Backend, maker: BatchMaker) -> None:
+    """`Parts.close`, for a loader that was dropped: may be called where the garbage collector is."""
+
+    def close() -> None:
+        backend.close()
+        maker.close()
+
+    if own_thread():  # which cannot wait for itself
+        _thread.start_new_thread(close, ())
+    else:
+        close()
 
 
 def _wishes_of(options: LoaderOptions) -> Wishes:

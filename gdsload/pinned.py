@@ -96,8 +96,8 @@ class PinnedRing:
     def close(self) -> None:
         """Unpin. All blocks must have been given back, and all copies have ended; may be called twice."""
         if not self._closed:
-            self._closed = True
             unregister_host(self.device, self._address)
+            self._closed = True
 
 
 def node_of(device: torch.device) -> int:

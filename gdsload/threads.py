@@ -12,7 +12,18 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["Endless", "Living", "Once", "Worker", "end_at_exit", "note_exit", "start_all", "stay_at_exit"]
+__all__ = [
+    "Endless",
+    "Living",
+    "Worker",
+    "all_made",
+    "end_at_exit",
+    "note_exit",
+    "own_thread",
+    "start_all",
+    "stay_at_exit",
+    "wait_all",
+]
 
 T = TypeVar("T")
 _exiting = threading.Event()
@@ -38,8 +49,15 @@ class Worker(threading.Thread):
         super().__init__(target=target, name=name, daemon=True)
         self._owner = os.getpid()
         self._over = False
+        self._starting = threading.Lock()
         self._gate = threading.Lock()  # free once the work is over
         self._gate.acquire()
+
+    def start_once(self) -> None:
+        """Start it, unless that was done."""
+        with self._starting:
+            if self.ident is None:
+                self.start()
 
     def run(self) -> None:
         """Do the work."""
@@ -57,7 +75,7 @@ class Worker(threading.Thread):
         Raises:
             RuntimeError: in the thread itself.
         """
-        if self is threading.current_thread():
+        if self.ident == threading.get_ident():  # not `current_thread`, which notes threads that it does not know
             raise RuntimeError("a thread cannot wait for its own end")
         if self.ident is None or self._owner != os.getpid():  # after a fork it is not here
             return
@@ -67,61 +85,20 @@ class Worker(threading.Thread):
         self.join()  # it has left all of our code, and has only to be taken down
 
 
-class Once:
-    """A call that is made once and whole, however often it is asked for and whatever strikes who asks for it.
+def wait_all(workers: list[Worker]) -> None:
+    """Wait for the end of threads, except this one, and drop them.
 
-    Another thread makes it, where no handler of a signal runs: Ctrl-C ends the waiting alone, and whoever asks again
-    waits for the same call.
-
-    Args:
-        call: what is to be done.
+    Here and now: `threading` is told in Python when a thread's object goes, and Ctrl-C that strikes there is forgotten.
     """
+    for thread in list(workers):
+        if thread.ident != threading.get_ident():
+            thread.wait()
+    workers.clear()
 
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._call: Callable[[], None] | None = call
-        self._begun = False
-        self._lock = threading.Lock()
-        self._error: BaseException | None = None
 
-    def __call__(self) -> None:
-        """Have it done, and wait for it. What it raises is raised to the first who has waited for it to the end."""
-        if self._call is not None:
-            with self.begin():
-                pass
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-
-    def here(self) -> None:
-        """Do it in this thread, unless somebody is at it: for who must not wait for another thread."""
-        if self._begun:
-            return
-        call, self._call = self._call, None
-        if call is not None:
-            call()
-
-    def begin(self) -> threading.Lock:
-        """Have it done: a lock that is free once it is."""
-        gate = threading.Lock()
-        gate.acquire()
-        self._begun = True
-        try:
-            _thread.start_new_thread(self._make, (gate,))
-        except RuntimeError:  # the system has no further thread, or the interpreter is being taken down
-            self._make(gate)
-        return gate
-
-    def _make(self, gate: threading.Lock) -> None:
-        try:
-            with self._lock:
-                if (call := self._call) is not None:
-                    try:
-                        call()
-                    except BaseException as error:
-                        self._error = error
-                    self._call = None
-        finally:
-            gate.release()
+def own_thread() -> bool:
+    """Whether this is a thread of the library's."""
+    return threading.current_thread().name.startswith("gdsload-")
 
 
 class Living(Generic[T]):
@@ -182,14 +159,27 @@ def stay_at_exit() -> None:
         time.sleep(_TAKEN_DOWN_S)
 
 
+def all_made(calls: Iterable[Callable[[], None]]) -> None:
+    """Make some calls, each once more if Ctrl-C strikes in it, and raise that behind them all."""
+    struck: KeyboardInterrupt | None = None
+    for call in calls:
+        for _ in range(2):
+            try:
+                call()
+                break
+            except KeyboardInterrupt as error:
+                struck = error
+    if struck is not None:
+        raise struck
+
+
 @atexit.register
 def _end_all() -> None:
-    for owner in _endless:
-        owner.end()
+    all_made(owner.end for owner in _endless)
 
 
-def start_all(threads: Iterable[threading.Thread]) -> None:
-    """Start threads.
+def start_all(threads: Iterable[Worker]) -> None:
+    """Start threads, those that were not started. Whoever was interrupted in it may do it again.
 
     `Thread.start` waits on a condition, which is Python code. An exception of a signal's handler may strike in it, in
     the main thread, and leave the condition's lock locked: the new thread then waits for it for ever. So another thread
@@ -204,7 +194,7 @@ def start_all(threads: Iterable[threading.Thread]) -> None:
     def start() -> None:
         try:
             for thread in waiting:
-                thread.start()
+                thread.start_once()
         except BaseException as error:
             errors.append(error)
         finally:

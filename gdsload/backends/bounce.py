@@ -78,7 +78,6 @@ class BounceBackend:
         self._copier = Copier(device)
         self._moved = {"bounce-direct": 0, "bounce-buffered": 0}
         self._lock = threading.Lock()
-        self._closed = False
         means = Means(files, self._ring, self._copier, self._count)
         self._cold = Coldness(files, direct)
         self._by_threads = ThreadFill(means, threads, where)
@@ -129,9 +128,6 @@ class BounceBackend:
 
     def close(self) -> None:
         """See `Backend.close`."""
-        if self._closed:
-            return
-        self._closed = True
         self._by_threads.close()
         if self._resident is not None:
             self._resident.close()

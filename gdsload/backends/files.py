@@ -362,9 +362,9 @@ class ShardFiles:
         with self._lock:
             self._closed = True
             self._trim()
-            for file in np.flatnonzero(self.base):
-                unmap(int(self.base[file]), self._identity[int(file)][2])
-            self.base[:] = 0
+            for file in np.flatnonzero(self.base).tolist():
+                address, self.base[file] = int(self.base[file]), 0  # an interrupted close must not unmap anything twice
+                unmap(address, self._identity[file][2])
             self.opened[:] = False
             self._unopened = len(self.opened)
             self._held.clear()

@@ -87,7 +87,6 @@ class GdsBackend:
         self._handles: OrderedDict[int, _Handle] = OrderedDict()
         self._lock = threading.Lock()
         self._counted = _Counted()
-        self._closed = False
 
     def bring(self, wanted: Extents) -> Landing:
         """See `Backend.bring`."""
@@ -192,9 +191,6 @@ class GdsBackend:
 
     def close(self) -> None:
         """See `Backend.close`."""
-        if self._closed:
-            return
-        self._closed = True
         self._readers.close()
         with self._lock:
             self._trim(0)

@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 import torch
 
 from gdsload.errors import LoaderClosedError
-from gdsload.threads import Worker, start_all
+from gdsload.threads import Worker, start_all, wait_all
 
 __all__ = ["Readers", "Reading", "done"]
 
@@ -90,7 +90,7 @@ class Readers:
         self._queue: SimpleQueue[tuple[Work, Reading] | None] = SimpleQueue()
         self._threads: list[Worker] = []
         self._lock = threading.Lock()
-        self._closed = False
+        self._closed = self._started = False
 
     def run(self, works: Sequence[Work], reading: Reading | None = None) -> Reading:
         """Have some work done.
@@ -108,18 +108,25 @@ class Readers:
         with self._lock:
             if self._closed:
                 raise LoaderClosedError("the backend was closed")
-            if not self._threads:
-                self._threads = [Worker(self._serve, f"{self._name}-{number}") for number in range(self._count)]
-                try:
-                    start_all(self._threads)
-                except RuntimeError:  # no more threads: one that is not there would leave work undone for ever
-                    self._threads = [thread for thread in self._threads if thread.ident is not None]
-                    raise
+            if not self._started:
+                self._start()
         for work in works:
             self._queue.put((work, reading))
         if self._closed:
             self._turn_away()
         return reading
+
+    def _start(self) -> None:
+        """Start the threads. Ctrl-C may strike in it; then the next call does."""
+        if not self._threads:
+            self._threads = [Worker(self._serve, f"{self._name}-{number}") for number in range(self._count)]
+        try:
+            start_all(self._threads)
+        except RuntimeError:  # no more threads: one that is not there would leave work undone for ever
+            self._threads = [thread for thread in self._threads if thread.ident is not None]
+            self._started = bool(self._threads)
+            raise
+        self._started = True
 
     def close(self) -> None:
         """Turn away what nobody has begun, wait for the rest, and end the threads; may be called twice."""
@@ -128,8 +135,7 @@ class Readers:
         self._turn_away()
         for _ in self._threads:
             self._queue.put(None)
-        for thread in self._threads:
-            thread.wait()
+        wait_all(self._threads)
         self._turn_away()
 
     def _turn_away(self) -> None:

@@ -108,10 +108,10 @@ class Slots:
             if not self._all:
                 return
             torch.cuda.synchronize(self.device)
-            for address in list(self._all):
+            while self._all:  # an interrupted close must not free anything twice
+                address, _ = self._all.popitem()
                 if self.engine is not None and address in self._registered:
                     self.engine.deregister(address)
                 free(self.device, address)
-            self._all.clear()
             self._registered.clear()
             self._free.clear()

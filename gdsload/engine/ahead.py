@@ -76,6 +76,9 @@ class AheadPipeline:
         self._closed = False
         self._owner = os.getpid()
 
+    def start(self) -> None:
+        """Nothing: it has no threads."""
+
     def get(self) -> Ready | None:
         """The next batches, or None at the end of the epoch. Waits for them.
 

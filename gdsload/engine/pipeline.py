@@ -41,7 +41,7 @@ from gdsload.engine.started import begin
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import LoaderClosedError
 from gdsload.gather import one_thread
-from gdsload.threads import Living, Worker, note_exit, start_all
+from gdsload.threads import Living, Worker, all_made, note_exit, start_all, wait_all
 
 __all__ = ["Pipeline"]
 
@@ -103,10 +103,9 @@ class Pipeline:
 
         Raises:
             LoaderClosedError: if the pipeline was closed.
-            RuntimeError: if the system has no further thread.
         """
-        if not self._threads and not self._closed:
-            self._start()
+        if not self._threads:
+            self.start()
         since: float | None = None  # when it began to wait for reads
         while True:
             with self._lock:
@@ -130,12 +129,13 @@ class Pipeline:
                         continue
             self._wake.acquire(timeout=_LOOK_EVERY_S)
 
-    def _start(self) -> None:
-        """Start the threads. Not before the first batches are asked for: by then somebody knows us, and can end them.
+    def start(self) -> None:
+        """Start the threads. Not in the constructor: Ctrl-C before anybody knows us would leave them at work.
 
-        Ctrl-C between the making of a pipeline with threads and the noting of it would leave them at work on files that
-        whoever closes the loader unmaps.
+        Whoever closes the loader then would unmap files under them.
         """
+        if self._threads or self._closed:
+            return
         count = 1 if self._is_direct() else workers(self._backend, self._maker)
         self._threads = [Worker(partial(self._run, not number), f"gdsload-{number}") for number in range(count)]
         _live.add(self)
@@ -173,9 +173,7 @@ class Pipeline:
         if self._owner != os.getpid():
             return
         self.stop()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.wait()
+        wait_all(self._threads)
         with self._helping, self._turn:
             _release([piece.stage for group in self._groups for piece in group.pieces] + self._stager.held())
             self._groups.clear()
@@ -386,5 +384,7 @@ _live = Living[Pipeline]()
 def _close_all() -> None:
     """A thread that runs on while the interpreter is taken down would crash it."""
     note_exit()
-    for pipeline in _live:
-        pipeline.close()
+    pipelines = list(_live)
+    for pipeline in pipelines:
+        pipeline.stop()
+    all_made(pipeline.close for pipeline in pipelines)

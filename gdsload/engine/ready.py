@@ -22,7 +22,14 @@ class Ready:
 
 
 class Deliverer(Protocol):
-    """What delivers the batches of one epoch, in order."""
+    """What delivers the batches of one epoch, in order. It has no thread before `start`."""
+
+    def start(self) -> None:
+        """Begin to read ahead, if it has threads for that.
+
+        Raises:
+            RuntimeError: if the system has no further thread.
+        """
 
     def get(self) -> Ready | None:
         """The next batches, or None at the end of the epoch. Waits for them, or makes them.

@@ -42,6 +42,9 @@ class ResidentPipeline:
         self._closed = False
         self._owner = os.getpid()
 
+    def start(self) -> None:
+        """Nothing: it has no threads."""
+
     def get(self) -> Ready | None:
         """The next batches, or None at the end of the epoch.
 

@@ -14,6 +14,7 @@ import gdsload
 from gdsload import LoaderClosedError
 from gdsload import loader as loader_module
 from gdsload.engine import assemble
+from gdsload.engine import pipeline as pipeline_module
 from gdsload.testing import RecordingBackend, SlowBackend
 
 BLOCK = {"shuffle": "block", "block": 8, "window": 40, "lanes": 3}
@@ -147,25 +148,95 @@ def test_whoever_was_interrupted_while_closing_closes_again(load, plain, wrap, t
     assert threads() == []
 
 
-def test_interrupted_while_files_are_closed(load, plain, wrap, threads, mmap, interrupted):
+def test_interrupted_while_files_are_closed(load, plain, wrap, threads, mmap):
     made = wrap(RecordingBackend)
     loader = load(plain, 10, mmap=mmap)
     next(iter(loader))
-    out, close = threading.Event(), made[0].close
+    strikes, close = [1, 2], made[0].close
 
-    def slowly():
-        out.wait()
+    def struck():
+        if strikes:
+            strikes.pop()
+            raise KeyboardInterrupt
         close()
 
-    made[0].close = slowly
+    made[0].close = struck
     for _ in range(2):
-        with interrupted(0.05):
+        with pytest.raises(KeyboardInterrupt):
             loader.close()
-    threading.Timer(0.05, out.set).start()
+    assert made[0].closed == 0
     loader.close()
     loader.close()
     assert made[0].closed == 1
     assert threads() == []
+    assert loader.backend.bytes_by_path["host"] > 0
+
+
+def test_closed_by_a_signal_while_it_is_being_closed(load, plain, wrap, threads, mmap):
+    made = wrap(RecordingBackend)
+    loader = load(plain, 10, mmap=mmap)
+    next(iter(loader))
+    close = made[0].close
+
+    def struck():
+        loader.close()
+        close()
+
+    made[0].close = struck
+    loader.close()
+    assert made[0].closed == 1
+    assert threads() == []
+
+
+def test_closed_by_a_signal_while_files_are_opened(load, plain, wrap, threads, mmap, monkeypatch):
+    """As a handler of SIGTERM does, wherever it strikes."""
+    made = wrap(RecordingBackend)
+    loader = load(plain, 10, mmap=mmap)
+    opened = loader_module.open_parts
+
+    def struck(*args):
+        loader.close()
+        return opened(*args)
+
+    monkeypatch.setattr(loader_module, "open_parts", struck)
+    with pytest.raises(LoaderClosedError, match="closed"):
+        next(iter(loader))
+    assert [one.closed for one in made] == [1]
+    assert threads() == []
+
+
+def test_closed_in_a_thread_of_its_own(load, plain, wrap, soon, threads):
+    """By what the garbage collector runs there; waiting for itself it would hang."""
+
+    class Closing(SlowBackend):
+        def bring(self, wanted):
+            if threading.current_thread().name.startswith("gdsload-") and left:
+                left.pop().close()
+            return super().bring(wanted)
+
+    wrap(lambda inner: Closing(inner, 0.001))
+    loader = load(plain, 10, prefetch_bytes=1)
+    left, iterator = [loader], iter(loader)
+    with pytest.raises(LoaderClosedError):
+        for _ in range(1000):
+            next(iterator)
+    loader.close()
+    soon(lambda: threads() == [])
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), KeyboardInterrupt()])
+def test_an_epoch_whose_threads_cannot_be_started_is_not_over(load, plain, threads, monkeypatch, error):
+    def struck(_):
+        raise error
+
+    loader = load(plain, 10)
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline_module, "start_all", struck)
+        with pytest.raises(type(error)):
+            next(iter(loader))
+    assert (loader.epoch, threads()) == (0, [])
+    assert len(list(loader)) == 100
+    assert loader.epoch == 1
 
 
 def test_interrupted_between_the_making_of_a_pipeline_and_its_noting(load, plain, threads, mmap, monkeypatch):

@@ -99,6 +99,28 @@ def test_shards_are_opened_on_first_use(folder, mapped):
     assert not table.opened.any()
 
 
+def test_an_interrupted_close_goes_on_and_unmaps_nothing_twice(folder, monkeypatch):
+    """A second time it could be somebody else's memory."""
+    files = table_of(folder, mapped=True)
+    files.ensure_open(np.arange(10))
+    addresses, unmapped, really = set(files.base.tolist()), [], files_module.unmap
+
+    def unmap(address, nbytes):
+        unmapped.append(address)
+        if len(unmapped) in (3, 4):
+            raise KeyboardInterrupt
+        really(address, nbytes)
+
+    monkeypatch.setattr(files_module, "unmap", unmap)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            files.close()
+    files.close()
+    files.close()
+    assert set(unmapped) == addresses
+    assert len(unmapped) == 10
+
+
 @pytest.mark.parametrize("every", [True, False])
 def test_closed_shards_are_not_opened_again(folder, every):
     """Whether some of them were open, or all, which is known without a look at each."""

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsload import LoaderClosedError
+from gdsload.backends import readers as readers_module
 from gdsload.backends.readers import Readers, Reading, done
 
 
@@ -210,6 +211,20 @@ def test_processors_that_there_are_not_are_no_obstacle():
     readers.run([lambda: found.append(os.sched_getaffinity(0))]).wait()
     readers.close()
     assert found == [os.sched_getaffinity(0)]
+
+
+def test_ctrl_c_while_threads_are_being_started_leaves_no_work_undone(readers, monkeypatch):
+    def struck(_):
+        raise KeyboardInterrupt
+
+    done = []
+    with monkeypatch.context() as patch:
+        patch.setattr(readers_module, "start_all", struck)
+        with pytest.raises(KeyboardInterrupt):
+            readers.run([lambda: done.append(1)])
+    reading = readers.run([lambda: done.append(2)])
+    reading.wait()
+    assert done == [2]
 
 
 def test_a_system_that_is_out_of_threads_is_no_reason_to_hang(readers, monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-import weakref
+from functools import partial
 
 import numpy as np
 import pytest
@@ -151,66 +151,37 @@ def test_one_whose_work_fails_has_ended(monkeypatch):
     assert seen == ["broken"]
 
 
-class TestOnce:
-    def test_who_was_interrupted_waits_for_the_same_call(self, interrupted):
-        out, made = threading.Event(), []
+def test_starting_may_be_interrupted_and_done_again(monkeypatch):
+    def struck(*_):
+        raise KeyboardInterrupt
 
-        def call():
-            out.wait()
-            made.append(threading.current_thread())
+    made = []
+    workers = [threads.Worker(lambda: made.append(1), "w") for _ in range(3)]
+    with monkeypatch.context() as patch:
+        patch.setattr(threads._thread, "start_new_thread", struck)
+        with pytest.raises(KeyboardInterrupt):
+            threads.start_all(workers)
+    workers[1].start()
+    for _ in range(2):
+        threads.start_all(workers)
+    for worker in workers:
+        worker.wait()
+    assert made == [1, 1, 1]
 
-        once = threads.Once(call)
-        for _ in range(3):
-            with interrupted(0.02):
-                once()
-        threading.Timer(0.05, out.set).start()
-        once()
-        once()
-        assert len(made) == 1
-        assert made[0] is not threading.main_thread()
 
-    def test_what_it_raises_is_raised_once(self):
-        made = []
+def test_all_calls_are_made_whatever_strikes():
+    made = []
 
-        def call():
-            made.append(1)
-            raise ValueError("broken")
+    def call(number, strikes):
+        made.append(number)
+        if made.count(number) <= strikes:
+            raise KeyboardInterrupt
 
-        once = threads.Once(call)
-        with pytest.raises(ValueError, match="broken"):
-            once()
-        once()
-        assert made == [1]
-
-    def test_without_a_further_thread(self, monkeypatch):
-        def none(*_):
-            raise RuntimeError("can't start new thread")
-
-        monkeypatch.setattr(threads._thread, "start_new_thread", none)
-        made = []
-        threads.Once(lambda: made.append(threading.current_thread()))()
-        assert made == [threading.main_thread()]
-
-    def test_here_unless_somebody_is_at_it(self):
-        made = []
-        once = threads.Once(lambda: made.append(threading.current_thread()))
-        once.here()
-        once.here()
-        once()
-        assert made == [threading.main_thread()]
-        out = threading.Event()
-        once = threads.Once(out.wait)
-        gate = once.begin()
-        once.here()  # does not wait
-        out.set()
-        assert gate.acquire(timeout=10)
-
-    def test_what_it_holds_goes_with_it(self):
-        one = One()
-        seen, once = weakref.ref(one), threads.Once(lambda held=one: None)
-        del one
-        once()
-        assert seen() is None
+    with pytest.raises(KeyboardInterrupt):
+        threads.all_made(partial(call, number, strikes) for number, strikes in enumerate([0, 1, 5, 0]))
+    assert made == [0, 1, 1, 2, 2, 3]
+    threads.all_made([made.clear])
+    assert made == []
 
 
 class One:
