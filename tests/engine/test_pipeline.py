@@ -64,7 +64,8 @@ def make(dataset):
         limits = limits or Limits(1 << 20, 1 << 30, 1 << 12, 32 * 5, 0)
         pipeline = Pipeline(job, backend, assembler, limits=limits, start=start, stats=LoaderStats(), direct=direct)
         made.append((pipeline, backend))
-        return made[-1][0]
+        pipeline.start()
+        return pipeline
 
     yield build
     for pipeline, backend in made:
@@ -270,13 +271,29 @@ def test_close_while_a_consumer_waits(make):
 
 def test_stop_waits_for_nobody(make):
     pipeline = make(lambda inner: SlowBackend(inner, 0.3))
+    threads = list(pipeline._threads)
+    assert threads
     assert not pipeline.stopped
     began = time.monotonic()
     pipeline.stop()
     assert time.monotonic() - began < 0.2
     assert pipeline.stopped
     pipeline.close()
-    assert not [thread for thread in pipeline._threads if thread.is_alive()]
+    assert not [thread for thread in threads if thread.is_alive()]
+
+
+def test_a_pipeline_has_no_threads_before_it_is_started(make, monkeypatch):
+    """Nobody could end them yet, if Ctrl-C struck."""
+    before = set(threading.enumerate())
+    monkeypatch.setattr(Pipeline, "start", lambda self: None)
+    pipeline = make()
+    assert set(threading.enumerate()) == before
+    monkeypatch.undo()
+    pipeline.start()
+    threads = list(pipeline._threads)
+    pipeline.start()
+    assert pipeline._threads == threads
+    assert drain(pipeline)[0] == ALL
 
 
 def test_ctrl_c_right_behind_an_acquire_leaves_close_working(make, monkeypatch):
@@ -284,10 +301,12 @@ def test_ctrl_c_right_behind_an_acquire_leaves_close_working(make, monkeypatch):
     monkeypatch.setattr("gdsload.engine.pipeline._LOOK_EVERY_S", 0.02)
     for name in ("_turn", "_helping"):
         pipeline = make(lambda inner: SlowBackend(inner, 0.2))
+        threads = list(pipeline._threads)
         time.sleep(0.05)  # the threads wait for reads, and nobody plans
         assert getattr(pipeline, name).acquire(timeout=5)
         pipeline.close()
-        assert not [thread for thread in pipeline._threads if thread.is_alive()]
+        assert threads
+        assert not [thread for thread in threads if thread.is_alive()]
 
 
 def test_groups_of_batches_within_the_limits():
