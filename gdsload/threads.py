@@ -98,7 +98,7 @@ def wait_all(workers: list[Worker]) -> None:
 
 def own_thread() -> bool:
     """Whether this is a thread of the library's."""
-    return threading.current_thread().name.startswith("gdsload-")
+    return isinstance(threading.current_thread(), Worker)
 
 
 class Living(Generic[T]):
