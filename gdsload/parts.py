@@ -152,11 +152,29 @@ def open_parts(
     if options.register_bytes is None and device.type == "cuda":
         # Registering what is in memory whatever happens takes no more of it.
         wishes = replace(wishes, register_bytes=wishes.register_bytes + bytes_in_memory(sources))
-    chosen = _with_vram(choose(wishes, files, device), files, device, fields, options)
-    wanted = {name: schema[name] for name in fields}
     form = BatchForm(options.ragged, options.padding_value, "index" if options.with_index else None)
-    if chosen.name == "host":
-        return Parts(table, chosen, Assembler(wanted, BatchPool(keep_bytes=limits.pool_bytes()), form))
+    opened = choose(wishes, files, device)
+    try:
+        chosen = _with_vram(opened, files, device, fields, options)
+        if chosen.name == "host":
+            pool = BatchPool(keep_bytes=limits.pool_bytes())
+            return Parts(table, chosen, Assembler({name: schema[name] for name in fields}, pool, form))
+        return Parts(table, chosen, _device_maker(files, fields, form, limits, wishes, chosen, device))
+    except BaseException:  # also Ctrl-C: what is pinned must not go while it is
+        opened.backend.close()
+        raise
+
+
+def _device_maker(
+    files: ShardFiles,
+    fields: Sequence[str],
+    form: BatchForm,
+    limits: Limits,
+    wishes: Wishes,
+    chosen: Chosen,
+    device: torch.device,
+) -> DeviceAssembler:
+    """What makes batches on a GPU."""
     budget = (
         f"the loader's budget is {format_bytes(limits.prefetch_bytes)} of batches ahead (prefetch_bytes) and "
         f"{format_bytes(limits.arena_bytes)} of slots (arena_bytes)"
@@ -165,10 +183,10 @@ def open_parts(
         "%s on %s: %s; pinned memory %s, registered files up to %s",
         chosen.name, device, budget, format_bytes(wishes.pinned_bytes), format_bytes(wishes.register_bytes),
     )  # fmt: skip
-    maker = DeviceAssembler(
+    wanted = {name: files.schema[name] for name in fields}
+    return DeviceAssembler(
         wanted, device, form, on_host=files.in_mappings, pending_bytes=limits.prefetch_bytes, budget=budget
     )
-    return Parts(table, chosen, maker)
 
 
 def _with_vram(

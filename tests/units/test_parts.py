@@ -30,3 +30,27 @@ def test_shards_in_memory_are_registered_beside_the_budget_for_others(tmp_path, 
         with pytest.raises(ChosenError) as raised:
             parts.open_parts(*what, torch.device("cuda", 0))
     assert raised.value.args == (expected,)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, torch.OutOfMemoryError])
+def test_what_was_opened_is_closed_if_the_rest_cannot_be(tmp_path, monkeypatch, error):
+    made, closed = parts.choose, []
+
+    def choose(*args):
+        chosen = made(*args)
+        monkeypatch.setattr(chosen.backend, "close", lambda: closed.append(chosen.backend))
+        return chosen
+
+    def refused(*_args):
+        raise error
+
+    with ShardWriter(tmp_path / "shards") as writer:
+        writer.write_batch({"x": np.arange(10)})
+    with DataLoader(tmp_path / "shards", 10, device="cpu") as loader:
+        with monkeypatch.context() as patch:
+            patch.setattr(parts, "choose", choose)
+            patch.setattr(parts, "Assembler", refused)
+            with pytest.raises(error):
+                next(iter(loader))
+        assert len(closed) == 1
+        assert next(iter(loader))["x"].tolist() == list(range(10))
