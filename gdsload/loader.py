@@ -156,9 +156,9 @@ class DataLoader:
         # On a GPU, batches are made where they go; for other devices, torch copies them there.
         self._moves = self.device.type != "cpu" and (self.device.type != "cuda" or self._options.backend == "host")
         self._lock = threading.RLock()  # between `begin` and `close`
-        self._giving_back = threading.RLock()  # not a plain one: Ctrl-C may strike between taking it and using it
+        self._close_lock = threading.RLock()  # not a plain one: Ctrl-C may strike between taking it and using it
         self._owner = os.getpid()
-        self._closed = self._gives_back = False
+        self._closed = self._closing = False
 
     def __len__(self) -> int:
         """Number of batches of an epoch, the same for every rank. With a sampler its own length counts, as in torch."""
@@ -287,18 +287,18 @@ class DataLoader:
 
     def _close_parts(self) -> None:
         """Give files and memory back. Ctrl-C may strike anywhere; then the next `close` does what is left."""
-        if self._gives_back or not self._giving_back.acquire(blocking=False):
+        if self._closing or not self._close_lock.acquire(blocking=False):
             return  # another thread is at it, or this one, whom a signal has called away from it
         try:
-            self._gives_back = True
+            self._closing = True
             if (parts := self._parts) is not None:
                 self._status = self.backend
                 parts.close()
                 self._parts = None
                 self._dropped.detach()
         finally:
-            self._gives_back = False
-            self._giving_back.release()
+            self._closing = False
+            self._close_lock.release()
 
     def __enter__(self) -> Self:
         return self

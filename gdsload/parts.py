@@ -56,21 +56,20 @@ class Parts:
 
     def close(self) -> None:
         """Close and unmap the files, and give memory back; may be called again, if Ctrl-C struck in it."""
-        self.backend.close()
-        self.maker.close()
+        _close(self.backend, self.maker)
 
 
 def give_back(backend: Backend, maker: BatchMaker) -> None:
     """`Parts.close`, for a loader that was dropped: may be called where the garbage collector is."""
-
-    def close() -> None:
-        backend.close()
-        maker.close()
-
     if own_thread():  # which cannot wait for itself
-        _thread.start_new_thread(close, ())
+        _thread.start_new_thread(_close, (backend, maker))
     else:
-        close()
+        _close(backend, maker)
+
+
+def _close(backend: Backend, maker: BatchMaker) -> None:
+    backend.close()
+    maker.close()
 
 
 def _wishes_of(options: LoaderOptions) -> Wishes:

@@ -132,7 +132,7 @@ class Endless(Protocol):
         """End the thread and wait for it; may be called twice."""
 
 
-_endless = Living["Endless"]()
+_endless = Living[Endless]()
 os.register_at_fork(after_in_child=_endless.clear)  # the threads are not there, and locks may be locked for ever
 
 

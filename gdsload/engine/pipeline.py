@@ -104,8 +104,7 @@ class Pipeline:
         Raises:
             LoaderClosedError: if the pipeline was closed.
         """
-        if not self._threads:
-            self.start()
+        self.start()
         since: float | None = None  # when it began to wait for reads
         while True:
             with self._lock:
