@@ -42,6 +42,8 @@ _CHECK_EVERY_S = 0.01
 _CHECK_SHARE = 0.05
 """How often a file's identity is looked up at most. File times tick every 1 to 4 ms (CONFIG_HZ), so that looking much
 more often would not notice more."""
+_LOOK_S = 1e-5
+"""What a look at a file takes, as long as nothing is known of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,7 @@ class ShardFiles:
         self._mapped_bytes = np.zeros(count, np.int64)
         self._identity = {file: source.identity for file, source in enumerate(self.sources) if source.identity}
         self._checked = np.zeros(count)
-        self._check_every_s = _CHECK_EVERY_S
+        self._check_every_s, self._look_s = _CHECK_EVERY_S, _LOOK_S
         self._held: dict[int, list[NDArray[np.int64]]] = {}
         self._descriptors: OrderedDict[tuple[int, bool], list[int]] = OrderedDict()
         self._direct: dict[int, bool] = {}
@@ -347,7 +349,8 @@ class ShardFiles:
         stale = files[self._checked[files] <= now - (self._check_every_s if every_s is None else every_s)]
         if not len(stale):
             return
-        for file in distinct(stale, len(self.sources)):
+        looked = distinct(stale, len(self.sources))
+        for file in looked:
             source = self.sources[file]
             try:
                 found = os.stat(source.path, follow_symlinks=source.follow_links)
@@ -355,7 +358,10 @@ class ShardFiles:
                 raise _gone(source.path) from None
             self._remember(int(file), found)
         self._checked[stale] = now
-        self._check_every_s = max(_CHECK_EVERY_S, (time.monotonic() - now) / _CHECK_SHARE)
+        # One that took long may have been another program's turn at the processor. Believed at once, it would leave
+        # the files alone for twenty times as long, and a mapping that is cut short meanwhile ends the process.
+        self._look_s = max(min((time.monotonic() - now) / len(looked), 2 * self._look_s), _LOOK_S / 10)
+        self._check_every_s = max(_CHECK_EVERY_S, self._look_s * len(looked) / _CHECK_SHARE)
 
     def close(self) -> None:
         """Close and unmap everything; may be called twice. Nothing may use an address of a shard afterwards."""

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from gdsload import Field, FileChangedError, FormatError, ReadError, ShardDataset, ShardWriter
-from gdsload.backends import files
 from gdsload.backends.files import _CHECK_EVERY_S, load_shard
 
 
@@ -23,12 +22,6 @@ def opened(request, tmp_path):
     dataset = ShardDataset(tmp_path / "d", mmap=request.param)
     assert list(range(400)) == dataset[0]["x"].tolist()
     return dataset, dataset.shards[0].file
-
-
-@pytest.fixture(autouse=True)
-def _looks_that_take_long_count_as_others(monkeypatch):
-    """After one that was slow, files would be left alone for longer than `later` waits."""
-    monkeypatch.setattr(files, "_CHECK_SHARE", float("inf"))
 
 
 def later():

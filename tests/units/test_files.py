@@ -176,14 +176,45 @@ def test_looking_takes_a_share_of_the_time_and_no_more(folder, monkeypatch):
         return stat(path, **options)
 
     monkeypatch.setattr(files_module.os, "stat", slow_stat)
-    began, looking = now, 0.0
-    while now < began + 100:
-        before = now
-        table.check(np.arange(10))
-        looking += now - before
-        now += 0.01
-    assert 0.03 < looking / (now - began) < 0.06
+
+    def look(seconds):
+        nonlocal now
+        began, looking = now, 0.0
+        while now < began + seconds:
+            before = now
+            table.check(np.arange(10))
+            looking += now - before
+            now += 0.01
+        return looking / (now - began)
+
+    look(20)
+    assert 0.03 < look(100) < 0.06
     monkeypatch.setattr(files_module.os, "stat", stat)
+    table.close()
+
+
+@pytest.mark.parametrize("looks", [1, 3])
+def test_looks_that_took_long_by_chance(folder, monkeypatch, looks):
+    """The process did not have its turn: soon afterwards a file that was cut short is found out."""
+    table = table_of(folder)
+    table.ensure_open(np.arange(10))
+    now, longer = 1000.0, 1.0
+    monkeypatch.setattr(files_module.time, "monotonic", lambda: now)
+    stat = os.stat
+
+    def slow_stat(path, **options):
+        nonlocal now
+        now += longer
+        return stat(path, **options)
+
+    monkeypatch.setattr(files_module.os, "stat", slow_stat)
+    for _ in range(looks):
+        table.check(np.array([1]), every_s=0)
+    monkeypatch.setattr(files_module.os, "stat", stat)
+    os.truncate(folder / "1.safetensors", 8)
+    now += 1.5 * files_module._CHECK_EVERY_S
+    with pytest.raises(FileChangedError, match="written to"):
+        table.check(np.array([1]))
     table.close()
 
 
