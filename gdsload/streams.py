@@ -6,7 +6,8 @@ CUDA is reached through torch, so that there is one runtime and one primary cont
 from __future__ import annotations
 
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 
@@ -14,7 +15,9 @@ from gdsload.errors import BudgetError
 from gdsload.units import format_bytes
 
 __all__ = [
+    "Aside",
     "DeviceBytes",
+    "Tensors",
     "allocate",
     "free",
     "no_room",
@@ -28,6 +31,7 @@ __all__ = [
 _PORTABLE = 1  # cudaHostRegisterPortable, driver_types.h
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # noqa: SLF001  (see `stream_handle`)
 _READ_ONLY = 8  # cudaHostRegisterReadOnly, likewise
+Tensors = TypeVar("Tensors", bound=tuple[torch.Tensor, ...])
 
 
 def side_stream(device: torch.device) -> torch.cuda.Stream:
@@ -48,6 +52,30 @@ def record(stream: torch.cuda.Stream) -> torch.cuda.Event:
     event = torch.cuda.Event(blocking=True)
     event.record(stream)
     return event
+
+
+class Aside:
+    """A stream for what has to be known of batches before their bytes can be fetched.
+
+    It depends on nothing that is queued elsewhere, so the GPU works it out while it still fetches the batches before.
+    Behind those, on their stream, the link would idle meanwhile.
+
+    Args:
+        device: the GPU.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._stream = device, side_stream(device)
+
+    def __call__(self, make: Callable[[], Tensors]) -> Tensors:
+        """Queue the making of some tensors here. The current stream waits for them, and may use them."""
+        with torch.cuda.stream(self._stream):
+            made, event = make(), record(self._stream)
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(event)
+        for tensor in made:
+            tensor.record_stream(stream)
+        return made
 
 
 def register_host(device: torch.device, address: int, nbytes: int, *, read_only: bool = False) -> str:

@@ -22,7 +22,7 @@ from gdsload.engine.assemble import Batch, BatchForm, BatchMaker, joined, texts
 from gdsload.engine.gather_device import DeviceGather
 from gdsload.engine.stage import Piece
 from gdsload.format.schema import Field
-from gdsload.streams import no_room, record, side_stream, stream_handle
+from gdsload.streams import Aside, no_room, record, side_stream, stream_handle
 from gdsload.tensors import torch_dtype
 
 __all__ = ["DeviceAssembler", "hand_over", "tensors_of"]
@@ -60,7 +60,7 @@ class DeviceAssembler(BatchMaker):
     ) -> None:
         super().__init__(fields, form)
         self.device, self.budget = device, budget
-        self.stream = side_stream(device)
+        self.stream, self.aside = side_stream(device), Aside(device)
         self.gather = DeviceGather(device, on_host)
         self._hand_over = _HandOver(device, pending_bytes)
 

@@ -146,6 +146,7 @@ class Direct:
             over_pcie=over_pcie,
             recipe=order.permutation.recipe() if isinstance(order, FullOrder) else None,
             selection=None if self.told else job.selection.ids,
+            aside=self._maker.aside if over_pcie else None,
         )
         if self._ids is None and self._ordered is not None and isinstance(order, BlockOrder):
             self._ids = BlockIds(self._maker.device, order, self._ordered.schedule)
@@ -265,17 +266,24 @@ class Direct:
         full = len(steps) - (schedule.position(steps.stop) - schedule.position(steps[-1]) != schedule.global_batch)
         parts = []
         for some in (steps[:full], steps[full:]):
-            if some and reach.ids is not None:
+            if some and (ids := self._ids_at(reach, some)) is not None:
                 size = schedule.size(some[0])
-                parts.append((some, Positions(0, size, len(some), size, reach.ids(some))))
+                parts.append((some, Positions(0, size, len(some), size, ids)))
             elif some:
                 first, size = schedule.span(some[0])[0], schedule.size(some[0])
                 parts.append((some, Positions(first, schedule.global_batch, len(some), size)))
         return parts
 
+    def _ids_at(self, reach: _Reach, steps: range) -> torch.Tensor | None:
+        """The ids at some steps' positions; None where the gather itself works them out."""
+        ids = reach.ids
+        return None if reach.gather is None or ids is None else reach.gather.ahead(lambda: (ids(steps),))[0]
+
     def _uploaded(self, steps: range, reach: _Reach, samples: IntArray) -> list[tuple[range, Positions]]:
         """The same, of samples that the host has said."""
-        on_gpu = None if reach.gather is None or not len(samples) else self._maker.gather.upload(samples)
+        on_gpu = None
+        if reach.gather is not None and len(samples):
+            (on_gpu,) = reach.gather.ahead(lambda: (self._maker.gather.upload(samples),))
         parts, step, row = [], steps.start, 0
         for size, same in groupby(self._sizes(steps)):
             count = len(list(same))

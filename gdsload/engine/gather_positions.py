@@ -4,13 +4,13 @@ One kernel evaluates the order's permutation (the twin of `gdsload.order.permuta
 and copies the row. So planning a batch costs the host a few numbers, however small its rows are. It needs every shard
 within the GPU's reach: in its own memory, or in registered host memory.
 
-Short rows out of much host memory are fetched in the order of their addresses. The GPU keeps only so many of the host's
-pages in mind, and has to look up every other one that it meets; it finds neighbours of the last ones far more quickly.
+Rows out of much host memory are fetched in the order of their addresses. The GPU keeps only so many of the host's pages
+in mind, and has to look up every other one that it meets; it finds neighbours of the last ones far more quickly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gdsload.engine.kernels import IN_VRAM, OVER_PCIE, WARP, Grid, kernel, launch
 from gdsload.order.permutation import Recipe
-from gdsload.streams import side_stream, stream_handle
+from gdsload.streams import Aside, Tensors, side_stream, stream_handle
 
 __all__ = ["MOST_BATCHES", "PERMUTATION", "PositionGather", "Positions", "Rows", "Uploads"]
 
@@ -29,11 +29,12 @@ MOST_BATCHES = 64
 """Batches of one launch: the length of `out` in the kernel."""
 _PART = 256
 """Words of a long row that are worth a tile of their own."""
-_SHORT_BYTES = range(64, 2048)
 _NEAR_BYTES = 2**30
-"""Rows of so many bytes, out of fields of more bytes than that, do not keep the link busy in an order of chance; but
-sorting takes some 40 bytes of memory a row, too much for shorter ones. In the order of their addresses, rows of 512 B
-come out of 4 GiB nearly as fast as long ones (measured on an H200: benchmarks/gpu/README.md)."""
+_SORTED_BYTES = range(64, 2**14)
+"""Rows of so many bytes, out of fields of more than `_NEAR_BYTES`, are fetched in the order of their addresses. Sorting
+takes some 40 bytes of memory a row, too much for shorter ones; a longer one's pages are neighbours by themselves."""
+_TILE_BYTES = 2**15
+"""Of such rows a warp takes at once: few, so that all warps are near to each other in the file."""
 _SAMPLES = Grid(132, 256, 1)
 _WORDS = (
     *("network", "table", "selection", "ends", "origins", "shards", "row_bytes", "width"),
@@ -207,7 +208,8 @@ class Positions:
         stride: from one batch's first position to the next one's.
         batches: how many there are.
         size: rows of each.
-        ids: what stands at each position, on the device; int64. None where the recipe says it.
+        ids: what stands at each position, on the device, made by `PositionGather.ahead`; int64. None where the recipe
+            says it.
         sorted: their samples in rising order, and the place of each, once a field has asked for them.
     """
 
@@ -247,6 +249,7 @@ class PositionGather:
         over_pcie: whether some of the shards are in host memory.
         recipe: the order's permutation; None where position and id are the same, or each gather says what they are.
         selection: sample id of each position in the table; None where they are the same.
+        aside: where that is queued which need not wait for rows; None for the stream on which they are gathered.
     """
 
     def __init__(
@@ -257,8 +260,9 @@ class PositionGather:
         over_pcie: bool,
         recipe: Recipe | None = None,
         selection: IntArray | None = None,
+        aside: Aside | None = None,
     ) -> None:
-        self.device, self.ends, self.over_pcie = device, ends, over_pcie
+        self.device, self.ends, self.over_pcie, self._aside = device, ends, over_pcie, aside
         self._uploads = Uploads(device)
         recipe = Recipe() if recipe is None else recipe
         network = None if recipe.network is None else recipe.network.view(np.int64)
@@ -269,6 +273,10 @@ class PositionGather:
     def upload(self, array: IntArray) -> torch.Tensor:
         """See `Uploads.add`."""
         return self._uploads.add(array)
+
+    def ahead(self, make: Callable[[], Tensors]) -> Tensors:
+        """Queue the making of what has to be known of positions before rows are gathered, such as ids."""
+        return make() if self._aside is None else self._aside(make)
 
     def rows(self, rows: Rows, positions: Positions, outs: Sequence[torch.Tensor]) -> None:
         """Copy the rows of some batches, on the current stream.
@@ -292,22 +300,26 @@ class PositionGather:
 
     def _gather_sorted(self, rows: Rows, positions: Positions, outs: Sequence[torch.Tensor]) -> None:
         """Copy the rows of all batches in the order of the samples, each to its place."""
-        samples, places = self._sorted(positions)
+        if positions.sorted is None:
+            positions.sorted = self.ahead(lambda: self._sorted(positions))
+        samples, places = positions.sorted
         where = {"table": samples.data_ptr(), "places": places.data_ptr(), "size": positions.size}
-        self._gather(rows, {**where, **self._cut(rows, len(samples), 1)}, outs, scattered=True)
+        cut = self._cut(rows, len(samples), 1, most=max(_TILE_BYTES // rows.row_bytes, 1))
+        self._gather(rows, {**where, **cut}, outs, scattered=True)
 
     def _sorted(self, positions: Positions) -> tuple[torch.Tensor, torch.Tensor]:
         """The samples at some positions in rising order, and the place of each among the batches' rows."""
-        if positions.sorted is None:
-            found = torch.empty(positions.size * positions.batches, dtype=torch.int64, device=self.device)
-            cut = {"size": positions.size, "all": len(found)}
-            self._launch("samples", 8, _SAMPLES, {**self._where(positions), **cut}, [found])
-            positions.sorted = torch.sort(found)
-        return positions.sorted
+        self._uploads.use()
+        found = torch.empty(positions.size * positions.batches, dtype=torch.int64, device=self.device)
+        cut = {"size": positions.size, "all": len(found)}
+        self._launch("samples", 8, _SAMPLES, {**self._where(positions), **cut}, [found])
+        samples, places = torch.sort(found)
+        return samples, places
 
-    def _cut(self, rows: Rows, size: int, batches: int) -> dict[str, int]:
-        """How the words of batches of one size are shared out."""
+    def _cut(self, rows: Rows, size: int, batches: int, most: int = WARP) -> dict[str, int]:
+        """How the words of batches of one size are shared out, in tiles of so many rows at most."""
         words, tile = size * rows.width, _tile(size * batches, rows.width, self._grid.warps)
+        tile = min(tile, most * rows.width)
         tiles = -(-words // tile)
         return {"words": words, "tile": tile, "tiles": tiles, "all": tiles * batches}
 
@@ -317,7 +329,7 @@ class PositionGather:
 
     def _far_apart(self, rows: Rows) -> bool:
         """Whether the rows are better fetched in the order of their addresses."""
-        return self.over_pcie and rows.row_bytes in _SHORT_BYTES and int(self.ends[-1]) * rows.row_bytes > _NEAR_BYTES
+        return self.over_pcie and rows.row_bytes in _SORTED_BYTES and int(self.ends[-1]) * rows.row_bytes > _NEAR_BYTES
 
     def _where(self, positions: Positions, low: int = 0) -> dict[str, int]:
         """Where the batches from number `low` on begin, and what says which samples stand there."""

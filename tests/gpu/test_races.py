@@ -9,9 +9,10 @@ import time
 import pytest
 import torch
 
-from gdsload import DataLoader
+from gdsload import DataLoader, streams
 from gdsload.backends import copier
-from gdsload.engine import assemble_device, direct
+from gdsload.engine import assemble_device, direct, gather_positions
+from gdsload.engine.gather_positions import PositionGather
 from gdsload.engine.resident import ResidentPipeline
 
 pytestmark = pytest.mark.cuda
@@ -161,6 +162,90 @@ def test_a_batch_that_is_made_from_positions_is_complete(numbered, order, guard,
     assert (wrong == 0) == guard, f"{wrong} batches were wrong"
 
 
+BEFORE_ROWS = pytest.mark.parametrize(
+    ("options", "sort"),
+    [
+        ({"shuffle": "full"}, True),
+        ({"shuffle": "block"}, False),
+        ({"shuffle": "block"}, True),
+        ({"sampler": torch.arange(19_999, -1, -1)}, False),
+    ],
+    ids=["full, sorted", "block", "block, sorted", "told"],
+)
+"""What has to be known of batches before their rows can be fetched: ids, or samples in the order of their addresses."""
+
+
+def epochs(path, options, device, slow=None):
+    """The rows of the second epoch, with the batches of the first gone."""
+    with DataLoader(path, 256, device=device, backend="mapped" if device == "cuda" else "auto", **options) as loader:
+        for _ in loader:
+            pass
+        if slow:
+            slow()
+        found = [batch["x"].clone() for batch in loader]
+        return torch.cat([rows.cpu() for rows in found])
+
+
+@BEFORE_ROWS
+@pytest.mark.parametrize("guard", [True, False])
+def test_rows_are_fetched_once_it_is_known_which(numbered, options, sort, guard, monkeypatch):
+    """What is made aside may be late. Whoever does not wait for it fetches the first sample only."""
+    pytest.importorskip("cupy")
+    call, calls = streams.Aside.__call__, []
+
+    def late(self, make):
+        def slowly():
+            made = make()
+            found = tuple(torch.zeros_like(tensor) for tensor in made)
+            torch.cuda.synchronize()
+            torch.cuda._sleep(CYCLES)
+            for tensor, there in zip(found, made, strict=True):
+                tensor.copy_(there)
+            return found
+
+        calls.append(None)
+        return call(self, slowly)
+
+    def slow():
+        monkeypatch.setattr(streams.Aside, "__call__", late)
+        if not guard:
+            monkeypatch.setattr(streams, "record", lambda _stream: torch.cuda.Event())
+
+    if sort:
+        monkeypatch.setattr(gather_positions, "_NEAR_BYTES", 0)
+    rows = epochs(numbered, options, "cuda", slow)
+    assert calls
+    assert torch.equal(rows, epochs(numbered, options, "cpu")) == guard
+
+
+@pytest.mark.parametrize("guard", [True, False])
+@pytest.mark.parametrize("options", [{"shuffle": "block"}, {"sampler": torch.arange(19_999, -1, -1)}])
+def test_ids_stay_until_the_rows_are_fetched(numbered, options, guard, monkeypatch):
+    """They are of a stream that runs ahead, and the next ones would be written over them."""
+    pytest.importorskip("cupy")
+    call, launch, keep = streams.Aside.__call__, PositionGather._launch, torch.Tensor.record_stream
+
+    def careless(self, make):
+        with torch.cuda.stream(self._stream):
+            made = make()
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.Tensor, "record_stream", lambda *_: None)
+            return call(self, lambda: made)
+
+    def late(self, *given, **more):
+        torch.cuda._sleep(CYCLES)
+        launch(self, *given, **more)
+
+    def slow():
+        monkeypatch.setattr(PositionGather, "_launch", late)
+        if not guard:
+            monkeypatch.setattr(streams.Aside, "__call__", careless)
+
+    rows = epochs(numbered, options, "cuda", slow)
+    assert torch.Tensor.record_stream is keep
+    assert torch.equal(rows, epochs(numbered, options, "cpu")) == guard
+
+
 @pytest.mark.parametrize("guard", [True, False])
 def test_another_stream_in_the_middle_of_a_group_out_of_vram(numbered, guard, monkeypatch):
     """A group is queued on the stream that asks for its first batch; who asks for the next one may be on another."""
@@ -168,22 +253,23 @@ def test_another_stream_in_the_middle_of_a_group_out_of_vram(numbered, guard, mo
     gather = direct.Direct.gather
 
     def slow_gather(self, *given):
-        torch.cuda._sleep(CYCLES)
+        torch.cuda._sleep(5 * CYCLES)
         return gather(self, *given)
 
-    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+    others = [torch.cuda.Stream(), torch.cuda.Stream()]
     with DataLoader(numbered, 256, "full", device="cuda", cache="vram", with_index=True) as loader:
         for _ in loader:
             pass
         deadline = time.monotonic() + 20
         while loader.cache.tiers["vram"].shards < loader.cache.shards and time.monotonic() < deadline:
             time.sleep(0.01)
+        assert loader.cache.tiers["vram"].shards == loader.cache.shards
         monkeypatch.setattr(direct.Direct, "gather", slow_gather)
         if not guard:
             monkeypatch.setattr(ResidentPipeline, "hand_over", lambda self, batch: batch)
         epoch, found = iter(loader), []
         for step in range(len(loader)):
-            with torch.cuda.stream(streams[step % 2]):
+            with torch.cuda.stream(others[step % 2]):
                 batch = next(epoch)
                 found.append((batch["x"].clone(), batch["index"]))
                 del batch

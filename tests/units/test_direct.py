@@ -41,12 +41,24 @@ class Reached:
         raise FileChangedError(f"{len(files)} shards")
 
 
+class Aside:
+    """Stands in for `gdsload.streams.Aside`, and takes notes."""
+
+    def __init__(self):
+        self.made = []
+
+    def __call__(self, make):
+        self.made.append(make())
+        return self.made[-1]
+
+
 class Maker:
     """Makes batches in host memory."""
 
     def __init__(self, on_host):
         self.device, self.form = CPU, SimpleNamespace(index=None)
         self.gather = SimpleNamespace(on_host=on_host, runs=self.runs, kernel=True)
+        self.aside = Aside()
 
     def runs(self, addresses, nbytes, out):
         copy_runs(addresses, nbytes, lambda found: np.ones(len(found), bool), out)
@@ -176,12 +188,13 @@ class Gather:
     room = 0
     asked = 0
 
-    def __init__(self, _device, ends, **_options):
+    def __init__(self, _device, ends, *, aside, **_options):
         Gather.asked += 1
         if Gather.asked > Gather.room:
             raise torch.OutOfMemoryError
         self.ends, self.upload, self.found = ends, torch.from_numpy, []
         self.positions = []
+        self.ahead = aside or (lambda make: make())
 
     def rows(self, rows, positions, outs):
         assert [len(out) for out in outs] == [positions.size] * positions.batches
@@ -407,6 +420,21 @@ def test_what_the_gpu_evaluates_it_is_not_told(files, gathers):
     direct = direct_over(files, Reached(files.base), Maker(files.in_mappings), FullOrder(1000, 5))
     assert direct.ready()
     assert (direct.told, direct.samples(range(3))) == (False, None)
+
+
+@pytest.mark.parametrize("over_pcie", [True, False])
+@pytest.mark.parametrize("which", ["told", "blocks"])
+def test_ids_are_made_aside_where_rows_keep_the_link_busy(files, gathers, ids, which, over_pcie):
+    """Out of VRAM the stream of whoever asks is as good."""
+    gathers(1)
+    ids(1)
+    direct = told(files)[0] if which == "told" else direct_over(files, Reached(files.base), Maker(None), BLOCKS)
+    direct._maker.gather.on_host = lambda found: np.full(len(found), over_pcie)
+    assert direct.ready()
+    steps = range(4, 6)
+    direct.gather(steps, direct.samples(steps))
+    made = [tensor.tolist() for tensors in direct._maker.aside.made for tensor in tensors]
+    assert made == ([direct._job.steps.positions(steps).tolist()] if over_pcie else [])
 
 
 @pytest.mark.parametrize("over_pcie", [True, False])

@@ -80,16 +80,18 @@ def launched(monkeypatch):
     ("over_pcie", "row_bytes", "samples", "expected"),
     [
         (True, 512, 2**22, True),
-        (True, 2047, 2**20, True),
+        (True, 4096, 2**18 + 1, True),
+        (True, 16_383, 2**17, True),
         (True, 512, 2**21, False),  # 1 GiB: what the GPU can keep in mind
-        (True, 2048, 2**22, False),
+        (True, 4096, 2**18, False),
+        (True, 16_384, 2**17, False),  # a row of many pages, which are neighbours
         (True, 8, 2**20, False),
         (True, 64, 2**25, True),
         (True, 63, 2**25, False),  # sorting would take nearly as much memory as the rows
         (False, 512, 2**22, False),
     ],
 )
-def test_short_rows_out_of_much_host_memory_are_sorted(launched, over_pcie, row_bytes, samples, expected):
+def test_rows_out_of_much_host_memory_are_sorted(launched, over_pcie, row_bytes, samples, expected):
     gather = PositionGather(torch.device("cpu"), np.array([samples]), over_pcie=over_pcie)
     outs = [torch.empty(4 * row_bytes, dtype=torch.uint8) for _ in range(3)]
     gather.rows(Rows(gather, np.array([4096]), row_bytes), Positions(5, 100, 3, 4), outs)
@@ -97,9 +99,41 @@ def test_short_rows_out_of_much_host_memory_are_sorted(launched, over_pcie, row_
     assert launched[-1][2] == expected
 
 
+@pytest.mark.parametrize("row_bytes", [64, 512, 2050, 4096, 16_380])
+@pytest.mark.parametrize("rows", [1, 100, 10_000])
+def test_warps_stay_near_to_each_other_where_rows_are_sorted(launched, row_bytes, rows):
+    gather = PositionGather(torch.device("cpu"), np.array([2**25]), over_pcie=True)
+    found = Rows(gather, np.array([4096]), row_bytes)
+    gather.rows(found, Positions(0, rows, 1, rows), [torch.empty(1, dtype=torch.uint8)])
+    _, params, scattered = launched[-1]
+    assert scattered
+    assert 0 < params["tile"] * found.unit <= max(2**15, row_bytes)
+    assert params["tiles"] * params["tile"] >= params["words"] == rows * found.width
+
+
+def test_what_comes_before_rows_is_made_aside(launched):
+    """Not where rows are: it would wait for those of the batches before."""
+    aside = []
+
+    def elsewhere(make):
+        before = len(launched)
+        made = make()
+        aside.extend(launched[before:])
+        return made
+
+    gather = PositionGather(torch.device("cpu"), np.array([2**22]), over_pcie=True, aside=elsewhere)
+    rows, positions = Rows(gather, np.array([4096]), 512), Positions(5, 100, 3, 4)
+    for _ in range(2):
+        gather.rows(rows, positions, [torch.empty(1, dtype=torch.uint8) for _ in range(3)])
+    assert [name for name, *_ in aside] == ["samples"]
+    assert [name for name, *_ in launched] == ["samples", "gather", "gather"]
+    made = (torch.arange(3), torch.arange(4))
+    assert gather.ahead(lambda: made) is made
+
+
 def test_what_is_sorted_once_serves_all_fields(launched, monkeypatch):
     monkeypatch.setattr(gather_positions, "_NEAR_BYTES", 0)
-    monkeypatch.setattr(gather_positions, "_SHORT_BYTES", range(2048))
+    monkeypatch.setattr(gather_positions, "_SORTED_BYTES", range(2048))
     gather, positions = PositionGather(torch.device("cpu"), np.array([2000]), over_pcie=True), Positions(5, 100, 3, 4)
     for row_bytes in (16, 24):
         outs = [torch.empty(4 * row_bytes, dtype=torch.uint8) for _ in range(3)]
@@ -120,7 +154,7 @@ def test_what_is_sorted_once_serves_all_fields(launched, monkeypatch):
 
 def test_more_batches_than_a_launch_takes_are_not_sorted(launched, monkeypatch):
     monkeypatch.setattr(gather_positions, "_NEAR_BYTES", 0)
-    monkeypatch.setattr(gather_positions, "_SHORT_BYTES", range(2048))
+    monkeypatch.setattr(gather_positions, "_SORTED_BYTES", range(2048))
     gather = PositionGather(torch.device("cpu"), np.array([2000]), over_pcie=True)
     outs = [torch.empty(16, dtype=torch.uint8) for _ in range(65)]
     gather.rows(Rows(gather, np.array([4096]), 16), Positions(0, 1, 65, 1), outs)
