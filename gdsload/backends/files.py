@@ -42,8 +42,10 @@ _CHECK_EVERY_S = 0.01
 _CHECK_SHARE = 0.05
 """How often a file's identity is looked up at most. File times tick every 1 to 4 ms (CONFIG_HZ), so that looking much
 more often would not notice more."""
-_LOOK_S = 1e-5
-"""What a look at a file takes, as long as nothing is known of that."""
+_CREDIT_S = 0.25
+"""Seconds that looking may have taken above its share. A look that takes long may be another program's turn at the
+processor: to leave the files alone for twenty times as long at once would be no service to anybody, and a mapping that
+is cut short meanwhile ends the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +183,7 @@ class ShardFiles:
         self._mapped_bytes = np.zeros(count, np.int64)
         self._identity = {file: source.identity for file, source in enumerate(self.sources) if source.identity}
         self._checked = np.zeros(count)
-        self._check_every_s, self._look_s = _CHECK_EVERY_S, _LOOK_S
+        self._credit_s, self._credited = _CREDIT_S, 0.0
         self._held: dict[int, list[NDArray[np.int64]]] = {}
         self._descriptors: OrderedDict[tuple[int, bool], list[int]] = OrderedDict()
         self._direct: dict[int, bool] = {}
@@ -340,17 +342,18 @@ class ShardFiles:
         Args:
             files: the shards.
             every_s: how often each is looked up at most; 0: now; None: every 10 ms, or as often as takes a twentieth of
-                the time, where there are so many.
+                the time, where there are so many, or where looking takes so long.
 
         Raises:
             FileChangedError: if one was replaced, changed or removed.
         """
         now = time.monotonic()
-        stale = files[self._checked[files] <= now - (self._check_every_s if every_s is None else every_s)]
+        stale = files[self._checked[files] <= now - (_CHECK_EVERY_S if every_s is None else every_s)]
+        if every_s is None and len(stale) and not self._may_look(now):
+            stale = stale[self._checked[stale] == 0]  # each at least once
         if not len(stale):
             return
-        looked = distinct(stale, len(self.sources))
-        for file in looked:
+        for file in distinct(stale, len(self.sources)):
             source = self.sources[file]
             try:
                 found = os.stat(source.path, follow_symlinks=source.follow_links)
@@ -358,10 +361,14 @@ class ShardFiles:
                 raise _gone(source.path) from None
             self._remember(int(file), found)
         self._checked[stale] = now
-        # One that took long may have been another program's turn at the processor. Believed at once, it would leave
-        # the files alone for twenty times as long, and a mapping that is cut short meanwhile ends the process.
-        self._look_s = max(min((time.monotonic() - now) / len(looked), 2 * self._look_s), _LOOK_S / 10)
-        self._check_every_s = max(_CHECK_EVERY_S, self._look_s * len(looked) / _CHECK_SHARE)
+        if every_s is None:
+            self._credit_s -= time.monotonic() - now
+
+    def _may_look(self, now: float) -> bool:
+        """Whether looking has not taken more than its share of the time up to now."""
+        self._credit_s = min(self._credit_s + (now - self._credited) * _CHECK_SHARE, _CREDIT_S)
+        self._credited = now
+        return self._credit_s >= 0
 
     def close(self) -> None:
         """Close and unmap everything; may be called twice. Nothing may use an address of a shard afterwards."""
