@@ -85,7 +85,7 @@ class DataLoader:
             `prefetch_bytes`: bytes of batches that are made ahead of the consumer (``"256MiB"``); two are always made.
             `arena_bytes`: bytes of memory that reads land in, on the GPU or with `mmap=False` (``"1GiB"``). On a GPU,
             this and `prefetch_bytes` are what the loader takes of its memory; batches that were dropped while kernels
-            still read them, and rows of less than 2 KiB that are sorted, take up to `prefetch_bytes` more.
+            still read them, and rows of less than 16 KiB that are sorted, take up to `prefetch_bytes` more.
             `mmap`: whether shards are mapped, as in `ShardDataset` (default: as the dataset was opened).
             `backend`: ``"auto"``, ``"gds"``, ``"mapped"``, ``"bounce"`` or ``"host"``. By name it is used or refused,
             never replaced. `gds` means that cuFile's own counters have shown DMA; with `gds_compat` its own compat mode
