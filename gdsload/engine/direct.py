@@ -277,13 +277,13 @@ class Direct:
     def _ids_at(self, reach: _Reach, steps: range) -> torch.Tensor | None:
         """The ids at some steps' positions; None where the gather itself works them out."""
         ids = reach.ids
-        return None if reach.gather is None or ids is None else reach.gather.ahead(lambda: (ids(steps),))[0]
+        return None if reach.gather is None or ids is None else reach.gather.beforehand(lambda: (ids(steps),))[0]
 
     def _uploaded(self, steps: range, reach: _Reach, samples: IntArray) -> list[tuple[range, Positions]]:
         """The same, of samples that the host has said."""
         on_gpu = None
         if reach.gather is not None and len(samples):
-            (on_gpu,) = reach.gather.ahead(lambda: (self._maker.gather.upload(samples),))
+            (on_gpu,) = reach.gather.beforehand(lambda: (self._maker.gather.upload(samples),))
         parts, step, row = [], steps.start, 0
         for size, same in groupby(self._sizes(steps)):
             count = len(list(same))

@@ -208,8 +208,8 @@ class Positions:
         stride: from one batch's first position to the next one's.
         batches: how many there are.
         size: rows of each.
-        ids: what stands at each position, on the device, made by `PositionGather.ahead`; int64. None where the recipe
-            says it.
+        ids: what stands at each position, on the device, made by `PositionGather.beforehand`; int64. None where the
+            recipe says it.
         sorted: their samples in rising order, and the place of each, once a field has asked for them.
     """
 
@@ -274,7 +274,7 @@ class PositionGather:
         """See `Uploads.add`."""
         return self._uploads.add(array)
 
-    def ahead(self, make: Callable[[], Tensors]) -> Tensors:
+    def beforehand(self, make: Callable[[], Tensors]) -> Tensors:
         """Queue the making of what has to be known of positions before rows are gathered, such as ids."""
         return make() if self._aside is None else self._aside(make)
 
@@ -301,7 +301,7 @@ class PositionGather:
     def _gather_sorted(self, rows: Rows, positions: Positions, outs: Sequence[torch.Tensor]) -> None:
         """Copy the rows of all batches in the order of the samples, each to its place."""
         if positions.sorted is None:
-            positions.sorted = self.ahead(lambda: self._sorted(positions))
+            positions.sorted = self.beforehand(lambda: self._sorted(positions))
         samples, places = positions.sorted
         where = {"table": samples.data_ptr(), "places": places.data_ptr(), "size": positions.size}
         cut = self._cut(rows, len(samples), 1, most=max(_TILE_BYTES // rows.row_bytes, 1))

@@ -194,7 +194,7 @@ class Gather:
             raise torch.OutOfMemoryError
         self.ends, self.upload, self.found = ends, torch.from_numpy, []
         self.positions = []
-        self.ahead = aside or (lambda make: make())
+        self.beforehand = aside or (lambda make: make())
 
     def rows(self, rows, positions, outs):
         assert [len(out) for out in outs] == [positions.size] * positions.batches

@@ -128,7 +128,7 @@ def test_what_comes_before_rows_is_made_aside(launched):
     assert [name for name, *_ in aside] == ["samples"]
     assert [name for name, *_ in launched] == ["samples", "gather", "gather"]
     made = (torch.arange(3), torch.arange(4))
-    assert gather.ahead(lambda: made) is made
+    assert gather.beforehand(lambda: made) is made
 
 
 def test_what_is_sorted_once_serves_all_fields(launched, monkeypatch):
