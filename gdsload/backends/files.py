@@ -183,7 +183,7 @@ class ShardFiles:
         self._mapped_bytes = np.zeros(count, np.int64)
         self._identity = {file: source.identity for file, source in enumerate(self.sources) if source.identity}
         self._checked = np.zeros(count)
-        self._credit_s, self._credited = _CREDIT_S, 0.0
+        self._paid = 0.0  # up to when looking has used up its share of the time
         self._held: dict[int, list[NDArray[np.int64]]] = {}
         self._descriptors: OrderedDict[tuple[int, bool], list[int]] = OrderedDict()
         self._direct: dict[int, bool] = {}
@@ -349,7 +349,7 @@ class ShardFiles:
         """
         now = time.monotonic()
         stale = files[self._checked[files] <= now - (_CHECK_EVERY_S if every_s is None else every_s)]
-        if every_s is None and len(stale) and not self._may_look(now):
+        if every_s is None and self._paid > now:
             stale = stale[self._checked[stale] == 0]  # each at least once
         if not len(stale):
             return
@@ -362,13 +362,8 @@ class ShardFiles:
             self._remember(int(file), found)
         self._checked[stale] = now
         if every_s is None:
-            self._credit_s -= time.monotonic() - now
-
-    def _may_look(self, now: float) -> bool:
-        """Whether looking has not taken more than its share of the time up to now."""
-        self._credit_s = min(self._credit_s + (now - self._credited) * _CHECK_SHARE, _CREDIT_S)
-        self._credited = now
-        return self._credit_s >= 0
+            took_s = time.monotonic() - now
+            self._paid = max(self._paid, now - _CREDIT_S / _CHECK_SHARE) + took_s / _CHECK_SHARE
 
     def close(self) -> None:
         """Close and unmap everything; may be called twice. Nothing may use an address of a shard afterwards."""
