@@ -103,6 +103,7 @@ class Pipeline:
 
         Raises:
             LoaderClosedError: if the pipeline was closed.
+            RuntimeError: if it was not started, and the system has no further thread.
         """
         self.start()
         since: float | None = None  # when it began to wait for reads
