@@ -91,7 +91,7 @@ def diagnose(
         system: the machine; None for this one.
         probe: whether to ask cuFile itself, in a process.
         refresh: whether to ask it even if its answer is known from before.
-        timeout_s: seconds that each process with CUDA may take.
+        timeout_s: seconds that each process with CUDA may take; cuFile's as many again, once it has loaded.
     """
     system = system or System()
     start = time.monotonic()
@@ -144,14 +144,14 @@ def _trials(
             return (
                 gpu.result(deadline, late_gpu),
                 trial.result(deadline, FileTrial(file)),
-                probe.result(deadline, no_probe),
+                probe.result(deadline + timeout_s, no_probe),
             )
 
     if place.exists is None:
         # A file system that hangs is not asked again; the GPU can be.
         gpu = _Task(lambda: calls.try_gpu("", device, timeout_s) if ask_gpu else no_gpu).result(deadline, late_gpu)
         return gpu, FileTrial(), no_probe
-    return _Task(try_all).result(deadline + 1, (no_gpu, FileTrial(), no_probe))
+    return _Task(try_all).result(deadline + timeout_s + 1, (no_gpu, FileTrial(), no_probe))
 
 
 def _check(context: Context) -> tuple[Finding, ...]:

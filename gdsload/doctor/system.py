@@ -62,7 +62,7 @@ def _try_gpu(file: str, device: str, timeout_s: float) -> GpuTrial:
 
 
 def _probe(file: str, device: str, timeout_s: float, refresh: bool) -> CufileProbe:
-    return probe_cufile(file, device, timeout_s=timeout_s, refresh=refresh)
+    return probe_cufile(file, device, timeout_s=timeout_s, loading_s=timeout_s, refresh=refresh)
 
 
 def _distributions() -> dict[str, str]:

@@ -64,6 +64,21 @@ def test_a_hang_is_ended_reported_with_what_it_was_doing_and_remembered(folder: 
     assert time.monotonic() - start < 0.5
 
 
+def test_loading_has_a_time_of_its_own(folder: Path):
+    loads = f"import time; time.sleep(1.5); {STAGE}\ntime.sleep(0.5)\n{NORMAL}"
+    found = ask(folder, loads, timeout_s=1.0, loading_s=20.0)
+    assert (found.status, found.path) == ("ok", "gds-nvfs")
+    assert found.seconds > 1.9
+
+
+def test_a_library_that_does_not_load_is_ended_and_named(folder: Path):
+    start = time.monotonic()
+    found = ask(folder, "while True: pass", timeout_s=60.0, loading_s=1.0)
+    assert time.monotonic() - start < 5
+    assert (found.status, found.stage) == ("timeout", "start")
+    assert "no answer within 1 s while starting Python" in found.reason
+
+
 def test_a_crash_names_the_signal(folder: Path):
     found = ask(folder, f"{STAGE}\nimport os; os.kill(os.getpid(), {int(signal.SIGSEGV)})")
     assert (found.status, found.reason) == ("crashed", "SIGSEGV while opening cuFile's driver (cuFileDriverOpen)")

@@ -17,7 +17,7 @@ from gdsload.backends.cufile_probe import cache
 from gdsload.backends.cufile_probe.child import STAGE
 from gdsload.backends.cufile_probe.library import Library, find_libraries, read_config
 from gdsload.backends.cufile_probe.mounts import find_mount, read_mounts
-from gdsload.backends.cufile_probe.process import Ran, module_command, module_environment, run_bounded
+from gdsload.backends.cufile_probe.process import Loading, Ran, module_command, module_environment, run_bounded
 from gdsload.backends.cufile_probe.result import CufileProbe
 from gdsload.backends.cufile_probe.tree import Tree
 from gdsload.backends.cufile_probe.trial_file import trial_file
@@ -35,6 +35,8 @@ _DOING = {
     "read": "reading (cuFileRead)",
     "done": "ending",
 }
+_LOADING = ("start", "library")
+"""Stages in which files are read and nothing is asked: what takes long there is the machine."""
 
 _Command = Callable[[str, str], list[str]]
 
@@ -44,18 +46,22 @@ def probe_cufile(
     device: str = "cuda:0",
     *,
     timeout_s: float = 20.0,
+    loading_s: float = 60.0,
     refresh: bool = False,
     command: _Command | None = None,
 ) -> CufileProbe:
     """Find out how cuFile reads a file of this file system into this GPU. Never raises for what it finds.
 
     The answer is remembered on disk, under everything that it depends on; the next call then returns in milliseconds.
-    The first takes as long as starting a process with CUDA does: seconds, and little more than `timeout_s` at most.
+    The first takes as long as starting a process with CUDA does: seconds, and little more than `loading_s` and
+    `timeout_s` at most.
 
     Args:
         path: a file, or a folder that holds one or may be written to.
         device: the GPU, as torch names it.
-        timeout_s: seconds that the probing process may take.
+        timeout_s: seconds that CUDA and cuFile may take.
+        loading_s: seconds that loading torch and the libraries may take before: on a busy machine, or off a network,
+            that takes long and says nothing of cuFile.
         refresh: whether to probe even if the answer is known.
         command: makes the probing process's command from file and device; for tests.
     """
@@ -65,7 +71,7 @@ def probe_cufile(
     key = cache_key(Tree(), os.environ, libraries, place, str(device))
     if not refresh and (known := cache.load(folder, key)) is not None:
         return dataclasses.replace(known, cached=True)
-    with cache.locked(folder, timeout_s):
+    with cache.locked(folder, loading_s + timeout_s):
         # Another rank may have asked while this one waited for the lock.
         if not refresh and (known := cache.load(folder, key)) is not None:
             return dataclasses.replace(known, cached=True)
@@ -73,7 +79,7 @@ def probe_cufile(
             probe = CufileProbe("missing", "libcufile.so.0 is in none of the places where libraries are", "library")
         else:
             with trial_file(place) as file:
-                probe = _ask(file, str(device), timeout_s, command or _child)
+                probe = _ask(file, str(device), (loading_s, timeout_s), command or _child)
         if probe.status != "skipped":  # for want of a file, which may be there in a moment
             cache.store(folder, key, probe)
     return probe
@@ -147,7 +153,7 @@ def _stamp(tree: Tree, path: str) -> list[int]:
     return [found.st_size, found.st_mtime_ns]
 
 
-def _ask(file: str | None, device: str, timeout_s: float, command: _Command) -> CufileProbe:
+def _ask(file: str | None, device: str, limits: tuple[float, float], command: _Command) -> CufileProbe:
     if file is None:
         return CufileProbe("skipped", "there is no file to read, and none can be made there")
     with tempfile.TemporaryDirectory(prefix="gdsload-", ignore_cleanup_errors=True) as folder:
@@ -157,15 +163,22 @@ def _ask(file: str | None, device: str, timeout_s: float, command: _Command) -> 
         environ |= {"CUFILE_LOGFILE_PATH": log}
         for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
             environ.pop(name, None)  # the buffer must be plain CUDA memory, as gdsload's slots are
-        ran = run_bounded(command(file, device), timeout_s=timeout_s, environ=environ, folder=folder)
+        loading_s, timeout_s = limits
+        ran = run_bounded(
+            command(file, device),
+            timeout_s=timeout_s,
+            environ=environ,
+            folder=folder,
+            loading=Loading(loading_s, lambda errors: _known_so_far(errors).stage in _LOADING),
+        )
         lines = [line.strip() for line in (Tree().text(log, 2**20) or "").splitlines() if line.strip()][-_LOG_LINES:]
-    probe = _judge(ran, timeout_s)
+    probe = _judge(ran, limits)
     return dataclasses.replace(probe, log=tuple(lines), seconds=round(ran.seconds, 3), cached=False)
 
 
-def _judge(ran: Ran, timeout_s: float) -> CufileProbe:
+def _judge(ran: Ran, limits: tuple[float, float]) -> CufileProbe:
     said = [line for line in ran.errors.splitlines() if line.strip()]
-    known = _known_so_far([line.removeprefix(STAGE) for line in said if line.startswith(STAGE)])
+    known = _known_so_far(ran.errors)
     doing = _DOING.get(known.stage, known.stage)
     last = next((f": {line[:300]}" for line in reversed(said) if not line.startswith(STAGE)), "")
 
@@ -173,7 +186,7 @@ def _judge(ran: Ran, timeout_s: float) -> CufileProbe:
         return dataclasses.replace(known, status=status, reason=reason)
 
     if ran.timed_out:
-        return ended("timeout", f"no answer within {timeout_s:g} s while {doing}")
+        return ended("timeout", f"no answer within {limits[known.stage not in _LOADING]:g} s while {doing}")
     if ran.code is None:
         return ended("crashed", ran.errors[:300] or "it did not run")
     if ran.code < 0:
@@ -189,9 +202,9 @@ def _judge(ran: Ran, timeout_s: float) -> CufileProbe:
     return probe
 
 
-def _known_so_far(stages: list[str]) -> CufileProbe:
+def _known_so_far(errors: str) -> CufileProbe:
     try:
-        found = json.loads(stages[-1])
+        found = json.loads([line for line in errors.splitlines() if line.startswith(STAGE)][-1].removeprefix(STAGE))
         return CufileProbe.from_json({**found, "status": "crashed"}) or CufileProbe("crashed")
     except (IndexError, ValueError, TypeError, RecursionError):
         return CufileProbe("crashed")

@@ -10,10 +10,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["END_WITH_PARENT", "Ran", "end_with_parent", "module_command", "module_environment", "run_bounded"]
+__all__ = [
+    "END_WITH_PARENT",
+    "Loading",
+    "Ran",
+    "end_with_parent",
+    "module_command",
+    "module_environment",
+    "run_bounded",
+]
 
 END_WITH_PARENT = "import ctypes; ctypes.CDLL(None).prctl(1, 9)"
 """What `end_with_parent` does, as a program for ``python -c``."""
@@ -43,6 +51,19 @@ class Ran:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """How long a program may take to load, for which the time that it has otherwise does not count.
+
+    Attributes:
+        seconds: how long it may take.
+        still: whether it is still loading, from what it has written to standard error so far.
+    """
+
+    seconds: float
+    still: Callable[[str], bool]
+
+
 def module_command(module: str, *arguments: str) -> list[str]:
     """The command that runs one of gdsload's modules in this Python."""
     return [sys.executable, "-m", module, *arguments]
@@ -61,15 +82,21 @@ def end_with_parent() -> None:
 
 
 def run_bounded(
-    command: Sequence[str], *, timeout_s: float, environ: Mapping[str, str], folder: str | None = None
+    command: Sequence[str],
+    *,
+    timeout_s: float,
+    environ: Mapping[str, str],
+    folder: str | None = None,
+    loading: Loading | None = None,
 ) -> Ran:
     """Run a program to its end, or kill it and all it started when its time is up or it floods.
 
     Args:
         command: program and arguments.
-        timeout_s: seconds it may take.
+        timeout_s: seconds it may take, from when it has loaded.
         environ: its environment.
         folder: its working directory.
+        loading: how long it may take to load; None for a program whose loading is not told apart.
     """
     start = time.monotonic()
     try:
@@ -85,13 +112,16 @@ def run_bounded(
     except (OSError, ValueError) as error:
         return Ran(None, "", f"it could not be started: {error}", False, time.monotonic() - start)
     try:
-        output, errors, late = _read(process, start + timeout_s)
+        output, errors, late = _read(process, start, timeout_s, loading)
     finally:
         _end(process)
     return Ran(process.returncode, output, errors, late, time.monotonic() - start)
 
 
-def _read(process: subprocess.Popen[bytes], deadline: float) -> tuple[str, str, bool]:
+def _read(
+    process: subprocess.Popen[bytes], start: float, timeout_s: float, loading: Loading | None
+) -> tuple[str, str, bool]:
+    deadline = start + (timeout_s if loading is None else loading.seconds)
     streams = [stream for stream in (process.stdout, process.stderr) if stream is not None]
     parts = {stream.fileno(): bytearray() for stream in streams}
     with selectors.DefaultSelector() as selector:
@@ -110,10 +140,16 @@ def _read(process: subprocess.Popen[bytes], deadline: float) -> tuple[str, str, 
                 break  # something that it started still holds the pipe
             if any(len(part) > _MAX_BYTES for part in parts.values()):
                 return "", f"it wrote more than {_MAX_BYTES} bytes", False
+            if loading is not None and ready and not loading.still(_text(parts[streams[-1].fileno()])):
+                loading, deadline = None, time.monotonic() + timeout_s
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(max(deadline - time.monotonic(), 0))
-    output, errors = (bytes(part).decode("utf-8", "replace") for part in parts.values())
+    output, errors = map(_text, parts.values())
     return output, errors, process.poll() is None
+
+
+def _text(part: bytearray) -> str:
+    return part.decode("utf-8", "replace")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
