@@ -161,6 +161,10 @@ MEASURES = (
         "gdsload", "rows-4k", arguments={"order": "full", "batch_size": 8192, "work": "products"},
     ),
     Measure(
+        "step-gather-graph", "The same products as one CUDA graph a batch, gathered over PCIe, 4 KiB, batch 8192",
+        "gdsload", "rows-4k", arguments={"order": "full", "batch_size": 8192, "work": "graph"},
+    ),
+    Measure(
         "step-gather-memory", "Kernels that memory bounds as long as a load, gathered over PCIe, 4 KiB, batch 8192",
         "gdsload", "rows-4k", arguments={"order": "full", "batch_size": 8192, "work": "sums"},
     ),

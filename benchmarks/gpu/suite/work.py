@@ -18,8 +18,9 @@ _INPUTS = 4096
 _CLASSES = 1024
 _WIDTHS = {True: (64, 128, 256, 384, 512, 640, 768, 1024, 1280, 1536), False: (8,)}
 _SIDES = {True: (8192, 4096, 2048, 1024), False: (64,)}
+_FINER = 32
 _LEAST_KERNELS = 6
-_TIMINGS = 5
+_TIMINGS, _STEPS = 3, 16
 
 
 def seconds(device: torch.device, work: Callable[[], object]) -> float:
@@ -29,6 +30,30 @@ def seconds(device: torch.device, work: Callable[[], object]) -> float:
     work()
     synchronise(device)
     return time.perf_counter() - began
+
+
+def _a_step(device: torch.device, step: Callable[[], object]) -> float:
+    """How long one of many steps takes that are queued one behind the other."""
+
+    def steps() -> None:
+        for _ in range(_STEPS):
+            step()
+
+    return min(seconds(device, steps) for _ in range(_TIMINGS)) / _STEPS
+
+
+def _captured(step: Callable[[], object]) -> Callable[[], object]:
+    """A step as a CUDA graph, made as torch asks for it: after some steps on another stream."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
 
 
 class Work(ABC):
@@ -58,14 +83,20 @@ class Network(Work):
     repeats = 1
 
     def __init__(self, batch: torch.Tensor, wanted_s: float) -> None:
-        found: list[tuple[float, _Net]] = []
-        for width in _WIDTHS[batch.device.type == "cuda"]:
+        found: dict[int, tuple[float, _Net]] = {}
+
+        def takes(width: int) -> float:
             net = _Net(batch, width)
-            takes = min(seconds(batch.device, partial(net.step, batch)) for _ in range(_TIMINGS))
-            found.append((abs(takes - wanted_s), net))
-            if takes > wanted_s:
-                break
-        _, self._net = min(found, key=lambda each: each[0])
+            found[width] = _a_step(batch.device, partial(net.step, batch)), net
+            return found[width][0]
+
+        widths = _WIDTHS[batch.device.type == "cuda"]
+        low, high = 0, next((width for width in widths if takes(width) > wanted_s), widths[-1])
+        low = max((width for width in found if width < high), default=high)
+        while high - low > _FINER:
+            middle = (low + high) // 2 // _FINER * _FINER
+            low, high = (low, middle) if takes(middle) > wanted_s else (middle, high)
+        _, self._net = min(found.values(), key=lambda each: abs(each[0] - wanted_s))
         self.size = self._net.width
 
     def __call__(self, batch: torch.Tensor) -> None:
@@ -87,7 +118,7 @@ class _Net:
         self._layers = nn.Sequential(*layers).to(device, torch.bfloat16)
         on_gpu = device.type == "cuda"
         self._optimizer = torch.optim.AdamW(self._layers.parameters(), fused=on_gpu, capturable=on_gpu)
-        self._run: Callable[[], object] = self._captured() if on_gpu else self._step
+        self._run: Callable[[], object] = _captured(self._step) if on_gpu else self._step
 
     def step(self, batch: torch.Tensor) -> None:
         """Train with a batch."""
@@ -101,20 +132,6 @@ class _Net:
         nn.functional.cross_entropy(self._layers(inputs), self._labels).backward()
         self._optimizer.step()
 
-    def _captured(self) -> Callable[[], object]:
-        """The step as a graph, made as torch asks for it: after some steps on another stream."""
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                self._step()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        self._optimizer.zero_grad(set_to_none=True)
-        with torch.cuda.graph(graph):
-            self._step()
-        return graph.replay
-
 
 class Products(Work):
     """Products of bfloat16 matrices, which want all multiprocessors: the largest of which six take no longer.
@@ -125,22 +142,35 @@ class Products(Work):
     def __init__(self, batch: torch.Tensor, wanted_s: float) -> None:
         device = batch.device
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        self._run: Callable[[], object] = self._all
         for size in _SIDES[device.type == "cuda"]:
             self.size, self.repeats = size, 8
             self._matrix = torch.randn(size, size, device=device).to(dtype)
             self(batch)
-            takes = min(seconds(device, partial(self, batch)) for _ in range(_TIMINGS))
-            self.repeats = max(round(self.repeats * wanted_s / takes), 1)
+            for _ in range(2):  # the GPU may have slept
+                self.repeats = max(round(self.repeats * wanted_s / _a_step(device, self._all)), 1)
             if self.repeats >= _LEAST_KERNELS:
                 break
 
     def __call__(self, batch: torch.Tensor) -> None:
         """See `Work`."""
+        self._run()
+
+    def _all(self) -> None:
         for _ in range(self.repeats):
             self._kernel()
 
     def _kernel(self) -> None:
         self._matrix @ self._matrix  # the result is not looked at
+
+
+class Graph(Products):
+    """The same products, as one CUDA graph for each batch."""
+
+    def __init__(self, batch: torch.Tensor, wanted_s: float) -> None:
+        super().__init__(batch, wanted_s)
+        if batch.device.type == "cuda":
+            self._run = _captured(self._all)
 
 
 class Sums(Products):
@@ -150,4 +180,9 @@ class Sums(Products):
         self._matrix.add_(1)
 
 
-KINDS: dict[str, Callable[[torch.Tensor, float], Work]] = {"network": Network, "products": Products, "sums": Sums}
+KINDS: dict[str, Callable[[torch.Tensor, float], Work]] = {
+    "network": Network,
+    "products": Products,
+    "graph": Graph,
+    "sums": Sums,
+}
