@@ -6,6 +6,7 @@ python -m benchmarks.gpu.suite.table benchmarks/results/gpu-loaders.json --write
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any
 from benchmarks.gpu.suite.chart import draw
 from benchmarks.gpu.suite.contenders import OURS
 from benchmarks.table import embed, short
+from gdsload.bench.trial import spread
 
 __all__ = ["MARK", "main", "render"]
 
@@ -31,8 +33,10 @@ def render(record: dict[str, Any]) -> str:
         parts += [f"#### {case['title']}", _case(case)]
     if record["cases"]:
         parts += ["#### Processor time", _cpu(record)]
-    if record["measures"]:
-        parts += ["#### Besides rates", _measures(record)]
+    if steps := _steps(record):
+        parts += ["#### Training steps", steps]
+    if others := _measures(record):
+        parts += ["#### Besides rates", others]
     if notes := "\n".join(_failures(record)):
         parts += ["#### Without a number", notes]
     return "\n\n".join(parts) + "\n"
@@ -106,9 +110,33 @@ def _cpu(record: dict[str, Any]) -> str:
     return text + _markdown(["contender", *names], rows)
 
 
+def _steps(record: dict[str, Any]) -> str:
+    """What loading costs a step, beside what copies by hand cost it."""
+    rows = []
+    for measure in filter(_is_step, record["measures"]):
+        trials = measure["trials"]
+        lengths = [
+            _spread(spread([trial["compute_s"] / trial[key] for trial in trials])) for key in ("load_s", "copies_s")
+        ]
+        ratios = [_spread(measure["numbers"][key]) for key in ("over_longer", "by_hand_over_longer")]
+        rows.append([measure["title"], lengths[0], ratios[0], lengths[1], ratios[1], str(len(trials))])
+    header = [
+        "what",
+        "step, of the load",
+        "both, over the longer",
+        "by hand: step, of the copies",
+        "both, over the longer",
+    ]
+    return _markdown([*header, "trials"], rows) if rows else ""
+
+
+def _is_step(measure: dict[str, Any]) -> bool:
+    return "over_longer" in measure.get("numbers", {})
+
+
 def _measures(record: dict[str, Any]) -> str:
     rows = []
-    for measure in record["measures"]:
+    for measure in itertools.filterfalse(_is_step, record["measures"]):
         for key, value in measure.get("numbers", {}).items():
             if key.endswith(("_range", "_last")):
                 what = {"range": "most less least from the third epoch on", "last": "after the last epoch"}
@@ -117,7 +145,7 @@ def _measures(record: dict[str, Any]) -> str:
                 rows.append([measure["title"], f"{name.replace('_', ' ')}, {what[kind]}", text])
             elif key != "resident":
                 rows.append([measure["title"], key.replace("_", " "), _spread(value)])
-    return _markdown(["what", "number", "median (quartiles)"], rows)
+    return _markdown(["what", "number", "median (quartiles)"], rows) if rows else ""
 
 
 def _failures(record: dict[str, Any]) -> Iterator[str]:
