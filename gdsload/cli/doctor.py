@@ -36,7 +36,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("--no-probe", action="store_true", help="do not ask cuFile itself")
     parser.add_argument("--refresh", action="store_true", help="ask cuFile even if its answer is known from before")
     parser.add_argument(
-        "--timeout", type=float, default=20.0, metavar="S", help="seconds for CUDA and cuFile (default: 20)"
+        "--timeout",
+        type=float,
+        default=20.0,
+        metavar="S",
+        help="seconds for CUDA, and for loading and asking cuFile each (default: 20)",
     )
     parser.add_argument("--strict", action="store_true", help="exit with 1 unless the verdict is gds")
     parser.set_defaults(run=_run)

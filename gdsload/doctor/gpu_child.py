@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from gdsload.backends.cufile_probe.process import end_with_parent
 from gdsload.doctor.gpu_trial import GpuTrial
 
 __all__ = ["main"]
@@ -72,7 +71,6 @@ def _register(file: str) -> str:
 
 def main(arguments: list[str]) -> None:
     """Try, print, and leave without cleaning up, which could hang."""
-    end_with_parent()
     answer = os.dup(1)
     os.dup2(2, 1)  # what drivers print must not stand in the answer
     try:

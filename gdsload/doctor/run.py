@@ -47,6 +47,7 @@ CHECKS = (
     *package_checks.CHECKS,
 )
 _FILES_S = 5.0
+_GRACE_S = 1.0
 """What reads of /proc, /sys and the path may take; they take milliseconds unless something hangs."""
 _IMPORTS_S = 45.0
 """Importing a package in a process is bounded by itself, at 20 s; a check may try more than one."""
@@ -120,7 +121,7 @@ def _trials(
     deadline = time.monotonic() + timeout_s + _FILES_S
     no_gpu = GpuTrial(status="skipped")
     late_gpu = GpuTrial(status="timeout", error="torch and CUDA gave no answer in time")
-    no_probe = CufileProbe("skipped", "the file system did not answer in time") if wanted.probe else None
+    no_probe = CufileProbe("skipped", "there was no answer in time") if wanted.probe else None
     ask_gpu = wanted.device != "cpu" and bool(build.accelerator)
     seen = Context(system, place, build, no_gpu, FileTrial(), None, wanted.device).has_gpu
     rank = system.environ.get("LOCAL_RANK", "")
@@ -151,7 +152,7 @@ def _trials(
         # A file system that hangs is not asked again; the GPU can be.
         gpu = _Task(lambda: calls.try_gpu("", device, timeout_s) if ask_gpu else no_gpu).result(deadline, late_gpu)
         return gpu, FileTrial(), no_probe
-    return _Task(try_all).result(deadline + timeout_s + 1, (no_gpu, FileTrial(), no_probe))
+    return _Task(try_all).result(deadline + timeout_s + _GRACE_S, (no_gpu, FileTrial(), no_probe))
 
 
 def _check(context: Context) -> tuple[Finding, ...]:

@@ -86,14 +86,31 @@ def test_where_nothing_can_be_written_nothing_is_remembered_and_nothing_raised(t
     for folder in (None, str(tmp_path / "file" / "below"), "/proc/none"):
         cache.store(folder, KEY, WORKING_PROBE)
         assert cache.load(folder, KEY) is None
-        with cache.locked(folder, 1.0):
+        with cache.locked(folder, KEY, 1.0):
             pass
 
 
 def test_a_lock_that_is_held_for_ever_is_not_waited_for(folder: Path):
     start = time.monotonic()
-    with cache.locked(str(folder), 1.0), cache.locked(str(folder), 0.2):
+    with cache.locked(str(folder), KEY, 1.0), cache.locked(str(folder), KEY, 0.2):
         assert 0.2 <= time.monotonic() - start < 1.0
+
+
+def test_who_asks_something_else_does_not_wait(folder: Path):
+    start = time.monotonic()
+    with cache.locked(str(folder), KEY, 1.0), cache.locked(str(folder), {**KEY, "device": "cuda:1"}, 10.0):
+        assert time.monotonic() - start < 5.0
+
+
+@pytest.mark.parametrize(
+    ("had", "asked", "hit"),
+    [((60, 20), (60, 20), True), ((60, 20), (20, 20), True), ((20, 20), (60, 20), False), ((60, 1), (60, 20), False)],
+)
+def test_no_answer_within_less_time_says_nothing(folder: Path, had: tuple, asked: tuple, hit: bool):
+    cache.store(str(folder), KEY, CufileProbe("timeout"), had)
+    assert (cache.load(str(folder), KEY, asked) is not None) is hit
+    cache.store(str(folder), KEY, WORKING_PROBE, had)
+    assert cache.load(str(folder), KEY, asked) == WORKING_PROBE
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import time
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from gdsload.backends.cufile_probe import CufileProbe
 from gdsload.backends.cufile_probe.library import parse_config
-from gdsload.doctor import Calls
+from gdsload.doctor import Calls, run
 from gdsload.doctor.gpu_trial import GpuTrial, parse_trial
 from tests.doctor.conftest import DRIVE, GPU, ROOT_MOUNT, Made, make_drive, make_gpu, make_host
 
@@ -53,6 +54,17 @@ def test_a_gpu_without_a_driver_is_an_error(nvfs: Made):
 def test_a_torch_for_the_cpu_beside_a_gpu_is_an_error(nvfs: Made):
     nvfs.build = dataclasses.replace(nvfs.build, accelerator="", cuda="")
     assert "built for CUDA" in nvfs.findings()["gpu.device"].remedy
+
+
+def test_cufile_has_its_time_once_more_after_it_has_loaded(nvfs: Made, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(run, "_FILES_S", 0.1)
+    monkeypatch.setattr(run, "_GRACE_S", 0.1)
+    nvfs.calls["probe"] = lambda *_asked: (time.sleep(1.6), nvfs.probe)[1]
+    assert run.diagnose("/data/set", system=nvfs.system(), timeout_s=1.0).verdict.backend == "gds"
+    nvfs.calls["probe"] = lambda *_asked: time.sleep(60)
+    start = time.monotonic()
+    assert run.diagnose("/data/set", system=nvfs.system(), timeout_s=0.2).verdict.backend != "gds"
+    assert time.monotonic() - start < 10
 
 
 def test_a_driver_that_hangs(nvfs: Made):

@@ -21,7 +21,13 @@ from gdsload.backends.cufile_probe.trial_file import trial_file
 
 GOOD = CufileProbe("ok", "a read was made", "done", nvfs_reads=1, p2p_reads=0, posix_reads=0)
 KNOWN = '{"stage": "driver-open", "version": "1.20.0"}'
-STAGE = f"import sys; print('gdsload-stage: ' + {KNOWN!r}, file=sys.stderr, flush=True)"
+
+
+def saying(stage: str) -> str:
+    return f"import sys; print('gdsload-stage: ' + {stage!r}, file=sys.stderr, flush=True)"
+
+
+STAGE, LOADING = saying(KNOWN), saying('{"stage": "library"}')
 NORMAL = f"print({json.dumps(json.dumps(GOOD.to_json()))})"
 
 
@@ -60,15 +66,27 @@ def test_a_hang_is_ended_reported_with_what_it_was_doing_and_remembered(folder: 
     assert (found.status, found.stage, found.version) == ("timeout", "driver-open", "1.20.0")
     assert "no answer within 1 s while opening cuFile's driver" in found.reason
     start = time.monotonic()
-    assert ask(folder, NORMAL).status == "timeout"
+    assert ask(folder, NORMAL, timeout_s=1.0).status == "timeout"
     assert time.monotonic() - start < 0.5
 
 
-def test_loading_has_a_time_of_its_own(folder: Path):
-    loads = f"import time; time.sleep(1.5); {STAGE}\ntime.sleep(0.5)\n{NORMAL}"
+@pytest.mark.parametrize("said", ["", LOADING], ids=["importing", "loading libcufile"])
+def test_loading_has_a_time_of_its_own(folder: Path, said: str):
+    loads = f"{said}\nimport time; time.sleep(1.5); {STAGE}\n{NORMAL}"
     found = ask(folder, loads, timeout_s=1.0, loading_s=20.0)
     assert (found.status, found.path) == ("ok", "gds-nvfs")
-    assert found.seconds > 1.9
+    assert found.seconds > 1.4
+
+
+def test_no_answer_in_a_hurry_is_not_believed_by_who_has_time(folder: Path):
+    assert ask(folder, "while True: pass", timeout_s=1.0, loading_s=0.2).status == "timeout"
+    assert ask(folder, NORMAL).status == "ok"
+
+
+def test_a_line_that_was_cut_short_hides_no_stage(folder: Path):
+    cut = """sys.stderr.write('gdsload-stage: {"sta'); sys.stderr.flush()"""
+    found = ask(folder, f"{STAGE}\n{cut}\nwhile True: pass", timeout_s=1.0)
+    assert (found.status, found.stage) == ("timeout", "driver-open")
 
 
 def test_a_library_that_does_not_load_is_ended_and_named(folder: Path):
@@ -197,6 +215,14 @@ def test_a_process_that_hangs_ends_with_the_one_that_asked(tmp_path: Path):
         time.sleep(0.01)
     else:
         assert not Path(f"/proc/{note.read_text()}").exists()
+
+
+def test_a_process_whose_starter_has_ended_already_does_nothing(folder: Path):
+    """It may have been killed before the child could ask to end with it."""
+    command = module_command("gdsload.backends.cufile_probe", str(folder / "a.safetensors"), "cuda:0")
+    orphan = f"import os, subprocess; print(subprocess.run({command!r}, capture_output=True).returncode)"
+    ran = run_bounded([sys.executable, "-c", orphan], timeout_s=30, environ=module_environment(os.environ))
+    assert (ran.output.strip(), ran.errors) == ("1", "")  # its parent is not who made the command
 
 
 def test_a_shard_is_preferred_and_nothing_is_made(folder: Path):

@@ -13,14 +13,14 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gdsload.backends.cufile_probe.result import CufileProbe
 
 __all__ = ["cache_folder", "load", "locked", "store"]
 
-_SCHEMA = 1
+_SCHEMA = 2
 _LIMIT_BYTES = 2**20
 _LIFE_S = {"ok": 7 * 86400.0, "failed": 3600.0, "missing": 3600.0}
 _SHORT_LIFE_S = 600.0
@@ -46,8 +46,8 @@ def _file(folder: str, key: Mapping[str, Any]) -> str:
     return f"{folder}/cufile-{hashlib.sha256(slot.encode()).hexdigest()[:24]}.json"
 
 
-def load(folder: str | None, key: Mapping[str, Any]) -> CufileProbe | None:
-    """The probe remembered under a key, or None."""
+def load(folder: str | None, key: Mapping[str, Any], limits: Sequence[float] = ()) -> CufileProbe | None:
+    """The probe remembered under a key, or None; also for one that had no answer, but less time than these limits."""
     if folder is None:
         return None
     try:
@@ -63,20 +63,23 @@ def load(folder: str | None, key: Mapping[str, Any]) -> CufileProbe | None:
             return None
         probe = CufileProbe.from_json(tree["probe"])
         age = time.time() - float(tree["time"])
+        had = [float(limit) for limit in tree["limits"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
     finally:
         os.close(fd)
     if probe is None or not 0 <= age <= _LIFE_S.get(probe.status, _SHORT_LIFE_S):
         return None
+    if probe.status == "timeout" and any(had < asked for had, asked in zip(had, limits, strict=False)):
+        return None
     return probe
 
 
-def store(folder: str | None, key: Mapping[str, Any], probe: CufileProbe) -> None:
-    """Remember a probe; the file appears whole or not at all."""
+def store(folder: str | None, key: Mapping[str, Any], probe: CufileProbe, limits: Sequence[float] = ()) -> None:
+    """Remember a probe, and the seconds that it had; the file appears whole or not at all."""
     if folder is None:
         return
-    tree = {"schema": _SCHEMA, "time": time.time(), "key": key, "probe": probe.to_json()}
+    tree = {"schema": _SCHEMA, "time": time.time(), "key": key, "limits": [*limits], "probe": probe.to_json()}
     with contextlib.suppress(OSError, ValueError):
         os.makedirs(folder, mode=0o700, exist_ok=True)
         fd, path = tempfile.mkstemp(prefix=".cufile-", dir=folder)
@@ -91,8 +94,8 @@ def store(folder: str | None, key: Mapping[str, Any], probe: CufileProbe) -> Non
 
 
 @contextlib.contextmanager
-def locked(folder: str | None, timeout_s: float) -> Iterator[None]:
-    """Hold the cache's lock, so that the ranks of a host do not all probe at once.
+def locked(folder: str | None, key: Mapping[str, Any], timeout_s: float) -> Iterator[None]:
+    """Hold the lock of what is remembered under a key, so that not all who want to know it probe at once.
 
     After `timeout_s` seconds, or where there is no lock to be had, it goes on without: the lock only saves work.
     """
@@ -100,7 +103,7 @@ def locked(folder: str | None, timeout_s: float) -> Iterator[None]:
     with contextlib.suppress(OSError, ValueError):
         if folder is not None:
             os.makedirs(folder, mode=0o700, exist_ok=True)
-            fd = os.open(f"{folder}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fd = os.open(f"{_file(folder, key)}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     deadline = time.monotonic() + timeout_s
     try:
         while fd >= 0:

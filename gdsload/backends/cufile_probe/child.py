@@ -16,7 +16,6 @@ import time
 from typing import Any
 
 from gdsload.backends.cufile_probe.library import find_libraries
-from gdsload.backends.cufile_probe.process import end_with_parent
 from gdsload.backends.cufile_probe.result import CufileProbe
 from gdsload.backends.cufile_probe.tree import Tree
 
@@ -71,7 +70,8 @@ def run_child(path: str, device: str) -> CufileProbe:
 
 def _enter(stage: str, found: dict[str, Any]) -> None:
     found["stage"] = stage
-    print(STAGE, json.dumps(found), file=sys.stderr, flush=True)  # noqa: T201 -- how the parent knows what hung
+    # How the parent knows what hung. A line of its own, whatever a library has printed, and at once.
+    os.write(2, f"\n{STAGE} {json.dumps(found)}\n".encode())
 
 
 def _probe(path: str, device: str, found: dict[str, Any]) -> None:
@@ -217,7 +217,6 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 2:
         print("usage: python -m gdsload.backends.cufile_probe FILE DEVICE", file=sys.stderr)  # noqa: T201
         return 2
-    end_with_parent()
     # What libraries print must not stand between the parent and the JSON.
     answer = os.dup(1)
     os.dup2(2, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -54,7 +55,7 @@ def probe_cufile(
 
     The answer is remembered on disk, under everything that it depends on; the next call then returns in milliseconds.
     The first takes as long as starting a process with CUDA does: seconds, and little more than `loading_s` and
-    `timeout_s` at most.
+    `timeout_s` at most, or twice that where somebody else is asking the same.
 
     Args:
         path: a file, or a folder that holds one or may be written to.
@@ -69,19 +70,20 @@ def probe_cufile(
     folder = cache.cache_folder(os.environ)
     libraries = find_libraries(Tree(), os.environ, sys.path)
     key = cache_key(Tree(), os.environ, libraries, place, str(device))
-    if not refresh and (known := cache.load(folder, key)) is not None:
+    limits = (loading_s, timeout_s)
+    if not refresh and (known := cache.load(folder, key, limits)) is not None:
         return dataclasses.replace(known, cached=True)
-    with cache.locked(folder, loading_s + timeout_s):
+    with cache.locked(folder, key, loading_s + timeout_s):
         # Another rank may have asked while this one waited for the lock.
-        if not refresh and (known := cache.load(folder, key)) is not None:
+        if not refresh and (known := cache.load(folder, key, limits)) is not None:
             return dataclasses.replace(known, cached=True)
         if not libraries and command is None:
             probe = CufileProbe("missing", "libcufile.so.0 is in none of the places where libraries are", "library")
         else:
             with trial_file(place) as file:
-                probe = _ask(file, str(device), (loading_s, timeout_s), command or _child)
+                probe = _ask(file, str(device), limits, command or _child)
         if probe.status != "skipped":  # for want of a file, which may be there in a moment
-            cache.store(folder, key, probe)
+            cache.store(folder, key, probe, limits)
     return probe
 
 
@@ -203,11 +205,12 @@ def _judge(ran: Ran, limits: tuple[float, float]) -> CufileProbe:
 
 
 def _known_so_far(errors: str) -> CufileProbe:
-    try:
-        found = json.loads([line for line in errors.splitlines() if line.startswith(STAGE)][-1].removeprefix(STAGE))
-        return CufileProbe.from_json({**found, "status": "crashed"}) or CufileProbe("crashed")
-    except (IndexError, ValueError, TypeError, RecursionError):
-        return CufileProbe("crashed")
+    for line in reversed(errors.splitlines()):
+        if line.startswith(STAGE):
+            with contextlib.suppress(ValueError, TypeError, RecursionError):  # the last one may have been cut short
+                if found := CufileProbe.from_json({**json.loads(line.removeprefix(STAGE)), "status": "crashed"}):
+                    return found
+    return CufileProbe("crashed")
 
 
 def _signal_name(number: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import selectors
 import signal
@@ -17,16 +16,14 @@ __all__ = [
     "END_WITH_PARENT",
     "Loading",
     "Ran",
-    "end_with_parent",
     "module_command",
     "module_environment",
     "run_bounded",
 ]
 
 END_WITH_PARENT = "import ctypes; ctypes.CDLL(None).prctl(1, 9)"
-"""What `end_with_parent` does, as a program for ``python -c``."""
-
-_PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
+"""The beginning of a program for ``python -c`` that is killed when the thread that started it ends: what spins in a
+library must not outlive who asked. 1 is PR_SET_PDEATHSIG, include/uapi/linux/prctl.h; 9 is SIGKILL."""
 _MAX_BYTES = 2**20
 _POLL_S = 0.05
 _REAP_S = 1.0
@@ -65,8 +62,13 @@ class Loading:
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """The command that runs one of gdsload's modules in this Python."""
-    return [sys.executable, "-m", module, *arguments]
+    """The command that runs one of gdsload's modules in this Python, and ends with the thread that starts it."""
+    # Before anything is imported, which may take long; and who asks may have ended before that.
+    program = (
+        f"{END_WITH_PARENT}; import os; os.getppid() == {os.getpid()} or os._exit(1); "
+        f"import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    )
+    return [sys.executable, "-c", program, *arguments]
 
 
 def module_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -74,11 +76,6 @@ def module_environment(environ: Mapping[str, str]) -> dict[str, str]:
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     paths = [package, *filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {**environ, "PYTHONPATH": os.pathsep.join(paths)}
-
-
-def end_with_parent() -> None:
-    """Be killed when the thread that started this process ends: what spins in a library must not outlive who asked."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def run_bounded(
