@@ -131,7 +131,7 @@ def _steps(record: dict[str, Any]) -> str:
 
 
 def _is_step(measure: dict[str, Any]) -> bool:
-    return "over_longer" in measure.get("numbers", {})
+    return "by_hand_over_longer" in measure.get("numbers", {})
 
 
 def _measures(record: dict[str, Any]) -> str:
