@@ -189,12 +189,12 @@ class DataLoader:
             number = -1
         if not 0 <= number < 2**64:
             raise OptionError(f"epoch is {epoch!r}, no whole number from 0 to 2**64 - 1")
+        self._settle()
         with self._lock:
             self._newest = None
             if number != self._cursor.epoch:
                 self._cursor = Cursor(number, 0)
             if self._sampled is not None:
-                self._settle()
                 self._sampled.set_epoch(number, resumed=self._cursor.position > 0)
 
     @property
@@ -209,12 +209,12 @@ class DataLoader:
     @property
     def cache(self) -> CacheStatus:
         """What is kept in VRAM and in the page cache, within which budgets, and what came out of there."""
-        with self._lock:
-            if self._parts is None:
-                shards = self._positions.shards
-                every = sum(len(one.sources) for one in self._selected.datasets)
-                return CacheStatus(self._options.cache, every if shards is None else len(shards))
-            return cache_status(self._options.cache, len(self._parts.table.starts), self._parts.backend)
+        parts = self._parts
+        if parts is None:
+            shards = self._positions.shards
+            every = sum(len(one.sources) for one in self._selected.datasets)
+            return CacheStatus(self._options.cache, every if shards is None else len(shards))
+        return cache_status(self._options.cache, len(parts.table.starts), parts.backend)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the consumer is: small, JSON-able, and exact after every batch.
@@ -241,6 +241,7 @@ class DataLoader:
             StateError: if dataset, seed, order options, global batch size or `drop_last` are not what they were, or
                 `state` is none of a loader's; nothing is changed then.
         """
+        self._settle()
         with self._lock:
             mark = None
             if self._sampled is not None and isinstance(state, dict):
@@ -248,7 +249,6 @@ class DataLoader:
                 state = {name: value for name, value in state.items() if name != "sampler"}
             cursor = self._identify().resume(state)
             if self._sampled is not None:
-                self._settle()
                 self._sampled.resume(mark, cursor.position)
             self._cursor, self._newest = cursor, None
 
@@ -262,8 +262,8 @@ class DataLoader:
         """
         if self._owner != os.getpid():
             return
-        if self._transform is not None and self._transform.inside():
-            raise RuntimeError("a device_transform closed its loader, which would have to wait for the transform's end")
+        if self._transform is not None:
+            self._transform.refuse_inside()
         if own_thread():
             self._leave()
             return
@@ -353,9 +353,9 @@ class DataLoader:
 
     def begin(self, epoch: Epoch) -> None:
         """For `Epoch`: it asks for its first batch."""
+        self._settle()
         with self._lock:
             self.check_usable()
-            self._settle()
             cursor = self._cursor
             epoch.place.epoch, epoch.place.step = cursor.epoch, self._schedule.step_at(cursor.position)
             pipeline = self._start(epoch.place)
@@ -373,7 +373,9 @@ class DataLoader:
                 raise
 
     def _settle(self) -> None:
-        """Wait for abandoned epochs, now that it is safe: what they hold must not add up, nor may they draw on."""
+        """Wait for abandoned epochs, without the lock: what they hold must not add up, nor may they draw on."""
+        if self._transform is not None:
+            self._transform.refuse_inside()
         for pipeline in self._pipelines:
             if pipeline.stopped:
                 pipeline.close()

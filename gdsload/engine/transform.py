@@ -53,9 +53,17 @@ class DeviceTransform:
             finally:
                 self._inside = None
 
-    def inside(self) -> bool:
-        """Whether the calling thread is in a transform."""
-        return self._inside == threading.get_ident()
+    def refuse_inside(self) -> None:
+        """What waits for transforms to end is none of theirs to do.
+
+        Raises:
+            RuntimeError: if the calling thread is in one.
+        """
+        if self._inside == threading.get_ident():
+            raise RuntimeError(
+                "a device_transform closed its loader, began an epoch of it or set its place, "
+                "and would have to wait for its own end"
+            )
 
     def _settings(self) -> ExitStack:
         """The consumer's own must not matter: at times it is its thread that makes a batch."""

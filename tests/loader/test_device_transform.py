@@ -274,6 +274,40 @@ class TestErrors:
         with pytest.raises(RuntimeError, match="closed its loader"):
             list(loader)
 
+    @pytest.mark.parametrize("ask", [lambda loader: next(iter(loader)), lambda loader: loader.set_epoch(3)])
+    def test_so_is_what_waits_for_abandoned_epochs(self, load, plain, ask):
+        loader = load(plain, 10, device_transform=lambda _: ask(loader))
+        with pytest.raises(RuntimeError, match="began an epoch of it or set its place"):
+            list(loader)
+
+    @pytest.mark.parametrize("ask", ["cache", "state_dict", "stats", "backend", "epoch"])
+    def test_it_may_look_at_its_loader_while_an_abandoned_epoch_is_waited_for(self, load, plain, soon, ask):
+        go, calls = threading.Event(), []
+
+        def look(batch):
+            calls.append(1)
+            go.wait(10)
+            found = getattr(loader, ask)
+            if callable(found):
+                found()
+            return batch
+
+        loader = load(plain, 10, device_transform=look)
+        abandoned, consumed = [iter(loader)], []
+        first = threading.Thread(target=lambda: consumed.append(next(abandoned[0])))
+        first.start()
+        soon(lambda: calls)
+        go.set()
+        first.join(10)
+        go.clear()
+        abandoned.clear()
+        second = threading.Thread(target=lambda: consumed.extend(loader))
+        second.start()
+        threading.Timer(0.1, go.set).start()
+        second.join(10)
+        assert not second.is_alive()
+        assert len(consumed) == 1 + len(loader)
+
     def test_closing_waits_for_the_call(self, load, plain, soon):
         go, calls = threading.Event(), []
 
