@@ -95,6 +95,6 @@ class Mix(ConcatDataset[dict[str, Any]]):
         Returns:
             Numbers of datasets, which `names` has the names of, and indices in them; both int64 ``[batch]``.
         """
-        ends = torch.tensor(self.cumulative_sizes)
+        ends = torch.tensor(self.cumulative_sizes, device=index.device)
         dataset = torch.searchsorted(ends, index, right=True)
-        return dataset, index - torch.cat([torch.zeros(1, dtype=torch.int64), ends])[dataset]
+        return dataset, index - torch.cat([ends.new_zeros(1), ends])[dataset]

@@ -25,7 +25,7 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 
 
 _NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
-    code: torch.empty(0, dtype=dtype).numpy().dtype
+    code: torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
     for code, dtype in TORCH_DTYPES.items()
     if hasattr(np, DTYPES[code].name)
 }
@@ -140,7 +140,7 @@ def _convert(value: object, dtype: DType, field: str) -> NDArray[Any] | torch.Te
         raise SchemaError(f"{str(value)[:80]} is complex, but the schema says {dtype.name}", field=field, remedy=_CAST)
     converted: NDArray[Any] | torch.Tensor
     if dtype.code in ("BF16", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"):
-        converted = torch.as_tensor(source, dtype=torch.float64).to(torch_dtype(dtype))
+        converted = torch.as_tensor(source, dtype=torch.float64, device="cpu").to(torch_dtype(dtype))
         # Where the element type has no infinity, torch takes its largest number instead.
         largest = torch.finfo(torch_dtype(dtype)).max
         too_large = np.isfinite(source) & (np.abs(source.astype(np.float64)) > largest)

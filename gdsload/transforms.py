@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,17 @@ from gdsload.errors import OptionError
 __all__ = ["Cast", "CenterCrop", "ChannelsLast", "Compose", "Normalize", "RandomCrop", "RandomFlip"]
 
 Batch = dict[str, Any]
+_NOTE_CHARACTERS = 1000
+_AS_BITS = {
+    torch.uint16: torch.int16,
+    torch.uint32: torch.int32,
+    torch.uint64: torch.int64,
+    torch.float8_e4m3fn: torch.uint8,
+    torch.float8_e5m2: torch.uint8,
+    torch.float8_e4m3fnuz: torch.uint8,
+    torch.float8_e5m2fnuz: torch.uint8,
+    torch.float8_e8m0fnu: torch.uint8,
+}
 _SPATIAL_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
@@ -71,7 +83,7 @@ class Normalize:
             )
         unit = 255 if value.dtype == torch.uint8 else 1
         floating = torch.float64 if value.dtype == torch.float64 else torch.float32
-        table = torch.tensor([self.mean, self.std], dtype=floating).mul_(unit)[..., None, None]
+        table = torch.tensor([self.mean, self.std], dtype=floating, device="cpu").mul_(unit)[..., None, None]
         # From ordinary memory this is safe, and no stream is waited for.
         mean, std = table.to(value.device, non_blocking=True)
         return {**batch, self.field: value.to(floating).sub(mean).div_(std).to(self.dtype)}
@@ -98,9 +110,16 @@ class RandomFlip:
     def __call__(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
         """The batch with some samples of the field flipped."""
         value = _tensor(self, batch, 2)
-        flipped = value.flip(self.dims)
+        dims = (self.dims,) if isinstance(self.dims, int) else self.dims
+        if not all(-value.dim() < dim < value.dim() and dim for dim in dims):
+            raise OptionError(
+                f"{self}: dims are not all of a sample's own, as the field has shape {tuple(value.shape)}"
+            )
+        # torch flips neither wide unsigned integers nor fp8; it flips integers of their size.
+        bits = value.view(_AS_BITS.get(value.dtype, value.dtype))
         chosen = torch.rand(len(value), generator=generator, device=value.device) < self.p
-        return {**batch, self.field: torch.where(chosen.view(-1, *[1] * (value.dim() - 1)), flipped, value)}
+        flipped = torch.where(chosen.view(-1, *[1] * (value.dim() - 1)), bits.flip(dims), bits)
+        return {**batch, self.field: flipped.view(value.dtype)}
 
 
 @dataclass(frozen=True)
@@ -141,7 +160,7 @@ class CenterCrop:
     """Cuts the middle out of each sample, to the pixel as torchvision does.
 
     Args:
-        field: its name; ``[..., height, width]``.
+        field: its name; ``[batch, ..., height, width]``.
         size: height and width of the middle; one number: of a square.
     """
 
@@ -150,7 +169,7 @@ class CenterCrop:
 
     def __call__(self, batch: Batch) -> Batch:
         """The batch with the field cropped; a view of the field as it was."""
-        value = _tensor(self, batch, 2)
+        value = _tensor(self, batch, 3)
         rows, columns = _fitting(self, self.size, value)
         top, left = round((value.shape[-2] - rows) / 2), round((value.shape[-1] - columns) / 2)
         return {**batch, self.field: value[..., top : top + rows, left : left + columns]}
@@ -202,7 +221,8 @@ class Compose:
             try:
                 batch = transform(batch, generator=generator) if takes else transform(batch)
             except Exception as error:
-                error.add_note(f"raised by the transform {transform!r}")
+                with suppress(Exception):  # it is the transform's that is to be seen
+                    error.add_note(f"raised by the transform {repr(transform)[:_NOTE_CHARACTERS]}")
                 raise
         return batch
 

@@ -220,7 +220,7 @@ def batch_of(memory: memoryview, begin: int, rows: int, field: Field) -> torch.T
     dtype, shape = torch_dtype(field.dtype), (rows, *field.row_shape)
     count = rows * field.row_bytes // field.dtype.itemsize
     if not count:
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu")
     # Its storage is this part of the memory alone: saving the batch does not save its neighbours.
     if (known := numpy_dtype(field.dtype)) is not None:
         return torch.from_numpy(np.ndarray(shape, known, memory, begin))
@@ -236,7 +236,8 @@ def pad(values: torch.Tensor, lengths: IntArray, padding: float) -> torch.Tensor
     longest = int(lengths.max()) if len(lengths) else 0
     shape = (len(lengths), longest, *values.shape[1:])
     padded = torch.empty(shape, dtype=values.dtype, device=values.device)
-    fill = torch.tensor(padding, dtype=torch.float64 if isinstance(padding, float) else None).to(values.dtype)
+    fill_dtype = torch.float64 if isinstance(padding, float) else None
+    fill = torch.tensor(padding, dtype=fill_dtype, device="cpu").to(values.dtype)
     width = values[:1].numel() * values.element_size() if len(values) else 0
     padded.view(torch.uint8).view(-1, values.element_size())[:] = fill.reshape(1).view(torch.uint8).to(values.device)
     if width:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import torch
@@ -48,7 +48,8 @@ class DeviceTransform:
                 wrong.add_note(_place(epoch, step))
                 raise wrong from error
             except BaseException as error:
-                error.add_note(_place(epoch, step))
+                with suppress(Exception):  # of a class whose errors cannot be changed
+                    error.add_note(_place(epoch, step))
                 raise
             finally:
                 self._inside = None
@@ -72,6 +73,8 @@ class DeviceTransform:
         stack.enter_context(torch.no_grad())
         if torch.amp.is_autocast_available(self._device.type):
             stack.enter_context(torch.autocast(self._device.type, enabled=False))
+        if torch.get_default_device().type != "cpu":  # `torch.set_default_device` counts for the thread that called it
+            stack.enter_context(torch.device("cpu"))
         return stack
 
 

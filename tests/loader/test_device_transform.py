@@ -269,6 +269,17 @@ class TestErrors:
         assert len(batches) == 20
         assert "step 20 of epoch 0" in caught.value.__notes__[-1]
 
+    def test_errors_that_cannot_be_changed(self, load, plain):
+        @dataclasses.dataclass(frozen=True)
+        class Frozen(Exception):  # noqa: N818
+            code: int
+
+        def fail(batch):
+            raise Frozen(7)
+
+        with pytest.raises(Frozen, match="7"):
+            list(load(plain, 10, device_transform=fail))
+
     def test_closing_its_own_loader_is_refused(self, load, plain):
         loader = load(plain, 10, device_transform=lambda _: loader.close())
         with pytest.raises(RuntimeError, match="closed its loader"):

@@ -37,6 +37,48 @@ SEEDS = st.integers(0, 2**64 - 1)
 shapes = st.tuples(*[st.integers(low, high) for low, high in ((0, 5), (1, 3), (1, 7), (1, 7))])
 
 
+WIDE = [torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu]
+
+
+@pytest.mark.parametrize("dtype", WIDE, ids=str)
+def test_random_flip_of_what_torch_does_not_flip(dtype):
+    value = torch.arange(24, dtype=torch.uint8).view(4, 6) + 1
+    value = value.view(dtype) if dtype.is_floating_point else value.to(dtype)
+    found = RandomFlip("x", 1.0)({"x": value})["x"]
+    assert found.dtype == dtype
+    same = [torch.uint8, torch.int16, torch.int32, torch.int64][dtype.itemsize.bit_length() - 1]
+    assert torch.equal(found.view(same), value.view(same).flip(-1))
+
+
+@pytest.mark.parametrize("dims", [0, -2, (1, 0), 2, -3])
+def test_samples_are_not_flipped_among_each_other(dims):
+    with pytest.raises(OptionError, match="dims are not all of a sample's own"):
+        RandomFlip("x", 1.0, dims)({"x": torch.zeros(4, 6)})
+
+
+def test_samples_are_not_cropped():
+    with pytest.raises(OptionError, match="less than 3 dimensions"):
+        CenterCrop("x", 2)({"x": torch.zeros(8, 4)})
+
+
+class Shy:
+    """A transform that fails, and cannot even be shown."""
+
+    def __call__(self, batch):
+        raise KeyError("mine")
+
+    def __repr__(self):
+        raise ValueError("not mine")
+
+
+def test_what_a_transform_raises_is_what_comes_out():
+    with pytest.raises(KeyError, match="mine"):
+        Compose([Shy()])({})
+    with pytest.raises(KeyError) as caught:
+        Compose([functools.partial(lambda table, batch: batch["no"], list(range(10**6)))])({})
+    assert len(caught.value.__notes__[0]) < 2000
+
+
 @given(shapes, st.sampled_from(DTYPES), st.floats(0, 1), st.sampled_from([-1, -2, (-2, -1), 1, (1, 3)]), SEEDS)
 def test_random_flip(shape, dtype, p, dims, seed):
     value = images(*shape, dtype=dtype)
