@@ -7,12 +7,13 @@ always wins.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
 import warnings
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
@@ -21,12 +22,12 @@ import torch
 from gdsload.backends.cufile_probe.mounts import find_mount, read_mounts
 from gdsload.backends.cufile_probe.tree import Tree
 from gdsload.backends.files import open_regular
-from gdsload.errors import DatasetNotFoundError, FormatError, GdsloadError, WriteError
+from gdsload.errors import DatasetNotFoundError, FormatError, GdsloadError, OptionError, WriteError
 from gdsload.format.strict import loads, show
 from gdsload.options import MOST_READ_THREADS, LoaderOptions
 from gdsload.version import __version__
 
-__all__ = ["Key", "save", "tuned_file", "with_tuned"]
+__all__ = ["Key", "check_file", "check_setting", "save", "tuned_file", "with_tuned"]
 
 _FORMAT = "gdsload-tuned-1"
 _RANGES = {"prefetch_bytes": (1, 2**40), "pinned_bytes": (2**20, 2**40), "read_threads": (1, MOST_READ_THREADS)}
@@ -67,11 +68,26 @@ class Key:
 
 
 def tuned_file() -> str:
-    """Where the settings of this user are kept."""
+    """Where the settings of this user are kept; empty for one who has no home."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
     if not os.path.isabs(base):  # as the specification of base directories wants it
         base = os.path.join(os.path.expanduser("~"), ".config")
-    return os.path.join(base, "gdsload", "tuned.json")
+    return os.path.join(base, "gdsload", "tuned.json") if os.path.isabs(base) else ""
+
+
+def check_setting(name: str, value: int) -> None:
+    """Raise OptionError for a value that no file may give a setting."""
+    low, high = _RANGES[name]
+    if not low <= value <= high:
+        raise OptionError(f"{name} is {value}, not {low} to {high}")
+
+
+def check_file() -> None:
+    """Raise what would keep `save` from writing the file, as far as that can be known before."""
+    file = tuned_file()
+    if not file:
+        raise WriteError("tuned settings cannot be written: there is no home folder", remedy="Set XDG_CONFIG_HOME.")
+    _read(file)
 
 
 def with_tuned(
@@ -97,7 +113,10 @@ def with_tuned(
             _warned.add(file)
             warnings.warn(f"tuned settings are not used: {error}", UserWarning, stacklevel=3)
         return options, {}
-    wanted = asdict(Key.of(path, device)) if entries else None
+    try:
+        wanted = asdict(Key.of(path, device)) if entries else None
+    except OSError:  # the dataset is gone, as who opens its files will say
+        return options, {}
     found: dict[str, int] = next((entry["settings"] for entry in entries if entry["key"] == wanted), {})
     settings = {name: value for name, value in found.items() if name not in given}
     return replace(options, **cast("dict[str, Any]", settings)), settings
@@ -116,29 +135,49 @@ def save(key: Key, settings: Mapping[str, int], measured: Mapping[str, Any]) -> 
 
     Raises:
         FormatError: if there is a file that gdsload did not write, which is never replaced.
+        OptionError: if a setting has a value that no file may give it.
         WriteError: if it cannot be written.
     """
+    for name, value in settings.items():
+        check_setting(name, value)
+    check_file()
     file = tuned_file()
-    entries = [entry for entry in _read(file) if entry["key"] != asdict(key)]
-    entries.append({"key": asdict(key), "settings": dict(settings), "measured": dict(measured)})
-    text = json.dumps({"format": _FORMAT, "entries": entries[-_MOST_ENTRIES:]}, indent=1) + "\n"
-    aside = f"{file}.{secrets.token_hex(8)}"
     try:
         os.makedirs(os.path.dirname(file), mode=0o700, exist_ok=True)
-        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with open(fd, "w", encoding="utf-8") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.rename(aside, file)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(aside)
-            raise
+        with _locked(os.path.dirname(file)):
+            entries = [entry for entry in _read(file) if entry["key"] != asdict(key)]
+            entries.append({"key": asdict(key), "settings": dict(settings), "measured": dict(measured)})
+            _replace(file, json.dumps({"format": _FORMAT, "entries": entries[-_MOST_ENTRIES:]}, indent=1) + "\n")
     except OSError as error:
         raise WriteError(f"tuned settings cannot be written: {error.strerror}", file=file) from error
     return file
+
+
+@contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    """Nobody else changes its file meanwhile. Where there are no locks, what is written last is what stays."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _replace(file: str, text: str) -> None:
+    aside = f"{file}.{secrets.token_hex(8)}"
+    fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(fd, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.rename(aside, file)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(aside)
+        raise
 
 
 def _read(file: str) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 Contenders of a setting are measured in turns, like those of `gdsload bench`. One takes the place of the setting that it
 is compared with if it is faster beyond the spread in some state of the cache, and slower in none; so chance alone
-changes nothing, and where nothing helps the defaults stay.
+changes nothing, and where nothing helps the defaults stay. Trials that are too short to tell decide nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def run_tune(plan: Plan, budgets: Mapping[str, int] | None = None) -> dict[str, 
 
     Returns:
         The record: plain dicts, lists, numbers and texts. What was found best is in ``settings``, as far as it differs
-        from the loader's defaults.
+        from the loader's defaults; ``measured`` says whether anything could be found out.
 
     Raises:
         OptionError: if there are too few trials to show a spread.
@@ -62,6 +62,7 @@ def run_tune(plan: Plan, budgets: Mapping[str, int] | None = None) -> dict[str, 
         "dataset": dataset,
         "conditions": conditions(plan),
         "verified": [check_route(_route(plan, {}), plan, reference)],
+        "measured": False,
         "rounds": [],
     }
     best: _Settings = {}
@@ -71,7 +72,9 @@ def run_tune(plan: Plan, budgets: Mapping[str, int] | None = None) -> dict[str, 
             "cold": measure_cold(plan, routes, dataset["file_system"]),
             "hot": measure_hot(plan, routes, dataset["file_system"]),
         }
-        winner = _winner([state["contenders"] for state in states.values()])
+        telling = [state["contenders"] for state in states.values() if state["contenders"] and not state["warning"]]
+        winner = _winner(telling)
+        record["measured"] |= bool(telling)
         best = dict(routes[winner].settings)
         record["rounds"].append({"setting": name, "best": routes[winner].name, **states})
     if best:
@@ -110,7 +113,7 @@ def _winner(states: Sequence[Sequence[_Entry]]) -> int:
     best, gained = 0, 1.0
     for number in range(1, len(measured[0]) if measured else 0):
         pairs = [(rates[number], rates[0]) for rates in measured]
-        gain = math.prod(rate["median"] / before["median"] for rate, before in pairs)
+        gain = math.prod(rate["median"] / before["median"] for rate, before in pairs if before["median"])
         faster = any(_is_faster(rate, before) for rate, before in pairs)
         slower = any(_is_faster(before, rate) for rate, before in pairs)
         if faster and not slower and gain > gained:

@@ -11,7 +11,7 @@ from gdsload.bench import make_plan, run_tune
 from gdsload.bench.tune import key_of
 from gdsload.cli.bench import add_what, aligned, as_seconds, conditions, figures, what_of
 from gdsload.cli.terminal import plain, say
-from gdsload.tuned import save
+from gdsload.tuned import check_file, check_setting, save
 from gdsload.units import parse_bytes
 
 __all__ = ["add_to", "render_text"]
@@ -39,13 +39,19 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def _run(chosen: argparse.Namespace) -> int:
     given = {name: getattr(chosen, name) for name in _BUDGETS if getattr(chosen, name) is not None}
     budgets = {name: parse_bytes(value, name, at_least=4 * 2**20) for name, value in given.items()}
+    for name, value in budgets.items():
+        check_setting(name, value)
     plan = make_plan(**what_of(chosen))
+    if not chosen.dry_run:
+        check_file()  # before minutes of measuring
     record = run_tune(plan, budgets)
     record["file"] = None
-    measured = any(found[state]["contenders"] for found in record["rounds"] for state in _STATES)
-    if measured and not chosen.dry_run:
-        record["file"] = save(key_of(plan), record["settings"], record["conditions"] | {"rounds": _medians(record)})
-    say(json.dumps(record, indent=1) if chosen.json else render_text(record))
+    try:
+        if record["measured"] and not chosen.dry_run:
+            rounds = {"rounds": _medians(record)}
+            record["file"] = save(key_of(plan), record["settings"], record["conditions"] | rounds)
+    finally:
+        say(json.dumps(record, indent=1) if chosen.json else render_text(record))
     return 0
 
 
@@ -68,7 +74,8 @@ def render_text(record: dict[str, Any]) -> str:
             lines += ["", *_table(found["setting"], found[state])]
         lines.append(f"best: {found['best']}")
     settings = ", ".join(f"{name}={value}" for name, value in record["settings"].items())
-    lines += ["", f"settings   {settings or 'the defaults: nothing is faster beyond the spread'}"]
+    why = "nothing is faster beyond the spread" if record["measured"] else "no trial was long enough to tell"
+    lines += ["", f"settings   {settings or f'the defaults: {why}'}"]
     lines.append(f"kept in    {record['file'] or 'no file'}")
     lines += ["", *(f"- {note}" for note in record["conditions"]["notes"])]
     return "\n".join(map(plain, lines))

@@ -114,8 +114,9 @@ def test_wrong_bytes_end_it_with_1_and_no_file(dataset, config, fast, monkeypatc
 
 
 @pytest.mark.slow
-def test_it_measures(dataset, config, capsys):
-    """Nothing made up: short trials, and what they come to is kept."""
+def test_it_measures(dataset, config, capsys, monkeypatch):
+    """Nothing made up: short trials, and what they come to is kept, if they count."""
+    monkeypatch.setattr("gdsload.bench.run._SHORT_S", 0.0)
     arguments = ["--batch-size", "64", "--shuffle", "full", "--trials", "3", "--seconds", "0.01", "--device", "cpu"]
     assert main(["tune", str(dataset), *arguments]) == 0
     out = capsys.readouterr().out
@@ -126,6 +127,51 @@ def test_it_measures(dataset, config, capsys):
     assert kept["measured"]["rounds"]["read_threads, hot"].keys() == {
         "defaults", "read_threads=4", "read_threads=8", "read_threads=16", "read_threads=32"
     }  # fmt: skip
+
+
+def test_trials_that_are_too_short_decide_nothing(dataset, config, fast, capsys, monkeypatch):
+    fast[json.dumps({"read_threads": 8})] = 2.0
+    said = tune.measure_hot
+    monkeypatch.setattr(tune, "measure_hot", lambda *of: said(*of) | {"warning": "a trial took 2 ms alone"})
+    monkeypatch.setattr(tune, "measure_cold", lambda *of: {"state": "not cold", "contenders": []})
+    config.parent.mkdir()
+    config.write_text('{"format": "gdsload-tuned-1", "entries": []}')
+    assert main(["tune", str(dataset), "--device", "cpu"]) == 0
+    out = capsys.readouterr().out
+    assert "no trial was long enough to tell" in out
+    assert "kept in    no file" in out
+    assert json.loads(config.read_text())["entries"] == []
+
+
+def test_a_file_that_cannot_be_written_is_found_before_measuring(dataset, config, fast, capsys, monkeypatch):
+    config.parent.mkdir()
+    config.write_text("{bad")
+    monkeypatch.setattr("gdsload.cli.tune.run_tune", lambda *_: pytest.fail("it measured"))
+    assert main(["tune", str(dataset), "--device", "cpu"]) == 1
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # no HOME, and nobody in the list of users
+    assert main(["tune", str(dataset), "--device", "cpu"]) == 1
+    assert "Set XDG_CONFIG_HOME" in capsys.readouterr().err
+    assert repr(gdsload.DataLoader(dataset, 64, device="cpu"))
+    assert main(["tune", str(dataset), "--device", "cpu", "--prefetch-bytes", "2TiB", "--dry-run"]) == 1
+    assert "prefetch_bytes is 2199023255552, not 1 to 1099511627776" in capsys.readouterr().err
+
+
+def test_what_was_measured_is_shown_even_if_it_cannot_be_kept(dataset, config, fast, capsys, monkeypatch):
+    def refuse(*_):
+        raise gdsload.WriteError("no room")
+
+    monkeypatch.setattr("gdsload.cli.tune.save", refuse)
+    assert main(["tune", str(dataset), "--device", "cpu", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["measured"]
+
+
+def test_samples_without_bytes(tmp_path, config, capsys):
+    with gdsload.ShardWriter(tmp_path / "none") as writer:
+        writer.write_batch({"x": np.zeros((64, 0), np.uint8)})
+    arguments = ["--batch-size", "16", "--trials", "3", "--seconds", "0.01", "--device", "cpu"]
+    assert main(["tune", str(tmp_path / "none"), *arguments]) == 0
+    assert "no trial was long enough to tell" in capsys.readouterr().out
 
 
 def test_too_few_trials_and_wrong_usage(dataset, capsys):

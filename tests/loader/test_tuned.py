@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
+import shutil
 import stat
 import threading
 import warnings
@@ -119,6 +121,33 @@ def test_the_file_is_private_and_keeps_other_entries(plain, config):
         (asdict(other), {"read_threads": 5}),
         (asdict(key), FOUND),
     ]
+
+
+def test_values_that_no_file_may_give_are_not_written(plain):
+    with pytest.raises(gdsload.OptionError, match="prefetch_bytes is"):
+        save(Key.of(str(plain), CPU), {"prefetch_bytes": 2**41}, {})
+    assert not os.path.exists(tuned_file())
+
+
+def _save(number):
+    save(Key(None, number, "ext4", "/dev/x"), {"read_threads": 4}, {})
+
+
+def test_who_saves_at_the_same_time_loses_nothing():
+    with multiprocessing.get_context("fork").Pool(4) as pool:
+        pool.map(_save, range(1, 41), chunksize=1)
+    with open(tuned_file(), encoding="utf-8") as file:
+        assert {entry["key"]["cores"] for entry in json.load(file)["entries"]} == set(range(1, 41))
+
+
+def test_a_dataset_that_was_moved_says_so_itself(plain, tmp_path):
+    save(Key.of(str(plain), CPU), FOUND, {})
+    copy = shutil.copytree(plain, tmp_path / "copy")
+    dataset = gdsload.ShardDataset(copy)
+    os.rename(copy, tmp_path / "elsewhere")
+    loader = gdsload.DataLoader(dataset, 64, device="cpu")
+    with pytest.raises(gdsload.GdsloadError):
+        next(iter(loader))
 
 
 def test_a_write_that_fails_leaves_the_old_file(plain, config, monkeypatch):
