@@ -20,7 +20,7 @@ from gdsload.catalog import Catalog, open_catalog
 from gdsload.engine.assemble import Assembler, BatchForm
 from gdsload.engine.stage import FieldRows, Piece, Stage
 from gdsload.engine.table import SampleTable
-from gdsload.errors import FileChangedError, SampleIndexError
+from gdsload.errors import FileChangedError, OptionError, SampleIndexError
 from gdsload.format.schema import Schema
 from gdsload.memory import BatchPool
 from gdsload.plan import concat_extents
@@ -126,6 +126,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
         Raises:
             SampleIndexError: if one is outside.
+            OptionError: if they are a mask.
             ReadError: if a shard cannot be read, or was changed.
             FormatError: if a shard is damaged.
         """
@@ -262,7 +263,16 @@ class _Reader:
 
 
 def _whole(indices: Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor) -> NDArray[np.int64]:
-    """Whole numbers of whatever kind; what int64 cannot hold becomes something that is outside of any dataset, too."""
+    """Whole numbers of whatever kind; what int64 cannot hold becomes something that is outside of any dataset, too.
+
+    Raises:
+        OptionError: if they are a mask.
+    """
+    if isinstance(indices, torch.Tensor | np.ndarray) and indices.dtype in (torch.bool, np.bool_):
+        raise OptionError(
+            f"indices are a mask, of shape {tuple(indices.shape)}",
+            remedy="Pass the indices of what is true, as mask.nonzero().flatten() or np.flatnonzero(mask) has them.",
+        )
     numbers = [operator.index(index) for index in indices]
     try:
         return np.array(numbers, np.int64)
