@@ -14,18 +14,20 @@ import copy
 import threading
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
 import xxhash
+from torch.utils.data import BatchSampler
 
 from gdsload.errors import OptionError, SampleIndexError
 from gdsload.samplers.source import IntArray, Source
 from gdsload.samplers.vectors import vectors_of
 from gdsload.state import Place
 
-__all__ = ["Draws", "Stateful"]
+__all__ = ["Draws", "Stateful", "expected_batch"]
 
 _MOST_AT_ONCE = 1024
 """Batches that are drawn at once where a resumed epoch draws again what was handed out."""
@@ -44,6 +46,19 @@ class Stateful(Protocol):
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Go there."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """State of a sampler that has given all, behind a batch that it could not fill."""
+
+    state: Any
+
+
+def expected_batch(batch_sampler: object) -> int | None:
+    """Samples of a batch of a batch sampler, as far as it says; None if it does not."""
+    size = getattr(batch_sampler, "batch_size", None)
+    return size if isinstance(size, int) and size > 0 else None
 
 
 class Draws:
@@ -67,14 +82,17 @@ class Draws:
         self._batches: deque[IntArray | Exception] = deque()  # from _first on
         self._marks: deque[Any] = deque([(mark or {}).get("state", 0)])  # before each of them, and behind the last
         self._largest = 0
-        self._over = False
+        self._over = mark is not None and bool(mark.get("over"))
         self._table = source.table()
         self._taken = 0  # of the table
         self._size, self._drop_last = source.batch_size, source.drop_last
-        self._vectors = vectors_of(source.given)
+        # A batch sampler that was given as the sampler gives no indices, which is for it to say.
+        flat = source.batch_size is None or not isinstance(source.given, BatchSampler)
+        self._vectors = vectors_of(source.given) if flat else None
         if self._vectors is not None and self._size is None:
             self._size, self._drop_last = source.given.batch_size, source.given.drop_last
-        self._iterator = iter(() if self._table is not None or self._vectors is not None else source.given)
+        given = self._table is None and self._vectors is None and not self._over
+        self._iterator = iter(source.given if given else ())
         self.reach(place.step)
 
     @property
@@ -111,6 +129,8 @@ class Draws:
         with self._lock:
             # A sampler that was to repeat itself may have ended too early.
             mark = self._marks[min(self._place.step - self._first, len(self._marks) - 1)]
+        if isinstance(mark, _Ended):
+            return {"state": copy.deepcopy(mark.state), "over": True}
         if self._stateful is not None:
             return {"state": copy.deepcopy(mark)}
         return None if self._begin is None else {"begin": self._begin, "digest": mark}
@@ -148,7 +168,9 @@ class Draws:
     def _behind(self, batch: IntArray, before: Any) -> Any:
         """What is kept of the place behind a batch: the sampler's state, or the digest of all up to here."""
         if self._stateful is not None:
-            return copy.deepcopy(self._stateful.state_dict())
+            state = copy.deepcopy(self._stateful.state_dict())
+            # To fill the last batch it was asked for more than it had, and some then stand at the next epoch's begin.
+            return _Ended(state) if len(batch) < (self._size or expected_batch(self._source.given) or 0) else state
         return xxhash.xxh3_64_intdigest(batch.data, seed=before)
 
     def _take(self, count: int) -> tuple[list[IntArray], Exception | None]:

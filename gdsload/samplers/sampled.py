@@ -21,7 +21,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 from gdsload.errors import OptionError, StateError
 from gdsload.options import LoaderOptions
 from gdsload.order import Schedule
-from gdsload.samplers.draws import Draws, Stateful
+from gdsload.samplers.draws import Draws, Stateful, expected_batch
 from gdsload.samplers.source import Source
 from gdsload.state import Place
 
@@ -48,12 +48,6 @@ class SampledSchedule(Schedule):
         if position < 0:
             raise OptionError(f"position {position} is no number of batches")
         return position
-
-
-def expected_batch(batch_sampler: object) -> int | None:
-    """Samples of a batch of a batch sampler, as far as it says; None if it does not."""
-    size = getattr(batch_sampler, "batch_size", None)
-    return size if isinstance(size, int) and size > 0 else None
 
 
 class Sampled:
@@ -138,11 +132,11 @@ class Sampled:
         """
         stateful, begin = self.stateful, self._begin()
         if stateful is not None:
-            if not isinstance(mark, dict) or mark.keys() != {"state"}:
+            if not isinstance(mark, dict) or mark.keys() - {"over"} != {"state"} or mark.get("over", True) is not True:
                 raise _another()
             stateful.load_state_dict(copy.deepcopy(mark["state"]))
             # At its end, some go on with the next epoch, and others first end once more.
-            if not step and any(True for _ in self.source.given):
+            if (not step or "over" in mark) and any(True for _ in self.source.given):
                 stateful.load_state_dict(copy.deepcopy(mark["state"]))
         elif begin is not None:
             if not isinstance(mark, dict) or mark.keys() != {"begin", "digest"} or type(mark["digest"]) is not int:

@@ -103,6 +103,7 @@ RESUMABLE = {
     "distributed, in order": lambda: DistributedSampler(ALL, 3, 2, shuffle=False, drop_last=True),
     "own, with an epoch": Own,
     "own, with a state": Stateful,
+    "own, with a state that rolls over": RollsOver,
     "a tensor": lambda: torch.randperm(1000, generator=seeded()),
     "a tensor of int32": lambda: torch.randperm(500, generator=seeded(), dtype=torch.int32),
     "a strided array": lambda: np.arange(2000, dtype=np.uint16)[::-2] // 2,
@@ -114,6 +115,8 @@ BATCHES = {
     "batches": lambda: BatchSampler(RandomSampler(ALL, generator=seeded()), 50, drop_last=False),
     "full batches": lambda: BatchSampler(RandomSampler(ALL, generator=seeded()), 63, drop_last=True),
     "batches with a state": lambda: BatchSampler(Stateful(), 31, drop_last=False),
+    "batches with a state that rolls over": lambda: BatchSampler(RollsOver(), 31, drop_last=False),
+    "full batches with a state that rolls over": lambda: BatchSampler(RollsOver(), 31, drop_last=True),
     "batches with an epoch": lambda: BatchSampler(DistributedSampler(ALL, 4, 0), 31, drop_last=True),
     "lists of any length": lambda: [[1, 2, 3], [4], [5] * 100, [6, 7]],
     "tensors and tuples": lambda: [torch.arange(9), (7, np.int8(3)), np.arange(50, dtype=np.int16), range(3)],
@@ -234,11 +237,35 @@ class TestResume:
             lambda: make(batch_sampler=BATCHES[name]()), lambda: resumed(batch_sampler=BATCHES[name]())
         )
 
-    @pytest.mark.parametrize("name", [*RESUMABLE, "a state that rolls over"])
+    @pytest.mark.parametrize("size", [40, 63, 300, 500])
+    @pytest.mark.parametrize("sampler", [Stateful, RollsOver])
+    @pytest.mark.parametrize("drop_last", [False, True])
+    def test_a_state_behind_the_last_batch_leaves_nothing_of_its_epoch(self, make, sampler, size, drop_last):
+        """Also if a batch could not be filled, and some samplers stood at the next epoch's begin already."""
+        ways = (
+            lambda: {"sampler": sampler(), "batch_size": size, "drop_last": drop_last},
+            lambda: {"batch_sampler": BatchSampler(sampler(), size, drop_last)},
+        )
+        for way in ways:
+            state = None
+            with make(**way()) as loader:
+                for _ in loader:
+                    state = json.loads(json.dumps(loader.state_dict()))
+                wanted = numbers(loader)
+            with make(**way()) as loader:
+                if state is not None:
+                    loader.load_state_dict(state)
+                    again = loader.state_dict()
+                    assert numbers(loader) == []
+                    assert again == state
+                assert loader.epoch == (state is not None)
+                assert numbers(loader) == wanted
+
+    @pytest.mark.parametrize("name", RESUMABLE)
     @pytest.mark.parametrize("after", [0, 1, 2])
     def test_between_epochs_the_next_ones_are_the_same(self, make, name, after):
         """Also where the sampler's generator goes on from epoch to epoch."""
-        sampler = {**RESUMABLE, "a state that rolls over": RollsOver}[name]
+        sampler = RESUMABLE[name]
         with make(40, sampler=sampler()) as loader:
             for _ in range(after):
                 numbers(loader)
@@ -384,6 +411,14 @@ def collect(iterator):
 
 
 class TestErrors:
+    @pytest.mark.parametrize("inner", [SequentialSampler(ALL), RandomSampler(ALL)], ids=["sequential", "random"])
+    def test_batches_from_what_should_give_indices(self, make, inner):
+        with (
+            make(sampler=BatchSampler(inner, 25, False)) as loader,
+            pytest.raises(OptionError, match="is no whole number"),
+        ):
+            next(iter(loader))
+
     @pytest.mark.parametrize(
         ("bad", "kind", "match"),
         [
