@@ -19,6 +19,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 import xxhash
 from torch.utils.data import BatchSampler
 
@@ -91,6 +92,9 @@ class Draws:
         self._vectors = vectors_of(source.given) if flat else None
         if self._vectors is not None and self._size is None:
             self._size, self._drop_last = source.given.batch_size, source.given.drop_last
+        inner = source.given.sampler if isinstance(source.given, BatchSampler) else source.given
+        self._generator: torch.Generator | None = None if self._vectors is None else getattr(inner, "generator", None)
+        self._states: deque[tuple[int, torch.Tensor]] = deque()  # of it, and how many batches had been drawn then
         given = self._table is None and self._vectors is None and not self._over
         self._iterator = iter(source.given if given else ())
         self.reach(place.step)
@@ -106,7 +110,9 @@ class Draws:
         ahead = 1 if self._vectors is None or self._size is None else max(_AHEAD // self._size, 1)
         wanted = -(-(step + 1) // ahead) * ahead  # so that what is drawn does not hang on the steps that were asked for
         while not self._over and self.steps <= step:
-            self._draw(min(wanted - self.steps, _MOST_AT_ONCE) if self._stateful is None else 1)
+            # Out of vectors in the same pieces, whoever asks for how much: what `leave` goes back to are their ends.
+            count = wanted - self.steps if ahead == 1 else ahead - self.steps % ahead
+            self._draw(min(count, _MOST_AT_ONCE) if self._stateful is None else 1)
         return self._largest
 
     def size(self, step: int) -> int:
@@ -135,6 +141,20 @@ class Draws:
             return {"state": copy.deepcopy(mark)}
         return None if self._begin is None else {"begin": self._begin, "digest": mark}
 
+    def leave(self) -> None:
+        """Set a generator back to where the consumer is, to whole draws of it, as he goes on with another epoch.
+
+        How far has been drawn ahead hangs on how fast he was, and what the next epoch draws must not. Nobody draws from
+        this one any more. A generator that somebody else has used or seeded since then is left as it is.
+        """
+        if self._generator is None:
+            return
+        self.reach(self._place.step)
+        last = self._states[-1][1]
+        if torch.equal(self._generator.get_state(), last):
+            behind = (state for steps, state in self._states if steps > self._place.step)
+            self._generator.set_state(next(behind, last))
+
     def _draw(self, count: int) -> None:
         """Draw some more batches."""
         batches: list[IntArray] = []
@@ -151,6 +171,10 @@ class Draws:
             if self._over:
                 self._iterator, self._vectors = iter(()), None  # most hold all their indices, as a list
             self._keep(batches[: len(marks) - 1], marks[1:], error)
+            if self._generator is not None:
+                self._states.append((self.steps, self._generator.get_state()))
+                while self._states[0][0] <= self._place.step and len(self._states) > 1:
+                    self._states.popleft()
 
     def _keep(self, batches: list[IntArray], marks: list[Any], error: Exception | None) -> None:
         """Note what was drawn, and forget what has been handed out."""

@@ -89,6 +89,7 @@ class Sampled:
         """
         if not resumed:
             self._resumed = None
+        self._leave()
         for level in self._levels:
             if callable(pass_on := getattr(level, "set_epoch", None)):
                 pass_on(epoch)
@@ -152,6 +153,7 @@ class Sampled:
         Raises:
             StateError: if a resumed sampler does not repeat itself.
         """
+        self._leave()
         mark = self._between()
         draws = Draws(self.source, self.stateful, mark, place)
         if place.step and self.stateful is None and mark != draws.mark():
@@ -161,6 +163,12 @@ class Sampled:
             )
         self._resumed, self._draws = None, draws
         return draws
+
+    def _leave(self) -> None:
+        """The newest epoch is gone on with no more; what was drawn ahead of its consumer is as if it had not been."""
+        draws, self._draws = self._draws, None
+        if draws is not None and self._resumed is None:
+            draws.leave()
 
     def _generator(self) -> torch.Generator | None:
         found = (getattr(level, "generator", None) for level in self._levels)

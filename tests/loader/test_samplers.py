@@ -237,30 +237,6 @@ class TestResume:
             lambda: make(batch_sampler=BATCHES[name]()), lambda: resumed(batch_sampler=BATCHES[name]())
         )
 
-    @pytest.mark.parametrize("size", [40, 63, 300, 500])
-    @pytest.mark.parametrize("sampler", [Stateful, RollsOver])
-    @pytest.mark.parametrize("drop_last", [False, True])
-    def test_a_state_behind_the_last_batch_leaves_nothing_of_its_epoch(self, make, sampler, size, drop_last):
-        """Also if a batch could not be filled, and some samplers stood at the next epoch's begin already."""
-        ways = (
-            lambda: {"sampler": sampler(), "batch_size": size, "drop_last": drop_last},
-            lambda: {"batch_sampler": BatchSampler(sampler(), size, drop_last)},
-        )
-        for way in ways:
-            state = None
-            with make(**way()) as loader:
-                for _ in loader:
-                    state = json.loads(json.dumps(loader.state_dict()))
-                wanted = numbers(loader)
-            with make(**way()) as loader:
-                if state is not None:
-                    loader.load_state_dict(state)
-                    again = loader.state_dict()
-                    assert numbers(loader) == []
-                    assert again == state
-                assert loader.epoch == (state is not None)
-                assert numbers(loader) == wanted
-
     @pytest.mark.parametrize("name", RESUMABLE)
     @pytest.mark.parametrize("after", [0, 1, 2])
     def test_between_epochs_the_next_ones_are_the_same(self, make, name, after):
