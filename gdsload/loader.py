@@ -235,12 +235,15 @@ class DataLoader:
             return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken: the next `iter` runs the rest of that epoch.
+        """Go on where `state` was taken: the next `iter` runs the rest of that epoch. With a sampler older ones end.
 
         Raises:
             StateError: if dataset, seed, order options, global batch size or `drop_last` are not what they were, or
                 `state` is none of a loader's; nothing is changed then.
         """
+        if self._sampled is not None:
+            for epoch in self._epochs:  # they would draw on from what is set back
+                epoch.close()
         self._settle()
         with self._lock:
             mark = None
@@ -277,10 +280,7 @@ class DataLoader:
         self._close_parts()
 
     def _leave(self) -> None:
-        """Close, in one of our threads, where the garbage collector has run what asks for it: it can wait for nobody.
-
-        Files and memory are given back when the loader is dropped, or closed elsewhere.
-        """
+        """Close in one of our threads, where the garbage collector asked for it: who drops us gives all back."""
         self._closed = True
         for pipeline in self._pipelines:
             pipeline.stop()

@@ -78,3 +78,27 @@ def test_a_generator_that_is_seeded_anew_stays_so(make):
         generator.manual_seed(9)
         wanted = of_torch(sampler=RandomSampler(ALL, generator=seeded(9)), batch_size=100)[0]
         assert numbers(loader) == wanted
+
+
+class Slow(RollsOver):
+    """Takes its time, so that it is still being drawn from when it is set back."""
+
+    def __iter__(self):
+        for index in super().__iter__():
+            time.sleep(1e-4)
+            yield index
+
+
+@pytest.mark.parametrize("sampler", [Slow, lambda: RandomSampler(ALL, generator=seeded())], ids=["state", "generator"])
+def test_a_state_is_loaded_while_an_older_iterator_is_alive(make, sampler):
+    with make(10, sampler=sampler()) as loader:
+        wanted = numbers(loader)
+    with make(10, sampler=sampler()) as loader:
+        iterator = iter(loader)
+        assert numbers([next(iterator) for _ in range(3)]) == wanted[:3]
+        state = json.loads(json.dumps(loader.state_dict()))
+        assert numbers([next(iterator) for _ in range(3)]) == wanted[3:6]
+        loader.load_state_dict(state)
+        time.sleep(0.01)
+        assert numbers(loader) == wanted[3:]
+        assert list(iterator) == []
