@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import copy
 from collections.abc import Sized
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -142,7 +143,7 @@ class Sampled:
         elif begin is not None:
             if not isinstance(mark, dict) or mark.keys() != {"begin", "digest"} or type(mark["digest"]) is not int:
                 raise _another()
-            self._set_back(begin, mark["begin"])
+            self._set_back(begin, mark["begin"], step)
         elif mark is not None or step:
             raise _another()
         self._resumed = None if mark is None else dict(mark)
@@ -183,7 +184,11 @@ class Sampled:
             found["epoch"] = level.epoch
         if (table := self.source.table()) is not None:
             found["indices"] = xxhash.xxh3_128_hexdigest(table.data)
-        return found if found or isinstance(self._levels[-1], _FIXED) else None
+        if not found and not isinstance(self._levels[-1], _FIXED):
+            return None
+        with suppress(Exception):  # not all have a length
+            found["batches"] = len(self)
+        return found
 
     def _with_epoch(self) -> Any:
         for level in self._levels:
@@ -191,11 +196,17 @@ class Sampled:
                 return level
         return None
 
-    def _set_back(self, mine: dict[str, Any], begin: Any) -> None:
-        if not isinstance(begin, dict) or begin.keys() != mine.keys():
+    def _set_back(self, mine: dict[str, Any], begin: Any, step: int) -> None:
+        if not isinstance(begin, dict) or (begin.keys() ^ mine.keys()) - {"batches"}:
             raise _another()
         if begin.get("indices") != mine.get("indices"):
             raise StateError("the sampler's indices are not those of the state", remedy="Pass the same indices.")
+        now = mine.get("batches")
+        if step and now is not None and begin.get("batches", now) != now:
+            raise StateError(
+                f"the {self.source.name} gives {now} batches, not {begin['batches']!r} as when the state was taken",
+                remedy="Pass the same one, with the same batch_size and drop_last, or go on between two epochs.",
+            )
         if type(begin.get("epoch", 0)) is not int:
             raise StateError(f"the sampler's epoch {begin['epoch']!r} is no number")
         if (generator := self._generator()) is not None:

@@ -102,3 +102,30 @@ def test_a_state_is_loaded_while_an_older_iterator_is_alive(make, sampler):
         time.sleep(0.01)
         assert numbers(loader) == wanted[3:]
         assert list(iterator) == []
+
+
+CHANGED = {
+    "drop_last": [
+        {"batch_sampler": BatchSampler(RandomSampler(ALL, generator=seeded()), 30, last)} for last in (False, True)
+    ],
+    "samples": [{"sampler": RandomSampler(ALL, num_samples=number, generator=seeded())} for number in (100, 50)],
+    "samples, with replacement": [
+        {"sampler": RandomSampler(ALL, replacement=True, num_samples=number, generator=seeded())}
+        for number in (100, 500)
+    ],
+    "a list": [{"sampler": list(range(number))} for number in (50, 100)],
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_sampler_of_another_length_does_not_go_on_in_the_middle(make, name):
+    before, after = CHANGED[name]
+    with make(**{"batch_size": 10, **before} if "sampler" in before else before) as loader:
+        iterator = iter(loader)
+        next(iterator), next(iterator)
+        state = loader.state_dict()
+        assert len(list(iterator)) == len(loader) - 2
+    with make(**{"batch_size": 10, **after} if "sampler" in after else after) as loader:
+        with pytest.raises(gdsload.StateError, match="batches, not"):
+            loader.load_state_dict(state)
+        assert len(numbers(loader)) == len(loader)
