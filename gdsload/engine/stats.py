@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gdsload.engine.pace import LEAST
 
 __all__ = ["LoaderStats"]
+
+
+_adding = threading.Lock()
+"""Of all stats: one of their own could be neither copied nor pickled."""
 
 
 @dataclass(slots=True)
@@ -32,15 +36,15 @@ class LoaderStats:
     read_s: float = 0.0
     gather_s: float = 0.0
     reads_ahead: int = LEAST
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def add(self, *, read_s: float, gather_s: float) -> None:
         """Count what a worker did; workers may call this at the same time."""
-        with self._lock:
+        with _adding:
             self.read_s += read_s
             self.gather_s += gather_s
 
     @property
     def wait_share(self) -> float:
         """Share of the consumer's time that went into waiting for data, 0 to 1."""
-        return self.wait_s / self.busy_s if self.busy_s else 0.0
+        # One that ended in an error of the user's counts as waiting alone.
+        return self.wait_s / max(self.busy_s, self.wait_s) if self.wait_s else 0.0
