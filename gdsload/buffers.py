@@ -28,14 +28,20 @@ class Buffers:
         self._buffers: dict[str, torch.Tensor] = {}
         self._filled: set[str] = set()
         self._complete = False
+        self._samples = rows
 
-    def __call__(self, batch: Any) -> Any:
+    def __call__(self, batch: Any, samples: int) -> Any:
         """The batch in the buffers, copied on the stream that is current; valid until the next one is.
+
+        Args:
+            batch: the batch.
+            samples: how many it is made of.
 
         Raises:
             OptionError: if a part is no tensor, is missing, or does not fit the buffer that the first batch's had.
         """
         self._filled.clear()
+        self._samples = samples
         # Not an inference tensor: those can be filled in inference mode alone.
         with torch.inference_mode(mode=False), torch.no_grad():
             copied = self._copied(batch, "batch")
@@ -82,9 +88,15 @@ class Buffers:
 
     def _made_for(self, value: torch.Tensor) -> torch.Tensor:
         """A buffer laid out as the tensor is, if that is one of torch's memory formats."""
-        shape = (max(self._rows, len(value)), *value.shape[1:]) if value.dim() else ()
+        shape = (self._rows_for(len(value)), *value.shape[1:]) if value.dim() else ()
         layout = next((one for one in _FORMATS if value.is_contiguous(memory_format=one)), torch.contiguous_format)
         return torch.empty(shape, dtype=value.dtype, device=value.device, memory_format=layout)
+
+    def _rows_for(self, rows: int) -> int:
+        """First dimension of a buffer for a tensor that has `rows` in this batch: as many for each sample."""
+        # The first batch may be the last one of a resumed epoch, which is not full.
+        each, odd = divmod(rows, self._samples) if self._samples else (1, 0)
+        return max(rows, self._rows if odd else self._rows * max(each, 1))
 
 
 def _described(tensor: torch.Tensor) -> str:

@@ -44,11 +44,11 @@ class Epoch(Iterator[Any]):
 
     Args:
         owner: the loader.
-        finish: what is done with each batch, at its place, in the consumer's thread before it is handed out; None:
-            nothing.
+        finish: what is done with each batch, at its place and of so many samples, in the consumer's thread before it
+            is handed out; None: nothing.
     """
 
-    def __init__(self, owner: EpochOwner, finish: Callable[[Any, Place], Any] | None) -> None:
+    def __init__(self, owner: EpochOwner, finish: Callable[[Any, Place, int], Any] | None) -> None:
         self._owner, self._finish = owner, finish
         self._turn = threading.RLock()
         self.pipeline: Deliverer | None = None
@@ -91,7 +91,7 @@ class Epoch(Iterator[Any]):
         stats.wait_s += time.perf_counter() - entered
         try:
             batch = pipeline.hand_over(batch)
-            finished = batch if self._finish is None else self._finish(batch, self.place)
+            finished = batch if self._finish is None else self._finish(batch, self.place, size)
         except StopIteration as error:
             raise RuntimeError("transform raised StopIteration, which would have ended the epoch") from error
         self.place.step += 1

@@ -341,7 +341,7 @@ class DataLoader:
             self._parts = parts
         return self._parts
 
-    def _finish(self, batch: Any, place: Place) -> Any:
+    def _finish(self, batch: Any, place: Place, size: int) -> Any:
         """The last steps, in the consumer's thread: to its device, what is left of the user's transforms, buffers."""
         if self._moves:
             batch = {name: moved(value, self.device) if name != "index" else value for name, value in batch.items()}
@@ -349,7 +349,7 @@ class DataLoader:
                 batch = self._transform(place.epoch, place.step, batch)
         if self._options.transform is not None:
             batch = self._options.transform(batch)
-        return batch if self._buffers is None else self._buffers(batch)
+        return batch if self._buffers is None else self._buffers(batch, size)
 
     def begin(self, epoch: Epoch) -> None:
         """For `Epoch`: it asks for its first batch."""

@@ -47,6 +47,24 @@ def test_the_buffers_are_for_full_batches_even_if_the_first_is_none(load, plain)
     assert small[:, 0].tolist() == list(range(100)), "it is valid until the next one only"
 
 
+@pytest.mark.parametrize("views", [1, 2, 3])
+@pytest.mark.parametrize("size", [16, 300, 1000])
+def test_several_rows_a_sample_even_if_the_first_batch_is_not_full(load, plain, views, size):
+    """As contrastive learning makes them; a tensor of another length is no row a sample."""
+
+    def augment(batch):
+        return {"x": torch.cat([batch["x"]] * views), "scale": torch.arange(7.0)}
+
+    options = {"reuse_buffers": True, "device_transform": augment}
+    loader = load(plain, size, **options)
+    steps = len(loader)
+    loader.load_state_dict(load(plain, size).state_dict() | {"position": (steps - 1) * size})
+    plain_loader = load(plain, size, device_transform=augment)
+    found = [[fingerprint(batch) for batch in loader] for _ in range(2)]
+    wanted = [fingerprint(batch) for batch in plain_loader]
+    assert found == [wanted[-1:], wanted]
+
+
 def test_resumes_at_every_step(load, rich):
     assert_resumes_everywhere(lambda: load(rich, 16, "full", fields=FIXED, reuse_buffers=True))
 
