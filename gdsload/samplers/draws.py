@@ -28,7 +28,7 @@ from gdsload.samplers.source import IntArray, Source
 from gdsload.samplers.vectors import vectors_of
 from gdsload.state import Place
 
-__all__ = ["Draws", "Stateful", "expected_batch"]
+__all__ = ["Draws", "Stateful"]
 
 _MOST_AT_ONCE = 1024
 """Batches that are drawn at once where a resumed epoch draws again what was handed out."""
@@ -56,12 +56,6 @@ class _Ended:
     state: Any
 
 
-def expected_batch(batch_sampler: object) -> int | None:
-    """Samples of a batch of a batch sampler, as far as it says; None if it does not."""
-    size = getattr(batch_sampler, "batch_size", None)
-    return size if isinstance(size, int) and size > 0 else None
-
-
 class Draws:
     """The batches of one epoch, as a sampler gives them: the engine's `Steps`.
 
@@ -87,6 +81,8 @@ class Draws:
         self._table = source.table()
         self._taken = 0  # of the table
         self._size, self._drop_last = source.batch_size, source.drop_last
+        # A batch sampler of the user's may give batches of any length, whatever it calls its batch size.
+        self._full = source.given.batch_size if type(source.given) is BatchSampler else source.batch_size or 0
         # A batch sampler that was given as the sampler gives no indices, which is for it to say.
         flat = source.batch_size is None or not isinstance(source.given, BatchSampler)
         self._vectors = vectors_of(source.given) if flat else None
@@ -194,7 +190,7 @@ class Draws:
         if self._stateful is not None:
             state = copy.deepcopy(self._stateful.state_dict())
             # To fill the last batch it was asked for more than it had, and some then stand at the next epoch's begin.
-            return _Ended(state) if len(batch) < (self._size or expected_batch(self._source.given) or 0) else state
+            return _Ended(state) if len(batch) < self._full else state
         return xxhash.xxh3_64_intdigest(batch.data, seed=before)
 
     def _take(self, count: int) -> tuple[list[IntArray], Exception | None]:

@@ -22,7 +22,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 from gdsload.errors import OptionError, StateError
 from gdsload.options import LoaderOptions
 from gdsload.order import Schedule
-from gdsload.samplers.draws import Draws, Stateful, expected_batch
+from gdsload.samplers.draws import Draws, Stateful
 from gdsload.samplers.source import Source
 from gdsload.state import Place
 
@@ -49,6 +49,12 @@ class SampledSchedule(Schedule):
         if position < 0:
             raise OptionError(f"position {position} is no number of batches")
         return position
+
+
+def expected_batch(batch_sampler: object) -> int | None:
+    """Samples of a batch of a batch sampler, as far as it says; None if it does not."""
+    size = getattr(batch_sampler, "batch_size", None)
+    return size if isinstance(size, int) and size > 0 else None
 
 
 class Sampled:

@@ -9,6 +9,7 @@ import pytest
 from torch.utils.data import BatchSampler, RandomSampler
 
 import gdsload
+from gdsload.testing import assert_resumes_everywhere
 from tests.loader.test_samplers import ALL, RollsOver, Stateful, numbers, of_torch, seeded
 
 
@@ -129,3 +130,17 @@ def test_a_sampler_of_another_length_does_not_go_on_in_the_middle(make, name):
         with pytest.raises(gdsload.StateError, match="batches, not"):
             loader.load_state_dict(state)
         assert len(numbers(loader)) == len(loader)
+
+
+class Uneven(Stateful):
+    """Batches of the user's, of at most `batch_size` samples."""
+
+    batch_size = 64
+
+    def __iter__(self):
+        for index in super().__iter__():
+            yield [index] * (1 + index % 64)
+
+
+def test_short_batches_of_the_users_own_are_no_end(make):
+    assert_resumes_everywhere(lambda: make(batch_sampler=Uneven()))
