@@ -84,10 +84,7 @@ def check_setting(name: str, value: int) -> None:
 
 def check_file() -> None:
     """Raise what would keep `save` from writing the file, as far as that can be known before."""
-    file = tuned_file()
-    if not file:
-        raise WriteError("tuned settings cannot be written: there is no home folder", remedy="Set XDG_CONFIG_HOME.")
-    _read(file)
+    _read(_own_file())
 
 
 def with_tuned(
@@ -140,8 +137,7 @@ def save(key: Key, settings: Mapping[str, int], measured: Mapping[str, Any]) -> 
     """
     for name, value in settings.items():
         check_setting(name, value)
-    check_file()
-    file = tuned_file()
+    file = _own_file()
     try:
         os.makedirs(os.path.dirname(file), mode=0o700, exist_ok=True)
         with _locked(os.path.dirname(file)):
@@ -150,6 +146,13 @@ def save(key: Key, settings: Mapping[str, int], measured: Mapping[str, Any]) -> 
             _replace(file, json.dumps({"format": _FORMAT, "entries": entries[-_MOST_ENTRIES:]}, indent=1) + "\n")
     except OSError as error:
         raise WriteError(f"tuned settings cannot be written: {error.strerror}", file=file) from error
+    return file
+
+
+def _own_file() -> str:
+    file = tuned_file()
+    if not file:
+        raise WriteError("tuned settings cannot be written: there is no home folder", remedy="Set XDG_CONFIG_HOME.")
     return file
 
 
