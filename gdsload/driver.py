@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -51,6 +53,9 @@ class _Attributes(ctypes.Structure):
 
 
 _IN_STREAM_ORDER = 1  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
+_DOMAIN = 10  # CU_STREAM_ATTRIBUTE_MEM_SYNC_DOMAIN, of CUDA 12.0
+_Value = ctypes.c_int * 16  # CUstreamAttrValue: 64 bytes, of which a domain is the first four
+_DEFAULT, _REMOTE = _Value(0), _Value(1)  # CU_LAUNCH_MEM_SYNC_DOMAIN_*
 
 
 class Driver:
@@ -71,6 +76,7 @@ class Driver:
         self._many = next((name for name in _MANY if hasattr(library, name)), None)
         self._attributes, self._index = _Attributes(_IN_STREAM_ORDER), ctypes.c_size_t(0)
         self._primary: dict[int, int] = {}
+        self._has_domains = hasattr(library, "cuStreamSetAttribute")
 
     def context(self, stream: torch.cuda.Stream) -> int:
         """The context of a stream."""
@@ -119,6 +125,26 @@ class Driver:
             _log.warning("copies are queued one by one from now on: %s", self._error(self._many, code))
             self._many = None
         return not code
+
+    @contextmanager
+    def remote(self, stream: int) -> Iterator[None]:
+        """Launch kernels that read beyond the device's memory: those of other streams shall not wait for their reads.
+
+        At its end each kernel makes sure that what it wrote can be seen by all, which takes as long as whatever of its
+        memory synchronization domain is under way anywhere on the GPU: microseconds, if that is a read over the link.
+        GPUs have several domains from compute capability 9.0 on; on others, and with a driver older than CUDA 12, there
+        is one (CUDA Programming Guide, Memory Synchronization Domains).
+        """
+        self._set_domain(stream, _REMOTE)
+        try:
+            yield
+        finally:
+            self._set_domain(stream, _DEFAULT)  # the stream is one of torch's, which hands out each several times
+
+    def _set_domain(self, stream: int, domain: Any) -> None:
+        if self._has_domains and stream:  # the legacy default stream is the user's
+            code = self._library.cuStreamSetAttribute(ctypes.c_void_p(stream), _DOMAIN, ctypes.byref(domain))
+            self._has_domains = not code
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Queue a copy from pinned memory to the device."""

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.copies import LONG_BYTES, copies_scattered_runs, copy_runs
-from gdsload.engine.kernels import IN_VRAM, OVER_PCIE, Grid, cupy_works, kernel, launch
+from gdsload.engine.kernels import IN_VRAM, OVER_PCIE, Grid, cupy_works, kernel, launch, reading_host
 from gdsload.gather import run_starts, unit_of
 from gdsload.memory import UNIT_DTYPES
 from gdsload.streams import DeviceBytes
@@ -112,8 +112,9 @@ class DeviceGather:
         shape = ((highest - lowest) // unit + 1, width)
         source = self._memory(lowest, highest + row_bytes, unit).as_strided(shape, (1, 1))
         index = self.upload((addresses - lowest) // unit)
-        for out, (low, high) in zip(outs, edges, strict=True):
-            torch.index_select(source, 0, index[low:high], out=_as_unit(out, unit).view(high - low, width))
+        with reading_host(self.device, really=self._over_pcie(addresses)):
+            for out, (low, high) in zip(outs, edges, strict=True):
+                torch.index_select(source, 0, index[low:high], out=_as_unit(out, unit).view(high - low, width))
 
     def _neighbours(
         self,
@@ -154,7 +155,8 @@ class DeviceGather:
         shift, repeats = self.upload(np.stack([(addresses - low) // unit - before, counts]))
         index = torch.repeat_interleave(shift, repeats, output_size=total)
         index += torch.arange(total, device=self.device)
-        torch.index_select(self._memory(low, high, unit), 0, index, out=_as_unit(out, unit))
+        with reading_host(self.device, really=self._over_pcie(addresses)):
+            torch.index_select(self._memory(low, high, unit), 0, index, out=_as_unit(out, unit))
 
     def upload(self, array: NDArray[Any]) -> torch.Tensor:
         """An array on the device, by way of pinned memory, so that nobody waits."""

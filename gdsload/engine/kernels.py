@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import torch
 
+from gdsload.driver import driver
 from gdsload.streams import stream_handle
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "cupy_works",
     "kernel",
     "launch",
+    "reading_host",
 ]
 
 WORDS = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}
@@ -36,12 +39,14 @@ class Grid:
         depth: words that a thread asks for before it waits for them.
         paired: whether two blocks at a time are a cluster, where the GPU has clusters: products of matrices occupy
             multiprocessors by twos, and so lose no more of them than there are blocks.
+        remote: whether the kernel reads beyond the device's memory (see `gdsload.driver.Driver.remote`).
     """
 
     blocks: int
     threads: int
     depth: int
     paired: bool = False
+    remote: bool = False
 
     @property
     def warps(self) -> int:
@@ -57,7 +62,7 @@ class Grid:
 
 IN_VRAM = Grid(1056, 256, 8)
 """For rows in the GPU's own memory."""
-OVER_PCIE = Grid(4, 1024, 4, paired=True)
+OVER_PCIE = Grid(4, 1024, 4, paired=True, remote=True)
 """For rows that come over the link: what saturates PCIe 5 x16, with no more multiprocessors than it takes (measured on
 an H200; docs/design/0004)."""
 _CLUSTERS = range(9, 12)
@@ -88,12 +93,19 @@ def kernel(source: str, name: str, unit: int, grid: Grid, device: torch.device) 
 
 def launch(compiled: Any, device: torch.device, grid: Grid, arguments: tuple[Any, ...]) -> None:
     """Queue a kernel on the stream that is current for torch."""
-    if torch.cuda.current_device() == device.index:
-        with _stream(stream_handle(device), device.index):
-            compiled((grid.blocks,), (grid.threads,), arguments)
-    else:
-        with torch.cuda.device(device), _stream(stream_handle(device), device.index):
-            compiled((grid.blocks,), (grid.threads,), arguments)
+    if torch.cuda.current_device() != device.index:
+        with torch.cuda.device(device):
+            launch(compiled, device, grid, arguments)
+        return
+    handle = stream_handle(device)
+    with _stream(handle, device.index), reading_host(device, really=grid.remote):
+        compiled((grid.blocks,), (grid.threads,), arguments)
+
+
+def reading_host(device: torch.device, *, really: bool = True) -> AbstractContextManager[None]:
+    """Launch kernels on the current stream that read host memory: nobody else's kernels wait for their reads."""
+    calls = driver() if really else None
+    return nullcontext() if calls is None else calls.remote(stream_handle(device))
 
 
 @lru_cache(maxsize=64)

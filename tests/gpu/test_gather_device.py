@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from gdsload.driver import _MANY, driver
+from gdsload.engine import kernels
 from gdsload.engine.gather_device import DeviceGather
 from gdsload.engine.kernels import cupy_works
 from gdsload.streams import register_host, unregister_host
@@ -153,3 +155,46 @@ def test_rows_of_host_and_device_at_once(pages, kernel):
         out = torch.empty(600 * row_bytes, dtype=torch.uint8, device="cuda")
         gather.rows(base + offsets, row_bytes, out)
         assert np.array_equal(out.cpu().numpy(), array[offsets[:, None] + np.arange(row_bytes)].reshape(-1))
+
+
+def domain(stream):
+    """The memory synchronization domain of a stream."""
+    value = (ctypes.c_int * 16)(*[99] * 16)
+    code = driver()._library.cuStreamGetAttribute(ctypes.c_void_p(stream.cuda_stream), 10, ctypes.byref(value))
+    assert code == 0
+    return value[0]
+
+
+@pytest.mark.parametrize("on_host", [True, False])
+@pytest.mark.parametrize("by_kernel", [True, False], ids=["kernel", "torch"])
+def test_reads_over_the_link_are_in_a_domain_of_their_own(pages, by_kernel, on_host, monkeypatch):
+    """While they are launched, and no longer: the stream is somebody else's, too."""
+    if by_kernel:
+        pytest.importorskip("cupy")
+    calls, (array, address) = driver(), pages
+    assert calls._has_domains
+    stream, seen = torch.cuda.Stream(), []
+
+    def watched(real):
+        return lambda *arguments, **options: (seen.append(domain(stream)), real(*arguments, **options))[1]
+
+    real_kernel, real_select = kernels.kernel, torch.index_select
+    monkeypatch.setattr("gdsload.engine.gather_device.kernel", lambda *of: watched(real_kernel(*of)))
+    monkeypatch.setattr(torch, "index_select", watched(real_select))
+    kept = None if on_host else torch.from_numpy(array.copy()).cuda()
+    begin = address if kept is None else kept.data_ptr()
+    gather = DeviceGather(torch.device("cuda", 0), lambda found: np.full(len(found), on_host), kernel=by_kernel)
+    random = np.random.default_rng(1)
+    offsets, lengths = random_rows(random, 500, 4096, 8), random.integers(0, 3, 500)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        out = torch.full((500 * 4096,), 99, dtype=torch.uint8, device="cuda")
+        gather.rows(begin + offsets, 4096, out)
+        ragged = torch.full((int(lengths.sum()) * 24,), 99, dtype=torch.uint8, device="cuda")
+        gather.pieces(begin + offsets, lengths, 24, ragged)
+    assert (seen, domain(stream)) == ([int(on_host)] * 2, 0)
+    stream.synchronize()
+    assert np.array_equal(out.cpu().numpy(), array[offsets[:, None] + np.arange(4096)].reshape(-1))
+    pieces = [array[offset : offset + 24 * length] for offset, length in zip(offsets, lengths, strict=True)]
+    assert np.array_equal(ragged.cpu().numpy(), np.concatenate(pieces))
+    assert calls._has_domains, "the driver refused"

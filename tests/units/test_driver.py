@@ -100,6 +100,38 @@ def test_many_copies_are_left_to_others_where_they_cannot_be_queued(caplog):
     assert "cuMemcpyBatchAsync_v2: text of 801 (801)" in caplog.text
 
 
+def domains(found):
+    return [ctypes.cast(value, ctypes.POINTER(ctypes.c_int))[0] for _, _, value in found.cuStreamSetAttribute.seen]
+
+
+def test_a_stream_is_in_the_remote_domain_for_as_long_as_it_is_asked_for():
+    found = library()
+    found.cuStreamSetAttribute = Call(0)
+    calls = Driver(found)
+    with calls.remote(7):
+        assert domains(found) == [1]
+    assert domains(found) == [1, 0]
+    stream, attribute, _ = found.cuStreamSetAttribute.seen[0]
+    assert (stream.value, attribute) == (7, 10)
+    with pytest.raises(ZeroDivisionError), calls.remote(7):
+        1 / 0  # noqa: B018
+    with calls.remote(0):  # the user's, too
+        pass
+    assert domains(found) == [1, 0, 1, 0]
+
+
+def test_without_domains_nothing_is_asked_for_twice():
+    with Driver(library()).remote(7):  # a driver that does not know the call
+        pass
+    found = library()
+    found.cuStreamSetAttribute = Call(1)
+    calls = Driver(found)
+    for _ in range(3):
+        with calls.remote(7):
+            pass
+    assert len(found.cuStreamSetAttribute.seen) == 1
+
+
 @pytest.fixture
 def anew():
     driver.cache_clear()
