@@ -42,17 +42,18 @@ def _a_step(device: torch.device, step: Callable[[], object]) -> float:
     return min(seconds(device, steps) for _ in range(_TIMINGS)) / _STEPS
 
 
-def _captured(step: Callable[[], object]) -> Callable[[], object]:
+def _captured(step: Callable[[], object], device: torch.device) -> Callable[[], object]:
     """A step as a CUDA graph, made as torch asks for it: after some steps on another stream."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
+    with torch.cuda.device(device):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                step()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
             step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
     return graph.replay
 
 
@@ -118,7 +119,7 @@ class _Net:
         self._layers = nn.Sequential(*layers).to(device, torch.bfloat16)
         on_gpu = device.type == "cuda"
         self._optimizer = torch.optim.AdamW(self._layers.parameters(), fused=on_gpu, capturable=on_gpu)
-        self._run: Callable[[], object] = _captured(self._step) if on_gpu else self._step
+        self._run: Callable[[], object] = _captured(self._step, device) if on_gpu else self._step
 
     def step(self, batch: torch.Tensor) -> None:
         """Train with a batch."""
@@ -170,7 +171,10 @@ class Graph(Products):
     def __init__(self, batch: torch.Tensor, wanted_s: float) -> None:
         super().__init__(batch, wanted_s)
         if batch.device.type == "cuda":
-            self._run = _captured(self._all)
+            self._run = _captured(self._all, batch.device)
+            # Beside one another they take less time than launched one by one.
+            self.repeats = max(round(self.repeats * wanted_s / _a_step(batch.device, self._run)), 1)
+            self._run = _captured(self._all, batch.device)
 
 
 class Sums(Products):
