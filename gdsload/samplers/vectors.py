@@ -25,6 +25,8 @@ Drawn = Generator[torch.Tensor, int, None]
 _NOTHING = torch.empty(0, dtype=torch.int64, device="cpu")
 _REPLACED_AT_ONCE = 32
 """As in torch: a generator's state depends on it."""
+_WIDE = (2**32 - 1) // 20
+"""Permutations from this many elements on are drawn of 64-bit numbers (torch's `randperm_out_cpu`)."""
 
 _trying = threading.Lock()  # torch's global state is used meanwhile, and put back
 
@@ -82,7 +84,8 @@ def _random(sampler: RandomSampler) -> Drawn:
     if not sampler.replacement:
         for _ in range(wanted // high):
             yield torch.randperm(high, generator=generator)
-        yield torch.randperm(high, generator=generator)[: wanted % high]
+        if wanted % high or not _pass_over(high, generator):
+            yield torch.randperm(high, generator=generator)[: wanted % high]
         return
     # The CPU's generator draws a vector of several times as many as it draws so many vectors.
     many = generator.device.type == "cpu"
@@ -92,6 +95,20 @@ def _random(sampler: RandomSampler) -> Drawn:
         left -= size
         count = yield torch.randint(high=high, size=(size,), dtype=torch.int64, generator=generator)
     yield torch.randint(high=high, size=(wanted % once,), dtype=torch.int64, generator=generator)
+
+
+def _pass_over(count: int, generator: torch.Generator) -> bool:
+    """Leave a generator as a permutation of so many would: torch draws one behind the last index, and uses none of it.
+
+    That takes several times as long as the numbers alone: one of 32 bits for each element but one.
+
+    Returns:
+        Whether it was done. It cannot be for a GPU's generator, nor for permutations that take longer numbers.
+    """
+    if generator.device.type != "cpu" or count >= _WIDE:
+        return False
+    torch.empty(count - 1, dtype=torch.uint8, device="cpu").random_(generator=generator)
+    return True
 
 
 def _weighted(sampler: WeightedRandomSampler) -> Drawn:

@@ -83,6 +83,35 @@ def test_whole_passes_of_many_sizes(kind, size):
         assert one.get_state().equal(other.get_state())
 
 
+def test_no_permutation_is_drawn_in_vain(monkeypatch):
+    """torch's own draws one more behind the last index; `test_whole_passes_of_many_sizes` compares the states."""
+    real, asked = torch.randperm, []
+    generator = torch.Generator().manual_seed(4)
+    drawn = vectors_of(RandomSampler(range(1000), generator=generator))
+    monkeypatch.setattr(torch, "randperm", lambda count, **options: asked.append(count) or real(count, **options))
+    assert len(drawn.take(1000)[0]) == 1000
+    between = generator.get_state()
+    assert len(drawn.take(1)[0]) == 0
+    assert asked == [1000]
+    assert not generator.get_state().equal(between)
+
+
+@pytest.mark.parametrize("why", ["a GPU's generator", "numbers of 64 bits"])
+def test_a_permutation_is_drawn_in_vain_where_its_numbers_are_not_known(monkeypatch, why):
+    class Generator:
+        device = torch.device("cuda", 0)
+
+    real, asked = torch.randperm, []
+    sampler = RandomSampler(range(40), generator=torch.Generator())
+    if why == "a GPU's generator":
+        sampler.generator = Generator()
+    else:
+        monkeypatch.setattr(vectors, "_WIDE", 40)
+    monkeypatch.setattr(torch, "randperm", lambda count, generator: asked.append(generator) or real(count))
+    assert len(Vectors(vectors._random(sampler)).take(1000)[0]) == 40
+    assert asked == [sampler.generator] * 2
+
+
 @pytest.mark.parametrize("kind", ["random", "replacement", "weighted"])
 @pytest.mark.parametrize("wanted", [1, 99, 128, 1000])
 @pytest.mark.parametrize("drop_last", [True, False])
