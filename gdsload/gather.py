@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from gdsload.memory import flat_view, row_view
+from gdsload.memory import dense_view, flat_view, row_view
 from gdsload.plan import within
 
 __all__ = ["gather_pieces", "gather_rows", "limit_threads", "one_thread", "run_starts", "take_rows", "unit_of"]
@@ -68,13 +68,12 @@ def take_rows(addresses: IntArray, row_bytes: int, out: int) -> None:
         _take(addresses, unit, out)
         return
     low, high = int(addresses.min()), int(addresses.max())
-    if ((high - low) // unit + 1) * (row_bytes // unit) >= 1 << 62:
-        # torch counts the elements of overlapping rows as if they did not overlap.
+    if ((high - low) // unit + 1) * row_bytes >= 1 << 63:
+        # numpy and torch count the bytes of overlapping rows as if they did not overlap.
         _copy_runs(addresses, np.full(count, row_bytes, np.int64), out + np.arange(count) * row_bytes)
         return
     index = torch.from_numpy((addresses - low) // unit)
-    begin = (out - mmap.PAGESIZE) // unit
-    target = flat_view(unit)[begin : begin + count * row_bytes // unit].view(count, row_bytes // unit)
+    target = dense_view(unit, row_bytes, out, count)
     torch.index_select(row_view(unit, row_bytes, low, high), 0, index, out=target)
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "BatchPool",
     "Lease",
     "address_of",
+    "dense_view",
     "flat_view",
     "map_file",
     "populate",
@@ -51,6 +52,7 @@ ADDRESS_SPACE = 1 << 52
 """No host address is as large: 64-bit processors give user space at most 52 bits unless asked for more."""
 
 UNIT_DTYPES = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
+_NUMPY_DTYPES: dict[int, np.dtype[Any]] = {unit: np.dtype(f"{'i' if unit > 1 else 'u'}{unit}") for unit in UNIT_DTYPES}
 
 
 def map_file(fd: int, nbytes: int, file: str) -> int:
@@ -118,11 +120,27 @@ def row_view(unit: int, row_bytes: int, low: int, high: int) -> torch.Tensor:
         unit: bytes of an element, which divides all the others.
         row_bytes: bytes a row.
         low: address of the first row.
-        high: address of the last row.
+        high: address of the last row; both so that ``((high - low) // unit + 1) * row_bytes`` is below 2**63.
     """
-    flat = flat_view(unit)
-    shape = ((high - low) // unit + 1, row_bytes // unit)
-    return flat.as_strided(shape, (1, 1), (low - mmap.PAGESIZE) // unit)
+    return _view(unit, ((high - low) // unit + 1, row_bytes // unit), low, (unit, unit))
+
+
+def dense_view(unit: int, row_bytes: int, address: int, rows: int) -> torch.Tensor:
+    """The host memory from an address on as rows that lie one behind the other.
+
+    Args:
+        unit: bytes of an element, which divides all the others.
+        row_bytes: bytes a row.
+        address: of the first row.
+        rows: how many.
+    """
+    return _view(unit, (rows, row_bytes // unit), address, (row_bytes, unit))
+
+
+def _view(unit: int, shape: tuple[int, int], address: int, strides: tuple[int, int]) -> torch.Tensor:
+    # Made by numpy: each of torch's own views gives the interpreter lock back, and whoever takes it may keep it.
+    space: Any = _address_space()
+    return torch.from_numpy(np.ndarray(shape, _NUMPY_DTYPES[unit], space, address - mmap.PAGESIZE, strides))
 
 
 def address_of(array: NDArray[Any]) -> int:
