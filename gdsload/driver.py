@@ -128,7 +128,7 @@ class Driver:
 
     @contextmanager
     def remote(self, stream: int) -> Iterator[None]:
-        """Launch kernels that read beyond the device's memory: those of other streams shall not wait for their reads.
+        """Launch kernels that read beyond the device's memory: those of the default domain do not wait for that.
 
         At its end each kernel makes sure that what it wrote can be seen by all, which takes as long as whatever of its
         memory synchronization domain is under way anywhere on the GPU: microseconds, if that is a read over the link.

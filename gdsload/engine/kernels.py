@@ -103,7 +103,7 @@ def launch(compiled: Any, device: torch.device, grid: Grid, arguments: tuple[Any
 
 
 def reading_host(device: torch.device, *, really: bool = True) -> AbstractContextManager[None]:
-    """Launch kernels on the current stream that read host memory: nobody else's kernels wait for their reads."""
+    """Launch kernels on the current stream that read host memory: a training step's do not wait for their reads."""
     calls = driver() if really else None
     return nullcontext() if calls is None else calls.remote(stream_handle(device))
 
