@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +33,23 @@ WORKING_PROBE = CufileProbe(
     "ok", "a read was made and its bytes are right", "done", "/usr/lib/libcufile.so.0", "1.15.1",
     open_s=0.5, registered=True, read_bytes=1048576, gpu="NVIDIA H100", nvfs_reads=1, p2p_reads=0, posix_reads=0,
 )  # fmt: skip
+
+Hang = Callable[..., Any]
+
+
+@pytest.fixture
+def hang() -> Iterator[Hang]:
+    """What gives no answer for as long as the test runs. The doctor's threads that wait for it end with the test."""
+    over = threading.Event()
+
+    def wait(*_asked: object) -> None:
+        over.wait(60)
+
+    yield wait
+    over.set()
+    for thread in threading.enumerate():
+        if thread.name == "gdsload-doctor":
+            thread.join(10)
 
 
 class Made:

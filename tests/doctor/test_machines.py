@@ -16,7 +16,7 @@ from gdsload.backends.cufile_probe import CufileProbe
 from gdsload.backends.cufile_probe.library import parse_config
 from gdsload.doctor import Calls, run
 from gdsload.doctor.gpu_trial import GpuTrial, parse_trial
-from tests.doctor.conftest import DRIVE, GPU, ROOT_MOUNT, Made, make_drive, make_gpu, make_host
+from tests.doctor.conftest import DRIVE, GPU, ROOT_MOUNT, Hang, Made, make_drive, make_gpu, make_host
 
 
 def test_a_bare_laptop_has_no_fault_and_reads_into_cpu_memory(laptop: Made):
@@ -56,12 +56,12 @@ def test_a_torch_for_the_cpu_beside_a_gpu_is_an_error(nvfs: Made):
     assert "built for CUDA" in nvfs.findings()["gpu.device"].remedy
 
 
-def test_cufile_has_its_time_once_more_after_it_has_loaded(nvfs: Made, monkeypatch: pytest.MonkeyPatch):
+def test_cufile_has_its_time_once_more_after_it_has_loaded(nvfs: Made, hang: Hang, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(run, "_FILES_S", 0.1)
     monkeypatch.setattr(run, "_GRACE_S", 0.1)
     nvfs.calls["probe"] = lambda *_asked: (time.sleep(1.6), nvfs.probe)[1]
     assert run.diagnose("/data/set", system=nvfs.system(), timeout_s=1.0).verdict.backend == "gds"
-    nvfs.calls["probe"] = lambda *_asked: time.sleep(60)
+    nvfs.calls["probe"] = hang
     start = time.monotonic()
     assert run.diagnose("/data/set", system=nvfs.system(), timeout_s=0.2).verdict.backend != "gds"
     assert time.monotonic() - start < 10

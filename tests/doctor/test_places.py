@@ -11,7 +11,7 @@ import pytest
 from gdsload.backends.cufile_probe.mounts import find_mount, parse_mounts
 from gdsload.doctor import run
 from gdsload.doctor.file_trial import FileTrial
-from tests.doctor.conftest import DATA_MOUNT, ROOT_MOUNT, Made
+from tests.doctor.conftest import DATA_MOUNT, ROOT_MOUNT, Hang, Made
 
 
 def mounted(made: Made, line: str):
@@ -185,16 +185,16 @@ def test_a_path_that_is_not_there(nvfs: Made):
     assert not list((nvfs.root / "data").glob(".gdsload*"))
 
 
-def test_a_file_system_that_hangs_is_reported_and_asked_once(nvfs: Made, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_system_that_hangs_is_reported_and_asked_once(nvfs: Made, hang: Hang, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(run, "_FILES_S", 0.3)
     asked = []
 
-    def hang(path: str) -> str:
+    def number(path: str) -> str:
         asked.append(path)
-        time.sleep(3)
+        hang()
         return "0:0"
 
-    nvfs.calls["number"] = hang
+    nvfs.calls["number"] = number
     nvfs.calls["try_file"] = lambda file: pytest.fail("the file system was asked again")
     start = time.monotonic()
     found = nvfs.findings()
@@ -204,9 +204,9 @@ def test_a_file_system_that_hangs_is_reported_and_asked_once(nvfs: Made, monkeyp
     assert found["gpu.device"].severity == "ok"
 
 
-def test_a_check_that_hangs_costs_nothing_but_its_own_finding(nvfs: Made, monkeypatch: pytest.MonkeyPatch):
+def test_a_check_that_hangs_costs_nothing_but_its_own_finding(nvfs: Made, hang: Hang, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(run, "_FILES_S", 0.5)
-    nvfs.calls["space"] = lambda path: time.sleep(4)
+    nvfs.calls["space"] = hang
     start = time.monotonic()
     report = nvfs.diagnose()
     assert time.monotonic() - start < 3
