@@ -10,7 +10,6 @@ Rows that lie one behind the other are copied as runs, which is as fast as a pla
 from __future__ import annotations
 
 import ctypes
-import mmap
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any
@@ -20,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from gdsload.memory import dense_view, flat_view, row_view
+from gdsload.memory import dense_view, row_view
 from gdsload.plan import within
 
 __all__ = ["gather_pieces", "gather_rows", "limit_threads", "one_thread", "run_starts", "take_rows", "unit_of"]
@@ -154,9 +153,7 @@ def _copy_runs(addresses: IntArray, nbytes: IntArray, out: IntArray) -> None:
 
 def _take(addresses: IntArray, unit: int, out: int) -> None:
     """Single elements: numpy's `take` is the fastest there is, but wants a plain vector around them."""
-    low, high = int(addresses.min()), int(addresses.max()) + unit
-    begin = (low - mmap.PAGESIZE) // unit
-    source = flat_view(unit)[begin : begin + (high - low) // unit].numpy()
-    end = (out - mmap.PAGESIZE) // unit
-    target = flat_view(unit)[end : end + len(addresses)].numpy()
+    low, high = int(addresses.min()), int(addresses.max())
+    source = dense_view(unit, unit, low, (high - low) // unit + 1).numpy().reshape(-1)
+    target = dense_view(unit, unit, out, len(addresses)).numpy().reshape(-1)
     np.take(source, (addresses - low) // unit, out=target, mode="clip")
