@@ -7,6 +7,7 @@ import io
 import itertools
 import os
 import random
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -180,8 +181,11 @@ def mappings(folder):
 
 
 def descriptors(folder):
-    names = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
-    return [name for name in names if os.path.lexists(name) and os.readlink(name).startswith(str(folder))]
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # closed by another thread meanwhile
+            found.append(os.readlink(f"/proc/self/fd/{name}"))
+    return [target for target in found if target.startswith(str(folder))]
 
 
 def test_batches_are_plain_tensors_whatever_mode_their_consumer_is_in(plain):
