@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import mmap
 import os
@@ -18,39 +17,15 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload import memory
 from gdsload.backends import residency
 from gdsload.backends.files import ShardFiles, ShardSource
 from gdsload.backends.residency import is_resident, looks_resident, shard_is_resident
 from gdsload.catalog import open_catalog
 from gdsload.plan import Extents
+from tests.units.conftest import chill, in_cache
 
 PAGE = mmap.PAGESIZE
 SHARD_PAGES = 2048
-
-
-def in_cache(path):
-    """For each page of a file whether it is in the page cache, as mincore says."""
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        address = memory.map_file(file.fileno(), size, str(path))
-    found = (ctypes.c_ubyte * -(-size // PAGE))()
-    code = memory._libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), found)
-    memory.unmap(address, size)
-    assert code == 0
-    return np.frombuffer(found, np.uint8) & 1 == 1
-
-
-def chill(path):
-    """Take a file out of the page cache."""
-    for _ in range(100):
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        if not in_cache(path).any():
-            return
-        time.sleep(0.01)  # pages that were just used may be busy
-    pytest.skip("this file system keeps its pages")
 
 
 def drive_is_quick(path):
