@@ -70,7 +70,7 @@ __device__ u64 permuted(u64 value, const u64* network) {
     return value;
 }
 """
-"""CUDA source of `permuted`, the twin of `gdsload.order.permutation.Feistel`, and of the hash under it."""
+"""CUDA source of `permuted`, the twin of `gdsload.order.feistel.Feistel`, and of the hash under it."""
 _GATHER = r"""
 struct Params {
     const u64* network;    // all 0 where there is none; see _WORDS

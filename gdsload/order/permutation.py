@@ -7,7 +7,6 @@ because Feistel networks on tiny domains are measurably biased: see docs/design/
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,10 +15,11 @@ from numpy.typing import NDArray
 
 from gdsload.errors import OptionError
 from gdsload.order.checks import MAX_SAMPLES, check_range, check_whole
-from gdsload.order.hashing import MASK64, Purpose, derive_key, hash_into
+from gdsload.order.feistel import Feistel
+from gdsload.order.hashing import MASK64, hash_into
 from gdsload.order.recent import Recent
 
-__all__ = ["CHUNK", "EXACT_LIMIT", "ROUNDS", "Feistel", "Permutation", "Recipe", "exact_table"]
+__all__ = ["CHUNK", "EXACT_LIMIT", "Permutation", "Recipe", "exact_table"]
 
 EXACT_LIMIT: Final = 65_536
 """Largest n that is shuffled exactly. Frozen: it decides which samples a saved position means."""
@@ -27,14 +27,7 @@ EXACT_LIMIT: Final = 65_536
 CHUNK: Final = 65_536
 """Positions computed together; at least EXACT_LIMIT. Affects speed and memory only."""
 
-ROUNDS: Final = 8
-"""Rounds of the Feistel network. Frozen, like EXACT_LIMIT."""
-
 _RECENT_CHUNKS: Final = 4
-# Four arrays of 128 KiB stay in most second-level caches, and what each call of numpy costs is spread thin.
-_TILE: Final = 16_384
-_HASH_SHIFT: Final = np.uint64(24)
-_REDUCE_SHIFT: Final = np.uint64(40)
 
 
 def exact_table(n: int, key: int) -> NDArray[np.int64]:
@@ -65,76 +58,6 @@ class Recipe:
 
     network: NDArray[np.uint64] | None = None
     table: NDArray[np.int64] | None = None
-
-
-class Feistel:
-    """A permutation of [0, n) by a generalised Feistel network and cycle walking.
-
-    Both are from Black and Rogaway, "Ciphers with Arbitrary Finite Domains" (CT-RSA 2002). A number is split
-    into (left, right) in Z_a x Z_b; each round adds a keyed hash of one half to the other, modulo its size.
-    With a = ceil(sqrt(n)) and b = ceil(n / a), a * b exceeds n by less than a, so that fewer than one number
-    in sqrt(n) lands outside [0, n). Those are sent through again until they land inside, which keeps it a
-    bijection.
-
-    A round takes the top 40 bits of the hash and multiplies and shifts them into [0, m). Some values of
-    [0, m) then own one 40-bit hash more than others: a relative bias of at most m / 2**40, which is 2**-31 at
-    65 537 samples, 2**-23 at 10**10 and 2**-16 at the limit, 2**48.
-
-    Stateless after construction, so any thread may use it.
-
-    Args:
-        n: size of the domain, 1 to 2**48.
-        key: 64-bit key.
-    """
-
-    __slots__ = ("_left", "_n", "_right", "_round_keys")
-
-    def __init__(self, n: int, key: int) -> None:
-        left = math.isqrt(n - 1) + 1
-        self._n = np.uint64(n)
-        self._left = np.uint64(left)
-        self._right = np.uint64(-(-n // left))
-        self._round_keys = [np.uint64(derive_key(key, Purpose.ROUND, index)) for index in range(ROUNDS)]
-
-    @property
-    def parameters(self) -> NDArray[np.uint64]:
-        """What it is made of: n, the sizes of both halves, and the key of each round."""
-        return np.array([self._n, self._left, self._right, *self._round_keys], np.uint64)
-
-    def map_in_place(self, values: NDArray[np.uint64]) -> None:
-        """Replace each of `values` (shape [k], all below n) by its image."""
-        self._pass(values)
-        outside = np.flatnonzero(values >= self._n)
-        while outside.size:
-            again = values[outside]
-            self._pass(again)
-            values[outside] = again
-            outside = outside[again >= self._n]
-
-    def _pass(self, values: NDArray[np.uint64]) -> None:
-        scratch = np.empty((4, min(_TILE, values.size)), dtype=np.uint64)
-        for start in range(0, values.size, _TILE):
-            tile = values[start : start + _TILE]
-            self._rounds(tile, scratch[:, : tile.size])
-
-    def _rounds(self, tile: NDArray[np.uint64], scratch: NDArray[np.uint64]) -> None:
-        left, right, hashed, spare = scratch
-        np.floor_divide(tile, self._left, out=right)
-        np.multiply(right, self._left, out=spare)
-        np.subtract(tile, spare, out=left)
-        halves = ((left, right, self._left), (right, left, self._right))
-        for index, key in enumerate(self._round_keys):
-            changed, source, size = halves[index % 2]
-            hash_into(source, key, hashed, spare)
-            np.right_shift(hashed, _HASH_SHIFT, out=hashed)
-            np.multiply(hashed, size, out=hashed)
-            np.right_shift(hashed, _REDUCE_SHIFT, out=hashed)
-            np.add(changed, hashed, out=changed)
-            # Modulo without a division: where changed < size, the difference wraps to a huge number.
-            np.subtract(changed, size, out=spare)
-            np.minimum(changed, spare, out=changed)
-        np.multiply(right, self._left, out=tile)
-        np.add(tile, left, out=tile)
 
 
 class Permutation:

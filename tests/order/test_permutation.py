@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from gdsload.errors import OptionError
 from gdsload.order import FullOrder, Permutation
 from gdsload.order.checks import MAX_SAMPLES
-from gdsload.order.permutation import CHUNK, EXACT_LIMIT, Feistel, exact_table
+from gdsload.order.feistel import Feistel
+from gdsload.order.permutation import CHUNK, EXACT_LIMIT, exact_table
 
 KEYS = st.integers(0, 2**64 - 1)
 
@@ -44,6 +45,37 @@ def test_large_is_a_permutation(n):
 @example(2, 0)
 def test_feistel_is_a_permutation_on_small_domains_too(n, key):
     assert is_permutation(feistel(n, key), n)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 4096**2) | st.integers(1, 3000), KEYS, st.integers(0, 2**64 - 1))
+@example(1, 0, 0)
+@example(2, 0, 0)
+@example(4096**2, 0, 0)
+def test_looked_up_images_are_those_that_are_computed(n, key, seed):
+    computing, looking_up = Feistel(n, key), Feistel(n, key)
+    looking_up._tables = looking_up._make_tables()
+    values = np.random.default_rng(seed).integers(0, n, 500).astype(np.uint64)
+    values[:2] = 0, n - 1
+    images = values.copy()
+    computing.map_in_place(values)
+    looking_up.map_in_place(images)
+    assert computing._tables is None
+    assert np.array_equal(images, values)
+
+
+@pytest.mark.parametrize(("n", "tabled"), [(70_000, True), (4096**2, True), (4096**2 + 1, False), (10**10, False)])
+def test_tables_are_made_where_many_numbers_are_mapped_and_they_are_small(n, tabled):
+    network = Feistel(n, 1)
+    network.map_in_place(np.arange(1000, dtype=np.uint64))
+    assert network._tables is None
+    images = np.arange(40_000, dtype=np.uint64)
+    network.map_in_place(images)
+    assert (network._tables is not None) == tabled
+    assert images[:1000].tolist() == feistel(n, 1, np.arange(1000)).tolist()
+    if network._tables is not None:
+        arrays = [*network._tables.rounds, network._tables.left, network._tables.right]
+        assert sum(array.nbytes for array in arrays) <= 1.1 * 2**20
 
 
 @pytest.mark.parametrize("n", [MAX_SAMPLES, MAX_SAMPLES - 1, 10**10])

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from gdsload.order import Permutation, derive_key
-from gdsload.order.permutation import Feistel, exact_table
+from gdsload.order.feistel import Feistel
+from gdsload.order.permutation import exact_table
 
 LIMIT = 5.0
 

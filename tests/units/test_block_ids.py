@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from gdsload.engine import block_ids
 from gdsload.engine.block_ids import MOST_WINDOWS, BlockIds
 from gdsload.engine.stage import Ordered
-from gdsload.order import BlockOrder, Purpose, Schedule, derive_key
-from gdsload.order import permutation as permutation_module
+from gdsload.order import BlockOrder, Purpose, Schedule, derive_key, feistel
 from gdsload.order.hashing import hash_into
 from gdsload.order.permutation import EXACT_LIMIT, exact_table
 
@@ -288,6 +287,6 @@ def test_the_constants_of_the_kernels_are_those_of_the_order():
     """They stand in the text as numbers."""
     source = block_ids._ORDER + block_ids._IDS
     assert f"w.size > {EXACT_LIMIT}" in source
-    assert (Purpose.WINDOW, Purpose.ROUND, permutation_module.ROUNDS) == (3, 4, 8)
+    assert (Purpose.WINDOW, Purpose.ROUND, feistel.ROUNDS) == (3, 4, 8)
     assert f"table[{MOST_WINDOWS}]" in source
     assert f"window[{2 * block_ids._MOST_TABLES}]" in block_ids._HASHES
