@@ -26,9 +26,9 @@ from gdsload.plan import Extents, concat_extents, distinct
 __all__ = ["FieldRows", "Job", "Ordered", "Piece", "Selection", "Stage", "Stager", "Steps"]
 
 IntArray = NDArray[np.int64]
-_FIRST, _AHEAD = 8192, 65536
+_FIRST, _AHEAD = 8192, 16384
 """Positions of a lane whose ids are worked out at once, at first and later: enough to make the cost of a call
-disappear, and at first few, so that the first batch is there soon."""
+disappear, and few, so that neither the first batch nor another thread that wants to plan has to wait for long."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,10 @@ EXACT_LIMIT: Final = 65_536
 """Largest n that is shuffled exactly. Frozen: it decides which samples a saved position means."""
 
 CHUNK: Final = 65_536
-"""Positions computed together; at least EXACT_LIMIT. Affects speed and memory only."""
+"""Positions of a window that are computed together; at least EXACT_LIMIT. Affects speed and memory only."""
 
+_NETWORK_CHUNK: Final = 16_384
+"""Positions of a network that are computed together: few, as whoever begins an epoch waits for them."""
 _RECENT_CHUNKS: Final = 4
 
 
@@ -63,8 +65,8 @@ class Recipe:
 class Permutation:
     """A seeded permutation of [0, n): position -> image. Safe to share between threads.
 
-    Making one costs microseconds, whatever n is. It keeps the chunks of images that were used last: four of
-    512 KiB at most.
+    Making one costs microseconds, whatever n is. It keeps the images that were used last: all up to EXACT_LIMIT, and
+    above it four chunks of 128 KiB, beside the tables of its network.
 
     Args:
         n: how many numbers to permute, 0 to 2**48.
@@ -74,12 +76,13 @@ class Permutation:
         OptionError: if `n` or `key` is out of range.
     """
 
-    __slots__ = ("_chunks", "_feistel", "_key", "_n")
+    __slots__ = ("_chunks", "_each", "_feistel", "_key", "_n")
 
     def __init__(self, n: int, key: int) -> None:
         self._n = check_whole(n, "n", 0, MAX_SAMPLES)
         self._key = check_whole(key, "key", 0, MASK64)
         self._feistel = Feistel(self._n, self._key) if self._n > EXACT_LIMIT else None
+        self._each = EXACT_LIMIT if self._feistel is None else _NETWORK_CHUNK
         self._chunks: Recent[int, NDArray[np.int64]] = Recent(_RECENT_CHUNKS)
 
     def __len__(self) -> int:
@@ -92,13 +95,14 @@ class Permutation:
             OptionError: unless 0 <= start <= stop <= n.
         """
         check_range(start, stop, self._n, "the permutation")
-        first = start // CHUNK
-        if stop <= (first + 1) * CHUNK:
-            return self._chunk(first)[start - first * CHUNK : stop - first * CHUNK]
+        each = self._each
+        first = start // each
+        if stop <= (first + 1) * each:
+            return self._chunk(first)[start - first * each : stop - first * each]
         images = np.empty(stop - start, dtype=np.int64)
-        for index in range(first, -(-stop // CHUNK)):
-            base = index * CHUNK
-            lower, upper = max(start, base), min(stop, base + CHUNK)
+        for index in range(first, -(-stop // each)):
+            base = index * each
+            lower, upper = max(start, base), min(stop, base + each)
             images[lower - start : upper - start] = self._chunk(index)[lower - base : upper - base]
         images.flags.writeable = False
         return images
@@ -135,7 +139,7 @@ class Permutation:
         if self._feistel is None:
             images = exact_table(self._n, self._key)
         else:
-            values = np.arange(index * CHUNK, min((index + 1) * CHUNK, self._n), dtype=np.uint64)
+            values = np.arange(index * self._each, min((index + 1) * self._each, self._n), dtype=np.uint64)
             self._feistel.map_in_place(values)
             images = values.view(np.int64)
         images.flags.writeable = False
