@@ -46,10 +46,17 @@ class BatchForm:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """One field of a group of batches, gathered: where its bytes begin in the lease, and the rows of each sample."""
+    """One field of a group of batches, gathered.
+
+    Attributes:
+        begin: where its bytes begin in the lease.
+        lengths: rows of each sample; None if it is not ragged.
+        whole: all samples as one array; None if it is ragged, empty, or of an element type that numpy does not have.
+    """
 
     begin: int
     lengths: IntArray | None
+    whole: NDArray[Any] | None = None
 
 
 class BatchMaker:
@@ -161,9 +168,10 @@ class Assembler(BatchMaker):
             addresses, lengths = sources[name]
             if lengths is None:
                 gather_rows(addresses, field.row_bytes, base + begins[name])
+                rows[name] = _Rows(begins[name], None, _array_of(memory, begins[name], len(addresses), field))
             else:
                 gather_pieces(addresses, lengths, field.row_bytes, base + begins[name])
-            rows[name] = _Rows(begins[name], lengths)
+                rows[name] = _Rows(begins[name], lengths)
         for piece in pieces:
             piece.stage.used(piece.high - piece.low)
         edges = list(pairwise(accumulate(sizes, initial=0)))
@@ -190,6 +198,9 @@ class Assembler(BatchMaker):
         shared: list[tuple[IntArray, torch.Tensor]] = []
         for name, field in self.fields.items():
             found = rows[name]
+            if found.whole is not None and low < high:
+                batch[name] = torch.from_numpy(found.whole[low:high])
+                continue
             if found.lengths is None:
                 begin = found.begin + low * field.row_bytes
                 batch[name] = batch_of(memory, begin, high - low, field)
@@ -221,11 +232,23 @@ def batch_of(memory: memoryview, begin: int, rows: int, field: Field) -> torch.T
     count = rows * field.row_bytes // field.dtype.itemsize
     if not count:
         return torch.empty(shape, dtype=dtype, device="cpu")
-    # Its storage is this part of the memory alone: saving the batch does not save its neighbours.
-    if (known := numpy_dtype(field.dtype)) is not None:
-        return torch.from_numpy(np.ndarray(shape, known, memory, begin))
+    if (array := _array_of(memory, begin, rows, field)) is not None:
+        return torch.from_numpy(array)
     # torch's `view` gives the interpreter lock back, and whoever takes it may keep it for a while.
     return torch.frombuffer(memory, dtype=dtype, count=count, offset=begin).view(shape)
+
+
+def _array_of(memory: memoryview, begin: int, rows: int, field: Field) -> NDArray[Any] | None:
+    """Rows in memory as an array, where numpy has their element type.
+
+    A tensor made of it, or of a part, has that part alone as its storage: saving a batch does not save its neighbours.
+    """
+    known = numpy_dtype(field.dtype)
+    return (
+        None
+        if known is None or not rows * field.row_bytes
+        else np.ndarray((rows, *field.row_shape), known, memory, begin)
+    )
 
 
 def pad(values: torch.Tensor, lengths: IntArray, padding: float) -> torch.Tensor:
