@@ -5,6 +5,7 @@
 
 Each value of a setting is run once a round, from another starting point in every round, each with a loader of its own,
 which is given with `mmap=False` where batches stay in CPU memory: only so does a cold disk have to be read ahead of.
+With `--mapped` it is not: rows then come straight from the page cache.
 Shown are medians and quartiles of GB/s, and the depth of reads at the end; `*` marks the default.
 """
 
@@ -44,7 +45,7 @@ _MIB = 2**20
 _PREFETCH = [size * _MIB for size in (32, 64, 128, 256, 512, 1024)]
 _PINNED = [size * _MIB for size in (32, 64, 128, 256, 512)]
 _BLOCK = [size * _MIB for size in (1, 2, 4, 8, 16)]
-_GROUP = [size * _MIB for size in (2, 4, 8, 16, 32, 64, 128)]
+_GROUP = [size * _MIB for size in (2, 4, 8, 16, 24, 32, 48, 64, 128)]
 _DEPTHS = [1, 2, 4, 8, 16, 32]
 _THREADS = [2, 4, 8, 12, 16, 32]
 _SMALL = 2
@@ -89,7 +90,7 @@ def _depth(depth: int) -> Value:
 
 
 def _group(nbytes: int) -> Value:
-    names = ("_GROUP_BYTES", "_GROUP_BYTES_IN_ORDER", "_GROUP_BYTES_ON_GPU")
+    names = ("_LEAST_GROUP_BYTES", "_MOST_GROUP_BYTES", "_GROUP_BYTES_IN_ORDER", "_GROUP_BYTES_ON_GPU")
     patches = ((groups, "_PLANNED_BY_GPU_BYTES", nbytes), *((setup, name, nbytes) for name in names))
     return Value(format_bytes(nbytes), {}, patches)
 
@@ -101,9 +102,9 @@ def _block(nbytes: int) -> Value:
     return Value(format_bytes(nbytes), {"pinned_bytes": ring}, patches)
 
 
-def _sweep(plan: Plan, backend: BackendName, values: list[Value], state: str) -> list[dict[str, Any]]:
+def _sweep(plan: Plan, backend: BackendName, values: list[Value], state: str, *, mapped: bool) -> list[dict[str, Any]]:
     """Trials of each value of a setting, in turns."""
-    more = {"mmap": False} if not plan.on_device else {}
+    more = {"mmap": False} if not plan.on_device and not mapped else {}
     entries: list[dict[str, Any]] = [
         {"value": value.shown, "gb_s": [], "wait_share": [], "depth": 0} for value in values
     ]
@@ -162,6 +163,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="a trial ends after as many")
     parser.add_argument("--work-dir", type=Path, help="where the data go (default: the temporary folder)")
+    parser.add_argument("--mapped", action="store_true", help="leave shards mapped on the CPU")
     parser.add_argument("--small", action="store_true", help="a smoke test, whose numbers mean nothing")
     return parser.parse_args(arguments)
 
@@ -182,7 +184,8 @@ def main(arguments: list[str] | None = None) -> int:
             "versions": versions(),
             "data": {name: value for name, value in describe(plan).items() if name not in ("path", "schema")},
             "conditions": {"batch_size": plan.batch_size, "row_bytes": options.row_bytes, "shuffle": options.shuffle,
-                           "rounds": plan.trials, "seconds": plan.seconds, "device": str(plan.device)},
+                           "rounds": plan.trials, "seconds": plan.seconds, "device": str(plan.device),
+                           "mapped": options.mapped},
             "sweeps": [],
         }  # fmt: skip
         for backend in options.backends or (["auto", "bounce"] if plan.device.type == "cuda" else ["host"]):
@@ -190,7 +193,8 @@ def main(arguments: list[str] | None = None) -> int:
                 if options.settings is not None and setting not in options.settings:
                     continue
                 for state in options.states:
-                    entries = _sweep(plan, backend, values[: _SMALL if options.small else None], state)
+                    chosen = values[: _SMALL if options.small else None]
+                    entries = _sweep(plan, backend, chosen, state, mapped=options.mapped)
                     found = {"setting": setting, "backend": backend, "state": state, "values": entries}
                     record["sweeps"].append(found)
                     print("\n".join(_tables({"sweeps": [found]})), flush=True)

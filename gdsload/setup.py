@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.buffers import Buffers
-from gdsload.engine.groups import Limits
+from gdsload.engine.groups import Limits, gatherers
 from gdsload.engine.stage import Selection
 from gdsload.engine.transform import DeviceTransform
 from gdsload.errors import BudgetError, OptionError
@@ -46,10 +46,12 @@ __all__ = [
 
 IntArray = NDArray[np.int64]
 
-_GROUP_BYTES = 24 * 2**20
-"""About 3 ms of gathering by two threads, beside which planning and handing over a group (0.4 ms of Python, while the
-other thread may want the interpreter lock, too) counts little. More is hardly faster, and a batch that is kept holds
-the memory of its group."""
+_LEAST_GROUP_BYTES, _MOST_GROUP_BYTES = 24 * 2**20, 64 * 2**20
+"""Of rows that lie scattered, in mapped shards; of others the least, as reads bring more than is wanted. 64 MiB are
+about 8 ms of gathering by two threads. Each group costs more than 1 ms of Python, which a thread may have to wait for
+in the other one, and longer where the system has taken the processor from whoever holds the interpreter lock. More
+threads get smaller groups, so that by default `prefetch_bytes` have room for two of each; and a batch that is kept
+holds the memory of its group."""
 _GROUP_BYTES_IN_ORDER = 8 * 2**20
 """Rows in order are copied at the speed of memory, and need little planning: what counts is that batches under way stay
 within a cache of some 32 MiB."""
@@ -265,9 +267,14 @@ def limits(
             f"{format_bytes(window_bytes)} each, need {format_bytes((lanes + 1) * window_bytes)}",
             remedy=f"Raise arena_bytes, or lower lanes (here {order.lanes}) or window (here {order.window} samples).",
         )
-    group_bytes = _GROUP_BYTES_IN_ORDER if order.shuffle == "sequential" else _GROUP_BYTES
+    prefetch_bytes = parse_bytes(options.prefetch_bytes, "prefetch_bytes")
     if device.type == "cuda" and options.backend != "host":
         group_bytes = _GROUP_BYTES_ON_GPU
-    prefetch_bytes = parse_bytes(options.prefetch_bytes, "prefetch_bytes")
+    elif order.shuffle == "sequential":
+        group_bytes = _GROUP_BYTES_IN_ORDER
+    elif not in_place:
+        group_bytes = _LEAST_GROUP_BYTES
+    else:
+        group_bytes = max(_LEAST_GROUP_BYTES, min(prefetch_bytes // (2 * gatherers()), _MOST_GROUP_BYTES))
     sample_bytes = 0 if options.batch_sampler is None else int(mean)
     return Limits(prefetch_bytes, arena_bytes, group_bytes, batch_bytes, window_bytes, sample_bytes)

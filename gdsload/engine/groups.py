@@ -15,7 +15,7 @@ from gdsload.engine.ready import Ready
 from gdsload.engine.stage import Piece
 from gdsload.engine.started import Started
 
-__all__ = ["MOST_WORKERS", "Group", "Limits", "workers"]
+__all__ = ["MOST_WORKERS", "Group", "Limits", "gatherers", "workers"]
 
 MOST_WORKERS = 4
 _MOST_BATCHES = 64
@@ -24,14 +24,19 @@ _PLANNED_BY_GPU_BYTES = 128 * 2**20
 `prefetch_bytes` has room for two such groups."""
 
 
+def gatherers() -> int:
+    """How many threads gather at once where that takes a processor: as many as pay, and the consumer."""
+    return min(MOST_WORKERS, max(len(os.sched_getaffinity(0)) - 1, 1)) + 1
+
+
 def workers(backend: Backend, maker: BatchMaker) -> int:
     """How many threads make groups.
 
-    Where gathering takes a processor, as many as pay. On a GPU they only wait for it, and stand in each other's way at
+    Where gathering takes a processor, see `gatherers`. On a GPU they only wait for it, and stand in each other's way at
     the interpreter lock: a second one pays where gathers may go over the link, and so take long.
     """
     if maker.takes_processor:
-        return min(MOST_WORKERS, max(len(os.sched_getaffinity(0)) - 1, 1))
+        return gatherers() - 1
     return 2 if isinstance(backend, WithinReach) else 1
 
 
@@ -70,7 +75,7 @@ class Limits:
 
     def pool_bytes(self) -> int:
         """Batch memory that is worth keeping: what is ahead of the consumer, and what it and each thread hold."""
-        return self.prefetch_bytes + (MOST_WORKERS + 3) * self.group() * self.batch_bytes * 2
+        return self.prefetch_bytes + (gatherers() + 2) * self.group() * self.batch_bytes * 2
 
 
 @dataclass(slots=True, eq=False)

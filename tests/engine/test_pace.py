@@ -129,8 +129,8 @@ def wrapped(monkeypatch):
 @pytest.fixture
 def small_groups(monkeypatch):
     """A group is a batch, so that there are many."""
-    monkeypatch.setattr("gdsload.setup._GROUP_BYTES", 1)
-    monkeypatch.setattr("gdsload.setup._GROUP_BYTES_IN_ORDER", 1)
+    for name in ("_LEAST_GROUP_BYTES", "_MOST_GROUP_BYTES", "_GROUP_BYTES_IN_ORDER"):
+        monkeypatch.setattr(f"gdsload.setup.{name}", 1)
 
 
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
