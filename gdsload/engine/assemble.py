@@ -244,11 +244,9 @@ def _array_of(memory: memoryview, begin: int, rows: int, field: Field) -> NDArra
     A tensor made of it, or of a part, has that part alone as its storage: saving a batch does not save its neighbours.
     """
     known = numpy_dtype(field.dtype)
-    return (
-        None
-        if known is None or not rows * field.row_bytes
-        else np.ndarray((rows, *field.row_shape), known, memory, begin)
-    )
+    if known is None or not rows * field.row_bytes:
+        return None
+    return np.ndarray((rows, *field.row_shape), known, memory, begin)
 
 
 def pad(values: torch.Tensor, lengths: IntArray, padding: float) -> torch.Tensor:

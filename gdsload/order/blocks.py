@@ -14,7 +14,7 @@ from gdsload.errors import OptionError
 from gdsload.order.checks import MAX_SAMPLES, check_range, check_run_lengths, check_whole
 from gdsload.order.hashing import MASK64, Purpose, derive_key
 from gdsload.order.lanes import lane_offset, lane_share
-from gdsload.order.permutation import CHUNK, Permutation
+from gdsload.order.permutation import Permutation
 from gdsload.order.recent import Recent
 
 __all__ = ["MAX_BLOCKS", "BlockOrder", "BlockSequence"]
@@ -22,7 +22,9 @@ __all__ = ["MAX_BLOCKS", "BlockOrder", "BlockSequence"]
 MAX_BLOCKS: Final = 1 << 27
 """Most blocks of a dataset: the block sequence holds 16 bytes for each of them, 2 GiB at this limit."""
 
-_SPREAD: Final = 4 * CHUNK
+_CHUNK: Final = 65_536
+"""Positions of a window that are computed together. Affects speed and memory only."""
+_SPREAD: Final = 4 * _CHUNK
 """Places of a window that are worth writing out for each of its pieces."""
 # All lanes cross into their next windows at about the same batch: keep the old and the new piece of each.
 _PIECES_PER_LANE: Final = 2
@@ -194,7 +196,7 @@ class BlockOrder:
         parts = []
         while start < stop:
             window = self._window_number(lane, start)
-            chunk, skipped = divmod(start - self._window_bounds(lane, window)[0], CHUNK)
+            chunk, skipped = divmod(start - self._window_bounds(lane, window)[0], _CHUNK)
             piece = self._pieces.get((lane, window, chunk), self._make_piece)
             parts.append(piece[skipped : skipped + stop - start])
             start += parts[-1].size
@@ -231,7 +233,7 @@ class BlockOrder:
         starts, lengths = self.sequence().extents(start, stop)
         ends = np.cumsum(lengths)
         permutation = Permutation(stop - start, derive_key(self._key, Purpose.WINDOW, lane, window))
-        places = permutation(chunk * CHUNK, min((chunk + 1) * CHUNK, stop - start))
+        places = permutation(chunk * _CHUNK, min((chunk + 1) * _CHUNK, stop - start))
         shifts = starts - (ends - lengths)
         if stop - start <= _SPREAD:
             # Written out for every place, shifts are looked up sooner than blocks are searched for.

@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 
 from gdsload.order.hashing import Purpose, derive_key, hash_into
 
-__all__ = ["ROUNDS", "Feistel"]
+__all__ = ["ROUNDS", "TILE", "Feistel"]
 
 ROUNDS: Final = 8
 """Rounds of the Feistel network. Frozen: they decide which samples a saved position means."""
 
-# Four arrays of 128 KiB stay in most second-level caches, and what each call of numpy costs is spread thin.
-_TILE: Final = 16_384
+TILE: Final = 16_384
+"""Numbers mapped together. Four arrays of 128 KiB stay in most second-level caches, and what each call of numpy costs
+is spread thin. Whoever maps as many at once has the tables made."""
 _MOST_TABLED: Final = 4096
 """Halves up to this size have tables, that is domains of up to 16.8 million: of 1.1 MiB then, made in a millisecond."""
 _HASH_SHIFT: Final = np.uint64(24)
@@ -78,7 +79,7 @@ class Feistel:
 
     def map_in_place(self, values: NDArray[np.uint64]) -> None:
         """Replace each of `values` (shape [k], all below n) by its image."""
-        if self._tables is None and self._left <= _MOST_TABLED and values.size >= _TILE:
+        if self._tables is None and self._left <= _MOST_TABLED and values.size >= TILE:
             self._tables = self._make_tables()
         self._pass(values)
         outside = np.flatnonzero(values >= self._n)
@@ -89,9 +90,9 @@ class Feistel:
             outside = outside[again >= self._n]
 
     def _pass(self, values: NDArray[np.uint64]) -> None:
-        scratch = np.empty((4, min(_TILE, values.size)), dtype=np.uint64)
-        for start in range(0, values.size, _TILE):
-            tile = values[start : start + _TILE]
+        scratch = np.empty((4, min(TILE, values.size)), dtype=np.uint64)
+        for start in range(0, values.size, TILE):
+            tile = values[start : start + TILE]
             arrays = scratch[:, : tile.size]
             left, right, spare, _ = arrays
             np.floor_divide(tile, self._left, out=right)

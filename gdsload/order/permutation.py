@@ -15,20 +15,15 @@ from numpy.typing import NDArray
 
 from gdsload.errors import OptionError
 from gdsload.order.checks import MAX_SAMPLES, check_range, check_whole
-from gdsload.order.feistel import Feistel
+from gdsload.order.feistel import TILE, Feistel
 from gdsload.order.hashing import MASK64, hash_into
 from gdsload.order.recent import Recent
 
-__all__ = ["CHUNK", "EXACT_LIMIT", "Permutation", "Recipe", "exact_table"]
+__all__ = ["EXACT_LIMIT", "Permutation", "Recipe", "exact_table"]
 
 EXACT_LIMIT: Final = 65_536
 """Largest n that is shuffled exactly. Frozen: it decides which samples a saved position means."""
 
-CHUNK: Final = 65_536
-"""Positions of a window that are computed together; at least EXACT_LIMIT. Affects speed and memory only."""
-
-_NETWORK_CHUNK: Final = 16_384
-"""Positions of a network that are computed together: few, as whoever begins an epoch waits for them."""
 _RECENT_CHUNKS: Final = 4
 
 
@@ -82,7 +77,8 @@ class Permutation:
         self._n = check_whole(n, "n", 0, MAX_SAMPLES)
         self._key = check_whole(key, "key", 0, MASK64)
         self._feistel = Feistel(self._n, self._key) if self._n > EXACT_LIMIT else None
-        self._each = EXACT_LIMIT if self._feistel is None else _NETWORK_CHUNK
+        # Of a network few at a time: whoever begins an epoch waits for them.
+        self._each = EXACT_LIMIT if self._feistel is None else TILE
         self._chunks: Recent[int, NDArray[np.int64]] = Recent(_RECENT_CHUNKS)
 
     def __len__(self) -> int:
