@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable
 from contextlib import nullcontext
 
@@ -11,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.driver import driver
-from gdsload.memory import flat_view
+from gdsload.memory import dense_view
 from gdsload.streams import DeviceBytes, stream_handle
 
 __all__ = ["LONG_BYTES", "copies_scattered_runs", "copy_runs"]
@@ -63,8 +62,7 @@ def _by_torch(addresses: IntArray, nbytes: IntArray, on_host: NDArray[np.bool_],
     position = 0
     for address, length, host in zip(addresses.tolist(), nbytes.tolist(), on_host.tolist(), strict=True):
         if host:
-            begin = address - mmap.PAGESIZE
-            source = flat_view(1)[begin : begin + length]
+            source = dense_view(1, length, address, 1)[0]
         else:
             source = torch.as_tensor(DeviceBytes(address, length), device=out.device)
         out[position : position + length].copy_(source, non_blocking=True)

@@ -30,7 +30,6 @@ __all__ = [
     "Lease",
     "address_of",
     "dense_view",
-    "flat_view",
     "map_file",
     "populate",
     "row_view",
@@ -104,13 +103,6 @@ def populate(address: int, nbytes: int, file: str) -> None:
 def _address_space() -> ctypes.Array[ctypes.c_char]:
     # From the second page on, because torch takes a null pointer for "no memory".
     return (ctypes.c_char * (ADDRESS_SPACE - mmap.PAGESIZE)).from_address(mmap.PAGESIZE)
-
-
-@lru_cache(maxsize=4)
-def flat_view(unit: int) -> torch.Tensor:
-    """All host memory as a vector of `unit`-byte integers; element i lies at address ``PAGESIZE + i * unit``."""
-    space = _address_space()
-    return torch.frombuffer(space, dtype=UNIT_DTYPES[unit], count=len(space) // unit)
 
 
 def row_view(unit: int, row_bytes: int, low: int, high: int) -> torch.Tensor:
