@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -23,8 +21,31 @@ IntArray = NDArray[np.int64]
 
 _log = logging.getLogger("gdsload")
 
+
+class _LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute, cuda.h: which one, and its value."""
+
+    _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_ubyte * 64))
+
+
+class _Launch(ctypes.Structure):
+    """CUlaunchConfig, cuda.h."""
+
+    _fields_ = (
+        ("blocks", ctypes.c_uint * 3),
+        ("threads", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_LaunchAttribute)),
+        ("count", ctypes.c_uint),
+    )
+
+
 _NOT_READY = 600  # CUDA_ERROR_NOT_READY, cuda.h
+_REFUSED = (1, 801)  # CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cuDeviceGetAttribute": (ctypes.POINTER(ctypes.c_int), ctypes.c_int, ctypes.c_int),
+    "cuLaunchKernelEx": (ctypes.POINTER(_Launch), ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p),
     "cuStreamGetCtx": (ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)),
     "cuCtxSetCurrent": (ctypes.c_void_p,),
     "cuDevicePrimaryCtxRetain": (ctypes.POINTER(ctypes.c_void_p), ctypes.c_int),
@@ -53,9 +74,12 @@ class _Attributes(ctypes.Structure):
 
 
 _IN_STREAM_ORDER = 1  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
-_DOMAIN = 10  # CU_STREAM_ATTRIBUTE_MEM_SYNC_DOMAIN, of CUDA 12.0
-_Value = ctypes.c_int * 16  # CUstreamAttrValue: 64 bytes, of which a domain is the first four
-_DEFAULT, _REMOTE = _Value(0), _Value(1)  # CU_LAUNCH_MEM_SYNC_DOMAIN_*
+
+
+_DOMAIN_COUNT = 126  # CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT, of CUDA 12.0
+_DOMAIN_MAP = 9  # CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP
+_THIRD = _LaunchAttribute(_DOMAIN_MAP, 0, (ctypes.c_ubyte * 64)(2, 1))
+"""The domains of what is launched as "default" and as "remote": number 2 instead of 0, and 1 as always."""
 
 
 class Driver:
@@ -73,10 +97,11 @@ class Driver:
             getattr(library, name).argtypes = arguments
         self._copy, self._record = library.cuMemcpyHtoDAsync_v2, library.cuEventRecord
         self._query, self._copy_any = library.cuEventQuery, library.cuMemcpyAsync
+        self._launch = library.cuLaunchKernelEx
         self._many = next((name for name in _MANY if hasattr(library, name)), None)
         self._attributes, self._index = _Attributes(_IN_STREAM_ORDER), ctypes.c_size_t(0)
         self._primary: dict[int, int] = {}
-        self._has_domains = hasattr(library, "cuStreamSetAttribute")
+        self._thirds: dict[int, bool] = {}  # of each device, whether it has a domain for us alone
 
     def context(self, stream: torch.cuda.Stream) -> int:
         """The context of a stream."""
@@ -126,25 +151,45 @@ class Driver:
             self._many = None
         return not code
 
-    @contextmanager
-    def remote(self, stream: int) -> Iterator[None]:
-        """Launch kernels that read beyond the device's memory: those of the default domain do not wait for that.
+    def launch(
+        self, function: int, grid: tuple[int, int], params: int, stream: int, *, apart_on: int | None = None
+    ) -> None:
+        """Queue a kernel that takes one structure; the kernel's context must be this thread's.
 
         At its end each kernel makes sure that what it wrote can be seen by all, which takes as long as whatever of its
         memory synchronization domain is under way anywhere on the GPU: microseconds, if that is a read over the link.
-        GPUs have several domains from compute capability 9.0 on; on others, and with a driver older than CUDA 12, there
-        is one (CUDA Programming Guide, Memory Synchronization Domains).
-        """
-        self._set_domain(stream, _REMOTE)
-        try:
-            yield
-        finally:
-            self._set_domain(stream, _DEFAULT)  # the stream is one of torch's, which hands out each several times
+        GPUs have four domains from compute capability 9.0 on (CUDA Programming Guide, Memory Synchronization Domains):
+        kernels are in the first one, and NCCL's in the second. Elsewhere all are in one.
 
-    def _set_domain(self, stream: int, domain: Any) -> None:
-        if self._has_domains and stream:  # the legacy default stream is the user's
-            code = self._library.cuStreamSetAttribute(ctypes.c_void_p(stream), _DOMAIN, ctypes.byref(domain))
-            self._has_domains = not code
+        Args:
+            function: the kernel's handle.
+            grid: blocks, and threads of each.
+            params: address of the structure, which is read before this returns.
+            stream: where it is queued.
+            apart_on: the device's index, if the kernel reads beyond its memory. It is put into the third domain, if
+                there is one, so that no others wait for its reads.
+        """
+        blocks, threads = grid
+        config = _Launch((blocks, 1, 1), (threads, 1, 1), 0, stream)
+        if apart_on is not None and self._has_third(apart_on):
+            config.attributes, config.count = ctypes.pointer(_THIRD), 1
+        arguments = ctypes.byref(config), function, ctypes.byref(ctypes.c_void_p(params)), None
+        code = self._launch(*arguments)
+        if code in _REFUSED and config.count and apart_on is not None:
+            _log.warning("kernels share a memory synchronization domain: %s", self._error("cuLaunchKernelEx", code))
+            self._thirds[apart_on], config.count = False, 0
+            code = self._launch(*arguments)
+        if code:
+            raise self._error("cuLaunchKernelEx", code)
+
+    def _has_third(self, device: int) -> bool:
+        """Whether a device has a memory synchronization domain that neither torch's kernels nor NCCL's are in."""
+        found = self._thirds.get(device)
+        if found is None:
+            count = ctypes.c_int()
+            code = self._library.cuDeviceGetAttribute(ctypes.byref(count), _DOMAIN_COUNT, device)
+            found = self._thirds[device] = not code and count.value > _THIRD.value[0]  # CUDA 11 has no such attribute
+        return found
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Queue a copy from pinned memory to the device."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gdsload.engine.gather_positions import PERMUTATION, Uploads
 from gdsload.engine.kernels import Grid, kernel, launch
@@ -30,9 +31,6 @@ MOST_WINDOWS = 256
 _MOST_TABLES, _MOST_SORTED = 64, 2**21
 """Tables that are made at once, and numbers in them: sorting takes several times their 8 bytes for the moment."""
 _ORDER_WORDS, _IDS_WORDS, _HASHES_WORDS = 4, 11, 3
-_IDS_STRUCT = np.dtype([("params", np.uint64, (_ORDER_WORDS + _IDS_WORDS + MOST_WINDOWS,))])
-_HASHES_STRUCT = np.dtype([("params", np.uint64, (_ORDER_WORDS + _HASHES_WORDS + 2 * _MOST_TABLES,))])
-"""The kernels' parameters: one value each, so that cupy passes it as one."""
 _GRID = Grid(1056, 256, 1)
 """The most; a launch has no more blocks than it has numbers to write."""
 
@@ -366,7 +364,7 @@ class BlockIds:
             params = np.zeros(words + 2 * _MOST_TABLES, np.uint64)
             params[:words] = (*self._words, width, count, hashes.data_ptr())
             params[words : words + 2 * len(places)] = [number for place in places for number in place]
-            self._queue(_HASHES, "hashes", count, params.view(_HASHES_STRUCT))
+            self._queue(_HASHES, "hashes", count, params)
             tables = torch.sort(hashes, dim=1, stable=True).indices
             return _Made(tables, record(self._stream))
 
@@ -384,10 +382,10 @@ class BlockIds:
             made.use(self.device)
         for place, (made, row) in tables.items():
             params[words + reached.slot(place)] = made.address(row)
-        self._queue(_IDS, "ids", size * len(steps), params.view(_IDS_STRUCT))
+        self._queue(_IDS, "ids", size * len(steps), params)
 
-    def _queue(self, source: str, name: str, count: int, params: object) -> None:
+    def _queue(self, source: str, name: str, count: int, params: NDArray[np.uint64]) -> None:
         """Queue a kernel that writes so many numbers."""
         compiled = kernel(_ORDER + source, name, 8, _GRID, self.device)
         blocks = min(-(-count // _GRID.threads), _GRID.blocks)
-        launch(compiled, self.device, Grid(blocks, _GRID.threads, _GRID.depth), (params,))
+        launch(compiled, self.device, Grid(blocks, _GRID.threads, _GRID.depth), params)

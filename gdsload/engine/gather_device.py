@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.copies import LONG_BYTES, copies_scattered_runs, copy_runs
-from gdsload.engine.kernels import IN_VRAM, OVER_PCIE, Grid, cupy_works, kernel, launch, reading_host
+from gdsload.engine.kernels import IN_VRAM, OVER_PCIE, Grid, can_launch, kernel, launch
 from gdsload.gather import run_starts, unit_of
 from gdsload.memory import UNIT_DTYPES
 from gdsload.streams import DeviceBytes
@@ -28,8 +28,17 @@ __all__ = ["DeviceGather"]
 IntArray = NDArray[np.int64]
 
 _SOURCE = r"""
-extern "C" __global__ void LAYOUT gather(const unsigned long long* __restrict__ rows, WORD* __restrict__ out,
-                                  unsigned long long words, unsigned width) {
+struct Params {
+    const unsigned long long* rows;
+    WORD* out;
+    unsigned long long words, width;
+};
+
+extern "C" __global__ void LAYOUT gather(const Params p) {
+    const unsigned long long* const __restrict__ rows = p.rows;
+    WORD* const __restrict__ out = p.out;
+    const unsigned long long words = p.words;
+    const unsigned width = p.width;
     const unsigned long long step = (unsigned long long)gridDim.x * blockDim.x;
     unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i + (DEPTH - 1) * step < words; i += DEPTH * step) {
@@ -69,7 +78,7 @@ class DeviceGather:
         kernel: bool | None = None,
     ) -> None:
         self.device, self.on_host, self._grid = device, on_host, grid
-        self.kernel = cupy_works() if kernel is None else kernel
+        self.kernel = can_launch() if kernel is None else kernel
 
     def rows(self, addresses: IntArray, row_bytes: int, out: torch.Tensor) -> None:
         """Copy rows of one size.
@@ -112,9 +121,8 @@ class DeviceGather:
         shape = ((highest - lowest) // unit + 1, width)
         source = self._memory(lowest, highest + row_bytes, unit).as_strided(shape, (1, 1))
         index = self.upload((addresses - lowest) // unit)
-        with reading_host(self.device, really=self._over_pcie(addresses)):
-            for out, (low, high) in zip(outs, edges, strict=True):
-                torch.index_select(source, 0, index[low:high], out=_as_unit(out, unit).view(high - low, width))
+        for out, (low, high) in zip(outs, edges, strict=True):
+            torch.index_select(source, 0, index[low:high], out=_as_unit(out, unit).view(high - low, width))
 
     def _neighbours(
         self,
@@ -155,8 +163,7 @@ class DeviceGather:
         shift, repeats = self.upload(np.stack([(addresses - low) // unit - before, counts]))
         index = torch.repeat_interleave(shift, repeats, output_size=total)
         index += torch.arange(total, device=self.device)
-        with reading_host(self.device, really=self._over_pcie(addresses)):
-            torch.index_select(self._memory(low, high, unit), 0, index, out=_as_unit(out, unit))
+        torch.index_select(self._memory(low, high, unit), 0, index, out=_as_unit(out, unit))
 
     def upload(self, array: NDArray[Any]) -> torch.Tensor:
         """An array on the device, by way of pinned memory, so that nobody waits."""
@@ -179,10 +186,8 @@ class DeviceGather:
         grid = (self._grid or OVER_PCIE) if self._over_pcie(addresses) else IN_VRAM
         width, gather = row_bytes // unit, kernel(_SOURCE, "gather", unit, grid, self.device)
         for out, (low, high) in zip(outs, edges, strict=True):
-            words = (high - low) * width
-            rows, target = np.uint64(pointers.data_ptr() + 8 * low), np.uint64(out.data_ptr())
-            arguments = (rows, target, np.uint64(words), np.uint32(width))
-            launch(gather, self.device, grid, arguments)
+            params = (pointers.data_ptr() + 8 * low, out.data_ptr(), (high - low) * width, width)
+            launch(gather, self.device, grid, np.array(params, np.uint64))
 
     def _copies_long_rows(self, addresses: IntArray) -> bool:
         """Whether long rows that lie scattered are for the copy engine, too: those that come over the link."""

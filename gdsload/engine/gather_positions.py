@@ -40,8 +40,7 @@ _WORDS = (
     *("network", "table", "selection", "ends", "origins", "shards", "row_bytes", "width"),
     *("first", "stride", "words", "tile", "tiles", "all", "places", "size"),
 )
-_PARAMS = np.dtype([*((name, np.uint64) for name in _WORDS), ("out", np.uint64, (MOST_BATCHES,))])
-"""The kernels' `Params`: one value, so that cupy passes it as one."""
+"""The kernels' `Params`, but for `out`."""
 PERMUTATION = r"""
 typedef unsigned long long u64;
 typedef long long i64;
@@ -354,12 +353,12 @@ class PositionGather:
         *,
         scattered: bool = False,
     ) -> None:
-        words = np.zeros(1, _PARAMS)
-        for key, value in params.items():
-            words[key] = value
-        words["out"][0, : len(outs)] = [out.data_ptr() for out in outs]
-        source = _SOURCES[scattered]
-        launch(kernel(source, name, unit, grid, self.device), self.device, grid, (words,))
+        words = np.zeros(len(_WORDS) + MOST_BATCHES, np.uint64)
+        words[: len(_WORDS) + len(outs)] = [
+            *(params.get(word, 0) for word in _WORDS),
+            *(out.data_ptr() for out in outs),
+        ]
+        launch(kernel(_SOURCES[scattered], name, unit, grid, self.device), self.device, grid, words)
 
 
 def _tile(rows: int, width: int, warps: int) -> int:

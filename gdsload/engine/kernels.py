@@ -1,15 +1,20 @@
-"""CUDA kernels by way of cupy, on torch's streams."""
+"""CUDA kernels: compiled by cupy, and queued on torch's streams by the driver.
+
+To launch them, cupy would have to be told the stream each time, and it knows no launch attributes.
+"""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gdsload.driver import driver
+from gdsload.memory import address_of
 from gdsload.streams import stream_handle
 
 __all__ = [
@@ -18,10 +23,10 @@ __all__ = [
     "WARP",
     "WORDS",
     "Grid",
-    "cupy_works",
+    "Kernel",
+    "can_launch",
     "kernel",
     "launch",
-    "reading_host",
 ]
 
 WORDS = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}
@@ -39,14 +44,14 @@ class Grid:
         depth: words that a thread asks for before it waits for them.
         paired: whether two blocks at a time are a cluster, where the GPU has clusters: products of matrices occupy
             multiprocessors by twos, and so lose no more of them than there are blocks.
-        remote: whether the kernel reads beyond the device's memory (see `gdsload.driver.Driver.remote`).
+        reads_host: whether the kernel reads beyond the device's memory (see `gdsload.driver.Driver.launch`).
     """
 
     blocks: int
     threads: int
     depth: int
     paired: bool = False
-    remote: bool = False
+    reads_host: bool = False
 
     @property
     def warps(self) -> int:
@@ -62,60 +67,72 @@ class Grid:
 
 IN_VRAM = Grid(1056, 256, 8)
 """For rows in the GPU's own memory."""
-OVER_PCIE = Grid(4, 1024, 4, paired=True, remote=True)
+OVER_PCIE = Grid(4, 1024, 4, paired=True, reads_host=True)
 """For rows that come over the link: what saturates PCIe 5 x16, with no more multiprocessors than it takes (measured on
 an H200; docs/design/0004)."""
 _CLUSTERS = range(9, 12)
 """Major compute capabilities that have clusters of several blocks; those of GeForce RTX 50, 12, are of one."""
 
 
-class _Stream:
-    """A stream, in the words that libraries share."""
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel that was compiled for a device.
 
-    def __init__(self, handle: int) -> None:
-        self.handle = handle
+    Attributes:
+        function: CUDA's handle of it.
+        compiled: cupy's object, which keeps it loaded.
+    """
 
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.handle
+    function: int
+    compiled: Any
 
 
-def cupy_works() -> bool:
-    """Whether cupy is there and finds CUDA."""
-    return _cupy() is not None
+def can_launch() -> bool:
+    """Whether cupy is there and finds CUDA, and kernels can be queued."""
+    return _cupy() is not None and driver() is not None
 
 
 @lru_cache(maxsize=32)
-def kernel(source: str, name: str, unit: int, grid: Grid, device: torch.device) -> Any:
-    """Compile a kernel for words of `unit` bytes: WORD in the source. LAYOUT and DEPTH are the grid's."""
+def kernel(source: str, name: str, unit: int, grid: Grid, device: torch.device) -> Kernel:
+    """Compile a kernel that takes one structure, for words of `unit` bytes.
+
+    Args:
+        source: it has WORD, and of the grid LAYOUT and DEPTH.
+        name: of the kernel.
+        unit: bytes of a WORD.
+        grid: how it is to be laid out.
+        device: whose it is.
+    """
     clusters = torch.cuda.get_device_capability(device)[0] in _CLUSTERS
-    return _cupy().RawKernel(grid.apply(source.replace("WORD", WORDS[unit]), clusters=clusters), name)
+    with torch.cuda.device(device):
+        compiled = _cupy().RawKernel(grid.apply(source.replace("WORD", WORDS[unit]), clusters=clusters), name)
+        return Kernel(compiled.kernel.ptr, compiled)
 
 
-def launch(compiled: Any, device: torch.device, grid: Grid, arguments: tuple[Any, ...]) -> None:
-    """Queue a kernel on the stream that is current for torch."""
-    if torch.cuda.current_device() != device.index:
+def launch(made: Kernel, device: torch.device, grid: Grid, params: NDArray[np.uint64]) -> None:
+    """Queue a kernel on the stream that is current for torch.
+
+    Args:
+        made: the kernel.
+        device: its device.
+        grid: how it is laid out.
+        params: its structure, as words.
+
+    Raises:
+        RuntimeError: if the driver refuses, or something that was queued before has failed.
+    """
+    index, calls = torch.cuda.current_device(), driver()
+    if device.index not in (None, index):
         with torch.cuda.device(device):
-            launch(compiled, device, grid, arguments)
+            launch(made, device, grid, params)
         return
-    handle = stream_handle(device)
-    with _stream(handle, device.index), reading_host(device, really=grid.remote):
-        compiled((grid.blocks,), (grid.threads,), arguments)
-
-
-def reading_host(device: torch.device, *, really: bool = True) -> AbstractContextManager[None]:
-    """Launch kernels on the current stream that read host memory: a training step's do not wait for their reads."""
-    calls = driver() if really else None
-    return nullcontext() if calls is None else calls.remote(stream_handle(device))
-
-
-@lru_cache(maxsize=64)
-def _stream(handle: int, index: int) -> Any:
-    """A stream of the current device, which has that index, as cupy's; before cupy 14 there was another way."""
-    # cupy's streams know their device. All default streams have one handle, so the handle does not say whose it is.
-    cuda = _cupy().cuda
-    if hasattr(cuda.Stream, "from_external"):
-        return cuda.Stream.from_external(_Stream(handle))
-    return cuda.ExternalStream(handle, index)
+    if calls is None:
+        raise RuntimeError("a kernel cannot be launched without CUDA's driver")
+    calls.enter_device(index)
+    apart_on = index if grid.reads_host else None
+    calls.launch(
+        made.function, (grid.blocks, grid.threads), address_of(params), stream_handle(device), apart_on=apart_on
+    )
 
 
 @lru_cache(maxsize=1)

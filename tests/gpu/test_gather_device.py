@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 
 import numpy as np
@@ -10,9 +9,8 @@ import pytest
 import torch
 
 from gdsload.driver import _MANY, driver
-from gdsload.engine import kernels
 from gdsload.engine.gather_device import DeviceGather
-from gdsload.engine.kernels import cupy_works
+from gdsload.engine.kernels import can_launch
 from gdsload.streams import register_host, unregister_host
 
 pytestmark = pytest.mark.cuda
@@ -110,7 +108,7 @@ def test_long_rows_that_lie_scattered(pages, on_host, newest, monkeypatch):
     monkeypatch.setattr(type(calls), "copy_many", lambda *args: (queued.append(real(*args)), queued[-1])[1])
     kept = None if on_host else torch.from_numpy(array.copy()).cuda()
     gather = DeviceGather(
-        torch.device("cuda", 0), lambda found: np.full(len(found), on_host), kernel=None if cupy_works() else False
+        torch.device("cuda", 0), lambda found: np.full(len(found), on_host), kernel=None if can_launch() else False
     )
     random, row_bytes = np.random.default_rng(4), 70_001
     stream = torch.cuda.Stream()
@@ -157,44 +155,24 @@ def test_rows_of_host_and_device_at_once(pages, kernel):
         assert np.array_equal(out.cpu().numpy(), array[offsets[:, None] + np.arange(row_bytes)].reshape(-1))
 
 
-def domain(stream):
-    """The memory synchronization domain of a stream."""
-    value = (ctypes.c_int * 16)(*[99] * 16)
-    code = driver()._library.cuStreamGetAttribute(ctypes.c_void_p(stream.cuda_stream), 10, ctypes.byref(value))
-    assert code == 0
-    return value[0]
-
-
 @pytest.mark.parametrize("on_host", [True, False])
-@pytest.mark.parametrize("by_kernel", [True, False], ids=["kernel", "torch"])
-def test_reads_over_the_link_are_in_a_domain_of_their_own(pages, by_kernel, on_host, monkeypatch):
-    """While they are launched, and no longer: the stream is somebody else's, too."""
-    if by_kernel:
-        pytest.importorskip("cupy")
+def test_kernels_that_read_over_the_link_are_in_a_domain_of_their_own(pages, on_host, monkeypatch):
+    """The driver takes it as it is asked for, from compute capability 9.0 on."""
     calls, (array, address) = driver(), pages
-    assert calls._has_domains
-    stream, seen = torch.cuda.Stream(), []
+    seen = []
 
-    def watched(real):
-        return lambda *arguments, **options: (seen.append(domain(stream)), real(*arguments, **options))[1]
+    def watched(config, *arguments):
+        code, found = real(config, *arguments), config._obj
+        seen.append((code, [(found.attributes[i].id, *found.attributes[i].value[:2]) for i in range(found.count)]))
+        return code
 
-    real_kernel, real_select = kernels.kernel, torch.index_select
-    monkeypatch.setattr("gdsload.engine.gather_device.kernel", lambda *of: watched(real_kernel(*of)))
-    monkeypatch.setattr(torch, "index_select", watched(real_select))
+    real = calls._launch
+    monkeypatch.setattr(calls, "_launch", watched)
     kept = None if on_host else torch.from_numpy(array.copy()).cuda()
-    begin = address if kept is None else kept.data_ptr()
-    gather = DeviceGather(torch.device("cuda", 0), lambda found: np.full(len(found), on_host), kernel=by_kernel)
-    random = np.random.default_rng(1)
-    offsets, lengths = random_rows(random, 500, 4096, 8), random.integers(0, 3, 500)
-    torch.cuda.synchronize()
-    with torch.cuda.stream(stream):
-        out = torch.full((500 * 4096,), 99, dtype=torch.uint8, device="cuda")
-        gather.rows(begin + offsets, 4096, out)
-        ragged = torch.full((int(lengths.sum()) * 24,), 99, dtype=torch.uint8, device="cuda")
-        gather.pieces(begin + offsets, lengths, 24, ragged)
-    assert (seen, domain(stream)) == ([int(on_host)] * 2, 0)
-    stream.synchronize()
+    gather = DeviceGather(torch.device("cuda", 0), lambda found: np.full(len(found), on_host), kernel=True)
+    offsets = random_rows(np.random.default_rng(1), 500, 4096, 8)
+    out = torch.full((500 * 4096,), 99, dtype=torch.uint8, device="cuda")
+    gather.rows((address if kept is None else kept.data_ptr()) + offsets, 4096, out)
     assert np.array_equal(out.cpu().numpy(), array[offsets[:, None] + np.arange(4096)].reshape(-1))
-    pieces = [array[offset : offset + 24 * length] for offset, length in zip(offsets, lengths, strict=True)]
-    assert np.array_equal(ragged.cpu().numpy(), np.concatenate(pieces))
-    assert calls._has_domains, "the driver refused"
+    apart = on_host and torch.cuda.get_device_capability() >= (9, 0)
+    assert seen == [(0, [(9, 2, 1)] if apart else [])]

@@ -50,8 +50,8 @@ class Machine:
     def current_stream(self, _device):
         return SimpleNamespace(wait_event=lambda event: self.waited.append((self.handle, event)))
 
-    def launch(self, name, _device, grid, arguments):
-        words = arguments[0]["params"][0].tolist()
+    def launch(self, name, _device, grid, params):
+        words = params.tolist()
         assert words[:4] == [self.order.samples, self.order.lanes, self.order.window, self.order.key]
         count = getattr(self, name)(words[4:])
         assert (grid.blocks - 1) * grid.threads < count

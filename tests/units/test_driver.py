@@ -100,36 +100,78 @@ def test_many_copies_are_left_to_others_where_they_cannot_be_queued(caplog):
     assert "cuMemcpyBatchAsync_v2: text of 801 (801)" in caplog.text
 
 
-def domains(found):
-    return [ctypes.cast(value, ctypes.POINTER(ctypes.c_int))[0] for _, _, value in found.cuStreamSetAttribute.seen]
+class Launches(Call):
+    """What is launched: grid, structure, stream, and attributes as numbers with the domains they map to."""
+
+    def __call__(self, config, function, params, extra):
+        found = config._obj
+        attributes = [(found.attributes[i].id, *found.attributes[i].value[:2]) for i in range(found.count)]
+        grid = (tuple(found.blocks), tuple(found.threads), found.shared_bytes)
+        self.seen.append((function, grid, params._obj.value, found.stream, attributes, extra))
+        return self.code if attributes else 0
 
 
-def test_a_stream_is_in_the_remote_domain_for_as_long_as_it_is_asked_for():
+def with_domains(count, code=0, refusal=0):
     found = library()
-    found.cuStreamSetAttribute = Call(0)
-    calls = Driver(found)
-    with calls.remote(7):
-        assert domains(found) == [1]
-    assert domains(found) == [1, 0]
-    stream, attribute, _ = found.cuStreamSetAttribute.seen[0]
-    assert (stream.value, attribute) == (7, 10)
-    with pytest.raises(ZeroDivisionError), calls.remote(7):
-        1 / 0  # noqa: B018
-    with calls.remote(0):  # the user's, too
-        pass
-    assert domains(found) == [1, 0, 1, 0]
+    asked = []
+
+    def attribute(place, number, device):
+        asked.append((number, device))
+        if not code:
+            place._obj.value = count
+        return code
+
+    found.cuDeviceGetAttribute, found.cuLaunchKernelEx = attribute, Launches(refusal)
+    return Driver(found), found.cuLaunchKernelEx.seen, asked
 
 
-def test_without_domains_nothing_is_asked_for_twice():
-    with Driver(library()).remote(7):  # a driver that does not know the call
-        pass
-    found = library()
-    found.cuStreamSetAttribute = Call(1)
-    calls = Driver(found)
-    for _ in range(3):
-        with calls.remote(7):
-            pass
-    assert len(found.cuStreamSetAttribute.seen) == 1
+def test_what_the_driver_s_structures_measure():
+    """CUlaunchConfig and CUlaunchAttribute, as cuda.h has them on 64-bit systems."""
+    assert [ctypes.sizeof(of) for of in (driver_module._Launch, driver_module._LaunchAttribute)] == [56, 72]
+    assert [getattr(driver_module._Launch, name).offset for name in ("stream", "attributes", "count")] == [32, 40, 48]
+    assert driver_module._LaunchAttribute.value.offset == 8
+
+
+def test_a_kernel_that_reads_host_memory_has_the_third_domain():
+    calls, launched, asked = with_domains(4)
+    calls.launch(11, (3, 64), 500, 7, apart_on=1)
+    calls.launch(12, (2, 32), 600, 0, apart_on=1)
+    calls.launch(13, (1, 32), 700, 7)
+    assert launched == [
+        (11, ((3, 1, 1), (64, 1, 1), 0), 500, 7, [(9, 2, 1)], None),
+        (12, ((2, 1, 1), (32, 1, 1), 0), 600, None, [(9, 2, 1)], None),
+        (13, ((1, 1, 1), (32, 1, 1), 0), 700, 7, [], None),
+    ]
+    assert asked == [(126, 1)]
+
+
+@pytest.mark.parametrize(("count", "code"), [(1, 0), (2, 0), (4, 1)], ids=["one", "two", "an older driver"])
+def test_without_a_third_domain_kernels_share_one(count, code):
+    calls, launched, asked = with_domains(count, code)
+    for _ in range(2):
+        calls.launch(11, (3, 64), 500, 7, apart_on=0)
+    assert [attributes for *_, attributes, _ in launched] == [[], []]
+    assert asked == [(126, 0)]
+
+
+@pytest.mark.parametrize("code", [1, 801])
+def test_a_domain_that_is_refused_is_asked_for_once(code, caplog):
+    calls, launched, _ = with_domains(4, refusal=code)
+    with caplog.at_level("WARNING", "gdsload"):
+        for _ in range(2):
+            calls.launch(11, (3, 64), 500, 7, apart_on=0)
+    assert [attributes for *_, attributes, _ in launched] == [[(9, 2, 1)], [], []]
+    (message,) = caplog.messages
+    assert message.endswith(f"cuLaunchKernelEx: text of {code} ({code})")
+
+
+def test_a_kernel_that_cannot_be_launched_is_an_error():
+    calls, launched, _ = with_domains(4, refusal=700)
+    with pytest.raises(RuntimeError, match=r"^cuLaunchKernelEx: text of 700 \(700\)$"):
+        calls.launch(11, (3, 64), 500, 7, apart_on=0)
+    assert len(launched) == 1
+    with pytest.raises(RuntimeError, match=r"text of 1 \(1\)$"):
+        Driver(library(cuLaunchKernelEx=1)).launch(11, (3, 64), 500, 7)
 
 
 @pytest.fixture

@@ -1,10 +1,11 @@
-"""Launching kernels by way of cupy, with cupy's and CUDA's stand-ins: what cupy refuses is refused."""
+"""Compiling and launching kernels, with stand-ins of cupy, of CUDA's driver, and of two GPUs."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,12 +13,11 @@ from gdsload.engine import kernels
 
 
 class Machine:
-    """Two GPUs whose default streams are current, and cupy, whose streams belong to the device they were made on."""
+    """Two GPUs, and what they are asked to do."""
 
     def __init__(self):
-        self.current = 0
+        self.current, self.context = 0, None
         self.launched = []
-        self.inside = None
 
     @contextmanager
     def device(self, device):
@@ -25,33 +25,21 @@ class Machine:
         yield
         self.current = before
 
-    def from_external(self, stream):
-        _, handle = stream.__cuda_stream__()
-        return self.stream(handle, self.current)
+    def enter_device(self, index):
+        self.context = index
 
-    @contextmanager
-    def entered(self, handle, index):
-        if index != self.current:
-            raise RuntimeError(f"the stream is device {index}'s, and {self.current} is current")
-        self.inside = (handle, index)
-        yield
-        self.inside = None
+    def launch(self, function, grid, params, stream, *, apart_on):
+        self.launched.append((self.current, self.context, function, grid, params, stream, apart_on))
 
-    def stream(self, handle, index):
-        machine = self
 
-        class Stream:
-            def __enter__(self):
-                self.context = machine.entered(handle, index)
-                self.context.__enter__()
-
-            def __exit__(self, *error):
-                self.context.__exit__(*error)
-
-        return Stream()
-
-    def kernel(self, grid, block, arguments):
-        self.launched.append((self.inside, grid, block, arguments))
+@pytest.fixture
+def machine(monkeypatch):
+    found = Machine()
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: found.current)
+    monkeypatch.setattr(torch.cuda, "device", found.device)
+    monkeypatch.setattr(kernels, "driver", lambda: found)
+    monkeypatch.setattr(kernels, "stream_handle", lambda device: 10 + (device.index or 0))
+    return found
 
 
 def test_a_grid_stands_in_the_source():
@@ -67,32 +55,43 @@ def test_a_grid_stands_in_the_source():
 @pytest.mark.parametrize(
     ("capability", "clusters"), [((8, 9), False), ((9, 0), True), ((10, 3), True), ((12, 0), False)]
 )
-def test_clusters_of_two_where_the_gpu_has_them(monkeypatch, capability, clusters):
+def test_clusters_of_two_where_the_gpu_has_them(machine, monkeypatch, capability, clusters):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
-    compiled = SimpleNamespace(RawKernel=lambda source, name: (source, name))
-    monkeypatch.setattr(kernels, "_cupy", lambda: compiled)
+    seen = []
+
+    def compiled(source, name):
+        seen.append((source, name, machine.current))
+        return SimpleNamespace(kernel=SimpleNamespace(ptr=77))
+
+    monkeypatch.setattr(kernels, "_cupy", lambda: SimpleNamespace(RawKernel=compiled))
     kernels.kernel.cache_clear()
     try:
-        source, name = kernels.kernel("LAYOUT WORD DEPTH", "copy", 8, kernels.OVER_PCIE, torch.device("cuda", 0))
+        made = kernels.kernel("LAYOUT WORD DEPTH", "copy", 8, kernels.OVER_PCIE, torch.device("cuda", 1))
     finally:
         kernels.kernel.cache_clear()
-    assert (source.startswith("__cluster_dims__"), name) == (clusters, "copy")
+    assert made.function == 77
+    ((source, name, device),) = seen
+    assert (source.startswith("__cluster_dims__"), name, device) == (clusters, "copy", 1)
     assert source.endswith("uint2 4")
 
 
-@pytest.mark.parametrize("modern", [True, False], ids=["from_external", "ExternalStream"])
-def test_default_streams_of_two_devices(monkeypatch, modern):
-    machine = Machine()
-    stream = SimpleNamespace(from_external=machine.from_external) if modern else SimpleNamespace()
-    cupy = SimpleNamespace(cuda=SimpleNamespace(Stream=stream, ExternalStream=machine.stream))
-    monkeypatch.setattr(kernels, "_cupy", lambda: cupy)
-    monkeypatch.setattr(kernels, "stream_handle", lambda _device: 0)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: machine.current)
-    monkeypatch.setattr(torch.cuda, "device", machine.device)
-    kernels._stream.cache_clear()
-    try:
-        for index in (0, 1, 0, 1):
-            kernels.launch(machine.kernel, torch.device("cuda", index), kernels.Grid(3, 64, 4), (7,))
-            assert machine.launched[-1] == ((0, index), (3,), (64,), (7,))
-    finally:
-        kernels._stream.cache_clear()
+@pytest.mark.parametrize("index", [0, 1, None])
+@pytest.mark.parametrize("reads_host", [False, True])
+def test_a_kernel_is_launched_on_its_device_and_stream(machine, index, reads_host):
+    device = torch.device("cuda") if index is None else torch.device("cuda", index)
+    params, on = np.arange(3, dtype=np.uint64), index or 0
+    grid = kernels.Grid(3, 64, 4, reads_host=reads_host)
+    kernels.launch(kernels.Kernel(77, None), device, grid, params)
+    address = params.ctypes.data
+    assert machine.launched == [(on, on, 77, (3, 64), address, 10 + on, on if reads_host else None)]
+    assert machine.current == 0
+
+
+def test_without_a_driver_nothing_can_be_launched(machine, monkeypatch):
+    monkeypatch.setattr(kernels, "_cupy", object)
+    assert kernels.can_launch()
+    monkeypatch.setattr(kernels, "driver", lambda: None)
+    assert not kernels.can_launch()
+    with pytest.raises(RuntimeError, match="without CUDA's driver"):
+        kernels.launch(kernels.Kernel(77, None), torch.device("cuda", 0), kernels.IN_VRAM, np.zeros(1, np.uint64))
+    assert machine.launched == []
