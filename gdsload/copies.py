@@ -29,7 +29,10 @@ def copies_scattered_runs() -> bool:
 
 
 def copy_runs(
-    addresses: IntArray, nbytes: IntArray, on_host: Callable[[IntArray], NDArray[np.bool_]], out: torch.Tensor
+    addresses: IntArray | list[int],
+    nbytes: IntArray | list[int],
+    on_host: Callable[[IntArray], NDArray[np.bool_]],
+    out: torch.Tensor,
 ) -> None:
     """Queue copies of runs to the begin of `out`, one behind the other, on the current stream.
 
@@ -41,6 +44,7 @@ def copy_runs(
     """
     calls = driver()
     if calls is None or out.device.index is None:
+        addresses, nbytes = np.asarray(addresses), np.asarray(nbytes)
         _by_torch(addresses, nbytes, on_host(addresses), out.view(-1).view(torch.uint8))
         return
     target, handle = out.data_ptr(), stream_handle(out.device)
@@ -53,8 +57,8 @@ def copy_runs(
             targets = target + np.cumsum(lengths) - lengths
             if calls.copy_many(targets, np.ascontiguousarray(addresses, np.int64), lengths, handle):
                 return
-        for address, length in zip(addresses.tolist(), nbytes.tolist(), strict=True):
-            calls.copy_any(target, address, length, handle)
+        for address, length in zip(addresses, nbytes, strict=True):
+            calls.copy_any(target, int(address), int(length), handle)
             target += length
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
@@ -19,8 +21,10 @@ __all__ = [
     "DeviceBytes",
     "Tensors",
     "allocate",
+    "current_stream",
     "free",
     "no_room",
+    "on",
     "record",
     "register_host",
     "side_stream",
@@ -47,6 +51,39 @@ def stream_handle(device: torch.device) -> int:
     return torch.cuda.current_stream(device).cuda_stream
 
 
+def current_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream that is current for torch, or another object for the same one, to queue on or to wait for."""
+    if device.index is None:
+        return torch.cuda.current_stream(device)
+    return _with_handle(stream_handle(device), device.index)
+
+
+@lru_cache(maxsize=64)
+def _with_handle(_handle: int, index: int) -> torch.cuda.Stream:
+    """The stream that is current on a device and has that handle. Torch's own way makes an object each time."""
+    return torch.cuda.current_stream(index)
+
+
+class _On:
+    """See `on`."""
+
+    def __init__(self, stream: torch.cuda.Stream, before: torch.cuda.Stream) -> None:
+        self._stream, self._before = stream, before
+
+    def __enter__(self) -> None:
+        torch.cuda.set_stream(self._stream)
+
+    def __exit__(self, *_error: object) -> None:
+        torch.cuda.set_stream(self._before)
+
+
+def on(stream: torch.cuda.Stream) -> AbstractContextManager[object]:
+    """Have torch queue on a stream, as by `torch.cuda.stream`, which takes several times as long to enter."""
+    if torch.cuda.current_device() != stream.device_index:
+        return torch.cuda.stream(stream)
+    return _On(stream, torch.cuda.current_stream(stream.device))  # that very object: it becomes current again
+
+
 def record(stream: torch.cuda.Stream) -> torch.cuda.Event:
     """An event behind all that is queued on `stream`. Whoever waits for it sleeps: spinning would cost a processor."""
     event = torch.cuda.Event(blocking=True)
@@ -69,9 +106,9 @@ class Aside:
 
     def __call__(self, make: Callable[[], Tensors]) -> Tensors:
         """Queue the making of some tensors here. The current stream waits for them, and may use them."""
-        with torch.cuda.stream(self._stream):
+        with on(self._stream):
             made, event = make(), record(self._stream)
-        stream = torch.cuda.current_stream(self._device)
+        stream = current_stream(self._device)
         stream.wait_event(event)
         for tensor in made:
             tensor.record_stream(stream)

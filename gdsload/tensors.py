@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral
 from typing import Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from gdsload.errors import SchemaError
 from gdsload.format.dtypes import DTYPES, DType, dtype_of
 
-__all__ = ["TORCH_DTYPES", "as_bytes", "element_type", "numpy_dtype", "torch_dtype"]
+__all__ = ["TORCH_DTYPES", "as_bytes", "element_type", "no_inference", "numpy_dtype", "torch_dtype"]
 
 TORCH_DTYPES: dict[str, torch.dtype] = {
     code: getattr(torch, dtype.name) for code, dtype in DTYPES.items() if hasattr(torch, dtype.name)
@@ -34,6 +35,11 @@ _NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
 def numpy_dtype(dtype: DType) -> np.dtype[Any] | None:
     """The numpy dtype of an element type, where numpy has it and torch takes arrays of it; else None."""
     return _NUMPY_DTYPES.get(dtype.code)
+
+
+def no_inference() -> AbstractContextManager[object]:
+    """Leave torch's inference mode, for what may be used behind it; where it is not on, nothing is done."""
+    return torch.inference_mode(mode=False) if torch.is_inference_mode_enabled() else nullcontext()
 
 
 def element_type(value: object, field: str) -> tuple[DType, tuple[int, ...]]:

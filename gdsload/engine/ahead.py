@@ -28,6 +28,7 @@ from gdsload.engine.stage import Job
 from gdsload.engine.started import Started, begin
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import LoaderClosedError
+from gdsload.tensors import no_inference
 
 __all__ = ["AheadPipeline"]
 
@@ -129,7 +130,7 @@ class AheadPipeline:
     def _begin(self, steps: range) -> Started | None:
         before = torch.cuda.current_stream(self._maker.device)
         try:
-            with torch.inference_mode(mode=False):  # batches may outlive the mode that the consumer is in
+            with no_inference():  # batches may outlive the mode that the consumer is in
                 return begin(self._direct, steps, lambda: self._closed)
         except BaseException:
             # Ctrl-C may strike where torch changes streams, in Python: the consumer would be left on the loader's.

@@ -22,7 +22,7 @@ from gdsload.engine.assemble import Batch, BatchForm, BatchMaker, joined, texts
 from gdsload.engine.gather_device import DeviceGather
 from gdsload.engine.stage import Piece
 from gdsload.format.schema import Field
-from gdsload.streams import Aside, no_room, record, side_stream, stream_handle
+from gdsload.streams import Aside, current_stream, no_room, on, record, side_stream
 from gdsload.tensors import torch_dtype
 
 __all__ = ["DeviceAssembler", "hand_over", "tensors_of"]
@@ -92,7 +92,7 @@ class DeviceAssembler(BatchMaker):
     def build(self, make: Callable[[], T]) -> T:
         """See `BatchMaker.build`: on the loader's stream."""
         try:
-            with torch.cuda.stream(self.stream):
+            with on(self.stream):
                 try:
                     return make()
                 finally:
@@ -140,7 +140,6 @@ class _HandOver:
 
     def __init__(self, device: torch.device, pending_bytes: int) -> None:
         self.device, self.pending_bytes = device, pending_bytes
-        self._stream, self._handle = torch.cuda.current_stream(device), stream_handle(device)
         self._pending: deque[tuple[torch.cuda.Event, int]] = deque()
         self._spare: list[torch.cuda.Event] = []
         self._bytes = self._dropped = 0
@@ -151,20 +150,18 @@ class _HandOver:
         # Each batch costs this, also where a training step has nothing but launches to do: no object is made anew.
         past: list[torch.cuda.Event] = []
         with self._lock:
-            handle = stream_handle(self.device)
-            if handle != self._handle:
-                self._stream, self._handle = torch.cuda.current_stream(self.device), handle
+            stream = current_stream(self.device)
             if self._dropped * _EVENTS >= max(self.pending_bytes, 1):
                 # The last batch has been used as far as it will be, as a rule: what reads it has been queued.
                 event = self._spare.pop() if self._spare else torch.cuda.Event(blocking=True)
-                event.record(self._stream)
+                event.record(stream)
                 self._pending.append((event, self._dropped))
                 self._bytes, self._dropped = self._bytes + self._dropped, 0
-            while self._pending and (self._bytes + self._dropped > self.pending_bytes or self._pending[0][0].query()):
+            while self._pending and self._bytes + self._dropped > self.pending_bytes:
                 event, nbytes = self._pending.popleft()
                 past.append(event)
                 self._bytes -= nbytes
-            self._dropped += hand_over(batch, self._stream)
+            self._dropped += hand_over(batch, stream)
         for event in past:  # not with the lock: what it waits for may be for another thread to queue
             event.synchronize()
             self._spare.append(event)

@@ -20,7 +20,7 @@ from gdsload.engine.gather_positions import PERMUTATION, Uploads
 from gdsload.engine.kernels import Grid, kernel, launch
 from gdsload.order import BlockOrder, Schedule
 from gdsload.order.permutation import EXACT_LIMIT
-from gdsload.streams import record, side_stream, stream_handle
+from gdsload.streams import current_stream, on, record, side_stream, stream_handle
 
 __all__ = ["MOST_BLOCKS", "MOST_WINDOWS", "BlockIds"]
 
@@ -191,7 +191,7 @@ class _Made:
         """Have the current stream wait for the tables, and their memory outlive what is queued on it."""
         handle = stream_handle(device)
         if handle not in self.awaited:
-            stream = torch.cuda.current_stream(device)
+            stream = current_stream(device)
             stream.wait_event(self.event)
             self.tables.record_stream(stream)
             self.awaited.add(handle)
@@ -358,7 +358,7 @@ class BlockIds:
     def _make(self, places: Sequence[_Place], width: int) -> _Made:
         """Queue the making of tables: of each window's numbers, sorted by their hashes."""
         count = width * len(places)
-        with torch.cuda.stream(self._stream):
+        with on(self._stream):
             hashes = torch.empty((len(places), width), dtype=torch.int64, device=self.device)
             words = _ORDER_WORDS + _HASHES_WORDS
             params = np.zeros(words + 2 * _MOST_TABLES, np.uint64)

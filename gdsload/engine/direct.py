@@ -26,7 +26,7 @@ from gdsload.engine.ready import Ready, transformed
 from gdsload.engine.runs import lie_in_runs
 from gdsload.engine.stage import Job, Ordered
 from gdsload.order import BlockOrder, FullOrder, SequentialOrder
-from gdsload.streams import record
+from gdsload.streams import on, record
 from gdsload.tensors import torch_dtype
 
 __all__ = ["Direct"]
@@ -225,7 +225,7 @@ class Direct:
         """
         if self._job.transform is not None:
             self._backend.check(self.shards(steps))
-        with torch.cuda.stream(self._maker.stream):
+        with on(self._maker.stream):
             return self.make(steps, stopped, samples), record(self._maker.stream)
 
     def make(self, steps: range, stopped: Callable[[], bool] = lambda: False, samples: IntArray | None = None) -> Ready:
@@ -318,7 +318,7 @@ class Direct:
                 begin = int(base[file]) + int(table.files.begin[name][file])
                 addresses.append(begin + (low - first) * row_bytes)
                 nbytes.append((high - low) * row_bytes)
-        self._maker.gather.runs(np.array(addresses), np.array(nbytes), out)
+        self._maker.gather.runs(addresses, nbytes, out)
 
     def _index(self, step: int) -> IntArray:
         """What the user calls the samples of a step."""

@@ -170,7 +170,7 @@ class DeviceGather:
         source = torch.from_numpy(np.ascontiguousarray(array))
         return source.pin_memory().to(self.device, non_blocking=True)
 
-    def runs(self, addresses: IntArray, nbytes: IntArray, out: torch.Tensor) -> None:
+    def runs(self, addresses: IntArray | list[int], nbytes: IntArray | list[int], out: torch.Tensor) -> None:
         """Copy long runs of bytes, one behind the other, each by the copy engine."""
         copy_runs(addresses, nbytes, self.on_host, out)
 

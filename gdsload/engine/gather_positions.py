@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gdsload.engine.kernels import IN_VRAM, OVER_PCIE, WARP, Grid, kernel, launch
 from gdsload.order.permutation import Recipe
-from gdsload.streams import Aside, Tensors, side_stream, stream_handle
+from gdsload.streams import Aside, Tensors, current_stream, on, side_stream, stream_handle
 
 __all__ = ["MOST_BATCHES", "PERMUTATION", "PositionGather", "Positions", "Rows", "Uploads"]
 
@@ -183,7 +183,7 @@ class Uploads:
         Raises:
             torch.OutOfMemoryError: if the device has no room for it.
         """
-        with torch.cuda.stream(self._stream):
+        with on(self._stream):
             tensor = torch.from_numpy(np.array(array)).to(self.device)
         self._tensors.append(tensor)
         self._used_on.clear()
@@ -194,7 +194,7 @@ class Uploads:
         handle = stream_handle(self.device)
         if handle not in self._used_on:
             for tensor in self._tensors:
-                tensor.record_stream(torch.cuda.current_stream(self.device))
+                tensor.record_stream(current_stream(self.device))
             self._used_on.add(handle)
 
 

@@ -18,7 +18,8 @@ from gdsload.engine.direct import Direct
 from gdsload.engine.ready import Ready
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import LoaderClosedError
-from gdsload.streams import no_room, stream_handle
+from gdsload.streams import current_stream, no_room, stream_handle
+from gdsload.tensors import no_inference
 
 __all__ = ["ResidentPipeline"]
 
@@ -58,9 +59,9 @@ class ResidentPipeline:
             if not steps:
                 return None
             began = time.perf_counter()
-            self._made_on = torch.cuda.current_stream(self._device)
+            self._made_on = current_stream(self._device)
             try:
-                with torch.inference_mode(mode=False):  # batches may outlive the mode that the consumer is in
+                with no_inference():  # batches may outlive the mode that the consumer is in
                     ready = self._direct.make(steps)
             except torch.OutOfMemoryError:
                 self._next = self._direct.steps
@@ -72,7 +73,7 @@ class ResidentPipeline:
     def hand_over(self, batch: Any) -> Any:
         """The batch is the consumer's already, unless it has changed to another stream since."""
         if stream_handle(self._device) != self._made_on.cuda_stream:
-            stream = torch.cuda.current_stream(self._device)
+            stream = current_stream(self._device)
             stream.wait_stream(self._made_on)
             hand_over(batch, stream)
         return batch

@@ -103,8 +103,8 @@ def machine(order, schedule):
         patch.setattr(block_ids, "side_stream", lambda _device: SimpleNamespace(cuda_stream=99))
         patch.setattr(block_ids, "record", lambda stream: ("behind", stream.cuda_stream))
         patch.setattr(block_ids, "stream_handle", lambda _device: found.handle)
-        patch.setattr(torch.cuda, "stream", found.on)
-        patch.setattr(torch.cuda, "current_stream", found.current_stream)
+        patch.setattr(block_ids, "on", found.on)
+        patch.setattr(block_ids, "current_stream", found.current_stream)
         patch.setattr(torch.Tensor, "record_stream", lambda _tensor, stream: stream)
         yield found
 

@@ -258,7 +258,7 @@ def test_what_a_transform_gets_is_looked_at_before_it_is_made(files, monkeypatch
     done = []
     direct = direct_over(files, Reached(files.base), Maker(files.in_mappings))
     direct._maker.stream = None
-    monkeypatch.setattr(torch.cuda, "stream", lambda _stream: nullcontext())
+    monkeypatch.setattr(direct_module, "on", lambda _stream: nullcontext())
     monkeypatch.setattr(direct_module, "record", lambda _stream: "event")
     assert direct.ready()
     ready, event = direct.start(range(2), lambda: False)

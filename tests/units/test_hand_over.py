@@ -39,8 +39,7 @@ def gpu(monkeypatch):
     """How many batches were handed out, and how many the GPU is through with."""
     found = SimpleNamespace(queued=0, done=0, waits=0, made=0, recorded=[], current=7)
     monkeypatch.setattr(torch.cuda, "Event", lambda *, blocking: Event(found) if blocking else None)
-    monkeypatch.setattr(assemble_device, "stream_handle", lambda _device: found.current)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: Stream(found.current))
+    monkeypatch.setattr(assemble_device, "current_stream", lambda _device: Stream(found.current))
     return found
 
 

@@ -20,6 +20,7 @@ from gdsload.order import Schedule
 def make(monkeypatch):
     stream = SimpleNamespace(cuda_stream=0)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: stream)
+    monkeypatch.setattr(resident, "current_stream", lambda _device: stream)
 
     def pipeline(gather, *, start=0, group=3):
         schedule = Schedule(105, 10)
