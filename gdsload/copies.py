@@ -50,15 +50,15 @@ def copy_runs(
     target, handle = out.data_ptr(), stream_handle(out.device)
     # To enter the device that is current already is several calls more.
     elsewhere = torch.cuda.current_device() != out.device.index
-    with torch.cuda.device(out.device) if elsewhere else nullcontext():
-        calls.enter_device(out.device.index)
+    with torch.cuda.device(out.device) if elsewhere else nullcontext(), calls.inside(out.device.index):
         if len(addresses) > 1:
             lengths = np.ascontiguousarray(nbytes, np.int64)
             targets = target + np.cumsum(lengths) - lengths
             if calls.copy_many(targets, np.ascontiguousarray(addresses, np.int64), lengths, handle):
                 return
-        for address, length in zip(addresses, nbytes, strict=True):
-            calls.copy_any(target, int(address), int(length), handle)
+        for address, count in zip(addresses, nbytes, strict=True):
+            length = int(count)
+            calls.copy_any(target, int(address), length, handle)
             target += length
 
 

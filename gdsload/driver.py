@@ -1,13 +1,16 @@
-"""CUDA's driver, called without torch: for what many threads queue thousands of times a second.
+"""CUDA's driver, called without torch: for what many threads queue thousands of times a second, and for kernels.
 
 To queue a copy and to record an event, torch gives the interpreter lock back and takes it again several times. Among a
-dozen threads each time can mean to sleep and to be woken up, which takes longer than the copy.
+dozen threads each time can mean to sleep and to be woken up, which takes longer than the copy. Kernels are launched
+with an attribute that cupy knows nothing of, and by fewer calls than cupy makes.
 """
 
 from __future__ import annotations
 
 import ctypes
 import logging
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -47,7 +50,10 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuDeviceGetAttribute": (ctypes.POINTER(ctypes.c_int), ctypes.c_int, ctypes.c_int),
     "cuLaunchKernelEx": (ctypes.POINTER(_Launch), ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p),
     "cuStreamGetCtx": (ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)),
+    "cuCtxGetCurrent": (ctypes.POINTER(ctypes.c_void_p),),
     "cuCtxSetCurrent": (ctypes.c_void_p,),
+    "cuCtxPushCurrent_v2": (ctypes.c_void_p,),
+    "cuCtxPopCurrent_v2": (ctypes.POINTER(ctypes.c_void_p),),
     "cuDevicePrimaryCtxRetain": (ctypes.POINTER(ctypes.c_void_p), ctypes.c_int),
     "cuMemcpyAsync": (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p),
     "cuMemcpyHtoDAsync_v2": (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p),
@@ -113,14 +119,30 @@ class Driver:
         """Make a context this thread's. A thread that has never called torch has none."""
         self._call("cuCtxSetCurrent", context)
 
-    def enter_device(self, device: int) -> None:
-        """Make the context of a device, which is torch's current one, this thread's: it may have none yet."""
+    def inside(self, device: int) -> AbstractContextManager[None]:
+        """Have torch's context of a device, which is the current one for torch, as this thread's.
+
+        The thread may have none yet, and then keeps it. If it is in another one of the user's, that comes back.
+        """
+        found = ctypes.c_void_p()
         context = self._primary.get(device)
         if context is None:
-            found = ctypes.c_void_p()
             self._call("cuDevicePrimaryCtxRetain", ctypes.byref(found), device)  # never let go: it is torch's, too
             context = self._primary[device] = found.value or 0
-        self.enter(context)
+        self._call("cuCtxGetCurrent", ctypes.byref(found))
+        if found.value not in (None, context):
+            return self._pushed(context)
+        if found.value is None:
+            self.enter(context)
+        return nullcontext()
+
+    @contextmanager
+    def _pushed(self, context: int) -> Iterator[None]:
+        self._call("cuCtxPushCurrent_v2", context)
+        try:
+            yield
+        finally:
+            self._call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
     def copy_any(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Queue a copy to the device, from wherever: its own memory, or host memory that is registered."""
@@ -167,7 +189,7 @@ class Driver:
             params: address of the structure, which is read before this returns.
             stream: where it is queued.
             apart_on: the device's index, if the kernel reads beyond its memory. It is put into the third domain, if
-                there is one, so that no others wait for its reads.
+                there is one, so that no others make sure of its reads.
         """
         blocks, threads = grid
         config = _Launch((blocks, 1, 1), (threads, 1, 1), 0, stream)
@@ -176,9 +198,11 @@ class Driver:
         arguments = ctypes.byref(config), function, ctypes.byref(ctypes.c_void_p(params)), None
         code = self._launch(*arguments)
         if code in _REFUSED and config.count and apart_on is not None:
-            _log.warning("kernels share a memory synchronization domain: %s", self._error("cuLaunchKernelEx", code))
-            self._thirds[apart_on], config.count = False, 0
+            refused, config.count = self._error("cuLaunchKernelEx", code), 0
             code = self._launch(*arguments)
+            if not code:
+                _log.warning("all kernels share one memory synchronization domain: %s", refused)
+                self._thirds[apart_on] = False
         if code:
             raise self._error("cuLaunchKernelEx", code)
 

@@ -254,7 +254,7 @@ class MappedRows(MappedStream):
         self._gather = DeviceGather(
             self.device,
             files.in_mappings,
-            grid=Grid(self._blocks, 256, 4, reads_host=True) if self._blocks else None,
+            grid=Grid(self._blocks, 256, 4) if self._blocks else None,
             kernel=self._blocks != 0,
         )
         self._order = np.random.default_rng(1).permutation(len(self.data.reference))

@@ -65,8 +65,8 @@ class DeviceGather:
     Args:
         device: the device.
         on_host: which of some addresses are of host memory.
-        grid: of the kernel over PCIe; None for what rows of their length want.
-        kernel: whether to use the kernel; None for if cupy is there.
+        grid: of the kernel over PCIe; None for the one that saturates it.
+        kernel: whether to use the kernel; None for if it can be compiled and launched.
     """
 
     def __init__(
@@ -183,11 +183,12 @@ class DeviceGather:
         edges: Sequence[tuple[int, int]],
     ) -> None:
         pointers = self.upload(addresses)
-        grid = (self._grid or OVER_PCIE) if self._over_pcie(addresses) else IN_VRAM
+        over_pcie = self._over_pcie(addresses)
+        grid = (self._grid or OVER_PCIE) if over_pcie else IN_VRAM
         width, gather = row_bytes // unit, kernel(_SOURCE, "gather", unit, grid, self.device)
         for out, (low, high) in zip(outs, edges, strict=True):
             params = (pointers.data_ptr() + 8 * low, out.data_ptr(), (high - low) * width, width)
-            launch(gather, self.device, grid, np.array(params, np.uint64))
+            launch(gather, self.device, grid, np.array(params, np.uint64), over_pcie=over_pcie)
 
     def _copies_long_rows(self, addresses: IntArray) -> bool:
         """Whether long rows that lie scattered are for the copy engine, too: those that come over the link."""

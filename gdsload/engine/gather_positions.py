@@ -40,7 +40,8 @@ _WORDS = (
     *("network", "table", "selection", "ends", "origins", "shards", "row_bytes", "width"),
     *("first", "stride", "words", "tile", "tiles", "all", "places", "size"),
 )
-"""The kernels' `Params`, but for `out`."""
+"""The kernels' `Params`, but for `out`, which comes last."""
+_PLACES = {word: place for place, word in enumerate(_WORDS)}
 PERMUTATION = r"""
 typedef unsigned long long u64;
 typedef long long i64;
@@ -354,11 +355,11 @@ class PositionGather:
         scattered: bool = False,
     ) -> None:
         words = np.zeros(len(_WORDS) + MOST_BATCHES, np.uint64)
-        words[: len(_WORDS) + len(outs)] = [
-            *(params.get(word, 0) for word in _WORDS),
-            *(out.data_ptr() for out in outs),
-        ]
-        launch(kernel(_SOURCES[scattered], name, unit, grid, self.device), self.device, grid, words)
+        for word, value in params.items():
+            words[_PLACES[word]] = value
+        words[len(_WORDS) : len(_WORDS) + len(outs)] = [out.data_ptr() for out in outs]
+        made = kernel(_SOURCES[scattered], name, unit, grid, self.device)
+        launch(made, self.device, grid, words, over_pcie=self.over_pcie and name == "gather")
 
 
 def _tile(rows: int, width: int, warps: int) -> int:

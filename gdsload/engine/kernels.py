@@ -1,10 +1,8 @@
-"""CUDA kernels: compiled by cupy, and queued on torch's streams by the driver.
-
-To launch them, cupy would have to be told the stream each time, and it knows no launch attributes.
-"""
+"""CUDA kernels: compiled by cupy, and queued on torch's streams by the driver."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -13,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.driver import driver
+from gdsload.driver import Driver, driver
 from gdsload.memory import address_of
 from gdsload.streams import stream_handle
 
@@ -44,14 +42,12 @@ class Grid:
         depth: words that a thread asks for before it waits for them.
         paired: whether two blocks at a time are a cluster, where the GPU has clusters: products of matrices occupy
             multiprocessors by twos, and so lose no more of them than there are blocks.
-        reads_host: whether the kernel reads beyond the device's memory (see `gdsload.driver.Driver.launch`).
     """
 
     blocks: int
     threads: int
     depth: int
     paired: bool = False
-    reads_host: bool = False
 
     @property
     def warps(self) -> int:
@@ -67,7 +63,7 @@ class Grid:
 
 IN_VRAM = Grid(1056, 256, 8)
 """For rows in the GPU's own memory."""
-OVER_PCIE = Grid(4, 1024, 4, paired=True, reads_host=True)
+OVER_PCIE = Grid(4, 1024, 4, paired=True)
 """For rows that come over the link: what saturates PCIe 5 x16, with no more multiprocessors than it takes (measured on
 an H200; docs/design/0004)."""
 _CLUSTERS = range(9, 12)
@@ -101,38 +97,41 @@ def kernel(source: str, name: str, unit: int, grid: Grid, device: torch.device) 
         name: of the kernel.
         unit: bytes of a WORD.
         grid: how it is to be laid out.
-        device: whose it is.
+        device: whose it is, with its index.
     """
     clusters = torch.cuda.get_device_capability(device)[0] in _CLUSTERS
-    with torch.cuda.device(device):
+    with torch.cuda.device(device), _driver().inside(device.index):
         compiled = _cupy().RawKernel(grid.apply(source.replace("WORD", WORDS[unit]), clusters=clusters), name)
         return Kernel(compiled.kernel.ptr, compiled)
 
 
-def launch(made: Kernel, device: torch.device, grid: Grid, params: NDArray[np.uint64]) -> None:
+def launch(
+    made: Kernel, device: torch.device, grid: Grid, params: NDArray[np.uint64], *, over_pcie: bool = False
+) -> None:
     """Queue a kernel on the stream that is current for torch.
 
     Args:
         made: the kernel.
-        device: its device.
+        device: its device, with its index.
         grid: how it is laid out.
         params: its structure, as words.
+        over_pcie: whether it reads beyond the device's memory (see `gdsload.driver.Driver.launch`).
 
     Raises:
         RuntimeError: if the driver refuses, or something that was queued before has failed.
     """
-    index, calls = torch.cuda.current_device(), driver()
-    if device.index not in (None, index):
-        with torch.cuda.device(device):
-            launch(made, device, grid, params)
-        return
+    calls, index = _driver(), device.index
+    elsewhere = torch.cuda.current_device() != index
+    with torch.cuda.device(device) if elsewhere else nullcontext(), calls.inside(index):
+        blocks, stream = (grid.blocks, grid.threads), stream_handle(device)
+        calls.launch(made.function, blocks, address_of(params), stream, apart_on=index if over_pcie else None)
+
+
+def _driver() -> Driver:
+    calls = driver()
     if calls is None:
         raise RuntimeError("a kernel cannot be launched without CUDA's driver")
-    calls.enter_device(index)
-    apart_on = index if grid.reads_host else None
-    calls.launch(
-        made.function, (grid.blocks, grid.threads), address_of(params), stream_handle(device), apart_on=apart_on
-    )
+    return calls
 
 
 @lru_cache(maxsize=1)

@@ -66,6 +66,14 @@ def device():
     return torch.device("cuda", torch.cuda.current_device())
 
 
+@pytest.fixture
+def devices():
+    """The first two GPUs, or the one that there is."""
+    if torch.cuda.device_count() < 2 and "two" in os.environ.get("GDSLOAD_REQUIRE", "").split(","):
+        pytest.fail("GDSLOAD_REQUIRE=two, but there is one GPU", pytrace=False)
+    return [torch.device("cuda", index) for index in range(min(torch.cuda.device_count(), 2))]
+
+
 @functools.cache
 def cufile_status(path):
     return probe_cufile(path, "cuda:0")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -158,6 +160,7 @@ def test_rows_of_host_and_device_at_once(pages, kernel):
 @pytest.mark.parametrize("on_host", [True, False])
 def test_kernels_that_read_over_the_link_are_in_a_domain_of_their_own(pages, on_host, monkeypatch):
     """The driver takes it as it is asked for, from compute capability 9.0 on."""
+    pytest.importorskip("cupy")
     calls, (array, address) = driver(), pages
     seen = []
 
@@ -176,3 +179,37 @@ def test_kernels_that_read_over_the_link_are_in_a_domain_of_their_own(pages, on_
     assert np.array_equal(out.cpu().numpy(), array[offsets[:, None] + np.arange(4096)].reshape(-1))
     apart = on_host and torch.cuda.get_device_capability() >= (9, 0)
     assert seen == [(0, [(9, 2, 1)] if apart else [])]
+
+
+@pytest.mark.parametrize("kernel", [True, False], ids=["kernel", "torch"])
+def test_from_threads_that_have_called_nothing_of_cuda(pages, devices, kernel):
+    """Which have no context yet, whatever torch says is their device."""
+    if kernel:
+        pytest.importorskip("cupy")
+    array, address = pages
+    offsets = random_rows(np.random.default_rng(6), 300, 1000, 8)
+    for device in [*devices, *devices]:
+        gather = DeviceGather(device, lambda found: np.ones(len(found), bool), kernel=kernel)
+        out = torch.full((300 * 1000,), 99, dtype=torch.uint8, device=device)
+        torch.cuda.synchronize(device)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(gather.rows, address + offsets, 1000, out).result(30)
+        torch.cuda.synchronize(device)
+        assert np.array_equal(out.cpu().numpy(), array[offsets[:, None] + np.arange(1000)].reshape(-1))
+
+
+def test_the_context_that_the_user_is_in_comes_back(devices):
+    """One that is not torch's, as of a library that makes its own, or a green one."""
+    calls = driver()
+    library, mine, found = calls._library, ctypes.c_void_p(), ctypes.c_void_p()
+    for device in devices:
+        torch.zeros(1, device=device)
+        assert library.cuCtxCreate_v2(ctypes.byref(mine), 0, device.index) == 0
+        try:
+            with calls.inside(device.index):
+                assert library.cuCtxGetCurrent(ctypes.byref(found)) == 0
+                assert found.value == calls._primary[device.index] != mine.value
+            assert library.cuCtxGetCurrent(ctypes.byref(found)) == 0
+            assert found.value == mine.value
+        finally:
+            assert library.cuCtxDestroy_v2(mine) == 0

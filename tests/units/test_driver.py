@@ -100,6 +100,45 @@ def test_many_copies_are_left_to_others_where_they_cannot_be_queued(caplog):
     assert "cuMemcpyBatchAsync_v2: text of 801 (801)" in caplog.text
 
 
+class Contexts:
+    """A thread's stack of contexts."""
+
+    def __init__(self, *contexts):
+        self.stack = list(contexts)
+        self.found = library()
+        self.found.cuDevicePrimaryCtxRetain = lambda place, device: self.tell(place, 100 + device)
+        self.found.cuCtxGetCurrent = lambda place: self.tell(place, self.stack[-1] if self.stack else None)
+        self.found.cuCtxPushCurrent_v2 = lambda context: self.stack.append(context) or 0
+        self.found.cuCtxPopCurrent_v2 = lambda place: self.tell(place, self.stack.pop())
+        self.found.cuCtxSetCurrent = lambda context: self.stack.__setitem__(slice(-1, None), [context]) or 0
+
+    def tell(self, place, value):
+        place._obj.value = value
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("before", "inside", "after"),
+    [
+        ([], [101], [101]),
+        ([7, 101], [7, 101], [7, 101]),
+        ([7], [7, 101], [7]),
+        ([101, 100], [101, 100, 101], [101, 100]),
+    ],
+    ids=["none", "torch's", "the user's", "another device's"],
+)
+def test_a_device_s_context_and_what_comes_back(before, inside, after):
+    contexts = Contexts(*before)
+    calls = Driver(contexts.found)
+    for _ in range(2):
+        with calls.inside(1):
+            assert contexts.stack == inside
+        assert contexts.stack == after
+    with pytest.raises(ZeroDivisionError), calls.inside(1):
+        1 / 0  # noqa: B018
+    assert contexts.stack == after
+
+
 class Launches(Call):
     """What is launched: grid, structure, stream, and attributes as numbers with the domains they map to."""
 
@@ -172,6 +211,17 @@ def test_a_kernel_that_cannot_be_launched_is_an_error():
     assert len(launched) == 1
     with pytest.raises(RuntimeError, match=r"text of 1 \(1\)$"):
         Driver(library(cuLaunchKernelEx=1)).launch(11, (3, 64), 500, 7)
+
+
+def test_what_is_refused_in_every_domain_is_no_matter_of_domains(caplog):
+    calls, launched, _ = with_domains(4)
+    calls._launch = lambda config, *arguments: launched.append(config._obj.count) or 1
+    with caplog.at_level("WARNING", "gdsload"):
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=r"text of 1 \(1\)$"):
+                calls.launch(11, (3, 64), 500, 7, apart_on=0)
+    assert launched == [1, 0, 1, 0]
+    assert not caplog.messages
 
 
 @pytest.fixture

@@ -25,8 +25,11 @@ class Machine:
         yield
         self.current = before
 
-    def enter_device(self, index):
+    @contextmanager
+    def inside(self, index):
         self.context = index
+        yield
+        self.context = None
 
     def launch(self, function, grid, params, stream, *, apart_on):
         self.launched.append((self.current, self.context, function, grid, params, stream, apart_on))
@@ -38,7 +41,7 @@ def machine(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: found.current)
     monkeypatch.setattr(torch.cuda, "device", found.device)
     monkeypatch.setattr(kernels, "driver", lambda: found)
-    monkeypatch.setattr(kernels, "stream_handle", lambda device: 10 + (device.index or 0))
+    monkeypatch.setattr(kernels, "stream_handle", lambda device: 10 + device.index)
     return found
 
 
@@ -60,7 +63,7 @@ def test_clusters_of_two_where_the_gpu_has_them(machine, monkeypatch, capability
     seen = []
 
     def compiled(source, name):
-        seen.append((source, name, machine.current))
+        seen.append((source, name, machine.current, machine.context))
         return SimpleNamespace(kernel=SimpleNamespace(ptr=77))
 
     monkeypatch.setattr(kernels, "_cupy", lambda: SimpleNamespace(RawKernel=compiled))
@@ -70,21 +73,20 @@ def test_clusters_of_two_where_the_gpu_has_them(machine, monkeypatch, capability
     finally:
         kernels.kernel.cache_clear()
     assert made.function == 77
-    ((source, name, device),) = seen
-    assert (source.startswith("__cluster_dims__"), name, device) == (clusters, "copy", 1)
+    ((source, name, *inside),) = seen
+    assert (source.startswith("__cluster_dims__"), name, inside) == (clusters, "copy", [1, 1])
     assert source.endswith("uint2 4")
 
 
-@pytest.mark.parametrize("index", [0, 1, None])
-@pytest.mark.parametrize("reads_host", [False, True])
-def test_a_kernel_is_launched_on_its_device_and_stream(machine, index, reads_host):
-    device = torch.device("cuda") if index is None else torch.device("cuda", index)
-    params, on = np.arange(3, dtype=np.uint64), index or 0
-    grid = kernels.Grid(3, 64, 4, reads_host=reads_host)
-    kernels.launch(kernels.Kernel(77, None), device, grid, params)
-    address = params.ctypes.data
-    assert machine.launched == [(on, on, 77, (3, 64), address, 10 + on, on if reads_host else None)]
-    assert machine.current == 0
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("over_pcie", [False, True])
+def test_a_kernel_is_launched_on_its_device_and_stream(machine, index, over_pcie):
+    params = np.arange(3, dtype=np.uint64)
+    grid, device = kernels.Grid(3, 64, 4), torch.device("cuda", index)
+    kernels.launch(kernels.Kernel(77, None), device, grid, params, over_pcie=over_pcie)
+    address, apart_on = params.ctypes.data, index if over_pcie else None
+    assert machine.launched == [(index, index, 77, (3, 64), address, 10 + index, apart_on)]
+    assert (machine.current, machine.context) == (0, None)
 
 
 def test_without_a_driver_nothing_can_be_launched(machine, monkeypatch):
