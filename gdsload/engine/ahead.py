@@ -134,7 +134,8 @@ class AheadPipeline:
                 return begin(self._direct, steps, lambda: self._closed)
         except BaseException:
             # Ctrl-C may strike where torch changes streams, in Python: the consumer would be left on the loader's.
-            torch.cuda.set_stream(before)
+            with torch.cuda.device(self._maker.device):  # which may not be the one that is current for the consumer
+                torch.cuda.set_stream(before)
             raise
 
     def _has_room(self, steps: range) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -89,6 +90,7 @@ def make(dataset, monkeypatch):
     made = []
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: None)
     monkeypatch.setattr(torch.cuda, "set_stream", lambda _stream: None)
+    monkeypatch.setattr(torch.cuda, "device", lambda _device: nullcontext())
 
     def build(direct, around=lambda inner: inner, *, start=0, prefetch_bytes=1 << 20, group_bytes=1 << 10):
         files = ShardFiles(dataset.sources, dataset.schema, mapped=True)
