@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 
@@ -12,25 +10,16 @@ from gdsload.streams import current_stream, on, side_stream
 pytestmark = pytest.mark.cuda
 
 
-def other_devices():
-    """This device, and another one where there is one."""
-    if torch.cuda.device_count() > 1:
-        return [torch.device("cuda", 0), torch.device("cuda", 1)]
-    if "two" in os.environ.get("GDSLOAD_REQUIRE", "").split(","):
-        pytest.fail("GDSLOAD_REQUIRE=two, but there is one GPU", pytrace=False)
-    return [torch.device("cuda", 0)]
-
-
 def streams_of(device):
     with torch.cuda.device(device):
         mine = torch.cuda.Stream()
         return [torch.cuda.default_stream(), mine, side_stream(device), torch.cuda.ExternalStream(mine.cuda_stream)]
 
 
-def test_the_current_stream_is_torch_s():
+def test_the_current_stream_is_torch_s(devices):
     """Also of several devices, whose default streams have one handle."""
     for _ in range(2):
-        for device in other_devices():
+        for device in devices:
             for stream in streams_of(device):
                 with torch.cuda.stream(stream):
                     found = current_stream(device)
@@ -38,8 +27,8 @@ def test_the_current_stream_is_torch_s():
     assert current_stream(torch.device("cuda", 0)) == torch.cuda.current_stream(0)
 
 
-def test_work_is_queued_there_and_then_on_the_stream_of_before():
-    for device in other_devices():
+def test_work_is_queued_there_and_then_on_the_stream_of_before(devices):
+    for device in devices:
         for before in streams_of(torch.device("cuda", 0)):
             side = side_stream(device)
             with torch.cuda.stream(before):
