@@ -4,12 +4,13 @@ The addresses may be of device memory or of host memory that is registered with 
 that lie one behind the other are copied by the copy engine, which leaves the multiprocessors alone, and so are long
 ones that come over the link, if the driver can queue many copies at once. Others are gathered by a kernel: over PCIe
 four multiprocessors saturate the link with rows of 2 KiB and more, and leave the others to whoever trains. Without
-cupy, torch's `index_select` over overlapping rows does it, as fast, but on as many multiprocessors as it likes.
+cupy, torch's `index_select` does it, over overlapping rows as fast, but on as many multiprocessors as it likes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -57,6 +58,51 @@ extern "C" __global__ void LAYOUT gather(const Params p) {
     }
 }
 """
+_PIECES = r"""
+typedef unsigned long long u64;
+
+struct Params {
+    const u64* __restrict__ pieces;  // where each begins
+    const u64* __restrict__ ends;    // of each in `out`, in words
+    WORD* __restrict__ out;
+    u64 words, last;                 // of `out`; the number of the last piece
+    u64 tile;                        // words that a warp copies at once
+};
+
+extern "C" __global__ void LAYOUT gather(const Params p) {
+    const unsigned lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    u64 begin = ((u64)blockIdx.x * warps + threadIdx.x / 32) * p.tile;
+    for (; begin < p.words; begin += (u64)gridDim.x * warps * p.tile) {
+        const u64 end = min(begin + p.tile, p.words);
+        u64 piece = 0, above = p.last;
+        while (piece < above) {
+            const u64 middle = (piece + above) / 2;
+            if (p.ends[middle] <= begin) piece = middle + 1; else above = middle;
+        }
+        // From the tile's first piece on, each lane steps from piece to piece.
+        u64 first = piece ? p.ends[piece - 1] : 0, stop = p.ends[piece];
+        const WORD* from = (const WORD*)p.pieces[piece];
+        for (u64 i = begin + lane; i - lane < end; i += 32 * DEPTH) {
+            WORD found[DEPTH];
+            #pragma unroll
+            for (int k = 0; k < DEPTH; ++k) if (i + 32 * k < end) {
+                while (i + 32 * k >= stop) {
+                    first = stop;
+                    stop = p.ends[++piece];
+                    from = (const WORD*)p.pieces[piece];
+                }
+                found[k] = from[i + 32 * k - first];
+            }
+            #pragma unroll
+            for (int k = 0; k < DEPTH; ++k) if (i + 32 * k < end) p.out[i + 32 * k] = found[k];
+        }
+    }
+}
+"""
+_TILE = range(128, 1024)
+"""Words of pieces that a warp copies at once, having looked for the first one's piece."""
+_NARROW = {unit: replace(OVER_PCIE, blocks=max(32 // unit, 8), depth=8) for unit in (8, 4, 2, 1)}
+"""For pieces in words of less than 16 bytes, of which as many a multiprocessor saturate nothing."""
 
 
 class DeviceGather:
@@ -66,7 +112,7 @@ class DeviceGather:
         device: the device.
         on_host: which of some addresses are of host memory.
         grid: of the kernel over PCIe; None for the one that saturates it.
-        kernel: whether to use the kernel; None for if it can be compiled and launched.
+        kernel: whether to use kernels of our own; None for if they can be compiled and launched.
     """
 
     def __init__(
@@ -155,8 +201,11 @@ class DeviceGather:
         if int(nbytes.sum()) >= len(nbytes) * LONG_BYTES:
             self.runs(addresses, nbytes, out)
             return
-        low, high = int(addresses.min()), int((addresses + nbytes).max())
-        unit = unit_of(int(np.bitwise_or.reduce(addresses)) | row_bytes | out.data_ptr())
+        bits = int(np.bitwise_or.reduce(addresses)) | row_bytes | out.data_ptr()
+        if self.kernel:
+            self._launch_pieces(addresses, nbytes, min(bits & -bits, 16), out)
+            return
+        unit, low, high = unit_of(bits), int(addresses.min()), int((addresses + nbytes).max())
         counts = nbytes // unit
         before = np.cumsum(counts) - counts
         total = int(counts.sum())
@@ -182,13 +231,29 @@ class DeviceGather:
         outs: Sequence[torch.Tensor],
         edges: Sequence[tuple[int, int]],
     ) -> None:
-        pointers = self.upload(addresses)
+        pointers, width = self.upload(addresses), row_bytes // unit
+        params = [
+            (pointers.data_ptr() + 8 * low, out.data_ptr(), (high - low) * width, width)
+            for out, (low, high) in zip(outs, edges, strict=True)
+        ]
         over_pcie = self._over_pcie(addresses)
         grid = (self._grid or OVER_PCIE) if over_pcie else IN_VRAM
-        width, gather = row_bytes // unit, kernel(_SOURCE, "gather", unit, grid, self.device)
-        for out, (low, high) in zip(outs, edges, strict=True):
-            params = (pointers.data_ptr() + 8 * low, out.data_ptr(), (high - low) * width, width)
-            launch(gather, self.device, grid, np.array(params, np.uint64), over_pcie=over_pcie)
+        self._queue(_SOURCE, unit, grid, params, over_pcie=over_pcie)
+
+    def _launch_pieces(self, addresses: IntArray, nbytes: IntArray, unit: int, out: torch.Tensor) -> None:
+        ends, over_pcie = np.cumsum(nbytes // unit), self._over_pcie(addresses)
+        pieces, behind = self.upload(np.stack([addresses, ends]))
+        grid = _NARROW.get(unit, OVER_PCIE) if over_pcie else IN_VRAM
+        words = int(ends[-1])
+        tile = min(max(words // (4 * grid.warps), _TILE.start), _TILE.stop)
+        params = (pieces.data_ptr(), behind.data_ptr(), out.data_ptr(), words, len(ends) - 1, tile)
+        self._queue(_PIECES, unit, grid, [params], over_pcie=over_pcie)
+
+    def _queue(self, source: str, unit: int, grid: Grid, params: Sequence[tuple[int, ...]], *, over_pcie: bool) -> None:
+        """Queue a kernel with each of some parameters."""
+        made = kernel(source, "gather", unit, grid, self.device)
+        for words in params:
+            launch(made, self.device, grid, np.array(words, np.uint64), over_pcie=over_pcie)
 
     def _copies_long_rows(self, addresses: IntArray) -> bool:
         """Whether long rows that lie scattered are for the copy engine, too: those that come over the link."""

@@ -125,7 +125,7 @@ def test_long_rows_that_lie_scattered(pages, on_host, newest, monkeypatch):
     assert queued == ([True, True, True] if on_host and form else [])
 
 
-@pytest.mark.parametrize("row_bytes", [1, 2, 8, 12, 24])
+@pytest.mark.parametrize("row_bytes", [1, 2, 8, 12, 16, 24, 48])
 @pytest.mark.parametrize("longest", [0, 3, 200, 20_000])
 def test_pieces(gather, source, row_bytes, longest):
     array, address, _ = source
@@ -177,8 +177,10 @@ def test_kernels_that_read_over_the_link_are_in_a_domain_of_their_own(pages, on_
     out = torch.full((500 * 4096,), 99, dtype=torch.uint8, device="cuda")
     gather.rows((address if kept is None else kept.data_ptr()) + offsets, 4096, out)
     assert np.array_equal(out.cpu().numpy(), array[offsets[:, None] + np.arange(4096)].reshape(-1))
+    gather.pieces((address if kept is None else kept.data_ptr()) + offsets, np.ones(500, np.int64), 4096, out.zero_())
+    assert np.array_equal(out.cpu().numpy(), array[offsets[:, None] + np.arange(4096)].reshape(-1))
     apart = on_host and torch.cuda.get_device_capability() >= (9, 0)
-    assert seen == [(0, [(9, 2, 1)] if apart else [])]
+    assert seen == [(0, [(9, 2, 1)] if apart else [])] * 2
 
 
 @pytest.mark.parametrize("kernel", [True, False], ids=["kernel", "torch"])
