@@ -2,6 +2,7 @@
 # It is made again when pyproject.toml or constraints.txt change, and costs nothing otherwise.
 #
 #   make test ARGS="-k order"      passes arguments on; so does make demo
+#   make test ARGS="-n 0 --pdb"    the tests in one process
 #   make test PYTHON=python3.12    another interpreter; after `make clean`
 
 PYTHON ?= python3
@@ -12,8 +13,9 @@ ARGS ?=
 demo: .venv/demo/.stamp
 	.venv/demo/bin/gdsload demo $(ARGS)
 
+# Three processes are what two cores are busy with: tests also wait.
 test: .venv/test/.stamp
-	.venv/test/bin/python -m pytest $(ARGS)
+	.venv/test/bin/python -m pytest -n 3 $(ARGS)
 
 # On a machine with GPUs, in the Python at hand; a skip for want of one of these is a failure.
 REQUIRE ?= cuda,cufile,two
