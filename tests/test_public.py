@@ -20,13 +20,13 @@ HEAVY = ("kvikio", "cupy", "cuda", "pandas", "sklearn", "safetensors", "pytest")
 
 MEASURE = f"""
 import json, sys, time
+began = time.process_time()
 import torch, torch.utils.data, numpy
-known = set(sys.modules)
-began = time.perf_counter()
+without, known = time.process_time(), set(sys.modules)
 import gdsload
-took = time.perf_counter() - began
+share = (time.process_time() - without) / (without - began)
 new = {{name.partition(".")[0] for name in set(sys.modules) - known}}
-print(json.dumps([took, sorted(new & set({HEAVY!r}))]))
+print(json.dumps([share, sorted(new & set({HEAVY!r}))]))
 """
 
 
@@ -64,20 +64,20 @@ def test_the_version_is_one_of_packagings():
 
 
 def test_importing_it_is_quick_and_brings_nothing_heavy():
-    """Under 0.2 s on top of torch, with slack for a machine that does other things as well."""
+    """About a sixth of what torch itself takes: a ratio, as a machine may be slow, or do other things as well."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # or what is measured is compiling
-    times = []
+    shares = []
     for _ in range(5):
         found = subprocess.run(
             [sys.executable, "-c", MEASURE], env=environment, capture_output=True, text=True, check=True, timeout=50
         )
-        took, heavy = json.loads(found.stdout)
+        share, heavy = json.loads(found.stdout)
         assert heavy == []
-        times.append(took)
-        if took < 0.4:
+        shares.append(share)
+        if share < 0.25:
             break
-    assert min(times) < 0.4
+    assert min(shares) < 0.25
 
 
 def test_nothing_in_the_package_imports_what_is_for_tests():
