@@ -102,7 +102,7 @@ extern "C" __global__ void LAYOUT gather(const Params p) {
 _TILE = range(128, 1024)
 """Words of pieces that a warp copies at once, having looked for the first one's piece."""
 _NARROW = {unit: replace(OVER_PCIE, blocks=max(32 // unit, 8), depth=8) for unit in (8, 4, 2, 1)}
-"""For pieces in words of less than 16 bytes, of which as many a multiprocessor saturate nothing."""
+"""For pieces in words of less than 16 bytes: a multiprocessor then asks for fewer bytes at once, so there are more."""
 
 
 class DeviceGather:

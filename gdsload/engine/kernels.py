@@ -123,8 +123,8 @@ def launch(
     calls, index = _driver(), device.index
     elsewhere = torch.cuda.current_device() != index
     with torch.cuda.device(device) if elsewhere else nullcontext(), calls.inside(index):
-        blocks, stream = (grid.blocks, grid.threads), stream_handle(device)
-        calls.launch(made.function, blocks, address_of(params), stream, apart_on=index if over_pcie else None)
+        layout, stream = (grid.blocks, grid.threads), stream_handle(device)
+        calls.launch(made.function, layout, address_of(params), stream, apart_on=index if over_pcie else None)
 
 
 def _driver() -> Driver:
