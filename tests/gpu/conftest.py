@@ -68,10 +68,18 @@ def device():
 
 @pytest.fixture
 def devices():
-    """The first two GPUs, or the one that there is."""
-    if torch.cuda.device_count() < 2 and "two" in os.environ.get("GDSLOAD_REQUIRE", "").split(","):
+    """The first two GPUs, or the one that there is. Fails if there must be two."""
+    count = torch.cuda.device_count()
+    if count < 2 and "two" in os.environ.get("GDSLOAD_REQUIRE", "").split(","):
         pytest.fail("GDSLOAD_REQUIRE=two, but there is one GPU", pytrace=False)
-    return [torch.device("cuda", index) for index in range(min(torch.cuda.device_count(), 2))]
+    return [torch.device("cuda", index) for index in range(min(count, 2))]
+
+
+@pytest.fixture
+def two_gpus(devices):
+    """Skips where there is one GPU only."""
+    if len(devices) < 2:
+        pytest.skip("one GPU only")
 
 
 @functools.cache

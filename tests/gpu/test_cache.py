@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 
@@ -206,12 +205,9 @@ def test_pagecache_beside_a_backend_by_name_is_refused(numbered):
         DataLoader(numbered, 300, device="cuda", cache="pagecache", backend="bounce")
 
 
+@pytest.mark.usefixtures("two_gpus")
 def test_two_devices_in_one_process(numbered):
     """Both on their default streams, which CUDA gives one handle."""
-    if torch.cuda.device_count() < 2:
-        if "two" in os.environ.get("GDSLOAD_REQUIRE", "").split(","):
-            pytest.fail("GDSLOAD_REQUIRE=two, but there is one GPU", pytrace=False)
-        pytest.skip("one GPU only")
     expected = torch.arange(20_000, dtype=torch.int32)
     for index in (0, 1, 0):
         with DataLoader(numbered, 300, "full", device=f"cuda:{index}", cache="vram") as loader:

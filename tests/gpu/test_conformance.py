@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 
 import pytest
 import torch
@@ -148,11 +147,8 @@ class SecondDevice:
     index = 1
 
     @pytest.fixture(autouse=True)
-    def two(self):
-        if torch.cuda.device_count() < 2:
-            if "two" in os.environ.get("GDSLOAD_REQUIRE", "").split(","):
-                pytest.fail("GDSLOAD_REQUIRE=two, but there is one GPU", pytrace=False)
-            pytest.skip("one GPU only")
+    def two(self, two_gpus):
+        pass
 
 
 class TestBounceToTheSecond(SecondDevice, TestBounce):
