@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import os
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +23,7 @@ from gdsload.errors import FileChangedError, OptionError, SampleIndexError
 from gdsload.format.schema import Schema
 from gdsload.memory import BatchPool
 from gdsload.plan import concat_extents
+from gdsload.threads import Closer
 from gdsload.verify import VerifyReport, verify_shards
 
 __all__ = ["ShardDataset", "ShardInfo"]
@@ -190,7 +190,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
             with self._lock:
                 if self._reader is None or self._reader.owner != os.getpid():
                     self._reader = _Reader(self._catalog, self.mmap)
-                    weakref.finalize(self, self._reader.close)
+                    Closer(self, self._reader.close)
                 reader = self._reader
         return reader
 

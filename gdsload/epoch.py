@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -19,7 +18,7 @@ from gdsload.engine.ready import Deliverer
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import LoaderClosedError
 from gdsload.state import Place
-from gdsload.threads import stay_at_exit
+from gdsload.threads import Closer, stay_at_exit
 
 __all__ = ["Epoch", "EpochOwner"]
 
@@ -143,13 +142,11 @@ class Epoch(Iterator[Any]):
         finally:
             del error  # or error, traceback and this frame were a circle, in which all that they refer to would stay
 
-    def reads_from(self, pipeline: Deliverer) -> None:
-        """Set the pipeline that the batches come from."""
-        # For whoever drops us half-way. That may happen in any thread at any point, so it must not wait for anybody;
-        # the loader waits when it goes on. Not __del__: Ctrl-C at an epoch's end could strike in it, and be forgotten.
-        self._dropped = weakref.finalize(self, pipeline.stop)
-        self._dropped.atexit = False
+    def reads_from(self, pipeline: Deliverer) -> Closer:
+        """Set the pipeline that the batches come from. Gives what closes it if we are dropped half-way."""
+        self._dropped = Closer(self, pipeline.close)
         self.pipeline = pipeline
+        return self._dropped
 
     def close(self) -> None:
         """End the epoch here; may be called twice."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import os
 import threading
-import weakref
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Self, Unpack
@@ -29,7 +28,7 @@ from gdsload.samplers import sampled_by
 from gdsload.selection import select
 from gdsload.setup import buffers, device_transform, field_names, limits, order_options, positions, schedule
 from gdsload.state import Cursor, Identity, Place, dataset_digest
-from gdsload.threads import Living, own_thread
+from gdsload.threads import Closer, Living, own_thread, settle_dropped
 from gdsload.tuned import with_tuned
 
 __all__ = ["DataLoader"]
@@ -153,6 +152,7 @@ class DataLoader:
         self._parts: Parts | None = None
         self._epochs = Living[Epoch]()
         self._pipelines = Living[Deliverer]()
+        self._left: list[Closer] = []
         # On a GPU, batches are made where they go; for other devices, torch copies them there.
         self._moves = self.device.type != "cpu" and (self.device.type != "cuda" or self._options.backend == "host")
         self._lock = threading.RLock()  # between `begin` and `close`
@@ -277,6 +277,9 @@ class DataLoader:
             epoch.drop()
         for pipeline in pipelines:
             pipeline.close()
+        for closer in self._left:
+            closer.settle()
+            closer.detach()
         self._close_parts()
 
     def _leave(self) -> None:
@@ -332,12 +335,12 @@ class DataLoader:
 
     def _open(self) -> Parts:
         if self._parts is None:
+            settle_dropped()  # the memory of a loader that this one takes the place of, above all a GPU's
             parts = open_parts(
                 self._selected, self._positions.shards, self._fields, self._options, self._limits, self.device
             )
-            # Whoever still reads holds the table, so this waits for the last one. At exit, pipelines are ended first.
-            self._dropped = weakref.finalize(parts.table, give_back, parts.backend, parts.maker)
-            self._dropped.atexit = False
+            # Whoever still reads holds the table, so this waits for the last one.
+            self._dropped = Closer(parts.table, partial(give_back, parts.backend, parts.maker))
             self._parts = parts
         return self._parts
 
@@ -362,7 +365,7 @@ class DataLoader:
             try:
                 self._pipelines.add(pipeline)
                 self._epochs.add(epoch)
-                epoch.reads_from(pipeline)
+                self._left.append(epoch.reads_from(pipeline))
                 pipeline.start()
                 self.check_usable()  # a signal's handler may have closed us
                 self._newest, self._cursor = epoch.place, Cursor(cursor.epoch + 1, 0)
@@ -376,6 +379,9 @@ class DataLoader:
         """Wait for abandoned epochs, without the lock: what they hold must not add up, nor may they draw on."""
         if self._transform is not None:
             self._transform.refuse_inside()
+        for closer in self._left:
+            closer.settle()
+        self._left = [closer for closer in self._left if not closer.over]
         for pipeline in self._pipelines:
             if pipeline.stopped:
                 pipeline.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +24,6 @@ from gdsload.errors import BackendUnavailableError
 from gdsload.memory import BatchPool
 from gdsload.options import LoaderOptions
 from gdsload.selection import Selected
-from gdsload.threads import own_thread
 from gdsload.units import format_bytes, parse_bytes
 
 __all__ = ["Parts", "check_backend", "give_back", "moved", "open_parts"]
@@ -56,18 +54,11 @@ class Parts:
 
     def close(self) -> None:
         """Close and unmap the files, and give memory back; may be called again, if Ctrl-C struck in it."""
-        _close(self.backend, self.maker)
+        give_back(self.backend, self.maker)
 
 
 def give_back(backend: Backend, maker: BatchMaker) -> None:
-    """`Parts.close`, for a loader that was dropped: may be called where the garbage collector is."""
-    if own_thread():  # which cannot wait for itself
-        _thread.start_new_thread(_close, (backend, maker))
-    else:
-        _close(backend, maker)
-
-
-def _close(backend: Backend, maker: BatchMaker) -> None:
+    """`Parts.close`, for a loader that was dropped."""
     backend.close()
     maker.close()
 

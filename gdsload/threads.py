@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import math
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Generic, Protocol, TypeVar
+from functools import partial
+from itertools import count
+from operator import methodcaller
+from typing import Any, Generic, Protocol, TypeVar
 
 __all__ = [
+    "Closer",
     "Endless",
     "Living",
     "Worker",
@@ -20,18 +25,40 @@ __all__ = [
     "end_at_exit",
     "note_exit",
     "own_thread",
+    "settle_dropped",
     "start_all",
     "stay_at_exit",
     "wait_all",
+    "wait_until",
 ]
 
 T = TypeVar("T")
-_exiting = threading.Event()
-"""Set when the interpreter begins to be taken down."""
 _TAKEN_DOWN_S = 5.0
-"""Longer than that takes, and no longer than somebody may be kept waiting who joins a thread at the very end."""
+"""Longer than the interpreter takes to be taken down, and no longer than somebody may be kept waiting who joins a
+thread at the very end."""
 _LOOK_EVERY_S = 1.0
 """Somebody else may have been interrupted with the gate in his hand."""
+_GRACE_S = 2.0
+"""How much longer the program's end waits for threads once a wait for them was interrupted. A healthy read ends well
+within it; one that hangs for good must not take a Ctrl-C for each place that waits for it."""
+
+
+class _End:
+    """The program's end.
+
+    Attributes:
+        began: when the interpreter began to be taken down, in seconds of `time.monotonic`.
+        hurried: when a wait for threads was first interrupted.
+    """
+
+    began = hurried = math.inf
+
+    def overdue(self) -> bool:
+        """Whether nobody is to be waited for any longer."""
+        return time.monotonic() > max(self.began, self.hurried) + _GRACE_S
+
+
+_end = _End()
 
 
 class Worker(threading.Thread):
@@ -75,14 +102,34 @@ class Worker(threading.Thread):
         Raises:
             RuntimeError: in the thread itself.
         """
-        if self.ident == threading.get_ident():  # not `current_thread`, which notes threads that it does not know
-            raise RuntimeError("a thread cannot wait for its own end")
         if self.ident is None or self._owner != os.getpid():  # after a fork it is not here
             return
-        while not self._over:
-            if self._gate.acquire(timeout=_LOOK_EVERY_S):
-                self._gate.release()
+        # Not `current_thread`, which notes threads that it does not know; and numbers are given again.
+        if self.ident == threading.get_ident() and self.is_alive():
+            raise RuntimeError("a thread cannot wait for its own end")
+        wait_until(lambda: self._over, self._gate)
         self.join()  # it has left all of our code, and has only to be taken down
+
+
+def wait_until(over: Callable[[], bool], gate: threading.Lock) -> None:
+    """Wait until some work is over.
+
+    Args:
+        over: whether it is.
+        gate: a lock that is given back right after that.
+
+    Raises:
+        KeyboardInterrupt: if Ctrl-C strikes; and at the program's end if it has struck in such a wait before.
+    """
+    try:
+        while not over():
+            if gate.acquire(timeout=_LOOK_EVERY_S):
+                gate.release()
+            elif _end.overdue() and threading.get_ident() == threading.main_thread().ident:
+                raise KeyboardInterrupt
+    except BaseException:
+        _end.hurried = min(_end.hurried, time.monotonic())
+        raise
 
 
 def wait_all(workers: list[Worker]) -> None:
@@ -146,7 +193,7 @@ def end_at_exit(owner: Endless) -> None:
 
 def note_exit() -> None:
     """Have `stay_at_exit` keep threads from now on."""
-    _exiting.set()
+    _end.began = min(_end.began, time.monotonic())
 
 
 def stay_at_exit() -> None:
@@ -155,7 +202,7 @@ def stay_at_exit() -> None:
     Only daemon threads are left then. They are killed where they next want the interpreter lock, and what torch keeps
     for each thread is torn down without it: now and then that ends the process with a crash. Who sleeps is left alone.
     """
-    if _exiting.is_set() and threading.current_thread() is not threading.main_thread():
+    if _end.began < math.inf and threading.current_thread() is not threading.main_thread():
         time.sleep(_TAKEN_DOWN_S)
 
 
@@ -173,9 +220,104 @@ def all_made(calls: Iterable[Callable[[], None]]) -> None:
         raise struck
 
 
+class _Ref(weakref.ref[Any]):
+    """Calls what is its `begin` when the object goes: by `methodcaller`, in C."""
+
+    __slots__ = ("begin",)
+    begin: Callable[[], int]
+
+
+class Closer:
+    """Closes what an owner has left, in a thread of its own, once the owner has been dropped.
+
+    An owner may be dropped in any thread at any point. Python code that ran there might wait for a lock which that very
+    thread holds, and would forget a Ctrl-C that strikes in it. So there is none: the reference's callback is C, all of
+    it, up to the start of a thread.
+
+    The closer is kept here until all is closed, and what it closes with it: otherwise a worker might hold the last
+    reference, and destroy it all while the interpreter is taken down, when a thread that wants to hold on to tensors is
+    killed and takes the process along.
+
+    Args:
+        owner: whoever drops it wants nothing of the rest any more.
+        close: gives the rest back; may be called twice, and must not refer to the owner.
+    """
+
+    def __init__(self, owner: object, close: Callable[[], None]) -> None:
+        for number in [number for number, closer in list(_closers.items()) if closer.over]:
+            _closers.pop(number, None)
+        self._number = next(_numbers)
+        self._close: Callable[[], None] | None = close
+        self._worker = Worker(partial(_close_dropped, self._number), f"gdsload-closer-{self._number}")
+        self._owner = _Ref(owner, _BEGIN)
+        # Not the worker itself: `Thread.start` is Python.
+        self._owner.begin = partial(_thread.start_new_thread, _start_closing, (self._number,))
+        _closers[self._number] = self
+
+    @property
+    def dropped(self) -> bool:
+        """Whether the owner is gone."""
+        return self._owner() is None
+
+    @property
+    def over(self) -> bool:
+        """Whether all is closed, and nobody is at it any more."""
+        return self._close is None and not self._worker.is_alive()
+
+    def start(self) -> None:
+        """Close in a thread that can be waited for, unlike one that C has started."""
+        self._worker.start_once()
+
+    def settle(self) -> None:
+        """If the owner was dropped, see to it that all is closed when this returns."""
+        if not self.dropped:
+            return
+        try:
+            start_all([self._worker])
+        except RuntimeError:  # the system has no further thread, or the program ends (Python 3.12)
+            self.close()
+        self._worker.wait()
+
+    def close(self) -> None:
+        """Close, here and now."""
+        try:
+            if self._close is not None:
+                self._close()
+        finally:
+            self._close = None
+
+    def detach(self) -> None:
+        """Nothing is to be closed any more."""
+        self._close = None
+        _closers.pop(self._number, None)
+
+
+_BEGIN = methodcaller("begin")
+_closers: dict[int, Closer] = {}
+_numbers = count()
+os.register_at_fork(after_in_child=_closers.clear)  # what the parent has opened is not for the child to close
+
+
+def _start_closing(number: int) -> None:
+    if (closer := _closers.get(number)) is not None:
+        closer.start()
+
+
+def _close_dropped(number: int) -> None:
+    if (closer := _closers.get(number)) is not None:
+        closer.close()
+
+
+def settle_dropped() -> None:
+    """See to it that all is closed that was dropped."""
+    while gone := [closer for closer in list(_closers.values()) if closer.dropped and not closer.over]:
+        all_made(closer.settle for closer in gone)
+
+
 @atexit.register
 def _end_all() -> None:
-    all_made(owner.end for owner in _endless)
+    note_exit()
+    all_made([*(owner.end for owner in _endless), settle_dropped, _closers.clear])
 
 
 def start_all(threads: Iterable[Worker]) -> None:

@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 import torch
 
 from gdsload.errors import LoaderClosedError
-from gdsload.threads import Worker, start_all, wait_all
+from gdsload.threads import Worker, start_all, wait_all, wait_until
 
 __all__ = ["Readers", "Reading", "done"]
 
@@ -62,10 +62,9 @@ class Reading:
 
     def wait(self) -> None:
         """See `Completion.wait`. Every part has ended when it returns or raises, so that memory may be reused."""
-        with self._gate:
-            error = self._error
-        if error is not None:
-            raise error
+        wait_until(lambda: not self._left, self._gate)
+        if self._error is not None:
+            raise self._error
 
     def make_stream_wait(self, stream: torch.Stream) -> None:
         """See `Completion.make_stream_wait`; host reads are not stream-ordered, so this thread waits."""

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from gdsload import FileChangedError, SampleIndexError, ShardDataset, ShardWriter
+from gdsload.threads import settle_dropped
 
 SHARDS = 5000
 
@@ -121,6 +122,7 @@ def test_datasets_that_go_leave_nothing_open(small):
         dataset = ShardDataset(small, mmap=mmap)
         kept = dataset.__getitems__(range(20))
         del dataset
+    settle_dropped()
     assert before == footprint()
     assert len(kept) == 20
 

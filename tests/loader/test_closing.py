@@ -259,7 +259,7 @@ def test_interrupted_between_the_making_of_a_pipeline_and_its_noting(load, plain
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_from_another_thread_at_any_moment(load, plain, wrap, threads, mmap, seed):
+def test_from_another_thread_at_any_moment(load, plain, wrap, threads, soon, mmap, seed):
     chosen = random.Random(seed)
     delay = chosen.choice([0, 0.001, 0.01])
     wrap(lambda inner: SlowBackend(inner, lambda: chosen.random() * delay))
@@ -285,7 +285,7 @@ def test_from_another_thread_at_any_moment(load, plain, wrap, threads, mmap, see
         thread.join(20)
         assert not thread.is_alive(), "it hangs"
     assert [type(error) for error in found] == [LoaderClosedError]
-    assert threads() == []
+    soon(lambda: threads() == [])  # the consumer may have dropped its iterator behind all
     assert loader.state_dict()["position"] % 10 == 0
 
 

@@ -65,7 +65,7 @@ def run(use, target=None):
 
 @pytest.mark.parametrize("mmap", [True, False], ids=["mapped", "unmapped"])
 @pytest.mark.parametrize("seed", range(3))
-def test_at_any_place(load, plain, wrap, threads, mmap, seed):
+def test_at_any_place(load, plain, wrap, threads, soon, mmap, seed):
     made = wrap(lambda inner: SlowBackend(inner, 0.0005))
 
     def use():
@@ -92,5 +92,32 @@ def test_at_any_place(load, plain, wrap, threads, mmap, seed):
                 assert loader.state_dict()["position"] % 10 == 0
                 assert [batch["x"][0, 0].item() for batch in loader] == EPOCH
         loader.close()
-        assert threads() == [], place
+        soon(lambda: threads() == [])  # what was opened and not yet noted is closed when it is dropped
         assert not any(one.inner.files.opened.any() for one in made), place
+
+
+@pytest.mark.parametrize("mmap", [True, False], ids=["mapped", "unmapped"])
+def test_nothing_can_be_struck_where_things_are_dropped(plain, mmap, threads, soon):
+    """Python forgets what is raised there; so no Python code runs, in this thread, that Ctrl-C could strike."""
+    entered = []
+
+    def enter(frame, _event, _):
+        if frame.f_code.co_filename.startswith(HOUSE) or frame.f_code.co_filename == weakref.__file__:
+            entered.append(frame.f_code.co_qualname)
+
+    dataset = gdsload.ShardDataset(plain, mmap=mmap)
+    dataset.read_batch([0, 1])
+    loader = gdsload.DataLoader(dataset, 10, device="cpu", prefetch_bytes=2000)
+    through, half_way = iter(loader), iter(loader)
+    batches = [next(half_way), *through]
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        del half_way, through
+        del batches
+        del loader
+        del dataset
+    finally:
+        sys.settrace(before)
+    assert entered == []
+    soon(lambda: threads() == [])

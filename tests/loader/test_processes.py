@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ ROOT = Path(gdsload.__file__).resolve().parent.parent
 
 # Imports once, and forks a process for each program, one at a time: it runs and ends as one that was started by itself.
 NURSERY = """
-import ctypes, json, os, signal, sys, threading, time
+import atexit, ctypes, json, os, signal, sys, threading, time
+atexit.register(lambda: globals().get("at_last", int)())  # behind all that gdsload does at the end
 import gdsload
 from gdsload.backends.host import HostBackend
 from gdsload.gather import one_thread
@@ -41,7 +43,7 @@ def read(folder, name):
     with open(os.path.join(folder, name)) as file:
         return file.read()
 
-def raised(pid, folder, after_s):
+def raised(pid, folder, after_s, *again):
     '''See a process through, and give its exit code.'''
     began = time.monotonic()
     if after_s is not None:
@@ -50,6 +52,9 @@ def raised(pid, folder, after_s):
             time.sleep(0.001)
         time.sleep(after_s)
         os.kill(pid, signal.SIGINT)
+        for wait_s in again:
+            time.sleep(wait_s)
+            os.kill(pid, signal.SIGINT)
     while not (found := os.waitpid(pid, os.WNOHANG))[0]:
         if time.monotonic() > began + 20:
             os.kill(pid, signal.SIGABRT)
@@ -67,7 +72,8 @@ for line in sys.stdin:
         loader = born(job["folder"], path, mmap, delay)
         program = job["program"]
         break
-    code = raised(pid, job["folder"], job["after_s"])
+    after_s = job["after_s"]
+    code = raised(pid, job["folder"], *(after_s if isinstance(after_s, list) else [after_s]))
     print(json.dumps([code, read(job["folder"], "out"), read(job["folder"], "err")]), flush=True)
 if program is not None:
     exec(program)
@@ -91,7 +97,8 @@ def nursery():
 def run(plain, tmp_path, nursery):
     """Runs programs, each in a process of its own with a loader in it: gives their exit codes, outputs and errors.
 
-    Each is (program, (mmap, delay of reads in seconds), seconds after which it gets SIGINT or None).
+    Each is (program, (mmap, delay of reads in seconds), seconds after which it gets SIGINT, a list for several, or
+    None).
     """
 
     def start(programs):
@@ -122,6 +129,37 @@ def test_the_interpreter_ends_quietly_with_loaders_in_any_state(run):
     # torch takes 0.7 s to come down, so the four ways are shared out.
     found = run([(program, WAYS[number % 4], None) for number, program in enumerate(QUIET_ENDS.values())])
     assert {name: result for name, result in zip(QUIET_ENDS, found, strict=True) if result != [0, "", ""]} == {}
+
+
+@pytest.mark.slow
+def test_what_a_dropped_epoch_has_left_is_gone_before_the_interpreter_is_taken_down(run):
+    """A thread that is still destroying batches then wants the interpreter lock inside of torch: the process aborts."""
+    program = """
+        alive = set()
+
+        class Batch:
+            def __init__(self, batch):
+                alive.add(id(self))
+                self.batch = batch
+
+            def __del__(self, sleep=time.sleep, alive=alive):  # the last one goes when modules are gone
+                sleep(0.005)
+                alive.discard(id(self))
+
+        def at_last():
+            os.write(1, b"%d left" % len(alive))
+
+        other = gdsload.DataLoader(path, 4, device="cpu", mmap=mmap, device_transform=Batch)
+        for batch in other:
+            while len(alive) < 100:
+                time.sleep(0.001)
+            END
+        del batch
+    """
+    ends = ["break", "del other; break", "sys.exit(0)"]
+    found = run([(program.replace("END", end), way, None) for end in ends for way in WAYS[:2]])
+    # With `sys.exit` inside the loop, the variable still has its batch.
+    assert [result for result in found if result not in ([0, "0 left", ""], [0, "1 left", ""])] == []
 
 
 @pytest.mark.slow
@@ -173,6 +211,31 @@ def test_ctrl_c_that_nobody_catches(run):
     for code, _, err in run([(program, WAYS[0], 0.02)]):
         assert code == -signal.SIGINT
         assert err.rstrip().endswith("KeyboardInterrupt")
+
+
+@pytest.mark.slow
+def test_reads_that_hang_for_good_take_two_ctrl_c(run):
+    """One for the loop, which then waits for reads under way, and one for that. The end waits a little for all others."""
+    program = """
+        def hanging(*arguments):
+            while hang:
+                time.sleep(3600)
+            pread_exact(*arguments)
+
+        hang, host = [], gdsload.backends.host
+        pread_exact, host.pread_exact = host.pread_exact, hanging
+        loaders = [gdsload.DataLoader(path, 10, device="cpu", mmap=mmap, prefetch_bytes=1) for _ in range(3)]
+        others = [iter(one) for one in loaders]
+        for number, batch in enumerate(loader):
+            [next(other) for other in others[: 3 - number]]
+            if number == 3:
+                hang.append(True)
+                os.write(1, b"ready")
+    """
+    began = time.monotonic()
+    for code, _, err in run([(program, WAYS[1], [0.3, 0.3])]):
+        assert code == -signal.SIGINT, err
+    assert time.monotonic() - began < 15
 
 
 @pytest.mark.slow

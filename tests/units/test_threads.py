@@ -16,7 +16,7 @@ from gdsload import LoaderClosedError, threads
 
 @pytest.fixture
 def ending(monkeypatch):
-    monkeypatch.setattr(threads, "_exiting", threading.Event())
+    monkeypatch.setattr(threads, "_end", threads._End())
     threads.note_exit()
 
 
@@ -29,7 +29,7 @@ def loader(tmp_path):
 
 
 def test_nobody_is_kept_before(monkeypatch):
-    monkeypatch.setattr(threads, "_exiting", threading.Event())
+    monkeypatch.setattr(threads, "_end", threads._End())
     began = time.monotonic()
     thread = threading.Thread(target=threads.stay_at_exit)
     thread.start()
@@ -224,3 +224,95 @@ class TestLiving:
             thread.join(30)
         assert {id(one) for one in living} == {id(one) for one in kept}
         assert len(kept) == 400
+
+
+class Owner:
+    pass
+
+
+class TestClosers:
+    """What closes something once its owner was dropped."""
+
+    def test_it_closes_when_the_owner_is_dropped_and_not_before(self):
+        closed, owner = threading.Event(), Owner()
+        threads.Closer(owner, closed.set)
+        threads.settle_dropped()
+        assert not closed.is_set()
+        del owner
+        assert closed.wait(10)
+
+    def test_in_a_thread_of_the_librarys_that_whoever_goes_on_waits_for(self):
+        names, out, owner = [], threading.Event(), Owner()
+
+        def close():
+            out.wait(10)
+            names.append((threading.current_thread().name, threads.own_thread()))
+
+        closer = threads.Closer(owner, close)
+        del owner
+        assert not closer.over
+        out.set()
+        closer.settle()
+        assert closer.over
+        assert [own for _, own in names] == [True]
+        assert names[0][0].startswith("gdsload-closer-")
+
+    def test_nothing_is_closed_that_was_closed_otherwise(self):
+        calls, owner = [], Owner()
+        threads.Closer(owner, partial(calls.append, 1)).detach()
+        del owner
+        threads.settle_dropped()
+        assert calls == []
+
+    def test_where_no_thread_can_be_had_whoever_settles_closes(self, monkeypatch):
+        def refused(*_):
+            raise RuntimeError("can't start new thread")
+
+        calls, owner = [], Owner()
+        closer = threads.Closer(owner, lambda: calls.append(threading.get_ident()))
+        closer._owner.begin = lambda: None
+        monkeypatch.setattr(threads._thread, "start_new_thread", refused)
+        del owner
+        threads.settle_dropped()
+        assert calls == [threading.get_ident()]
+        assert closer.over
+
+    def test_one_that_fails_is_not_tried_for_ever(self, monkeypatch):
+        errors, owner = [], Owner()
+
+        def close():
+            raise ValueError("it cannot be closed")
+
+        monkeypatch.setattr(threading, "excepthook", errors.append)
+        threads.Closer(owner, close)
+        del owner
+        threads.settle_dropped()
+        assert [str(error.exc_value) for error in errors] == ["it cannot be closed"]
+
+    def test_a_child_closes_nothing_of_its_parents(self, ends_in_a_child):
+        calls, owners = [], [Owner()]
+        closer = threads.Closer(owners[0], partial(calls.append, 1))
+
+        def drop():
+            owners.clear()
+            threads.settle_dropped()
+            assert calls == []
+
+        assert ends_in_a_child(drop)
+        closer.detach()
+
+
+def test_the_end_waits_for_ever_only_as_long_as_nobody_strikes(monkeypatch, held, interrupted):
+    worker, _ = held()
+    monkeypatch.setattr(threads, "_end", threads._End())
+    monkeypatch.setattr(threads, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(threads, "_GRACE_S", 0.1)
+    with interrupted(0.1):
+        worker.wait()
+    with interrupted(0.3):  # before the end, nothing has become shorter
+        worker.wait()
+    threads.note_exit()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        worker.wait()
+    assert 0.05 < time.monotonic() - began < 5
