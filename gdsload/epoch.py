@@ -28,8 +28,11 @@ class EpochOwner(Protocol):
 
     stats: LoaderStats
 
-    def check_usable(self) -> None:
-        """Raise LoaderClosedError if the loader was closed, or belongs to another process."""
+    def check_usable(self, place: Place | None = None) -> None:
+        """Raise LoaderClosedError if the loader was closed, or belongs to another process.
+
+        With the place of an epoch that has begun, also OptionError if rank or world size are others now.
+        """
 
     def begin(self, epoch: Epoch) -> None:
         """Note that `epoch` asks for its first batch; set its place, and the pipeline that reads from there on."""
@@ -55,8 +58,9 @@ class Epoch(Iterator[Any]):
         self._error: BaseException | None = None
         self._begun = self._over = False
         self._since = 0.0
-        self.place = Place(0, 0)
-        """Behind the last batch handed out. The loader keeps it, and not us: whoever drops us must see us end."""
+        self.place: Place
+        """Behind the last batch handed out; from `begin` on. The loader keeps it, and not us: whoever drops us must see
+        us end."""
 
     def __iter__(self) -> Epoch:
         return self
@@ -77,6 +81,8 @@ class Epoch(Iterator[Any]):
             raise
 
     def _next(self, entered: float) -> Any:
+        if self._begun:
+            self._owner.check_usable(self.place)
         if not self._batches:
             self._fetch(entered)
         stats, pipeline = self._owner.stats, self.pipeline

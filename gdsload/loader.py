@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import threading
 from collections.abc import Iterator
@@ -19,14 +18,15 @@ from gdsload.engine.ready import Deliverer
 from gdsload.engine.stage import Job, Ordered, Steps
 from gdsload.engine.stats import LoaderStats
 from gdsload.epoch import Epoch
-from gdsload.errors import LoaderClosedError, OptionError
+from gdsload.errors import LoaderClosedError
 from gdsload.options import LoaderKeywords, parse_options, resolve_device
-from gdsload.order import make_order
-from gdsload.order.checks import check_whole
-from gdsload.parts import Parts, check_backend, give_back, moved, open_parts
+from gdsload.order import Schedule, make_order
+from gdsload.order.checks import check_epoch, check_whole
+from gdsload.parts import Parts, check_backend, give_back, last_steps, moves, open_parts
+from gdsload.ranks import Schedules
 from gdsload.samplers import sampled_by
 from gdsload.selection import select
-from gdsload.setup import buffers, device_transform, field_names, limits, order_options, positions, schedule
+from gdsload.setup import buffers, device_transform, field_names, limits, order_options, positions
 from gdsload.state import Cursor, Identity, Place, dataset_digest
 from gdsload.threads import Closer, Living, own_thread, settle_dropped
 from gdsload.tuned import with_tuned
@@ -78,9 +78,10 @@ class DataLoader:
             consumer, by the loader's threads, one at a time, and `close` waits until it has given its next index.
             `state_dict()` in the middle of an epoch needs one that has `state_dict`, a seeded `generator`, or
             `set_epoch` and `epoch`, or that is a list, range or tensor.
-            `rank`, `world_size`: this process's share of each global batch (default: from torch.distributed, if it is
-            initialised, else 0 of 1). All ranks make the same number of steps. If the last global batch has fewer
-            samples than there are ranks, some ranks get a batch of none; `drop_last=True` leaves it out.
+            `rank`, `world_size`: this process's share of each global batch (default: torch.distributed's when an epoch
+            begins, or 0 of 1 if it is not initialised and WORLD_SIZE says of no others). All ranks make the same number
+            of steps, with batches of the same size: of a last global batch that does not go round, neighbouring ranks
+            get some samples both, fewer than there are ranks; `drop_last=True` leaves it out.
             `prefetch_bytes`: bytes of batches that are made ahead of the consumer (``"256MiB"``); two are always made.
             `arena_bytes`: bytes of memory that reads land in, on the GPU or with `mmap=False` (``"1GiB"``). On a GPU,
             this and `prefetch_bytes` are what the loader takes of its memory; batches that were dropped while kernels
@@ -137,38 +138,41 @@ class DataLoader:
         self._fields = field_names(self._schema, self._options)
         self.order_options = order_options(shuffle, self._selected, self._fields, self._options)
         self.stats = LoaderStats()
-        self._schedule = schedule(self._selected, self._options, self.order_options, batch_size, self.drop_last)
-        self._positions = positions(self._selected, self.order_options)
-        self._limits = limits(
-            self._selected, self._fields, self._options, self._schedule, self.order_options, self.device
+        self._schedules = Schedules(
+            self._selected, self._options, self.order_options, batch_size, drop_last=self.drop_last
         )
-        self._buffers = buffers(self._options, self._schema, self._fields, self._schedule)
-        self._transform = device_transform(self._options, self._schedule, self.seed, self.device)
+        self._positions = positions(self._selected, self.order_options)
+        self._limits_of = partial(limits, self._selected, self._fields, self._options, self.order_options, self.device)
+        self._limits = self._limits_of(self._schedules.newest)
+        copied = buffers(self._options, self._schema, self._fields, self._schedules.newest)
+        self._transform = device_transform(self._options, self._schedules, self.seed, self.device)
+        self._finish = last_steps(self._options, self.device, self._transform, copied)
         self._status = check_backend(self._selected, self._options, self.device)
         make_order(self.order_options, (), self.seed, 0)  # refuses a seed that is too large
-        self._identity: Identity | None = None
+        self._digest: str | None = None
         self._cursor = Cursor(0, 0)
         self._newest: Place | None = None
         self._parts: Parts | None = None
         self._epochs = Living[Epoch]()
         self._pipelines = Living[Deliverer]()
         self._left: list[Closer] = []
-        # On a GPU, batches are made where they go; for other devices, torch copies them there.
-        self._moves = self.device.type != "cpu" and (self.device.type != "cuda" or self._options.backend == "host")
         self._lock = threading.RLock()  # between `begin` and `close`
         self._close_lock = threading.RLock()  # not a plain one: Ctrl-C may strike between taking it and using it
         self._owner = os.getpid()
         self._closed = self._closing = False
 
     def __len__(self) -> int:
-        """Number of batches of an epoch, the same for every rank. With a sampler its own length counts, as in torch."""
-        return self._schedule.steps if self._sampled is None else len(self._sampled)
+        """Number of batches of an epoch, the same for every rank. With a sampler its own length counts, as in torch.
+
+        Raises:
+            OptionError: if this is one of several processes, and nobody has said which; see `rank`.
+        """
+        return self._schedules.now().steps if self._sampled is None else len(self._sampled)
 
     def __iter__(self) -> Iterator[Any]:
         """One epoch. Nothing is read before its first batch is asked for."""
         self.check_usable()
-        finished = self._moves or self._options.transform is not None or self._buffers is not None
-        return Epoch(self, self._finish if finished else None)
+        return Epoch(self, self._finish)
 
     @property
     def epoch(self) -> int:
@@ -183,12 +187,7 @@ class DataLoader:
         Raises:
             OptionError: if `epoch` is no whole number from 0 to 2**64 - 1.
         """
-        try:
-            number = -1 if isinstance(epoch, bool) else operator.index(epoch)
-        except TypeError:
-            number = -1
-        if not 0 <= number < 2**64:
-            raise OptionError(f"epoch is {epoch!r}, no whole number from 0 to 2**64 - 1")
+        number = check_epoch(epoch)
         self._settle()
         with self._lock:
             self._newest = None
@@ -228,8 +227,8 @@ class DataLoader:
         with self._lock:
             place, cursor = self._newest, self._cursor
             if place is not None:
-                cursor = Cursor(place.epoch, self._schedule.position(place.step))
-            state = self._identify().state(cursor)
+                cursor = Cursor(place.epoch, place.schedule.position(place.step))
+            state = self._identify(self._schedules.newest if self._parts else self._schedules.now()).state(cursor)
             if self._sampled is not None:
                 state["sampler"] = self._sampled.state(place, cursor.position)
             return state
@@ -250,7 +249,7 @@ class DataLoader:
             if self._sampled is not None and isinstance(state, dict):
                 mark = state.get("sampler")
                 state = {name: value for name, value in state.items() if name != "sampler"}
-            cursor = self._identify().resume(state)
+            cursor = self._identify(self._schedules.now()).resume(state)
             if self._sampled is not None:
                 self._sampled.resume(mark, cursor.position)
             self._cursor, self._newest = cursor, None
@@ -317,8 +316,8 @@ class DataLoader:
             f"seed={self.seed}, device={str(self.device)!r}{tuned})"
         )
 
-    def check_usable(self) -> None:
-        """Raise LoaderClosedError if the loader was closed, or belongs to another process."""
+    def check_usable(self, place: Place | None = None) -> None:
+        """For `Epoch`: raise an error if it cannot go on. See `EpochOwner`."""
         if self._closed:
             raise LoaderClosedError("the loader was closed", remedy="Make a new one.")
         if self._owner != os.getpid():
@@ -326,12 +325,13 @@ class DataLoader:
                 "the loader was made in another process, whose threads it cannot use",
                 remedy="Make a loader in each process; after a fork, make a new one.",
             )
+        if place is not None:
+            self._schedules.check(place.schedule)
 
-    def _identify(self) -> Identity:
-        if self._identity is None:
-            digest = dataset_digest([dataset.digest for dataset in self._selected.datasets], self._selected.ids)
-            self._identity = Identity(self._schedule, self.order_options, self.seed, digest, self._selected.mixture)
-        return self._identity
+    def _identify(self, schedule: Schedule) -> Identity:
+        if self._digest is None:
+            self._digest = dataset_digest([dataset.digest for dataset in self._selected.datasets], self._selected.ids)
+        return Identity(schedule, self.order_options, self.seed, self._digest, self._selected.mixture)
 
     def _open(self) -> Parts:
         if self._parts is None:
@@ -344,23 +344,13 @@ class DataLoader:
             self._parts = parts
         return self._parts
 
-    def _finish(self, batch: Any, place: Place, size: int) -> Any:
-        """The last steps, in the consumer's thread: to its device, what is left of the user's transforms, buffers."""
-        if self._moves:
-            batch = {name: moved(value, self.device) if name != "index" else value for name, value in batch.items()}
-            if self._transform is not None:
-                batch = self._transform(place.epoch, place.step, batch)
-        if self._options.transform is not None:
-            batch = self._options.transform(batch)
-        return batch if self._buffers is None else self._buffers(batch, size)
-
     def begin(self, epoch: Epoch) -> None:
         """For `Epoch`: it asks for its first batch."""
         self._settle()
         with self._lock:
             self.check_usable()
-            cursor = self._cursor
-            epoch.place.epoch, epoch.place.step = cursor.epoch, self._schedule.step_at(cursor.position)
+            cursor, schedule = self._cursor, self._schedules.now()
+            epoch.place = Place(cursor.epoch, schedule.step_at(cursor.position), schedule)
             pipeline = self._start(epoch.place)
             try:
                 self._pipelines.add(pipeline)
@@ -394,13 +384,16 @@ class DataLoader:
 
     def _start(self, place: Place) -> Deliverer:
         """Start reading an epoch from a place on."""
+        self._limits = self._limits_of(place.schedule)
         parts = self._open()
         steps: Steps
         if self._sampled is None:
             order = self._positions.order(self.order_options, self.seed, place.epoch)
-            steps = Ordered(order, self._schedule)
+            steps = Ordered(order, place.schedule)
         else:
             steps = self._sampled.draws(place)
-        transform = None if self._transform is None or self._moves else partial(self._transform, place.epoch)
+        transform = None
+        if self._transform is not None and not moves(self._options, self.device):
+            transform = partial(self._transform, place.epoch)
         job = Job(parts.table, steps, self._positions.selection, self._fields, transform)
         return deliver(job, parts.backend, parts.maker, limits=self._limits, start=place.step, stats=self.stats)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,17 +16,20 @@ from gdsload.backends.files import ShardFiles
 from gdsload.backends.residency import bytes_in_memory
 from gdsload.backends.select import Chosen, Wishes, choose, default_register_bytes, expected, preflight
 from gdsload.backends.vram import VramBackend
+from gdsload.buffers import Buffers
 from gdsload.engine.assemble import Assembler, BatchForm, BatchMaker
 from gdsload.engine.assemble_device import DeviceAssembler
 from gdsload.engine.groups import Limits
 from gdsload.engine.table import SampleTable
+from gdsload.engine.transform import DeviceTransform
 from gdsload.errors import BackendUnavailableError
 from gdsload.memory import BatchPool
 from gdsload.options import LoaderOptions
 from gdsload.selection import Selected
+from gdsload.state import Place
 from gdsload.units import format_bytes, parse_bytes
 
-__all__ = ["Parts", "check_backend", "give_back", "moved", "open_parts"]
+__all__ = ["Parts", "check_backend", "give_back", "last_steps", "moved", "moves", "open_parts"]
 
 _SHARE_OF_VRAM = {"vram": 0.5, "auto": 0.25}
 """How much of the memory that is free when the loader opens a tier takes, by what was asked for."""
@@ -196,6 +199,32 @@ def _with_vram(
         return f"{int(backend.kept.sum())} of {len(backend.kept)} shards are in VRAM{trouble}; {chosen.reason()}"
 
     return Chosen(backend, f"vram+{chosen.name}", account)
+
+
+def moves(options: LoaderOptions, device: torch.device) -> bool:
+    """Whether batches are built in CPU memory, and torch copies them to their device: not those that a GPU builds."""
+    return device.type != "cpu" and (device.type != "cuda" or options.backend == "host")
+
+
+def last_steps(
+    options: LoaderOptions, device: torch.device, transform: DeviceTransform | None, buffers: Buffers | None
+) -> Callable[[Any, Place, int], Any] | None:
+    """What is done with each batch in the consumer's thread: to its device, what is left of transforms, buffers.
+
+    It gets the batch, its place, and its number of samples. None if there is nothing to be done.
+    """
+    moving = moves(options, device)
+
+    def finish(batch: Any, place: Place, size: int) -> Any:
+        if moving:
+            batch = {name: moved(value, device) if name != "index" else value for name, value in batch.items()}
+            if transform is not None:
+                batch = transform(place.epoch, place.step, batch)
+        if options.transform is not None:
+            batch = options.transform(batch)
+        return batch if buffers is None else buffers(batch, size)
+
+    return finish if moving or options.transform is not None or buffers is not None else None
 
 
 def moved(value: Any, device: torch.device) -> Any:

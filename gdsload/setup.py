@@ -29,7 +29,8 @@ from gdsload.order import (
     resolve,
 )
 from gdsload.order.checks import check_whole
-from gdsload.samplers import SampledSchedule, expected_batch
+from gdsload.ranks import Schedules, world
+from gdsload.samplers import SampledSchedule
 from gdsload.selection import Selected
 from gdsload.units import format_bytes, parse_bytes
 
@@ -41,7 +42,6 @@ __all__ = [
     "limits",
     "order_options",
     "positions",
-    "schedule",
 ]
 
 IntArray = NDArray[np.int64]
@@ -82,37 +82,8 @@ def field_names(schema: Schema, options: LoaderOptions) -> tuple[str, ...]:
     return tuple(name for name in schema if name in wanted)
 
 
-def world(options: LoaderOptions) -> tuple[int, int]:
-    """Rank and world size: as given, else those of torch.distributed, else 0 of 1.
-
-    Raises:
-        OptionError: if only one of them is given.
-    """
-    if (options.rank is None) != (options.world_size is None):
-        raise OptionError("rank and world_size go together", remedy="Pass both, or neither.")
-    if options.rank is not None and options.world_size is not None:
-        return check_whole(options.rank, "rank", 0), check_whole(options.world_size, "world_size", 1)
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return 0, 1
-
-
-def schedule(
-    selected: Selected, options: LoaderOptions, order: OrderOptions, batch_size: int, drop_last: bool
-) -> Schedule:
-    """The steps and which part of them is this rank's; all of them if it has a sampler, as with torch's loader.
-
-    Raises:
-        OptionError: if batch size, rank and world size are no such numbers.
-    """
-    if options.sampler is None and options.batch_sampler is None:
-        rank, world_size = world(options)
-        return Schedule(selected.epoch_samples, batch_size, rank, world_size, drop_last, order.lanes)
-    return SampledSchedule(len(selected), expected_batch(options.batch_sampler) or batch_size, drop_last=drop_last)
-
-
 def device_transform(
-    options: LoaderOptions, schedule: Schedule, seed: int, device: torch.device
+    options: LoaderOptions, schedules: Schedules, seed: int, device: torch.device
 ) -> DeviceTransform | None:
     """What calls the user's `device_transform`; None if there is none.
 
@@ -121,10 +92,11 @@ def device_transform(
     """
     if not options.device_transform:
         return None
-    rank, _ = world(options)
 
     def key(epoch: int, step: int) -> int:
-        where = (step, rank) if isinstance(schedule, SampledSchedule) else (schedule.span(step)[0],)
+        schedule = schedules.newest
+        sampled = isinstance(schedule, SampledSchedule)
+        where = (step, world(options)[0]) if sampled else (schedule.span(step)[0],)
         return derive_key(seed, epoch, Purpose.TRANSFORM, *where)
 
     return DeviceTransform(options.device_transform, device, key)
@@ -244,9 +216,9 @@ def limits(
     selected: Selected,
     fields: Sequence[str],
     options: LoaderOptions,
-    schedule: Schedule,
     order: OrderOptions,
     device: torch.device,
+    schedule: Schedule,
 ) -> Limits:
     """The pipeline's limits.
 

@@ -34,10 +34,17 @@ class Cursor:
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """Where an iterator is: the number of its epoch, and how many steps of it have been handed out."""
+    """Where an iterator is.
+
+    Attributes:
+        epoch: the number of its epoch.
+        step: how many steps of it have been handed out.
+        schedule: the steps of that epoch.
+    """
 
     epoch: int
     step: int
+    schedule: Schedule
 
 
 @dataclass(frozen=True, slots=True)

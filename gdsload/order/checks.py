@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.errors import OptionError
 
-__all__ = ["MAX_SAMPLES", "check_range", "check_run_lengths", "check_whole"]
+__all__ = ["MAX_SAMPLES", "check_epoch", "check_range", "check_run_lengths", "check_whole"]
 
 MAX_SAMPLES: Final = 1 << 48
 """Most samples that an order can hold: both halves of the Feistel network then fit in 24 bits."""
@@ -34,6 +34,21 @@ def check_whole(value: int, name: str, at_least: int, at_most: int | None = None
     if at_most is not None and whole > at_most:
         raise OptionError(f"{name} is {whole}, but must be at most {at_most}", remedy=f"Pass a smaller {name}.")
     return whole
+
+
+def check_epoch(value: object) -> int:
+    """Return the number of an epoch as an int.
+
+    Raises:
+        OptionError: if it is no whole number from 0 to 2**64 - 1.
+    """
+    try:
+        number = -1 if isinstance(value, bool) else operator.index(cast("int", value))
+    except TypeError:
+        number = -1
+    if not 0 <= number < 2**64:
+        raise OptionError(f"epoch is {value!r}, no whole number from 0 to 2**64 - 1")
+    return number
 
 
 def check_range(start: int, stop: int, length: int, where: str) -> None:

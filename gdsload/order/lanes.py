@@ -120,8 +120,8 @@ class Schedule:
     def size(self, step: int) -> int:
         """Return the samples of this rank at `step`.
 
-        All full batches have batch_size of them. A last, partial batch is shared out evenly (+- 1), and holds
-        nothing for some ranks if it has fewer samples than there are ranks.
+        All full batches have batch_size of them. Of a last, partial batch each rank gets as many as every other, and
+        at least one: where the samples do not go round, neighbouring ranks share some.
 
         Raises:
             OptionError: if `step` is not in [0, steps).
@@ -154,8 +154,8 @@ class Schedule:
     def runs(self, step: int) -> list[LaneRun]:
         """Return the lane positions of this rank at `step`, in the order in which they are delivered.
 
-        The global batch takes its share of every lane, lane by lane; a rank gets the slice of it that begins
-        at rank * length // world_size. So a rank meets few lanes. Empty runs are left out.
+        The global batch takes its share of every lane, lane by lane, and a rank gets a slice of it. So a rank meets
+        few lanes. Empty runs are left out.
 
         Raises:
             OptionError: if `step` is not in [0, steps).
@@ -212,9 +212,8 @@ class Schedule:
         before = step * self.global_batch
         after = min(before + self.global_batch, self.samples)
         length = after - before
-        return (
-            before,
-            after,
-            self.rank * length // self.world_size,
-            (self.rank + 1) * length // self.world_size,
-        )
+        share = -(-length // self.world_size)
+        # Of a full batch, this is rank * share. Otherwise the slices overlap: the first begins with the first sample,
+        # the last ends with the last, and none begins more than `share` behind the one before it.
+        start = self.rank * (length - share) // max(self.world_size - 1, 1)
+        return before, after, start, start + share

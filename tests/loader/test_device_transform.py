@@ -11,7 +11,8 @@ import types
 import pytest
 import torch
 
-from gdsload import LoaderClosedError, OptionError, ReadError
+from gdsload import LoaderClosedError, OptionError, ReadError, parts
+from gdsload import loader as loader_module
 from gdsload.engine.assemble_device import tensors_of
 from gdsload.engine.ready import transformed
 from gdsload.order import Purpose, derive_key
@@ -189,14 +190,14 @@ class TestCalls:
             threads.add(threading.current_thread())
             return {**noisy(batch, generator), "rest": 1 / (batch["x"][0, 0] - 500).item()}
 
-        def run(moves):
-            loader = load(plain, 100, "full", device_transform=noisy)
-            monkeypatch.setattr(loader, "_moves", moves)
-            return prints(loader)
+        def run():
+            return prints(load(plain, 100, "full", device_transform=noisy))
 
-        assert run(True) == run(False)
+        ahead = run()
+        for module in (loader_module, parts):
+            monkeypatch.setattr(module, "moves", lambda *_: True)
+        assert run() == ahead
         loader = load(plain, 100, device_transform=fail_late)
-        monkeypatch.setattr(loader, "_moves", True)
         iterator = iter(loader)
         for _ in range(5):
             next(iterator)

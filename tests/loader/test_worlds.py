@@ -1,18 +1,46 @@
-"""Rank and world size come from torch.distributed, where it is initialised and nothing else was said."""
+"""Rank and world size come from torch.distributed when an epoch begins, where nothing else was said."""
 
 from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+import gdsload
+from gdsload import OptionError
+
+ROOT = Path(gdsload.__file__).resolve().parent.parent
+NO_GROUP = r"WORLD_SIZE is 4 in the environment, but torch\.distributed is not initialised.*init_process_group.*rank="
+
 
 @pytest.fixture
-def group():
-    """A process group of three, of which this is the second."""
-    dist.init_process_group("fake", rank=1, world_size=3, store=FakeStore())
-    yield
-    dist.destroy_process_group()
+def join():
+    """Makes the process group of three of which this is the second; or another."""
+
+    def make(rank=1, world_size=3):
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
+
+    yield make
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@pytest.fixture
+def group(join):
+    join()
+
+
+def indices(loader):
+    return [batch["index"].tolist() for batch in loader]
 
 
 def test_the_process_group_decides(load, plain, group):
@@ -28,3 +56,169 @@ def test_what_is_passed_comes_first(load, plain, group):
 
 def test_without_one_it_is_alone(load, plain):
     assert load(plain, 10).state_dict()["global_batch"] == 10
+
+
+@pytest.mark.parametrize("order", [{}, {"shuffle": "full"}, {"shuffle": "block", "block": 8, "window": 40, "lanes": 3}])
+@pytest.mark.parametrize("mmap", [True, False])
+def test_a_loader_made_before_the_group_is_that_of_one_made_after_it(load, plain, join, order, mmap):
+    options = {"with_index": True, "mmap": mmap, **order}
+    before, asked = load(plain, 10, **options), load(plain, 10, **options)
+    assert len(asked) == 100  # of one process, and nothing is remembered of that
+    transformed = load(plain, 10, device_transform=lambda batch, generator: generator.initial_seed(), **order)
+    join()
+    after = load(plain, 10, **options)
+    assert len(before) == len(asked) == len(after) == 34
+    expected = indices(after)
+    assert indices(before) == indices(asked) == expected
+    assert before.state_dict() == after.state_dict()
+    assert list(transformed) == list(
+        load(plain, 10, device_transform=lambda batch, generator: generator.initial_seed(), **order)
+    )
+
+
+def test_an_epoch_asks_anew(load, plain, join):
+    loader = load(plain, 10, with_index=True)
+    alone = indices(loader)
+    join(0, 2)
+    halves = [indices(loader)]
+    join(1, 2)
+    halves.append(indices(loader))
+    assert [first + second for first, second in zip(*halves, strict=True)] == [
+        first + second for first, second in zip(alone[::2], alone[1::2], strict=True)
+    ]
+
+
+def test_a_state_goes_on_in_the_group_that_is_there_then(load, plain, join):
+    first = load(plain, 30, "full", with_index=True)
+    iterator = iter(first)
+    next(iterator)
+    state, rest = first.state_dict(), [batch["index"].tolist() for batch in iterator]
+    second = load(plain, 10, "full", with_index=True)
+    join()
+    second.load_state_dict(state)
+    found = indices(second)
+    assert found[:-1] == [batch[10:20] for batch in rest[:-1]]
+    assert set(found[-1]) <= set(rest[-1])
+
+
+class TestAWorldThatChanges:
+    def test_from_none_to_one(self, load, plain, join):
+        loader = load(plain, 10)
+        iterator = iter(loader)
+        next(iterator)
+        join()
+        with pytest.raises(OptionError, match=r"began as rank 0 of 1, and this process is now rank 1 of 3"):
+            next(iterator)
+        assert list(iterator) == []
+        assert len(list(loader)) == 34
+
+    def test_to_another(self, load, plain, join):
+        join(0, 2)
+        loader = load(plain, 10)
+        iterator = iter(loader)
+        next(iterator)
+        join(0, 5)
+        assert len(loader) == 20
+        with pytest.raises(OptionError, match=r"began as rank 0 of 2, and this process is now rank 0 of 5"):
+            next(iterator)
+
+    def test_an_older_epoch_is_still_refused_when_a_newer_one_has_begun(self, load, plain, join):
+        loader = load(plain, 10)
+        older = iter(loader)
+        next(older)
+        join()
+        next(iter(loader))
+        with pytest.raises(OptionError, match="began as rank 0 of 1"):
+            next(older)
+
+    def test_another_group_of_the_same_kind_is_no_change(self, load, plain, join):
+        join()
+        iterator = iter(load(plain, 10, with_index=True))
+        next(iterator)
+        join()
+        assert next(iterator)["index"].tolist() == list(range(40, 50))
+
+    def test_what_was_passed_does_not(self, load, plain, join):
+        iterator = iter(load(plain, 10, rank=0, world_size=1, with_index=True))
+        next(iterator)
+        join()
+        assert next(iterator)["index"].tolist() == list(range(10, 20))
+
+    def test_the_state_can_be_taken_when_the_group_is_gone(self, load, plain, join, monkeypatch):
+        join()
+        loader = load(plain, 10)
+        list(loader)
+        state = loader.state_dict()
+        dist.destroy_process_group()
+        monkeypatch.setenv("WORLD_SIZE", "3")
+        assert loader.state_dict() == state
+
+
+class TestLaunchedWithoutAGroup:
+    """As by torchrun, above `init_process_group`: all ranks would train on the same batches."""
+
+    @pytest.fixture(autouse=True)
+    def launched(self, monkeypatch):
+        monkeypatch.setenv("WORLD_SIZE", "4")
+        monkeypatch.setenv("RANK", "1")
+
+    @pytest.mark.parametrize("ask", [len, lambda loader: next(iter(loader)), lambda loader: loader.state_dict()])
+    def test_it_is_refused(self, load, plain, ask):
+        with pytest.raises(OptionError, match=NO_GROUP):
+            ask(load(plain, 10))
+
+    def test_nothing_is_lost_by_that(self, load, plain, join):
+        loader = load(plain, 10, with_index=True)
+        with pytest.raises(OptionError, match=NO_GROUP):
+            next(iter(loader))
+        join()
+        assert next(iter(loader))["index"].tolist() == list(range(10, 20))
+        assert loader.state_dict()["epoch"] == 0
+
+    @pytest.mark.parametrize("options", [{"rank": 0, "world_size": 1}, {"sampler": range(1000)}])
+    def test_but_not_where_the_samples_were_chosen(self, load, plain, options):
+        assert len(load(plain, 10, **options)) == len(list(load(plain, 10, **options))) == 100
+
+    @pytest.mark.parametrize("size", ["1", "", "many"])
+    def test_nor_alone(self, load, plain, monkeypatch, size):
+        monkeypatch.setenv("WORLD_SIZE", size)
+        assert len(list(load(plain, 10))) == 100
+
+
+RANK = """
+import json, sys
+import gdsload
+import torch.distributed as dist
+
+loader = gdsload.DataLoader(sys.argv[1], 27, shuffle=True, device="cpu", with_index=True)  # before there is a group
+dist.init_process_group("gloo")
+found = [batch["index"].tolist() for batch in loader]
+assert len(found) == len(loader)
+everybody = [None] * dist.get_world_size()
+dist.all_gather_object(everybody, found)
+if dist.get_rank() == 0:
+    print(json.dumps(everybody))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_whose_loaders_were_made_before_their_group(plain, tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
+    environment |= {"TORCHELASTIC_USE_AGENT_STORE": "False", "OMP_NUM_THREADS": "1"}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        environment["MASTER_PORT"] = str(free.getsockname()[1])
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(plain)],
+            env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    ends = [rank.communicate(timeout=50) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], ends
+    first, second = json.loads(ends[0][0])
+    assert [len(batch) for batch in first] == [len(batch) for batch in second]
+    assert not any(set(one) & set(other) for one, other in zip(first, second, strict=True))
+    assert sorted(index for rank in (first, second) for batch in rank for index in batch) == list(range(1000))

@@ -58,7 +58,8 @@ def test_every_epoch_delivers_every_sample_once(option, run_lengths, seed, world
     assert np.array_equal(np.sort(all_ids(order)), np.arange(order.samples))
     delivered = epoch_ids(order, batch_size=batch_size, world_size=world_size)
     flat = np.concatenate([np.empty(0, dtype=np.int64), *delivered])
-    assert np.array_equal(np.sort(flat), np.arange(order.samples))
+    assert np.array_equal(np.unique(flat), np.arange(order.samples))
+    assert len(flat) - order.samples < world_size
     kept = epoch_ids(order, batch_size=batch_size, world_size=world_size, drop_last=True)
     assert all(np.array_equal(ids, whole) for ids, whole in zip(kept, delivered, strict=False))
     assert {ids.size for ids in kept} <= {batch_size * world_size}
@@ -66,7 +67,9 @@ def test_every_epoch_delivers_every_sample_once(option, run_lengths, seed, world
 
 @settings(max_examples=60)
 @given(options(), RUN_LENGTHS, st.sampled_from([(1, 12), (2, 6), (3, 4), (12, 1)]), st.data())
-def test_a_run_resumed_on_another_world_size_neither_repeats_nor_loses(option, run_lengths, cut, data):
+def test_a_run_resumed_on_another_world_size_loses_nothing_and_repeats_no_more_than_another(
+    option, run_lengths, cut, data
+):
     order = make_order(option, run_lengths, seed=5, epoch=0)
     world_size, batch_size = cut
     before = epoch_ids(order, batch_size=4, world_size=3)
@@ -77,7 +80,8 @@ def test_a_run_resumed_on_another_world_size_neither_repeats_nor_loses(option, r
         position = saved.position(step)
         delivered = [*before[:step], *after[resumed.step_at(position) :]]
         flat = np.concatenate([np.empty(0, dtype=np.int64), *delivered])
-        assert np.array_equal(np.sort(flat), np.arange(order.samples))
+        assert np.array_equal(np.unique(flat), np.arange(order.samples))
+        assert len(flat) - order.samples < max(world_size, 3)  # in the last step, where samples do not go round
 
 
 @settings(max_examples=100)

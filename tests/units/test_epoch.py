@@ -7,6 +7,7 @@ import pytest
 from gdsload.engine.ready import Ready
 from gdsload.engine.stats import LoaderStats
 from gdsload.epoch import Epoch
+from gdsload.state import Place
 
 
 class Pipeline:
@@ -34,10 +35,11 @@ class Owner:
     def __init__(self, pipeline):
         self.stats, self._pipeline = LoaderStats(), pipeline
 
-    def check_usable(self):
+    def check_usable(self, place=None):
         pass
 
     def begin(self, epoch):
+        epoch.place = Place(0, 0, None)
         epoch.reads_from(self._pipeline)
 
     def ended(self, epoch):
