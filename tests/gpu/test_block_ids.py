@@ -70,7 +70,7 @@ def test_windows_on_both_sides_of_the_limit(device, window, lanes, world_size):
 
 
 def test_a_whole_epoch_in_groups(device):
-    """Every sample comes once, and no group has the windows of another one."""
+    """Every sample comes, and no group has the windows of another one."""
     order = BlockOrder([100_000, 50_001], block=100, window=3000, lanes=8, key=3)
     for world_size in (1, 3):
         found = []
@@ -81,7 +81,9 @@ def test_a_whole_epoch_in_groups(device):
                 group = range(low, min(low + 40, schedule.steps))
                 found.append(ids(group))
                 assert np.array_equal(found[-1].cpu().numpy(), host.positions(group))
-        assert torch.equal(torch.cat(found).sort().values.cpu(), torch.arange(order.samples))
+        every = torch.cat(found).cpu()
+        assert torch.equal(every.unique(), torch.arange(order.samples))
+        assert len(every) - order.samples < world_size  # of a last batch that does not go round
 
 
 def test_groups_on_streams_that_are_behind(device):
