@@ -22,7 +22,16 @@ from threadpoolctl import ThreadpoolController
 from gdsload.memory import dense_view, row_view
 from gdsload.plan import within
 
-__all__ = ["gather_pieces", "gather_rows", "limit_threads", "one_thread", "run_starts", "take_rows", "unit_of"]
+__all__ = [
+    "cut_runs",
+    "gather_pieces",
+    "gather_rows",
+    "limit_threads",
+    "one_thread",
+    "run_starts",
+    "take_rows",
+    "unit_of",
+]
 
 IntArray = NDArray[np.int64]
 
@@ -138,6 +147,25 @@ def run_starts(addresses: IntArray, row_bytes: int) -> IntArray:
     joined = np.ones(len(addresses), bool)
     np.not_equal(addresses[1:], addresses[:-1] + row_bytes, out=joined[1:])
     return np.flatnonzero(joined)
+
+
+def cut_runs(first: IntArray, addresses: IntArray, row_bytes: int, begins: IntArray) -> IntArray:
+    """The runs of rows that begin at `first`, cut where one reaches from one allocation into another.
+
+    Args:
+        first: index of each run's first row.
+        addresses: address of each row. No row reaches into another allocation.
+        row_bytes: bytes a row.
+        begins: address of each allocation, in rising order.
+    """
+    starts, rows = addresses[first], np.diff(np.append(first, len(addresses)))
+    below = np.searchsorted(begins, starts, side="right")
+    above = np.searchsorted(begins, starts + rows * row_bytes, side="left")
+    cuts = [
+        first[run] + (begins[below[run] : above[run]] - starts[run]) // row_bytes
+        for run in np.flatnonzero(above > below).tolist()
+    ]
+    return np.sort(np.concatenate([first, *cuts]))
 
 
 def unit_of(bits: int) -> int:

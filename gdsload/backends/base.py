@@ -12,7 +12,7 @@ How extents are coalesced, aligned and read is the backend's own business: it is
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -87,6 +87,10 @@ def _nothing() -> None:
     pass
 
 
+def _nowhere() -> NDArray[np.int64]:
+    return np.zeros(0, np.int64)
+
+
 @dataclass(slots=True)
 class Landing:
     """Where extents land.
@@ -97,12 +101,15 @@ class Landing:
         nbytes: arena memory that the landing holds until released, in bytes; 0 where bytes are used in place.
         release: gives that memory back; call it once, after the last gather from the addresses has been made or, for
             work on a stream, has ended there.
+        begins: address of each allocation of a device's that extents land in. Two allocations may lie side by side, and
+            no copy may reach from one into the other. In place there are none: before a shard's rows lies its header.
     """
 
     addresses: NDArray[np.int64]
     completion: Completion
     nbytes: int = 0
     release: Callable[[], None] = _nothing
+    begins: NDArray[np.int64] = field(default_factory=_nowhere)
 
 
 class Backend(Protocol):

@@ -96,7 +96,8 @@ class BounceBackend:
         reading = Copying(len(layout.parts), self._copier)
         self._by_threads.run([Task(part, self._cold(part), slot) for part in layout.parts], reading)
         held = [slot]
-        return Landing(slot.data_ptr() + layout.places, reading, layout.nbytes, held.clear)
+        begin = slot.data_ptr()
+        return Landing(begin + layout.places, reading, layout.nbytes, held.clear, np.array([begin]))
 
     def _block_of(self, nbytes: int) -> int:
         """Blocks small enough that two landings keep all readers busy, but not so small that Python takes the time."""

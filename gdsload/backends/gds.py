@@ -98,7 +98,7 @@ class GdsBackend:
         ]
         reading = self._readers.run(works)
         addresses = (lease.base + lease.position)[reads.read_of] + reads.delta
-        return Landing(addresses, reading, lease.nbytes, lease.release)
+        return Landing(addresses, reading, lease.nbytes, lease.release, np.unique(lease.base))
 
     def _read_all(self, reads: Extents, chosen: range, lease: Any) -> None:
         with torch.cuda.device(self.device):

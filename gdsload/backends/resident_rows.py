@@ -113,7 +113,7 @@ class ResidentRows:
                 works.append(partial(self._fill, rows, run.nbytes, slot, begin, files))
         reading = self._readers.run(works, Copying(len(works), self._means.copier))
         held = [slot]
-        return Landing(addresses, reading, total, held.clear)
+        return Landing(addresses, reading, total, held.clear, np.array([slot.data_ptr()]))
 
     def _fill(self, rows: IntArray, nbytes: int, slot: torch.Tensor, low: int, files: IntArray) -> None:
         """Gather rows, and have them copied."""

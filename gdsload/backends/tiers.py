@@ -60,8 +60,13 @@ def bring_by_shard(wanted: Extents, ready: NDArray[np.bool_], near: Brings, far:
     first, second = near.bring(_chosen(wanted, here)), far.bring(_chosen(wanted, there))
     addresses = np.empty(len(wanted), np.int64)
     addresses[here], addresses[there] = first.addresses, second.addresses
-    both = _Both(first.completion, second.completion)
-    return Landing(addresses, both, first.nbytes + second.nbytes, _one_after_the_other(first.release, second.release))
+    return Landing(
+        addresses,
+        _Both(first.completion, second.completion),
+        first.nbytes + second.nbytes,
+        _one_after_the_other(first.release, second.release),
+        np.concatenate([first.begins, second.begins]),
+    )
 
 
 def _chosen(wanted: Extents, index: NDArray[np.intp]) -> Extents:

@@ -20,7 +20,7 @@ from gdsload.backends.files import ShardFiles
 from gdsload.backends.readers import done
 from gdsload.backends.tiers import bring_by_shard
 from gdsload.copies import copy_runs
-from gdsload.plan import Extents
+from gdsload.plan import Extents, distinct
 from gdsload.streams import record, side_stream
 from gdsload.threads import Worker, end_at_exit, start_all
 from gdsload.units import format_bytes
@@ -37,11 +37,12 @@ _READS = 16
 class _Kept:
     """What is in VRAM, as something that brings."""
 
-    def __init__(self, base: IntArray) -> None:
-        self._base = base
+    def __init__(self, base: IntArray, begins: IntArray) -> None:
+        self._base, self._begins = base, begins
 
     def bring(self, wanted: Extents) -> Landing:
-        return Landing(self._base[wanted.file] + wanted.offset, done)
+        files = distinct(wanted.file, len(self._base))
+        return Landing(self._base[wanted.file] + wanted.offset, done, begins=self._begins[files])
 
 
 class VramBackend:
@@ -69,8 +70,9 @@ class VramBackend:
         """Why no further shard is kept; empty while there may be more."""
         self._fields = tuple(fields)
         self._base = np.zeros(len(files.sources), np.int64)
+        self._begins = np.zeros(len(files.sources), np.int64)
         self._inner_within = inner if isinstance(inner, WithinReach) else None
-        self._near = _Kept(self._base)
+        self._near = _Kept(self._base, self._begins)
         self._memory: list[torch.Tensor] = []
         self._stream = side_stream(device)
         self._thread: Worker | None = None
@@ -175,6 +177,7 @@ class VramBackend:
         # Once more, and now: who looks at the file later is told that it does not matter any more.
         self.files.check(np.array([file]), every_s=0.0)
         self._memory.append(memory)
+        self._begins[file] = memory.data_ptr()
         self._base[file] = memory.data_ptr() - low
         self.kept_bytes += high - low
         self.kept[file] = True

@@ -103,6 +103,7 @@ class DeviceAssembler(BatchMaker):
 
     def _gather(self, pieces: Sequence[Piece], edges: Sequence[tuple[int, int]]) -> list[Batch]:
         batches: list[Batch] = [{} for _ in edges]
+        begins = np.unique(np.concatenate([np.zeros(0, np.int64), *(piece.stage.landing.begins for piece in pieces)]))
         shared: list[list[tuple[IntArray, torch.Tensor]]] = [[] for _ in edges]
         for name, field in self.fields.items():
             addresses, lengths = joined(name, field.ragged, pieces)
@@ -110,7 +111,7 @@ class DeviceAssembler(BatchMaker):
                 for batch, (low, high) in zip(batches, edges, strict=True):
                     batch[name] = self.empty(high - low, field)
                 outs, sizes = [batch[name] for batch in batches], [high - low for low, high in edges]
-                self.gather.batches(addresses, field.row_bytes, outs, sizes)
+                self.gather.batches(addresses, field.row_bytes, outs, sizes, begins)
                 continue
             for batch, (low, high), known in zip(batches, edges, shared, strict=True):
                 rows = lengths[low:high]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gdsload.copies import LONG_BYTES, copies_scattered_runs, copy_runs
 from gdsload.engine.kernels import IN_VRAM, OVER_PCIE, Grid, can_launch, kernel, launch
-from gdsload.gather import run_starts, unit_of
+from gdsload.gather import cut_runs, run_starts, unit_of
 from gdsload.memory import UNIT_DTYPES
 from gdsload.streams import DeviceBytes
 
@@ -136,7 +136,14 @@ class DeviceGather:
         """
         self.batches(addresses, row_bytes, [out], [len(addresses)])
 
-    def batches(self, addresses: IntArray, row_bytes: int, outs: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
+    def batches(
+        self,
+        addresses: IntArray,
+        row_bytes: int,
+        outs: Sequence[torch.Tensor],
+        sizes: Sequence[int],
+        begins: IntArray | None = None,
+    ) -> None:
         """Copy rows of one size into several tensors, one after the other: what they share is done once.
 
         Args:
@@ -144,6 +151,7 @@ class DeviceGather:
             row_bytes: bytes a row.
             outs: contiguous tensors on the device.
             sizes: rows of each tensor.
+            begins: address of each allocation that rows lie in, in rising order; None where no two can meet.
         """
         count = len(addresses)
         if not count or not row_bytes:
@@ -154,6 +162,8 @@ class DeviceGather:
         if count * row_bytes >= len(first) * LONG_BYTES and (
             2 * len(first) <= count or count == 1 or self._copies_long_rows(addresses)
         ):
+            if begins is not None:
+                first = cut_runs(first, addresses, row_bytes, begins)
             self._neighbours(addresses, first, row_bytes, outs, edges)
             return
         bits = int(np.bitwise_or.reduce(addresses)) | row_bytes

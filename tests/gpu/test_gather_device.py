@@ -13,7 +13,7 @@ import torch
 from gdsload.driver import _MANY, driver
 from gdsload.engine.gather_device import DeviceGather
 from gdsload.engine.kernels import can_launch
-from gdsload.streams import register_host, unregister_host
+from gdsload.streams import DeviceBytes, allocate, free, register_host, unregister_host
 
 pytestmark = pytest.mark.cuda
 ROOM = 1 << 22
@@ -215,3 +215,35 @@ def test_the_context_that_the_user_is_in_comes_back(devices):
             assert found.value == mine.value
         finally:
             assert library.cuCtxDestroy_v2(mine) == 0
+
+
+@pytest.fixture
+def neighbours():
+    """Two allocations of the device that lie side by side, each of 2 MiB: the address of the second one."""
+    device, size = torch.device("cuda", 0), 2 * 2**20
+    made = [allocate(device, size) for _ in range(64)]
+    found = sorted(set(made) & {address + size for address in made})
+    assert found, "of 64 allocations no two lie side by side"
+    yield found[0], size
+    torch.cuda.synchronize()
+    for address in made:
+        free(device, address)
+
+
+@pytest.mark.parametrize("row_bytes", [2**20, 2**16])
+def test_rows_in_allocations_that_lie_side_by_side(neighbours, row_bytes):
+    """The driver refuses a copy that reaches from one into the other, as arenas in many chunks would ask for."""
+    middle, size = neighbours
+    array = np.random.default_rng(3).integers(0, 256, 2 * size, np.uint8)
+    torch.as_tensor(DeviceBytes(middle - size, size), device="cuda").copy_(torch.from_numpy(array[:size]))
+    torch.as_tensor(DeviceBytes(middle, size), device="cuda").copy_(torch.from_numpy(array[size:]))
+    gather = DeviceGather(torch.device("cuda", 0), lambda found: np.zeros(len(found), bool))
+    rows = 2 * size // row_bytes
+    addresses, out = (
+        middle - size + np.arange(rows) * row_bytes,
+        torch.zeros(2 * size, dtype=torch.uint8, device="cuda"),
+    )
+    gather.batches(addresses, row_bytes, [out], [rows], np.array([middle - size, middle]))
+    assert np.array_equal(out.cpu().numpy(), array)
+    with pytest.raises(RuntimeError, match="cuMemcpyAsync"):  # without being told
+        gather.batches(addresses, row_bytes, [out], [rows])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -151,3 +153,41 @@ def test_one_long_piece_among_short_ones_takes_no_table_of_its_own(monkeypatch):
     assert big[1 : 1 + (2 << 20)].tobytes() == out[2 << 20 : 4 << 20].tobytes()
     assert SOURCE[: len(lengths) * 3 - 6 : 3].tobytes() == out[4 << 20 :].tobytes()
     assert sum(taken_elements) == len(lengths) - 2
+
+
+@st.composite
+def chunks(draw):
+    """Rows in chunks of memory of which some lie side by side: sizes in rows, gaps, row bytes, and a choice of rows."""
+    row_bytes = draw(st.sampled_from([1, 8, 100, 4096]))
+    begins, address = [], draw(st.integers(1, 1000)) * 512
+    rows = []
+    for count, gap in draw(
+        st.lists(st.tuples(st.integers(1, 6), st.sampled_from([0, 0, 512])), min_size=1, max_size=8)
+    ):
+        shift = draw(st.sampled_from([0, 0, 3]))  # what is read along before the rows
+        begins.append(address)
+        rows += [address + shift + row * row_bytes for row in range(count)]
+        address += shift + count * row_bytes + gap
+    order = draw(st.sampled_from(["all", "some", "any"]))
+    if order == "all":
+        return row_bytes, begins, rows
+    picked = draw(st.lists(st.sampled_from(rows), min_size=1, max_size=30))
+    return row_bytes, begins, sorted(set(picked)) if order == "some" else picked
+
+
+@SETTINGS
+@given(chunks())
+@example((8, [512, 520, 536], [512, 520, 528, 536, 544]))
+def test_no_run_reaches_from_one_allocation_into_another(case):
+    row_bytes, begins, rows = case
+    addresses, edges = np.array(rows), np.array(begins)
+    joined = gather.run_starts(addresses, row_bytes)
+    first = gather.cut_runs(joined, addresses, row_bytes, edges)
+    assert set(joined) <= set(first.tolist())
+    assert first.tolist() == sorted(set(first.tolist()))
+    for low, high in itertools.pairwise([*first.tolist(), len(rows)]):
+        run = addresses[low:high]
+        assert (np.diff(run) == row_bytes).all()
+        assert not ((edges > run[0]) & (edges < run[-1] + row_bytes)).any()
+    # And it is cut nowhere else.
+    assert all(index in joined or addresses[index] in edges for index in first.tolist())
