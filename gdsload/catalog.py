@@ -10,11 +10,18 @@ import os
 import stat
 from dataclasses import dataclass
 
-from gdsload.backends.files import ShardSource, identity_of, load_shard, open_regular, pread_exact
-from gdsload.errors import DatasetNotFoundError, FormatError, GdsloadError, Problem, UnfinishedDatasetError
+from gdsload.backends.files import Identity, ShardSource, identity_of, load_shard, open_regular, pread_exact
+from gdsload.errors import (
+    DatasetNotFoundError,
+    FormatError,
+    GdsloadError,
+    Problem,
+    ReadError,
+    UnfinishedDatasetError,
+)
 from gdsload.format.index import INDEX_NAME, MAX_INDEX_BYTES, Index, parse_index
 from gdsload.format.schema import Schema
-from gdsload.format.shard import is_gdsload
+from gdsload.format.shard import Shard, is_gdsload
 
 __all__ = ["SHARD_SUFFIX", "Catalog", "open_catalog"]
 
@@ -43,13 +50,18 @@ class Catalog:
         return sum(source.samples for source in self.sources)
 
 
-def open_catalog(path: str) -> Catalog:
+def open_catalog(path: str, *, whole: bool = True) -> Catalog:
     """Find out what is at `path`; see `ShardDataset` for what may be there.
+
+    Args:
+        path: where it is.
+        whole: refuse a dataset of which a shard is missing, cut short or unreadable. Otherwise such a shard is among
+            the sources all the same, with what the index says of it: for `verify_shards`, which looks at them all.
 
     Raises:
         DatasetNotFoundError: if there is nothing.
         UnfinishedDatasetError: if there are gdsload shards without an index.
-        FormatError: if something is damaged.
+        FormatError: if something is damaged; where `whole` is false, only if not one shard says what the fields are.
     """
     try:
         mode = os.stat(path).st_mode
@@ -57,9 +69,9 @@ def open_catalog(path: str) -> Catalog:
         raise DatasetNotFoundError(f"there is no dataset here: {error.strerror}", file=path) from None
     path = os.path.abspath(path)
     if not stat.S_ISDIR(mode):
-        return _from_files(path, [path], alone=True)
+        return _from_files(path, [path], alone=True, whole=whole)
     if os.path.lexists(os.path.join(path, INDEX_NAME)):
-        return _from_index(path)
+        return _from_index(path, whole=whole)
     names = sorted(name for name in os.listdir(path) if name.endswith(SHARD_SUFFIX))
     if not names:
         raise DatasetNotFoundError(
@@ -67,17 +79,17 @@ def open_catalog(path: str) -> Catalog:
             file=path,
             remedy="Pass the folder that ShardWriter wrote.",
         )
-    return _from_files(path, [os.path.join(path, name) for name in names], alone=False)
+    return _from_files(path, [os.path.join(path, name) for name in names], alone=False, whole=whole)
 
 
-def _from_index(path: str) -> Catalog:
+def _from_index(path: str, *, whole: bool) -> Catalog:
     while True:
         try:
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise DatasetNotFoundError(f"the dataset is gone: {error.strerror}", file=path) from None
         try:
-            return _from_folder(path, folder)
+            return _from_folder(path, folder, whole=whole)
         except (GdsloadError, OSError):
             # A writer that replaces the dataset may be removing the old one while it is being read here.
             if os.path.isdir(path) and os.path.samestat(os.stat(path), os.fstat(folder)):
@@ -86,7 +98,7 @@ def _from_index(path: str) -> Catalog:
             os.close(folder)
 
 
-def _from_folder(path: str, folder: int) -> Catalog:
+def _from_folder(path: str, folder: int, *, whole: bool) -> Catalog:
     """The dataset in an open folder, even if another one is moved to its place meanwhile."""
     name = os.path.join(path, INDEX_NAME)
     fd = open_regular(name, follow_links=False, folder=folder)
@@ -100,7 +112,9 @@ def _from_folder(path: str, folder: int) -> Catalog:
     finally:
         os.close(fd)
     index = parse_index(bytes(raw), name)
-    found = _check_present(path, folder, index)
+    found = _status(folder, index)
+    if whole:
+        _check_present(path, found, index)
     sources = tuple(
         ShardSource(
             os.path.join(path, shard.file),
@@ -108,18 +122,22 @@ def _from_folder(path: str, folder: int) -> Catalog:
             shard.bytes,
             shard.sha256,
             follow_links=False,
-            identity=identity_of(found[shard.file]),
+            identity=identity_of(found[shard.file]) if shard.file in found else None,
         )
         for shard in index.shards
     )
     return Catalog(path, index.schema, sources, index.digest())
 
 
-def _check_present(path: str, folder: int, index: Index) -> dict[str, os.stat_result]:
-    """A shard that is missing should be noticed now, not hours into a training run."""
+def _status(folder: int, index: Index) -> dict[str, os.stat_result]:
+    """What the file system says of those shards that are there."""
     wanted = {shard.file for shard in index.shards}
     with os.scandir(folder) as entries:
-        stats = {entry.name: entry.stat(follow_symlinks=False) for entry in entries if entry.name in wanted}
+        return {entry.name: entry.stat(follow_symlinks=False) for entry in entries if entry.name in wanted}
+
+
+def _check_present(path: str, stats: dict[str, os.stat_result], index: Index) -> None:
+    """A shard that is missing should be noticed now, not hours into a training run."""
     sizes = {name: found.st_size for name, found in stats.items()}
     problems = []
     first = 0
@@ -139,26 +157,24 @@ def _check_present(path: str, folder: int, index: Index) -> dict[str, os.stat_re
             f"{len(problems)} of {len(index.shards)} shards are missing or of another length",
             file=path,
             problems=problems,
-            remedy="Copy the dataset again, whole.",
+            remedy="Copy the dataset again, whole. `gdsload verify` also says what is wrong with the other shards.",
         )
-    return stats
 
 
-def _from_files(path: str, names: list[str], *, alone: bool) -> Catalog:
+def _from_files(path: str, names: list[str], *, alone: bool, whole: bool) -> Catalog:
     sources: list[ShardSource] = []
     problems: list[Problem] = []
     schema: Schema | None = None
     ours = []
     for name in names:
-        fd = open_regular(name)
         try:
-            identity = identity_of(os.fstat(fd))
-            shard = load_shard(fd, name)
-        except FormatError as error:
-            problems.extend(error.problems)
+            shard, identity = _read(name)
+        except (FormatError, ReadError) as error:
+            if whole and isinstance(error, ReadError):
+                raise
+            problems.extend(error.problems if isinstance(error, FormatError) else [Problem(error.message, name)])
+            sources.append(ShardSource(name))
             continue
-        finally:
-            os.close(fd)
         if is_gdsload(shard.header):
             ours.append(name)
         schema = schema or shard.schema
@@ -172,9 +188,18 @@ def _from_files(path: str, names: list[str], *, alone: bool) -> Catalog:
             file=path,
             remedy="Write the dataset again. A single shard can be opened by its own path.",
         )
-    if problems or schema is None:
+    if (problems and whole) or schema is None:
         raise FormatError("the files cannot be read as one dataset", file=path, problems=problems)
     return Catalog(path, schema, tuple(sources), _digest(sources))
+
+
+def _read(name: str) -> tuple[Shard, Identity]:
+    fd = open_regular(name)
+    try:
+        identity = identity_of(os.fstat(fd))
+        return load_shard(fd, name), identity
+    finally:
+        os.close(fd)
 
 
 def _digest(sources: list[ShardSource]) -> str:

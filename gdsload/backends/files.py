@@ -31,7 +31,16 @@ from gdsload.format.shard import Shard, read_shard
 from gdsload.memory import address_of, map_file, unmap
 from gdsload.plan import distinct
 
-__all__ = ["Identity", "ShardFiles", "ShardSource", "identity_of", "load_shard", "open_regular", "pread_exact"]
+__all__ = [
+    "Identity",
+    "ShardFiles",
+    "ShardSource",
+    "identity_of",
+    "load_shard",
+    "mismatch",
+    "open_regular",
+    "pread_exact",
+]
 
 IntArray = NDArray[np.int64]
 Identity = tuple[int, int, int, int]
@@ -140,6 +149,19 @@ def load_shard(fd: int, file: str) -> Shard:
     return read_shard(parse_header(bytes(raw), size, file), file)
 
 
+def mismatch(shard: Shard, source: ShardSource, schema: Schema) -> str | None:
+    """In what an opened shard is not the one that the dataset names; None if it is."""
+    if source.sha256 is not None and shard.header.sha256 != source.sha256:
+        return "its header is not the one that the index describes"
+    if source.samples not in (-1, shard.samples):
+        return f"it holds {shard.samples} samples, but the index says {source.samples}"
+    if source.file_bytes not in (-1, shard.header.file_bytes):
+        return f"it has {shard.header.file_bytes} bytes, but the index says {source.file_bytes}"
+    if shard.schema != schema:
+        return f"its fields are {shard.schema}, but the dataset's are {schema}"
+    return None
+
+
 class _Lent:
     """A descriptor, for as long as the context lasts. No generator: this is done for each read."""
 
@@ -224,18 +246,11 @@ class ShardFiles:
             self._unopened -= 1
 
     def _compare(self, shard: Shard, file: int) -> None:
-        source = self.sources[file]
-        complaint = None
-        if source.sha256 is not None and shard.header.sha256 != source.sha256:
-            complaint = "its header is not the one that the index describes"
-        elif source.samples not in (-1, shard.samples):
-            complaint = f"it holds {shard.samples} samples, but the index says {source.samples}"
-        elif source.file_bytes not in (-1, shard.header.file_bytes):
-            complaint = f"it has {shard.header.file_bytes} bytes, but the index says {source.file_bytes}"
-        elif shard.schema != self.schema:
-            complaint = f"its fields are {shard.schema}, but the dataset's are {self.schema}"
+        complaint = mismatch(shard, self.sources[file], self.schema)
         if complaint:
-            raise FormatError(complaint, file=source.path, remedy="Restore the shard, or write the dataset again.")
+            raise FormatError(
+                complaint, file=self.sources[file].path, remedy="Restore the shard, or write the dataset again."
+            )
 
     def _offsets(self, fd: int, file: int, begin: int, samples: int) -> int:
         if self.mapped:

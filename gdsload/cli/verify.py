@@ -8,11 +8,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from gdsload.catalog import Catalog, open_catalog
 from gdsload.cli.terminal import Bar, plain, say
-from gdsload.dataset import ShardDataset
 from gdsload.errors import FormatError, Problem
 from gdsload.units import format_bytes
-from gdsload.verify import VerifyReport
+from gdsload.verify import VerifyReport, verify_shards
 
 __all__ = ["add_to"]
 
@@ -33,8 +33,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def _run(chosen: argparse.Namespace) -> int:
     bar = Bar(sys.stderr)
     try:
-        dataset = ShardDataset(chosen.path)
-        report = dataset.verify(deep=chosen.deep, progress=lambda done, of: bar.show(done, of, nbytes=done))
+        found = open_catalog(chosen.path, whole=False)
+        report = verify_shards(
+            found.sources, found.schema, deep=chosen.deep, progress=lambda done, of: bar.show(done, of, nbytes=done)
+        )
     except FormatError as error:
         bar.close()
         if chosen.json:
@@ -46,13 +48,13 @@ def _run(chosen: argparse.Namespace) -> int:
     finally:
         bar.close()
     if chosen.json:
-        print(json.dumps(_sound(dataset, report), indent=1))
+        print(json.dumps(_sound(found, report), indent=1))
         return 0
     print(f"{report.shards} shards, {format_bytes(report.checked_bytes)} as they were written")
     if report.unchecked_bytes:
         print(f"{format_bytes(report.unchecked_bytes)} have no checksums: gdsload did not write them")
     if chosen.deep:
-        print(f"samples can be made of all {len(dataset)}")
+        print(f"samples can be made of all {found.samples}")
         for name in dict.fromkeys([*report.nan, *report.infinite]):
             nan, infinite = report.nan.get(name, 0), report.infinite.get(name, 0)
             say(f"  field {plain(name)}: {nan} values are NaN, {infinite} are infinite")
@@ -89,11 +91,11 @@ def _tree(problem: Problem) -> dict[str, Any]:
     }
 
 
-def _sound(dataset: ShardDataset, report: VerifyReport) -> dict[str, Any]:
+def _sound(found: Catalog, report: VerifyReport) -> dict[str, Any]:
     return {
         "ok": True,
-        "path": dataset.path,
-        "samples": len(dataset),
+        "path": found.path,
+        "samples": found.samples,
         "shards": report.shards,
         "checked_bytes": report.checked_bytes,
         "unchecked_bytes": report.unchecked_bytes,

@@ -6,12 +6,12 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import numpy as np
 
-from gdsload.backends.files import ShardSource, load_shard, open_regular
+from gdsload.backends.files import ShardSource, load_shard, mismatch, open_regular
 from gdsload.errors import ChecksumError, DatasetNotFoundError, FormatError, Problem, ReadError
 from gdsload.format.checksum import BLOCK_BYTES, DIGEST_CHARS, block_digest
 from gdsload.format.header import TensorEntry
@@ -57,7 +57,7 @@ class _Found:
 def verify_shards(
     sources: Sequence[ShardSource], schema: Schema, *, deep: bool, progress: Callable[[int, int], None] | None
 ) -> VerifyReport:
-    """Check all shards; see `ShardDataset.verify`."""
+    """Check all shards, whatever is wrong with some of them; see `ShardDataset.verify`."""
     meter = _Meter(sum(max(source.file_bytes, 0) for source in sources), progress)
     firsts = accumulate((max(source.samples, 0) for source in sources), initial=0)
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "gdsload-verify") as executor:
@@ -68,6 +68,7 @@ def verify_shards(
                 list(firsts)[: len(sources)],
             )
         )
+    _forget_numbers(sources, found)
     damage = [problem for one in found for problem in one.damage]
     _raise(damage + [problem for one in found for problem in one.nonsense], len(sources), damaged=bool(damage))
     return VerifyReport(
@@ -77,6 +78,16 @@ def verify_shards(
         _added([one.nan for one in found]),
         _added([one.infinite for one in found]),
     )
+
+
+def _forget_numbers(sources: Sequence[ShardSource], found: Sequence[_Found]) -> None:
+    """Behind a shard of which nobody knows how many samples it holds, nobody knows the samples' numbers."""
+    known = True
+    for source, one in zip(sources, found, strict=True):
+        if not known:
+            one.damage = [replace(problem, samples=None) for problem in one.damage]
+            one.nonsense = [replace(problem, samples=None) for problem in one.nonsense]
+        known = known and source.samples >= 0
 
 
 def _raise(problems: list[Problem], shards: int, *, damaged: bool) -> None:
@@ -125,11 +136,7 @@ def _verify(source: ShardSource, schema: Schema, first: int, meter: _Meter, *, d
         return _Found([Problem(message, source.path, samples=everything)])
     try:
         shard = load_shard(fd, source.path)
-        complaint = None
-        if (source.sha256 or shard.header.sha256) != shard.header.sha256 or shard.schema != schema:
-            complaint = "its header is not the one that the index describes"
-        elif source.samples not in (-1, shard.samples):
-            complaint = f"it holds {shard.samples} samples, but the index says {source.samples}"
+        complaint = mismatch(shard, source, schema)
         if complaint is not None:
             return _Found([Problem(complaint, source.path, 0, samples=everything)])
         return _verify_opened(OpenShard(fd, source.path, shard, first), meter, deep=deep)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+from contextlib import redirect_stdout
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 import gdsload
@@ -52,7 +57,8 @@ def test_spoiled_samples_are_named(dataset, capsys):
     assert main(["verify", str(dataset)]) == 1
     said = capsys.readouterr()
     assert "the shard is missing (samples 10 to 19)" in said.err
-    assert said.out == "10 samples are spoiled: 10 to 19\n"
+    assert f"{shards[2]}, field 'x', bytes 8192 to" in said.err
+    assert said.out == "20 samples are spoiled: 10 to 29\n"
 
 
 def test_json_lists_every_problem(dataset, capsys):
@@ -71,6 +77,67 @@ def test_json_lists_every_problem(dataset, capsys):
     said = capsys.readouterr()
     assert f"bytes {begin} to {begin + problem['nbytes'] - 1}: " in said.err
     assert said.out == "10 samples are spoiled: 20 to 29\n"
+
+
+def _cut(path, rng):
+    os.truncate(path, rng.randrange(path.stat().st_size))
+
+
+def _grow(path, rng):
+    os.truncate(path, path.stat().st_size + 1 + rng.randrange(9000))
+
+
+def _flip_some(path, rng):
+    for offset in rng.sample(range(4096, path.stat().st_size), rng.randint(1, 3)):
+        flip(path, offset)
+
+
+DAMAGES = {
+    "removed": lambda path, rng: path.unlink(),
+    "cut short": _cut,
+    "grown": _grow,
+    "flipped": _flip_some,
+    "header": lambda path, rng: flip(path, rng.randrange(4096)),
+    "a folder": lambda path, rng: (path.unlink(), path.mkdir()),
+    "a link": lambda path, rng: path.symlink_to(path.rename(path.with_suffix(".moved"))),
+}
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(st.dictionaries(st.integers(0, 6), st.sampled_from([*DAMAGES]), max_size=7), st.randoms(use_true_random=False))
+def test_exactly_the_damaged_shards_are_named_whatever_the_others_are(tmp_path_factory, damages, rng):
+    folder = tmp_path_factory.mktemp("damaged") / "d"
+    with gdsload.ShardWriter(folder, shard_bytes=1) as writer:
+        for number in range(7):
+            writer.write({"x": np.full(3000, number, np.uint8), "s": "é" * number})
+    shards = sorted(folder.glob("*.safetensors"))
+    for number, damage in damages.items():
+        DAMAGES[damage](shards[number], rng)
+    with redirect_stdout(io.StringIO()) as said:
+        assert main(["verify", str(folder), "--json"]) == (1 if damages else 0)
+    tree = json.loads(said.getvalue())
+    assert tree["ok"] == (not damages)
+    assert {problem["file"] for problem in tree.get("problems", [])} == {str(shards[number]) for number in damages}
+    # Of flipped bytes those that lie in padding, and for which no sample stands, spoil none.
+    spoiled = {number for low, high in tree.get("spoiled_samples", []) for number in range(low, high)}
+    whole = {number for number, damage in damages.items() if damage != "flipped"}
+    assert whole <= spoiled <= set(damages)
+
+
+def test_a_folder_of_other_files_of_which_one_cannot_be_read(tmp_path, capsys):
+    """Behind it nobody knows the samples' numbers."""
+    for name in "abc":
+        save_file({"b": np.zeros((5, 2), bool)}, tmp_path / f"{name}.safetensors")
+    for name in "ac":
+        data = (tmp_path / f"{name}.safetensors").read_bytes()
+        (tmp_path / f"{name}.safetensors").write_bytes(data[:-3] + b"\2" + data[-2:])
+    (tmp_path / "b.safetensors").write_bytes(b"none")
+    assert main(["verify", str(tmp_path), "--deep", "--json"]) == 1
+    tree = json.loads(capsys.readouterr().out)
+    assert {(problem["file"][-13:-12], problem["field"]) for problem in tree["problems"]} == {
+        ("a", "b"), ("b", None), ("c", "b"),
+    }  # fmt: skip
+    assert tree["spoiled_samples"] == [[3, 4]]
 
 
 def test_files_without_checksums(tmp_path, capsys):
