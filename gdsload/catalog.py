@@ -10,7 +10,8 @@ import os
 import stat
 from dataclasses import dataclass
 
-from gdsload.backends.files import Identity, ShardSource, identity_of, load_shard, open_regular, pread_exact
+from gdsload.backends.files import load_shard, open_regular, pread_exact
+from gdsload.backends.identity import Identity, ShardSource, identity_of
 from gdsload.errors import (
     DatasetNotFoundError,
     FormatError,
@@ -89,13 +90,20 @@ def _from_index(path: str, *, whole: bool) -> Catalog:
         except OSError as error:
             raise DatasetNotFoundError(f"the dataset is gone: {error.strerror}", file=path) from None
         try:
-            return _from_folder(path, folder, whole=whole)
+            found = _from_folder(path, folder, whole=whole)
+            if whole or _is_at(path, folder):
+                return found
         except (GdsloadError, OSError):
             # A writer that replaces the dataset may be removing the old one while it is being read here.
-            if os.path.isdir(path) and os.path.samestat(os.stat(path), os.fstat(folder)):
+            if _is_at(path, folder):
                 raise
         finally:
             os.close(folder)
+
+
+def _is_at(path: str, folder: int) -> bool:
+    """Whether an open folder is still the one at a path."""
+    return os.path.isdir(path) and os.path.samestat(os.stat(path), os.fstat(folder))
 
 
 def _from_folder(path: str, folder: int, *, whole: bool) -> Catalog:

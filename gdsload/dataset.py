@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.backends.files import ShardFiles, ShardSource
+from gdsload.backends.files import ShardFiles
 from gdsload.backends.host import HostBackend
+from gdsload.backends.identity import ShardSource
 from gdsload.catalog import Catalog, open_catalog
 from gdsload.engine.assemble import Assembler, BatchForm
 from gdsload.engine.stage import FieldRows, Piece, Stage

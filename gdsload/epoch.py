@@ -38,7 +38,11 @@ class EpochOwner(Protocol):
         """Note that `epoch` asks for its first batch; set its place, and the pipeline that reads from there on."""
 
     def ended(self, epoch: Epoch) -> None:
-        """Note that `epoch` has handed out its last batch."""
+        """Note that `epoch` has handed out its last batch.
+
+        Raises:
+            FileChangedError: if a shard that some of its batches are made from has changed meanwhile.
+        """
 
 
 class Epoch(Iterator[Any]):

@@ -199,8 +199,7 @@ class DataLoader:
     @property
     def backend(self) -> BackendStatus:
         """Which backend is used, why, and the bytes it has moved, by path."""
-        parts = self._parts
-        if parts is None:
+        if (parts := self._parts) is None:
             return self._status
         chosen = parts.chosen
         return BackendStatus(self._options.backend, chosen.name, chosen.reason(), chosen.backend.bytes_by_path())
@@ -208,8 +207,7 @@ class DataLoader:
     @property
     def cache(self) -> CacheStatus:
         """What is kept in VRAM and in the page cache, within which budgets, and what came out of there."""
-        parts = self._parts
-        if parts is None:
+        if (parts := self._parts) is None:
             shards = self._positions.shards
             every = sum(len(one.sources) for one in self._selected.datasets)
             return CacheStatus(self._options.cache, every if shards is None else len(shards))
@@ -378,6 +376,8 @@ class DataLoader:
 
     def ended(self, epoch: Epoch) -> None:
         """For `Epoch`: it has handed out its last batch."""
+        if (parts := self._parts) is not None:
+            parts.table.files.watch.check_passed()
         with self._lock:
             if self._newest is epoch.place:
                 self._newest = None

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import stat
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gdsload.backends.checksums import is_as_written
+from gdsload.backends.identity import ShardSource, Watch, gone
 from gdsload.errors import (
     DatasetNotFoundError,
     FileChangedError,
@@ -31,56 +31,10 @@ from gdsload.format.shard import Shard, read_shard
 from gdsload.memory import address_of, map_file, unmap
 from gdsload.plan import distinct
 
-__all__ = [
-    "Identity",
-    "ShardFiles",
-    "ShardSource",
-    "identity_of",
-    "load_shard",
-    "mismatch",
-    "open_regular",
-    "pread_exact",
-]
+__all__ = ["ShardFiles", "load_shard", "mismatch", "open_regular", "pread_exact"]
 
 IntArray = NDArray[np.int64]
-Identity = tuple[int, int, int, int]
-"""Device, inode, length and time of the last change of a file: together they tell whether it is still the same."""
-
 _MAX_OPEN = 64
-_CHECK_EVERY_S = 0.01
-_CHECK_SHARE = 0.05
-"""How often a file's identity is looked up at most. File times tick every 1 to 4 ms (CONFIG_HZ), so that looking much
-more often would not notice more."""
-_CREDIT_S = 0.25
-"""Seconds that looking may have taken above its share. A look that takes long may be another program's turn at the
-processor: to leave the files alone for twenty times as long at once would be no service to anybody, and a mapping that
-is cut short meanwhile ends the process."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShardSource:
-    """A shard as a dataset names it.
-
-    Attributes:
-        path: its path.
-        samples: its number of samples, or -1 if the dataset does not know before opening it.
-        file_bytes: its length, or -1 likewise.
-        sha256: SHA-256 of its header, or None likewise.
-        follow_links: whether the path may be a symbolic link.
-        identity: which file it was when the dataset was opened, or None if that is only known once it is opened itself.
-    """
-
-    path: str
-    samples: int = -1
-    file_bytes: int = -1
-    sha256: str | None = None
-    follow_links: bool = True
-    identity: Identity | None = None
-
-
-def identity_of(found: os.stat_result) -> Identity:
-    """The identity of a file."""
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def open_regular(path: str, *, follow_links: bool = True, flags: int = 0, folder: int | None = None) -> int:
@@ -203,9 +157,8 @@ class ShardFiles:
         self.opened = np.zeros(count, bool)
         self._unopened = count
         self._mapped_bytes = np.zeros(count, np.int64)
-        self._identity = {file: source.identity for file, source in enumerate(self.sources) if source.identity}
-        self._checked = np.zeros(count)
-        self._paid = 0.0  # up to when looking has used up its share of the time
+        self.watch = Watch(self.sources, self._as_written)
+        """Whether the shards are still the files that were opened."""
         self._held: dict[int, list[NDArray[np.int64]]] = {}
         self._descriptors: OrderedDict[tuple[int, bool], list[int]] = OrderedDict()
         self._direct: dict[int, bool] = {}
@@ -298,7 +251,7 @@ class ShardFiles:
 
     def length(self, file: int) -> int:
         """Bytes of a shard that is or was open."""
-        return self._identity[file][2]
+        return self.watch.length(file)
 
     def in_mappings(self, addresses: IntArray) -> NDArray[np.bool_]:
         """Which of these addresses lie in mapped shards."""
@@ -322,9 +275,9 @@ class ShardFiles:
                 try:
                     fd = open_regular(source.path, follow_links=source.follow_links, flags=flags)
                 except DatasetNotFoundError:
-                    raise _gone(source.path) from None
+                    raise gone(source.path) from None
                 try:
-                    self._remember(file, os.fstat(fd))
+                    self.watch.opened(file, os.fstat(fd))
                 except FileChangedError:
                     os.close(fd)
                     raise
@@ -340,45 +293,21 @@ class ShardFiles:
                 break
             os.close(self._descriptors.pop(key)[0])
 
-    def _remember(self, file: int, found: os.stat_result) -> None:
-        identity = identity_of(found)
-        if self._identity.setdefault(file, identity) != identity:
-            was = self._identity[file]
-            what = "replaced by another file" if was[:2] != identity[:2] else "written to"
-            raise FileChangedError(
-                f"the shard was {what} while the dataset was in use",
-                file=self.sources[file].path,
-                remedy="Open the dataset again; to change one in use, write a new folder and switch to it.",
-            )
-
-    def check(self, files: IntArray, every_s: float | None = None) -> None:
-        """Make sure that these shards are still the files that were opened.
-
-        Args:
-            files: the shards.
-            every_s: how often each is looked up at most; 0: now; None: every 10 ms, or as often as takes a twentieth of
-                the time, where there are so many, or where looking takes so long.
-
-        Raises:
-            FileChangedError: if one was replaced, changed or removed.
-        """
-        now = time.monotonic()
-        stale = files[self._checked[files] <= now - (_CHECK_EVERY_S if every_s is None else every_s)]
-        if every_s is None and self._paid > now:
-            stale = stale[self._checked[stale] == 0]  # each at least once
-        if not len(stale):
-            return
-        for file in distinct(stale, len(self.sources)):
-            source = self.sources[file]
+    def _as_written(self, file: int) -> bool | None:
+        """Whether a shard's bytes are those that were written; None if it has no checksums."""
+        source = self.sources[file]
+        with self.descriptor(file) as fd:
             try:
-                found = os.stat(source.path, follow_symlinks=source.follow_links)
-            except OSError:
-                raise _gone(source.path) from None
-            self._remember(int(file), found)
-        self._checked[stale] = now
-        if every_s is None:
-            took_s = time.monotonic() - now
-            self._paid = max(self._paid, now - _CREDIT_S / _CHECK_SHARE) + took_s / _CHECK_SHARE
+                shard = load_shard(fd, source.path)
+            except FormatError:
+                return False
+            if mismatch(shard, source, self.schema) is not None:
+                return False
+            return is_as_written(shard, lambda into, offset: pread_exact(fd, into, offset, source.path))
+
+    def check(self, files: IntArray, *, believed_s: float = 0.0) -> None:
+        """See `Watch.check`."""
+        self.watch.check(files, believed_s=believed_s)
 
     def close(self) -> None:
         """Close and unmap everything; may be called twice. Nothing may use an address of a shard afterwards."""
@@ -387,15 +316,7 @@ class ShardFiles:
             self._trim()
             for file in np.flatnonzero(self.base).tolist():
                 address, self.base[file] = int(self.base[file]), 0  # an interrupted close must not unmap anything twice
-                unmap(address, self._identity[file][2])
+                unmap(address, self.length(file))
             self.opened[:] = False
             self._unopened = len(self.opened)
             self._held.clear()
-
-
-def _gone(path: str) -> FileChangedError:
-    return FileChangedError(
-        "the shard was removed while the dataset was in use",
-        file=path,
-        remedy="Restore it, and open the dataset again.",
-    )

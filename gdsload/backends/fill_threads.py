@@ -17,6 +17,7 @@ import numpy as np
 from gdsload.backends.blocks import Means, Task
 from gdsload.backends.copier import Copying
 from gdsload.backends.files import pread_exact
+from gdsload.backends.identity import LOOK_BEFORE_S
 from gdsload.backends.layout import PAGE, Read
 from gdsload.backends.readers import Readers
 from gdsload.errors import ReadError
@@ -130,7 +131,7 @@ class ThreadFill:
         """Copy small reads out of the mapped shards: that many calls of preadv would take longer by far."""
         files = self._means.files
         file, offset, _, nbytes = (np.array(column) for column in zip(*reads, strict=True))
-        files.check(file)  # touching a mapping that was cut short would end the process
+        files.check(file, believed_s=LOOK_BEFORE_S)  # touching a mapping that was cut short would end the process
         pages = -(-nbytes // PAGE)
         first = files.base[file] + offset
         if self._here.limit is None:

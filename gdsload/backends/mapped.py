@@ -121,7 +121,7 @@ class MappedBackend:
                 if not self.registered[file]:
                     self._make_room(self.files.length(file))
                     if trouble := self._register(file):
-                        self.files.check(needed)  # a file cut short cannot be registered
+                        self.files.watch.check_now(needed)  # a file cut short cannot be registered
                         raise BackendUnavailableError(
                             f"its pages cannot be registered with CUDA: {trouble}",
                             file=self.files.sources[file].path,

@@ -22,7 +22,8 @@ from operator import itemgetter
 
 import numpy as np
 
-from gdsload.backends.files import ShardFiles, ShardSource
+from gdsload.backends.files import ShardFiles
+from gdsload.backends.identity import ShardSource
 from gdsload.backends.layout import Part
 from gdsload.plan import Extents
 

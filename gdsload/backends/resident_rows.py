@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from gdsload.backends.base import Landing
 from gdsload.backends.blocks import Means
 from gdsload.backends.copier import Copying
+from gdsload.backends.identity import LOOK_BEFORE_S
 from gdsload.backends.readers import Readers
 from gdsload.backends.residency import looks_resident
 from gdsload.gather import limit_threads, take_rows
@@ -122,7 +123,9 @@ class ResidentRows:
         block = self._means.ring.take()
         try:
             self._means.copier.wait(block)
-            self._means.files.check(files)  # touching a mapping that was cut short would end the process
+            self._means.files.check(
+                files, believed_s=LOOK_BEFORE_S
+            )  # touching a mapping that was cut short would end the process
             take_rows(rows, nbytes, block.address)
             self._means.copier.copy(block, slot, low, len(rows) * nbytes)
         finally:

@@ -175,7 +175,7 @@ class VramBackend:
             nbytes = np.minimum(_READ_BYTES, high - offset)
             self._copy(Extents(np.full(len(offset), file), offset, nbytes), memory[offset[0] - low :])
         # Once more, and now: who looks at the file later is told that it does not matter any more.
-        self.files.check(np.array([file]), every_s=0.0)
+        self.files.watch.check_now(np.array([file]))
         self._memory.append(memory)
         self._begins[file] = memory.data_ptr()
         self._base[file] = memory.data_ptr() - low

@@ -11,9 +11,9 @@ from itertools import accumulate
 
 import numpy as np
 
-from gdsload.backends.files import ShardSource, load_shard, mismatch, open_regular
+from gdsload.backends.files import load_shard, mismatch, open_regular
+from gdsload.backends.identity import ShardSource
 from gdsload.errors import ChecksumError, DatasetNotFoundError, FormatError, Problem, ReadError
-from gdsload.format.checksum import BLOCK_BYTES, DIGEST_CHARS, block_digest
 from gdsload.format.header import TensorEntry
 from gdsload.format.schema import Schema
 from gdsload.format.shard import PADDING_PREFIX
@@ -176,7 +176,7 @@ def _verify_tensor(opened: OpenShard, entry: TensorEntry, found: _Found, meter: 
         if padding:
             found.damage += _wrong_padding(opened.path, offset, piece)
         elif sums is not None:
-            found.damage += _wrong_blocks(opened, entry, offset, piece, sums.digests[entry.name])
+            found.damage += opened.damage(entry, offset, piece)
             found.checked += len(piece)
         else:
             found.unchecked += len(piece)
@@ -187,17 +187,6 @@ def _verify_tensor(opened: OpenShard, entry: TensorEntry, found: _Found, meter: 
                 if count:
                     counts[entry.name] = counts.get(entry.name, 0) + count
         meter.add(len(piece))
-
-
-def _wrong_blocks(
-    opened: OpenShard, entry: TensorEntry, offset: int, piece: memoryview, digests: str
-) -> Iterator[Problem]:
-    first = (offset - entry.begin) // BLOCK_BYTES
-    for number, low in enumerate(range(0, len(piece), BLOCK_BYTES), first):
-        block = piece[low : low + BLOCK_BYTES]
-        if block_digest(block) != digests[number * DIGEST_CHARS : (number + 1) * DIGEST_CHARS]:
-            message = f"{len(block)} bytes differ from what was written"
-            yield opened.problem(message, entry, offset + low, len(block))
 
 
 def _wrong_padding(path: str, offset: int, piece: memoryview) -> Iterator[Problem]:

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.backends.files import pread_exact
+from gdsload.backends.checksums import PIECE_BYTES
 from gdsload.errors import Problem
 from gdsload.format.dtypes import DType
 from gdsload.format.header import TensorEntry
 from gdsload.tensors import torch_dtype
-from gdsload.verify.opened import PIECE_BYTES, OpenShard
+from gdsload.verify.opened import OpenShard
 
 __all__ = ["not_finite", "wrong_booleans", "wrong_texts"]
 
@@ -50,7 +50,7 @@ def wrong_texts(opened: OpenShard, entry: TensorEntry, offsets_begin: int) -> It
         high = max(int(np.searchsorted(offsets, room, side="right")) - 1, low + 1)
         edges = offsets[low : high + 1]
         data = bytearray(int(edges[-1] - edges[0]))
-        pread_exact(opened.fd, memoryview(data), entry.begin + int(edges[0]), opened.path)
+        opened.read(memoryview(data), entry.begin + int(edges[0]))
         for first, last, reason in _wrong_runs(bytes(data), edges - edges[0]):
             begin, end = int(edges[first]), int(edges[last])
             message = f"{last - first} texts are no valid UTF-8: {reason}"

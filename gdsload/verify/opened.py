@@ -8,16 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from gdsload.backends.checksums import pieces, wrong_blocks
 from gdsload.backends.files import pread_exact
 from gdsload.errors import Problem
 from gdsload.format.checksum import BLOCK_BYTES
 from gdsload.format.header import TensorEntry
 from gdsload.format.shard import OFFSETS_PREFIX, Shard
 
-__all__ = ["PIECE_BYTES", "OpenShard"]
-
-PIECE_BYTES = 32 * BLOCK_BYTES
-"""How many bytes are read at once: whole blocks of checksums, and so whole elements."""
+__all__ = ["OpenShard"]
 
 
 @dataclass(slots=True)
@@ -37,19 +35,26 @@ class OpenShard:
     first: int
     _offsets: dict[int, NDArray[np.int64]] = field(default_factory=dict)
 
+    def read(self, into: memoryview, offset: int) -> None:
+        """Fill memory with the bytes at an offset."""
+        pread_exact(self.fd, into, offset, self.path)
+
     def pieces(self, entry: TensorEntry) -> Iterator[tuple[int, memoryview]]:
         """Offset and bytes of each piece of a tensor. A piece is overwritten by the next one."""
-        buffer = bytearray(min(PIECE_BYTES, max(entry.end - entry.begin, 1)))
-        for begin in range(entry.begin, entry.end, len(buffer)):
-            view = memoryview(buffer)[: min(len(buffer), entry.end - begin)]
-            pread_exact(self.fd, view, begin, self.path)
-            yield begin, view
+        return pieces(self.read, entry.begin, entry.end)
+
+    def damage(self, entry: TensorEntry, offset: int, piece: memoryview) -> Iterator[Problem]:
+        """What of a piece of a tensor differs from what was written; none where there are no checksums."""
+        sums = self.shard.checksums
+        digests = "" if sums is None else sums.digests.get(entry.name, "")
+        for low, nbytes in wrong_blocks(piece, (offset - entry.begin) // BLOCK_BYTES, digests) if digests else ():
+            yield self.problem(f"{nbytes} bytes differ from what was written", entry, offset + low, nbytes)
 
     def offsets(self, begin: int) -> NDArray[np.int64]:
         """The offsets of a ragged field, which lie at byte `begin`; shape ``[samples + 1]``."""
         if begin not in self._offsets:
             found = np.empty(self.shard.samples + 1, np.int64)
-            pread_exact(self.fd, found.data.cast("B"), begin, self.path)
+            self.read(found.data.cast("B"), begin)
             self._offsets[begin] = found
         return self._offsets[begin]
 

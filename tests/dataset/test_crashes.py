@@ -25,6 +25,7 @@ from gdsload import (
     WriteError,
 )
 from gdsload import publish as publish_module
+from gdsload.verify import verify_shards
 
 STEPS = [
     (os, "open"), (os, "pwrite"), (os, "ftruncate"), (os, "fsync"), (os, "mkdir"), (os, "rename"), (os, "unlink"),
@@ -197,7 +198,7 @@ def test_opening_while_it_is_replaced(small, write_small, monkeypatch):
     """Between the index and the shards the folder is replaced: the reader begins again with the new one."""
     from gdsload import catalog
 
-    real, left = catalog._check_present, [2]
+    real, left = catalog._status, [2]
 
     def slow(*args):
         if left[0]:
@@ -205,8 +206,12 @@ def test_opening_while_it_is_replaced(small, write_small, monkeypatch):
             write_small(small, mark=7 - left[0], overwrite=True)
         return real(*args)
 
-    monkeypatch.setattr(catalog, "_check_present", slow)
+    monkeypatch.setattr(catalog, "_status", slow)
     assert (mark_of(small), left[0]) == (7, 0)
+    left[0] = 2
+    found = catalog.open_catalog(str(small), whole=False)
+    assert verify_shards(found.sources, found.schema, deep=False, progress=None).shards == len(found.sources)
+    assert left[0] == 0
 
 
 # --- what overwriting must not touch ---

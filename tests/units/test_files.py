@@ -18,7 +18,8 @@ from gdsload import (
     ShortReadError,
 )
 from gdsload.backends import files as files_module
-from gdsload.backends.files import ShardFiles, ShardSource, load_shard, open_regular, pread_exact
+from gdsload.backends.files import ShardFiles, load_shard, open_regular, pread_exact
+from gdsload.backends.identity import ShardSource
 from gdsload.catalog import open_catalog
 
 
@@ -141,100 +142,6 @@ def test_another_file_under_the_same_name(folder):
         safetensors.numpy.save_file({"x": np.zeros((2, 3), np.int32)}, folder / "9.safetensors")
         with pytest.raises(FileChangedError, match="the shard was replaced by another file"):
             table.ensure_open(np.array([number])) if number else table.check(np.array([0]))
-    table.close()
-
-
-def test_looking_is_limited_to_once_in_a_moment(folder, monkeypatch):
-    table = table_of(folder)
-    table.ensure_open(np.arange(10))
-    looked = []
-    stat = os.stat
-    monkeypatch.setattr(
-        files_module.os, "stat", lambda path, **options: (looked.append(path), stat(path, **options))[1]
-    )
-    monkeypatch.setattr(files_module, "_CHECK_EVERY_S", 3600)
-    table._checked[:] = -1e9
-    for _ in range(3):
-        table.check(np.array([1, 2, 1]))
-    assert [str(folder / "1.safetensors"), str(folder / "2.safetensors")] == looked
-    table.check(np.array([1]), every_s=0)
-    assert len(looked) == 3
-    table.close()
-
-
-def test_looking_takes_a_share_of_the_time_and_no_more(folder, monkeypatch):
-    """Where looking takes long (many shards, a slow file system), it is done less often."""
-    table = table_of(folder)
-    table.ensure_open(np.arange(10))
-    now = 1000.0
-    monkeypatch.setattr(files_module.time, "monotonic", lambda: now)
-    stat = os.stat
-
-    def slow_stat(path, **options):
-        nonlocal now
-        now += 0.05
-        return stat(path, **options)
-
-    monkeypatch.setattr(files_module.os, "stat", slow_stat)
-    began, looking = now, 0.0
-    while now < began + 100:
-        before = now
-        table.check(np.arange(10))
-        looking += now - before
-        now += 0.01
-    assert 0.03 < looking / (now - began) < 0.06
-    monkeypatch.setattr(files_module.os, "stat", stat)
-    table.close()
-
-
-@pytest.mark.parametrize(("looks", "each_s"), [(1, 0.2), (4, 0.05)])
-def test_looks_that_took_long_by_chance(folder, monkeypatch, looks, each_s):
-    """The process did not have its turn: soon afterwards a file that was cut short is found out all the same."""
-    table = table_of(folder)
-    table.ensure_open(np.arange(10))
-    now, stat, soon = 1000.0, os.stat, 1.5 * files_module._CHECK_EVERY_S
-    monkeypatch.setattr(files_module.time, "monotonic", lambda: now)
-
-    def slow_stat(path, **options):
-        nonlocal now
-        now += each_s
-        return stat(path, **options)
-
-    monkeypatch.setattr(files_module.os, "stat", slow_stat)
-    for _ in range(looks):
-        table.check(np.array([1]))
-        now += soon
-    monkeypatch.setattr(files_module.os, "stat", stat)
-    os.truncate(folder / "1.safetensors", 8)
-    with pytest.raises(FileChangedError, match="written to"):
-        table.check(np.array([1]))
-    table.close()
-
-
-def test_looking_now_is_nothing_that_other_looks_pay_for(folder, monkeypatch):
-    """Nor is a file ever trusted that was not looked at once."""
-    table = table_of(folder)
-    table.ensure_open(np.arange(10))
-    now, stat, looked = 1000.0, os.stat, []
-    monkeypatch.setattr(files_module.time, "monotonic", lambda: now)
-
-    def slow_stat(path, **options):
-        nonlocal now
-        now += 10
-        looked.append(os.path.basename(path))
-        return stat(path, **options)
-
-    monkeypatch.setattr(files_module.os, "stat", slow_stat)
-    table.check(np.array([1]), every_s=0)
-    table.check(np.array([1]))
-    assert looked == ["1.safetensors"] * 2
-    now += 100
-    table.check(np.array([1, 2]))
-    assert looked[2:] == ["2.safetensors"]
-    now += 300
-    table.check(np.array([1]))
-    assert looked[3:] == ["1.safetensors"]
-    monkeypatch.setattr(files_module.os, "stat", stat)
     table.close()
 
 

@@ -367,7 +367,7 @@ class TestResidentRows:
     def test_a_file_that_changed_is_an_error_before_it_is_touched(self, site, monkeypatch):
         """However long it took until there was a block."""
 
-        def changed(_files):
+        def changed(_files, **_options):
             raise FileChangedError("another one", file="shard")
 
         touched = []

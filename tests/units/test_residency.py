@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsload.backends import residency
-from gdsload.backends.files import ShardFiles, ShardSource
+from gdsload.backends.files import ShardFiles
+from gdsload.backends.identity import ShardSource
 from gdsload.backends.residency import is_resident, looks_resident, shard_is_resident
 from gdsload.catalog import open_catalog
 from gdsload.plan import Extents

@@ -1,0 +1,135 @@
+"""Shards that somebody overwrites in place while a loader reads them: no wrong batch, or an error in that very epoch."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+import gdsload
+from gdsload import FileChangedError
+from gdsload.backends.files import ShardFiles
+from gdsload.backends.identity import Watch
+
+ORDERS = [{}, {"shuffle": "full"}, {"shuffle": "block", "block": 8, "window": 40, "lanes": 3}]
+
+
+def overwrite(path):
+    """Other samples at their place, and the time of the last write put back."""
+    before = os.stat(path)
+    with open(path, "r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * 8000)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def run(loader, folder, at, number):
+    """An epoch in which a shard is overwritten behind step `at`: how many batches were right, wrong, and the error."""
+    right = wrong = 0
+    time.sleep(0.01)  # file times tick every 1 to 4 ms
+    try:
+        for step, batch in enumerate(loader):
+            good = bool((batch["x"] == batch["index"][:, None]).all())
+            right, wrong = right + good, wrong + (not good)
+            if step == at:
+                overwrite(folder / f"shard-{number:05d}.safetensors")
+    except FileChangedError as error:
+        return right, wrong, error
+    return right, wrong, None
+
+
+CASES = [(0, 0), (0, 3), (40, 1), (60, 2), (95, 3), (120, 0), (122, 3)]
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+@pytest.mark.parametrize(("at", "number"), CASES)
+def test_no_batch_is_made_of_what_was_written_over_a_shard(load, own_plain, mmap, order, at, number):
+    loader = load(own_plain, 8, with_index=True, mmap=mmap, prefetch_bytes=1, **order)
+    right, wrong, error = run(loader, own_plain, at, number)
+    assert wrong == 0
+    assert right == 125 if error is None else right > at
+    if error is None:  # the shard's samples were all there already
+        assert at > 0
+    else:
+        assert error.file == str(own_plain / f"shard-{number:05d}.safetensors")
+        assert "was written to while the dataset was in use" in str(error)
+
+
+def test_without_a_look_behind_each_gather_batches_are_wrong(load, own_plain, monkeypatch):
+    """The control."""
+    monkeypatch.setattr(Watch, "check", lambda *_, **__: None)
+    loader = load(own_plain, 8, with_index=True, prefetch_bytes=1)
+    _, wrong, error = run(loader, own_plain, 0, 3)
+    assert wrong > 20
+    assert error is None
+
+
+@pytest.fixture
+def no_time(monkeypatch):
+    """Looking has used up its share of the time for good, as far as each file was looked at once."""
+    real = Watch.check
+
+    def check(self, files, **options):
+        self._paid = 1e18
+        real(self, files, **options)
+
+    monkeypatch.setattr(Watch, "check", check)
+
+
+@pytest.mark.parametrize("at", [0, 60, 115])
+def test_a_change_that_nobody_had_the_time_to_see_is_an_error_at_the_epochs_end(load, own_plain, no_time, at):
+    loader = load(own_plain, 8, with_index=True, prefetch_bytes=1)
+    iterator = iter(loader)
+    before = [next(iterator) for _ in range(at or 1)]
+    time.sleep(0.01)
+    overwrite(own_plain / "shard-00003.safetensors")
+    found = []
+    with pytest.raises(FileChangedError, match="shard-00003.*was written to while the dataset was in use"):
+        found.extend(iterator)
+    assert len(before) + len(found) <= 125
+    assert list(iterator) == []
+
+
+def test_without_a_look_at_the_epochs_end_nobody_learns_of_it(load, own_plain, no_time, monkeypatch):
+    """The control."""
+    monkeypatch.setattr(Watch, "check_passed", lambda self: None)
+    loader = load(own_plain, 8, with_index=True, prefetch_bytes=1, cache="none")
+    iterator = iter(loader)
+    for _ in range(100):  # up to the last shard, at which every reader has looked once
+        next(iterator)
+    time.sleep(0.01)
+    overwrite(own_plain / "shard-00003.safetensors")
+    wrong = sum(bool((batch["x"] != batch["index"][:, None]).any()) for batch in iterator)
+    assert wrong > 10
+
+
+def test_an_epoch_that_looks_often_enough_looks_at_nothing_in_the_end(load, plain, monkeypatch):
+    looked, real = [], Watch.check_now
+    monkeypatch.setattr(Watch, "check_now", lambda self, files: (looked.append(files.tolist()), real(self, files)))
+    assert len(list(load(plain, 8))) == 125
+    assert looked == [[]]
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+def test_backups_and_rights_disturb_nobody(load, own_plain, mmap, monkeypatch):
+    compared, real = [], ShardFiles._as_written
+    monkeypatch.setattr(ShardFiles, "_as_written", lambda self, file: (compared.append(file), real(self, file))[1])
+    loader = load(own_plain, 8, with_index=True, mmap=mmap, prefetch_bytes=1)
+    shards = sorted(own_plain.glob("*.safetensors"))
+    backup = own_plain.parent / "backup"
+    backup.mkdir()
+    found = []
+    for epoch in range(2):
+        for step, batch in enumerate(loader):
+            found += batch["index"].tolist()
+            assert (batch["x"] == batch["index"][:, None]).all()
+            if (epoch, step) == (0, 20):
+                for shard in shards:  # as cp -al does
+                    os.link(shard, backup / shard.name)
+            if (epoch, step) == (1, 50):
+                os.chmod(shards[3], 0o400)
+    assert found == [*range(1000), *range(1000)]
+    assert 4 <= len(compared) <= 6
+    assert len(gdsload.ShardDataset(own_plain)) == 1000

@@ -1,0 +1,318 @@
+"""Whether files are still those that were opened: what is noticed, what is no change, and what looking costs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import gdsload
+from gdsload import FileChangedError
+from gdsload.backends import identity as identity_module
+from gdsload.backends.files import ShardFiles, load_shard
+from gdsload.backends.identity import LOOK_BEFORE_S, Watch
+from gdsload.catalog import open_catalog
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Ten files of another program's, without checksums."""
+    for number in range(10):
+        safetensors.numpy.save_file({"x": np.full((2, 3), number, np.int32)}, tmp_path / f"{number}.safetensors")
+    return tmp_path
+
+
+@pytest.fixture
+def ours(tmp_path):
+    """A dataset of four shards."""
+    with gdsload.ShardWriter(tmp_path / "d", shard_bytes=1) as writer:
+        for number in range(4):
+            writer.write({"x": np.full(50_000, number, np.int32), "s": "text"})
+    return tmp_path / "d"
+
+
+def opened(folder, *, mapped=False):
+    catalog = open_catalog(str(folder))
+    table = ShardFiles(catalog.sources, catalog.schema, mapped=mapped)
+    table.ensure_open(np.arange(len(catalog.sources)))
+    time.sleep(0.02)  # file times tick every 1 to 4 ms
+    return table
+
+
+def overwrite(path, offset=8192):
+    """Change a byte in place, and put the time of the last write back."""
+    before = os.stat(path)
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 1]))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert os.stat(path).st_mtime_ns == before.st_mtime_ns
+
+
+def rename_and_back(path):
+    os.rename(path, f"{path}.away")
+    os.rename(f"{path}.away", path)
+
+
+def link_and_unlink(path):
+    os.link(path, f"{path}.link")
+    os.unlink(f"{path}.link")
+
+
+HARMLESS = {
+    "chmod": lambda path: os.chmod(path, 0o400),
+    "hard link": lambda path: os.link(path, f"{path}.backup"),
+    "rename and back": rename_and_back,
+    "link and unlink": link_and_unlink,
+    "times set to what they are": lambda path: os.utime(path, ns=(0, os.stat(path).st_mtime_ns)),
+}
+
+
+@pytest.fixture
+def compared(monkeypatch):
+    """The files whose bytes were compared with their checksums, in order."""
+    found, real = [], ShardFiles._as_written
+    monkeypatch.setattr(ShardFiles, "_as_written", lambda self, file: (found.append(file), real(self, file))[1])
+    return found
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+@pytest.mark.parametrize("what", HARMLESS)
+def test_what_changes_no_byte_is_no_change(ours, compared, what, mapped):
+    """The bytes are compared once, and the new time holds from then on: another change is found as before."""
+    table = opened(ours, mapped=mapped)
+    paths = [source.path for source in table.sources]
+    for number in (1, 3):
+        HARMLESS[what](paths[number])
+    for _ in range(3):
+        table.check(np.arange(4))
+        with table.descriptor(3):
+            pass
+    assert compared == [1, 3]
+    time.sleep(0.02)
+    os.chmod(paths[3], 0o600)
+    overwrite(paths[3])
+    with pytest.raises(FileChangedError, match="00003.*was written to while the dataset was in use") as caught:
+        table.check(np.arange(4))
+    assert caught.value.file == paths[3]
+    table.close()
+
+
+@pytest.mark.parametrize("where", ["header", "x", "s", "gdsload:offsets:s"])
+def test_overwritten_in_place_with_its_time_put_back(ours, where):
+    table = opened(ours)
+    path = table.sources[2].path
+    with open(path, "rb") as file:
+        entries = load_shard(file.fileno(), path).header.tensors
+    overwrite(path, 100 if where == "header" else entries[where].end - 1)
+    with pytest.raises(FileChangedError, match="was written to while the dataset was in use. Open the dataset again"):
+        table.check(np.arange(4))
+    with pytest.raises(FileChangedError, match="was written to"):
+        table.watch.check_now(np.array([2]))
+    table.check(np.array([0, 1, 3]))
+    table.close()
+
+
+def test_times_that_are_put_back_go_unnoticed_without_ctime(ours, monkeypatch):
+    """The control: nothing else shows it."""
+    monkeypatch.setattr(Watch, "_compare_bytes", lambda self, file: None)
+    table = opened(ours)
+    overwrite(table.sources[2].path)
+    table.check(np.arange(4))
+    table.close()
+
+
+@pytest.mark.parametrize("what", ["chmod", "hard link"])
+def test_files_without_checksums_whose_rights_or_links_changed(folder, what):
+    table = opened(folder)
+    HARMLESS[what](table.sources[4].path)
+    table.check(np.arange(10))
+    time.sleep(0.02)
+    overwrite(table.sources[4].path, 80)
+    with pytest.raises(FileChangedError, match="4.safetensors: the shard may have been written to") as caught:
+        table.check(np.arange(10))
+    assert "it has no checksums that would tell. Open the dataset again" in str(caught.value)
+    assert "`gdsload.merge` makes shards with checksums" in str(caught.value)
+    table.close()
+
+
+def test_a_file_of_the_same_bytes_with_a_new_time_is_another(ours):
+    """Whoever sets the time of the last write says that it was written to."""
+    table = opened(ours)
+    os.utime(table.sources[0].path)
+    with pytest.raises(FileChangedError, match="was written to"):
+        table.check(np.array([0]))
+    shutil.copy2(table.sources[1].path, f"{table.sources[1].path}.new")
+    os.rename(f"{table.sources[1].path}.new", table.sources[1].path)
+    with pytest.raises(FileChangedError, match="was replaced by another file"):
+        table.check(np.array([1]))
+    table.close()
+
+
+def test_a_change_between_the_look_and_the_comparison(ours, monkeypatch):
+    """What is taken is the time from before the bytes were compared."""
+    real, left = ShardFiles._as_written, [0]
+
+    def slow(self, file):
+        same = real(self, file)
+        if left and not left.clear():
+            time.sleep(0.02)
+            overwrite(table.sources[file].path)
+        return same
+
+    monkeypatch.setattr(ShardFiles, "_as_written", slow)
+    table = opened(ours)
+    os.chmod(table.sources[0].path, 0o400)
+    table.check(np.array([0]))
+    with pytest.raises(FileChangedError, match="was written to"):
+        table.check(np.array([0]))
+    table.close()
+
+
+# --- what looking costs ---
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that only looks move on, each by so many seconds; with the names of the files that were looked at."""
+
+    class Clock:
+        def __init__(self):
+            self.now, self.each_s, self.looked = 1000.0, 0.0, []
+
+    clock, stat = Clock(), os.stat
+
+    def slow_stat(path, **options):
+        clock.now += clock.each_s
+        if str(path).endswith(".safetensors"):
+            clock.looked.append(os.path.basename(path)[0])
+        return stat(path, **options)
+
+    monkeypatch.setattr(identity_module.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(identity_module.os, "stat", slow_stat)
+    return clock
+
+
+def test_no_look_is_believed_but_before_a_read(folder, clock):
+    table = opened(folder)
+    for _ in range(3):
+        table.check(np.array([1, 2, 1]))
+    assert clock.looked == ["1", "2"] * 3
+    table.check(np.array([1, 2, 3]), believed_s=LOOK_BEFORE_S)
+    assert clock.looked[6:] == ["3"]
+    clock.now += LOOK_BEFORE_S
+    table.check(np.array([2]), believed_s=LOOK_BEFORE_S)
+    assert clock.looked[7:] == ["2"]
+    table.close()
+
+
+def test_looking_takes_a_share_of_the_time_and_no_more(folder, clock):
+    """Where looking takes long (many shards, a slow file system), it is done less often."""
+    table = opened(folder)
+    clock.each_s, began, looking = 0.05, clock.now, 0.0
+    while clock.now < began + 100:
+        before = clock.now
+        table.check(np.arange(10))
+        looking += clock.now - before
+        clock.now += 0.01
+    assert 0.03 < looking / (clock.now - began) < 0.06
+    table.close()
+
+
+def test_what_was_passed_over_is_looked_at_in_the_end_and_nothing_else(folder, clock):
+    table = opened(folder)
+    table.check(np.arange(10))
+    clock.each_s = 1.0
+    table.check(np.array([0]))
+    clock.looked.clear()
+    table.check(np.array([3, 5, 3]))
+    clock.now += 1e-6
+    table.check(np.array([5, 7]))
+    assert clock.looked == []
+    clock.each_s = 0.0
+    table.watch.check_passed()
+    assert clock.looked == ["3", "5", "7"]
+    table.watch.check_passed()
+    assert clock.looked == ["3", "5", "7"]
+    clock.now += 100
+    table.check(np.arange(10))
+    clock.looked.clear()
+    table.watch.check_passed()
+    assert clock.looked == []
+    table.close()
+
+
+def test_a_look_that_began_before_the_read_does_not_count(folder, clock, monkeypatch):
+    """Another thread's batch is passed over while a look is under way that may have been at the file already."""
+    table, stat = opened(folder), os.stat
+    table.check(np.arange(10))
+    clock.each_s = 1.0
+    table.check(np.array([0]))
+
+    def meanwhile(path, **options):
+        found = stat(path, **options)
+        monkeypatch.setattr(identity_module.os, "stat", stat)
+        clock.now += 1
+        table.check(np.array([4]))  # passed over
+        overwrite(folder / "4.safetensors", 80)
+        return found
+
+    monkeypatch.setattr(identity_module.os, "stat", meanwhile)
+    table.watch.check_now(np.array([4]))
+    with pytest.raises(FileChangedError, match=r"4.safetensors: the shard may have been written to"):
+        table.watch.check_passed()
+    table.close()
+
+
+@pytest.mark.parametrize(("looks", "each_s"), [(1, 0.2), (4, 0.05)])
+def test_looks_that_took_long_by_chance(folder, clock, looks, each_s):
+    """The process did not have its turn: soon afterwards a file that was cut short is found out all the same."""
+    table = opened(folder)
+    clock.each_s = each_s
+    for _ in range(looks):
+        table.check(np.array([1]))
+        clock.now += 0.015
+    clock.each_s = 0.0
+    os.truncate(folder / "1.safetensors", 8)
+    with pytest.raises(FileChangedError, match="written to"):
+        table.check(np.array([1]))
+    table.close()
+
+
+def test_looking_now_is_nothing_that_other_looks_pay_for(folder, clock):
+    """Nor is a file ever trusted that was not looked at once."""
+    table = opened(folder)
+    clock.each_s = 10
+    table.watch.check_now(np.array([1]))
+    table.check(np.array([1]))
+    assert clock.looked == ["1", "1"]
+    clock.now += 100
+    table.check(np.array([1, 2]))
+    assert clock.looked[2:] == ["2"]
+    clock.now += 300
+    table.check(np.array([1]))
+    assert clock.looked[3:] == ["1"]
+    table.close()
+
+
+def test_comparing_bytes_is_nothing_that_looks_pay_for(ours, clock, monkeypatch):
+    real = ShardFiles._as_written
+
+    def slow(self, file):
+        clock.now += 60
+        return real(self, file)
+
+    monkeypatch.setattr(ShardFiles, "_as_written", slow)
+    table = opened(ours)
+    os.chmod(table.sources[0].path, 0o400)
+    table.check(np.array([0]))
+    clock.looked.clear()
+    table.check(np.array([1]))
+    assert len(clock.looked) == 1
+    table.close()
