@@ -31,7 +31,7 @@ from gdsload.format.shard import Shard, read_shard
 from gdsload.memory import address_of, map_file, unmap
 from gdsload.plan import distinct
 
-__all__ = ["ShardFiles", "load_shard", "mismatch", "open_regular", "pread_exact"]
+__all__ = ["ShardFiles", "load_named", "load_shard", "mismatch", "open_regular", "pread_exact"]
 
 IntArray = NDArray[np.int64]
 _MAX_OPEN = 64
@@ -116,6 +116,20 @@ def mismatch(shard: Shard, source: ShardSource, schema: Schema) -> str | None:
     return None
 
 
+def load_named(fd: int, source: ShardSource, schema: Schema) -> Shard:
+    """Read and check the header of an open shard that a dataset names.
+
+    Raises:
+        FormatError: if it is damaged, or not the one that the dataset names.
+        ReadError: if it cannot be read.
+    """
+    shard = load_shard(fd, source.path)
+    complaint = mismatch(shard, source, schema)
+    if complaint is not None:
+        raise FormatError(complaint, file=source.path, remedy="Restore the shard, or write the dataset again.")
+    return shard
+
+
 class _Lent:
     """A descriptor, for as long as the context lasts. No generator: this is done for each read."""
 
@@ -185,8 +199,7 @@ class ShardFiles:
     def _open(self, file: int) -> None:
         with self.descriptor(file) as fd:
             name = self.sources[file].path
-            shard = load_shard(fd, name)
-            self._compare(shard, file)
+            shard = load_named(fd, self.sources[file], self.schema)
             if self.mapped:
                 self._mapped_bytes[file] = shard.header.file_bytes
                 self.base[file] = map_file(fd, shard.header.file_bytes, name)
@@ -197,13 +210,6 @@ class ShardFiles:
             self.sizes[file] = self.length(file)
             self.opened[file] = True
             self._unopened -= 1
-
-    def _compare(self, shard: Shard, file: int) -> None:
-        complaint = mismatch(shard, self.sources[file], self.schema)
-        if complaint:
-            raise FormatError(
-                complaint, file=self.sources[file].path, remedy="Restore the shard, or write the dataset again."
-            )
 
     def _offsets(self, fd: int, file: int, begin: int, samples: int) -> int:
         if self.mapped:
@@ -298,10 +304,8 @@ class ShardFiles:
         source = self.sources[file]
         with self.descriptor(file) as fd:
             try:
-                shard = load_shard(fd, source.path)
+                shard = load_named(fd, source, self.schema)
             except FormatError:
-                return False
-            if mismatch(shard, source, self.schema) is not None:
                 return False
             return is_as_written(shard, lambda into, offset: pread_exact(fd, into, offset, source.path))
 

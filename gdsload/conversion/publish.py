@@ -9,6 +9,7 @@ from collections.abc import Callable
 from gdsload.conversion.options import ConvertOptions
 from gdsload.conversion.stage import part_folder
 from gdsload.dataset import ShardDataset
+from gdsload.errors import ChecksumError
 from gdsload.format.index import INDEX_NAME, Index, IndexEntry, parse_index
 from gdsload.format.schema import Schema
 from gdsload.loader import DataLoader
@@ -85,8 +86,14 @@ def shuffle_into(
         progress: called with the number of samples that have been written.
 
     Raises:
+        ChecksumError: if one of them is damaged, which may lie there since an earlier run.
         WriteError: if the disk is full or fails.
     """
+    try:
+        dataset.verify()
+    except ChecksumError as error:
+        remedy = "Run it again with restart=True (--restart): it begins anew."
+        raise ChecksumError("what was converted is damaged", problems=error.problems, remedy=remedy) from error
     mean = max(dataset.num_bytes // max(len(dataset), 1), 1)
     batch = max(_BATCH_BYTES // mean, 1)
     with (

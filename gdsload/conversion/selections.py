@@ -16,6 +16,7 @@ from gdsload.conversion.source import Item, Part
 from gdsload.dataset import ShardDataset
 from gdsload.errors import FormatError
 from gdsload.selection import select
+from gdsload.verify.rows import RowCheck
 
 __all__ = ["SelectionSource"]
 
@@ -56,6 +57,8 @@ class SelectionSource:
         fixed = max(self.schema.fixed_bytes, 1)
         if not any(field.ragged for field in self.schema.values()):
             return row_parts(self._count, max(target_bytes // fixed, 1), fixed, prefix="samples")
+        for found, ids in self._runs(0, self._count):
+            RowCheck(found.sources, found.schema)(ids, values=False)  # or a damaged length would decide where parts end
         ends = np.cumsum(np.concatenate([found.sample_bytes(ids) for found, ids in self._runs(0, self._count)]))
         parts, low, before = [], 0, 0
         while low < self._count:
@@ -66,11 +69,13 @@ class SelectionSource:
         return parts
 
     def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
+        """See `Source.read`. Samples are compared with their checksums."""
         low, high = (int(edge) for edge in part.where)
         step = max(BATCH_BYTES * part.samples // max(part.nbytes, 1), 1)
         for dataset, ids in self._runs(low, high):
+            check = RowCheck(dataset.sources, dataset.schema)
             for begin, end in spans(0, len(ids), step):
+                check(ids[begin:end])  # not in the item, whose errors are its samples' own: damage stops everything
                 key = f"samples {ids[begin]} to {ids[end - 1]} of {dataset.path}"
                 yield Item(key, partial(dataset.read_batch, ids[begin:end]), end - begin)
 

@@ -14,6 +14,7 @@ from gdsload.conversion.rows import BATCH_BYTES, row_parts, spans
 from gdsload.conversion.source import Item, Part
 from gdsload.dataset import ShardDataset
 from gdsload.errors import FormatError
+from gdsload.verify.rows import RowCheck
 
 __all__ = ["SafetensorsSource"]
 
@@ -21,7 +22,7 @@ __all__ = ["SafetensorsSource"]
 class SafetensorsSource:
     """Whatever `ShardDataset` can open: a dataset of shards, a folder of safetensors files, or one such file.
 
-    Checksums are not compared while samples are read; `ShardDataset.verify` does that.
+    Samples are compared with their checksums, where there are any, before they are read.
 
     Args:
         path: where it is.
@@ -54,7 +55,9 @@ class SafetensorsSource:
         dataset = ShardDataset(self.path)
         low, high = (int(edge) for edge in part.where)
         step = max(BATCH_BYTES // max(dataset.num_bytes // max(len(dataset), 1), 1), 1)
+        check = RowCheck(dataset.sources, dataset.schema)
         for begin, end in spans(low, high, step):
+            check(np.arange(begin, end))
             yield Item(f"samples {begin} to {end - 1}", partial(_batch, dataset, begin, end), end - begin)
 
 
