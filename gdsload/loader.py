@@ -71,7 +71,7 @@ class DataLoader:
             any iterator of this loader. For fields and results of transforms that are tensors of a fixed shape.
             `ragged`: ``"jagged"``, nested tensors of that layout; ``"offsets"``, pairs (values ``[rows, ...]``, offsets
             int64 ``[batch + 1]``); ``"padded"``, pairs (padded ``[batch, longest, ...]``, lengths int64 ``[batch]``),
-            filled up with `padding_value`. Fields of type str or bytes come as lists on the CPU.
+            filled up with `padding_value`, or what that maps their names to. Text and bytes are lists on the CPU.
             `block`, `window`, `lanes`: the block order's options, in samples, samples and lanes.
             `sampler`, `batch_sampler`: as in torch, what gives the indices of this rank's samples, or batches of them,
             instead of `shuffle`; or indices in a tensor. Ranks do not share it out. It is drawn from ahead of the

@@ -9,14 +9,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypedDict, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gdsload.engine.assemble import RaggedForm
-from gdsload.errors import OptionError
+from gdsload.errors import OptionError, SchemaError
+from gdsload.format.dtypes import DType
+from gdsload.format.schema import Schema
 from gdsload.order.checks import check_whole
+from gdsload.tensors import as_bytes, torch_dtype
 from gdsload.units import parse_bytes
 
-__all__ = ["MOST_READ_THREADS", "LoaderKeywords", "LoaderOptions", "parse_options", "resolve_device"]
+__all__ = ["MOST_READ_THREADS", "LoaderKeywords", "LoaderOptions", "padding_of", "parse_options", "resolve_device"]
 
 _UNNEEDED = frozenset(
     {
@@ -55,7 +60,7 @@ class LoaderKeywords(TypedDict, total=False):
     device_transform: Callable[..., Any] | Sequence[Callable[..., Any]] | None
     reuse_buffers: bool
     ragged: RaggedForm
-    padding_value: float
+    padding_value: float | Mapping[str, float]
     backend: Literal["auto", "gds", "mapped", "bounce", "host"]
     gds_engine: Literal["cufile", "kvikio"]
     gds_compat: bool
@@ -96,7 +101,7 @@ class LoaderOptions:
     device_transform: Any = ()
     reuse_buffers: bool = False
     ragged: RaggedForm = "jagged"
-    padding_value: float = 0
+    padding_value: float | Mapping[str, float] = 0
     backend: str = "auto"
     gds_engine: str = "cufile"
     gds_compat: bool = False
@@ -127,8 +132,10 @@ class LoaderOptions:
                 f'cache="pagecache" and backend={self.backend!r} exclude each other',
                 remedy='Leave backend= out: "auto" reads shards from the page cache that are there.',
             )
-        if not isinstance(self.padding_value, numbers.Number):
-            raise OptionError(f"padding_value is {self.padding_value!r}, which is no number")
+        given = self.padding_value
+        for value in given.values() if isinstance(given, Mapping) else [given]:
+            if not isinstance(value, numbers.Number):
+                raise OptionError(f"padding_value is {given!r}, which is no number")
         if self.mmap not in (None, False, True):
             raise OptionError(f"mmap is {self.mmap!r}", remedy="Pass True or False, or None for what the dataset does.")
         if self.transform is not None and not callable(self.transform):
@@ -178,6 +185,48 @@ def parse_options(given: Mapping[str, object]) -> LoaderOptions:
             stacklevel=3,
         )
     return LoaderOptions(**cast("dict[str, Any]", {name: value for name, value in given.items() if name in known}))
+
+
+def padding_of(options: LoaderOptions, schema: Schema, fields: Sequence[str]) -> dict[str, NDArray[np.uint8]]:
+    """For each field that is padded, the bytes of the element that it is filled up with; shape ``[itemsize]``.
+
+    Raises:
+        OptionError: if a field's element type cannot hold its value, or a field is named that there is not.
+    """
+    if options.ragged != "padded":
+        return {}
+    given, ragged = options.padding_value, [name for name in schema if schema[name].kind == "ragged"]
+    values = given if isinstance(given, Mapping) else dict.fromkeys(ragged, given)
+    unknown = [name for name in values if name not in ragged]
+    if unknown:
+        raise OptionError(
+            f"padding_value names {unknown[0]!r}, which is no field that is padded",
+            remedy=f"Those are {', '.join(map(repr, ragged)) or 'none'}.",
+        )
+    return {name: _element(name, schema[name].dtype, values.get(name, 0)) for name in ragged if name in fields}
+
+
+def _element(name: str, dtype: DType, value: float) -> NDArray[np.uint8]:
+    """The bytes of a number, by the rule that `ShardWriter.write` has."""
+    try:
+        return as_bytes(value.item() if isinstance(value, np.generic) else value, dtype, name)
+    except SchemaError:
+        raise OptionError(
+            f"padding_value is {value!r}, which {dtype.name} cannot hold: {_range(dtype)}",
+            field=name,
+            remedy="Pass another one, or one for each field: padding_value={'tokens': 0, 'labels': -100}. To have this "
+            "one, convert the field to an element type that holds it.",
+        ) from None
+
+
+def _range(dtype: DType) -> str:
+    """What an element type holds, in words."""
+    kind = torch_dtype(dtype)
+    if kind == torch.bool:
+        return "it holds False and True"
+    if kind.is_floating_point or kind.is_complex:
+        return f"it holds numbers up to {torch.finfo(kind).max:g}"
+    return f"it holds whole numbers from {torch.iinfo(kind).min} to {torch.iinfo(kind).max}"
 
 
 def _thread_count(value: int) -> int:

@@ -24,7 +24,7 @@ from gdsload.engine.table import SampleTable
 from gdsload.engine.transform import DeviceTransform
 from gdsload.errors import BackendUnavailableError
 from gdsload.memory import BatchPool
-from gdsload.options import LoaderOptions
+from gdsload.options import LoaderOptions, padding_of
 from gdsload.selection import Selected
 from gdsload.state import Place
 from gdsload.units import format_bytes, parse_bytes
@@ -145,7 +145,7 @@ def open_parts(
     if options.register_bytes is None and device.type == "cuda":
         # Registering what is in memory whatever happens takes no more of it.
         wishes = replace(wishes, register_bytes=wishes.register_bytes + bytes_in_memory(sources))
-    form = BatchForm(options.ragged, options.padding_value, "index" if options.with_index else None)
+    form = BatchForm(options.ragged, padding_of(options, schema, fields), "index" if options.with_index else None)
     opened = choose(wishes, files, device)
     try:
         chosen = _with_vram(opened, files, device, fields, options)

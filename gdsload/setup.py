@@ -15,7 +15,7 @@ from gdsload.engine.stage import Selection
 from gdsload.engine.transform import DeviceTransform
 from gdsload.errors import BudgetError, OptionError
 from gdsload.format.schema import Schema
-from gdsload.options import LoaderOptions
+from gdsload.options import LoaderOptions, padding_of
 from gdsload.order import (
     DatasetFacts,
     MixOrder,
@@ -64,7 +64,7 @@ def field_names(schema: Schema, options: LoaderOptions) -> tuple[str, ...]:
     """The fields that are read, in the schema's order.
 
     Raises:
-        OptionError: if one does not exist, or is called "index" beside the samples' indices.
+        OptionError: if one does not exist, is called "index" beside the samples' indices, or cannot be padded as asked.
     """
     if isinstance(options.fields, str):
         raise OptionError(f"fields is the text {options.fields!r}", remedy=f"Pass a list: fields=[{options.fields!r}].")
@@ -79,6 +79,7 @@ def field_names(schema: Schema, options: LoaderOptions) -> tuple[str, ...]:
         raise OptionError("fields is empty", remedy="Name at least one field, or leave it out to read all.")
     if options.with_index and "index" in wanted:
         raise OptionError('with_index=True adds "index" to each batch, but the dataset has a field of that name')
+    padding_of(options, schema, wanted)
     return tuple(name for name in schema if name in wanted)
 
 

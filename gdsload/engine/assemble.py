@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, Literal, TypeVar
 
@@ -28,23 +28,23 @@ T = TypeVar("T")
 _ALIGNMENT = 64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class BatchForm:
     """How a batch looks.
 
     Attributes:
         ragged: how ragged fields are handed out: ``"jagged"``, a torch nested tensor of that layout; ``"offsets"``, the
             pair (values, offsets); ``"padded"``, the pair (padded, lengths).
-        padding: the value that padded ones are filled up with.
+        padding: for each padded field the bytes of the element that it is filled up with.
         index: the key under which a batch carries the indices of its samples; None: it does not.
     """
 
     ragged: RaggedForm = "jagged"
-    padding: float = 0
+    padding: Mapping[str, NDArray[np.uint8]] = dataclasses.field(default_factory=dict)
     index: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Rows:
     """One field of a group of batches, gathered.
 
@@ -105,18 +105,18 @@ class BatchMaker:
         return torch.from_numpy(array)
 
     def ragged(
-        self, field: Field, values: torch.Tensor, lengths: IntArray, shared: list[tuple[IntArray, torch.Tensor]]
+        self, name: str, values: torch.Tensor, lengths: IntArray, shared: list[tuple[IntArray, torch.Tensor]]
     ) -> Any:
         """Values of a ragged field, one sample behind the other, in the form that is handed out.
 
         Args:
-            field: the field, none of text or bytes.
+            name: the field, none of text or bytes.
             values: its rows, shape ``[rows, *row_shape]``.
             lengths: rows of each sample.
             shared: the offsets that the batch has so far; new ones are added.
         """
         if self.form.ragged == "padded":
-            return pad(values, lengths, self.form.padding), self.tensor(lengths.copy())
+            return pad(values, lengths, self.form.padding[name]), self.tensor(lengths.copy())
         offsets = self._offsets(lengths, shared)
         if self.form.ragged == "offsets":
             return values, offsets
@@ -211,7 +211,7 @@ class Assembler(BatchMaker):
             if field.kind in ("str", "bytes"):
                 batch[name] = texts(name, field, values.numpy().tobytes(), lengths)
             else:
-                batch[name] = self.ragged(field, values, lengths, shared)
+                batch[name] = self.ragged(name, values, lengths, shared)
         return batch
 
 
@@ -249,18 +249,16 @@ def _array_of(memory: memoryview, begin: int, rows: int, field: Field) -> NDArra
     return np.ndarray((rows, *field.row_shape), known, memory, begin)
 
 
-def pad(values: torch.Tensor, lengths: IntArray, padding: float) -> torch.Tensor:
-    """Rows of samples, one behind the other, as ``[samples, longest, *row_shape]``, filled up with `padding`.
+def pad(values: torch.Tensor, lengths: IntArray, padding: NDArray[np.uint8]) -> torch.Tensor:
+    """Rows of samples, one behind the other, as ``[samples, longest, *row_shape]``, filled up with an element's bytes.
 
     torch's own padding knows neither uint16 nor fp8; indexing bytes knows all.
     """
     longest = int(lengths.max()) if len(lengths) else 0
     shape = (len(lengths), longest, *values.shape[1:])
     padded = torch.empty(shape, dtype=values.dtype, device=values.device)
-    fill_dtype = torch.float64 if isinstance(padding, float) else None
-    fill = torch.tensor(padding, dtype=fill_dtype, device="cpu").to(values.dtype)
     width = values[:1].numel() * values.element_size() if len(values) else 0
-    padded.view(torch.uint8).view(-1, values.element_size())[:] = fill.reshape(1).view(torch.uint8).to(values.device)
+    padded.view(torch.uint8).view(-1, values.element_size())[:] = torch.from_numpy(padding).to(values.device)
     if width:
         mask = torch.from_numpy(np.arange(longest) < lengths[:, None]).to(values.device)
         padded.view(torch.uint8).view(len(lengths), longest, width)[mask] = values.view(torch.uint8).view(-1, width)

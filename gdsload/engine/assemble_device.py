@@ -120,7 +120,7 @@ class DeviceAssembler(BatchMaker):
                 if field.kind in ("str", "bytes"):
                     batch[name] = texts(name, field, values.cpu().numpy().tobytes(), rows)
                 else:
-                    batch[name] = self.ragged(field, values, rows, known)
+                    batch[name] = self.ragged(name, values, rows, known)
         return batches
 
     def empty(self, rows: int, field: Field) -> torch.Tensor:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import gdsload
-from gdsload import Field
+from gdsload import Field, OptionError
 
 TENSORS = ["points", "normals", "codes", "ragged_fp8"]
 
@@ -51,7 +53,7 @@ class TestRagged:
             expect_rich(batch, numbers_of(batch))
 
     @pytest.mark.parametrize("batch_size", [1, 9, 143])
-    @pytest.mark.parametrize("padding", [0, 1.0, -1, 2.5, True])
+    @pytest.mark.parametrize("padding", [0, 1.0, True, {"points": 2.5, "codes": 65535, "ragged_fp8": -1}])
     def test_padded(self, load, rich, sample_of, batch_size, padding):
         for batch in load(rich, batch_size, "full", ragged="padded", padding_value=padding, with_index=True):
             samples = [sample_of(number) for number in numbers_of(batch)]
@@ -62,11 +64,67 @@ class TestRagged:
                 assert lengths.dtype == torch.int64
                 assert padded.shape == (len(samples), max(map(len, wanted)), *wanted[0].shape[1:])
                 assert padded.dtype == wanted[0].dtype
-                fill = as_bytes(torch.tensor(padding).to(padded.dtype))
+                value = padding.get(name, 0) if isinstance(padding, dict) else padding
+                fill = as_bytes(torch.tensor(value).to(padded.dtype))
                 for row, rows in zip(padded, wanted, strict=True):
                     assert as_bytes(row[: len(rows)]) == as_bytes(rows)
                     rest = as_bytes(row[len(rows) :])
                     assert rest == fill * (len(rest) // len(fill))
+
+    @settings(derandomize=True, deadline=None)
+    @given(
+        st.sampled_from([torch.uint8, torch.int8, torch.uint16, torch.int32, torch.uint64, torch.int64]),
+        st.integers(-(2**63), 2**64 - 1) | st.integers(-300, 300) | st.integers(65530, 65540),
+    )
+    def test_a_value_that_fits_is_there_and_any_other_is_refused(self, tmp_path_factory, dtype, value):
+        folder = tmp_path_factory.getbasetemp() / f"padded-{dtype}"
+        if not folder.exists():
+            with gdsload.ShardWriter(folder, {"x": Field(dtype, (None,))}) as writer:
+                writer.write_batch({"x": [torch.ones(rows, dtype=dtype) for rows in (2, 0)]})
+        info = torch.iinfo(dtype)
+        if not info.min <= value <= info.max:
+            with pytest.raises(
+                OptionError, match=f"field 'x': padding_value is {value}, which .* cannot hold: it holds"
+            ):
+                gdsload.DataLoader(folder, 2, device="cpu", ragged="padded", padding_value=value)
+            return
+        with gdsload.DataLoader(folder, 2, device="cpu", ragged="padded", padding_value=value) as loader:
+            (batch,) = loader
+        assert batch["x"][0].tolist() == [[1, 1], [value, value]]
+
+    @pytest.mark.parametrize(
+        ("padding", "message"),
+        [
+            (
+                -100,
+                "field 'codes': padding_value is -100, which uint16 cannot hold: it holds whole numbers from 0 to 65535",
+            ),
+            (2.5, "field 'codes': padding_value is 2.5, which uint16 cannot hold"),
+            (float("nan"), "field 'codes': padding_value is nan, which uint16 cannot hold"),
+            ({"codes": np.float64(0.5)}, "field 'codes': padding_value is .*0.5.*, which uint16 cannot hold"),
+            ({"points": 1e300}, "field 'points': padding_value is 1e.300, which float32 cannot hold: .* up to 3.4"),
+            (
+                {"ragged_fp8": 1e6},
+                "field 'ragged_fp8': padding_value is 1000000.0, which float8_e5m2 cannot hold: .* 57344",
+            ),
+            ({"points": 1j}, "field 'points': padding_value is 1j, which float32 cannot hold"),
+            (
+                {"text": 0},
+                "padding_value names 'text', which is no field that is padded. Those are 'points', 'normals'",
+            ),
+            ({"points": "0"}, "padding_value is {'points': '0'}, which is no number"),
+        ],
+    )
+    def test_what_a_padded_field_cannot_hold_is_refused_when_the_loader_is_made(self, load, rich, padding, message):
+        with pytest.raises(OptionError, match=message):
+            load(rich, 4, ragged="padded", padding_value=padding)
+
+    def test_what_is_not_padded_may_be_of_any_type(self, load, rich):
+        padding = {"codes": np.uint16(7), "points": float("-inf")}
+        for options in ({"padding_value": -100}, {"padding_value": -100, "ragged": "padded", "fields": ["points"]}):
+            assert len(next(iter(load(rich, 4, **options)))) >= 1
+        batch = next(iter(load(rich, 143, ragged="padded", padding_value=padding, fields=["codes"])))
+        assert batch["codes"][0][:, -1].eq(7).any()
 
     def test_padding_of_rows_that_are_numbers(self, load, tmp_path):
         with gdsload.ShardWriter(tmp_path / "set", {"x": Field("int32", (None,))}) as writer:
