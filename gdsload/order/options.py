@@ -16,6 +16,7 @@ from gdsload.units import format_bytes
 
 __all__ = [
     "BLOCK_BYTES",
+    "BLOCK_SAMPLES",
     "FULL_SAMPLE_BYTES",
     "FULL_TOTAL_BYTES",
     "LANES",
@@ -30,6 +31,9 @@ ShuffleName = Literal["sequential", "full", "block", "sampler"]
 
 BLOCK_BYTES: Final = 4 << 20
 """Default size of a block: reads of 4 MiB run at the disk's bandwidth with few of them in flight."""
+
+BLOCK_SAMPLES: Final = 4096
+"""Most samples of a block by default: an open window takes 8 bytes for each sample and field, beside the samples."""
 
 WINDOW_BLOCKS: Final = 16
 """Default size of a window, in blocks."""
@@ -142,10 +146,12 @@ def resolve(
     Args:
         shuffle: False for dataset order, "full" or "block" for that shuffle. True chooses: block if any of the
             arguments below is given; else full where samples average 64 KiB or more, or the dataset is at
-            most 1 GiB; else block.
+            most 1 GiB; else block. Blocks of one sample, which samples of more than 2 MiB have by default, are
+            permuted one by one: that is a full shuffle, and "block" then becomes "full" unless an argument is given.
         facts: the dataset.
-        block: samples of a block. Default: as many as fill 4 MiB.
-        window: samples shuffled together. Default: 16 blocks, or less, so that all windows are equally long.
+        block: samples of a block. Default: as many as fill 4 MiB, at most 4096.
+        window: samples shuffled together. Default: 16 blocks, or less, so that all windows are equally long, and
+            that no window has more than 64 MiB where `block` is not given either.
         lanes: number of lanes. Default: 8, or as many as the dataset has blocks.
 
     Raises:
@@ -161,15 +167,21 @@ def resolve(
                     remedy=f'Leave {argument} out, or pass shuffle="block".',
                 )
         return OrderOptions(name, 0, 0, 1, reason)
+    mean = max(facts.mean_sample_bytes, 1.0)
+    longest = MAX_SAMPLES
     if block is None:
-        block = max(1, int(BLOCK_BYTES / max(facts.mean_sample_bytes, 1.0)))
+        block = max(1, min(int(BLOCK_BYTES / mean), BLOCK_SAMPLES))
+        longest = max(1, int(WINDOW_BLOCKS * BLOCK_BYTES / mean))
+        if block == 1 and window is None and lanes is None:
+            reason += f" and samples average {format_bytes(mean)}: blocks of one sample are a full shuffle"
+            return OrderOptions("full", 0, 0, 1, reason)
     check_whole(block, "block", 1, MAX_SAMPLES)
     if lanes is None:
         # At least a block for each lane, or reads would get shorter than they need to be.
         lanes = max(1, min(LANES, facts.samples // block))
     check_whole(lanes, "lanes", 1, MAX_SAMPLES)
     if window is None:
-        window = max(1, min(WINDOW_BLOCKS * block, -(-facts.samples // lanes)))
+        window = max(1, min(WINDOW_BLOCKS * block, longest, -(-facts.samples // lanes)))
     check_whole(window, "window", 1, MAX_SAMPLES)
     return OrderOptions("block", block, window, lanes, reason)
 

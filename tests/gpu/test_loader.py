@@ -176,26 +176,29 @@ def test_device_without_an_index_is_the_current_one(numbered):
     assert gdsload.DataLoader(numbered, 100, device="cpu").device.type == "cpu"
 
 
-@pytest.fixture(scope="module")
-def volumes(tmp_path_factory):
-    """Samples of 16 MiB, as large as a slot's chunk."""
+@pytest.fixture(scope="module", params=[(12, 16), (40, 32)], ids=["16 MiB", "32 MiB"])
+def volumes(request, tmp_path_factory):
+    """A dataset of large samples, and how many; those of 16 MiB are as large as a slot's chunk."""
+    count, mebibytes = request.param
     path = tmp_path_factory.mktemp("volumes") / "shards"
-    with gdsload.ShardWriter(path, {"x": gdsload.Field("int32", (4 * 2**20,))}, shard_bytes="64MiB") as writer:
-        for number in range(12):
-            writer.write({"x": torch.full((4 * 2**20,), number, dtype=torch.int32)})
-    return path
+    values = mebibytes * 2**18
+    with gdsload.ShardWriter(path, {"x": gdsload.Field("int32", (values,))}, shard_bytes="64MiB") as writer:
+        for number in range(count):
+            writer.write({"x": torch.full((values,), number, dtype=torch.int32)})
+    return path, count
 
 
 @pytest.mark.usefixtures("cufile")
 @pytest.mark.parametrize("backend", ["gds", "bounce"])
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
-def test_samples_as_large_as_a_chunk(volumes, backend, shuffle):
+def test_samples_of_a_chunk_or_more(volumes, backend, shuffle):
     """Their chunks lie side by side, and no copy may reach from one into another."""
+    path, count = volumes
     options = {"gds_compat": True} if backend == "gds" else {}
-    with DataLoader(volumes, 4, shuffle, device="cuda", backend=backend, **options) as loader:
+    with DataLoader(path, 4, shuffle, device="cuda", backend=backend, **options) as loader:
         for _ in range(2):
             seen = []
             for batch in loader:
                 assert (batch["x"] == batch["x"][:, :1]).all()
                 seen += batch["x"][:, 0].tolist()
-            assert sorted(seen) == list(range(12))
+            assert sorted(seen) == list(range(count))

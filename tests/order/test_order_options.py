@@ -51,11 +51,37 @@ def test_defaults_of_a_large_dataset():
     assert options.window == 16 * 1365
 
 
-@given(st.integers(0, 10**9), st.floats(0, 10**8))
+@given(st.integers(0, 10**9), st.floats(0, 2 * MIB))
 def test_default_windows_are_16_blocks_or_a_whole_lane(samples, sample_bytes):
     options = resolve("block", facts(samples, sample_bytes))
     assert 1 <= options.lanes <= 8
     assert options.window == max(1, min(16 * options.block, -(-samples // options.lanes)))
+
+
+@given(st.integers(0, 10**9), st.floats(0, 2**40))
+def test_default_windows_leave_room_in_the_default_budget(samples, sample_bytes):
+    options = resolve("block", facts(samples, sample_bytes))
+    assert (options.lanes + 1) * options.window * sample_bytes <= 9 * 64 * MIB
+    assert (options.lanes + 1) * options.window <= 9 * 65_536
+
+
+@given(st.integers(0, 10**9), st.floats(0, 64 * MIB), st.integers(1, 100))
+def test_default_windows_have_64_mib_at_most_however_many_lanes_there_are(samples, sample_bytes, lanes):
+    assert resolve("block", facts(samples, sample_bytes), lanes=lanes).window * sample_bytes <= 64 * MIB
+
+
+def test_blocks_hold_4096_samples_at_most():
+    assert resolve("block", facts(10**10, 1)).block == resolve("block", facts(10**10, 1024)).block == 4096
+    assert resolve("block", facts(10**10, 1030)).block == 4 * MIB // 1030 == 4072
+
+
+@pytest.mark.parametrize("sample_bytes", [2 * MIB + 1, 3 * MIB, 32 * MIB, 1 << 40])
+def test_blocks_of_one_sample_are_a_full_shuffle(sample_bytes):
+    options = resolve("block", facts(1000, sample_bytes))
+    assert options == resolve("full", facts(1000, sample_bytes))
+    assert "blocks of one sample are a full shuffle" in options.reason
+    assert resolve("block", facts(1000, 2 * MIB)).block == 2
+    assert resolve("block", facts(1000, sample_bytes), block=1) == OrderOptions("block", 1, 16, 8)
 
 
 def test_a_small_dataset_is_one_window_in_each_lane():
@@ -71,8 +97,9 @@ def test_a_tiny_dataset_has_a_block_for_each_lane():
     assert (empty.lanes, empty.window) == (1, 1)
 
 
-def test_samples_larger_than_a_block():
-    assert resolve("block", facts(1000, 50 * MIB)).block == 1
+def test_lanes_of_samples_larger_than_a_block():
+    options = resolve("block", facts(1000, 30 * MIB), lanes=4)
+    assert (options.block, options.window, options.lanes) == (1, 2, 4)
 
 
 def test_arguments_are_taken_as_they_are():
