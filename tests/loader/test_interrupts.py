@@ -32,6 +32,10 @@ def callers(frame):
         yield frame.f_code.co_filename
 
 
+def ask_for_opcodes(frame, _event, _):
+    frame.f_trace_opcodes = True
+
+
 def run(use, target=None):
     """Call `use` and strike where the library, in this thread, comes to the target. Gives the places it came to.
 
@@ -55,6 +59,8 @@ def run(use, target=None):
         return step
 
     before = sys.gettrace()
+    sys.settrace(ask_for_opcodes)  # Python 3.12 traces them from the next `settrace` on only
+    next(callers(sys._getframe()))
     sys.settrace(enter)
     try:
         use()
