@@ -123,9 +123,8 @@ class ResidentRows:
         block = self._means.ring.take()
         try:
             self._means.copier.wait(block)
-            self._means.files.check(
-                files, believed_s=LOOK_BEFORE_S
-            )  # touching a mapping that was cut short would end the process
+            # Touching a mapping that was cut short would end the process.
+            self._means.files.check(files, believed_s=LOOK_BEFORE_S)
             take_rows(rows, nbytes, block.address)
             self._means.copier.copy(block, slot, low, len(rows) * nbytes)
         finally:
