@@ -23,6 +23,7 @@ from gdsload.errors import (
 from gdsload.format.index import INDEX_NAME, MAX_INDEX_BYTES, Index, parse_index
 from gdsload.format.schema import Schema
 from gdsload.format.shard import Shard, is_gdsload
+from gdsload.paths import absolute
 
 __all__ = ["SHARD_SUFFIX", "Catalog", "open_catalog"]
 
@@ -68,7 +69,7 @@ def open_catalog(path: str, *, whole: bool = True) -> Catalog:
         mode = os.stat(path).st_mode
     except OSError as error:
         raise DatasetNotFoundError(f"there is no dataset here: {error.strerror}", file=path) from None
-    path = os.path.abspath(path)
+    path = absolute(path)
     if not stat.S_ISDIR(mode):
         return _from_files(path, [path], alone=True, whole=whole)
     if os.path.lexists(os.path.join(path, INDEX_NAME)):

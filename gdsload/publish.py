@@ -17,6 +17,7 @@ import shutil
 
 from gdsload.errors import DatasetExistsError, DiskFullError, GdsloadError, WriteError
 from gdsload.format.index import INDEX_NAME
+from gdsload.paths import absolute
 
 __all__ = ["Publication", "fsync_path", "write_error"]
 
@@ -65,7 +66,7 @@ class Publication:
     """
 
     def __init__(self, path: str, *, overwrite: bool) -> None:
-        self.path, self.overwrite = os.path.abspath(path), overwrite
+        self.path, self.overwrite = absolute(path), overwrite
         self.owner = os.getpid()
         parent = os.path.dirname(self.path)
         try:

@@ -16,6 +16,7 @@ from gdsload.conversion.stage import Stage, write_json
 from gdsload.dataset import ShardDataset
 from gdsload.errors import OptionError
 from gdsload.order import Permutation, Purpose, derive_key
+from gdsload.paths import absolute
 
 __all__ = ["merge", "reshard", "split"]
 
@@ -75,7 +76,7 @@ def split(
         OptionError: if the sizes do not fit, or one would be empty.
     """
     dataset = ShardDataset(path)
-    places = [os.path.abspath(os.fspath(out)) for out in outs]
+    places = [absolute(out) for out in outs]
     if len(set(places)) < len(places):
         raise OptionError("two of the folders are the same")
     counts = _counts(sizes, len(places), len(dataset))

@@ -31,6 +31,7 @@ from gdsload.conversion.source import Part, Source
 from gdsload.conversion.stage import PartReport, Skipped, Stage
 from gdsload.errors import DiskFullError, OptionError, ReadError
 from gdsload.format.schema import Field, Schema
+from gdsload.paths import absolute
 from gdsload.publish import Publication
 
 __all__ = ["ConvertKeywords", "ConvertReport", "Plan", "Progress", "choose", "convert", "plan", "publish_check"]
@@ -179,7 +180,7 @@ def convert(
     """
     found = _source(source, options)
     chosen = choose(options)
-    path = os.path.abspath(os.fspath(out))
+    path = absolute(out)
     publish_check(path, overwrite=options.get("overwrite", False))
     given = options.get("schema")
     wanted = {
@@ -235,7 +236,7 @@ def _run(source: Source, chosen: ConvertOptions, stage: Stage, path: str, option
 def _source(source: str | os.PathLike[str] | Source, options: ConvertKeywords) -> Source:
     """The source that is meant; a path by its full name, as a cluster's workers have other working folders."""
     if isinstance(source, str | os.PathLike) and os.path.exists(source):
-        source = os.path.abspath(source)
+        source = absolute(source)
     found, pack = source_for(source, options.get("kind"), options.get("source_options")), options.get("pack")
     if pack is None:
         return found

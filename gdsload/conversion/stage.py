@@ -22,6 +22,7 @@ from typing import Any
 from gdsload.conversion.source import Part
 from gdsload.errors import OptionError
 from gdsload.format.schema import Schema
+from gdsload.paths import absolute
 from gdsload.publish import fsync_path, write_error
 
 __all__ = ["PartReport", "Skipped", "Stage", "part_folder", "part_report", "write_json"]
@@ -62,7 +63,7 @@ class Stage:
     """
 
     def __init__(self, out: str, wanted: dict[str, Any], *, restart: bool) -> None:
-        parent, name = os.path.split(os.path.abspath(out))
+        parent, name = os.path.split(absolute(out))
         self.folder = os.path.join(parent, f".{name}.gdsload-convert")
         try:
             os.makedirs(self.folder, exist_ok=True)

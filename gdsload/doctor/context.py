@@ -58,10 +58,10 @@ class Place:
 def locate(system: System, path: str) -> Place:
     """Find out where a path lies; may wait as long as its file system does."""
     tree = system.tree
-    absolute = os.path.abspath(path)
-    real, exists = tree.resolve(absolute), True
+    whole = os.path.join(os.getcwd(), path)
+    real, exists = tree.resolve(whole), True
     if real is None:
-        exists, real = False, absolute
+        exists, real = False, whole
         while real != "/" and tree.resolve(real) is None:
             real = os.path.dirname(real)
         real = tree.resolve(real) or real
@@ -73,7 +73,7 @@ def locate(system: System, path: str) -> Place:
     block = find_block(tree, mount) if mount else None
     stack = tuple(stack_of(tree, block)) if block else ()
     shards, nbytes = _count(tree.at(real)) if exists else (0, 0)
-    return Place(absolute, real, exists, mount, stack, shards, nbytes)
+    return Place(whole, real, exists, mount, stack, shards, nbytes)
 
 
 def _count(path: str) -> tuple[int, int]:

@@ -96,7 +96,7 @@ def diagnose(
     """
     system = system or System()
     start = time.monotonic()
-    asked = os.path.abspath(path)
+    asked = os.path.join(os.getcwd(), path)  # and no more: its file system may not answer
     place = _Task(lambda: locate(system, asked)).result(start + _FILES_S, Place(asked, asked, None))
     build = _Task(system.calls.torch_build).result(start + _FILES_S, TorchBuild("", "", ""))
     gpu, file, found = _trials(system, place, build, _Wanted(device or "", probe, refresh, timeout_s))

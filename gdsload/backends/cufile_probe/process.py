@@ -73,7 +73,7 @@ def module_command(module: str, *arguments: str) -> list[str]:
 
 def module_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """An environment in which `module_command` finds this very gdsload, from any working directory."""
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__)))))
     paths = [package, *filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {**environ, "PYTHONPATH": os.pathsep.join(paths)}
 

@@ -15,6 +15,7 @@ from gdsload.conversion.rows import BATCH_BYTES, common_length, row_parts, spans
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError
+from gdsload.paths import absolute
 
 __all__ = ["ZarrSource"]
 
@@ -68,7 +69,7 @@ class ZarrSource:
         try:
             found = zarr.open(self.path, mode="r")
             if isinstance(found, zarr.Array):
-                name = os.path.basename(os.path.abspath(self.path)).removesuffix(".zarr")
+                name = os.path.basename(absolute(self.path)).removesuffix(".zarr")
                 arrays = {name: found}
             else:
                 arrays = dict(sorted(found.arrays()))

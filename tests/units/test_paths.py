@@ -1,0 +1,89 @@
+"""Paths as the kernel takes them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gdsload
+from gdsload.errors import DatasetExistsError, DatasetNotFoundError
+from gdsload.paths import absolute
+
+NAMES = st.sampled_from(["a", "link", "up", "..", ".", "", "file", "new"])
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    root = tmp_path_factory.mktemp("tree")
+    (root / "a" / "a" / "a").mkdir(parents=True)
+    (root / "a" / "link").symlink_to(root / "a" / "a" / "a")
+    (root / "link").symlink_to("a/a")
+    (root / "a" / "a" / "up").symlink_to("../..")
+    (root / "a" / "file").write_text("x")
+    return root
+
+
+@settings(derandomize=True, max_examples=300)
+@given(st.lists(NAMES, min_size=1, max_size=6))
+def test_it_is_the_file_that_the_kernel_finds(tree, names):
+    path = os.path.join(tree, *names[:1], "/".join(names[1:]))
+    found = absolute(path)
+    assert os.path.isabs(found)
+    if os.path.exists(path):
+        assert os.path.samefile(found, path)
+        assert not {"..", "."} & set(found.split("/"))
+        assert absolute(found) == found
+
+
+def test_a_link_at_the_path_itself_stays_one(tree, monkeypatch):
+    assert absolute(tree / "link") == absolute(f"{tree}/link/") == str(tree / "link")
+    monkeypatch.chdir(tree)
+    assert absolute("link") == absolute("./a/../link") == str(tree / "link")
+    assert absolute("link/..") == absolute("link/../.") == str(tree / "a")
+    assert absolute(".") == absolute("") == str(tree)
+    assert absolute("/") == absolute("/..") == "/"
+
+
+def numbers(path, *values, **options):
+    with gdsload.ShardWriter(path, **options) as writer:
+        for value in values:
+            writer.write({"n": value})
+
+
+@pytest.fixture
+def two(tmp_path):
+    """``link/../d`` is ``deep/d``, however much it looks like ``d``."""
+    (tmp_path / "deep" / "down").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("deep/down")
+    numbers(tmp_path / "d", 1)
+    numbers(tmp_path / "deep" / "d", 2)
+    return tmp_path
+
+
+def test_a_reader_opens_the_dataset_behind_a_link(two):
+    dataset = gdsload.ShardDataset(f"{two}/link/../d")
+    assert int(dataset[0]["n"]) == 2
+    assert os.path.samefile(dataset.path, two / "deep" / "d")
+    with pytest.raises(DatasetNotFoundError, match="no dataset here"):
+        gdsload.ShardDataset(f"{two}/link/../none")
+
+
+def test_a_writer_replaces_the_dataset_behind_a_link(two):
+    with pytest.raises(DatasetExistsError, match="deep/d: there is something"):
+        numbers(f"{two}/link/../d", 3)
+    numbers(f"{two}/link/../d", 3, overwrite=True)
+    assert int(gdsload.ShardDataset(two / "d")[0]["n"]) == 1
+    assert int(gdsload.ShardDataset(two / "deep" / "d")[0]["n"]) == 3
+
+
+def test_conversions_and_splits_are_made_behind_a_link(two):
+    gdsload.convert(f"{two}/link/../d", f"{two}/link/../new/", workers=1)
+    assert int(gdsload.ShardDataset(two / "deep" / "new")[0]["n"]) == 2
+    numbers(two / "many", 1, 2)
+    with pytest.raises(gdsload.OptionError, match="the same"):
+        gdsload.split(two / "many", [f"{two}/link/../x", two / "deep" / "x"], [1])
+    gdsload.split(two / "many", [f"{two}/link/../x", two / "x"], [1])
+    assert [int(gdsload.ShardDataset(two / place / "x")[0]["n"]) for place in ("deep", "")] == [1, 2]
