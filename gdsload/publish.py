@@ -15,14 +15,16 @@ import re
 import secrets
 import shutil
 
-from gdsload.errors import DatasetExistsError, DiskFullError, GdsloadError, WriteError
-from gdsload.format.index import INDEX_NAME
+from gdsload.errors import DatasetExistsError, DiskFullError, FormatError, GdsloadError, WriteError
+from gdsload.format.index import INDEX_NAME, parse_index
 from gdsload.paths import absolute
 
-__all__ = ["Publication", "fsync_path", "write_error"]
+__all__ = ["Publication", "fsync_path", "shard_name", "strangers", "write_error"]
 
 _LOCK_SUFFIX, _ASIDE_SUFFIX = ".lock", ".old"
 _DATASET_MARK = b'"gdsload-dataset"'
+_SHARD = re.compile(r"shard-\d{5,}\.safetensors")
+_NAMED = 5
 _AT_FDCWD = -100
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2  # linux/fs.h
 _NOT_SUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
@@ -94,6 +96,12 @@ class Publication:
                 file=self.path,
                 remedy="Remove it yourself.",
             )
+        if others := strangers(self.path):
+            raise DatasetExistsError(
+                f"the folder holds more than a dataset, which would be lost: {_listed(others)}",
+                file=self.path,
+                remedy="Move that elsewhere first, or write to another path.",
+            )
 
     def publish(self) -> None:
         """Make the folder appear at its place, and what was there before disappear.
@@ -137,6 +145,45 @@ class Publication:
         if os.getpid() == self.owner:
             _discard(self.folder, self.path)
             os.close(self._lock)
+
+
+def shard_name(number: int) -> str:
+    """What a writer calls its shard of that number."""
+    return f"shard-{number:05d}.safetensors"
+
+
+def strangers(folder: str | int) -> list[str]:
+    """What is in a dataset's folder and is neither its index nor one of its shards, sorted.
+
+    Args:
+        folder: its path, or a descriptor of it.
+    """
+    with os.scandir(folder) as entries:
+        found = {entry.name for entry in entries if not (_is_ours(entry.name) and entry.is_file(follow_symlinks=False))}
+    return sorted(found - _indexed(folder)) if found else []
+
+
+def _is_ours(name: str) -> bool:
+    return name == INDEX_NAME or _SHARD.fullmatch(name) is not None
+
+
+def _indexed(folder: str | int) -> set[str]:
+    """The files that a dataset's index names, which something else may have written; none if it is damaged."""
+    at = folder if isinstance(folder, int) else os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with open(os.open(INDEX_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at), "rb") as file:
+            index = parse_index(file.read(), INDEX_NAME)
+    except (OSError, FormatError):
+        return set()
+    finally:
+        if at != folder:
+            os.close(at)
+    return {shard.file for shard in index.shards}
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(map(repr, names[:_NAMED])) + more
 
 
 def _is_empty_folder(path: str) -> bool:

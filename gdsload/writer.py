@@ -18,7 +18,7 @@ from gdsload.format.index import INDEX_NAME, Index, IndexEntry
 from gdsload.format.layout import ShardLayout
 from gdsload.format.schema import Field, Schema
 from gdsload.format.shard import OFFSETS_PREFIX
-from gdsload.publish import Publication, fsync_path, write_error
+from gdsload.publish import Publication, fsync_path, shard_name, write_error
 from gdsload.units import parse_bytes
 
 __all__ = ["ShardWriter"]
@@ -213,7 +213,7 @@ class ShardWriter:
         layout = ShardLayout(schema, self._pending, rows, owners)
         tensors = {OFFSETS_PREFIX + owner: self._columns[owner].offsets() for owner in dict.fromkeys(owners.values())}
         tensors.update({name: self._columns[name].bytes() for name in schema})
-        name = f"shard-{len(self._entries):05d}.safetensors"
+        name = shard_name(len(self._entries))
         path = os.path.join(self._place.folder, name)
         sha256 = _write_file(path, layout, tensors)
         size = len(layout.header()) + layout.data_bytes()

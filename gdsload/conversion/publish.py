@@ -13,7 +13,7 @@ from gdsload.errors import ChecksumError
 from gdsload.format.index import INDEX_NAME, Index, IndexEntry, parse_index
 from gdsload.format.schema import Schema
 from gdsload.loader import DataLoader
-from gdsload.publish import Publication, fsync_path, write_error
+from gdsload.publish import Publication, fsync_path, shard_name, write_error
 from gdsload.writer import ShardWriter
 
 __all__ = ["publish", "put_in_order", "shuffle_into"]
@@ -35,7 +35,7 @@ def publish(path: str, stage: str, schema: Schema, parts: int, *, overwrite: boo
             with open(os.path.join(folder, INDEX_NAME), "rb") as file:
                 index = parse_index(file.read(), folder)
             for entry in index.shards:
-                name = f"shard-{len(entries):05d}.safetensors"
+                name = shard_name(len(entries))
                 _link(os.path.join(folder, entry.file), os.path.join(place.folder, name))
                 entries.append(IndexEntry(name, entry.samples, entry.bytes, entry.sha256))
         path_of_index = os.path.join(place.folder, INDEX_NAME)

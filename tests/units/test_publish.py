@@ -6,11 +6,14 @@ import errno
 import fcntl
 import os
 import re
+from dataclasses import replace
 
 import pytest
 
-from gdsload import WriteError
+import gdsload
+from gdsload import DatasetExistsError, WriteError
 from gdsload import publish as publish_module
+from gdsload.format.index import parse_index
 from gdsload.publish import Publication, fsync_path
 
 
@@ -101,3 +104,57 @@ def test_syncing_leaves_nothing_open(tmp_path):
     with pytest.raises(FileNotFoundError, match="No such file"):
         fsync_path(str(tmp_path / "none"))
     assert before == len(os.listdir("/proc/self/fd"))
+
+
+def dataset(path, *values, **options):
+    with gdsload.ShardWriter(path, **options) as writer:
+        for value in values:
+            writer.write({"n": value})
+
+
+FOREIGN = {
+    "a file": lambda folder: (folder / "notes.txt").write_text("mine"),
+    "a hidden file": lambda folder: (folder / ".notes").write_text("mine"),
+    "a folder": lambda folder: (folder / "chapters").mkdir(),
+    "a folder with the name of a shard": lambda folder: (folder / "shard-00007.safetensors").mkdir(),
+    "a link with the name of a shard": lambda folder: (folder / "shard-00007.safetensors").symlink_to("elsewhere"),
+    "nearly a shard": lambda folder: (folder / "shard-00000.safetensors.bak").write_text("mine"),
+}
+
+
+@pytest.mark.parametrize("make", FOREIGN.values(), ids=FOREIGN)
+@pytest.mark.parametrize("moment", ["before", "meanwhile"])
+def test_a_folder_with_other_files_is_not_replaced(tmp_path, make, moment):
+    dataset(tmp_path / "d", 1)
+    if moment == "before":
+        make(tmp_path / "d")
+    with pytest.raises(DatasetExistsError, match=r"more than a dataset, which would be lost: '.+'\. Move that elsewhere"):
+        with gdsload.ShardWriter(tmp_path / "d", overwrite=True) as writer:
+            writer.write({"n": 2})
+            if moment == "meanwhile":
+                make(tmp_path / "d")
+    assert len(os.listdir(tmp_path / "d")) == 3
+    assert int(gdsload.ShardDataset(tmp_path / "d")[0]["n"]) == 1
+    assert os.listdir(tmp_path) == ["d"]
+
+
+def test_many_other_files_are_counted(tmp_path):
+    dataset(tmp_path / "d", 1)
+    for number in range(7):
+        (tmp_path / "d" / f"{number}.txt").write_text("mine")
+    with pytest.raises(DatasetExistsError, match=r"'0\.txt', '1\.txt', '2\.txt', '3\.txt', '4\.txt' and 2 more"):
+        dataset(tmp_path / "d", 2, overwrite=True)
+
+
+def test_shards_of_any_name_are_the_datasets_own(tmp_path):
+    """Something else may have written it: what the index names is replaced, and so are shards that it has no more."""
+    dataset(tmp_path / "d", 1)
+    folder = tmp_path / "d"
+    (folder / "shard-00000.safetensors").rename(folder / "mine.safetensors")
+    index = parse_index((folder / "index.json").read_bytes(), "index.json")
+    shards = tuple(replace(shard, file="mine.safetensors") for shard in index.shards)
+    (folder / "index.json").write_bytes(replace(index, shards=shards).to_bytes())
+    (folder / "shard-00001.safetensors").write_bytes(b"of an older one")
+    dataset(folder, 2, overwrite=True)
+    assert int(gdsload.ShardDataset(folder)[0]["n"]) == 2
+    assert sorted(os.listdir(folder)) == ["index.json", "shard-00000.safetensors"]
