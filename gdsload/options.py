@@ -17,6 +17,7 @@ from gdsload.engine.assemble import RaggedForm
 from gdsload.errors import OptionError, SchemaError
 from gdsload.format.dtypes import DType
 from gdsload.format.schema import Schema
+from gdsload.names import check_names
 from gdsload.order.checks import check_whole
 from gdsload.tensors import as_bytes, torch_dtype
 from gdsload.units import parse_bytes
@@ -40,6 +41,8 @@ _REFUSED = {
     "collate_fn": "Batches are gathered whole: nothing is left to collate. Pass transform=: it gets the whole batch.",
     "generator": "Pass seed=, or a sampler with this generator.",
 }
+_NAMED = ("batch_size", "shuffle", "seed", "drop_last", "device")
+"""Those that `gdsload.DataLoader` has as parameters of their own."""
 MOST_READ_THREADS = 512
 _CHOICES: dict[str, tuple[object, ...]] = {
     "ragged": ("jagged", "offsets", "padded"),
@@ -173,11 +176,7 @@ def parse_options(given: Mapping[str, object]) -> LoaderOptions:
             raise OptionError(f"{name} is not supported", remedy=remedy)
     known = {field.name for field in fields(LoaderOptions)}
     unneeded = sorted(given.keys() & _UNNEEDED)
-    unknown = sorted(given.keys() - known - _UNNEEDED - _REFUSED.keys())
-    if unknown:
-        raise OptionError(
-            f"DataLoader has no option {unknown[0]!r}", remedy=f"Its options are {', '.join(sorted(known))}."
-        )
+    check_names("DataLoader", sorted(given.keys() - _UNNEEDED - _REFUSED.keys()), {*known, *_NAMED})
     if unneeded:
         warnings.warn(
             f"gdsload.DataLoader does not need {', '.join(unneeded)}: it reads ahead in threads of its own",

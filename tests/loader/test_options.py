@@ -71,7 +71,7 @@ class TestTorchsKeywords:
 
     def test_an_unknown_one_is_named(self, load, plain):
         with pytest.raises(
-            OptionError, match=r"DataLoader has no option 'with_indices'\. Its options are .*with_index"
+            OptionError, match=r"no option 'with_indices'\. Did you mean 'with_index'\? Its options are .*with_index"
         ):
             load(plain, with_indices=True)
 
