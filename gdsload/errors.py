@@ -11,6 +11,7 @@
     ├── DatasetExistsError (FileExistsError)
     ├── SampleIndexError (IndexError)         dataset[i] outside the dataset
     ├── ReadError (OSError)                   bytes could not be read
+    │   ├── ConversionError                   samples that cannot be converted; see `.skipped`
     │   ├── ShortReadError                    the file ended before the bytes did
     │   └── FileChangedError                  the file is not the one that was opened
     ├── WriteError (OSError)                  bytes could not be written
@@ -32,6 +33,7 @@ __all__ = [
     "BackendUnavailableError",
     "BudgetError",
     "ChecksumError",
+    "ConversionError",
     "DatasetExistsError",
     "DatasetNotFoundError",
     "DiskFullError",
@@ -45,6 +47,7 @@ __all__ = [
     "SampleIndexError",
     "SchemaError",
     "ShortReadError",
+    "Skipped",
     "StateError",
     "UnfinishedDatasetError",
     "WriteError",
@@ -75,6 +78,19 @@ class Problem:
         where = _where(self.file, self.field, self.offset, self.nbytes)
         spoiled = "" if self.samples is None else f" (samples {self.samples[0]} to {self.samples[1] - 1})"
         return f"{where}: {self.message}{spoiled}" if where else f"{self.message}{spoiled}"
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A sample that could not be converted.
+
+    Attributes:
+        key: where it comes from, for people: a file's name, a row's number.
+        reason: why, beginning with the type of what was raised.
+    """
+
+    key: str
+    reason: str
 
 
 def _where(file: str | None, field: str | None, offset: int | None, nbytes: int | None = None) -> str:
@@ -202,6 +218,26 @@ class SampleIndexError(GdsloadError, IndexError):
 
 class ReadError(GdsloadError, OSError):
     """Bytes could not be read."""
+
+
+class ConversionError(ReadError):
+    """A sample that cannot be converted where that is to stop the conversion, or more of them than may be skipped.
+
+    `skipped` lists those that were skipped until then.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        skipped: Sequence[Skipped] = (),
+        file: str | None = None,
+        field: str | None = None,
+        offset: int | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        super().__init__(message, file=file, field=field, offset=offset, remedy=remedy)
+        self.skipped = tuple(skipped)
 
 
 class ShortReadError(ReadError):

@@ -1,6 +1,6 @@
 """The command line: `gdsload COMMAND ...`.
 
-Exit codes: 0, done; 1, a fault that gdsload names; 2, wrong usage; 130, interrupted.
+Exit codes: 0, done; 1, a fault that gdsload names; 2, wrong usage; 130, interrupted; 143, the same by SIGTERM.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from gdsload.cli import bench, convert, demo, doctor, inspect, rearrange, tune, verify
+from gdsload.cli.terminal import Terminated, say
 from gdsload.errors import GdsloadError
 from gdsload.version import __version__
 
@@ -38,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # `gdsload inspect … | head` is no fault
         return 0
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as error:
+        for note in getattr(error, "__notes__", ()):  # how far it is, and how it goes on
+            say(f"Stopping: {note}", sys.stderr)
+        return 143 if isinstance(error, Terminated) else 130
     return code

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any
 
-from gdsload.cli.terminal import Bar
+from gdsload.cli.terminal import Bar, ending_at_sigterm
+from gdsload.conversion.allowance import DEFAULT_ALLOWANCE
 from gdsload.conversion.clusters import ClusterExecutor, dask_executor, ray_executor
+from gdsload.conversion.keywords import ConvertKeywords, RearrangeKeywords
 from gdsload.conversion.recognise import KINDS
-from gdsload.conversion.run import ConvertKeywords, ConvertReport, convert, plan
-from gdsload.conversion.stage import Skipped
-from gdsload.errors import OptionError, WriteError
+from gdsload.conversion.run import ConvertReport, convert, plan
+from gdsload.errors import ConversionError, OptionError, Skipped, WriteError
 from gdsload.units import format_bytes
 
 __all__ = ["add_to", "add_writing", "running", "summarise"]
@@ -37,6 +38,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("--eos", type=int, metavar="ID", help="with --pack: a token to put behind each document")
     parser.add_argument("--pad", type=int, metavar="ID", help="with --pack: fill the last block, else it is left out")
     parser.add_argument("--on-error", choices=("stop", "skip"), default="stop", help="what a bad sample does")
+    parser.add_argument(
+        "--max-skipped", default=DEFAULT_ALLOWANCE, metavar="SHARE",
+        help="with --on-error skip: how many at most, 5%% or 20; more is a failure (default: 1%%)",
+    )  # fmt: skip
     parser.add_argument("--report", metavar="FILE", help="where skipped samples are listed, one JSON object a line")
     add_writing(parser)
     parser.add_argument("--dry-run", action="store_true", help="print schema, counts and sizes, and write nothing")
@@ -56,18 +61,18 @@ def add_writing(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
-def running(chosen: argparse.Namespace) -> Iterator[ConvertKeywords]:
-    """What these options say of the run, with a bar while it lasts."""
+def running(chosen: argparse.Namespace) -> Iterator[RearrangeKeywords]:
+    """What these options say of the run, with a bar while it lasts, which SIGTERM ends as Ctrl-C does."""
     bar = Bar(sys.stderr)
 
     def show(samples: int, nbytes: int, parts: int, of: int) -> None:
         bar.show(parts, of, samples=samples, nbytes=nbytes)
 
-    with closing(bar), _cluster(chosen) as executor:
+    with ending_at_sigterm(), closing(bar), _cluster(chosen) as executor:
         yield {
             "shard_bytes": chosen.shard_bytes,
             "shuffle_seed": chosen.shuffle_seed,
-            "workers": chosen.workers or (executor.workers if executor else None),
+            "workers": executor.workers if executor and chosen.workers is None else chosen.workers,
             "executor": executor,
             "overwrite": chosen.overwrite,
             "restart": chosen.restart,
@@ -97,6 +102,7 @@ def _run(chosen: argparse.Namespace) -> int:
         "ragged": chosen.ragged,
         "map": chosen.map,
         "on_error": chosen.on_error,
+        "max_skipped": chosen.max_skipped,
         "pack": _packing(chosen),
         "shard_bytes": chosen.shard_bytes,
     }
@@ -108,9 +114,12 @@ def _run(chosen: argparse.Namespace) -> int:
         for name, field in found.schema.items():
             print(f"  {name}: {field}")
         return 0
-    with running(chosen) as how:
-        options |= how
-        report = convert(chosen.source, chosen.out, **options)
+    try:
+        with running(chosen) as how:
+            report = convert(chosen.source, chosen.out, **{**options, **how})
+    except ConversionError as error:
+        _tell(error.skipped, chosen.report)
+        raise
     summarise(report)
     _tell(report.skipped, chosen.report)
     return 0
@@ -125,7 +134,7 @@ def _tell(skipped: tuple[Skipped, ...], report: str | None) -> None:
         except OSError as error:
             raise WriteError(f"the report cannot be written: {error.strerror}", file=report) from error
     if skipped:
-        print(f"{len(skipped)} samples were skipped:")
+        print(f"{len(skipped)} samples were skipped{f', all listed in {report}' if report else ''}:")
         for one in skipped[:_SHOWN]:
             print(f"  {one.key}: {one.reason}")
         if len(skipped) > _SHOWN:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 from gdsload.units import format_bytes
 
-__all__ = ["Bar", "plain", "say"]
+__all__ = ["Bar", "Terminated", "ending_at_sigterm", "plain", "say"]
 
 _CELLS = 20
 _EVERY_S = 0.1
@@ -26,6 +29,27 @@ def say(text: str, stream: TextIO | None = None) -> None:
     stream = stream or sys.stdout
     encoding = stream.encoding or "utf-8"
     print(text.encode(encoding, "replace").decode(encoding), file=stream)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a command as Ctrl-C does."""
+
+
+@contextmanager
+def ending_at_sigterm() -> Iterator[None]:
+    """Have SIGTERM raise `Terminated` in here, as Ctrl-C raises KeyboardInterrupt; signals are the main thread's."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def strike(*_: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, strike)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Bar:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from gdsload.errors import FormatError
 
-__all__ = ["find_files", "inside", "natural", "stamps"]
+__all__ = ["Stamp", "find_files", "inside", "natural", "noted_by", "stamps"]
+
+Stamp = list[str | int]
+_note: ContextVar[Callable[[Stamp], None] | None] = ContextVar("_note", default=None)
 
 
 def natural(name: str) -> list[tuple[int, int, str]]:
@@ -38,13 +43,30 @@ def find_files(path: str, suffixes: Iterable[str], *, below: bool = True) -> lis
     return found
 
 
-def stamps(files: Iterable[str]) -> list[list[str | int]]:
-    """Name, length and time of the last change of each file, JSON-able."""
-    found: list[list[str | int]] = []
+def stamps(files: Iterable[str]) -> list[Stamp]:
+    """Name, length, and times of the last change of content and of anything of each file, JSON-able.
+
+    The second of these times nobody can put back, and a file that takes another's place has its own. Numbers of devices
+    and inodes are left out: on network file systems they change by themselves.
+    """
+    note = _note.get()
+    found: list[Stamp] = []
     for file in files:
         status = os.stat(file)
-        found.append([file, status.st_size, status.st_mtime_ns])
+        found.append([file, status.st_size, status.st_mtime_ns, status.st_ctime_ns])
+        if note is not None:
+            note(found[-1])
     return found
+
+
+@contextmanager
+def noted_by(note: Callable[[Stamp], None]) -> Iterator[None]:
+    """Have a function called with each file that `stamps` looks at in here: whatever source it is, and however many."""
+    before = _note.set(note)
+    try:
+        yield
+    finally:
+        _note.reset(before)
 
 
 def inside(folder: str, name: str) -> str:

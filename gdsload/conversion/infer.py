@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from gdsload.columns import infer_schema
 from gdsload.conversion.options import Change, ConvertOptions
-from gdsload.conversion.part import made
+from gdsload.conversion.part import failed, made, reason_of
 from gdsload.conversion.source import Part, Source
 from gdsload.errors import FormatError, SchemaError
 from gdsload.format.schema import Field, Schema
@@ -23,18 +23,21 @@ def schema_of(source: Source, parts: list[Part], options: ConvertOptions) -> Sch
     A field whose first dimension differs among them is ragged, and so is one that the options name.
 
     Raises:
+        ConversionError: if the very first sample cannot be made, and that is to stop the conversion.
         FormatError: if no sample can be made.
         SchemaError: if the samples do not go together.
     """
     found: Schema | None = None
     seen = 0
-    for schema, samples in _first(source, parts, Change(options)):
+    troubles: list[str] = []
+    for schema, samples in _first(source, parts, options, troubles):
         found = schema if found is None else _joined(found, schema)
         seen += samples
         if seen >= _SAMPLES:
             break
     if found is None:
-        raise FormatError("not one sample of the source can be made", remedy="Try --on-error stop to see why.")
+        why = f". The first, {troubles[0]}" if troubles else ": it has none"
+        raise FormatError(f"not one sample of the source can be made{why}")
     fields = {name: _ragged(name, field) if name in options.ragged else field for name, field in found.items()}
     unknown = [name for name in options.ragged if name not in fields]
     if unknown:
@@ -42,19 +45,29 @@ def schema_of(source: Source, parts: list[Part], options: ConvertOptions) -> Sch
     return Schema(fields)
 
 
-def _first(source: Source, parts: list[Part], change: Change) -> Iterator[tuple[Schema, int]]:
-    """The schemas of the first samples, and of how many each is.
+def _first(
+    source: Source, parts: list[Part], options: ConvertOptions, troubles: list[str]
+) -> Iterator[tuple[Schema, int]]:
+    """The schemas of the first samples, and of how many each is; of those that cannot be made, the first is noted.
 
     A batch is looked at as a whole, for it says which of its fields are ragged.
     """
+    change, good = Change(options), False
     for part in parts:
         for item in source.read(part):
             if item.count and not change.wants_samples:
                 with suppress(Exception):  # then its samples are looked at one by one
                     yield infer_schema(change(item.make()), batch=True), item.count
+                    good = True
                     continue
-            for sample in made(item, change, _SAMPLES):
-                yield infer_schema(sample, batch=False), 1
+            for key, sample in made(item, change):
+                if not isinstance(sample, Exception):
+                    yield infer_schema(sample, batch=False), 1
+                    good = True
+                elif options.on_error == "stop" and not good:  # else it stops when it comes there
+                    raise failed(key, part, sample) from sample
+                elif not troubles:
+                    troubles.append(f"{key} of {part.name}: {reason_of(sample)}")
 
 
 def _joined(one: Schema, other: Schema) -> Schema:

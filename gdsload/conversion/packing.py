@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.columns import sample_of
+from gdsload.conversion.part import reason_of
 from gdsload.conversion.source import Item, Part, Source
 from gdsload.errors import FormatError, OptionError, SchemaError
 
@@ -113,7 +114,7 @@ class PackedSource:
         inner = self.inner.parts(target_bytes)
         dtype = self._element_type(inner)
         self.packing.check(dtype)
-        counts = [sum(self._tokens_in(tokens) for _, tokens in self._good(part, dtype)) for part in inner]
+        counts, documents = self._count(inner, dtype)
         edges = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).tolist()
         length, total = self.packing.length, edges[-1]
         blocks = total // length if self.packing.pad is None else -(-total // length)
@@ -133,9 +134,18 @@ class PackedSource:
             listed = [(part.name, list(part.where), counts[low + k]) for k, part in enumerate(inner[low:high])]
             run = _Run(listed, behind - low, first * length - edges[low], first, last - first, dtype.name)
             nbytes = (last - first) * length * dtype.itemsize
-            name = f"blocks {first} to {last - 1}"
-            found.append(Part(name, (json.dumps(asdict(run)),), last - first, nbytes))
+            name, made_of = f"blocks {first} to {last - 1}", sum(documents[low:behind])
+            found.append(Part(name, (json.dumps(asdict(run)),), last - first, nbytes, made_of))
         return found
+
+    def _count(self, parts: list[Part], dtype: np.dtype[Any]) -> tuple[list[int], list[int]]:
+        """How many tokens, and how many documents, whole or not, each part has."""
+        counts, documents = [0] * len(parts), [0] * len(parts)
+        for number, part in enumerate(parts):
+            for _, found in self._documents(part, dtype):
+                documents[number] += 1
+                counts[number] += 0 if isinstance(found, Exception) else self._tokens_in(found)
+        return counts, documents
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
@@ -158,16 +168,17 @@ class PackedSource:
 
     def _element_type(self, parts: list[Part]) -> np.dtype[Any]:
         """The element type of the first document."""
+        first = None
         for part in parts:
-            for _, tokens in self._good(part, None):
-                return tokens.dtype
-        raise FormatError("not one document of the source can be read", remedy="Convert it without pack to see why.")
+            for key, found in self._documents(part, None):
+                if not isinstance(found, Exception):
+                    return found.dtype
+                first = first or f"{key} of {part.name}: {reason_of(found)}"
+        why = ": it has none" if first is None else f". The first, {first}"
+        raise FormatError(f"not one document of the source can be read{why}")
 
     def _tokens_in(self, tokens: NDArray[Any]) -> int:
         return len(tokens) + (self.packing.eos is not None)
-
-    def _good(self, part: Part, dtype: np.dtype[Any] | None) -> Iterator[tuple[str, NDArray[Any]]]:
-        return ((key, found) for key, found in self._documents(part, dtype) if not isinstance(found, Exception))
 
     def _documents(self, part: Part, dtype: np.dtype[Any] | None) -> Iterator[tuple[str, NDArray[Any] | Exception]]:
         """Each document of a part: where it comes from, and its tokens, or what is wrong with it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,18 +14,14 @@ import numpy as np
 from gdsload.columns import sample_of
 from gdsload.conversion.options import Change, ConvertOptions
 from gdsload.conversion.source import Item, Part, Source
-from gdsload.conversion.stage import PartReport, Skipped, part_folder, part_report, write_json
-from gdsload.errors import OptionError, ReadError, SchemaError, WriteError
+from gdsload.conversion.stage import PartReport, part_folder, part_report, write_json
+from gdsload.errors import ConversionError, OptionError, ReadError, SchemaError, Skipped, WriteError
 from gdsload.format.schema import Schema
 from gdsload.writer import ShardWriter
 
-__all__ = ["ConversionError", "Task", "convert_part", "made", "samples_of"]
+__all__ = ["Task", "convert_part", "failed", "made", "reason_of", "samples_of"]
 
 _LONGEST_REASON = 500
-
-
-class ConversionError(ReadError):
-    """A sample that cannot be converted, where that is to stop the conversion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +35,7 @@ class Task:
         schema: the schema of the whole dataset, as JSON.
         stage: the folder of the conversion.
         options: how to convert.
+        stopped: whether the work is to be left, where it cannot be ended from outside.
     """
 
     source: Source
@@ -47,6 +44,7 @@ class Task:
     schema: Any
     stage: str
     options: ConvertOptions
+    stopped: Callable[[], bool] | None = None
 
 
 def convert_part(task: Task) -> PartReport:
@@ -54,6 +52,7 @@ def convert_part(task: Task) -> PartReport:
 
     Raises:
         ConversionError: if a sample cannot be converted and `on_error` is ``"stop"``.
+        OptionError: if that is no sample's fault, but an option's.
         WriteError: if the disk is full or fails.
         FormatError: if the source itself is damaged.
     """
@@ -68,6 +67,8 @@ def convert_part(task: Task) -> PartReport:
     writer = ShardWriter(folder, Schema.from_json(task.schema), shard_bytes=task.options.shard_bytes)
     with writer:
         for item in task.source.read(task.part):
+            if task.stopped is not None and task.stopped():
+                raise ReadError("the conversion was interrupted")
             _write(writer, item, change, task, skipped)
     samples, nbytes = writer.samples, _bytes_in(folder)
     listed = [{"key": one.key, "reason": one.reason} for one in skipped]
@@ -89,24 +90,33 @@ def _write(writer: ShardWriter, item: Item, change: Change, task: Task, skipped:
             for part in parts:
                 _write(writer, part, change, task, skipped)
             return
-    reason = f"{type(trouble).__name__}: {trouble}"[:_LONGEST_REASON]
     if task.options.on_error == "stop":
-        raise ConversionError(
-            f"{item.key} of {task.part.name} cannot be converted: {reason}",
-            remedy='Mend it, or pass on_error="skip" (--on-error skip) to leave such samples out; a report names each.',
-        ) from trouble
-    skipped.append(Skipped(item.key, reason))
+        raise failed(item.key, task.part, trouble) from trouble
+    skipped.append(Skipped(item.key, reason_of(trouble)))
+
+
+def reason_of(trouble: Exception) -> str:
+    """What is wrong with a sample, for people, of bounded length."""
+    return f"{type(trouble).__name__}: {trouble}"[:_LONGEST_REASON].rstrip(".")
+
+
+def failed(key: str, part: Part, trouble: Exception) -> ConversionError:
+    """The error for a sample that cannot be converted, where that stops the conversion."""
+    return ConversionError(
+        f"{key} of {part.name} cannot be converted: {reason_of(trouble)}",
+        remedy='Mend it, or pass on_error="skip" (--on-error skip) to leave such samples out; a report names each.',
+    )
 
 
 def _try(writer: ShardWriter, item: Item, change: Change) -> Exception | None:
-    """Write an item; what is wrong with it, or None. A disk that fails is not its fault."""
+    """Write an item; what is wrong with it, or None. A disk that fails, or a wrong option, is not its fault."""
     if item.count is not None and change.wants_samples:
         return SchemaError("samples come one by one")
     try:
         values = change(item.make())
         write = writer.write if item.count is None else writer.write_batch
         write(values)
-    except (WriteError, MemoryError):
+    except (WriteError, MemoryError, OptionError):
         raise
     except Exception as error:
         return error
@@ -120,20 +130,21 @@ def samples_of(item: Item) -> Iterator[Item]:
         yield Item(f"sample {index} of {item.key}", partial(sample_of, values, index))
 
 
-def made(item: Item, change: Change, most: int) -> list[dict[str, Any]]:
-    """The first few samples of an item, as they would be written; none if they cannot be made."""
-    items = samples_of(item) if item.count is not None else iter([item])
-    found: list[dict[str, Any]] = []
+def made(item: Item, change: Change) -> Iterator[tuple[str, dict[str, Any] | Exception]]:
+    """The samples of an item, each with where it comes from, as they would be written; or what is wrong with one."""
     try:
-        for one in items:
-            if len(found) >= most:
-                break
-            found.append(change(one.make()))
-    except OptionError:
-        raise
-    except Exception:  # the sample's fault, of which more is said when it is its turn
-        return found
-    return found
+        items = [item] if item.count is None else list(samples_of(item))
+    except Exception as error:
+        yield item.key, error
+        return
+    for one in items:
+        try:
+            found: dict[str, Any] | Exception = change(one.make())
+        except OptionError:
+            raise
+        except Exception as error:
+            found = error
+        yield one.key, found
 
 
 def _bytes_in(folder: str) -> int:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from gdsload.conversion.run import ConvertKeywords, ConvertReport, choose, convert, publish_check
+from gdsload.conversion.keywords import RearrangeKeywords, check_rearranging, choose
+from gdsload.conversion.run import ConvertReport, convert, publish_check
 from gdsload.conversion.selections import SelectionSource
 from gdsload.conversion.stage import Stage, write_json
 from gdsload.dataset import ShardDataset
@@ -23,7 +24,7 @@ __all__ = ["merge", "reshard", "split"]
 Path = str | os.PathLike[str]
 
 
-def merge(paths: Sequence[Path], out: Path, **options: Unpack[ConvertKeywords]) -> ConvertReport:
+def merge(paths: Sequence[Path], out: Path, **options: Unpack[RearrangeKeywords]) -> ConvertReport:
     """Make one dataset of several with the same fields, one behind the other; see `convert` for options and errors.
 
     Args:
@@ -34,12 +35,13 @@ def merge(paths: Sequence[Path], out: Path, **options: Unpack[ConvertKeywords]) 
     Raises:
         OptionError: if there are none, or they have different fields.
     """
+    check_rearranging("merge", options)
     if isinstance(paths, str | os.PathLike) or not paths:
         raise OptionError(f"paths is {paths!r}, no list of datasets")
     return _write([ShardDataset(path) for path in paths], None, out, options)
 
 
-def reshard(path: Path, out: Path, **options: Unpack[ConvertKeywords]) -> ConvertReport:
+def reshard(path: Path, out: Path, **options: Unpack[RearrangeKeywords]) -> ConvertReport:
     """Write a dataset anew in shards of another size, `shard_bytes`; see `convert` for options and errors.
 
     Args:
@@ -47,6 +49,7 @@ def reshard(path: Path, out: Path, **options: Unpack[ConvertKeywords]) -> Conver
         out: the folder to make; with `overwrite`, the dataset's own perhaps.
         **options: see `convert`.
     """
+    check_rearranging("reshard", options)
     return _write([ShardDataset(path)], None, out, options)
 
 
@@ -56,7 +59,7 @@ def split(
     sizes: Sequence[float],
     *,
     seed: int | None = None,
-    **options: Unpack[ConvertKeywords],
+    **options: Unpack[RearrangeKeywords],
 ) -> list[ConvertReport]:
     """Share a dataset's samples out to several new ones; see `convert` for options and errors.
 
@@ -75,6 +78,7 @@ def split(
     Raises:
         OptionError: if the sizes do not fit, or one would be empty.
     """
+    check_rearranging("split", options, "seed")
     dataset = ShardDataset(path)
     places = [absolute(out) for out in outs]
     if len(set(places)) < len(places):
@@ -99,7 +103,7 @@ def split(
 
 
 def _share(
-    dataset: ShardDataset, ids: NDArray[np.int64], place: str, mark: str, options: ConvertKeywords
+    dataset: ShardDataset, ids: NDArray[np.int64], place: str, mark: str, options: RearrangeKeywords
 ) -> ConvertReport:
     """One of the datasets of a split. The mark says that there was nothing at its place when it was begun."""
     if os.path.exists(mark) and os.path.exists(place) and not options.get("overwrite", False):
@@ -111,14 +115,14 @@ def _share(
 
 
 def _write(
-    datasets: Sequence[ShardDataset], ids: NDArray[np.int64] | None, out: Path, options: ConvertKeywords
+    datasets: Sequence[ShardDataset], ids: NDArray[np.int64] | None, out: Path, options: RearrangeKeywords
 ) -> ConvertReport:
     whole: Dataset[Any] = ConcatDataset(datasets)
     if ids is not None:
         whole = Subset(whole, cast("Sequence[int]", ids))
     name = ", ".join(dataset.path for dataset in datasets)
     source = SelectionSource(whole, name)
-    same = not any(options.get(key) for key in ("fields", "casts", "ragged", "map", "schema"))
+    same = not any(options.get(key) for key in ("fields", "casts", "ragged", "map", "pack", "schema"))
     if same:
         options = {**options, "schema": source.schema}
     return convert(source, out, **options)

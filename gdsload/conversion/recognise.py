@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, cast
 
 from gdsload.conversion.source import Source
 from gdsload.errors import DatasetNotFoundError, OptionError
 
-__all__ = ["KINDS", "recognise", "source_for"]
+__all__ = ["KINDS", "recognise", "source_class", "source_for"]
 
 _PLACE = "gdsload.conversion.sources"
 KINDS = {
@@ -58,18 +58,30 @@ def source_for(source: object, kind: str | None, options: Mapping[str, Any] | No
         DatasetNotFoundError: if there is nothing at the path.
         OptionError: if the kind is unknown, or cannot be found out.
     """
-    if all(hasattr(source, name) for name in ("describe", "parts", "read")):
+    name, made = source_class(source, kind)
+    if made is None:
         return cast("Source", source)
     place: object = os.fspath(source) if isinstance(source, str | os.PathLike) else source
-    name = kind or (recognise(place) if isinstance(place, str) else "torch")
-    if name not in KINDS:
-        raise OptionError(f"kind is {name!r}", remedy=f"Supported are {', '.join(map(repr, KINDS))}.")
-    module, attribute = KINDS[name]
-    made: Any = getattr(importlib.import_module(f"{_PLACE}.{module}"), attribute)
     try:
         return cast("Source", made(place, **(options or {})))
     except TypeError as error:
         raise OptionError(f"the options do not suit kind {name!r}: {error}") from None
+
+
+def source_class(source: object, kind: str | None) -> tuple[str, Callable[..., Any] | None]:
+    """The kind that a user means and its class, whose options follow the first argument; none if it is made already.
+
+    Raises:
+        DatasetNotFoundError, OptionError: see `source_for`.
+    """
+    if all(hasattr(source, name) for name in ("describe", "parts", "read")):
+        return "", None
+    name = kind or (recognise(os.fspath(source)) if isinstance(source, str | os.PathLike) else "torch")
+    if name not in KINDS:
+        raise OptionError(f"kind is {name!r}", remedy=f"Supported are {', '.join(map(repr, KINDS))}.")
+    module, attribute = KINDS[name]
+    made: Callable[..., Any] = getattr(importlib.import_module(f"{_PLACE}.{module}"), attribute)
+    return name, made
 
 
 def recognise(path: str) -> str:

@@ -2,63 +2,33 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    BrokenExecutor,
-    Executor,
-    Future,
-    ProcessPoolExecutor,
-    ThreadPoolExecutor,
-    wait,
-)
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack, overload
 
-import torch
-
+from gdsload.conversion.allowance import DEFAULT_ALLOWANCE, Allowance
+from gdsload.conversion.crew import refuse_in_import
 from gdsload.conversion.infer import schema_of
-from gdsload.conversion.options import ConvertOptions, OnError
+from gdsload.conversion.keywords import ConvertKeywords, Progress, choose, divided
+from gdsload.conversion.look import Look
+from gdsload.conversion.options import ConvertOptions
 from gdsload.conversion.packing import PackedSource, Packing
-from gdsload.conversion.part import Task, convert_part
+from gdsload.conversion.part import Task
 from gdsload.conversion.publish import publish, put_in_order, shuffle_into
 from gdsload.conversion.recognise import source_for
 from gdsload.conversion.room import Room
 from gdsload.conversion.source import Part, Source
-from gdsload.conversion.stage import PartReport, Skipped, Stage
-from gdsload.errors import DiskFullError, OptionError, ReadError
+from gdsload.conversion.spread import Spread
+from gdsload.conversion.stage import PartReport, Stage
+from gdsload.errors import DiskFullError, FormatError, OptionError, ReadError, Skipped
 from gdsload.format.schema import Field, Schema
 from gdsload.paths import absolute
 from gdsload.publish import Publication
 
-__all__ = ["ConvertKeywords", "ConvertReport", "Plan", "Progress", "choose", "convert", "plan", "publish_check"]
+__all__ = ["ConvertReport", "Plan", "convert", "plan", "publish_check"]
 
-Progress = Callable[[int, int, int, int], None]
-"""Called with the samples and bytes written so far, parts finished, and parts in all. A shuffle writes all twice."""
-
-
-class ConvertKeywords(TypedDict, total=False):
-    """The keywords of `convert`."""
-
-    kind: str | None
-    schema: Schema | Mapping[str, Field | str] | None
-    fields: Sequence[str] | None
-    casts: Mapping[str, str] | None
-    ragged: Sequence[str]
-    map: str | None
-    shard_bytes: int | str
-    shuffle_seed: int | None
-    on_error: OnError
-    workers: int | None
-    executor: Executor | None
-    overwrite: bool
-    restart: bool
-    progress: Progress | None
-    source_options: Mapping[str, Any] | None
-    pack: Mapping[str, Any] | None
+Place = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +48,22 @@ class Plan:
     @property
     def samples(self) -> int:
         """Number of samples, or -1 if that is only known once they are read."""
-        return -1 if any(part.samples < 0 for part in self.parts) else sum(part.samples for part in self.parts)
+        return _sum([part.samples for part in self.parts])
+
+    @property
+    def source_samples(self) -> int:
+        """Number of samples of the source, which may be documents that blocks are made of; or -1."""
+        return _sum([part.made_of if part.made_of >= 0 else part.samples for part in self.parts])
 
     @property
     def nbytes(self) -> int:
         """About how many bytes the samples have, or -1."""
-        return -1 if any(part.nbytes < 0 for part in self.parts) else sum(part.nbytes for part in self.parts)
+        return _sum([part.nbytes for part in self.parts])
+
+
+def _sum(numbers: list[int]) -> int:
+    """Their sum, or -1 if one is -1: not known."""
+    return -1 if -1 in numbers else sum(numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +89,36 @@ class ConvertReport:
 
 @dataclass(slots=True)
 class _Count:
-    """What has been written so far."""
+    """What has been written so far, and how much of the source was skipped."""
 
-    parts: int
+    plan: Plan
+    allowance: Allowance
     progress: Progress | None
     passes: int
     done: dict[int, PartReport] = field(default_factory=dict)
+    bad: int = 0
+
+    @property
+    def parts(self) -> int:
+        return len(self.plan.parts)
 
     def add(self, report: PartReport) -> None:
         self.done[report.number] = report
+        self.bad += len(report.skipped)
+        if report.skipped and self.plan.source_samples >= 0:  # then it is known at once whether they are too many
+            self.check()
         if self.progress is not None:
             self.progress(*self.written(), len(self.done), self.parts * self.passes)
+
+    def skipped(self) -> tuple[Skipped, ...]:
+        """All that were skipped, in order."""
+        return tuple(one for number in sorted(self.done) for one in self.done[number].skipped)
+
+    def check(self) -> None:
+        """Refuse more bad samples than are allowed."""
+        if self.bad:
+            known = self.plan.source_samples
+            self.allowance.check(self.skipped(), known if known >= 0 else self.written()[0] + self.bad)
 
     def again(self, samples: int) -> None:
         """So many samples have been written in their new order, too; in parts, as if they had any."""
@@ -134,29 +133,38 @@ class _Count:
         return sum(one.samples for one in reports), sum(one.nbytes for one in reports)
 
 
-def plan(source: str | os.PathLike[str] | Source, **options: Unpack[ConvertKeywords]) -> Plan:
+@overload
+def plan(source: Place | Source, **options: Unpack[ConvertKeywords]) -> Plan: ...
+@overload
+def plan(source: Any, **options: Any) -> Plan: ...
+def plan(source: Any, **options: Any) -> Plan:
     """What `convert` would do with these arguments; nothing is written.
 
     Raises:
-        FormatError, OptionError: see `convert`.
+        FormatError, OptionError, ConversionError: see `convert`.
     """
-    found = _source(source, options)
-    chosen = choose(options)
+    given = divided(source, options)
+    Allowance(given.get("max_skipped", DEFAULT_ALLOWANCE))
+    found, chosen = _source(source, given), choose(given)
     parts = found.parts(int(chosen.shard_bytes))
-    return Plan(found.kind, _schema(found, parts, chosen, options), parts)
+    return Plan(found.kind, _schema(found, parts, chosen, given), parts)
 
 
-def convert(
-    source: str | os.PathLike[str] | Source, out: str | os.PathLike[str], **options: Unpack[ConvertKeywords]
-) -> ConvertReport:
+@overload
+def convert(source: Place | Source, out: Place, **options: Unpack[ConvertKeywords]) -> ConvertReport: ...
+@overload
+def convert(source: Any, out: Place, **options: Any) -> ConvertReport: ...
+def convert(source: Any, out: Place, **options: Any) -> ConvertReport:
     """Make a dataset of shards from a source, in parallel, so that an interrupted run can go on.
 
     The result is the same, byte for byte, whatever the number of workers. Nothing is at `out` until all of it is.
+    Ctrl-C ends it at once, and what is finished by then is kept for the next run.
 
     Args:
         source: a path, whose kind is recognised, or a `Source`.
         out: the folder to make.
-        **options: `kind`: what the source is, if that cannot be recognised. `source_options`: keywords of that kind.
+        **options: `kind`: what the source is, if that cannot be recognised. `source_options`: keywords of that kind;
+            they may as well be given here: ``size=224`` is ``source_options={"size": 224}``.
             `schema`: the fields (default: worked out from the first samples). `fields`: those to keep. `casts`: field
             names to element types that they are cast to. `ragged`: names of fields whose first dimension varies.
             `map`: ``"package.module:function"``, which gets each sample as a dict and returns the one to be written.
@@ -164,48 +172,68 @@ def convert(
             for the same seed (default: in that of the source). `pack`: ``{"field": name, "length": n}``: cut the tokens
             of all documents into blocks of `n`, with ``"eos": id`` a token behind each document, with ``"pad": id`` the
             last block filled up rather than left out; the guide says which fields blocks have. `on_error`: ``"stop"``,
-            or ``"skip"``: leave samples out that cannot be converted, and report each. `workers`: how many processes,
-            or threads where they do as well (default: one for each processor; 1: this one). `executor`: any
-            `concurrent.futures.Executor`, for instance a cluster's, over a file system that all share. `overwrite`:
-            replace a dataset that is at `out`. `restart`: throw away what an interrupted conversion with other
-            arguments has left. `progress`: called with samples, bytes, finished parts and parts.
+            or ``"skip"``: leave samples out that cannot be converted, and report each. `max_skipped`: how many of them
+            at most, as a share, ``"5%"`` or 0.05, or a number (default: ``"1%"``, which of fewer than 100 samples is
+            none). `workers`: how many processes, or threads where they do as well (default: one for each processor; 1:
+            this one). Processes import the script only if the source is defined in it, which then needs
+            ``if __name__ == "__main__":``. `executor`: any `concurrent.futures.Executor`, for instance a cluster's,
+            over a file system that all share. `overwrite`: replace a dataset that is at `out`, unless other files are
+            with it. `restart`: throw away what an interrupted conversion with other arguments has left. `progress`:
+            called with samples, bytes, finished parts and parts.
 
     Raises:
         FormatError: if the source is not recognised, or is damaged.
-        ReadError: if a sample cannot be converted, or a worker was lost; the next run goes on from there.
+        ConversionError: if a sample cannot be converted, or too many of them; in `skipped` are those left out.
+        FileChangedError: if a file of the source has changed meanwhile.
+        ReadError: if a worker was lost; the next run goes on from there.
         DiskFullError: if there is no room, which is looked at before each part; likewise.
         WriteError: if the disk fails; likewise.
         OptionError: if an argument cannot be used, or another conversion to `out` was interrupted.
         DatasetExistsError: if there is something at `out` that must not be replaced.
     """
-    found = _source(source, options)
-    chosen = choose(options)
+    refuse_in_import()
+    given = divided(source, options)
+    found, chosen = _source(source, given), choose(given)
+    Allowance(given.get("max_skipped", DEFAULT_ALLOWANCE))
+    spread = Spread(given.get("workers"), given.get("executor"))
     path = absolute(out)
-    publish_check(path, overwrite=options.get("overwrite", False))
-    given = options.get("schema")
+    publish_check(path, overwrite=given.get("overwrite", False))
+    schema, look = given.get("schema"), Look(found)
     wanted = {
-        "source": found.describe(),
+        "source": look.description,
         # Whether bad samples are skipped changes nothing of parts that have none, or whose bad ones were skipped.
         "options": {name: value for name, value in chosen.to_json().items() if name != "on_error"},
-        "schema": None if given is None else _as_schema(given).to_json(),
+        "schema": None if schema is None else _as_schema(schema).to_json(),
     }
-    stage = Stage(path, wanted, restart=options.get("restart", False))
+    stage = Stage(path, wanted, restart=given.get("restart", False))
     done = False
     try:
-        report = _run(found, chosen, stage, path, options)
+        report = _run(found, look, chosen, stage, path, given, spread)
         done = True
+    except KeyboardInterrupt as error:
+        error.add_note(stage.progress())
+        raise
     finally:
         stage.close(remove=done)
     return report
 
 
-def _run(source: Source, chosen: ConvertOptions, stage: Stage, path: str, options: ConvertKeywords) -> ConvertReport:
+def _run(
+    source: Source,
+    look: Look,
+    chosen: ConvertOptions,
+    stage: Stage,
+    path: str,
+    options: ConvertKeywords,
+    spread: Spread,
+) -> ConvertReport:
     if stage.planned is None:
         parts = source.parts(int(chosen.shard_bytes))
         stage.keep(_schema(source, parts, chosen, options), parts)
     schema, parts = stage.planned or (Schema({}), [])
     twice = chosen.shuffle_seed is not None
-    count = _Count(len(parts), options.get("progress"), 2 if twice else 1)
+    allowance = Allowance(options.get("max_skipped", DEFAULT_ALLOWANCE))
+    count = _Count(Plan(source.kind, schema, parts), allowance, options.get("progress"), 2 if twice else 1)
     for number in range(len(parts)):
         if (report := stage.finished(number)) is not None:
             count.add(report)
@@ -218,7 +246,13 @@ def _run(source: Source, chosen: ConvertOptions, stage: Stage, path: str, option
     room = Room(path, schema, parts, count.done, twice=twice)
     overwrite = options.get("overwrite", False)
     try:
-        _convert_all(tasks, options, count, room)
+        try:
+            spread.do(tasks, room.begin, count.add)
+        except (FormatError, ReadError):
+            look.check()  # that a file changed is what is wrong with it then
+            raise
+        look.check()
+        count.check()
         if twice:
             room.begin_again()
             ordered = put_in_order(stage.folder, schema, len(parts))
@@ -227,13 +261,12 @@ def _run(source: Source, chosen: ConvertOptions, stage: Stage, path: str, option
             publish(path, stage.folder, schema, len(parts), overwrite=overwrite)
     except DiskFullError as error:
         raise room.explain(error) from error
-    skipped = tuple(one for number in sorted(count.done) for one in count.done[number].skipped)
     shards = [entry for entry in os.scandir(path) if entry.name.endswith(".safetensors")]
     nbytes = sum(entry.stat().st_size for entry in shards)
-    return ConvertReport(path, count.written()[0], len(shards), nbytes, skipped, resumed)
+    return ConvertReport(path, count.written()[0], len(shards), nbytes, count.skipped(), resumed)
 
 
-def _source(source: str | os.PathLike[str] | Source, options: ConvertKeywords) -> Source:
+def _source(source: object, options: ConvertKeywords) -> Source:
     """The source that is meant; a path by its full name, as a cluster's workers have other working folders."""
     if isinstance(source, str | os.PathLike) and os.path.exists(source):
         source = absolute(source)
@@ -244,26 +277,6 @@ def _source(source: str | os.PathLike[str] | Source, options: ConvertKeywords) -
         return PackedSource(found, Packing(**pack))
     except TypeError as error:
         raise OptionError(f"pack is {dict(pack)!r:.200}: {error}") from None
-
-
-def choose(options: ConvertKeywords) -> ConvertOptions:
-    """Those of the keywords that decide the result, checked.
-
-    Raises:
-        OptionError: if one cannot be used.
-    """
-    fields, casts = options.get("fields"), options.get("casts") or {}
-    if isinstance(fields, str):
-        raise OptionError(f"fields is the text {fields!r}", remedy=f"Pass a list: fields=[{fields!r}].")
-    return ConvertOptions(
-        shard_bytes=options.get("shard_bytes", "256MiB"),
-        fields=None if fields is None else tuple(fields),
-        casts=tuple(casts.items()),
-        ragged=tuple(options.get("ragged", ())),
-        map=options.get("map"),
-        on_error=options.get("on_error", "stop"),
-        shuffle_seed=options.get("shuffle_seed"),
-    )
 
 
 def _as_schema(given: Schema | Mapping[str, Field | str]) -> Schema:
@@ -278,62 +291,3 @@ def _schema(source: Source, parts: list[Part], chosen: ConvertOptions, options: 
 def publish_check(path: str, *, overwrite: bool) -> None:
     """Refuse at once what could not be published in the end."""
     Publication(path, overwrite=overwrite).abandon()
-
-
-def _convert_all(tasks: list[Task], options: ConvertKeywords, count: _Count, room: Room) -> None:
-    workers = options.get("workers") or len(os.sched_getaffinity(0))
-    executor = options.get("executor")
-    if executor is None and (workers == 1 or len(tasks) < 2):
-        for task in tasks:
-            room.begin(task.number)
-            count.add(convert_part(task))
-        return
-    threads = tasks[0].source.threads and tasks[0].options.map is None
-    with _executor(executor, min(workers, len(tasks)), threads=threads) as found:
-        _spread(found, tasks, count, room, most=4 * workers)
-
-
-@contextmanager
-def _executor(given: Executor | None, workers: int, *, threads: bool) -> Iterator[Executor]:
-    """The user's executor, which is left open, or one of our own."""
-    if given is not None:
-        yield given
-        return
-    own: Executor
-    if threads:
-        own = ThreadPoolExecutor(workers, "gdsload-convert")
-    else:  # spawned: forks of a process with torch's threads in it may hang
-        context = multiprocessing.get_context("spawn")
-        # One thread each: there is a process for each processor.
-        own = ProcessPoolExecutor(workers, context, torch.set_num_threads, (1,))
-    try:
-        yield own
-    finally:
-        own.shutdown(wait=True, cancel_futures=True)
-
-
-def _spread(executor: Executor, tasks: list[Task], count: _Count, room: Room, *, most: int) -> None:
-    """Have all tasks done, some of them handed out at once. The first error ends it, when what was begun has ended."""
-    left = iter(tasks)
-    running: set[Future[PartReport]] = set()
-    try:
-        while True:
-            for task in left:
-                room.begin(task.number)
-                running.add(executor.submit(convert_part, task))
-                if len(running) >= most:
-                    break
-            if not running:
-                return
-            ended, running = wait(running, return_when=FIRST_COMPLETED)
-            for future in ended:
-                count.add(future.result())
-    except BrokenExecutor as error:
-        raise ReadError(
-            f"a worker was lost: {error}",
-            remedy="It was killed, for want of memory perhaps. Run it again with fewer workers: it goes on from there.",
-        ) from error
-    finally:
-        for future in running:
-            future.cancel()
-        wait(running)

@@ -22,12 +22,14 @@ class Part:
         where: what the source needs to find it; strings and whole numbers.
         samples: how many samples it has, or -1 if that is only known once it is read.
         nbytes: about how many bytes they have, or -1.
+        made_of: how many samples of another source they are made of, as blocks are of documents; -1: of none.
     """
 
     name: str
     where: tuple[str | int, ...]
     samples: int = -1
     nbytes: int = -1
+    made_of: int = -1
 
 
 @dataclass(frozen=True, slots=True)

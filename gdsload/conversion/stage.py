@@ -7,36 +7,40 @@
         part-000000.json   what was skipped in it
 
 Whatever kills a converter, a part is there whole or not at all, and the next run with the same plan goes on.
+
+A folder of this name may also come out of an archive, or be a link. Only what a conversion makes is ever removed, no
+link is followed, and a folder with anything else in it is refused.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import re
 import shutil
+import stat
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, NoReturn
 
 from gdsload.conversion.source import Part
-from gdsload.errors import OptionError
+from gdsload.errors import GdsloadError, OptionError, Skipped
 from gdsload.format.schema import Schema
 from gdsload.paths import absolute
-from gdsload.publish import fsync_path, write_error
+from gdsload.publish import fsync_path, strangers, write_error
 
-__all__ = ["PartReport", "Skipped", "Stage", "part_folder", "part_report", "write_json"]
+__all__ = ["PartReport", "Stage", "part_folder", "part_report", "write_json"]
 
-_VERSION = 1
-_PLAN = "plan.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """A sample that could not be converted: where it comes from, and why."""
-
-    key: str
-    reason: str
+_VERSION = 2
+_PLAN, _LOCK = "plan.json", "lock"
+_FINISHED = re.compile(r"(part|out)-\d{6,}\.json")
+_FILE = re.compile(
+    rf"{_LOCK}|(plan\.json|{_FINISHED.pattern})(\.new)?|\.(part-\d{{6,}}|ordered)\.gdsload-[0-9a-f]{{12}}\.lock"
+)
+_FOLDER = re.compile(r"part-\d{6,}|ordered|\.(part-\d{6,}|ordered)\.gdsload-[0-9a-f]{12}(\.old)?")
+_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +59,11 @@ class Stage:
     Args:
         out: where the dataset will appear.
         wanted: what is converted, and how; JSON-able.
-        restart: throw away what another conversion has left.
+        restart: throw away what another conversion has left. One that has finished nothing never stands in the way.
 
     Raises:
-        OptionError: if another conversion has left something there, or is at work.
+        OptionError: if another conversion has left something there, or is at work, or if there is something that no
+            conversion has made.
         WriteError: if nothing can be written there.
     """
 
@@ -66,45 +71,105 @@ class Stage:
         parent, name = os.path.split(absolute(out))
         self.folder = os.path.join(parent, f".{name}.gdsload-convert")
         try:
-            os.makedirs(self.folder, exist_ok=True)
-            self._lock = os.open(os.path.join(self.folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            os.makedirs(parent, exist_ok=True)
+            self._fd = _open_folder(self.folder)
         except OSError as error:
+            if isinstance(error, GdsloadError):
+                raise
             raise write_error("nothing can be written there", error, self.folder) from error
+        try:
+            self._lock = self._take_lock()
+        except BaseException:
+            os.close(self._fd)
+            raise
         try:
             self._take(wanted, restart)
         except BaseException:
-            os.close(self._lock)
+            self._let_go()
             raise
 
-    def _take(self, wanted: dict[str, Any], restart: bool) -> None:
+    def _take_lock(self) -> int:
+        self._check_contents()
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise OptionError("another conversion to this place is at work", file=self.folder) from None
-        self.plan = None if restart else _read_json(os.path.join(self.folder, _PLAN))
-        if (
-            self.plan is None
-        ):  # what is there without one is of a conversion that was through, and interrupted after that
-            self._clear()
+            lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=self._fd)
+        except OSError as error:
+            raise write_error("nothing can be written there", error, self.folder) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Who held it until now may have been through, and have removed it.
+            if os.path.samestat(os.stat(_LOCK, dir_fd=self._fd, follow_symlinks=False), os.fstat(lock)):
+                return lock
+        except (BlockingIOError, FileNotFoundError):
+            pass
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)
+        raise OptionError("another conversion to this place is at work", file=self.folder)
+
+    def _check_contents(self) -> None:
+        """Refuse a folder in which something is that no conversion has made."""
+        names = self._names()
+        foreign = [name for name, mode in names.items() if not _is_ours(name, mode)]
+        for name, mode in names.items():
+            if stat.S_ISDIR(mode) and name not in foreign:
+                foreign += [os.path.join(name, other) for other in self._strangers(name)]
+        if foreign or (names and _LOCK not in names):
+            more = f" and {len(foreign) - _NAMED} more" if len(foreign) > _NAMED else ""
+            listed = ", ".join(map(repr, sorted(foreign or names)[:_NAMED])) + more
+            _refuse(self.folder, f"the folder in which the conversion would grow holds what none has made: {listed}")
+
+    def _names(self) -> dict[str, int]:
+        """What is in the folder, and of which type; what vanishes meanwhile is another conversion's."""
+        found = {}
+        with os.scandir(self._fd) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    found[entry.name] = entry.stat(follow_symlinks=False).st_mode
+        return found
+
+    def _strangers(self, name: str) -> list[str]:
+        try:
+            fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._fd)
+        except FileNotFoundError:
+            return []
+        try:
+            return strangers(fd)
+        except FileNotFoundError:
+            return []
+        finally:
+            os.close(fd)
+
+    def _take(self, wanted: dict[str, Any], restart: bool) -> None:
         wanted = json.loads(json.dumps({"version": _VERSION, **wanted}))
-        if self.plan is None:
+        self.plan = None if restart else _read_json(self._path(_PLAN))
+        if self.plan is not None and self.plan.get("wanted") != wanted:
+            if self.finished_count():
+                raise OptionError(
+                    "another conversion to this place was interrupted: its source or its options were others",
+                    file=self.folder,
+                    remedy="Run it again as it was, or pass restart=True (--restart) to throw its parts away.",
+                )
+            self.plan = None
+        if self.plan is None:  # what is there without one is of a conversion that was through, and interrupted then
+            self._clear()
             self.plan = {"wanted": wanted}
-        elif self.plan.get("wanted") != wanted:
-            raise OptionError(
-                "another conversion to this place was interrupted: its source or its options were others",
-                file=self.folder,
-                remedy="Run it again as it was, or pass restart=True (--restart) to throw its parts away.",
-            )
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
 
     def _clear(self) -> None:
-        """Remove everything but the lock, the plan first: parts without a plan are of no use to anybody."""
-        names = sorted(set(os.listdir(self.folder)) - {"lock"}, key=lambda name: name != _PLAN)
-        for name in names:
-            path = os.path.join(self.folder, name)
-            if os.path.isdir(path) and not os.path.islink(path):
-                shutil.rmtree(path)
+        """Remove what a conversion makes but the lock, the plan first: parts without a plan are of no use to anybody.
+
+        By descriptor: another folder that has come to this place meanwhile is left alone.
+        """
+        for name, mode in sorted(self._names().items(), key=lambda found: found[0] != _PLAN):
+            if name == _LOCK or not _is_ours(name, mode):
+                continue
+            if stat.S_ISDIR(mode):
+                shutil.rmtree(name, dir_fd=self._fd)
             else:
-                os.unlink(path)
+                os.unlink(name, dir_fd=self._fd)
 
     @property
     def planned(self) -> tuple[Schema, list[Part]] | None:
@@ -112,29 +177,69 @@ class Stage:
         plan = self.plan or {}
         if "parts" not in plan:
             return None
-        parts = [Part(p["name"], tuple(p["where"]), p["samples"], p["nbytes"]) for p in plan["parts"]]
-        return Schema.from_json(plan["schema"]), parts
+        return Schema.from_json(plan["schema"]), [Part(**{**p, "where": tuple(p["where"])}) for p in plan["parts"]]
 
     def keep(self, schema: Schema, parts: list[Part]) -> None:
         """Remember schema and parts, so that a later run has the very same."""
-        listed = [
-            {"name": part.name, "where": list(part.where), "samples": part.samples, "nbytes": part.nbytes}
-            for part in parts
-        ]
+        listed = [{**asdict(part), "where": list(part.where)} for part in parts]
         self.plan = {**(self.plan or {}), "schema": schema.to_json(), "parts": listed}
-        write_json(os.path.join(self.folder, _PLAN), self.plan)
+        write_json(self._path(_PLAN), self.plan)
 
     def finished(self, number: int) -> PartReport | None:
         """What came of a part, if it is finished."""
         return part_report(self.folder, number)
 
+    def finished_count(self) -> int:
+        """How many parts are finished."""
+        return sum(_FINISHED.fullmatch(name) is not None for name in self._names())
+
+    def progress(self) -> str:
+        """How far the conversion is, and what may be done, for who interrupts it."""
+        if not (done := self.finished_count()):
+            return "no part is finished yet; run the same again to begin anew."
+        parts = len((self.plan or {}).get("parts", ()))
+        return f"{done} of {parts} parts are finished; run the same again to go on, or remove {self.folder}"
+
     def close(self, *, remove: bool) -> None:
-        """Let go of the folder; removed, when the dataset is where it belongs."""
+        """Let go of the folder.
+
+        Args:
+            remove: whether the dataset is where it belongs. The folder is also removed if nothing in it would save the
+                next run any work.
+        """
         with suppress(OSError):
-            if remove:
+            if remove or (self.planned is None and not self.finished_count()):
                 self._clear()
-                shutil.rmtree(self.folder)
+                os.unlink(_LOCK, dir_fd=self._fd)
+                os.rmdir(self.folder)
+        self._let_go()
+
+    def _let_go(self) -> None:
         os.close(self._lock)
+        os.close(self._fd)
+
+
+def _open_folder(path: str) -> int:
+    """The descriptor of a folder, which is made if need be, and is no link."""
+    with suppress(FileExistsError):
+        os.mkdir(path)
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            what = "a symbolic link" if os.path.islink(path) else "no folder"
+            _refuse(path, f"what is where the conversion would grow is {what}")
+        raise
+
+
+def _refuse(path: str, what: str) -> NoReturn:
+    remedy = "Look what it is; move it elsewhere or remove it, or write to another path."
+    raise OptionError(f"{what}. Nothing there was touched", file=path, remedy=remedy)
+
+
+def _is_ours(name: str, mode: int) -> bool:
+    """Whether that is something that a conversion makes in its folder."""
+    return bool((stat.S_ISREG(mode) and _FILE.fullmatch(name)) or (stat.S_ISDIR(mode) and _FOLDER.fullmatch(name)))
 
 
 def part_folder(stage: str, number: int) -> str:
@@ -159,7 +264,7 @@ def write_json(path: str, tree: dict[str, Any]) -> None:
         WriteError: if the disk is full or fails.
     """
     try:
-        with open(path + ".new", "w", encoding="utf-8") as file:
+        with open(path + ".new", "w", encoding="utf-8", opener=_open_itself) as file:
             json.dump(tree, file)
         fsync_path(path + ".new")
         os.replace(path + ".new", path)
@@ -167,9 +272,14 @@ def write_json(path: str, tree: dict[str, Any]) -> None:
         raise write_error("the file cannot be written", error, path) from error
 
 
+def _open_itself(path: str, flags: int) -> int:
+    """Open a file, but none that a link leads to."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+
+
 def _read_json(path: str) -> dict[str, Any] | None:
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", opener=_open_itself) as file:
             found = json.load(file)
     except (OSError, ValueError):
         return None

@@ -185,13 +185,14 @@ def test_after_a_stop_the_bad_ones_can_be_skipped(tmp_path):
 
 
 def test_bad_samples_are_skipped_and_reported(tmp_path, arrays, functions):
-    report = convert(Numbers(100, bad=(0, 33, 34, 99)), tmp_path / "out", on_error="skip", workers=1)
+    report = convert(Numbers(100, bad=(0, 33, 34, 99)), tmp_path / "out", on_error="skip", max_skipped=4, workers=1)
     assert [one.key for one in report.skipped] == ["number 0", "number 33", "number 34", "number 99"]
     assert all("no picture" in one.reason for one in report.skipped)
     found = [int(s["n"]) for s in gdsload.ShardDataset(tmp_path / "out").__getitems__(range(report.samples))]
     assert found == [number for number in range(100) if number not in (0, 33, 34, 99)]
     # Also one by one out of a batch.
-    report = convert(arrays, tmp_path / "even", on_error="skip", map=f"{functions}:only_even", workers=1)
+    how = {"on_error": "skip", "map": f"{functions}:only_even", "max_skipped": "50%"}
+    report = convert(arrays, tmp_path / "even", workers=1, **how)
     assert (report.samples, len(report.skipped)) == (ROWS // 2, ROWS // 2)
 
 
@@ -242,7 +243,7 @@ def test_bad_samples_at_the_very_beginning_do_not_matter(tmp_path):
             for item in super().read(part):
                 yield Item(item.key, refuse) if part.where[0] == 0 else item
 
-    assert convert(Damaged(200), tmp_path / "out", on_error="skip", workers=1).samples == 190
+    assert convert(Damaged(200), tmp_path / "out", on_error="skip", max_skipped=0.05, workers=1).samples == 190
 
 
 def refuse():

@@ -128,7 +128,7 @@ def test_bad_rows_are_alone(tmp_path):
     source = CsvSource(str(tmp_path / "t.csv"), types={"n": "int"})
     with pytest.raises(ReadError, match="line 3 of t.csv, .*1 cells, but there are 2 columns"):
         gdsload.convert(source, tmp_path / "out", workers=1)
-    report = gdsload.convert(source, tmp_path / "out", workers=1, on_error="skip")
+    report = gdsload.convert(source, tmp_path / "out", workers=1, on_error="skip", max_skipped=1.0)
     dataset = gdsload.ShardDataset(tmp_path / "out")
     assert [(int(sample["n"]), sample["text"]) for sample in dataset.__getitems__(range(2))] == [(1, "a"), (7, "i")]
     assert [one.key for one in report.skipped] == [f"line {number}" for number in (3, 4, 5, 6, 7, 8, 10)]

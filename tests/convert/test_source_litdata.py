@@ -185,7 +185,7 @@ def test_a_sample_that_is_damaged_is_alone(tmp_path):
     second = int.from_bytes(content[8:12], "little")
     content[second + 16 : second + 20] = b"\xff\xff\xff\xff"  # the element type of the tensor
     path.write_bytes(content)
-    report = gdsload.convert(tmp_path / "d", tmp_path / "out", on_error="skip", workers=1)
+    report = gdsload.convert(tmp_path / "d", tmp_path / "out", on_error="skip", max_skipped=1.0, workers=1)
     assert report.samples == make_litdata.COUNT - 1
     assert [one.key for one in report.skipped] == ["chunk-0-0.bin, sample 1"]
     assert "field '1' cannot be decoded: it is of element type" in report.skipped[0].reason

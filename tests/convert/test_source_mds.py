@@ -234,7 +234,7 @@ def test_a_sample_that_is_damaged_is_alone(tmp_path):
     tree["shards"][0] |= columns | {"samples": 4}
     tree["shards"][0]["raw_data"]["bytes"] = path.stat().st_size
     (tmp_path / "d" / "index.json").write_text(json.dumps(tree))
-    report = gdsload.convert(tmp_path / "d", tmp_path / "out", on_error="skip", workers=1)
+    report = gdsload.convert(tmp_path / "d", tmp_path / "out", on_error="skip", max_skipped=1.0, workers=1)
     assert report.samples == 1
     reasons = ["its values 14", "its values 6", "field 'a' cannot be decoded"]
     assert len(report.skipped) == 3

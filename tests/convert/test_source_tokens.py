@@ -147,7 +147,7 @@ def test_bad_documents_are_alone(tmp_path):
     (tmp_path / "t.jsonl").write_text("\n".join(lines))
     with pytest.raises(ReadError, match="the line at byte 7 of t.jsonl"):
         gdsload.convert(tmp_path / "t.jsonl", tmp_path / "out", workers=1)
-    report = gdsload.convert(tmp_path / "t.jsonl", tmp_path / "out", on_error="skip", workers=1)
+    report = gdsload.convert(tmp_path / "t.jsonl", tmp_path / "out", on_error="skip", max_skipped=1.0, workers=1)
     dataset = gdsload.ShardDataset(tmp_path / "out")
     assert [dataset[n]["tokens"].tolist() for n in range(3)] == [[1, 2], [], [3]]
     assert len(report.skipped) == 9

@@ -17,6 +17,7 @@ from gdsload.errors import (
     Problem,
     ReadError,
     SampleIndexError,
+    Skipped,
     WriteError,
 )
 
@@ -56,7 +57,7 @@ def test_docstring_draws_the_real_tree():
 
 
 def test_all_lists_what_is_public():
-    assert sorted(module.__all__) == sorted(kind.__name__ for kind in [*CLASSES, Problem])
+    assert sorted(module.__all__) == sorted(kind.__name__ for kind in [*CLASSES, Problem, Skipped])
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)

@@ -128,11 +128,15 @@ def test_a_folder_with_other_files_is_not_replaced(tmp_path, make, moment):
     dataset(tmp_path / "d", 1)
     if moment == "before":
         make(tmp_path / "d")
-    with pytest.raises(DatasetExistsError, match=r"more than a dataset, which would be lost: '.+'\. Move that elsewhere"):
-        with gdsload.ShardWriter(tmp_path / "d", overwrite=True) as writer:
-            writer.write({"n": 2})
-            if moment == "meanwhile":
-                make(tmp_path / "d")
+    with (
+        pytest.raises(
+            DatasetExistsError, match=r"more than a dataset, which would be lost: '.+'\. Move that elsewhere"
+        ),
+        gdsload.ShardWriter(tmp_path / "d", overwrite=True) as writer,
+    ):
+        writer.write({"n": 2})
+        if moment == "meanwhile":
+            make(tmp_path / "d")
     assert len(os.listdir(tmp_path / "d")) == 3
     assert int(gdsload.ShardDataset(tmp_path / "d")[0]["n"]) == 1
     assert os.listdir(tmp_path) == ["d"]

@@ -251,12 +251,11 @@ def _joined(file: str, cell: str) -> str:
 
 
 def _stamp(path: str) -> list[int] | None:
-    """Length and time of the last change of a file, if it is there."""
+    """Length and times of the last changes of a file, if it is there."""
     try:
-        status = os.stat(path)
+        return [int(number) for number in stamps([path])[0][1:]]
     except (OSError, ValueError):
         return None
-    return [status.st_size, status.st_mtime_ns]
 
 
 def _sample(row: _Row, columns: Mapping[str, str], file: str, look: Look) -> dict[str, Any]:

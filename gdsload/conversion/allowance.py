@@ -1,0 +1,66 @@
+"""How many samples a conversion may skip."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from gdsload.errors import ConversionError, OptionError, Skipped
+
+__all__ = ["DEFAULT_ALLOWANCE", "Allowance"]
+
+DEFAULT_ALLOWANCE = "1%"
+_NAMED = 3
+_PATTERN = re.compile(r"\s*(\d{1,18})(\.\d{1,18})?\s*(%?)\s*", re.ASCII)
+
+
+class Allowance:
+    """How many samples may be skipped.
+
+    Args:
+        given: a share of all samples, as ``"5%"`` or 0.05; or a number of them, as 20.
+
+    Raises:
+        OptionError: if it is neither.
+    """
+
+    def __init__(self, given: float | str) -> None:
+        self._given = given
+        match = _PATTERN.fullmatch(str(given)) if isinstance(given, int | float | str) else None
+        if isinstance(given, bool) or match is None:
+            raise _no_allowance(given)
+        whole, fraction, percent = match.groups()
+        self._share = float(whole + (fraction or "")) / (100 if percent else 1) if fraction or percent else None
+        self._count = int(whole)
+        if self._share is not None and self._share > 1:
+            raise _no_allowance(given)
+
+    def check(self, skipped: Sequence[Skipped], samples: int) -> None:
+        """Refuse more than are allowed.
+
+        Args:
+            skipped: those that were skipped.
+            samples: how many there are in all, these included.
+
+        Raises:
+            ConversionError: if they are too many, with the reasons of the first few.
+        """
+        # What is all but a whole number is one: 0.07 of 100 is seven.
+        most = self._count if self._share is None else math.floor(self._share * samples * (1 + 1e-12))
+        if len(skipped) > most:
+            reasons = "; ".join(f"{one.key}: {one.reason}" for one in skipped[:_NAMED])
+            raise ConversionError(
+                f"{len(skipped)} of {samples} samples cannot be converted, more than the {most} that "
+                f"max_skipped={self._given!r} allows. The first: {reasons}",
+                skipped=skipped,
+                remedy="Mend them or the options; or pass more, max_skipped=20 or max_skipped='5%' (--max-skipped 5%): "
+                "then it goes on with the parts that are finished, which are kept.",
+            )
+
+
+def _no_allowance(given: object) -> OptionError:
+    return OptionError(
+        f"max_skipped is {given!r:.200}, no share or number of samples",
+        remedy='Pass a share as "5%" or 0.05, at most 1.0; or a number, as 20.',
+    )

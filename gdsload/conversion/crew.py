@@ -1,0 +1,250 @@
+"""Threads or processes that do the parts of a conversion, and can be stopped at any moment.
+
+- Ctrl-C strikes in the main thread alone: processes are started, fed and noted by threads of our own, one for each, in
+  which no handler runs. So none is started that nobody knows of.
+- Processes do not see SIGINT and SIGTERM, which a terminal or a service manager sends to all of a group: they inherit
+  the mask of the thread that starts them. Who is interrupted kills them; a part that is not finished leaves no trace.
+- Each ends with the thread that started it (PR_SET_PDEATHSIG), from before its first import on, and that thread stays
+  until it has. So even a parent that is killed leaves none behind.
+- What was submitted is not begun once it was cancelled: nothing is queued in between.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
+from multiprocessing import spawn
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+from gdsload.backends.cufile_probe.process import module_command, module_environment
+from gdsload.errors import OptionError, ReadError
+from gdsload.threads import Worker, end_at_exit, start_all, wait_all
+
+__all__ = ["Crew", "refuse_in_import"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_GRACE_S = 5.0
+"""An idle process that is told to go takes a fraction of a second."""
+_STOP_S = 1.0
+"""What is killed is gone at once, unless it is in the kernel; threads come to the end of a sample or a batch."""
+
+Call = Callable[..., Any]
+Outcome = Callable[[], Any]
+_Job = tuple[Call, tuple[Any, ...], Callable[[Outcome], None]]
+
+
+class Crew:
+    """Threads, or processes that import nothing of the user's script that is not needed.
+
+    Without futures and their conditions: Ctrl-C that strikes in one leaves it locked now and then.
+
+    Args:
+        count: how many there are.
+        processes: whether each works in a process of its own.
+    """
+
+    def __init__(self, count: int, *, processes: bool) -> None:
+        self._begin = self._process if processes else self._thread
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._threads = [Worker(self._work, f"gdsload-convert-{number}") for number in range(count)]
+        self._lock = threading.Lock()  # between the start of a process and the end of all
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._stopped = False
+        end_at_exit(self)
+
+    def stopped(self) -> bool:
+        """Whether threads are to leave the work that they do."""
+        return self._stopped
+
+    def submit(self, function: Call, arguments: tuple[Any, ...], ended: Callable[[Outcome], None]) -> None:
+        """Have a function called in a thread or process.
+
+        Args:
+            function: the function.
+            arguments: what it is called with.
+            ended: called, in a thread of ours, with what returns its result or raises its error.
+        """
+        self._jobs.put((function, arguments, ended))
+        if any(thread.ident is None for thread in self._threads):
+            start_all(self._threads)
+
+    def cancel(self) -> None:
+        """Forget what was submitted and not begun."""
+        with suppress(queue.Empty):
+            while True:
+                self._jobs.get_nowait()
+
+    def finish(self) -> None:
+        """Have all that was submitted done, and end."""
+        self._let_go()
+        wait_all(self._threads)
+
+    def stop(self) -> None:
+        """End it now: what is under way is lost. Waits for the end, but not for long."""
+        self._kill()
+        deadline = time.monotonic() + _STOP_S
+        while any(thread.is_alive() for thread in self._threads) and time.monotonic() < deadline:
+            time.sleep(0.005)
+
+    def end(self) -> None:
+        """End it now, and wait for all threads."""
+        self._kill()
+        wait_all(self._threads)
+
+    def _kill(self) -> None:
+        self._stopped = True
+        self.cancel()
+        with self._lock:
+            for process in self._processes:
+                process.kill()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        for _ in self._threads:
+            self._jobs.put(None)
+
+    def _work(self) -> None:
+        """What each thread does."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        with self._begin() as call:
+            while (job := self._jobs.get()) is not None and not self._stopped:
+                function, arguments, ended = job
+                try:
+                    ended(partial(_same, call(function, arguments)))
+                except BaseException as error:
+                    ended(partial(_raise, error))
+
+    @contextmanager
+    def _thread(self) -> Iterator[Call]:
+        yield lambda function, arguments: function(*arguments)
+
+    @contextmanager
+    def _process(self) -> Iterator[Call]:
+        process = _Process(self._start)
+        try:
+            yield process.call
+        finally:
+            process.end()
+
+    def _start(self, command: list[str], fd: int) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self._stopped:
+                raise BrokenExecutor("it is being stopped")
+            environ = module_environment(os.environ)
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[fd], env=environ)
+            self._processes.append(process)
+        return process
+
+
+def _same(result: Any) -> Any:
+    return result
+
+
+def _raise(error: BaseException) -> Any:
+    raise error
+
+
+class _Process:
+    """A process of one thread, which is started when there is something to do.
+
+    Args:
+        start: starts a command that inherits a descriptor.
+    """
+
+    def __init__(self, start: Callable[[list[str], int], subprocess.Popen[bytes]]) -> None:
+        self._start = start
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+
+    def call(self, function: Call, arguments: tuple[Any, ...]) -> Any:
+        """Have a function called there; what it returns or raises is handed on.
+
+        Raises:
+            OptionError: if it cannot be sent there.
+            BrokenExecutor: if the process ends in it.
+        """
+        try:
+            payload = ForkingPickler.dumps((function, arguments))
+        except Exception as error:
+            raise OptionError(
+                f"the source cannot be handed to a worker process: {type(error).__name__}: {error}",
+                remedy="Define it in a module, or pass workers=1.",
+            ) from error
+        try:
+            connection = self._connection or self._open()
+            connection.send_bytes(payload)
+            good, answer = connection.recv()
+        except (EOFError, ConnectionError) as error:
+            raise BrokenExecutor(self._ended()) from error
+        except BrokenExecutor:
+            raise
+        except Exception as error:
+            raise ReadError(f"what a worker process has answered cannot be read: {error}") from error
+        if good:
+            return answer
+        raise answer
+
+    def _open(self) -> Connection:
+        prepared = spawn.get_preparation_data("gdsload-convert")
+        prepared["authkey"] = bytes(prepared["authkey"])  # tensors travel by descriptors, which this key guards
+        ours, theirs = multiprocessing.Pipe()
+        with theirs:
+            self._process = self._start(
+                module_command("gdsload.conversion.worker", str(theirs.fileno())), theirs.fileno()
+            )
+        self._connection = ours
+        ours.send(prepared)
+        return ours
+
+    def _ended(self) -> str:
+        """How the process has ended; the next call starts another one."""
+        process, self._process = self._process, None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if process is None:
+            return "it could not be started"
+        code = _wait(process, _STOP_S)
+        if code is None:
+            return f"process {process.pid} closed its connection"
+        how = f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
+        return f"process {process.pid} ended with {how}"
+
+    def end(self) -> None:
+        """Let the process go; one that does not is killed."""
+        if self._connection is not None:
+            self._connection.close()
+        if self._process is not None and _wait(self._process, _GRACE_S) is None:
+            self._process.kill()
+            _wait(self._process, _STOP_S)
+
+
+def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
+    with suppress(subprocess.TimeoutExpired):
+        return process.wait(timeout_s)
+    return None
+
+
+def refuse_in_import() -> None:
+    """Refuse to convert while a process that somebody started imports the user's script.
+
+    Raises:
+        OptionError: if that is so here.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise OptionError(
+            "a worker process imports the script, because the source is defined there, and the script would convert "
+            "once more",
+            remedy='Put the call under `if __name__ == "__main__":`, or the source in a module of its own.',
+        )

@@ -1,0 +1,113 @@
+"""The keywords of conversions: which there are, what they decide, and whose they are."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any, TypedDict, cast, get_args
+
+from gdsload.conversion.options import ConvertOptions, OnError
+from gdsload.conversion.recognise import source_class
+from gdsload.errors import OptionError
+from gdsload.format.schema import Field, Schema
+from gdsload.names import check_names
+
+__all__ = ["ConvertKeywords", "Progress", "RearrangeKeywords", "check_rearranging", "choose", "divided"]
+
+Progress = Callable[[int, int, int, int], None]
+"""Called with the samples and bytes written so far, parts finished, and parts in all. A shuffle writes all twice."""
+
+
+class RearrangeKeywords(TypedDict, total=False):
+    """The keywords of `merge`, `split` and `reshard`."""
+
+    schema: Schema | Mapping[str, Field | str] | None
+    fields: Sequence[str] | None
+    casts: Mapping[str, str] | None
+    ragged: Sequence[str]
+    map: str | None
+    shard_bytes: int | str
+    shuffle_seed: int | None
+    on_error: OnError
+    max_skipped: float | str
+    workers: int | None
+    executor: Executor | None
+    overwrite: bool
+    restart: bool
+    progress: Progress | None
+    pack: Mapping[str, Any] | None
+
+
+class ConvertKeywords(RearrangeKeywords, total=False):
+    """The keywords of `convert`."""
+
+    kind: str | None
+    source_options: Mapping[str, Any] | None
+
+
+_REARRANGING = RearrangeKeywords.__annotations__.keys()
+_CONVERTING = ConvertKeywords.__annotations__.keys()
+
+
+def check_rearranging(what: str, options: Mapping[str, Any], *own: str) -> None:
+    """Refuse keywords that `merge`, `split` or `reshard` do not have, beside those of their own.
+
+    Raises:
+        OptionError: if there is one.
+    """
+    check_names(what, options, {*_REARRANGING, *own})
+
+
+def divided(source: object, given: Mapping[str, Any]) -> ConvertKeywords:
+    """The keywords of a conversion, those that are its source's under `source_options`, where they may be given, too.
+
+    Raises:
+        OptionError: if neither `convert` nor the source has one of them, or one is given twice.
+    """
+    options = cast("ConvertKeywords", {name: value for name, value in given.items() if name in _CONVERTING})
+    others = {name: value for name, value in given.items() if name not in _CONVERTING}
+    inner = dict(options.get("source_options") or {})
+    kind, made = source_class(source, options.get("kind"))
+    if made is None and (inner or options.get("kind") is not None):
+        raise OptionError(
+            "kind and source_options are for a path, but the source is made already",
+            remedy=f"Leave them out: the {type(source).__name__} has its options from where it was made.",
+        )
+    names = [] if made is None else _names_of(made)
+    check_names(f"convert of kind {kind!r}" if kind else "convert", others, {*_CONVERTING, *names})
+    check_names(f"kind {kind!r}", inner, names)
+    if twice := sorted(others.keys() & inner.keys()):
+        raise OptionError(f"{twice[0]} is given twice", remedy="Pass it as a keyword or in source_options, not both.")
+    return {**options, "source_options": {**inner, **others}} if others else options
+
+
+def _names_of(made: Callable[..., Any]) -> list[str]:
+    """The options that sources of a class have, beside the first argument, which is what they read."""
+    found: list[str] = []
+    for name, parameter in list(inspect.signature(made, eval_str=True).parameters.items())[1:]:
+        if parameter.kind is parameter.VAR_KEYWORD:  # **options: Unpack[of a TypedDict]
+            found += [key for one in get_args(parameter.annotation) for key in one.__annotations__]
+        else:
+            found.append(name)
+    return found
+
+
+def choose(options: Mapping[str, Any]) -> ConvertOptions:
+    """Those of the keywords that decide the result, checked.
+
+    Raises:
+        OptionError: if one cannot be used.
+    """
+    fields, casts = options.get("fields"), options.get("casts") or {}
+    if isinstance(fields, str):
+        raise OptionError(f"fields is the text {fields!r}", remedy=f"Pass a list: fields=[{fields!r}].")
+    return ConvertOptions(
+        shard_bytes=options.get("shard_bytes", "256MiB"),
+        fields=None if fields is None else tuple(fields),
+        casts=tuple(casts.items()),
+        ragged=tuple(options.get("ragged", ())),
+        map=options.get("map"),
+        on_error=options.get("on_error", "stop"),
+        shuffle_seed=options.get("shuffle_seed"),
+    )

@@ -1,0 +1,54 @@
+"""What the files of a source are like, so that a result is of one state of them and not of two."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from gdsload.conversion.files import Stamp, noted_by
+from gdsload.conversion.source import Source
+from gdsload.errors import FileChangedError
+
+__all__ = ["Look"]
+
+
+class Look:
+    """A source as it is now.
+
+    Args:
+        source: the source.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._seen: set[int] = set()  # of a million files perhaps: hashes take a tenth of what the stamps would
+        self.description = self._describe(lambda stamp: self._seen.add(hash(tuple(stamp))))
+
+    def _describe(self, note: Callable[[Stamp], None]) -> Any:
+        with noted_by(note):
+            return json.loads(json.dumps(self._source.describe()))
+
+    def check(self) -> None:
+        """Look again.
+
+        Raises:
+            FileChangedError: if the source is another one by now, with the first file that is.
+        """
+        others: list[str] = []
+
+        def note(stamp: Stamp) -> None:
+            if not others and hash(tuple(stamp)) not in self._seen:
+                others.append(str(stamp[0]))
+
+        try:
+            same = self._describe(note) == self.description
+        except FileNotFoundError as error:
+            others, same = [str(error.filename)], False
+        if not same:
+            raise FileChangedError(
+                "the source has changed since its conversion began: the result would be of two states of it",
+                file=others[0] if others else None,
+                remedy="Run it again when nothing changes the source any more, with restart=True (--restart): the "
+                "parts that are finished may be of the old state.",
+            )

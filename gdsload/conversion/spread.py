@@ -1,0 +1,136 @@
+"""The parts of a conversion, shared out to whoever does them."""
+
+from __future__ import annotations
+
+import os
+import queue
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, wait
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from gdsload.conversion.crew import Crew
+from gdsload.conversion.part import Task, convert_part
+from gdsload.conversion.stage import PartReport
+from gdsload.errors import ReadError
+from gdsload.order.checks import check_whole
+
+__all__ = ["Spread"]
+
+_LEAVE_S = 1.0
+"""How long who is interrupted waits for an executor that is not ours, whose work nobody can end."""
+
+Outcome = Callable[[], PartReport]
+Submit = Callable[[Task, Callable[[Outcome], None]], None]
+"""Have a task done, and a function called with what gives its report or raises its error."""
+
+
+class Spread:
+    """Who does the parts of a conversion.
+
+    Args:
+        workers: how many at once; None: one for each processor.
+        executor: what has them done; None: this process, threads or processes of our own.
+
+    Raises:
+        OptionError: if there is no such number of workers.
+    """
+
+    def __init__(self, workers: int | None, executor: Executor | None) -> None:
+        self._workers = len(os.sched_getaffinity(0)) if workers is None else check_whole(workers, "workers", 1)
+        self._executor = executor
+
+    def do(self, tasks: Sequence[Task], begin: Callable[[int], None], add: Callable[[PartReport], None]) -> None:
+        """Have all tasks done, some of them handed out at once.
+
+        The first error ends it, when what was begun has ended. Ctrl-C ends it at once: what was begun is lost.
+
+        Args:
+            tasks: the parts.
+            begin: called with a part's number before it is begun.
+            add: called with what came of it.
+
+        Raises:
+            ReadError: if a worker was lost.
+        """
+        if self._executor is None and (self._workers == 1 or len(tasks) < 2):
+            for one in tasks:
+                begin(one.number)
+                add(convert_part(one))
+            return
+        left, running = iter(tasks), 0
+        ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        try:
+            with self._hands(tasks) as submit:
+                while True:
+                    while running < 4 * self._workers and (task := next(left, None)) is not None:
+                        begin(task.number)
+                        submit(task, ended.put)
+                        running += 1
+                    if not running:
+                        return
+                    add(ended.get()())
+                    running -= 1
+        except BrokenExecutor as error:
+            raise ReadError(
+                f"a worker was lost: {error}",
+                remedy="If it was killed, that was for want of memory perhaps: run it again with fewer workers. It "
+                "goes on from there.",
+            ) from error
+
+    def _hands(self, tasks: Sequence[Task]) -> AbstractContextManager[Submit]:
+        if self._executor is not None:
+            return _theirs(self._executor)
+        threads = tasks[0].source.threads and tasks[0].options.map is None
+        return _ours(Crew(min(self._workers, len(tasks)), processes=not threads), threads=threads)
+
+
+@contextmanager
+def _ours(crew: Crew, *, threads: bool) -> Iterator[Submit]:
+    def submit(task: Task, ended: Callable[[Outcome], None]) -> None:
+        if threads:
+            crew.submit(convert_part, (replace(task, stopped=crew.stopped),), ended)
+        else:
+            crew.submit(_convert_alone, (task,), ended)
+
+    try:
+        try:
+            yield submit
+        except Exception:
+            crew.cancel()
+            crew.finish()
+            raise
+        crew.finish()
+    except Exception:
+        raise
+    except BaseException:
+        crew.stop()
+        raise
+
+
+def _convert_alone(task: Task) -> PartReport:
+    """Convert a part in a process that has one processor to itself."""
+    torch.set_num_threads(1)
+    return convert_part(task)
+
+
+@contextmanager
+def _theirs(executor: Executor) -> Iterator[Submit]:
+    """The user's executor, which is left open."""
+    begun: set[Future[Any]] = set()
+
+    def submit(task: Task, ended: Callable[[Outcome], None]) -> None:
+        future = executor.submit(convert_part, task)
+        begun.add(future)
+        future.add_done_callback(begun.discard)
+        future.add_done_callback(lambda done: ended(done.result))
+
+    try:
+        yield submit
+    except BaseException as error:
+        left = [future for future in list(begun) if not future.cancel()]
+        wait(left, None if isinstance(error, Exception) else _LEAVE_S)
+        raise

@@ -1,0 +1,74 @@
+"""What a worker process runs: one call after the other, each handed to it by the thread that started it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import traceback
+from collections.abc import Mapping
+from multiprocessing import spawn
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+from gdsload.errors import GdsloadError, OptionError, ReadError
+
+__all__: list[str] = []
+
+_SCRIPT = ("init_main_from_name", "init_main_from_path")
+
+
+def main() -> None:
+    """Do what comes through the connection, until it is closed."""
+    connection: Connection = Connection(int(sys.argv[1]))
+    prepared = connection.recv()
+    script = {name: prepared.pop(name) for name in _SCRIPT if name in prepared}
+    spawn.prepare(prepared)
+    while True:
+        try:
+            payload = connection.recv_bytes()
+        except EOFError:
+            return
+        try:
+            if script and b"__main__" in payload:
+                _import(script)
+                script = {}
+            function, arguments = ForkingPickler.loads(payload)
+            answer = True, function(*arguments)
+        except Exception as error:
+            if not isinstance(error, GdsloadError):
+                error.add_note(traceback.format_exc())
+            answer = False, error
+        try:
+            connection.send(answer)
+        except OSError:
+            return
+        except Exception as error:  # not everything can be sent
+            what = f"{answer[1]!r:.500}" if answer[0] else f"{type(answer[1]).__name__}: {answer[1]}"
+            connection.send((False, ReadError(f"what came of a part cannot be handed back ({error}): {what}")))
+
+
+def _import(script: Mapping[str, Any]) -> None:
+    """Import the user's script, because something in it is needed here.
+
+    Raises:
+        OptionError: if that fails, as it does where the script would convert once more.
+    """
+    process: Any = multiprocessing.current_process()
+    process._inheriting = True  # noqa: SLF001 - as for every spawned process: who starts another one now is told why not
+    try:
+        spawn.prepare(script)
+    except BaseException as error:
+        if isinstance(error, OptionError):
+            raise
+        raise OptionError(
+            f"a worker process needs {next(iter(script.values()))!r}, where the source is defined, but cannot import "
+            f"it: {type(error).__name__}: {str(error)[:500]}",
+            remedy='Put what the script does under `if __name__ == "__main__":`, or pass workers=1.',
+        ) from None
+    finally:
+        del process._inheriting  # noqa: SLF001 - see above
+
+
+if __name__ == "__main__":
+    main()

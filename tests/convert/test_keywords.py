@@ -1,0 +1,103 @@
+"""Keywords of conversions: none is ignored, and the error says which was meant."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gdsload
+from gdsload.conversion.keywords import ConvertKeywords, RearrangeKeywords, choose, divided
+from gdsload.conversion.recognise import KINDS, source_class
+from gdsload.conversion.run import plan
+from gdsload.errors import OptionError
+
+
+@pytest.fixture
+def arrays(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(60, dtype=np.int32))
+    return tmp_path / "x.npy"
+
+
+@pytest.fixture
+def tables(tmp_path):
+    (tmp_path / "t.csv").write_text("a;b\n1;2\n3;4\n")
+    return tmp_path / "t.csv"
+
+
+@pytest.fixture
+def shards(tmp_path):
+    with gdsload.ShardWriter(tmp_path / "d") as writer:
+        for number in range(20):
+            writer.write({"n": number})
+    return tmp_path / "d"
+
+
+CALLS = {
+    "convert": gdsload.convert,
+    "merge": lambda shards, out, **options: gdsload.merge([shards], out, **options),
+    "reshard": gdsload.reshard,
+    "split": lambda shards, out, **options: gdsload.split(shards, [out, f"{out}2"], [0.5], **options),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("name", sorted(RearrangeKeywords.__annotations__))
+def test_a_letter_too_few_is_never_ignored(shards, tmp_path, call, name):
+    wrong = name[:2] + name[3:]
+    with pytest.raises(
+        OptionError, match=rf"{call}.* has no option '{wrong}'\. Did you mean '{name}'\? Its options are"
+    ):
+        CALLS[call](shards, tmp_path / "out", **{wrong: 1})
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_name_like_none_is_not_guessed(shards, tmp_path):
+    with pytest.raises(OptionError, match=r"has no option 'zzz'\. Its options are .*shuffle_seed"):
+        gdsload.merge([shards], tmp_path / "out", zzz=1)
+    with pytest.raises(OptionError, match=r"Did you mean 'seed'\?"):
+        gdsload.split(shards, [tmp_path / "a", tmp_path / "b"], [0.5], sed=1)
+    with pytest.raises(OptionError, match="no option 'kind'"):
+        gdsload.reshard(shards, tmp_path / "out", kind="numpy")
+
+
+def test_a_sources_own_options_are_keywords_too(tables, tmp_path):
+    gdsload.convert(tables, tmp_path / "plain", delimiter=";", types={"b": "str"})
+    gdsload.convert(tables, tmp_path / "given", source_options={"delimiter": ";", "types": {"b": "str"}})
+    one, other = (gdsload.ShardDataset(tmp_path / name) for name in ("plain", "given"))
+    assert one.digest == other.digest
+    assert (int(one[1]["a"]), one[1]["b"]) == (3, "4")
+    with pytest.raises(OptionError, match=r"convert of kind 'csv' has no option 'delimitr'\. Did you mean 'delimiter'"):
+        gdsload.convert(tables, tmp_path / "out", delimitr=";")
+    with pytest.raises(OptionError, match=r"kind 'csv' has no option 'delimitr'\. Did you mean 'delimiter'"):
+        gdsload.convert(tables, tmp_path / "out", source_options={"delimitr": ";"})
+    with pytest.raises(OptionError, match="delimiter is given twice"):
+        gdsload.convert(tables, tmp_path / "out", delimiter=";", source_options={"delimiter": ","})
+    with pytest.raises(OptionError, match=r"Did you mean 'shuffle_seed'\?"):
+        plan(tables, shufle_seed=1)
+
+
+def test_a_source_that_is_made_has_its_options_already(tmp_path, tables):
+    from gdsload.conversion.sources.csv_files import CsvSource
+
+    source = CsvSource(str(tables), delimiter=";")
+    gdsload.convert(source, tmp_path / "out")
+    for options in ({"kind": "csv"}, {"source_options": {"delimiter": ","}}):
+        with pytest.raises(OptionError, match="the source is made already"):
+            gdsload.convert(source, tmp_path / "none", **options)
+    with pytest.raises(OptionError, match="convert has no option 'delimiter'"):
+        gdsload.convert(source, tmp_path / "none", delimiter=",")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_kind_has_an_option_of_a_name_that_convert_has(kind, tmp_path):
+    _, made = source_class(str(tmp_path), kind)
+    with pytest.raises(OptionError, match="Its options are|It has none") as caught:
+        divided(str(tmp_path), {"kind": kind, "source_options": {"zzz": 1}})
+    listed = caught.value.remedy.removeprefix("Its options are ").rstrip(".").split(", ")
+    assert made is not None
+    assert not set(listed) & ConvertKeywords.__annotations__.keys()
+
+
+def test_one_text_is_no_list_of_fields():
+    with pytest.raises(OptionError, match="Pass a list"):
+        choose({"fields": "x"})

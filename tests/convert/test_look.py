@@ -1,0 +1,115 @@
+"""A source that changes while it is converted: the result is of one state of it, or there is none."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+import gdsload
+from gdsload.conversion.files import noted_by, stamps
+from gdsload.errors import FileChangedError, OptionError
+
+FILES = 6
+
+
+@pytest.fixture
+def lines(tmp_path):
+    """Files of documents: a part each."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for number in range(FILES):
+        (folder / f"{number}.jsonl").write_text(f"[{number}, {number}]\n" * 10)
+    return folder
+
+
+def put_back(path, text):
+    """Write a file anew, of the same length, and set its time back to what it was."""
+    status = os.stat(path)
+    path.write_text(text)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def take_the_place(path, text):
+    """The same by another file, which was there before."""
+    status = os.stat(path)
+    other = path.parent.parent / "other"
+    other.write_text(text)
+    os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
+    os.replace(other, path)
+
+
+CHANGES = {
+    "written": lambda folder: (folder / "4.jsonl").write_text("[9, 9]\n" * 10),
+    "longer": lambda folder: (folder / "4.jsonl").write_text("[9, 9]\n" * 11),
+    "written, its time put back": lambda folder: put_back(folder / "4.jsonl", "[9, 9]\n" * 10),
+    "another in its place": lambda folder: take_the_place(folder / "4.jsonl", "[9, 9]\n" * 10),
+    "read already": lambda folder: put_back(folder / "0.jsonl", "[9, 9]\n" * 10),
+    "a new one": lambda folder: (folder / "9.jsonl").write_text("[9, 9]\n"),
+    "one of them gone, read already": lambda folder: (folder / "0.jsonl").unlink(),
+}
+NAMED = {"read already": "0.jsonl", "a new one": "9.jsonl", "one of them gone, read already": "source"}
+
+
+def changing(change, folder, at=2):
+    """What changes the source once, when two parts of it are finished."""
+
+    def progress(samples, nbytes, parts, of):
+        if parts == at:
+            change(folder)
+
+    return progress
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_is_an_error(lines, tmp_path, change):
+    how = {"shard_bytes": 100, "workers": 1}
+    name = "" if "gone" in change else NAMED.get(change, "4.jsonl")
+    with pytest.raises(FileChangedError, match=rf"{name}.*has changed since its conversion began.*restart=True"):
+        gdsload.convert(lines, tmp_path / "out", **how, progress=changing(CHANGES[change], lines))
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(OptionError, match="its source or its options were others"):  # nor is it mixed in later
+        gdsload.convert(lines, tmp_path / "out", **how)
+    report = gdsload.convert(lines, tmp_path / "out", **how, restart=True)
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    gdsload.convert(lines, tmp_path / "fresh", **how)
+    assert dataset.digest == gdsload.ShardDataset(tmp_path / "fresh").digest
+    assert report.resumed == 0
+
+
+def test_a_change_between_two_runs_is_one_too(lines, tmp_path):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        gdsload.convert(lines, tmp_path / "out", shard_bytes=100, workers=1, progress=stop)
+    put_back(lines / "4.jsonl", "[9, 9]\n" * 10)
+    with pytest.raises(OptionError, match="its source or its options were others"):
+        gdsload.convert(lines, tmp_path / "out", shard_bytes=100, workers=1)
+
+
+def test_a_source_that_only_was_read_is_the_same(lines, tmp_path):
+    def read(folder):
+        for path in folder.iterdir():
+            path.read_bytes()
+        os.utime(folder)
+
+    assert gdsload.convert(lines, tmp_path / "out", workers=1, shard_bytes=100, progress=changing(read, lines)).samples
+
+
+def test_a_file_that_is_gone_is_named(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(1000))
+    change = changing(lambda folder: (folder / "x.npy").unlink(), tmp_path)
+    with pytest.raises(FileChangedError, match=r"x\.npy: the source has changed"):
+        gdsload.convert(tmp_path / "x.npy", tmp_path / "out", workers=1, shard_bytes=1000, progress=change)
+
+
+def test_files_are_noted_as_they_are_looked_at(tmp_path):
+    (tmp_path / "a").write_text("x")
+    seen = []
+    with noted_by(seen.append):
+        found = stamps([tmp_path / "a"])
+    stamps([tmp_path / "a"])
+    assert seen == found
+    assert [type(one) for one in found[0][1:]] == [int, int, int]

@@ -1,0 +1,147 @@
+"""The folder in which a conversion grows: whose it is, and what may be removed from it."""
+
+from __future__ import annotations
+
+import os
+from itertools import chain
+
+import numpy as np
+import pytest
+
+import gdsload
+from gdsload.errors import ConversionError, OptionError
+
+ROWS = 100
+
+
+@pytest.fixture
+def arrays(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(ROWS, dtype=np.int32))
+    return tmp_path / "x.npy"
+
+
+@pytest.fixture
+def diary(tmp_path):
+    folder = tmp_path / "diary"
+    (folder / "chapters").mkdir(parents=True)
+    (folder / "chapters" / "one.txt").write_text("dear diary")
+    (folder / "notes.txt").write_text("mine")
+    return folder
+
+
+def tree(folder):
+    """All that is below a folder: names, and what files hold."""
+    found = {}
+    for place, folders, names in os.walk(folder):
+        for name in chain(folders, names):
+            path = os.path.join(place, name)
+            kept = os.path.isfile(path) and not os.path.islink(path)
+            with open(path if kept else os.devnull, "rb") as file:
+                found[os.path.relpath(path, folder)] = file.read()
+    return found
+
+
+def do(how, arrays, out, *, restart=False):
+    if how == "convert":
+        return gdsload.convert(arrays, out, workers=1, shard_bytes=80, restart=restart)
+    with gdsload.ShardWriter(f"{out} whole", overwrite=True) as writer:
+        for number in range(10):
+            writer.write({"n": number})
+    return gdsload.split(f"{out} whole", [out, f"{out} rest"], [0.5], workers=1, restart=restart)
+
+
+STAGES = {"convert": ".out.gdsload-convert", "split": ".out.split.gdsload-convert"}
+LOOKS = {
+    "a link to a folder": lambda stage, diary: stage.symlink_to(diary),
+    "a link to an empty folder": lambda stage, diary: (diary / "none").mkdir() or stage.symlink_to(diary / "none"),
+    "a link to nothing": lambda stage, diary: stage.symlink_to(diary / "nothing"),
+    "a link to itself": lambda stage, diary: stage.symlink_to(stage),
+    "a file": lambda stage, diary: stage.write_text("mine"),
+    "a folder": lambda stage, diary: os.rename(diary, stage),
+    "a folder with a lock": lambda stage, diary: (os.rename(diary, stage), (stage / "lock").write_text("")),
+    "the names, but no lock": lambda stage, diary: (stage.mkdir(), (stage / "plan.json").write_text("{}")),
+    "a lock that is a link": lambda stage, diary: (stage.mkdir(), (stage / "lock").symlink_to(diary / "notes.txt")),
+    "a part that is a link": lambda stage, diary: (
+        stage.mkdir(), (stage / "lock").write_text(""), (stage / "part-000000").symlink_to(diary),
+    ),
+    "a part with other files": lambda stage, diary: (
+        stage.mkdir(), (stage / "lock").write_text(""), os.rename(diary, stage / "part-000000"),
+    ),
+    "a plan that is a link": lambda stage, diary: (
+        stage.mkdir(), (stage / "lock").write_text(""), (stage / "plan.json").symlink_to(diary / "notes.txt"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", STAGES)
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_no_conversion_has_made_is_left_alone(tmp_path, arrays, diary, how, look, restart):
+    stage = tmp_path / STAGES[how]
+    LOOKS[look](stage, diary)
+    before = tree(tmp_path)
+    with pytest.raises(OptionError, match=r"gdsload-convert: .*Nothing there was touched. Look what it is; move it"):
+        do(how, arrays, tmp_path / "out", restart=restart)
+    after = tree(tmp_path)
+    assert {name: after.get(name) for name in before} == before
+    assert {name.partition("/")[0] for name in after.keys() - before.keys()} <= {"out whole"}
+
+
+def test_an_empty_folder_of_that_name_will_do(tmp_path, arrays):
+    (tmp_path / ".out.gdsload-convert").mkdir()
+    assert do("convert", arrays, tmp_path / "out").samples == ROWS
+    assert sorted(os.listdir(tmp_path)) == ["out", "x.npy"]
+
+
+def test_a_folder_that_a_killed_conversion_has_left_is_its_own(tmp_path, arrays):
+    """Half a part, half a plan, a shuffle that was begun, an exchange on a file system without one."""
+    stage = tmp_path / ".out.gdsload-convert"
+    for name in (
+        "part-000000",
+        ".part-000001.gdsload-0123456789ab",
+        ".part-000001.gdsload-0123456789ab.old",
+        "ordered",
+    ):
+        (stage / name).mkdir(parents=True)
+        (stage / name / "shard-00000.safetensors").write_bytes(b"half")
+    for name in ("lock", "plan.json.new", "part-000000.json.new", ".part-000001.gdsload-0123456789ab.lock"):
+        (stage / name).write_bytes(b"{")
+    assert do("convert", arrays, tmp_path / "out").samples == ROWS
+    assert sorted(os.listdir(tmp_path)) == ["out", "x.npy"]
+
+
+def bad_from(number):
+    rows = [str(n) if n < number else "oops" for n in range(ROWS)]
+    return "n\n" + "\n".join(rows) + "\n"
+
+
+def test_with_nothing_finished_the_corrected_command_begins_anew(tmp_path):
+    (tmp_path / "t.csv").write_text(bad_from(50))
+    with pytest.raises(ConversionError, match="oops"):
+        gdsload.convert(tmp_path / "t.csv", tmp_path / "out", source_options={"types": {"n": "int"}}, workers=1)
+    report = gdsload.convert(tmp_path / "t.csv", tmp_path / "out", source_options={"types": {"n": "str"}}, workers=1)
+    assert (report.samples, report.resumed) == (ROWS, 0)
+    assert sorted(os.listdir(tmp_path)) == ["out", "t.csv"]
+
+
+def test_what_is_finished_is_never_thrown_away_unasked(tmp_path):
+    (tmp_path / "t.csv").write_text(bad_from(90))
+    how = {"workers": 1, "shard_bytes": 80}
+    with pytest.raises(ConversionError, match="oops"):
+        gdsload.convert(tmp_path / "t.csv", tmp_path / "out", source_options={"types": {"n": "int"}}, **how)
+    finished = tree(tmp_path)
+    assert [name for name in finished if name.endswith("000000.json")]
+    with pytest.raises(OptionError, match=r"was interrupted: .*restart=True"):
+        gdsload.convert(tmp_path / "t.csv", tmp_path / "out", source_options={"types": {"n": "str"}}, **how)
+    assert tree(tmp_path) == finished
+    report = gdsload.convert(
+        tmp_path / "t.csv", tmp_path / "out", source_options={"types": {"n": "str"}}, restart=True, **how
+    )
+    assert (report.samples, report.resumed) == (ROWS, 0)
+
+
+def test_a_conversion_that_never_began_leaves_nothing(tmp_path):
+    (tmp_path / "t.csv").write_text("n\noops\n")
+    with pytest.raises(ConversionError, match="oops"):
+        gdsload.convert(tmp_path / "t.csv", tmp_path / "out", source_options={"types": {"n": "int"}}, workers=1)
+    assert sorted(os.listdir(tmp_path)) == ["t.csv"]
