@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gdsload.errors import SchemaError
 from gdsload.format.dtypes import DTYPES, DType, dtype_of
 
-__all__ = ["TORCH_DTYPES", "as_bytes", "element_type", "no_inference", "numpy_dtype", "torch_dtype"]
+__all__ = ["TORCH_DTYPES", "as_bytes", "cast", "element_type", "no_inference", "numpy_dtype", "torch_dtype"]
 
 TORCH_DTYPES: dict[str, torch.dtype] = {
     code: getattr(torch, dtype.name) for code, dtype in DTYPES.items() if hasattr(torch, dtype.name)
@@ -115,13 +115,28 @@ def _check_dense(value: torch.Tensor, field: str) -> None:
 
 
 def _stacked(value: object, field: str) -> object:
-    """A list of tensors or arrays as one of them, whose element type is then not a matter of choice."""
+    """A list of tensors or arrays as one of them, whose element type is then not a matter of choice.
+
+    Here is where all values come by first, so here is where masked ones are refused.
+    """
+    _check_masks(value, field)
     if not isinstance(value, list | tuple) or not value or not isinstance(value[0], torch.Tensor | np.ndarray):
         return value
+    for one in value:
+        _check_masks(one, field)
     try:
         return torch.stack(tuple(value)) if isinstance(value[0], torch.Tensor) else np.stack(value)
     except (RuntimeError, TypeError, ValueError) as error:
         raise SchemaError(f"the list cannot be made one tensor: {str(error)[:200]}", field=field) from None
+
+
+def _check_masks(value: object, field: str) -> None:
+    if np.ma.is_masked(value):
+        raise SchemaError(
+            "a value of it is masked, and a shard holds no masks",
+            field=field,
+            remedy="Fill such values (array.filled(0)), and keep the mask in a field of its own if it matters.",
+        )
 
 
 def _as_array(value: object, field: str) -> NDArray[Any]:
@@ -140,47 +155,175 @@ _TORCH_DEFAULTS = {"float64": np.dtype(np.float32), "complex128": np.dtype(np.co
 def _convert(value: object, dtype: DType, field: str) -> NDArray[Any] | torch.Tensor:
     """Python numbers and lists, converted when the element type can hold them."""
     source = _numbers(value, field)
-    if source.dtype.kind not in "biufc":
-        raise SchemaError(f"{str(value)[:80]!r} is no number or list of numbers", field=field)
-    if source.dtype.kind == "c" and dtype.name != "complex64":
-        raise SchemaError(f"{str(value)[:80]} is complex, but the schema says {dtype.name}", field=field, remedy=_CAST)
-    converted: NDArray[Any] | torch.Tensor
-    if dtype.code in ("BF16", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"):
-        converted = torch.as_tensor(source, dtype=torch.float64, device="cpu").to(torch_dtype(dtype))
-        # Where the element type has no infinity, torch takes its largest number instead.
-        largest = torch.finfo(torch_dtype(dtype)).max
-        too_large = np.isfinite(source) & (np.abs(source.astype(np.float64)) > largest)
-        fits = _same_kind(converted.double().numpy(), source) and not too_large.any()
-    else:
-        with np.errstate(all="ignore"):
-            converted = source.astype(np.dtype(dtype.name))
-        fits = np.array_equal(converted, source) if converted.dtype.kind in "biu" else _same_kind(converted, source)
-        fits &= converted.dtype.kind not in "iu" or source.dtype.kind != "f" or not (np.abs(source) >= 2**53).any()
-    if not fits:
-        raise SchemaError(f"{str(value)[:80]} does not fit {dtype.name}", field=field, remedy=_CAST)
-    return converted
+    if source.dtype.kind == "f" and _is_whole(dtype) and (np.abs(source) >= _EXACT["float64"]).any():
+        # numpy has made floats of whole numbers among them, so what they were is not certain.
+        raise SchemaError(f"{str(value)[:80]} does not fit {dtype.name}: it has no exact value", field=field)
+    return _checked(source, value, dtype, field)
 
 
 def _numbers(value: object, field: str) -> NDArray[Any]:
     """Python numbers as an array."""
     try:
         array = np.asarray(value)
-        if array.dtype == np.float64 and isinstance(value, list | tuple) and (np.abs(array) >= 2**53).any():
-            # numpy takes floats for whole numbers of which some need 64 bits and others could be negative.
-            exact = np.array(value, dtype=object)
-            if all(isinstance(number, Integral) for number in exact.flat):
-                return exact.astype(np.uint64)
-    except ValueError:
+    except (UserWarning, ValueError):  # where warnings are errors, numpy's of a masked number is one
+        _check_masked_numbers(value, field)
         raise SchemaError("nested lists of different lengths have no shape", field=field) from None
     except OverflowError:
-        raise SchemaError("its numbers fit neither 64 bits with a sign nor without", field=field) from None
+        raise _too_long(field) from None
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        _check_masked_numbers(value, field)
+    if array.dtype == np.float64 and isinstance(value, list | tuple) and (np.abs(array) >= 2**53).any():
+        # numpy takes floats for whole numbers of which some need 64 bits and others could be negative.
+        exact = np.array(value, dtype=object)
+        if all(isinstance(number, Integral) for number in exact.flat):
+            try:
+                return exact.astype(np.uint64)
+            except OverflowError:
+                raise _too_long(field) from None
     return array
 
 
-def _same_kind(converted: NDArray[Any], source: NDArray[Any]) -> bool:
-    """Whether no number became infinite, finite, NaN, or of another sign. Rounding is what floating point is for."""
-    same = np.array_equal(np.isinf(converted), np.isinf(source)) and np.array_equal(
-        np.isnan(converted), np.isnan(source)
-    )
-    signs = source.dtype.kind == "c" or not ((converted < 0) & (source > 0) | (converted > 0) & (source < 0)).any()
-    return bool(signs and same)
+def _too_long(field: str) -> SchemaError:
+    return SchemaError("its numbers fit neither 64 bits with a sign nor without", field=field)
+
+
+def _check_masked_numbers(value: object, field: str) -> None:
+    """Refuse masked numbers in lists, of which numpy only warns, and makes them NaN."""
+    if isinstance(value, list | tuple):
+        for one in value:
+            _check_masked_numbers(one, field)
+    else:
+        _check_masks(value, field)
+
+
+def cast(value: object, dtype: DType, field: str) -> NDArray[Any] | torch.Tensor:
+    """What a user passed for a field, as another element type, if no value is lost by that.
+
+    Whole numbers and booleans must be in range; floating-point numbers become whole ones only if they are whole, and
+    whole ones floating-point ones only if these can be exactly that. Between floating-point types values are rounded,
+    for that is what such a cast is for; but none may become infinite or finite, NaN or a number, or of another sign.
+
+    Args:
+        value: a tensor on any device, an array, a number, or (nested) lists of numbers.
+        dtype: the element type.
+        field: the field's name, for the error.
+
+    Returns:
+        The same shape; an array, or a tensor on the CPU where numpy does not have the element type.
+
+    Raises:
+        SchemaError: if a value would be lost: which, where it stands, and what the element type holds.
+    """
+    value = _stacked(value, field)
+    if isinstance(value, torch.Tensor):
+        _check_dense(value, field)
+        plain = value.detach().cpu().resolve_conj().resolve_neg()
+        # What numpy does not have is narrower than float32.
+        known = plain.dtype in _IN_NUMPY
+        return _checked((plain if known else plain.float()).numpy(), value, dtype, field)
+    return _checked(_numbers(value, field), value, dtype, field)
+
+
+_IN_NUMPY = {*(TORCH_DTYPES[code] for code in _NUMPY_DTYPES), torch.complex128}
+# Up to which whole number a type has them all. Those of 8 bits are looked at value by value.
+_EXACT = {"float16": 2**11, "bfloat16": 2**8, "float32": 2**24, "float64": 2**53, "complex64": 2**24}
+
+
+def _is_whole(dtype: DType) -> bool:
+    return dtype.name == "bool" or "int" in dtype.name
+
+
+def _limits(dtype: DType) -> tuple[int, int]:
+    """The least and the largest value of a whole type."""
+    if dtype.name == "bool":
+        return 0, 1
+    limits = np.iinfo(dtype.name)
+    return int(limits.min), int(limits.max)
+
+
+def _checked(source: NDArray[Any], shown: object, dtype: DType, field: str) -> NDArray[Any] | torch.Tensor:
+    if source.dtype.kind not in "biufc":
+        raise SchemaError(f"{str(shown)[:80]!r} is no number or list of numbers", field=field)
+    if source.dtype.kind == "c" and dtype.name != "complex64":
+        raise SchemaError(f"{str(shown)[:80]} is complex, but {dtype.name} was expected", field=field, remedy=_CAST)
+    converted = _converted(source, dtype)
+    if source.size and not _all_fit(source, dtype):
+        lost = np.flatnonzero(~_fit(source, converted, dtype))
+        if len(lost):
+            at = tuple(int(place) for place in np.unravel_index(lost[0], source.shape))
+            where = f" at {list(at)}" if at else ""
+            raise SchemaError(
+                f"{source[at]!s:.80}{where} does not fit {dtype.name} ({_held(dtype)})", field=field, remedy=_CAST
+            )
+    return converted
+
+
+def _converted(source: NDArray[Any], dtype: DType) -> NDArray[Any] | torch.Tensor:
+    """The same numbers in another element type, whatever becomes of them."""
+    wanted = numpy_dtype(dtype)
+    with np.errstate(all="ignore"):
+        if wanted is not None:
+            return source.astype(wanted)
+        by = np.float32 if source.dtype.kind == "f" and source.dtype.itemsize <= 4 else np.float64
+        return torch.from_numpy(np.array(source, by)).to(torch_dtype(dtype))
+
+
+def _all_fit(source: NDArray[Any], dtype: DType) -> bool:
+    """Whether the least and the largest value alone tell that all fit, as they mostly do."""
+    if source.dtype.kind == "c":
+        return False
+    low, high = source.min(), source.max()
+    if source.dtype.kind != "f":
+        least, largest = _limits(dtype) if _is_whole(dtype) else 2 * (_EXACT.get(dtype.name, -1),)
+        return (least if _is_whole(dtype) else -least) <= int(low) and int(high) <= largest
+    return dtype.name in _EXACT and max(abs(float(low)), abs(float(high))) <= _largest(dtype)
+
+
+def _fit(source: NDArray[Any], converted: NDArray[Any] | torch.Tensor, dtype: DType) -> NDArray[np.bool_]:
+    """Which values are not lost."""
+    if _is_whole(dtype):
+        least, largest = _limits(dtype)
+        if source.dtype.kind != "f":
+            return (source >= least) & (source <= largest)
+        # The number after the largest is a power of two, which every type that reaches it has.
+        with np.errstate(all="ignore"):
+            whole: NDArray[np.bool_] = np.trunc(source) == source
+            return whole & (source >= float(least)) & (source < float(largest + 1))
+    if dtype.name == "complex64" and source.dtype.kind == "c":
+        found = np.asarray(converted)
+        return _kept(source.real, found.real, dtype) & _kept(source.imag, found.imag, dtype)
+    found = converted.double().numpy() if isinstance(converted, torch.Tensor) else np.asarray(converted)
+    found = found.real.astype(np.float64)
+    return _kept(source, found, dtype) if source.dtype.kind == "f" else _exactly(source, found)
+
+
+def _exactly(source: NDArray[Any], found: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which whole numbers are what they were. Compared as whole numbers: numpy would round them first."""
+    whole = source.astype(np.uint8) if source.dtype.kind == "b" else source
+    inside: NDArray[np.bool_] = np.trunc(found) == found
+    inside &= (found >= float(np.iinfo(whole.dtype).min)) & (found < float(int(np.iinfo(whole.dtype).max) + 1))
+    same: NDArray[np.bool_] = np.where(inside, found, 0).astype(whole.dtype) == whole
+    return inside & same
+
+
+def _kept(source: NDArray[Any], found: NDArray[Any], dtype: DType) -> NDArray[np.bool_]:
+    """Which numbers did not become infinite, finite, NaN, or of another sign."""
+    kept: NDArray[np.bool_] = (np.isinf(found) == np.isinf(source)) & (np.isnan(found) == np.isnan(source))
+    kept &= ~((found < 0) & (source > 0) | (found > 0) & (source < 0))
+    if dtype.name not in _EXACT:  # where the element type has no infinity, torch takes its largest number instead
+        kept &= ~(np.isfinite(source) & (np.abs(source) > np.float64(_largest(dtype))))
+    return kept
+
+
+def _largest(dtype: DType) -> float:
+    return float(torch.finfo(torch_dtype(dtype)).max)
+
+
+def _held(dtype: DType) -> str:
+    """What an element type holds, for people."""
+    if dtype.name == "bool":
+        return "0 and 1"
+    if _is_whole(dtype):
+        return "whole numbers from {} to {}".format(*_limits(dtype))
+    exact = f", whole numbers exactly up to {_EXACT[dtype.name]}" if dtype.name in _EXACT else ""
+    return f"numbers up to {_largest(dtype):g}{exact}"

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from gdsload.errors import OptionError
-from gdsload.format.dtypes import DTYPES
-from gdsload.tensors import torch_dtype
+from gdsload.format.dtypes import DTYPES, dtype_of
+from gdsload.tensors import cast as cast_values
 from gdsload.units import parse_bytes
 
 __all__ = ["Change", "ConvertOptions"]
@@ -75,6 +75,7 @@ class Change:
 
         Raises:
             OptionError: if it has no field of a name that was asked for.
+            SchemaError: if a cast would lose a value.
         """
         if self._function is not None:
             values = self._function(dict(values))
@@ -85,7 +86,8 @@ class Change:
                 raise OptionError(f"there is no field {name!r}", remedy=f"There are {', '.join(map(repr, values))}.")
         wanted = values if self._fields is None else {name: values[name] for name in self._fields}
         return {
-            name: _cast(value, self._casts[name]) if name in self._casts else value for name, value in wanted.items()
+            name: _cast(value, self._casts[name], name) if name in self._casts else value
+            for name, value in wanted.items()
         }
 
 
@@ -107,11 +109,9 @@ def find_function(spec: str) -> Callable[[dict[str, Any]], Mapping[str, Any]]:
     return cast("Callable[[dict[str, Any]], Mapping[str, Any]]", found)
 
 
-def _cast(value: Any, name: str) -> Any:
+def _cast(value: Any, name: str, field: str) -> Any:
     if isinstance(value, tuple) and len(value) == 2:  # values and offsets of a ragged field
-        return _cast(value[0], name), value[1]
+        return _cast(value[0], name, field), value[1]
     if isinstance(value, Sequence) and value and isinstance(value[0], np.ndarray | torch.Tensor):
-        return [_cast(one, name) for one in value]
-    dtype = torch_dtype(next(dtype for dtype in DTYPES.values() if dtype.name == name))
-    tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
-    return tensor.to(dtype)
+        return [_cast(one, name, field) for one in value]
+    return cast_values(value, dtype_of(name), field)

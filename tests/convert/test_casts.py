@@ -1,0 +1,238 @@
+"""Casts: every value comes out as it was, rounded where that is what the cast is for, or is refused by name."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gdsload
+from gdsload.errors import ReadError, SchemaError
+from gdsload.format.dtypes import dtype_of
+from gdsload.tensors import TORCH_DTYPES, cast, torch_dtype
+
+REAL = sorted({str(dtype).removeprefix("torch.") for dtype in TORCH_DTYPES.values()} - {"complex64"})
+SOURCES = [
+    "bool",
+    "uint8",
+    "int8",
+    "uint16",
+    "int16",
+    "uint32",
+    "int32",
+    "uint64",
+    "int64",
+    "float16",
+    "float32",
+    "float64",
+]
+EDGES = [
+    0,
+    1,
+    -1,
+    2,
+    127,
+    128,
+    255,
+    256,
+    257,
+    300,
+    448,
+    449,
+    65504,
+    65519,
+    65520,
+    2**24 + 1,
+    2**53 + 1,
+    2**63 - 1,
+    2**64 - 1,
+]
+SPECIAL = [
+    0.5,
+    -0.0,
+    1e6,
+    -1e39,
+    1e300,
+    5e-324,
+    math.inf,
+    -math.inf,
+    math.nan,
+    3.4028235677973366e38,
+    2.0**63,
+    2.0**64,
+    -129.0,
+]
+
+
+def as_list(values):
+    found = values.double() if isinstance(values, torch.Tensor) else values
+    return found.tolist()
+
+
+def is_whole(name):
+    return name == "bool" or "int" in name
+
+
+def may_become(old, new, name):
+    """Whether a value may be made that one: the rule, said with Python's exact numbers and no word of numpy's."""
+    if is_whole(name):
+        return math.isfinite(old) and Fraction(old) == Fraction(int(new))
+    if isinstance(old, int | bool):
+        return math.isfinite(new) and Fraction(old) == Fraction(new)
+    if math.isnan(old) or math.isnan(new):
+        return math.isnan(old) and math.isnan(new)
+    if math.isinf(old) or math.isinf(new):
+        return old == new
+    return not (old < 0 < new or new < 0 < old) and abs(old) <= torch.finfo(torch_dtype(dtype_of(name))).max * (
+        1 + 2**-8
+    )
+
+
+@settings(max_examples=400, deadline=None)
+@given(source=st.sampled_from(SOURCES), target=st.sampled_from(REAL), data=st.data())
+def test_a_value_is_kept_or_refused(source, target, data):
+    if is_whole(source):
+        low, high = (0, 1) if source == "bool" else (int(np.iinfo(source).min), int(np.iinfo(source).max))
+        element = st.integers(low, high) | st.sampled_from(
+            [low, high, *(edge for edge in EDGES if low <= edge <= high)]
+        )
+    else:
+        element = st.floats(width=int(source[5:])) | st.sampled_from([*EDGES, *SPECIAL]).map(float)
+    with np.errstate(all="ignore"):
+        array = np.array(data.draw(st.lists(element, min_size=1, max_size=5))).astype(source)
+    wanted, old = dtype_of(target), array.tolist()
+    for value in (array, array.astype(array.dtype.newbyteorder(">")), torch.from_numpy(array.copy()), old):
+        try:
+            found = cast(value, wanted, "x")
+        except SchemaError as error:
+            # Refused: one of the values has no counterpart; alone it is refused as well, and the others are not.
+            alone = [bad for one in old if (bad := refused(np.array(one).astype(source), wanted)) is not None]
+            assert alone
+            assert "field 'x': " in str(error)
+            assert f"does not fit {target} (" in str(error)
+        else:
+            assert str(dtype_of(found.dtype).name) == target
+            assert all(may_become(*pair, target) for pair in zip(old, as_list(found), strict=True)), (
+                old,
+                as_list(found),
+            )
+
+
+def refused(value, wanted):
+    try:
+        cast(value, wanted, "x")
+    except SchemaError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize(
+    ("value", "target", "message"),
+    [
+        (np.array([1, 2, 65536, 128255]), "uint16", r"65536 at \[2\] does not fit uint16 \(whole numbers from 0 to 65535\)"),
+        (np.array([[1, 300]]), "uint8", r"300 at \[0, 1\] does not fit uint8 \(whole numbers from 0 to 255\)"),
+        (np.array(-1), "uint16", "-1 does not fit uint16"),
+        (np.array(200), "int8", r"200 does not fit int8 \(whole numbers from -128 to 127\)"),
+        (np.array([1.0, np.nan]), "int32", r"nan at \[1\] does not fit int32"),
+        (np.array(np.inf), "int64", "inf does not fit int64"),
+        (np.array(2.5), "int64", "2.5 does not fit int64"),
+        (np.array(2.0**63), "int64", "does not fit int64"),
+        (np.array(2), "bool", r"2 does not fit bool \(0 and 1\)"),
+        (np.array(1e6), "float16", r"1000000.0 does not fit float16 \(numbers up to 65504, whole numbers exactly up to 2048\)"),
+        (np.array(1e39), "float32", "does not fit float32"),
+        (np.array(1e39), "bfloat16", "does not fit bfloat16"),
+        (np.array(2**53 + 1), "float64", "9007199254740993 does not fit float64 .*exactly up to 9007199254740992"),
+        (np.array(2**63 - 1), "float64", "does not fit float64"),
+        (np.array(2**24 + 1), "float32", "16777217 does not fit float32"),
+        (np.array(257), "bfloat16", "257 does not fit bfloat16"),
+        (np.array(np.inf, np.float32), "float8_e4m3fn", "inf does not fit float8_e4m3fn"),
+        (np.array(449.0), "float8_e4m3fn", r"449.0 does not fit float8_e4m3fn \(numbers up to 448\)"),
+        (np.array(-1.0), "float8_e8m0fnu", "-1.0 does not fit float8_e8m0fnu"),
+        (np.array(1e39 + 0j), "complex64", "does not fit complex64"),
+        (np.array(1j), "float32", "1j is complex, but float32"),
+        (torch.tensor(300.0, dtype=torch.bfloat16), "uint8", "300.0 does not fit uint8"),
+        (["a"], "uint8", "'a'.* is no number"),
+    ],
+)  # fmt: skip
+def test_what_would_be_lost(value, target, message):
+    with pytest.raises(SchemaError, match=f"field 'x': .*{message}"):
+        cast(value, dtype_of(target), "x")
+
+
+@pytest.mark.parametrize(
+    ("value", "target", "expected"),
+    [
+        (0.1, "float16", 0.0999755859375), (0.1, "bfloat16", 0.10009765625), (300.0, "float8_e4m3fn", 288.0),
+        (1e-300, "float32", 0.0), (np.inf, "float16", np.inf), (-np.inf, "bfloat16", -np.inf),
+        (2.0**62, "int64", 2**62), (255.0, "uint8", 255), (True, "float8_e5m2", 1.0), (2**63, "float64", 2.0**63),
+    ],
+)  # fmt: skip
+def test_what_is_kept_or_rounded(value, target, expected):
+    assert as_list(cast(np.array(value), dtype_of(target), "x")) == expected
+
+
+@pytest.mark.parametrize("target", [name for name in REAL if "float" in name])
+def test_nan_stays_nan(target):
+    assert math.isnan(as_list(cast(np.array(np.nan), dtype_of(target), "x")))
+
+
+def test_the_writer_says_the_same(tmp_path):
+    with gdsload.ShardWriter(tmp_path / "d", {"b": gdsload.Field("uint8")}) as writer:
+        with pytest.raises(
+            SchemaError, match="field 'b': 300 does not fit uint8 .whole numbers from 0 to 255."
+        ) as by_writer:
+            writer.write({"b": 300})
+        with pytest.raises(SchemaError, match="300 does not fit uint8") as by_cast:
+            cast(np.array(300), dtype_of("uint8"), "b")
+        assert str(by_writer.value) == str(by_cast.value)
+        writer.write({"b": 3})
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_a_conversion_names_the_sample_and_may_leave_it_out(tmp_path, ragged):
+    """A cast that loses a value is a fault of that sample alone, whether samples come one by one or many at once."""
+    (tmp_path / "t").mkdir()
+    if ragged:
+        for number, last in enumerate([2, 65536, 65535]):
+            np.save(tmp_path / "t" / f"{number}.npy", np.array([1, last]))
+        options = {"kind": "tokens"}
+    else:
+        np.save(tmp_path / "t" / "tokens.npy", np.array([[1, 2], [1, 65536], [1, 65535]]))
+        options = {}
+    options |= {"casts": {"tokens": "uint16"}, "workers": 1}
+    with pytest.raises(ReadError, match=r"field 'tokens': 65536 at \[1\] does not fit uint16 .* 0 to 65535"):
+        gdsload.convert(tmp_path / "t", tmp_path / "out", **options)
+    report = gdsload.convert(tmp_path / "t", tmp_path / "out", on_error="skip", restart=True, **options)
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert [dataset[n]["tokens"].tolist() for n in range(2)] == [[1, 2], [1, 65535]]
+    assert dataset.schema["tokens"].dtype.name == "uint16"
+    (skipped,) = report.skipped
+    assert "65536" in skipped.reason
+    assert "sample 0 of" in skipped.key if ragged else "sample 1 of" in skipped.key
+
+
+MASKED = np.ma.masked_array([1.0, 2.0, 3.0], [False, True, False])
+
+
+@pytest.mark.parametrize(
+    "value", [MASKED, MASKED[1], [MASKED[1], 1.0], [[1.0, MASKED[1]]], [np.ones(3), MASKED], (MASKED, np.array([0, 3]))]
+)
+def test_masked_values_are_refused(tmp_path, value):
+    writer = gdsload.ShardWriter(tmp_path / "d")
+    write = writer.write_batch if isinstance(value, tuple) else writer.write
+    with pytest.raises(SchemaError, match="field 'x': a value .*is masked.*Fill such values"):
+        write({"x": value})
+    with pytest.raises(SchemaError, match="field 'x': a value .*is masked"):
+        cast(value[0] if isinstance(value, tuple) else value, dtype_of("float32"), "x")
+    writer.abort()
+
+
+def test_a_mask_of_nothing_is_no_mask(tmp_path):
+    with gdsload.ShardWriter(tmp_path / "d") as writer:
+        writer.write({"x": np.ma.masked_array([1.0, 2.0], [False, False])})
+    assert gdsload.ShardDataset(tmp_path / "d")[0]["x"].tolist() == [1.0, 2.0]
