@@ -287,7 +287,7 @@ def _fit(source: NDArray[Any], converted: NDArray[Any] | torch.Tensor, dtype: DT
             return (source >= least) & (source <= largest)
         # The number after the largest is a power of two, which every type that reaches it has.
         with np.errstate(all="ignore"):
-            whole: NDArray[np.bool_] = np.trunc(source) == source
+            whole: NDArray[np.bool_] = np.isfinite(source) & (np.trunc(source) == source)
             return whole & (source >= float(least)) & (source < float(largest + 1))
     if dtype.name == "complex64" and source.dtype.kind == "c":
         found = np.asarray(converted)

@@ -1,46 +1,37 @@
-"""Files of a source: which there are, and what tells that they are still the same."""
+"""Files of a source: which there are, which of them may be opened, and what tells that they are still the same.
+
+Every source whose samples lie in files has these from a `SourceFiles`. So it holds for all kinds that a split is never
+merged with another one in silence, that no name and no link leads out of the source's folder unless that is asked for,
+and that nothing is opened but regular files: a pipe would be waited on for ever.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import IO, TypedDict
 
-from gdsload.errors import FormatError
+from gdsload.conversion.splits import ALL, level_splits, split_words, splits_of
+from gdsload.errors import FormatError, OptionError
+from gdsload.paths import absolute
 
-__all__ = ["Stamp", "find_files", "inside", "natural", "noted_by", "stamps"]
+__all__ = ["FileOptions", "SourceFiles", "Stamp", "check_file", "natural", "noted_by", "open_file", "stamps"]
 
 Stamp = list[str | int]
 _note: ContextVar[Callable[[Stamp], None] | None] = ContextVar("_note", default=None)
+_KINDS = {
+    stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a folder",
+}  # fmt: skip
 
 
 def natural(name: str) -> list[tuple[int, int, str]]:
     """A key that sorts names as people count: ``part-9`` before ``part-10``."""
     return [(0, int(piece), "") if piece.isdecimal() else (1, 0, piece) for piece in re.split(r"(\d+)", name) if piece]
-
-
-def find_files(path: str, suffixes: Iterable[str], *, below: bool = True) -> list[str]:
-    """The files at a path with one of these suffixes (``".tar"``), in natural order: the path itself, or those in it.
-
-    Symbolic links to folders are not followed.
-
-    Raises:
-        FormatError: if there is none.
-    """
-    wanted = tuple(suffixes)
-    if os.path.isfile(path):
-        return [path]
-    found = []
-    for folder, folders, names in os.walk(path):
-        folders.sort(key=natural)
-        found += [os.path.join(folder, name) for name in sorted(names, key=natural) if name.lower().endswith(wanted)]
-        if not below:
-            break
-    if not found:
-        raise FormatError(f"there is no file with {' or '.join(wanted)}", file=path)
-    return found
 
 
 def stamps(files: Iterable[str]) -> list[Stamp]:
@@ -69,20 +60,243 @@ def noted_by(note: Callable[[Stamp], None]) -> Iterator[None]:
         _note.reset(before)
 
 
-def inside(folder: str, name: str) -> str:
-    """The path of a file that data name, if it is one in a folder or below it, also behind symbolic links.
+def open_file(path: str) -> IO[bytes]:
+    """Open a file for reading.
 
     Raises:
-        FormatError: if it leads elsewhere, or there is no regular file.
+        FormatError: if it is none, but a pipe, say: that would wait for ever for somebody to write.
+        OSError: if it cannot be opened.
     """
-    root = os.path.realpath(folder)
+    return open(path, "rb", opener=_open_regular)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    fd = os.open(path, flags | os.O_NONBLOCK)
     try:
-        path = os.path.realpath(os.path.join(root, name))
-        is_file = os.path.isfile(path)  # to open anything else may wait for ever
-    except ValueError as error:
-        raise FormatError(f"{name!r:.200} is no name of a file: {error}", file=folder) from None
-    if os.path.commonpath([root, path]) != root:
-        raise FormatError(f"{name!r:.200} leads out of the folder", file=folder)
-    if not is_file:
-        raise FormatError(f"there is no file {name!r:.200}", file=folder)
-    return path
+        _check_mode(os.fstat(fd).st_mode, path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def check_file(path: str) -> None:
+    """Refuse what `open_file` refuses, for libraries that open files by themselves.
+
+    Raises:
+        FormatError: if it is no regular file, or not there.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        raise FormatError(f"the file cannot be read: {error.strerror}", file=path) from None
+    _check_mode(mode, path)
+
+
+def _check_mode(mode: int, path: str) -> None:
+    if not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "something else")
+        raise FormatError(f"it is no file, but {kind}", file=path, remedy="Remove it, or put a file in its place.")
+
+
+class FileOptions(TypedDict, total=False):
+    """The options that all sources of files have; `SourceFiles` says what they mean."""
+
+    split: str | None
+    follow_links: bool
+
+
+class SourceFiles:
+    """The files at a path.
+
+    Args:
+        path: a file or a folder. It may be a symbolic link itself: it is what the user has named.
+        split: the split to take, where names of files or folders tell of several: of ``train-0.tar`` ``"train"``.
+            ``"all"``: their names mean something else, so all are taken.
+        follow_links: whether symbolic links may lead out of the folder.
+
+    Raises:
+        OptionError: if an option has no such value.
+    """
+
+    def __init__(self, path: str, *, split: str | None = None, follow_links: bool = False) -> None:
+        if split is not None and not isinstance(split, str):
+            raise OptionError(f"split is {split!r}, no name of a split")
+        if not isinstance(follow_links, bool):
+            raise OptionError(f"follow_links is {follow_links!r}", remedy="Supported are true and false.")
+        self.path = path
+        self.split = split
+        self.follow_links = follow_links
+
+    def find(
+        self, suffixes: Iterable[str], *, below: bool = True, folder: str | None = None, splits: bool = True
+    ) -> list[str]:
+        """The files with one of these suffixes (``".tar"``), in natural order: the path itself, or those in it.
+
+        Args:
+            suffixes: how names end, in lower case.
+            below: also those in folders below.
+            folder: look here instead of at the path.
+            splits: whether names may tell of splits here.
+
+        Raises:
+            FormatError: if there is none, or one that must not be opened.
+            OptionError: if there are several splits and none was asked for, or not the one that was.
+        """
+        wanted, path = tuple(suffixes), folder or self.path
+        if not os.path.isdir(path):
+            check_file(path)
+            return self.chosen([path]) if splits else [path]
+        found = list(self.walk(path, wanted, below=below))
+        if not found:
+            raise FormatError(f"there is no file with {' or '.join(wanted)}", file=path)
+        return self.chosen(found, path) if splits else found
+
+    def walk(self, folder: str, suffixes: tuple[str, ...], *, below: bool = True) -> Iterator[str]:
+        """The files with these suffixes in a folder, and below it, one by one.
+
+        Raises:
+            FormatError: as `find`.
+        """
+        try:
+            with os.scandir(folder) as opened:
+                entries = sorted(opened, key=lambda entry: natural(entry.name))
+        except OSError as error:
+            raise FormatError(f"the folder cannot be read: {error.strerror}", file=folder) from None
+        folders = []
+        for entry in entries:
+            if entry.is_dir():
+                folders.append(entry)
+            elif entry.name.lower().endswith(suffixes):
+                if entry.is_symlink():
+                    self.check_link(entry.path)
+                if not entry.is_file(follow_symlinks=False):
+                    check_file(entry.path)
+                yield entry.path
+        for entry in folders if below else []:
+            # What is in a folder that a link stays in is found there.
+            if not entry.is_symlink() or not (self.check_link(entry.path) or _returns(entry.path)):
+                yield from self.walk(entry.path, suffixes)
+
+    def check_link(self, link: str) -> bool:
+        """Refuse a symbolic link that leads out of the source, if that was not asked for.
+
+        Returns:
+            Whether it stays in the source.
+
+        Raises:
+            FormatError: naming the link, and where it leads.
+        """
+        return self._check_link(link, os.path.realpath(self.path))
+
+    def _check_link(self, link: str, root: str) -> bool:
+        """Refuse a link that leads out of a folder, if that was not asked for; whether it stays in it."""
+        target = os.path.realpath(link)
+        if os.path.commonpath([root, target]) == root:
+            return True
+        if not self.follow_links:
+            raise FormatError(
+                f"it is a symbolic link to {target!r}, which leads out of the folder {root!r}",
+                file=link,
+                remedy="If what is there belongs to the source, pass follow_links=True (--option follow_links=true). "
+                "Hugging Face's cache is made of such links.",
+            )
+        return False
+
+    def inside(self, folder: str, name: str) -> str:
+        """The path of a file that data name, if it is one in a folder or below it.
+
+        Raises:
+            FormatError: if the name leads elsewhere, by itself or by a link that must not be followed, or there is no
+                regular file.
+        """
+        root = os.path.realpath(folder)
+        try:
+            path = os.path.join(absolute(folder), name)
+            real = os.path.realpath(path)
+            is_file = os.path.isfile(real)  # to open anything else may wait for ever
+        except ValueError as error:
+            raise FormatError(f"{name!r:.200} is no name of a file: {error}", file=folder) from None
+        if os.path.commonpath([root, real]) != root:
+            if os.path.commonpath([absolute(folder), os.path.normpath(path)]) != absolute(folder):
+                raise FormatError(f"{name!r:.200} leads out of the folder", file=folder)
+            self._check_link(path, root)
+        if not is_file:
+            raise FormatError(f"there is no file {name!r:.200}", file=folder)
+        return real
+
+    def folder(self, *marks: str) -> str:
+        """The folder that has one of some files: the path itself, or the folder in it that the split has.
+
+        Raises:
+            FormatError: if several folders have one.
+            OptionError: as `find`.
+        """
+        if not os.path.isdir(self.path) or _has(self.path, marks):
+            self.chosen([self.path])
+            return self.path
+        with os.scandir(self.path) as entries:
+            folders = sorted((entry.path for entry in entries if _has(entry.path, marks)), key=natural)
+        if len(folders) < 2 and self.split is None:
+            return self.path
+        found = self.chosen(folders, self.path)
+        if len(found) > 1:
+            raise FormatError(f"{len(found)} folders in it have {marks[0]}", file=self.path, remedy="Pass one of them.")
+        for path in found:
+            if os.path.islink(path):
+                self.check_link(path)
+        return found[0]
+
+    def split_folders(self, folders: Sequence[str]) -> list[str] | None:
+        """Those of some folders in one that are the split's; None if they are no splits."""
+        if self.split == ALL or level_splits([os.path.basename(folder) for folder in folders]) is None:
+            return None
+        return self.chosen(folders, os.path.dirname(folders[0]))
+
+    def chosen(self, paths: Sequence[str], root: str | None = None) -> list[str]:
+        """Those of some paths that are the split's.
+
+        Args:
+            paths: files or folders.
+            root: what they are in; None for a path that the user has named, whose name does not matter.
+
+        Raises:
+            OptionError: as `find`.
+        """
+        names = [] if root is None else [os.path.relpath(path, root) for path in paths]
+        told = splits_of(names)
+        listed = sorted({split for split in told if split is not None})
+        if self.split == ALL or (self.split is None and not listed):
+            return list(paths)
+        if self.split is None:
+            raise OptionError(
+                f"it holds several splits: {', '.join(map(repr, listed))}",
+                file=root,
+                remedy=f"Pass split={listed[0]!r} (--option split={listed[0]}), say, to convert one of them. If these "
+                "names mean something else, split='all' takes all together.",
+            )
+        # Where names tell of no several splits, all may still be of the one that is asked for.
+        mine = [
+            path
+            for path, name, split in zip(paths, names, told, strict=bool(names))
+            if split == self.split or (split is None and self.split in split_words(name))
+        ]
+        if not mine:
+            there = f"There are {', '.join(map(repr, listed))}." if listed else "There are no splits: leave it out."
+            raise OptionError(f"there is no split {self.split!r}", file=root or self.path, remedy=there)
+        return mine
+
+
+def _has(folder: str, marks: Iterable[str]) -> bool:
+    return any(os.path.lexists(os.path.join(folder, mark)) for mark in marks)
+
+
+def _returns(link: str) -> bool:
+    """Whether a link leads back to a folder on its own way: to follow it would never end."""
+    target, folder = os.path.realpath(link), os.path.dirname(link)
+    while folder != os.path.dirname(folder):
+        here = os.path.realpath(folder)
+        if os.path.commonpath([target, here]) == target:
+            return True
+        folder = os.path.dirname(folder)
+    return False

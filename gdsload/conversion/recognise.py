@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, cast
 
+from gdsload.conversion.files import check_file
 from gdsload.conversion.source import Source
 from gdsload.errors import DatasetNotFoundError, OptionError
 
@@ -89,13 +90,16 @@ def recognise(path: str) -> str:
 
     Raises:
         DatasetNotFoundError: if there is nothing.
+        FormatError: if it is neither a file nor a folder.
         OptionError: if it cannot be told.
     """
     if not os.path.exists(path):
         if ":" in path and os.sep not in path:
             return "torch"
         raise DatasetNotFoundError("there is nothing", file=path)
-    found = _by_file(os.path.basename(path)) if os.path.isfile(path) else _by_folder(path)
+    if not os.path.isdir(path):
+        check_file(path)
+    found = _by_folder(path) if os.path.isdir(path) else _by_file(os.path.basename(path))
     if len(found) == 1:
         return found.pop()
     what = f"it could be any of {', '.join(sorted(found))}" if found else "none of its files is known"
@@ -120,15 +124,18 @@ def _by_folder(path: str) -> set[str]:
     if found - {"csv"}:
         return found
     # Files in folders may be what a table beside those names, and then again it may be notes on them.
-    inner = list(islice(_inner(path), _LOOKED_AT))
-    if any(name.lower().endswith(_PICTURES) for name in inner):
-        return found | {"images"}
-    return found.union(*(_by_file(name) for name in inner))
+    for inner in (list(islice(_inner(path), _LOOKED_AT)), list(islice(_inner(path, 2), _LOOKED_AT))):
+        if any(name.lower().endswith(_PICTURES) for name in inner):
+            return found | {"images"}
+        deeper = found.union(*(_by_file(name) for name in inner))
+        if deeper != found:  # else there may be folders of splits, with folders in them
+            return deeper
+    return found
 
 
-def _inner(path: str) -> Iterator[str]:
-    """Names of files in the folders of a folder."""
+def _inner(path: str, depth: int = 1) -> Iterator[str]:
+    """Names in the folders of a folder, or as many folders deeper."""
     for name in sorted(os.listdir(path)):
         folder = os.path.join(path, name)
         if os.path.isdir(folder):
-            yield from os.listdir(folder)
+            yield from os.listdir(folder) if depth == 1 else _inner(folder, depth - 1)

@@ -73,7 +73,14 @@ def test_sizes(folder):
             (3, 6, 6)
         }
     with pytest.raises(FormatError, match="8 × 12 pixels, not 8 × 8"):
-        read_all(ImageFolderSource(str(folder), 8))[0].make()
+        read_all(ImageFolderSource(str(folder), 8, "none"))[0].make()
+
+
+def test_a_size_alone_crops(folder):
+    for alone, cropped in zip(
+        *(read_all(ImageFolderSource(str(folder), 6, *how)) for how in ((), ("crop",))), strict=True
+    ):
+        assert np.array_equal(alone.make()["image"], cropped.make()["image"])
 
 
 def test_crop_keeps_the_middle(tmp_path):

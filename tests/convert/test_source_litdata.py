@@ -199,5 +199,5 @@ def test_describes_files_and_options(tmp_path):
     assert one != LitDataSource(source.path, mode="L").describe()
     os.utime(tmp_path / "d" / "chunk-0-0.bin", ns=(1, 1))
     assert one != source.describe()
-    with pytest.raises(FormatError, match="No such file"):
+    with pytest.raises(FormatError, match="no file 'index.json'"):
         LitDataSource(str(tmp_path)).describe()

@@ -265,7 +265,7 @@ def test_describes_files_and_options(tmp_path):
     assert one != MdsSource(source.path, mode="L").describe()
     os.utime(next((tmp_path / "d").glob("*.gz")), ns=(1, 1))
     assert one != source.describe()
-    with pytest.raises(FormatError, match="No such file"):
+    with pytest.raises(FormatError, match="no file 'index.json'"):
         MdsSource(str(tmp_path)).describe()
 
 

@@ -8,6 +8,8 @@ import os
 import pathlib
 import pickle
 import tarfile
+import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -204,6 +206,51 @@ def test_headers_of_headers(tmp_path):
     file.write_bytes((info.tobuf(tarfile.GNU_FORMAT) + bytes(512)) * 3000)
     with pytest.raises(FormatError, match="cannot be read"):
         read_all(TarSource(str(file)))
+
+
+def claiming(path, nbytes, packed=False, name="a.bin", pax=None):
+    """A small tar of a member that has four bytes, and says that it has others."""
+    info = tarfile.TarInfo(name)
+    info.size, info.pax_headers = nbytes, pax or {}
+    form = tarfile.PAX_FORMAT if pax or nbytes > 8**11 else tarfile.GNU_FORMAT
+    raw = info.tobuf(form) + b"1234".ljust(512, b"\0") + bytes(9216)
+    path.write_bytes(gzip.compress(raw) if packed else raw)
+    return str(path)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("most", [2**20, 2**60])
+@pytest.mark.parametrize("nbytes", [20_000, 2**31, 10**11, 10**15, 2**62])
+def test_sizes_are_believed_as_far_as_the_file_goes(tmp_path, nbytes, packed, most):
+    path = claiming(tmp_path / f"a.tar{'.gz' if packed else ''}", nbytes, packed)
+    began = time.monotonic()
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            FormatError,
+            match=r"promises \d+ bytes, but the file has|ends in the middle|unexpected end|bytes, but \d+ are there",
+        ):
+            read_all(TarSource(path, max_member_bytes=most))
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
+    assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"GNU.sparse.size": "1000000000", "GNU.sparse.numblocks": "1", "GNU.sparse.offset": "0", "GNU.sparse.numbytes": "4"},
+        {"GNU.sparse.size": "1000000000", "GNU.sparse.map": "0,4"},
+        {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "1000000000", "GNU.sparse.name": "a.bin"},
+        {"GNU.sparse.realsize": "1000000000"},
+    ],
+    ids=["0.0", "0.1", "1.0", "unknown"],
+)  # fmt: skip
+def test_sparse_members_are_refused_in_every_form(tmp_path, headers):
+    path = claiming(tmp_path / "a.tar", 4, pax=headers)
+    with pytest.raises(FormatError, match="sparse file|cannot be read"):
+        read_all(TarSource(path))
 
 
 def test_long_names(tmp_path):

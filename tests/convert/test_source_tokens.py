@@ -43,7 +43,7 @@ def test_flat_files_are_cut_where_documents_end(tmp_path_factory, documents, who
     expected = [[*document, END] for document in documents]
     expected[-1] = expected[-1] if whole else expected[-1][:-1]
     expected = [document for document in expected if document]
-    source = pickle.loads(pickle.dumps(TokenSource(str(path), end=END)))
+    source = pickle.loads(pickle.dumps(TokenSource(str(path), dtype="uint16", end=END)))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("gdsload.conversion.sources.token_files.BATCH_BYTES", read)
         if expected:
@@ -161,7 +161,7 @@ def test_bad_documents_are_alone(tmp_path):
 def test_files_that_are_no_tokens(tmp_path, name, content, reason):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(FormatError, match=reason):
-        TokenSource(str(tmp_path)).parts(1)
+        TokenSource(str(tmp_path), dtype="uint16").parts(1)
 
 
 def test_arrays_that_are_no_tokens(tmp_path):
@@ -172,7 +172,11 @@ def test_arrays_that_are_no_tokens(tmp_path):
 
 
 def test_options(tmp_path):
-    for options, reason in (({"dtype": "float32"}, "dtype"), ({"dtype": "token"}, "dtype"), ({"end": 70_000}, "end")):
+    for options, reason in (
+        ({"dtype": "float32"}, "dtype"),
+        ({"dtype": "token"}, "dtype"),
+        ({"dtype": "uint16", "end": 70_000}, "end"),
+    ):
         with pytest.raises(OptionError, match=reason):
             TokenSource(str(tmp_path), **options)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.files import find_files, stamps
+from gdsload.conversion.files import FileOptions, SourceFiles, check_file, stamps
 from gdsload.conversion.rows import BATCH_BYTES, common_length, row_parts, spans
 from gdsload.conversion.source import Item, Part
 from gdsload.errors import FormatError
@@ -26,15 +26,16 @@ class ArraySource:
 
     Args:
         path: a `.npy` file, a folder of such files, or an `.npz` file.
+        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "NumPy arrays"
     threads = True
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, **files: Unpack[FileOptions]) -> None:
         self.path = path
         self._archive = path.endswith(".npz")
-        self._files = [path] if self._archive else find_files(path, (".npy",), below=False)
+        self._files = SourceFiles(path, **files).find((".npy",), below=False)
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
@@ -59,6 +60,8 @@ class ArraySource:
             yield Item(f"rows {begin} to {end - 1}", partial(_rows, arrays, begin, end), end - begin)
 
     def _open(self) -> dict[str, NDArray[Any]]:
+        for file in self._files:
+            check_file(file)
         try:
             if self._archive:
                 with np.load(self.path, allow_pickle=False) as archive:

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import IO, Any
+from typing import IO, Any, Unpack
 
 import numpy as np
 
-from gdsload.conversion.files import find_files, inside, stamps
+from gdsload.conversion.files import FileOptions, SourceFiles, open_file, stamps
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import SUFFIXES as PICTURES
@@ -40,16 +40,17 @@ class CsvSource:
     file): ``"int"`` (int64) or ``"float"`` (float64) if all of them are such numbers, ``"file"`` if all end as an image
     or `.npy` file does, else ``"str"``. A cell of type ``"file"`` is a path from the folder of the CSV file, and what
     lies there is the value: an image as uint8 ``[channels, height, width]``, turned as its EXIF data says, or an
-    array. Nothing outside that folder is read, also not by a symbolic link. A row that is not as the others are is an
-    error of that row.
+    array. No name leads out of that folder, and no symbolic link, if `follow_links` is not given. A row that is not as
+    the others are is an error of that row.
 
     Args:
         path: a `.csv` or `.tsv` file, UTF-8, or a folder of such files with the same columns.
         types: the types of columns, where the first values do not tell them.
         delimiter: what stands between cells. None: a tab in `.tsv` files, else a comma.
         size: height and width of images; None: as they are.
-        resize: ``"squash"``, ``"crop"`` or ``"none"``, as for folders of images.
+        resize: ``"crop"``, ``"squash"`` or ``"none"``, as for folders of images.
         mode: the channels of images: ``"RGB"``, ``"RGBA"``, ``"L"``, or ``"keep"``.
+        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
     Raises:
         OptionError: if an option has no such value.
@@ -64,10 +65,12 @@ class CsvSource:
         types: Mapping[str, str] | None = None,
         delimiter: str | None = None,
         size: int | None = None,
-        resize: str = "none",
+        resize: str | None = None,
         mode: str = "RGB",
+        **files: Unpack[FileOptions],
     ) -> None:
         self.path = path
+        self.files = SourceFiles(path, **files)
         self.types = dict(types or {})
         self.delimiter = delimiter
         self.look = Look(mode, size, resize, upright=True)
@@ -124,10 +127,40 @@ class CsvSource:
         file, offset, line, rows = str(part.where[0]), *(int(number) for number in part.where[1:])
         columns = self._columns()
         for row in islice(self._rows(file, offset, line), rows):
-            yield Item(f"line {row.line}", partial(_sample, row, columns, file, self.look))
+            yield Item(f"line {row.line}", partial(self._sample, row, columns, file))
+
+    def _sample(self, row: _Row, columns: Mapping[str, str], file: str) -> dict[str, Any]:
+        where = f"{file}, line {row.line}"
+        if row.trouble is not None:
+            raise FormatError(f"the row cannot be read: {row.trouble}", file=where)
+        if len(row.cells) != len(columns):
+            raise FormatError(f"the row has {len(row.cells)} cells, but there are {len(columns)} columns", file=where)
+        found: dict[str, Any] = {}
+        for (name, kind), cell in zip(columns.items(), row.cells, strict=True):
+            if kind == "str":
+                found[name] = cell
+            elif kind == "file":
+                found[name] = self._load(cell, file, where)
+            elif not (_is_int if kind == "int" else _FLOAT.fullmatch)(cell.strip()):
+                raise FormatError(f"column {name!r} has {cell!r:.200}, which is no {kind}", file=where)
+            else:
+                found[name] = int(cell) if kind == "int" else np.float64(cell)
+        return found
+
+    def _load(self, cell: str, file: str, where: str) -> Any:
+        """What lies at a path, if that is a file in the folder of the CSV file."""
+        path = self.files.inside(os.path.dirname(file), cell)
+        try:
+            with open_file(path) as opened:
+                is_array = cell.lower().endswith(".npy")  # a link may lead to another name
+                return decode_npy(opened.read()) if is_array else decode_image(opened, self.look, path)
+        except (OSError, ValueError, SyntaxError) as error:
+            if isinstance(error, FormatError | OptionError):
+                raise
+            raise FormatError(f"{cell!r:.200} cannot be read: {str(error)[:200]}", file=where) from None
 
     def _files(self) -> list[str]:
-        return find_files(self.path, _SUFFIXES, below=False)
+        return self.files.find(_SUFFIXES, below=False)
 
     def _columns(self) -> dict[str, str]:
         """Name and type of each column."""
@@ -181,7 +214,7 @@ class CsvSource:
     def _lines(self, file: str, offset: int = 0, line: int = 1) -> Iterator[_Row]:
         delimiter = self.delimiter or ("\t" if file.lower().endswith(".tsv") else ",")
         try:
-            with open(file, "rb") as opened:
+            with open_file(file) as opened:
                 opened.seek(offset)
                 lines = _Lines(opened, offset, line)
                 reader = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -256,34 +289,3 @@ def _stamp(path: str) -> list[int] | None:
         return [int(number) for number in stamps([path])[0][1:]]
     except (OSError, ValueError):
         return None
-
-
-def _sample(row: _Row, columns: Mapping[str, str], file: str, look: Look) -> dict[str, Any]:
-    where = f"{file}, line {row.line}"
-    if row.trouble is not None:
-        raise FormatError(f"the row cannot be read: {row.trouble}", file=where)
-    if len(row.cells) != len(columns):
-        raise FormatError(f"the row has {len(row.cells)} cells, but there are {len(columns)} columns", file=where)
-    found: dict[str, Any] = {}
-    for (name, kind), cell in zip(columns.items(), row.cells, strict=True):
-        if kind == "str":
-            found[name] = cell
-        elif kind == "file":
-            found[name] = _load(cell, file, look, where)
-        elif not (_is_int if kind == "int" else _FLOAT.fullmatch)(cell.strip()):
-            raise FormatError(f"column {name!r} has {cell!r:.200}, which is no {kind}", file=where)
-        else:
-            found[name] = int(cell) if kind == "int" else np.float64(cell)
-    return found
-
-
-def _load(cell: str, file: str, look: Look, where: str) -> Any:
-    """What lies at a path, if that is a file in the folder of the CSV file."""
-    path = inside(os.path.dirname(file), cell)
-    try:
-        with open(path, "rb") as opened:
-            return decode_npy(opened.read()) if path.lower().endswith(".npy") else decode_image(opened, look, path)
-    except (OSError, ValueError, SyntaxError) as error:
-        if isinstance(error, FormatError | OptionError):
-            raise
-        raise FormatError(f"{cell!r:.200} cannot be read: {str(error)[:200]}", file=where) from None

@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
-from gdsload.conversion.files import find_files, stamps
+from gdsload.conversion.files import FileOptions, SourceFiles, check_file, stamps
 from gdsload.conversion.rows import BATCH_BYTES, common_length, row_parts, spans
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.extras import need
@@ -30,23 +30,25 @@ class Hdf5Source:
     Args:
         path: a `.h5` or `.hdf5` file, or a folder of them, whose samples follow each other.
         group: the group, ``"/"`` if the datasets lie at the top. Groups in it are passed over.
+        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "HDF5 files"
     threads = False
 
-    def __init__(self, path: str, *, group: str = "/") -> None:
+    def __init__(self, path: str, *, group: str = "/", **files: Unpack[FileOptions]) -> None:
         self.path = path
+        self.files = SourceFiles(path, **files)
         self.group = group
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
-        return {"kind": self.kind, "files": stamps(find_files(self.path, _SUFFIXES)), "group": self.group}
+        return {"kind": self.kind, "files": stamps(self.files.find(_SUFFIXES)), "group": self.group}
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`."""
         found: list[Part] = []
-        for file in find_files(self.path, _SUFFIXES):
+        for file in self.files.find(_SUFFIXES):
             with _opened(file) as opened:
                 fields = self._fields(opened, file)
                 count = len(next(iter(fields.values())))
@@ -145,6 +147,7 @@ def _values(field: Any, begin: int, end: int) -> Any:
 @contextmanager
 def _opened(file: str) -> Iterator[Any]:
     h5py = need("h5py", file=file)
+    check_file(file)
     try:
         with h5py.File(file, "r") as opened:
             yield opened

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
+import os
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
-from gdsload.conversion.files import find_files, stamps
+from gdsload.conversion.files import FileOptions, SourceFiles, open_file, stamps
 from gdsload.conversion.rows import BATCH_BYTES
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_columns import check_columns, column_values, table_items, validate
@@ -17,6 +19,8 @@ from gdsload.errors import FormatError, OptionError
 
 __all__ = ["HuggingFaceSource"]
 
+_SPLITS, _STATE, _INFO = "dataset_dict.json", "state.json", "dataset_info.json"
+
 
 class HuggingFaceSource:
     """A dataset that `datasets.Dataset.save_to_disk` wrote.
@@ -25,8 +29,9 @@ class HuggingFaceSource:
 
     Args:
         path: the folder.
-        split: which split, if there are several: of a `DatasetDict`.
         mode: the channels of images: ``"RGB"``, ``"RGBA"``, ``"L"``, or ``"keep"`` (as they are, palettes as indices).
+        **files: `split`, which split of a `DatasetDict`, and `follow_links`, as all sources of files have them: see
+            `SourceFiles`.
 
     Raises:
         OptionError: if an option has no such value.
@@ -35,15 +40,16 @@ class HuggingFaceSource:
     kind = "Hugging Face dataset"
     threads = False
 
-    def __init__(self, path: str, *, split: str | None = None, mode: str = "RGB") -> None:
+    def __init__(self, path: str, *, mode: str = "RGB", **files: Unpack[FileOptions]) -> None:
         self.path = path
-        self.split = split
+        self.files = SourceFiles(path, **files)
         self.look = Look(mode)
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
-        files = stamps(find_files(self.path, (".arrow", ".json")))
-        return {"kind": self.kind, "files": files, "split": self.split, "mode": self.look.mode}
+        folder = self._folder()
+        files = stamps([*(self.files.inside(folder, name) for name in (_INFO, _STATE)), *self._tables(folder)])
+        return {"kind": self.kind, "files": files, "split": self.files.split, "mode": self.look.mode}
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`."""
@@ -74,19 +80,43 @@ class HuggingFaceSource:
                 make = partial(_sample, table.slice(row, 1), images, begin + row, self.path, self.look)
                 yield Item(f"row {begin + row}", make)
 
-    def _open(self) -> Any:
-        datasets = need("datasets", file=self.path)
+    def _folder(self) -> str:
+        """The folder of the dataset, or of the split."""
+        if not os.path.lexists(os.path.join(self.path, _SPLITS)):
+            return self.files.folder(_STATE)
+        names = self._json(self.path, _SPLITS, "splits")
+        if self.files.split not in names:
+            listed = ", ".join(repr(str(name)) for name in names)
+            raise OptionError(f"there is no split {self.files.split!r}", file=self.path, remedy=f"There are {listed}.")
+        name = str(self.files.split)
+        self.files.inside(self.path, os.path.join(name, _STATE))
+        return os.path.join(self.path, name)
+
+    def _tables(self, folder: str) -> list[str]:
+        """The files that the dataset names, of which `datasets` itself would open any."""
+        listed = self._json(folder, _STATE, "_data_files")
+        return [self.files.inside(folder, str(one.get("filename") if isinstance(one, dict) else one)) for one in listed]
+
+    def _json(self, folder: str, name: str, key: str) -> list[Any]:
+        path = self.files.inside(folder, name)
         try:
-            found = datasets.load_from_disk(self.path)
+            with open_file(path) as file:
+                found = json.load(file)[key]
+            if not isinstance(found, list):
+                raise TypeError(f"{key} is no list")
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            reason = f"{type(error).__name__}: {error}"[:200]
+            raise FormatError(f"the file is not as `datasets` writes it: {reason}", file=path) from None
+        return found
+
+    def _open(self) -> Any:
+        datasets, folder = need("datasets", file=self.path), self._folder()
+        self.files.inside(folder, _INFO)
+        self._tables(folder)
+        try:
+            found = datasets.load_from_disk(folder)
         except Exception as error:  # it raises whatever its parts do
-            raise FormatError(f"the dataset cannot be opened: {str(error)[:200]}", file=self.path) from None
-        if isinstance(found, datasets.DatasetDict):
-            if self.split not in found:
-                listed = ", ".join(repr(str(name)) for name in found)
-                raise OptionError(f"there is no split {self.split!r}", file=self.path, remedy=f"There are {listed}.")
-            found = found[self.split]
-        elif self.split is not None:
-            raise OptionError(f"there are no splits, but split is {self.split!r}", file=self.path)
+            raise FormatError(f"the dataset cannot be opened: {str(error)[:200]}", file=folder) from None
         found = found.with_format("arrow")
         images = _images(found)
         schema = found.features.arrow_schema

@@ -8,11 +8,12 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
-from gdsload.conversion.files import find_files, stamps
+from gdsload.conversion.files import FileOptions, SourceFiles, open_file, stamps
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.pictures import SUFFIXES, Look, decode_image
+from gdsload.conversion.splits import split_words
 from gdsload.errors import FormatError
 
 __all__ = ["ImageFolderSource"]
@@ -28,12 +29,15 @@ class ImageFolderSource:
     the image's class. As in torchvision, classes are numbered in the order of their names as texts (``"10"`` before
     ``"2"``); images of a class come in the order in which people count. Hidden folders are passed over.
 
+    Folders of splits (``train/``, ``val/``) are no classes; the class folders are in those of the `split` then.
+
     Args:
         path: the folder of class folders.
         size: height and width of the images; None: as they are.
-        resize: ``"squash"``, ``"crop"`` (the middle of the scaled image) or ``"none"``: an image of another size is an
-            error then.
+        resize: ``"crop"`` (the middle of the scaled image, the default), ``"squash"`` or ``"none"``: an image of
+            another size is an error then.
         mode: the channels: ``"RGB"``, ``"RGBA"``, ``"L"``, or ``"keep"`` (as they are, palettes as indices).
+        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
     Raises:
         OptionError: if an option has no such value.
@@ -42,8 +46,16 @@ class ImageFolderSource:
     kind = "image folder"
     threads = False
 
-    def __init__(self, path: str, size: int | None = None, resize: str = "none", mode: str = "RGB") -> None:
+    def __init__(
+        self,
+        path: str,
+        size: int | None = None,
+        resize: str | None = None,
+        mode: str = "RGB",
+        **files: Unpack[FileOptions],
+    ) -> None:
         self.path = path
+        self.files = SourceFiles(path, **files)
         self.look = Look(mode, size, resize, upright=True)
 
     @property
@@ -53,11 +65,15 @@ class ImageFolderSource:
         Raises:
             FormatError: if there is no folder of a class.
         """
-        try:
-            with os.scandir(self.path) as entries:
-                found = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-        except OSError as error:
-            raise FormatError(f"the folder cannot be read: {error.strerror}", file=self.path) from None
+        return sorted(self._folders())
+
+    def _folders(self) -> dict[str, list[str]]:
+        """The folders of each class: one in each folder of the split."""
+        splits = self._split_folders()
+        found: dict[str, list[str]] = {}
+        for root in [self.path] if splits is None else splits:
+            for folder in self._folders_in(root):
+                found.setdefault(os.path.basename(folder), []).append(folder)
         if not found:
             raise FormatError(
                 "there is no folder in it",
@@ -65,6 +81,25 @@ class ImageFolderSource:
                 remedy="Put the images of each class in a folder of its own.",
             )
         return found
+
+    def _split_folders(self) -> list[str] | None:
+        """The folders of the split, if splits have folders here."""
+        folders = self._folders_in(self.path)
+        if sum(bool(split_words(os.path.basename(folder))) for folder in folders) < 2:
+            return None
+        # What has no image in it, as `annotations` of COCO, is not asked.
+        return self.files.split_folders([one for one in folders if any(self.files.walk(one, SUFFIXES))])
+
+    def _folders_in(self, folder: str) -> list[str]:
+        try:
+            with os.scandir(folder) as entries:
+                found = [entry for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
+        except OSError as error:
+            raise FormatError(f"the folder cannot be read: {error.strerror}", file=folder) from None
+        for entry in found:
+            if entry.is_symlink():
+                self.files.check_link(entry.path)
+        return [entry.path for entry in found]
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`. The files are many: they are told by a checksum of their names, lengths and times."""
@@ -110,16 +145,19 @@ class ImageFolderSource:
 
     def _files(self) -> list[tuple[int, str]]:
         """Label and name below the folder of each image, in order."""
+        folders = self._folders()
+        splits = self._split_folders() is None  # else they are told apart already
         return [
             (label, os.path.relpath(file, self.path))
-            for label, name in enumerate(self.classes)
-            for file in find_files(os.path.join(self.path, name), SUFFIXES)
+            for label, name in enumerate(sorted(folders))
+            for folder in folders[name]
+            for file in self.files.find(SUFFIXES, folder=folder, splits=splits)
         ]
 
 
 def _sample(file: str, label: int, look: Look) -> dict[str, Any]:
     try:
-        with open(file, "rb") as opened:
+        with open_file(file) as opened:
             return {"image": decode_image(opened, look, file), "label": label}
     except OSError as error:
         raise FormatError(f"the image cannot be read: {error.strerror}", file=file) from None

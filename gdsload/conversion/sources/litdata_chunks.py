@@ -8,12 +8,12 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Any
+from typing import IO, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.files import inside, stamps
+from gdsload.conversion.files import FileOptions, SourceFiles, open_file, stamps
 from gdsload.conversion.rows import runs
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_columns import check_columns, table_items
@@ -63,6 +63,7 @@ class LitDataSource:
     Args:
         path: the folder with `index.json`.
         mode: the channels of images: ``"RGB"``, ``"RGBA"``, ``"L"``, or ``"keep"`` (as they are, palettes as indices).
+        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
     Raises:
         OptionError: if an option has no such value.
@@ -71,13 +72,15 @@ class LitDataSource:
     kind = "LitData chunks"
     threads = False
 
-    def __init__(self, path: str, *, mode: str = "RGB") -> None:
+    def __init__(self, path: str, *, mode: str = "RGB", **files: Unpack[FileOptions]) -> None:
         self.path = path
+        self.files = SourceFiles(path, **files)
         self.look = Look(mode)
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
-        files = [os.path.join(self.path, _INDEX), *(inside(self.path, chunk.name) for chunk in self._index().chunks)]
+        folder = self.files.folder(_INDEX)
+        files = [self.files.inside(folder, name) for name in (_INDEX, *(one.name for one in self._index().chunks))]
         return {"kind": self.kind, "files": stamps(files), "mode": self.look.mode}
 
     def parts(self, target_bytes: int) -> list[Part]:
@@ -95,11 +98,11 @@ class LitDataSource:
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
         low, high = (int(edge) for edge in part.where)
-        index = self._index()
+        index, folder = self._index(), self.files.folder(_INDEX)
         for chunk in index.chunks[low:high]:
-            path = inside(self.path, chunk.name)
+            path = self.files.inside(folder, chunk.name)
             try:
-                with open(path, "rb") as file:
+                with open_file(path) as file:
                     found = os.fstat(file.fileno()).st_size
                     if found != chunk.nbytes:
                         raise ValueError(f"it has {found} bytes, but the index says {chunk.nbytes}")
@@ -115,9 +118,9 @@ class LitDataSource:
                 raise FormatError(f"the chunk cannot be read: {str(error)[:200]}", file=path) from None
 
     def _index(self) -> _Index:
-        path = os.path.join(self.path, _INDEX)
+        path = self.files.inside(self.files.folder(_INDEX), _INDEX)
         try:
-            with open(path, encoding="utf-8") as file:
+            with open_file(path) as file:
                 tree = json.load(file)
             config = tree["config"]
             for name, known in _KNOWN.items():

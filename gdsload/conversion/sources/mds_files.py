@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Any, cast
+from typing import IO, Any, Unpack, cast
 
-from gdsload.conversion.files import inside, stamps
+from gdsload.conversion.files import FileOptions, SourceFiles, open_file, stamps
 from gdsload.conversion.rows import runs
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.binary_samples import decoded, sample_bytes, value_bytes
@@ -41,6 +41,7 @@ class MdsSource:
         path: the folder with `index.json`.
         columns: which columns, in which order. None: all of them.
         mode: the channels of images: ``"RGB"``, ``"RGBA"``, ``"L"``, or ``"keep"`` (as they are, palettes as indices).
+        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
     Raises:
         OptionError: if an option has no such value.
@@ -49,16 +50,19 @@ class MdsSource:
     kind = "MDS shards"
     threads = False
 
-    def __init__(self, path: str, *, columns: Sequence[str] | None = None, mode: str = "RGB") -> None:
+    def __init__(
+        self, path: str, *, columns: Sequence[str] | None = None, mode: str = "RGB", **files: Unpack[FileOptions]
+    ) -> None:
         if isinstance(columns, str):
             raise OptionError(f"columns is the text {columns!r}", remedy=f"Pass a list: columns=[{columns!r}].")
         self.path = path
+        self.files = SourceFiles(path, **files)
         self.columns = None if columns is None else list(columns)
         self.look = Look(mode)
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
-        files = [os.path.join(self.path, _INDEX), *(_place(shard, self.path)[0] for shard in self._shards())]
+        files = [self._index(), *(self._place(shard)[0] for shard in self._shards())]
         return {"kind": self.kind, "files": stamps(files), "columns": self.columns, "mode": self.look.mode}
 
     def parts(self, target_bytes: int) -> list[Part]:
@@ -80,7 +84,7 @@ class MdsSource:
         low, high = (int(edge) for edge in part.where)
         for shard in self._shards()[low:high]:
             decoders = self._decoders(shard)
-            with _opened(shard, self.path) as (file, opened):
+            with self._opened(shard) as (file, opened):
                 for number, content in enumerate(sample_bytes(opened, shard.samples, shard.raw.nbytes)):
                     key = f"{shard.raw.name}, sample {number}"
                     yield Item(key, partial(_sample, content, shard.columns, decoders, f"{file}, sample {number}"))
@@ -95,10 +99,36 @@ class MdsSource:
         file = os.path.join(self.path, shard.raw.name)
         return {name: decoder(encodings[name], name, self.look, file) for name in wanted}
 
-    def _shards(self) -> list[_Shard]:
-        path = os.path.join(self.path, _INDEX)
+    def _index(self) -> str:
+        return self.files.inside(self.files.folder(_INDEX), _INDEX)
+
+    def _place(self, shard: _Shard) -> tuple[str, bool]:
+        """Where a shard lies, and whether it is packed there."""
+        folder = self.files.folder(_INDEX)
+        if shard.packed is not None and not os.path.lexists(os.path.join(folder, shard.raw.name)):
+            return self.files.inside(folder, shard.packed.name), True
+        return self.files.inside(folder, shard.raw.name), False
+
+    @contextmanager
+    def _opened(self, shard: _Shard) -> Iterator[tuple[str, IO[bytes]]]:
+        """A shard, unpacked; whatever is wrong with it is a FormatError."""
+        path, packed = self._place(shard)
         try:
-            with open(path, encoding="utf-8") as file:
+            with open_file(path) as file:
+                expected = shard.packed if packed and shard.packed is not None else shard.raw
+                found = os.fstat(file.fileno()).st_size
+                if found != expected.nbytes:
+                    raise ValueError(f"it has {found} bytes, but the index says {expected.nbytes}")
+                yield path, io.BytesIO(_unpacked(shard, file, path)) if packed else file
+        except (OSError, EOFError, ValueError, zlib.error) as error:
+            if isinstance(error, FormatError | OptionError):
+                raise
+            raise FormatError(f"the shard cannot be read: {str(error)[:200]}", file=path) from None
+
+    def _shards(self) -> list[_Shard]:
+        path = self._index()
+        try:
+            with open_file(path) as file:
                 tree = json.load(file)
             if tree["version"] != 2:
                 raise ValueError(f"version {tree['version']!r:.50} is not known, but 2 is")
@@ -165,30 +195,6 @@ def _count(value: Any) -> int:
     if type(value) is not int or not 0 <= value < _MAX_SHARD_BYTES:
         raise ValueError(f"{value!r:.50} is no number from 0 to 2**32 - 1")
     return value
-
-
-def _place(shard: _Shard, folder: str) -> tuple[str, bool]:
-    """Where a shard lies, and whether it is packed there."""
-    if shard.packed is not None and not os.path.lexists(os.path.join(folder, shard.raw.name)):
-        return inside(folder, shard.packed.name), True
-    return inside(folder, shard.raw.name), False
-
-
-@contextmanager
-def _opened(shard: _Shard, folder: str) -> Iterator[tuple[str, IO[bytes]]]:
-    """A shard, unpacked; whatever is wrong with it is a FormatError."""
-    path, packed = _place(shard, folder)
-    try:
-        with open(path, "rb") as file:
-            expected = shard.packed if packed and shard.packed is not None else shard.raw
-            found = os.fstat(file.fileno()).st_size
-            if found != expected.nbytes:
-                raise ValueError(f"it has {found} bytes, but the index says {expected.nbytes}")
-            yield path, io.BytesIO(_unpacked(shard, file, path)) if packed else file
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        if isinstance(error, FormatError | OptionError):
-            raise
-        raise FormatError(f"the shard cannot be read: {str(error)[:200]}", file=path) from None
 
 
 def _unpacked(shard: _Shard, file: IO[bytes], path: str) -> bytes:

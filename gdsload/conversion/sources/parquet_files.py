@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Unpack
 
-from gdsload.conversion.files import find_files, stamps
+from gdsload.conversion.files import FileOptions, SourceFiles, open_file, stamps
 from gdsload.conversion.rows import BATCH_BYTES
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_columns import check_columns, table_items
@@ -28,23 +28,25 @@ class ParquetSource:
     Args:
         path: a `.parquet`, `.arrow` or `.feather` file, or a folder of them.
         columns: which columns, in which order. None: all of them.
+        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "Parquet and Arrow files"
     threads = True
 
-    def __init__(self, path: str, *, columns: Sequence[str] | None = None) -> None:
+    def __init__(self, path: str, *, columns: Sequence[str] | None = None, **files: Unpack[FileOptions]) -> None:
         self.path = path
+        self.files = SourceFiles(path, **files)
         self.columns = None if columns is None else list(columns)
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
-        return {"kind": self.kind, "files": stamps(find_files(self.path, _SUFFIXES)), "columns": self.columns}
+        return {"kind": self.kind, "files": stamps(self.files.find(_SUFFIXES)), "columns": self.columns}
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: one for each row group, or for a run of the record batches of a file."""
         found: list[Part] = []
-        for file in find_files(self.path, _SUFFIXES):
+        for file in self.files.find(_SUFFIXES):
             with _opened(file) as table:
                 self._check(_schema(table), file)
                 found += _row_groups(file, table) if _is_parquet(table) else _batches(file, table, target_bytes)
@@ -131,7 +133,7 @@ def _opened(file: str) -> Iterator[Any]:
     """A file of any of the formats, by what is in it; whatever is wrong with it is a FormatError."""
     arrow, ipc, parquet = (need(name, file=file) for name in ("pyarrow", "pyarrow.ipc", "pyarrow.parquet"))
     try:
-        with open(file, "rb") as opened:
+        with open_file(file) as opened:
             magic = opened.read(6)
         if magic[:4] == b"PAR1":
             with parquet.ParquetFile(file, memory_map=True) as table:

@@ -30,8 +30,8 @@ class Look:
     Attributes:
         mode: its channels: ``"RGB"``, ``"RGBA"``, ``"L"`` (grey), or ``"keep"``: as they are, palettes as indices.
         size: height and width. None: as they are.
-        resize: how it gets there: ``"squash"`` by scaling each side, ``"crop"`` by scaling and cutting off what is too
-            much on both sides alike, ``"none"`` not at all: an image of another size is an error.
+        resize: how it gets there: ``"crop"``, the default, by scaling and cutting off what is too much on both sides
+            alike, ``"squash"`` by scaling each side, ``"none"`` not at all: an image of another size is an error.
         upright: turn it as its EXIF data says.
 
     Raises:
@@ -40,13 +40,15 @@ class Look:
 
     mode: str = "RGB"
     size: int | None = None
-    resize: str = "none"
+    resize: str | None = None
     upright: bool = False
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
             raise OptionError(f"mode is {self.mode!r}", remedy=f"Supported are {', '.join(get_args(Mode))}.")
-        if self.resize not in get_args(Resize):
+        if self.resize is None:
+            object.__setattr__(self, "resize", "none" if self.size is None else "crop")
+        elif self.resize not in get_args(Resize):
             raise OptionError(f"resize is {self.resize!r}", remedy=f"Supported are {', '.join(get_args(Resize))}.")
         if self.size is not None and not 1 <= self.size <= 65_535:
             raise OptionError(f"size is {self.size}, no number of pixels from 1 to 65535")
@@ -119,7 +121,7 @@ def _resized(image: Any, look: Look, size: int, name: str) -> Any:
         raise FormatError(
             f"the image has {image.height} × {image.width} pixels, not {size} × {size}",
             file=name,
-            remedy='Pass resize="squash" or resize="crop".',
+            remedy='Leave resize="none" out, or pass resize="squash".',
         )
     # Indices of a palette must not be mixed.
     by = need("PIL.Image").Resampling

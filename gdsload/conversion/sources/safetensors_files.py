@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
 
-from gdsload.conversion.files import stamps
+from gdsload.catalog import SHARD_SUFFIX
+from gdsload.conversion.files import FileOptions, SourceFiles, stamps
 from gdsload.conversion.rows import BATCH_BYTES, row_parts, spans
 from gdsload.conversion.source import Item, Part
 from gdsload.dataset import ShardDataset
 from gdsload.errors import FormatError
+from gdsload.format.index import INDEX_NAME
 from gdsload.verify.rows import RowCheck
 
 __all__ = ["SafetensorsSource"]
@@ -26,39 +29,50 @@ class SafetensorsSource:
 
     Args:
         path: where it is.
+        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`. Shards have none.
     """
 
     kind = "safetensors files"
     threads = True
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, **files: Unpack[FileOptions]) -> None:
         self.path = path
+        self.files = SourceFiles(path, **files)
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
-        dataset = ShardDataset(self.path)
-        files = stamps(shard.file for shard in dataset.shards)
-        return {"kind": self.kind, "files": files, "digest": dataset.digest}
+        datasets = [ShardDataset(path) for path in self._paths()]
+        files = stamps(shard.file for dataset in datasets for shard in dataset.shards)
+        return {"kind": self.kind, "files": files, "digests": [dataset.digest for dataset in datasets]}
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`."""
-        dataset = ShardDataset(self.path)
-        count = len(dataset)
-        if not count:
+        found: list[Part] = []
+        for path in self._paths():
+            dataset = ShardDataset(path)
+            row_bytes = dataset.num_bytes // max(len(dataset), 1)
+            step = max(target_bytes // max(row_bytes, 1), 1)
+            found += row_parts(len(dataset), step, row_bytes, prefix="samples", where=(path,))
+        if not found:
             raise FormatError("there is not one sample", file=self.path)
-        row_bytes = dataset.num_bytes // count
-        step = max(target_bytes // max(row_bytes, 1), 1)
-        return row_parts(count, step, row_bytes, prefix="samples")
+        return found
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
-        dataset = ShardDataset(self.path)
-        low, high = (int(edge) for edge in part.where)
+        dataset = ShardDataset(str(part.where[0]))
+        low, high = (int(edge) for edge in part.where[1:])
         step = max(BATCH_BYTES // max(dataset.num_bytes // max(len(dataset), 1), 1), 1)
         check = RowCheck(dataset.sources, dataset.schema)
         for begin, end in spans(low, high, step):
             check(np.arange(begin, end))
             yield Item(f"samples {begin} to {end - 1}", partial(_batch, dataset, begin, end), end - begin)
+
+    def _paths(self) -> list[str]:
+        """What to open as datasets: the path, or of several files in it those that are the split's."""
+        if not os.path.isdir(self.path) or os.path.lexists(os.path.join(self.path, INDEX_NAME)):
+            return self.files.chosen([self.path])
+        files = self.files.find((SHARD_SUFFIX,), below=False)
+        return [self.path] if self.files.split is None else files
 
 
 def _batch(dataset: ShardDataset, begin: int, end: int) -> dict[str, Any]:

@@ -6,20 +6,22 @@ import json
 import os
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.files import find_files, stamps
+from gdsload.conversion.files import FileOptions, SourceFiles, open_file, stamps
 from gdsload.conversion.rows import BATCH_BYTES, runs, spans
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.npy import decode_npy
+from gdsload.conversion.sources.token_formats import IndexedTokens, TokenRow, indexed_tokens, is_index, token_row
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["TokenSource"]
 
 _SUFFIXES = (".npy", ".bin", ".jsonl")
+_DEFAULT = np.dtype(np.uint16)  # of JSON lines, whose numbers are looked at one by one
 _MAX_LINE_BYTES = 2**28
 
 
@@ -27,14 +29,19 @@ class TokenSource:
     """Documents of tokens, ragged: the field ``tokens``. To make blocks of them, pack them.
 
     A `.npy` file is a document; those come first. Each line of a `.jsonl` file is one: a list of numbers, or an object
-    that has one. Any other file (`.bin`) is a row of tokens as NumPy's `tofile` writes them, in which each document
-    ends with the token `end`; without `end` all of it is one document.
+    that has one.
+
+    Any other file (`.bin`) is a row of tokens, in which each document ends with the token `end`; without `end` all of
+    it is one document. What llm.c and its like write says itself of what element type it is, and its header is no
+    token; any other row is as NumPy's `tofile` writes it, and needs `dtype`. A `.bin` with an index of Megatron-LM's
+    beside it (`.idx`) has the documents and the element type that this tells: a document is all of its sequences.
 
     Args:
         path: such a file, or a folder of them.
-        dtype: the element type of the tokens of files other than `.npy`.
-        end: the token that ends a document of a binary file, and belongs to it.
+        dtype: the element type of the tokens of files that do not say it. Of JSON lines it is uint16 by default.
+        end: the token that ends a document of a row, and belongs to it.
         key: the key of the list, where lines are objects.
+        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
     Raises:
         OptionError: if an option has no such value.
@@ -43,28 +50,33 @@ class TokenSource:
     kind = "token files"
     threads = False
 
-    def __init__(self, path: str, *, dtype: str = "uint16", end: int | None = None, key: str = "tokens") -> None:
-        try:
-            self.dtype = np.dtype(dtype)
-        except TypeError:
-            self.dtype = np.dtype(object)
-        if self.dtype.kind not in "iu":
-            raise OptionError(f"dtype is {dtype!r}, no type of whole numbers")
-        limits = np.iinfo(self.dtype)
-        if end is not None and not limits.min <= end <= limits.max:
-            raise OptionError(f"end is {end}, but tokens are {self.dtype}")
+    def __init__(
+        self,
+        path: str,
+        *,
+        dtype: str | None = None,
+        end: int | None = None,
+        key: str = "tokens",
+        **files: Unpack[FileOptions],
+    ) -> None:
         self.path = path
+        self.files = SourceFiles(path, **files)
+        self.dtype = None if dtype is None else _whole(dtype)
         self.end = end
         self.key = key
+        if self.dtype is not None:
+            self._check_end(self.dtype)
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
-        files = stamps(find_files(self.path, _SUFFIXES))
-        return {"kind": self.kind, "files": files, "dtype": self.dtype.name, "end": self.end, "key": self.key}
+        files = self.files.find(_SUFFIXES)
+        dtype = None if self.dtype is None else self.dtype.name
+        listed = stamps([*files, *filter(None, map(self._index, files))])
+        return {"kind": self.kind, "files": listed, "dtype": dtype, "end": self.end, "key": self.key}
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`: runs of `.npy` files, and of bytes of the others; documents lie where they begin."""
-        files = find_files(self.path, _SUFFIXES)
+        """See `Source.parts`: runs of `.npy` files and documents, and of bytes, in which documents begin."""
+        files = self.files.find(_SUFFIXES)
         arrays = [file for file in files if _has(file, ".npy")]
         sizes = [os.path.getsize(file) for file in arrays]
         found = [
@@ -73,21 +85,54 @@ class TokenSource:
         ]
         for file in files:
             if file not in arrays:
-                found += self._ranges(file, target_bytes)
+                found += self._documents(file, target_bytes) if self._index(file) else self._ranges(file, target_bytes)
         if not found:
             raise FormatError("there is not one token", file=self.path)
         return found
 
     def _ranges(self, file: str, target_bytes: int) -> list[Part]:
-        name, nbytes, itemsize = os.path.basename(file), os.path.getsize(file), self.dtype.itemsize
+        name, step, nbytes = os.path.basename(file), target_bytes, os.path.getsize(file)
         if not _has(file, ".jsonl"):
-            if nbytes % itemsize:
-                raise FormatError(f"it has {nbytes} bytes, no whole number of {self.dtype}", file=file)
-            target_bytes = nbytes if self.end is None else max(target_bytes // itemsize, 1) * itemsize
+            row = self._row(file)
+            itemsize, nbytes = row.dtype.itemsize, row.count * row.dtype.itemsize
+            step = nbytes if self.end is None else target_bytes // itemsize * itemsize or itemsize
         return [
             Part(f"{name}, bytes {low} to {high - 1}", (file, low, high), nbytes=high - low)
-            for low, high in spans(0, nbytes, max(target_bytes, 1))
+            for low, high in spans(0, nbytes, max(step, 1))
         ]
+
+    def _documents(self, file: str, target_bytes: int) -> list[Part]:
+        found, name = self._indexed(file, check=True), os.path.basename(file)
+        if not found.row.count:
+            return []
+        parts = []
+        for low, high in found.runs(0, found.documents, target_bytes):
+            edges = found.edges(low, high)
+            nbytes = int(edges[-1] - edges[0]) * found.row.dtype.itemsize
+            parts.append(Part(f"{name}, documents {low} to {high - 1}", (file, low, high), high - low, nbytes))
+        return parts
+
+    def _index(self, file: str) -> str | None:
+        """The index beside a file, if there is one that tells of documents."""
+        if not _has(file, ".bin") or not os.path.lexists(index := file[: -len(".bin")] + ".idx"):
+            return None
+        index = self.files.inside(os.path.dirname(file), os.path.basename(index))
+        return index if is_index(index) else None
+
+    def _indexed(self, file: str, *, check: bool = False) -> IndexedTokens:
+        if self.end is not None:
+            raise OptionError("end is given, but the file has an index of its documents", file=file)
+        return indexed_tokens(file, str(self._index(file)), self.dtype, check=check)
+
+    def _row(self, file: str) -> TokenRow:
+        row = token_row(file, self.dtype)
+        self._check_end(row.dtype)
+        return row
+
+    def _check_end(self, dtype: np.dtype[Any]) -> None:
+        limits = np.iinfo(dtype)
+        if self.end is not None and not limits.min <= self.end <= limits.max:
+            raise OptionError(f"end is {self.end}, but tokens are {dtype}")
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
@@ -98,13 +143,18 @@ class TokenSource:
             return
         low, high = int(part.where[1]), int(part.where[2])
         try:
-            yield from self._lines(first, low, high) if _has(first, ".jsonl") else self._runs(first, low, high)
+            if _has(first, ".jsonl"):
+                yield from self._lines(first, low, high)
+            elif self._index(first):
+                yield from _listed(self._indexed(first), low, high)
+            else:
+                yield from self._runs(self._row(first), low, high)
         except OSError as error:
             raise FormatError(f"the file cannot be read: {error.strerror}", file=first) from None
 
     def _lines(self, file: str, low: int, high: int) -> Iterator[Item]:
         """The lines that begin from byte `low` to `high` - 1."""
-        with open(file, "rb") as opened:
+        with open_file(file) as opened:
             if low:  # what the byte before begins, or is in, is another's
                 opened.seek(low - 1)
                 _line(opened, file)
@@ -116,24 +166,25 @@ class TokenSource:
     def _document(self, line: bytes) -> dict[str, Any]:
         found = json.loads(line)
         listed = found.get(self.key) if isinstance(found, dict) else found
-        tokens = np.array(listed if listed != [] else np.empty(0, self.dtype))
-        limits = np.iinfo(self.dtype)
+        dtype = self.dtype or _DEFAULT
+        tokens = np.array(listed if listed != [] else np.empty(0, dtype))
+        limits = np.iinfo(dtype)
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
             raise ValueError(f"the line has no list of whole numbers: {line!r:.100}")
         if len(tokens) and not limits.min <= int(tokens.min()) <= int(tokens.max()) <= limits.max:
-            raise ValueError(f"its tokens from {tokens.min()} to {tokens.max()} are not {self.dtype}: pass dtype=")
-        return _one(tokens.astype(self.dtype))
+            raise ValueError(f"its tokens from {tokens.min()} to {tokens.max()} are not {dtype}: pass dtype=")
+        return _one(tokens.astype(dtype))
 
-    def _runs(self, file: str, low: int, high: int) -> Iterator[Item]:
-        """The documents that begin from byte `low` to `high` - 1, many at once."""
-        tokens = np.memmap(file, self.dtype, mode="r")
+    def _runs(self, row: TokenRow, low: int, high: int) -> Iterator[Item]:
+        """The documents that begin from byte `low` to `high` - 1 of the tokens, many at once."""
+        tokens, itemsize = row.tokens(), row.dtype.itemsize
         if self.end is None:
             yield Item("all tokens", partial(_one, tokens), 1)
             return
-        place = _behind(tokens, self.end, low // self.dtype.itemsize)
-        stop = _behind(tokens, self.end, high // self.dtype.itemsize)
+        place = _behind(tokens, self.end, low // itemsize)
+        stop = _behind(tokens, self.end, high // itemsize)
         while place < stop:
-            edge = min(_behind(tokens, self.end, place + BATCH_BYTES // self.dtype.itemsize), stop)
+            edge = min(_behind(tokens, self.end, place + BATCH_BYTES // itemsize), stop)
             run = tokens[place:edge]
             edges = np.flatnonzero(run == self.end) + 1
             if not len(edges) or edges[-1] < len(run):
@@ -141,6 +192,25 @@ class TokenSource:
             offsets = np.concatenate([[0], edges])
             yield Item(f"tokens {place} to {edge - 1}", partial(dict, tokens=(run, offsets)), len(edges))
             place = edge
+
+
+def _listed(found: IndexedTokens, low: int, high: int) -> Iterator[Item]:
+    """The documents from `low` to `high` - 1, many at once."""
+    tokens = found.row.tokens()
+    for begin, end in found.runs(low, high, BATCH_BYTES):
+        edges = found.edges(begin, end)
+        batch = {"tokens": (tokens[edges[0] : edges[-1]], edges - edges[0])}
+        yield Item(f"documents {begin} to {end - 1}", partial(dict, batch), end - begin)
+
+
+def _whole(name: str) -> np.dtype[Any]:
+    try:
+        dtype = np.dtype(name)
+    except TypeError:
+        dtype = np.dtype(object)
+    if dtype.kind not in "iu":
+        raise OptionError(f"dtype is {name!r}, no type of whole numbers")
+    return dtype
 
 
 def _has(file: str, suffix: str) -> bool:
@@ -167,7 +237,7 @@ def _line(opened: Any, file: str) -> bytes:
 
 
 def _array(file: str) -> dict[str, Any]:
-    with open(file, "rb") as opened:
+    with open_file(file) as opened:
         tokens = decode_npy(opened.read())
     if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
         raise FormatError(f"it is {tokens.dtype} of shape {tokens.shape}, no row of whole numbers", file=file)

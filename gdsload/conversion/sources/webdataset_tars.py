@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import IO, Any, cast
+from typing import IO, Any, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.files import find_files, stamps
+from gdsload.conversion.files import FileOptions, SourceFiles, open_file, stamps
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import Look, decode_image
@@ -38,6 +38,8 @@ _EXTENDED = (
     tarfile.SOLARIS_XHDTYPE,
 )
 _MAX_EXTENDED_BYTES = 2**20
+_MOST_EMPTY_READS = 8
+_PIECE_BYTES = 2**22
 _MAX_MEMBERS = 1024
 _TAIL_BYTES = 2**20
 
@@ -57,6 +59,7 @@ class TarSource:
         with_key: add a text field ``key``, the name that the members share.
         mode: the channels of images: ``"RGB"``, ``"RGBA"``, ``"L"``, or ``"keep"`` (as they are, palettes as indices).
         max_member_bytes: the most bytes that a member may have, and all members of one sample together.
+        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
     Raises:
         OptionError: if an option has no such value.
@@ -65,10 +68,19 @@ class TarSource:
     kind = "WebDataset tar files"
     threads = False
 
-    def __init__(self, path: str, *, with_key: bool = True, mode: str = "RGB", max_member_bytes: int = 2**30) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        with_key: bool = True,
+        mode: str = "RGB",
+        max_member_bytes: int = 2**30,
+        **files: Unpack[FileOptions],
+    ) -> None:
         if max_member_bytes < 1:
             raise OptionError(f"max_member_bytes is {max_member_bytes}, no number of bytes from 1")
         self.path = path
+        self.files = SourceFiles(path, **files)
         self.with_key = with_key
         self.look = Look(mode)
         self.max_member_bytes = max_member_bytes
@@ -77,7 +89,7 @@ class TarSource:
         """See `Source.describe`."""
         return {
             "kind": self.kind,
-            "files": stamps(find_files(self.path, _SUFFIXES)),
+            "files": stamps(self.files.find(_SUFFIXES)),
             "with_key": self.with_key,
             "mode": self.look.mode,
             "max_member_bytes": self.max_member_bytes,
@@ -86,16 +98,15 @@ class TarSource:
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: one for each file, for they can only be read from their beginning."""
         return [
-            Part(os.path.basename(file), (file,), nbytes=os.path.getsize(file))
-            for file in find_files(self.path, _SUFFIXES)
+            Part(os.path.basename(file), (file,), nbytes=os.path.getsize(file)) for file in self.files.find(_SUFFIXES)
         ]
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
         file = str(part.where[0])
         sample = _Sample("")
-        with _opened(file) as tar:
-            for key, name, member in _members(tar):
+        with _opened(file) as (tar, nbytes):
+            for key, name, member in _members(tar, nbytes):
                 if key != sample.key:
                     if sample.members:
                         yield self._item(sample, file)
@@ -114,7 +125,8 @@ class TarSource:
             sample.members[name] = b""
             sample.trouble = f"it has more than {self.max_member_bytes} bytes, with {member.name!r:.200}"
         else:
-            content = cast("IO[bytes]", tar.extractfile(member)).read(member.size)
+            # In pieces: of a packed file nobody knows beforehand whether so many bytes are there.
+            content = b"".join(iter(partial(cast("IO[bytes]", tar.extractfile(member)).read, _PIECE_BYTES), b""))
             if len(content) != member.size:
                 raise tarfile.ReadError(f"{member.name!r:.200} has {member.size} bytes, but {len(content)} are there")
             sample.members[name] = content
@@ -140,25 +152,48 @@ class _Header(tarfile.TarInfo):
         if header.type in _EXTENDED and not 0 <= header.size <= _MAX_EXTENDED_BYTES:
             raise tarfile.ReadError(f"a header of {header.size} bytes is no header")
         if header.type == tarfile.GNUTYPE_SPARSE:
-            raise tarfile.ReadError(f"{header.name!r:.200} is a sparse file")
+            raise _sparse(header)
         return header
 
 
-@contextmanager
-def _opened(file: str) -> Iterator[tarfile.TarFile]:
-    """A tar file, read from its beginning to its end; whatever is wrong with it is a FormatError.
+def _sparse(member: tarfile.TarInfo) -> tarfile.ReadError:
+    """A few bytes of a sparse file would unpack to any number of zeros."""
+    return tarfile.ReadError(f"{member.name!r:.200} is a sparse file")
 
-    tarfile's own reader of compressed streams does not check their checksums, so it is not used.
+
+class _Ending(io.RawIOBase):
+    """A stream that does not end for ever: to skip what a header promises, tarfile reads on and on behind the end."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        super().__init__()
+        self._stream = stream
+        self._empty = 0
+
+    def read(self, size: int = -1) -> bytes:
+        found = self._stream.read(size)
+        self._empty = 0 if found else self._empty + 1
+        if self._empty > _MOST_EMPTY_READS:
+            raise tarfile.ReadError("it ends in the middle of a member")
+        return found
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[tuple[tarfile.TarFile, int]]:
+    """A tar file, read from its beginning to its end, and the bytes that it has, or -1 if it is packed.
+
+    Whatever is wrong with it is a FormatError. tarfile's own reader of compressed streams does not check their
+    checksums, so it is not used.
     """
     try:
-        with open(file, "rb") as raw:
+        with open_file(file) as raw:
             packed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
-            stream = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if packed else raw
+            nbytes = -1 if packed else os.fstat(raw.fileno()).st_size
+            stream = cast("IO[bytes]", _Ending(cast("IO[bytes]", gzip.GzipFile(fileobj=raw)))) if packed else raw
             with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header, errors="strict") as tar:
-                yield tar
+                yield tar, nbytes
             left = len(stream.read(_TAIL_BYTES))  # to the checksum at the very end
-            if not packed and not left and os.fstat(raw.fileno()).st_size % tarfile.BLOCKSIZE:
+            if not packed and not left and nbytes % tarfile.BLOCKSIZE:
                 raise tarfile.ReadError("it ends in the middle of a block")
     except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, RecursionError, OverflowError) as error:
         if isinstance(error, FormatError | OptionError):
@@ -166,10 +201,18 @@ def _opened(file: str) -> Iterator[tarfile.TarFile]:
         raise FormatError(f"the tar file cannot be read: {error}", file=file, remedy="Copy it again, whole.") from None
 
 
-def _members(tar: tarfile.TarFile) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
+def _members(tar: tarfile.TarFile, nbytes: int) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
     """Key, field and header of each member that is part of a sample."""
     while (member := tar.next()) is not None:
         tar.members.clear()  # type: ignore[attr-defined]  # it would remember them all
+        if any(name.startswith("GNU.sparse.") for name in member.pax_headers):
+            raise _sparse(member)
+        has_content = member.isreg() or member.type not in tarfile.SUPPORTED_TYPES
+        if has_content and (member.size < 0 or 0 <= nbytes < member.offset_data + member.size):
+            raise tarfile.ReadError(
+                f"the header of {member.name!r:.200} (byte {member.offset}) promises {member.size} bytes, but the file "
+                f"has {nbytes} in all"
+            )
         folder, slash, name = member.name.rpartition("/")
         stem, _, extension = name.partition(".")
         if member.isreg() and stem and extension:

@@ -6,11 +6,11 @@ import json
 import os
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
-from gdsload.conversion.files import find_files, stamps
+from gdsload.conversion.files import FileOptions, SourceFiles, stamps
 from gdsload.conversion.rows import BATCH_BYTES, common_length, row_parts, spans
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.extras import need
@@ -29,21 +29,23 @@ class ZarrSource:
 
     Args:
         path: the folder.
+        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
     """
 
     kind = "Zarr arrays"
     threads = True
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, **files: Unpack[FileOptions]) -> None:
         self.path = path
+        self.files = SourceFiles(path, **files)
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
-        files = stamps(find_files(self.path, ("",)))
-        return {"kind": self.kind, "files": files}
+        return {"kind": self.kind, "files": stamps(self._files())}
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: whole chunks, which would otherwise be decoded twice."""
+        self._files()  # zarr opens them by itself, and asks nobody
         arrays = self._open()
         lengths = {name: array.shape[0] if array.shape else -1 for name, array in arrays.items()}
         count = common_length(lengths, "arrays", self.path)
@@ -62,14 +64,22 @@ class ZarrSource:
         for begin, end in spans(low, high, step):
             yield Item(f"rows {begin} to {end - 1}", partial(_rows, arrays, begin, end, self.path), end - begin)
 
-    def _open(self) -> dict[str, Any]:
-        zarr = need("zarr", file=self.path)
-        if not any(os.path.exists(os.path.join(self.path, name)) for name in _METADATA):
+    def _folder(self) -> str:
+        folder = self.files.folder(*_METADATA)
+        if not any(os.path.exists(os.path.join(folder, name)) for name in _METADATA):
             raise FormatError("there is no Zarr array or group", file=self.path)
+        return folder
+
+    def _files(self) -> list[str]:
+        return self.files.find(("",), folder=self._folder(), splits=False)
+
+    def _open(self) -> dict[str, Any]:
+        zarr, folder = need("zarr", file=self.path), self._folder()
         try:
-            found = zarr.open(self.path, mode="r")
+            # What arrays there are, the folders say: names in consolidated metadata may be of any place.
+            found = zarr.open(folder, mode="r", use_consolidated=False)
             if isinstance(found, zarr.Array):
-                name = os.path.basename(absolute(self.path)).removesuffix(".zarr")
+                name = os.path.basename(absolute(folder)).removesuffix(".zarr")
                 arrays = {name: found}
             else:
                 arrays = dict(sorted(found.arrays()))

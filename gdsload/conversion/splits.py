@@ -1,0 +1,61 @@
+"""Names that tell which files are for training, and which must not be: the splits of a dataset as it lies on disk."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+__all__ = ["ALL", "level_splits", "split_words", "splits_of"]
+
+ALL = "all"
+"""What is asked for instead of a split where such names mean something else."""
+
+# Longer words first: "validation" is not "val" and more.
+_WORDS = ("trainval", "training", "train", "testing", "test", "validation", "valid", "val", "evaluation", "eval", "dev")
+_WORD = re.compile(rf"(?<![^\W\d_])(?:{'|'.join(_WORDS)})(?![^\W\d_])", re.IGNORECASE)
+
+
+def split_words(name: str) -> frozenset[str]:
+    """The words in a name of a file or folder that splits are called by: of ``imagenet-train-0001.tar`` ``train``.
+
+    A word is not part of a longer one: there is none in ``protest`` and ``trainable``. Digits do not make it longer:
+    ``train2017``.
+    """
+    return frozenset(word.lower() for word in _WORD.findall(name))
+
+
+def level_splits(names: Sequence[str]) -> list[str | None] | None:
+    """The split of each name of one folder, or None for a name that says none; None if it holds no splits.
+
+    It does if two names say different ones. Words that all those names have in common say nothing; several that are
+    left are one split together: ``train_val`` beside ``test`` is ``train+val``.
+    """
+    words = [split_words(name) for name in names]
+    common = frozenset.intersection(*filter(None, words)) if any(words) else frozenset()
+    found = ["+".join(sorted(one - common)) or None for one in words]
+    return found if len(set(found) - {None}) > 1 else None
+
+
+def splits_of(paths: Sequence[str]) -> list[str | None]:
+    """The split that each file is of, or None.
+
+    Args:
+        paths: names of files below one folder, ``/`` between the names of folders. Of each folder, these are all of its
+            names that matter.
+    """
+    found: list[str | None] = [None] * len(paths)
+    _label([(path.split("/"), number) for number, path in enumerate(paths)], found)
+    return found
+
+
+def _label(files: list[tuple[list[str], int]], found: list[str | None]) -> None:
+    children: dict[str, list[tuple[list[str], int]]] = {}
+    for pieces, number in files:
+        children.setdefault(pieces[0], []).append((pieces[1:], number))
+    splits = level_splits(list(children))
+    for position, below in enumerate(children.values()):
+        if splits is not None and splits[position] is not None:
+            for _, number in below:
+                found[number] = splits[position]
+        else:
+            _label([file for file in below if file[0]], found)

@@ -1,0 +1,120 @@
+"""A small source of every kind whose samples lie in files, written by the libraries that own the formats."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+DATA = Path(__file__).parent.parent / "data"
+
+
+def numpy_arrays(folder):
+    np.save(folder / "x.npy", np.arange(6).reshape(3, 2))
+    return ["x.npy"], {}
+
+
+def images(folder):
+    pictures = pytest.importorskip("PIL.Image")
+    for name in ("cat", "dog"):
+        (folder / name).mkdir()
+        pictures.fromarray(np.zeros((4, 4, 3), np.uint8)).save(folder / name / "1.png")
+    return ["cat/1.png", "dog"], {}
+
+
+def webdataset(folder):
+    with tarfile.open(folder / "a.tar", "w") as tar:
+        for number in range(3):
+            info = tarfile.TarInfo(f"{number}.cls")
+            info.size = 1
+            tar.addfile(info, io.BytesIO(b"%d" % number))
+    return ["a.tar"], {}
+
+
+def parquet(folder):
+    arrow, tables = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    tables.write_table(arrow.table({"x": [1, 2, 3]}), folder / "a.parquet")
+    return ["a.parquet"], {}
+
+
+def csv(folder):
+    np.save(folder / "0.npy", np.arange(3))
+    (folder / "a.csv").write_text("file,label\n0.npy,1\n")
+    return ["a.csv", "0.npy"], {}
+
+
+def mds(folder):
+    shutil.copytree(DATA / "mds" / "numbers", folder, dirs_exist_ok=True)
+    return ["index.json", "shard.00000.mds"], {}
+
+
+def litdata(folder):
+    shutil.copytree(DATA / "litdata" / "leaves", folder, dirs_exist_ok=True)
+    return ["index.json", "chunk-0-0.bin"], {}
+
+
+def tokens(folder):
+    np.arange(9, dtype=np.uint16).tofile(folder / "a.bin")
+    np.save(folder / "b.npy", np.arange(3, dtype=np.uint16))
+    (folder / "c.jsonl").write_text("[1, 2]\n")
+    return ["a.bin", "b.npy", "c.jsonl"], {"dtype": "uint16"}
+
+
+def huggingface(folder):
+    library = pytest.importorskip("datasets")
+    library.disable_progress_bars()
+    library.Dataset.from_dict({"x": [1, 2, 3]}).save_to_disk(str(folder))
+    return ["state.json", "dataset_info.json", "data-00000-of-00001.arrow"], {}
+
+
+def safetensors(folder):
+    pytest.importorskip("safetensors")
+    from safetensors.torch import save_file
+
+    save_file({"x": torch.arange(6).reshape(3, 2)}, folder / "a.safetensors")
+    return ["a.safetensors"], {}
+
+
+def hdf5(folder):
+    library = pytest.importorskip("h5py")
+    with library.File(folder / "a.h5", "w") as file:
+        file["x"] = np.arange(6).reshape(3, 2)
+    return ["a.h5"], {}
+
+
+def zarr(folder):
+    library = pytest.importorskip("zarr")
+    library.open_group(folder, mode="w").create_array("x", data=np.arange(6).reshape(3, 2))
+    return ["zarr.json", "x/c/0/0"], {}
+
+
+MAKERS = {
+    "numpy": numpy_arrays, "images": images, "webdataset": webdataset, "parquet": parquet, "csv": csv, "mds": mds,
+    "litdata": litdata, "tokens": tokens, "huggingface": huggingface, "safetensors": safetensors, "hdf5": hdf5,
+    "zarr": zarr,
+}  # fmt: skip
+
+
+@pytest.fixture(params=MAKERS)
+def source_of_files(request, tmp_path):
+    """Kind, folder, names of files (and folders) that are its samples, and options of a source."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    names, options = MAKERS[request.param](folder)
+    return request.param, folder, names, options
+
+
+@pytest.fixture
+def make_source():
+    """Writes a source of a kind into a folder; names and options as above."""
+
+    def made(kind, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        return MAKERS[kind](folder)
+
+    return made

@@ -1,0 +1,256 @@
+"""No source reads what lies outside of it, by whatever name or link, and none waits for what is no file."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+
+import numpy as np
+import pytest
+
+import gdsload
+from gdsload.conversion.files import SourceFiles, check_file, open_file
+from gdsload.conversion.recognise import KINDS, recognise, source_for
+from gdsload.conversion.sources.csv_files import CsvSource
+from gdsload.errors import FormatError, GdsloadError, OptionError
+
+
+def samples(place, kind, options):
+    """All that comes of a source, as text: what every kind has in common."""
+    source = source_for(str(place), kind, options)
+    described = source.describe()
+    assert json.loads(json.dumps(described)) == described
+    return [str(item.make()) for part in source.parts(2**20) for item in source.read(part)]
+
+
+def moved_out(folder, name):
+    """Put a file (or folder) elsewhere, and a link to it in its place."""
+    outside = folder.parent / "outside"
+    outside.mkdir(exist_ok=True)
+    target = outside / os.path.basename(name)
+    shutil.move(folder / name, target)
+    (folder / name).symlink_to(target)
+    return target
+
+
+def test_links_out_of_the_source_are_followed_only_if_that_is_asked_for(source_of_files):
+    kind, folder, names, options = source_of_files
+    expected = samples(folder, kind, options)
+    for name in names:
+        target = moved_out(folder, name)
+        with pytest.raises(FormatError) as caught:
+            samples(folder, kind, options)
+        error = str(caught.value)
+        assert name in error
+        assert f"symbolic link to {str(target)!r}" in error
+        assert "follow_links=True (--option follow_links=true)" in error
+        assert samples(folder, kind, {**options, "follow_links": True}) == expected
+        (folder / name).unlink()
+        shutil.move(target, folder / name)
+    assert samples(folder, kind, options) == expected
+
+
+def test_links_within_the_source_are_followed(source_of_files):
+    kind, folder, names, options = source_of_files
+    expected = samples(folder, kind, options)
+    for number, name in enumerate(names):
+        hidden = folder / ".hidden"
+        hidden.mkdir(exist_ok=True)
+        shutil.move(folder / name, hidden / f"{number}.kept")
+        (folder / name).symlink_to(hidden / f"{number}.kept")
+    if kind != "zarr":  # which takes every file there for its own
+        assert samples(folder, kind, options) == expected
+
+
+def test_what_the_user_names_may_be_a_link(source_of_files, tmp_path):
+    kind, folder, _, options = source_of_files
+    (tmp_path / "link").symlink_to(folder)
+    assert len(samples(tmp_path / "link", kind, options)) == len(samples(folder, kind, options))
+
+
+@pytest.mark.parametrize("what", ["pipe", "socket", "device"])
+def test_what_is_no_file_is_refused_at_once(source_of_files, what):
+    """To open a pipe would wait for ever for somebody to write."""
+    kind, folder, names, options = source_of_files
+    for name in names:
+        kept = folder.parent / "kept"
+        shutil.move(folder / name, kept)
+        if kept.is_dir():
+            shutil.move(kept, folder / name)
+            continue
+        if what == "device":
+            (folder / name).symlink_to("/dev/zero")
+        elif what == "pipe":
+            os.mkfifo(folder / name)
+        else:
+            with socket.socket(socket.AF_UNIX) as opened:
+                here = os.getcwd()
+                os.chdir((folder / name).parent)  # the names of sockets are short
+                try:
+                    opened.bind(os.path.basename(name))
+                finally:
+                    os.chdir(here)
+        with pytest.raises(
+            GdsloadError, match="is no file, but a (named pipe|socket|device)|no file '|no regular file"
+        ):
+            samples(folder, kind, {**options, "follow_links": True})
+        (folder / name).unlink()
+        shutil.move(kept, folder / name)
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"torch"}))
+def test_a_pipe_in_place_of_the_source(tmp_path, kind):
+    os.mkfifo(tmp_path / "p.tar")
+    with pytest.raises(
+        (GdsloadError, OSError), match="pipe|no dataset|no regular file|no folder|Not a directory|no file"
+    ):
+        samples(tmp_path / "p.tar", kind, {})
+    with pytest.raises(FormatError, match="a named pipe"):
+        recognise(str(tmp_path / "p.tar"))
+
+
+def test_a_file_that_becomes_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "p")
+    for opened in (open_file, check_file):
+        with pytest.raises(FormatError, match="no file, but a named pipe"):
+            opened(str(tmp_path / "p"))
+    with pytest.raises(FormatError, match="No such file"):
+        check_file(str(tmp_path / "none"))
+
+
+def test_links_to_folders(tmp_path):
+    """Those that lead out are followed if asked for, and none is gone round in for ever."""
+    for name in ("in/a", "out/b"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / f"{name[-1]}.tar").write_bytes(b"")
+    (tmp_path / "in" / "again").symlink_to(tmp_path / "in" / "a")
+    (tmp_path / "in" / "up").symlink_to(tmp_path)
+    (tmp_path / "in" / "a" / "here").symlink_to(".")
+    with pytest.raises(FormatError, match="in/up: it is a symbolic link to '.*', which leads out"):
+        SourceFiles(str(tmp_path / "in")).find((".tar",))
+    (tmp_path / "in" / "up").unlink()
+    found = SourceFiles(str(tmp_path / "in")).find((".tar",))
+    assert [os.path.basename(file) for file in found] == ["a.tar"]
+    (tmp_path / "in" / "more").symlink_to(tmp_path / "out")
+    (tmp_path / "out" / "b" / "back").symlink_to(tmp_path / "in")
+    (tmp_path / "out" / "loop").symlink_to(tmp_path / "out")
+    with pytest.raises(FormatError, match="in/more: it is a symbolic link"):
+        SourceFiles(str(tmp_path / "in")).find((".tar",))
+    found = SourceFiles(str(tmp_path / "in"), follow_links=True).find((".tar",))
+    assert [os.path.relpath(file, tmp_path) for file in found] == ["in/a/a.tar", "in/more/b/b.tar"]
+
+
+def test_a_link_to_nothing(tmp_path):
+    (tmp_path / "a.tar").symlink_to(tmp_path / "gone.tar")
+    with pytest.raises(FormatError, match="a.tar: the file cannot be read: No such file"):
+        SourceFiles(str(tmp_path)).find((".tar",))
+
+
+def test_a_folder_that_cannot_be_read_is_not_passed_over(tmp_path, monkeypatch):
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    (tmp_path / "in" / "a.tar").write_bytes(b"")
+    scandir = os.scandir
+
+    def refused(path):
+        if str(path).endswith("deep"):
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(FormatError, match="deep: the folder cannot be read: Permission denied"):
+        SourceFiles(str(tmp_path / "in")).find((".tar",))
+
+
+def test_hub_cache(tmp_path, make_source):
+    """Of which every file is a link out of its folder: the error says word for word what to pass."""
+    place, blobs = tmp_path / "snapshots" / "0a1b", tmp_path / "blobs"
+    make_source("parquet", place / "data")
+    blobs.mkdir()
+    shutil.move(place / "data" / "a.parquet", blobs / "5e3f")
+    (place / "data" / "a.parquet").symlink_to("../../../blobs/5e3f")
+    (place / "README.md").write_text("about it")
+    with pytest.raises(FormatError, match=r"--option follow_links=true\). Hugging Face's cache"):
+        gdsload.convert(place, tmp_path / "out", workers=1)
+    options = {"follow_links": True}
+    assert gdsload.convert(place, tmp_path / "out", source_options=options, workers=1).samples == 3
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside/secret.arrow", "{absolute}", "sub/../../outside/secret.arrow", "", None, "data-\0"]
+)
+def test_names_in_a_state_of_hugging_face(tmp_path, make_source, name):
+    make_source("huggingface", tmp_path / "outside")
+    make_source("huggingface", tmp_path / "in")
+    os.rename(tmp_path / "outside" / "data-00000-of-00001.arrow", tmp_path / "outside" / "secret.arrow")
+    state = json.loads((tmp_path / "in" / "state.json").read_text())
+    state["_data_files"][0]["filename"] = name and name.format(absolute=tmp_path / "outside" / "secret.arrow")
+    (tmp_path / "in" / "state.json").write_text(json.dumps(state))
+    for options in ({}, {"follow_links": True}):
+        with pytest.raises(FormatError, match="leads out of the folder|there is no file|is no name of a file"):
+            samples(tmp_path / "in", "huggingface", options)
+
+
+@pytest.mark.parametrize("split", ["../outside", "{absolute}", ".."])
+def test_names_of_splits_of_hugging_face(tmp_path, make_source, split):
+    make_source("huggingface", tmp_path / "outside")
+    shutil.copytree(tmp_path / "outside", tmp_path, dirs_exist_ok=True)
+    (tmp_path / "in").mkdir()
+    split = split.format(absolute=tmp_path / "outside")
+    (tmp_path / "in" / "dataset_dict.json").write_text(json.dumps({"splits": [split]}))
+    for options in ({"split": split}, {"split": split, "follow_links": True}):
+        with pytest.raises(FormatError, match="leads out of the folder"):
+            samples(tmp_path / "in", "huggingface", options)
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '{"splits": 7}', "7", "{", "[" * 10_000])
+def test_a_damaged_list_of_splits(tmp_path, content):
+    (tmp_path / "dataset_dict.json").write_text(content)
+    with pytest.raises(FormatError, match="not as `datasets` writes it"):
+        samples(tmp_path, "huggingface", {"split": "train"})
+
+
+@pytest.mark.parametrize("kind", ["mds", "litdata"])
+@pytest.mark.parametrize("name", ["../outside/x", "{absolute}"])
+def test_names_in_indexes(tmp_path, make_source, kind, name):
+    names, _ = make_source(kind, tmp_path / "in")
+    make_source(kind, tmp_path / "outside")
+    os.rename(tmp_path / "outside" / names[1], tmp_path / "outside" / "x")
+    index = (tmp_path / "in" / "index.json").read_text()
+    (tmp_path / "in" / "index.json").write_text(
+        index.replace(names[1], name.format(absolute=tmp_path / "outside" / "x"))
+    )
+    for options in ({}, {"follow_links": True}):
+        with pytest.raises(FormatError, match="leads out of the folder"):
+            samples(tmp_path / "in", kind, options)
+
+
+def test_names_in_consolidated_metadata_of_zarr(tmp_path):
+    zarr = pytest.importorskip("zarr")
+    for name in ("in", "outside"):
+        zarr.open_group(tmp_path / name, mode="w").create_array("x", data=np.full(4, name == "outside"))
+    # What a writer leaves who consolidates, with one name more.
+    path = tmp_path / "in" / "zarr.json"
+    array = json.loads((tmp_path / "in" / "x" / "zarr.json").read_text())
+    consolidated = {"kind": "inline", "must_understand": False, "metadata": {"x": array, "../outside/x": array}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"consolidated_metadata": consolidated}))
+    assert samples(tmp_path / "in", "zarr", {}) == [str({"x": np.zeros(4, bool)})]
+
+
+def test_cells_may_name_links_that_lead_out_if_asked_for(tmp_path):
+    (tmp_path / "in").mkdir()
+    np.save(tmp_path / "out.npy", np.zeros(3))
+    (tmp_path / "in" / "l.npy").symlink_to(tmp_path / "out.npy")
+    (tmp_path / "in" / "t.csv").write_text("x\nl.npy\n../out.npy\n")
+    source = CsvSource(str(tmp_path / "in" / "t.csv"), follow_links=True)
+    good, bad = [item for part in source.parts(2**20) for item in source.read(part)]
+    assert good.make()["x"].tolist() == [0, 0, 0]
+    with pytest.raises(FormatError, match="'../out.npy' leads out of the folder"):
+        bad.make()
+
+
+@pytest.mark.parametrize("options", [{"follow_links": "yes"}, {"follow_links": 1}, {"split": 7}])
+def test_options(tmp_path, options):
+    with pytest.raises(OptionError, match=next(iter(options))):
+        SourceFiles(str(tmp_path), **options)

@@ -1,0 +1,232 @@
+"""Splits are told by names where the ecosystem has them, are never merged in silence, and classes are no splits."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gdsload
+from gdsload.conversion.part import samples_of
+from gdsload.conversion.recognise import recognise, source_for
+from gdsload.conversion.sources.image_folders import ImageFolderSource
+from gdsload.conversion.splits import level_splits, splits_of
+from gdsload.errors import FormatError, OptionError
+
+WORDS = ["train", "test", "val", "valid", "validation", "dev", "eval", "training"]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet"], ["train", "test"]),
+        (["train.bin", "val.bin"], ["train", "val"]),
+        (["train.jsonl", "Test.JSONL", "validation.jsonl"], ["train", "test", "validation"]),
+        (["train/cat/1.png", "train/dog/2.png", "val/cat/1.png"], ["train", "train", "val"]),
+        (["train2017/1.jpg", "val2017/2.jpg"], ["train", "val"]),
+        (["fineweb_train_000001.bin", "fineweb_val_000000.bin"], ["train", "val"]),
+        (["imagenet-train-0000.tar", "imagenet-val-0000.tar"], ["train", "val"]),
+        (["en/train.parquet", "en/test.parquet", "de/train.parquet", "de/test.parquet"], ["train", "test"] * 2),
+        (["x_train.npy", "y_train.npy", "x_test.npy"], ["train", "train", "test"]),
+        (["dev_set/dev_train.csv", "dev_set/dev_test.csv"], ["train", "test"]),
+        (["train_a/train.csv", "train_a/val.csv"], ["train", "val"]),
+        (["training/0.png", "testing/0.png"], ["training", "testing"]),
+        (["train.csv", "test.csv", "sample_submission.csv"], ["train", "test", None]),
+        (["dev_train.csv", "dev_test.csv", "notes.csv"], ["train", "test", None]),
+        (["train_val.csv", "test.csv"], ["train+val", "test"]),
+        (["trainval.tar", "test.tar"], ["trainval", "test"]),
+        (["train/a.csv", "test/a.csv", "more/train.csv", "more/dev.csv"], ["train", "test", "train", "dev"]),
+        # What is no split: one class among others, one split alone, and parts of words.
+        (["bus/1.png", "train/1.png"], [None] * 2),
+        (["train-0.parquet", "train-1.parquet"], [None] * 2),
+        (["protest.csv", "trainable.csv", "devil.csv", "evaluate.csv"], [None] * 4),
+        (["x.npy", "y.npy"], [None] * 2),
+        ([], []),
+    ],
+)  # fmt: skip
+def test_what_names_say(names, expected):
+    assert splits_of(names) == expected
+
+
+NAMES = st.sampled_from([*WORDS, "a", "b", "part-1", "train-0", "train-1", "test_0"])
+
+
+@given(st.lists(st.lists(NAMES, min_size=1, max_size=3).map("/".join), unique=True, max_size=8))
+def test_what_a_name_says_depends_on_those_beside_it_and_above(paths):
+    paths = [path for path in paths if not any(other.startswith(path + "/") for other in paths)]
+    found = splits_of(paths)
+    for path, split in zip(paths, found, strict=True):
+        if split is None:
+            continue
+        folders = ["/".join(path.split("/")[:depth]) for depth in range(path.count("/") + 1)]
+        levels = [
+            {other[len(folder) :].lstrip("/").split("/")[0] for other in paths if not folder or other.startswith(folder + "/")}
+            for folder in folders
+        ]  # fmt: skip
+        assert any(level_splits(sorted(names)) is not None for names in levels)
+    assert splits_of([f"deep/{path}" for path in paths]) == found
+    assert splits_of([*paths, "notes"]) == [*found, None]
+
+
+@given(st.lists(st.sampled_from(WORDS), min_size=2, max_size=6), st.text("0123456789-_.", max_size=4))
+def test_words_stand_alone_whatever_digits_follow(words, tail):
+    names = [f"{number}_{word}{tail}" for number, word in enumerate(words)]
+    assert splits_of(names) == (words if len(set(words)) > 1 else [None] * len(words))
+
+
+def values(place, kind=None, **options):
+    """All samples of a source, one by one, as they would be written."""
+    source = source_for(str(place), kind, options)
+    described = source.describe()
+    assert json.loads(json.dumps(described)) == described
+    return [
+        {name: np.asarray(value).tolist() for name, value in one.make().items()}
+        for part in source.parts(2**20)
+        for item in source.read(part)
+        for one in (samples_of(item) if item.count is not None else [item])
+    ]
+
+
+# What a file of the kind is called, which of those that `make_source` writes it is, and the options of the kind.
+FILES = {
+    "webdataset": ("{}-0000.tar", "a.tar", {}),
+    "parquet": ("data/{}-00000-of-00001.parquet", "a.parquet", {}),
+    "csv": ("{}.csv", "a.csv", {"types": {"file": "str"}}),
+    "tokens": ("shakespeare_{}.bin", "a.bin", {"dtype": "uint16"}),
+    "hdf5": ("{}/all.h5", "a.h5", {}),
+    "safetensors": ("{}.safetensors", "a.safetensors", {}),
+    "numpy": ("x_{}.npy", "x.npy", {}),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_files_of_several_splits_are_never_merged_in_silence(tmp_path, make_source, kind):
+    pattern, name, options = FILES[kind]
+    make_source(kind, tmp_path / "made")
+    for split in ("train", "val"):
+        place = tmp_path / "in" / pattern.format(split)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(tmp_path / "made" / name, place)
+    (tmp_path / "in" / "README.md").write_text("about it")
+    alone = values(tmp_path / "in" / pattern.format("train"), kind, **options)
+    message = r"it holds several splits: 'train', 'val'\. Pass split='train' \(--option split=train\).*split='all'"
+    for look in (lambda source: source.describe(), lambda source: source.parts(1)):
+        with pytest.raises(OptionError, match=message):
+            look(source_for(str(tmp_path / "in"), kind, options))
+    found = values(tmp_path / "in", kind, split="train", **options)
+    assert [list(one.values()) for one in found] == [list(one.values()) for one in alone]
+    together = values(tmp_path / "in", kind, split="all", **options)
+    # Files of one `.npy` each are fields of one dataset, others follow each other.
+    assert len(together) == len(alone) if kind == "numpy" else together == alone * 2
+    with pytest.raises(OptionError, match=r"no split 'test'\. There are 'train', 'val'"):
+        values(tmp_path / "in", kind, split="test", **options)
+
+
+@pytest.mark.parametrize("kind", ["mds", "litdata", "huggingface", "zarr"])
+def test_folders_of_several_splits(tmp_path, make_source, kind):
+    """Datasets with an index of their own, which lie side by side."""
+    for split in ("train", "val"):
+        make_source(kind, tmp_path / "in" / split)
+    alone = values(tmp_path / "in" / "train", kind)
+    with pytest.raises(OptionError, match="it holds several splits: 'train', 'val'"):
+        values(tmp_path / "in", kind)
+    assert values(tmp_path / "in", kind, split="val") == alone
+    with pytest.raises(OptionError, match="no split 'test'"):
+        values(tmp_path / "in", kind, split="test")
+    with pytest.raises(OptionError, match="no split 'val'. There are no splits"):
+        values(tmp_path / "in" / "train", kind, split="val")
+    with pytest.raises(FormatError, match="2 folders in it have"):
+        values(tmp_path / "in", kind, split="all")
+
+
+@pytest.mark.parametrize("names", [("train", "val"), ("train2017", "val2017")])
+def test_folders_of_images(tmp_path, make_source, names):
+    """ImageNet as it lies there: classes are those of the split, and what has no image is no split."""
+    for split in names:
+        make_source("images", tmp_path / split)
+    (tmp_path / "annotations").mkdir()
+    (tmp_path / "annotations" / "instances.json").write_text("{}")
+    assert recognise(str(tmp_path)) == "images"
+    with pytest.raises(OptionError, match="it holds several splits: 'train', 'val'"):
+        ImageFolderSource(str(tmp_path)).describe()
+    source = ImageFolderSource(str(tmp_path), split="train")
+    assert source.classes == ["cat", "dog"]
+    found = [item for part in source.parts(2**20) for item in source.read(part)]
+    assert [item.key for item in found] == [f"{names[0]}/cat/1.png", f"{names[0]}/dog/1.png"]
+    assert [item.make()["label"] for item in found] == [0, 1]
+    shutil.rmtree(tmp_path / "annotations")
+    assert ImageFolderSource(str(tmp_path), split="all").classes == sorted(names)
+
+
+def test_classes_that_are_called_as_splits_are(tmp_path, make_source):
+    """One is a class; of two, the user has to say that they are."""
+    make_source("images", tmp_path)
+    shutil.copytree(tmp_path / "cat", tmp_path / "train")
+    assert ImageFolderSource(str(tmp_path)).classes == ["cat", "dog", "train"]
+    shutil.copytree(tmp_path / "cat", tmp_path / "test")
+    with pytest.raises(OptionError, match="several splits: 'test', 'train'.*If these names mean something else"):
+        values(tmp_path)
+    assert ImageFolderSource(str(tmp_path), split="all").classes == ["cat", "dog", "test", "train"]
+    assert len(values(tmp_path, split="all")) == 4
+
+
+def test_splits_below_classes(tmp_path, make_source):
+    make_source("images", tmp_path)
+    for name in ("cat", "dog"):
+        shutil.copy(tmp_path / name / "1.png", tmp_path / name / "test_1.png")
+        os.rename(tmp_path / name / "1.png", tmp_path / name / "train_1.png")
+    with pytest.raises(OptionError, match="cat: it holds several splits: 'test', 'train'"):
+        ImageFolderSource(str(tmp_path)).describe()
+    assert [one["label"] for one in values(tmp_path, split="test")] == [0, 1]
+
+
+def test_a_hub_repository(tmp_path, make_source):
+    """README.md, data/train-…, data/test-…: the layout of every dataset on Hugging Face's hub."""
+    make_source("parquet", tmp_path / "made")
+    for split in ("train", "test"):
+        (tmp_path / "hub" / "data").mkdir(parents=True, exist_ok=True)
+        shutil.copy(tmp_path / "made" / "a.parquet", tmp_path / "hub" / "data" / f"{split}-00000-of-00001.parquet")
+    (tmp_path / "hub" / "README.md").write_text("---\nlicense: mit\n---\n")
+    (tmp_path / "hub" / ".gitattributes").write_text("")
+    assert recognise(str(tmp_path / "hub")) == "parquet"
+    with pytest.raises(OptionError, match="it holds several splits: 'test', 'train'"):
+        gdsload.convert(tmp_path / "hub", tmp_path / "out", workers=1)
+    report = gdsload.convert(tmp_path / "hub", tmp_path / "out", workers=1, source_options={"split": "train"})
+    assert report.samples == 3
+
+
+def test_one_split_alone_needs_no_option_and_may_be_named(tmp_path, make_source):
+    make_source("parquet", tmp_path / "made")
+    for number in range(2):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        shutil.copy(tmp_path / "made" / "a.parquet", tmp_path / "in" / f"train-{number}.parquet")
+    assert len(values(tmp_path / "in")) == len(values(tmp_path / "in", split="train")) == 6
+    with pytest.raises(OptionError, match="no split 'val'. There are no splits"):
+        values(tmp_path / "in", split="val")
+    with pytest.raises(OptionError, match="no split 'train'. There are no splits"):
+        values(tmp_path / "made" / "a.parquet", split="train")
+
+
+def test_shards_have_no_splits(tmp_path):
+    with gdsload.ShardWriter(tmp_path / "d") as writer:
+        writer.write({"x": 1})
+    assert len(values(tmp_path / "d")) == 1
+    with pytest.raises(OptionError, match="There are no splits"):
+        values(tmp_path / "d", split="train")
+
+
+def test_the_command_says_what_to_pass(tmp_path, capsys):
+    from gdsload.cli import main
+
+    for name in ("train", "val"):
+        np.arange(9, dtype=np.uint16).tofile(tmp_path / f"{name}.bin")
+    options = ["--option", "dtype=uint16", "--workers", "1"]
+    assert main(["convert", str(tmp_path), str(tmp_path / "out"), *options]) == 1
+    assert "--option split=train" in capsys.readouterr().err
+    assert main(["convert", str(tmp_path), str(tmp_path / "out"), *options, "--option", "split=val"]) == 0
+    assert len(gdsload.ShardDataset(tmp_path / "out")) == 1
