@@ -26,7 +26,7 @@ def test_equals_what_zarr_reads(tmp_path, version):
     group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w", zarr_format=version)
     columns = {"y": rng.integers(0, 9, COUNT), "x": rng.random((COUNT, 2, 3), np.float32)}
     for name, column in columns.items():
-        group.create_array(name, data=column, chunks=(7, *column.shape[1:]))
+        zarr.create_array(group.store, name=name, data=column, chunks=(7, *column.shape[1:]), zarr_format=version)
     source = pickle.loads(pickle.dumps(ZarrSource(str(tmp_path / "a.zarr"))))
     parts = source.parts(14 * 40)
     assert [part.where[0] % 7 for part in parts] == [0] * len(parts)
@@ -53,11 +53,22 @@ def test_pickles_are_never_loaded(tmp_path):
     path = tmp_path / "a.zarr"
     zarr.create_array(str(path), data=np.arange(3), zarr_format=2, compressors=None)
     meta = json.loads((path / ".zarray").read_text())
-    for change in ({"filters": [{"id": "pickle", "protocol": 5}]}, {"dtype": "|O", "filters": [{"id": "pickle"}]}):
+    for change in (
+        {"filters": [{"id": "pickle", "protocol": 5}]},
+        {"compressor": {"id": "pickle"}},
+        {"dtype": "|O", "filters": [{"id": "pickle"}]},
+    ):
         (path / ".zarray").write_text(json.dumps({**meta, **change}))
         (path / "0").write_bytes(pickle.dumps(Evil()))
         with pytest.raises(FormatError, match="never loaded|cannot be opened|no field can have"):
             read_all(ZarrSource(str(path)))
+
+
+def test_an_array_may_be_about_pickles(tmp_path):
+    path = tmp_path / "a.zarr"
+    zarr.create_array(str(path), data=np.arange(3), attributes={"about": "Pickles, and a pickle jar"})
+    (found,) = read_all(ZarrSource(str(path)))
+    assert np.array_equal(found["a"], np.arange(3))
 
 
 def test_damaged(tmp_path):
@@ -81,8 +92,8 @@ def test_refused(tmp_path):
     group = zarr.open_group(str(tmp_path / "g"), mode="w")
     with pytest.raises(FormatError, match="no array"):
         ZarrSource(str(tmp_path / "g")).parts(1)
-    group.create_array("a", data=np.arange(3))
-    group.create_array("b", data=np.arange(4))
+    zarr.create_array(group.store, name="a", data=np.arange(3))
+    zarr.create_array(group.store, name="b", data=np.arange(4))
     with pytest.raises(FormatError, match="different lengths"):
         ZarrSource(str(tmp_path / "g")).parts(1)
     zarr.save_array(str(tmp_path / "none"), np.zeros((0, 3)))
