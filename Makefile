@@ -1,5 +1,5 @@
 # Each target has an environment of its own, .venv/<name>, so that none can lean on what another has installed.
-# It is made again when pyproject.toml or constraints.txt change, and costs nothing otherwise.
+# It is made again when pyproject.toml or its constraints change, and costs nothing otherwise.
 #
 #   make test ARGS="-k order"      passes arguments on; so does make demo
 #   make test ARGS="-n 0 --pdb"    the tests in one process
@@ -8,7 +8,7 @@
 PYTHON ?= python3
 ARGS ?=
 
-.PHONY: demo test test-gpu integration cluster lint format wheel bench-convert bench-cpu bench-gpu clean
+.PHONY: demo test bounds test-gpu integration cluster lint format wheel bench-convert bench-cpu bench-gpu clean
 
 demo: .venv/demo/.stamp
 	.venv/demo/bin/gdsload demo $(ARGS)
@@ -16,6 +16,12 @@ demo: .venv/demo/.stamp
 # Three processes are what two cores are busy with: tests also wait.
 test: .venv/test/.stamp
 	.venv/test/bin/python -m pytest -n 3 $(ARGS)
+
+# The tests with the lowest versions that pyproject.toml claims. Gigabytes: builds of torch that are not the newest may
+# be had with CUDA alone.
+bounds: .venv/bounds/.stamp
+	.venv/bounds/bin/python -W error -c "import gdsload"
+	.venv/bounds/bin/python -m pytest -n 3 $(ARGS)
 
 # On a machine with GPUs, in the Python at hand; a skip for want of one of these is a failure.
 REQUIRE ?= cuda,cufile,two
@@ -73,7 +79,8 @@ clean:
 	rm -rf .venv dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 
 # -qq: errors only. The rest of what pip says drowns what the targets say.
-INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
+PIP := -m pip install -qq --disable-pip-version-check
+INSTALL := $(PIP) -c constraints.txt
 
 # Type checkers of users look for py.typed, and the version is written in two places.
 define CHECK_WHEEL
@@ -95,9 +102,15 @@ endef
 	$(@D)/bin/python $(INSTALL) build
 	touch $@
 
-# Not the pattern either: constraints.txt does not hold here.
+# Not the pattern either: constraints.txt does not hold here, nor below.
+.venv/bounds/.stamp: pyproject.toml constraints-lowest.txt
+	rm -rf $(@D)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python $(PIP) -c constraints-lowest.txt -e '.[test]'
+	touch $@
+
 .venv/mosaicml/.stamp: benchmarks/mosaicml.txt
 	rm -rf $(@D)
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install -qq --disable-pip-version-check -r benchmarks/mosaicml.txt
+	$(@D)/bin/python $(PIP) -r benchmarks/mosaicml.txt
 	touch $@

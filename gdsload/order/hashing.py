@@ -30,7 +30,7 @@ _SECOND: Final = 0x94D049BB133111EB
 _START: Final = 0x243F6A8885A308D3  # pi
 _CHAIN: Final = 0xD1342543DE82EF95  # a multiplier of good spectral quality (Steele and Vigna, 2022)
 
-# numpy 1 turned uint64 with a Python int into float64: the array code below only ever meets uint64.
+# Of the arrays' own type: the array code below only ever meets uint64, and leaves nothing to promotion.
 _GOLDEN_U64: Final = np.uint64(_GOLDEN)
 _FIRST_U64: Final = np.uint64(_FIRST)
 _SECOND_U64: Final = np.uint64(_SECOND)

@@ -19,6 +19,7 @@ from gdsload.errors import FormatError, OptionError
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
+PYARROW = int(pa.__version__.partition(".")[0])
 COUNT = 25
 
 
@@ -128,6 +129,8 @@ def test_files_come_in_natural_order_and_columns_in_the_one_asked_for(tmp_path):
     ],
 )
 def test_a_missing_value_is_a_fault_of_its_row_alone(tmp_path, kind, column):
+    if kind == "parquet" and pa.types.is_fixed_size_list(column.type) and column.null_count and PYARROW < 26:
+        pytest.skip("pyarrow cannot write it before version 26")
     path = write(tmp_path / ("t.parquet" if kind == "parquet" else "t.arrow"), pa.table({"x": column}), kind)
     first, bad, last = read_all(ParquetSource(path))
     assert [first.key, bad.key, last.key] == ["row 0", "row 1", "row 2"]
