@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any
 
-from gdsload.cli.terminal import Bar, ending_at_sigterm
+from gdsload.cli.terminal import Bar, ended_by_signals
 from gdsload.conversion.allowance import DEFAULT_ALLOWANCE
 from gdsload.conversion.clusters import ClusterExecutor, dask_executor, ray_executor
 from gdsload.conversion.keywords import ConvertKeywords, RearrangeKeywords
@@ -65,10 +65,12 @@ def running(chosen: argparse.Namespace) -> Iterator[RearrangeKeywords]:
     """What these options say of the run, with a bar while it lasts, which SIGTERM ends as Ctrl-C does."""
     bar = Bar(sys.stderr)
 
-    def show(samples: int, nbytes: int, parts: int, of: int) -> None:
-        bar.show(parts, of, samples=samples, nbytes=nbytes)
+    with ended_by_signals() as again, closing(bar), _cluster(chosen) as executor:
 
-    with ending_at_sigterm(), closing(bar), _cluster(chosen) as executor:
+        def show(samples: int, nbytes: int, parts: int, of: int) -> None:
+            again()
+            bar.show(parts, of, samples=samples, nbytes=nbytes)
+
         yield {
             "shard_bytes": chosen.shard_bytes,
             "shuffle_seed": chosen.shuffle_seed,

@@ -13,7 +13,7 @@ from typing import TextIO
 
 from gdsload.units import format_bytes
 
-__all__ = ["Bar", "Terminated", "ending_at_sigterm", "plain", "say"]
+__all__ = ["Bar", "Terminated", "ended_by_signals", "plain", "say"]
 
 _CELLS = 20
 _EVERY_S = 0.1
@@ -36,20 +36,33 @@ class Terminated(KeyboardInterrupt):
 
 
 @contextmanager
-def ending_at_sigterm() -> Iterator[None]:
-    """Have SIGTERM raise `Terminated` in here, as Ctrl-C raises KeyboardInterrupt; signals are the main thread's."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def ended_by_signals() -> Iterator[Callable[[], None]]:
+    """Have SIGTERM raise `Terminated` in here, as Ctrl-C raises KeyboardInterrupt; signals are the main thread's.
 
-    def strike(*_: object) -> None:
-        raise Terminated
+    Yields:
+        What raises it once more. Python only prints what is raised at the end of an object, by which an import or a
+        collection of garbage comes along at any time; so who is at work calls this now and then.
+    """
+    struck: list[KeyboardInterrupt] = []
 
-    before = signal.signal(signal.SIGTERM, strike)
+    def again() -> None:
+        if struck:
+            raise struck[0]
+
+    def strike(number: int, _: object) -> None:
+        struck.append(Terminated() if number == signal.SIGTERM else KeyboardInterrupt())
+        again()
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):  # as of what a shell script starts by `&`
+                before[number] = signal.signal(number, strike)
     try:
-        yield
+        yield again
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Bar:

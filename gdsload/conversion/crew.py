@@ -175,7 +175,8 @@ class _Process:
             BrokenExecutor: if the process ends in it.
         """
         try:
-            payload = ForkingPickler.dumps((function, arguments))
+            # No view of a buffer: an error's traceback may keep it, and Python 3.13 complains when both go.
+            payload = bytes(ForkingPickler.dumps((function, arguments)))
         except Exception as error:
             raise OptionError(
                 f"the source cannot be handed to a worker process: {type(error).__name__}: {error}",

@@ -6,6 +6,7 @@ import multiprocessing
 import sys
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from multiprocessing import spawn
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
@@ -20,15 +21,16 @@ _SCRIPT = ("init_main_from_name", "init_main_from_path")
 
 def main() -> None:
     """Do what comes through the connection, until it is closed."""
-    connection: Connection = Connection(int(sys.argv[1]))
+    with suppress(EOFError, ConnectionError):  # whoever started it is done, or gone
+        _serve(Connection(int(sys.argv[1])))
+
+
+def _serve(connection: Connection) -> None:
     prepared = connection.recv()
     script = {name: prepared.pop(name) for name in _SCRIPT if name in prepared}
     spawn.prepare(prepared)
     while True:
-        try:
-            payload = connection.recv_bytes()
-        except EOFError:
-            return
+        payload = connection.recv_bytes()
         try:
             if script and b"__main__" in payload:
                 _import(script)
@@ -41,8 +43,8 @@ def main() -> None:
             answer = False, error
         try:
             connection.send(answer)
-        except OSError:
-            return
+        except ConnectionError:
+            raise
         except Exception as error:  # not everything can be sent
             what = f"{answer[1]!r:.500}" if answer[0] else f"{type(answer[1]).__name__}: {answer[1]}"
             connection.send((False, ReadError(f"what came of a part cannot be handed back ({error}): {what}")))
