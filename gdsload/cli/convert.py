@@ -129,18 +129,18 @@ def _run(chosen: argparse.Namespace) -> int:
 
 def _tell(skipped: tuple[Skipped, ...], report: str | None) -> None:
     """Name the skipped samples: some on the screen, all in the report."""
-    if report is not None:
-        try:
-            with open(report, "w", encoding="utf-8") as file:
-                file.writelines(json.dumps({"key": one.key, "reason": one.reason}) + "\n" for one in skipped)
-        except OSError as error:
-            raise WriteError(f"the report cannot be written: {error.strerror}", file=report) from error
     if skipped:
         print(f"{len(skipped)} samples were skipped{f', all listed in {report}' if report else ''}:")
         for one in skipped[:_SHOWN]:
             print(f"  {one.key}: {one.reason}")
         if len(skipped) > _SHOWN:
             print(f"  and {len(skipped) - _SHOWN} more{'' if report else '; --report FILE lists them all'}")
+    if report is not None:
+        try:
+            with open(report, "w", encoding="utf-8") as file:
+                file.writelines(json.dumps({"key": one.key, "reason": one.reason}) + "\n" for one in skipped)
+        except OSError as error:
+            raise WriteError(f"the report cannot be written: {error.strerror}", file=report) from error
 
 
 def _packing(chosen: argparse.Namespace) -> dict[str, Any] | None:

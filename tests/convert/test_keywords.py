@@ -101,3 +101,9 @@ def test_no_kind_has_an_option_of_a_name_that_convert_has(kind, tmp_path):
 def test_one_text_is_no_list_of_fields():
     with pytest.raises(OptionError, match="Pass a list"):
         choose({"fields": "x"})
+
+
+@pytest.mark.parametrize("workers", [0, -1, 1.5, "2"])
+def test_no_such_number_of_workers(arrays, tmp_path, workers):
+    with pytest.raises(OptionError, match="workers is"):
+        gdsload.convert(arrays, tmp_path / "out", workers=workers)
