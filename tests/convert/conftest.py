@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from gdsload.conversion.part import samples_of
+
 DATA = Path(__file__).parent.parent / "data"
 
 
@@ -118,3 +120,18 @@ def make_source():
         return MAKERS[kind](folder)
 
     return made
+
+
+@pytest.fixture(scope="session")
+def documents_of():
+    """Reads all documents of tokens of a source, cut into parts of about so many bytes."""
+
+    def read(source, target=2**20):
+        return [
+            one.make()["tokens"].tolist()
+            for part in source.parts(target)
+            for item in source.read(part)
+            for one in samples_of(item)
+        ]
+
+    return read

@@ -13,20 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gdsload
-from gdsload.conversion.part import samples_of
 from gdsload.conversion.sources.token_files import TokenSource
 from gdsload.errors import FormatError, OptionError, ReadError
 
 END = 7
-
-
-def documents_of(source, target=2**20):
-    return [
-        one.make()["tokens"].tolist()
-        for part in source.parts(target)
-        for item in source.read(part)
-        for one in samples_of(item)
-    ]
 
 
 @given(
@@ -35,7 +25,7 @@ def documents_of(source, target=2**20):
     target=st.integers(1, 40),
     read=st.integers(2, 40),
 )
-def test_flat_files_are_cut_where_documents_end(tmp_path_factory, documents, whole, target, read):
+def test_flat_files_are_cut_where_documents_end(documents_of, tmp_path_factory, documents, whole, target, read):
     row = [token for document in documents for token in (*document, END)]
     row = row if whole else row[:-1]
     path = tmp_path_factory.mktemp("tokens") / "t.bin"
@@ -59,14 +49,14 @@ def test_flat_files_are_cut_where_documents_end(tmp_path_factory, documents, who
     end=st.sampled_from(["\n", "\r\n", "\n\n"]),
     target=st.integers(1, 40),
 )
-def test_lines_belong_to_the_part_where_they_begin(tmp_path_factory, documents, objects, end, target):
+def test_lines_belong_to_the_part_where_they_begin(documents_of, tmp_path_factory, documents, objects, end, target):
     path = tmp_path_factory.mktemp("tokens") / "t.jsonl"
     lines = [json.dumps({"text": "é", "ids": one} if objects else one, ensure_ascii=False) for one in documents]
     path.write_bytes(end.join(lines).encode())
     assert documents_of(TokenSource(str(path), key="ids"), target) == documents
 
 
-def test_arrays_are_documents(tmp_path):
+def test_arrays_are_documents(documents_of, tmp_path):
     documents = [list(range(number)) for number in range(12)]
     for number, document in enumerate(documents):
         np.save(tmp_path / f"{number}.npy", np.array(document, np.int32))
@@ -79,7 +69,7 @@ def test_arrays_are_documents(tmp_path):
     assert dataset[5]["tokens"].tolist() == documents[5]
 
 
-def test_a_flat_file_without_ends_is_one_document(tmp_path):
+def test_a_flat_file_without_ends_is_one_document(documents_of, tmp_path):
     np.arange(100, dtype=np.uint32).tofile(tmp_path / "t.bin")
     assert documents_of(TokenSource(str(tmp_path / "t.bin"), dtype="uint32"), 8) == [list(range(100))]
     pack = {"field": "tokens", "length": 30}

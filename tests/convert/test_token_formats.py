@@ -12,22 +12,12 @@ from hypothesis import strategies as st
 
 import gdsload
 from gdsload.cli import main
-from gdsload.conversion.part import samples_of
 from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources.token_files import TokenSource
 from gdsload.errors import FormatError, OptionError
 
 # Megatron-LM, megatron/core/datasets/indexed_dataset.py: class DType.
 CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uint16": 8}
-
-
-def documents_of(source, target=2**20):
-    return [
-        one.make()["tokens"].tolist()
-        for part in source.parts(target)
-        for item in source.read(part)
-        for one in samples_of(item)
-    ]
 
 
 def megatron(path, documents, dtype="int32"):
@@ -62,7 +52,7 @@ def llmc(path, tokens, dtype="uint16", version=None, count=None):
     target=st.integers(1, 60),
     read=st.integers(2, 40),
 )
-def test_an_index_tells_type_and_documents(tmp_path_factory, documents, dtype, target, read):
+def test_an_index_tells_type_and_documents(documents_of, tmp_path_factory, documents, dtype, target, read):
     path = megatron(tmp_path_factory.mktemp("tokens") / "t", documents, dtype)
     expected = [[token for sequence in document for token in sequence] for document in documents]
     source = TokenSource(str(path))
@@ -87,7 +77,7 @@ def test_an_index_is_used_by_the_command(tmp_path):
     assert [dataset[n]["tokens"].tolist() for n in range(4)] == [[1, 70_000], [3, 4, 5], [2**31 - 1], [0] * 7]
 
 
-def test_options_that_contradict_an_index(tmp_path):
+def test_options_that_contradict_an_index(documents_of, tmp_path):
     path = str(megatron(tmp_path / "t", [[[1, 2]]]))
     assert documents_of(TokenSource(path, dtype="int32")) == [[1, 2]]
     with pytest.raises(OptionError, match="dtype is uint16, but the file itself says int32"):
@@ -150,14 +140,14 @@ def test_an_index_of_an_older_form(tmp_path):
         TokenSource(str(path)).parts(1)
 
 
-def test_another_idx_file_is_none_of_ours(tmp_path):
+def test_another_idx_file_is_none_of_ours(documents_of, tmp_path):
     np.arange(4, dtype=np.uint16).tofile(tmp_path / "t.bin")
     (tmp_path / "t.idx").write_bytes(b"something else")
     assert documents_of(TokenSource(str(tmp_path / "t.bin"), dtype="uint16")) == [[0, 1, 2, 3]]
 
 
 @pytest.mark.parametrize(("dtype", "most"), [("uint16", 50_256), ("uint32", 128_255)])
-def test_headers_are_no_tokens(tmp_path, dtype, most):
+def test_headers_are_no_tokens(documents_of, tmp_path, dtype, most):
     path = llmc(tmp_path / "t.bin", [most, 1, 2, most, 3], dtype)
     assert documents_of(TokenSource(str(path))) == [[most, 1, 2, most, 3]]
     assert documents_of(TokenSource(str(path), end=most), 2) == [[most], [1, 2, most], [3]]
