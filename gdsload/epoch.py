@@ -28,11 +28,11 @@ class EpochOwner(Protocol):
 
     stats: LoaderStats
 
-    def check_usable(self, place: Place | None = None) -> None:
-        """Raise LoaderClosedError if the loader was closed, or belongs to another process.
+    def check_usable(self) -> None:
+        """Raise LoaderClosedError if the loader was closed, or belongs to another process."""
 
-        With the place of an epoch that has begun, also OptionError if rank or world size are others now.
-        """
+    def check_world(self, place: Place) -> None:
+        """Raise OptionError if rank or world size are others than when the epoch at `place` began."""
 
     def begin(self, epoch: Epoch) -> None:
         """Note that `epoch` asks for its first batch; set its place, and the pipeline that reads from there on."""
@@ -86,7 +86,7 @@ class Epoch(Iterator[Any]):
 
     def _next(self, entered: float) -> Any:
         if self._begun:
-            self._owner.check_usable(self.place)
+            self._owner.check_world(self.place)
         if not self._batches:
             self._fetch(entered)
         stats, pipeline = self._owner.stats, self.pipeline

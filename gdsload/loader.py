@@ -314,7 +314,7 @@ class DataLoader:
             f"seed={self.seed}, device={str(self.device)!r}{tuned})"
         )
 
-    def check_usable(self, place: Place | None = None) -> None:
+    def check_usable(self) -> None:
         """For `Epoch`: raise an error if it cannot go on. See `EpochOwner`."""
         if self._closed:
             raise LoaderClosedError("the loader was closed", remedy="Make a new one.")
@@ -323,8 +323,10 @@ class DataLoader:
                 "the loader was made in another process, whose threads it cannot use",
                 remedy="Make a loader in each process; after a fork, make a new one.",
             )
-        if place is not None:
-            self._schedules.check(place.schedule)
+
+    def check_world(self, place: Place) -> None:
+        """For `Epoch`: raise an error if its world is another one now."""
+        self._schedules.check(place.schedule)
 
     def _identify(self, schedule: Schedule) -> Identity:
         if self._digest is None:

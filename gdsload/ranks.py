@@ -16,6 +16,8 @@ from gdsload.selection import Selected
 
 __all__ = ["Schedules", "world"]
 
+_AVAILABLE = torch.distributed.is_available()
+
 
 def world(options: LoaderOptions) -> tuple[int, int]:
     """Rank and world size: as given, else those of torch.distributed, else 0 of 1.
@@ -27,14 +29,14 @@ def world(options: LoaderOptions) -> tuple[int, int]:
         raise OptionError("rank and world_size go together", remedy="Pass both, or neither.")
     if options.rank is not None and options.world_size is not None:
         return check_whole(options.rank, "rank", 0), check_whole(options.world_size, "world_size", 1)
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
+    if _AVAILABLE and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return 0, 1
 
 
 def _process_group() -> Any:
     """The default process group of torch.distributed, or None; quick enough to be asked for at each batch."""
-    return torch.distributed.group.WORLD if torch.distributed.is_available() else None
+    return torch.distributed.group.WORLD if _AVAILABLE else None
 
 
 class Schedules:
