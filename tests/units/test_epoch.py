@@ -35,11 +35,14 @@ class Owner:
     def __init__(self, pipeline):
         self.stats, self._pipeline = LoaderStats(), pipeline
 
-    def check_usable(self, place=None):
+    def check_usable(self):
         pass
 
+    def check_world(self, place):
+        assert place is self.place
+
     def begin(self, epoch):
-        epoch.place = Place(0, 0, None)
+        epoch.place = self.place = Place(0, 0, None)
         epoch.reads_from(self._pipeline)
 
     def ended(self, epoch):
