@@ -244,7 +244,7 @@ class Closer:
     """
 
     def __init__(self, owner: object, close: Callable[[], None]) -> None:
-        for number in [number for number, closer in list(_closers.items()) if closer.over]:
+        for number in [number for number, closer in _closers.copy().items() if closer.over]:
             _closers.pop(number, None)
         self._number = next(_numbers)
         self._close: Callable[[], None] | None = close
@@ -280,9 +280,10 @@ class Closer:
 
     def close(self) -> None:
         """Close, here and now."""
+        close = self._close  # `detach` may take it away meanwhile
         try:
-            if self._close is not None:
-                self._close()
+            if close is not None:
+                close()
         finally:
             self._close = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import time
@@ -288,6 +289,54 @@ class TestClosers:
         del owner
         threads.settle_dropped()
         assert [str(error.exc_value) for error in errors] == ["it cannot be closed"]
+
+    @pytest.mark.parametrize("line", range(1, 8))
+    def test_detached_while_it_closes(self, line):
+        """As by `DataLoader.close` in another thread, wherever this one is."""
+        lines, calls = [], []
+
+        def trace(frame, event, _):
+            if frame.f_code is threads.Closer.close.__code__:
+                lines.append(event)
+                if lines.count("line") == line:
+                    closer.detach()
+                return trace
+            return None
+
+        owner = Owner()
+        closer = threads.Closer(owner, partial(calls.append, 1))
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            closer.close()
+        finally:
+            sys.settrace(before)
+        assert len(calls) <= 1
+        assert closer.over
+
+    def test_one_is_made_while_garbage_makes_others(self):
+        """Garbage of the user's is collected where memory is taken, and may close loaders, or make some."""
+        owner, others, before = Owner(), [], gc.get_threshold()
+
+        class Circle:
+            def __init__(self):
+                self.circle = self
+
+            def __del__(self):
+                others.append(threads.Closer(owner, int))
+
+        closers = [threads.Closer(owner, int) for _ in range(50)]
+        try:
+            for threshold in range(1, 80):
+                Circle()
+                gc.set_threshold(threshold)
+                closers.append(threads.Closer(owner, int))
+                gc.set_threshold(0)
+        finally:
+            gc.set_threshold(*before)
+        assert others
+        for closer in closers + others:
+            closer.detach()
 
     def test_a_child_closes_nothing_of_its_parents(self, ends_in_a_child):
         calls, owners = [], [Owner()]
