@@ -77,7 +77,11 @@ class Epoch(Iterator[Any]):
         try:
             self._owner.check_usable()  # before the lock, which a fork may have left locked
             with self._turn:
-                return self._next(entered)
+                try:
+                    return self._next(entered)
+                except BaseException:
+                    self._over = True  # before another thread has its turn
+                    raise
         except BaseException:
             self._over = True  # first of all: Ctrl-C may strike again
             stay_at_exit()  # rather than end with an error for want of a loader that was closed under its feet
@@ -85,6 +89,8 @@ class Epoch(Iterator[Any]):
             raise
 
     def _next(self, entered: float) -> Any:
+        if self._over:  # since we waited for our turn
+            raise StopIteration
         if self._begun:
             self._owner.check_world(self.place)
         if not self._batches:

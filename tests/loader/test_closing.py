@@ -13,8 +13,10 @@ import pytest
 import gdsload
 from gdsload import LoaderClosedError
 from gdsload import loader as loader_module
+from gdsload.backends.identity import Watch
 from gdsload.engine import assemble
 from gdsload.engine import pipeline as pipeline_module
+from gdsload.ranks import Schedules
 from gdsload.testing import RecordingBackend, SlowBackend
 
 BLOCK = {"shuffle": "block", "block": 8, "window": 40, "lanes": 3}
@@ -394,6 +396,20 @@ class TestAbandoned:
         soon(lambda: threads() == [])
 
 
+class SlowToGoOn:
+    """A lock whose holder loses the processor when it has given it back: all others have their turn first."""
+
+    def __init__(self):
+        self._lock = threading.RLock()
+
+    def __enter__(self):
+        self._lock.acquire()
+
+    def __exit__(self, *_):
+        self._lock.release()
+        time.sleep(0.02)
+
+
 class TestIterators:
     def test_one_that_is_made_but_not_used_costs_and_changes_nothing(self, load, plain, wrap, threads):
         made = wrap(RecordingBackend)
@@ -442,6 +458,38 @@ class TestIterators:
         for worker in workers:
             worker.join()
         assert sorted(index for seen in found for batch in seen for index in batch) == list(range(1000))
+
+    @pytest.mark.parametrize("strikes", ["begin", "transform", "end"])
+    def test_what_it_raises_is_raised_once_and_ends_it_for_all_threads(self, load, plain, monkeypatch, strikes):
+        left = [strikes]
+
+        def strike(name):
+            if name in left:
+                raise ValueError(left.clear() if name == "transform" else name)
+
+        monkeypatch.setattr(Schedules, "now", lambda _: strike("begin") or now)
+        monkeypatch.setattr(Watch, "check_passed", lambda _: strike("end"))
+        loader = load(plain, 100, transform=lambda batch: strike("transform") or batch)
+        now, iterator = loader._schedules.newest, iter(loader)
+        monkeypatch.setattr(iterator, "_turn", SlowToGoOn())
+        found, errors = [], []
+
+        def consume():
+            try:
+                found.extend(iterator)
+            except BaseException as error:
+                errors.append(error)
+
+        workers = [threading.Thread(target=consume) for _ in range(4)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        assert [type(error) for error in errors] == [ValueError]
+        assert len(found) == (10 if strikes == "end" else 0)
+        assert list(iterator) == []
+        left.clear()
+        assert loader.state_dict()["position"] == 100 * len(found)
 
     def test_it_is_its_own_iterator(self, load, plain):
         iterator = iter(load(plain))
