@@ -19,7 +19,7 @@ from gdsload.format.dtypes import DType
 from gdsload.format.schema import Schema
 from gdsload.names import check_names
 from gdsload.order.checks import check_whole
-from gdsload.tensors import as_bytes, torch_dtype
+from gdsload.tensors import as_bytes, held
 from gdsload.units import parse_bytes
 
 __all__ = ["MOST_READ_THREADS", "LoaderKeywords", "LoaderOptions", "padding_of", "parse_options", "resolve_device"]
@@ -211,21 +211,11 @@ def _element(name: str, dtype: DType, value: float) -> NDArray[np.uint8]:
         return as_bytes(value.item() if isinstance(value, np.generic) else value, dtype, name)
     except SchemaError:
         raise OptionError(
-            f"padding_value is {value!r}, which {dtype.name} cannot hold: {_range(dtype)}",
+            f"padding_value is {value!r}, which {dtype.name} cannot hold: it holds {held(dtype)}",
             field=name,
             remedy="Pass another one, or one for each field: padding_value={'tokens': 0, 'labels': -100}. To have this "
             "one, convert the field to an element type that holds it.",
         ) from None
-
-
-def _range(dtype: DType) -> str:
-    """What an element type holds, in words."""
-    kind = torch_dtype(dtype)
-    if kind == torch.bool:
-        return "it holds False and True"
-    if kind.is_floating_point or kind.is_complex:
-        return f"it holds numbers up to {torch.finfo(kind).max:g}"
-    return f"it holds whole numbers from {torch.iinfo(kind).min} to {torch.iinfo(kind).max}"
 
 
 def _thread_count(value: int) -> int:

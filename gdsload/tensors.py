@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gdsload.errors import SchemaError
 from gdsload.format.dtypes import DTYPES, DType, dtype_of
 
-__all__ = ["TORCH_DTYPES", "as_bytes", "cast", "element_type", "no_inference", "numpy_dtype", "torch_dtype"]
+__all__ = ["TORCH_DTYPES", "as_bytes", "cast", "element_type", "held", "no_inference", "numpy_dtype", "torch_dtype"]
 
 TORCH_DTYPES: dict[str, torch.dtype] = {
     code: getattr(torch, dtype.name) for code, dtype in DTYPES.items() if hasattr(torch, dtype.name)
@@ -253,7 +253,7 @@ def _checked(source: NDArray[Any], shown: object, dtype: DType, field: str) -> N
             at = tuple(int(place) for place in np.unravel_index(lost[0], source.shape))
             where = f" at {list(at)}" if at else ""
             raise SchemaError(
-                f"{source[at]!s:.80}{where} does not fit {dtype.name} ({_held(dtype)})", field=field, remedy=_CAST
+                f"{source[at]!s:.80}{where} does not fit {dtype.name} ({held(dtype)})", field=field, remedy=_CAST
             )
     return converted
 
@@ -319,7 +319,7 @@ def _largest(dtype: DType) -> float:
     return float(torch.finfo(torch_dtype(dtype)).max)
 
 
-def _held(dtype: DType) -> str:
+def held(dtype: DType) -> str:
     """What an element type holds, for people."""
     if dtype.name == "bool":
         return "0 and 1"

@@ -107,6 +107,7 @@ class TestRagged:
                 {"ragged_fp8": 1e6},
                 "field 'ragged_fp8': padding_value is 1000000.0, which float8_e5m2 cannot hold: .* 57344",
             ),
+            ({"points": 2**24 + 1}, "which float32 cannot hold: it holds .*, whole numbers exactly up to 16777216"),
             ({"points": 1j}, "field 'points': padding_value is 1j, which float32 cannot hold"),
             (
                 {"text": 0},
