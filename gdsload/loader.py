@@ -152,6 +152,7 @@ class DataLoader:
         self._digest: str | None = None
         self._cursor = Cursor(0, 0)
         self._newest: Place | None = None
+        self._resumed: dict[str, Any] | None = None
         self._parts: Parts | None = None
         self._epochs = Living[Epoch]()
         self._pipelines = Living[Deliverer]()
@@ -192,7 +193,7 @@ class DataLoader:
         with self._lock:
             self._newest = None
             if number != self._cursor.epoch:
-                self._cursor = Cursor(number, 0)
+                self._cursor, self._resumed = Cursor(number, 0), None
             if self._sampled is not None:
                 self._sampled.set_epoch(number, resumed=self._cursor.position > 0)
 
@@ -225,8 +226,10 @@ class DataLoader:
         with self._lock:
             place, cursor = self._newest, self._cursor
             if place is not None:
-                cursor = Cursor(place.epoch, place.schedule.position(place.step))
-            state = self._identify(self._schedules.newest if self._parts else self._schedules.now()).state(cursor)
+                cursor, schedule = Cursor(place.epoch, place.schedule.position(place.step)), place.schedule
+            else:
+                schedule = self._schedules.newest if self._parts or self._closed else self._schedules.now()
+            state = self._identify(schedule).state(cursor)
             if self._sampled is not None:
                 state["sampler"] = self._sampled.state(place, cursor.position)
             return state
@@ -250,7 +253,7 @@ class DataLoader:
             cursor = self._identify(self._schedules.now()).resume(state)
             if self._sampled is not None:
                 self._sampled.resume(mark, cursor.position)
-            self._cursor, self._newest = cursor, None
+            self._cursor, self._newest, self._resumed = cursor, None, state
 
     def close(self) -> None:
         """Stop reading and give files and memory back; may be called twice, and from any thread.
@@ -264,8 +267,10 @@ class DataLoader:
             return
         if self._transform is not None:
             self._transform.refuse_inside()
-        if own_thread():
-            self._leave()
+        if own_thread():  # where the garbage collector asks for it: who drops us gives all back
+            self._closed = True
+            for pipeline in self._pipelines:
+                pipeline.stop()
             return
         with self._lock:
             self._closed = True
@@ -278,12 +283,6 @@ class DataLoader:
             closer.settle()
             closer.detach()
         self._close_parts()
-
-    def _leave(self) -> None:
-        """Close in one of our threads, where the garbage collector asked for it: who drops us gives all back."""
-        self._closed = True
-        for pipeline in self._pipelines:
-            pipeline.stop()
 
     def _close_parts(self) -> None:
         """Give files and memory back. Ctrl-C may strike anywhere; then the next `close` does what is left."""
@@ -350,6 +349,8 @@ class DataLoader:
         with self._lock:
             self.check_usable()
             cursor, schedule = self._cursor, self._schedules.now()
+            if self._resumed is not None:  # once more, as there may be more ranks by now
+                self._identify(schedule).resume(self._resumed)
             epoch.place = Place(cursor.epoch, schedule.step_at(cursor.position), schedule)
             pipeline = self._start(epoch.place)
             try:
@@ -358,7 +359,7 @@ class DataLoader:
                 self._left.append(epoch.reads_from(pipeline))
                 pipeline.start()
                 self.check_usable()  # a signal's handler may have closed us
-                self._newest, self._cursor = epoch.place, Cursor(cursor.epoch + 1, 0)
+                self._newest, self._cursor, self._resumed = epoch.place, Cursor(cursor.epoch + 1, 0), None
             except BaseException:  # Ctrl-C
                 pipeline.close()
                 if self._closed:

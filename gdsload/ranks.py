@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from typing import Any
 
 import torch
@@ -34,8 +35,24 @@ def world(options: LoaderOptions) -> tuple[int, int]:
     return 0, 1
 
 
+class _Seen:
+    """The default process group of torch.distributed as it was, or that there was none.
+
+    It is not held: as long as somebody does, torch keeps the store that its processes met in, and a group that is made
+    in its place hangs, waiting for them at their old addresses.
+    """
+
+    def __init__(self) -> None:
+        group = _process_group()
+        self._group = None if group is None else weakref.ref(group)
+
+    def is_now(self) -> bool:
+        """Whether it is the one that there is; quick enough to be asked for at each batch."""
+        group = _process_group()
+        return self._group is None if group is None else self._group is not None and self._group() is group
+
+
 def _process_group() -> Any:
-    """The default process group of torch.distributed, or None; quick enough to be asked for at each batch."""
     return torch.distributed.group.WORLD if _AVAILABLE else None
 
 
@@ -60,7 +77,7 @@ class Schedules:
         self._batch_size, self._drop_last = batch_size, drop_last
         self._sampled = options.sampler is not None or options.batch_sampler is not None
         self._fixed = self._sampled or options.rank is not None
-        self._group = _process_group()
+        self._seen = _Seen()
         self.newest = self._make()
         """That of the newest epoch; before the first one, as far as is known."""
 
@@ -72,17 +89,18 @@ class Schedules:
         """
         if self._fixed:
             return self.newest
-        group, size = _process_group(), os.environ.get("WORLD_SIZE", "")
-        if group is None and size.isdecimal() and int(size) > 1:
+        size = os.environ.get("WORLD_SIZE", "")
+        if size.isdecimal() and int(size) > 1 and _process_group() is None:
             raise OptionError(
                 f"WORLD_SIZE is {size} in the environment, but torch.distributed is not initialised: all {size} "
                 "processes would get the same batches",
                 remedy="Call torch.distributed.init_process_group (or make the framework's Trainer or Accelerator) "
-                "before the first batch and before len(loader), or pass rank= and world_size=; rank=0, world_size=1 "
+                "before the first batch, len(loader) and states, or pass rank= and world_size=; rank=0, world_size=1 "
                 "gives all samples to every process.",
             )
-        if group is not self._group:
-            self._group, self.newest = group, self._make()
+        if not self._seen.is_now():
+            seen = _Seen()
+            self.newest, self._seen = self._make(), seen
         return self.newest
 
     def check(self, begun: Schedule) -> None:
@@ -91,7 +109,7 @@ class Schedules:
         Raises:
             OptionError: if it is not.
         """
-        if self._fixed or (self.newest is begun and _process_group() is self._group):
+        if self._fixed or (self.newest is begun and self._seen.is_now()):
             return
         now = world(self._options)
         if now != (begun.rank, begun.world_size):

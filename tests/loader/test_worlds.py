@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import socket
 import subprocess
 import sys
+import weakref
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import gdsload
-from gdsload import OptionError
+from gdsload import OptionError, StateError
 
 ROOT = Path(gdsload.__file__).resolve().parent.parent
 NO_GROUP = r"WORLD_SIZE is 4 in the environment, but torch\.distributed is not initialised.*init_process_group.*rank="
@@ -144,14 +147,49 @@ class TestAWorldThatChanges:
         join()
         assert next(iterator)["index"].tolist() == list(range(10, 20))
 
-    def test_the_state_can_be_taken_when_the_group_is_gone(self, load, plain, join, monkeypatch):
+    @pytest.mark.parametrize("batches", [5, None])
+    def test_the_state_can_be_taken_when_the_group_is_gone(self, load, plain, join, monkeypatch, batches):
         join()
         loader = load(plain, 10)
-        list(loader)
+        iterator = iter(loader)
+        list(islice(iterator, batches))
         state = loader.state_dict()
         dist.destroy_process_group()
+        if batches:
+            assert len(loader) == 100  # of a new epoch
+            assert loader.state_dict() == state
         monkeypatch.setenv("WORLD_SIZE", "3")
         assert loader.state_dict() == state
+        loader.close()
+        assert loader.state_dict() == state
+
+    def test_a_group_that_is_gone_is_held_by_nobody(self, load, plain, join):
+        """A new one would hang: its processes would look for each other at the addresses of before."""
+        join()
+        loader = load(plain, 10)
+        iterator = iter(loader)
+        next(iterator)
+        group = weakref.ref(dist.group.WORLD)
+        dist.destroy_process_group()
+        gc.collect()
+        assert group() is None
+        with pytest.raises(OptionError, match="this process is now rank 0 of 1"):
+            next(iterator)
+        assert len(loader) == 100
+
+    @pytest.mark.parametrize("steps", [0, 3])
+    def test_a_state_is_still_that_of_the_epoch_when_it_begins(self, load, plain, join, steps):
+        """Taken with global batches of 30; three ranks of 30 would go on with 90, and step 3 is where one begins."""
+        first = load(plain, 30)
+        iterator = iter(first)
+        list(islice(iterator, steps))
+        loader = load(plain, 30, with_index=True)
+        loader.load_state_dict(first.state_dict())
+        join()
+        with pytest.raises(StateError, match="global batch .* it was 30, here it is 90. With 3 ranks, pass batch_size"):
+            next(iter(loader))
+        loader.set_epoch(1)
+        assert next(iter(loader))["index"].tolist() == list(range(30, 60))
 
 
 class TestLaunchedWithoutAGroup:
@@ -191,19 +229,21 @@ import gdsload
 import torch.distributed as dist
 
 loader = gdsload.DataLoader(sys.argv[1], 27, shuffle=True, device="cpu", with_index=True)  # before there is a group
-dist.init_process_group("gloo")
-found = [batch["index"].tolist() for batch in loader]
-assert len(found) == len(loader)
-everybody = [None] * dist.get_world_size()
-dist.all_gather_object(everybody, found)
-if dist.get_rank() == 0:
-    print(json.dumps(everybody))
-dist.destroy_process_group()
+for _ in range(2):
+    dist.init_process_group("gloo")
+    found = [batch["index"].tolist() for batch in loader]
+    assert len(found) == len(loader)
+    everybody = [None] * dist.get_world_size()
+    dist.all_gather_object(everybody, found)
+    if dist.get_rank() == 0:
+        print(json.dumps(everybody))
+    dist.barrier()
+    dist.destroy_process_group()
 """
 
 
 @pytest.mark.slow
-def test_two_processes_whose_loaders_were_made_before_their_group(plain, tmp_path):
+def test_two_processes_whose_loaders_were_made_before_their_groups(plain, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
     environment |= {"TORCHELASTIC_USE_AGENT_STORE": "False", "OMP_NUM_THREADS": "1"}
     with socket.socket() as free:
@@ -216,9 +256,15 @@ def test_two_processes_whose_loaders_were_made_before_their_group(plain, tmp_pat
         )
         for rank in range(2)
     ]  # fmt: skip
-    ends = [rank.communicate(timeout=50) for rank in ranks]
+    try:
+        ends = [rank.communicate(timeout=50) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
     assert [rank.returncode for rank in ranks] == [0, 0], ends
-    first, second = json.loads(ends[0][0])
-    assert [len(batch) for batch in first] == [len(batch) for batch in second]
-    assert not any(set(one) & set(other) for one, other in zip(first, second, strict=True))
-    assert sorted(index for rank in (first, second) for batch in rank for index in batch) == list(range(1000))
+    epochs = ends[0][0].splitlines()
+    assert len(epochs) == 2
+    for first, second in map(json.loads, epochs):
+        assert [len(batch) for batch in first] == [len(batch) for batch in second]
+        assert not any(set(one) & set(other) for one, other in zip(first, second, strict=True))
+        assert sorted(index for rank in (first, second) for batch in rank for index in batch) == list(range(1000))
