@@ -105,7 +105,7 @@ class Watch:
         self._passed = np.zeros(len(sources))
         """When each was last passed over for want of time."""
         self._paid = 0.0  # up to when looking has used up its share of the time
-        self._comparing = threading.Lock()
+        self._noting, self._comparing = threading.Lock(), threading.Lock()
 
     def length(self, file: int) -> int:
         """Bytes of a file that is or was open."""
@@ -135,7 +135,8 @@ class Watch:
         now = time.monotonic()
         stale = files[self._looked[files] <= now - believed_s] if believed_s else files
         if self._paid > now:
-            self._passed[stale] = now
+            with self._noting:  # or who took the time first and notes it last would take another's back
+                self._passed[stale] = time.monotonic()
             stale = stale[self._looked[stale] == 0]  # each at least once
         if len(stale):
             took_s = self._look(stale, now)

@@ -270,6 +270,30 @@ def test_a_look_that_began_before_the_read_does_not_count(folder, clock, monkeyp
     table.close()
 
 
+def test_who_notes_late_what_it_passed_over_takes_no_other_note_back(folder, clock, monkeypatch):
+    """A thread loses the processor right behind the clock; another looks at the file, and a third passes it over."""
+    table = opened(folder)
+    table.check(np.arange(10))
+    clock.each_s = 1.0
+    table.check(np.array([0]))
+
+    def meanwhile():
+        began = clock.now
+        monkeypatch.setattr(identity_module.time, "monotonic", lambda: clock.now)
+        clock.now += 1
+        table.watch.check_now(np.array([4]))
+        clock.now += 1
+        table.check(np.array([4]))
+        return began
+
+    monkeypatch.setattr(identity_module.time, "monotonic", meanwhile)
+    table.check(np.array([4]))
+    clock.looked.clear()
+    table.watch.check_passed()
+    assert clock.looked == ["4"]
+    table.close()
+
+
 @pytest.mark.parametrize(("looks", "each_s"), [(1, 0.2), (4, 0.05)])
 def test_looks_that_took_long_by_chance(folder, clock, looks, each_s):
     """The process did not have its turn: soon afterwards a file that was cut short is found out all the same."""
