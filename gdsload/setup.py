@@ -150,7 +150,7 @@ def order_options(
     if selected.mixture is not None and shuffle is True:
         shuffle = "full"
     found = resolve(shuffle, facts, **numbers)
-    if selected.mixture is not None and found.shuffle == "block":
+    if selected.mixture is not None and "block" in (shuffle, found.shuffle):
         raise OptionError(
             "a Mix cannot be shuffled in blocks: samples of all its datasets come in turn",
             remedy='Pass shuffle="full", or write one shuffled dataset with gdsload.convert.',

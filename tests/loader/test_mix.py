@@ -178,6 +178,12 @@ class TestRefused:
         with pytest.raises(OptionError, match='cannot be shuffled in blocks.*shuffle="full"|window=10 has no meaning'):
             make(**options)
 
+    def test_blocks_of_one_sample(self, writers, tmp_path):
+        """Which would be a full shuffle: whether an argument is refused is no matter of the samples' size."""
+        large = writers[1](tmp_path / "large", 2, width=600_000)
+        with pytest.raises(OptionError, match="a Mix cannot be shuffled in blocks"):
+            gdsload.DataLoader(Mix([large], [1]), 1, "block", device="cpu")
+
     def test_samplers(self, make):
         with pytest.raises(OptionError, match="sampler cannot be used with a Mix"):
             make(shuffle=False, seed=0, sampler=[1])
