@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Unpack, cast
 
 import numpy as np
@@ -76,13 +76,18 @@ def split(
         **options: see `convert`.
 
     Raises:
-        OptionError: if the sizes do not fit, or one would be empty.
+        OptionError: if the sizes do not fit, one would be empty, or one would take the place of the dataset itself.
+        DatasetExistsError: if there is something at one of `outs` that must not be replaced.
     """
     check_rearranging("split", options, "seed")
+    for what, given in (("outs", outs), ("sizes", sizes)):
+        if isinstance(given, str | os.PathLike) or not isinstance(given, Iterable):
+            raise OptionError(f"{what} is {given!r}, no list")
     dataset = ShardDataset(path)
     places = [absolute(out) for out in outs]
     if len(set(places)) < len(places):
         raise OptionError("two of the folders are the same")
+    _refuse_own(dataset, places)
     counts = _counts(sizes, len(places), len(dataset))
     wanted = {
         "dataset": dataset.digest, "outs": places, "counts": counts, "seed": seed,
@@ -91,10 +96,13 @@ def split(
     stage = Stage(f"{places[0]}.split", wanted, restart=options.get("restart", False))
     done = False
     try:
+        marks = [os.path.join(stage.folder, f"out-{number:06d}.json") for number in range(len(places))]
+        for place, mark in zip(places, marks, strict=True):  # before hours of work on those before it
+            _is_made(place, mark, options)
         stage.keep(dataset.schema, [])
         found = [
-            _share(dataset, ids, place, os.path.join(stage.folder, f"out-{number:06d}.json"), options)
-            for number, (place, ids) in enumerate(zip(places, _shares(counts, seed), strict=True))
+            _share(dataset, ids, place, mark, options)
+            for place, mark, ids in zip(places, marks, _shares(counts, seed), strict=True)
         ]
         done = True
     finally:
@@ -105,13 +113,37 @@ def split(
 def _share(
     dataset: ShardDataset, ids: NDArray[np.int64], place: str, mark: str, options: RearrangeKeywords
 ) -> ConvertReport:
-    """One of the datasets of a split. The mark says that there was nothing at its place when it was begun."""
-    if os.path.exists(mark) and os.path.exists(place) and not options.get("overwrite", False):
-        there = ShardDataset(place)  # published by the run that was interrupted
+    """One of the datasets of a split."""
+    if _is_made(place, mark, options):
+        there = ShardDataset(place)
         return ConvertReport(place, len(there), len(there.shards), there.num_bytes, (), len(there.shards))
-    publish_check(place, overwrite=options.get("overwrite", False))
     write_json(mark, {})
     return _write([dataset], ids, place, options)
+
+
+def _is_made(place: str, mark: str, options: RearrangeKeywords) -> bool:
+    """Whether the run that was interrupted has published one; its mark says that there was nothing when it was begun.
+
+    Raises:
+        DatasetExistsError: if there is something else that must not be replaced.
+    """
+    overwrite = options.get("overwrite", False)
+    if os.path.exists(mark) and os.path.exists(place) and not overwrite:
+        return True
+    publish_check(place, overwrite=overwrite)
+    return False
+
+
+def _refuse_own(dataset: ShardDataset, places: Sequence[str]) -> None:
+    """Refuse to put a part where the whole is: what the other parts are made of would be gone."""
+    own = {os.path.dirname(os.path.realpath(shard.file)) for shard in dataset.shards} | {os.path.realpath(dataset.path)}
+    for place in places:
+        if os.path.realpath(place) in own:
+            raise OptionError(
+                "the samples that are to be shared out are in this folder themselves",
+                file=place,
+                remedy="Write to other folders, and remove this one then.",
+            )
 
 
 def _write(

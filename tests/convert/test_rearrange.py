@@ -172,6 +172,37 @@ def test_sizes_that_do_not_fit(tmp_path, sizes):
         gdsload.split(tmp_path / "d", [outs[0], outs[0]], [0.5])
 
 
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_no_part_takes_the_place_of_the_whole(tmp_path, overwrite, first):
+    """The others are made of what would be gone then."""
+    made = samples(60, 4)
+    before = content(write(tmp_path / "d", made))
+    (tmp_path / "link").symlink_to(tmp_path / "d")
+    outs = [tmp_path / "link" / ".." / "d", tmp_path / "e"]
+    with pytest.raises(OptionError, match="d: the samples that are to be shared out are in this folder themselves"):
+        gdsload.split(tmp_path / "link", outs if first else outs[::-1], [0.5], overwrite=overwrite, workers=1)
+    assert content(tmp_path / "d") == before
+    assert not (tmp_path / "e").exists()
+    assert hidden(tmp_path) == []
+
+
+def test_what_must_not_be_replaced_is_said_before_anything_is_written(tmp_path):
+    write(tmp_path / "d", samples(60, 4))
+    write(tmp_path / "b", samples(3, 5))
+    with pytest.raises(DatasetExistsError, match="b: there is something already"):
+        gdsload.split(tmp_path / "d", [tmp_path / "a", tmp_path / "b"], [0.5], workers=1)
+    assert not (tmp_path / "a").exists()
+    assert hidden(tmp_path) == []
+
+
+@pytest.mark.parametrize(("outs", "sizes", "what"), [("a", [0.5], "outs is 'a'"), (["a", "b"], 0.5, "sizes is 0.5")])
+def test_one_is_no_list(tmp_path, outs, sizes, what):
+    write(tmp_path / "d", samples(3, 4))
+    with pytest.raises(OptionError, match=f"{what}, no list"):
+        gdsload.split(tmp_path / "d", outs, sizes)
+
+
 def test_an_interrupted_split_goes_on(tmp_path, monkeypatch):
     made = samples(100, 4)
     write(tmp_path / "d", made)
