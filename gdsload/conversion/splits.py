@@ -12,16 +12,25 @@ ALL = "all"
 
 # Longer words first: "validation" is not "val" and more.
 _WORDS = ("trainval", "training", "train", "testing", "test", "validation", "valid", "val", "evaluation", "eval", "dev")
-_WORD = re.compile(rf"(?<![^\W\d_])(?:{'|'.join(_WORDS)})(?![^\W\d_])", re.IGNORECASE)
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+def _pattern(words: Sequence[str]) -> re.Pattern[str]:
+    return re.compile(rf"(?<![^\W\d_])({'|'.join(words)})(?:set|data)?(?![^\W\d_])", re.IGNORECASE)
+
+
+_ALONE = _pattern(_WORDS)
+# Humps of three letters are in random identifiers, too.
+_HUMPED = _pattern([word for word in _WORDS if len(word) > 3])
 
 
 def split_words(name: str) -> frozenset[str]:
     """The words in a name of a file or folder that splits are called by: of ``imagenet-train-0001.tar`` ``train``.
 
-    A word is not part of a longer one: there is none in ``protest`` and ``trainable``. Digits do not make it longer:
-    ``train2017``.
+    A word is not part of a longer one: there is none in ``protest`` and ``trainable``. Digits do not make it longer
+    (``train2017``), and of ``trainset``, ``TrainData`` and ``trainA`` it is ``train``, too.
     """
-    return frozenset(word.lower() for word in _WORD.findall(name))
+    return frozenset(word.lower() for word in _ALONE.findall(name) + _HUMPED.findall(_HUMP.sub("_", name)))
 
 
 def level_splits(names: Sequence[str]) -> list[str | None] | None:
@@ -39,12 +48,18 @@ def level_splits(names: Sequence[str]) -> list[str | None] | None:
 def splits_of(paths: Sequence[str]) -> list[str | None]:
     """The split that each file is of, or None.
 
+    Folders are looked at one by one, from the outermost on. Of files that no folder tells anything about, the whole
+    paths are compared: ``fineweb/train.bin`` and ``wiki/val.bin`` are different splits.
+
     Args:
         paths: names of files below one folder, ``/`` between the names of folders. Of each folder, these are all of its
             names that matter.
     """
     found: list[str | None] = [None] * len(paths)
     _label([(path.split("/"), number) for number, path in enumerate(paths)], found)
+    left = [number for number, split in enumerate(found) if split is None]
+    for number, split in zip(left, level_splits([paths[number] for number in left]) or (), strict=False):
+        found[number] = split
     return found
 
 

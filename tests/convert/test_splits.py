@@ -41,10 +41,18 @@ WORDS = ["train", "test", "val", "valid", "validation", "dev", "eval", "training
         (["train_val.csv", "test.csv"], ["train+val", "test"]),
         (["trainval.tar", "test.tar"], ["trainval", "test"]),
         (["train/a.csv", "test/a.csv", "more/train.csv", "more/dev.csv"], ["train", "test", "train", "dev"]),
+        (["trainset.csv", "testset.csv", "valData.csv"], ["train", "test", "val"]),
+        (["TrainData.parquet", "TestData.parquet"], ["train", "test"]),
+        (["trainA/1.png", "trainB/1.png", "testA/1.png"], ["train", "train", "test"]),
+        (["XTrain.npy", "xTest.npy"], ["train", "test"]),
+        (["fineweb/train.bin", "wiki/val.bin", "wiki/notes.bin"], ["train", "val", None]),
+        (["train/0.parquet", "more/test.parquet"], ["train", "test"]),
         # What is no split: one class among others, one split alone, and parts of words.
         (["bus/1.png", "train/1.png"], [None] * 2),
         (["train-0.parquet", "train-1.parquet"], [None] * 2),
         (["protest.csv", "trainable.csv", "devil.csv", "evaluate.csv"], [None] * 4),
+        (["bestTrainer.csv", "latestResults.csv", "xDev9.csv", "uVal_.csv", "validated.csv"], [None] * 5),
+        (["en/train.parquet", "de/train.parquet"], [None] * 2),
         (["x.npy", "y.npy"], [None] * 2),
         ([], []),
     ],
@@ -56,19 +64,26 @@ def test_what_names_say(names, expected):
 NAMES = st.sampled_from([*WORDS, "a", "b", "part-1", "train-0", "train-1", "test_0"])
 
 
+def told_by_a_folder(path, paths):
+    """What the outermost folder says that says something of this path."""
+    pieces = path.split("/")
+    for depth, piece in enumerate(pieces):
+        beside = [other.split("/") for other in paths]
+        names = sorted({other[depth] for other in beside if other[:depth] == pieces[:depth] and len(other) > depth})
+        splits = dict(zip(names, level_splits(names) or [], strict=False))
+        if splits.get(piece) is not None:
+            return splits[piece]
+    return None
+
+
 @given(st.lists(st.lists(NAMES, min_size=1, max_size=3).map("/".join), unique=True, max_size=8))
 def test_what_a_name_says_depends_on_those_beside_it_and_above(paths):
     paths = [path for path in paths if not any(other.startswith(path + "/") for other in paths)]
     found = splits_of(paths)
-    for path, split in zip(paths, found, strict=True):
-        if split is None:
-            continue
-        folders = ["/".join(path.split("/")[:depth]) for depth in range(path.count("/") + 1)]
-        levels = [
-            {other[len(folder) :].lstrip("/").split("/")[0] for other in paths if not folder or other.startswith(folder + "/")}
-            for folder in folders
-        ]  # fmt: skip
-        assert any(level_splits(sorted(names)) is not None for names in levels)
+    told = [told_by_a_folder(path, paths) for path in paths]
+    left = [path for path, split in zip(paths, told, strict=True) if split is None]
+    rest = iter(level_splits(left) or [None] * len(left))
+    assert found == [next(rest) if split is None else split for split in told]
     assert splits_of([f"deep/{path}" for path in paths]) == found
     assert splits_of([*paths, "notes"]) == [*found, None]
 
