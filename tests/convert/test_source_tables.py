@@ -257,8 +257,12 @@ def test_splits_of_datasets(tmp_path, hf):
     one.save_to_disk(str(tmp_path / "e"))
     path = str(tmp_path / "d")
     assert [item.count for item in read_all(HuggingFaceSource(path, split="train"))] == [2]
-    with pytest.raises(OptionError, match="'train', 'test'"):
+    with pytest.raises(OptionError, match="it holds several splits. Pass one of them as split=.*: there are 'train', 'test'"):
         HuggingFaceSource(path).parts(1)
+    with pytest.raises(OptionError, match="there is no split 'val'.*: there are 'train', 'test'"):
+        HuggingFaceSource(path, split="val").parts(1)
+    hf.DatasetDict({"train": one}).save_to_disk(str(tmp_path / "alone"))
+    assert [item.count for item in read_all(HuggingFaceSource(str(tmp_path / "alone")))] == [2]
     with pytest.raises(OptionError, match="no splits"):
         HuggingFaceSource(str(tmp_path / "e"), split="train").parts(1)
     assert HuggingFaceSource(path, split="test").describe() != HuggingFaceSource(path, split="train").describe()

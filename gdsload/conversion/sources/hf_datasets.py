@@ -84,11 +84,13 @@ class HuggingFaceSource:
         """The folder of the dataset, or of the split."""
         if not os.path.lexists(os.path.join(self.path, _SPLITS)):
             return self.files.folder(_STATE)
-        names = self._json(self.path, _SPLITS, "splits")
-        if self.files.split not in names:
-            listed = ", ".join(repr(str(name)) for name in names)
-            raise OptionError(f"there is no split {self.files.split!r}", file=self.path, remedy=f"There are {listed}.")
-        name = str(self.files.split)
+        names = [str(name) for name in self._json(self.path, _SPLITS, "splits")]
+        name = names[0] if self.files.split is None and len(names) == 1 else self.files.split
+        if name is None or name not in names:
+            what = "it holds several splits" if name is None else f"there is no split {name!r}"
+            listed = ", ".join(map(repr, names)) or "none"
+            remedy = f"Pass one of them as split= (--option split=...): there are {listed}."
+            raise OptionError(what, file=self.path, remedy=remedy)
         self.files.inside(self.path, os.path.join(name, _STATE))
         return os.path.join(self.path, name)
 
