@@ -27,7 +27,8 @@ class Allowance:
 
     def __init__(self, given: float | str) -> None:
         self._given = given
-        match = _PATTERN.fullmatch(str(given)) if isinstance(given, int | float | str) else None
+        text = f"{given:.18f}" if isinstance(given, float) else given  # not "1e-05"
+        match = _PATTERN.fullmatch(str(text)) if isinstance(given, int | float | str) else None
         if isinstance(given, bool) or match is None:
             raise _no_allowance(given)
         whole, fraction, percent = match.groups()

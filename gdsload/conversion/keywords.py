@@ -99,14 +99,17 @@ def choose(options: Mapping[str, Any]) -> ConvertOptions:
     Raises:
         OptionError: if one cannot be used.
     """
-    fields, casts = options.get("fields"), options.get("casts") or {}
-    if isinstance(fields, str):
-        raise OptionError(f"fields is the text {fields!r}", remedy=f"Pass a list: fields=[{fields!r}].")
+    fields, ragged, casts = options.get("fields"), options.get("ragged") or (), options.get("casts") or {}
+    for what, names in (("fields", fields), ("ragged", ragged)):
+        if isinstance(names, str):
+            raise OptionError(f"{what} is the text {names!r}", remedy=f"Pass a list: {what}=[{names!r}].")
+    if not isinstance(casts, Mapping):
+        raise OptionError(f"casts is {casts!r:.200}", remedy='Pass element types by field: casts={"label": "uint8"}.')
     return ConvertOptions(
         shard_bytes=options.get("shard_bytes", "256MiB"),
         fields=None if fields is None else tuple(fields),
         casts=tuple(casts.items()),
-        ragged=tuple(options.get("ragged", ())),
+        ragged=tuple(ragged),
         map=options.get("map"),
         on_error=options.get("on_error", "stop"),
         shuffle_seed=options.get("shuffle_seed"),

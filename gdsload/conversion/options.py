@@ -12,6 +12,7 @@ import torch
 
 from gdsload.errors import OptionError
 from gdsload.format.dtypes import DTYPES, dtype_of
+from gdsload.order.checks import check_whole
 from gdsload.tensors import cast as cast_values
 from gdsload.units import parse_bytes
 
@@ -43,8 +44,8 @@ class ConvertOptions:
                     f"field {field!r} is to be cast to {name!r}, which is no element type",
                     remedy=f"Supported are {', '.join(sorted(known))}.",
                 )
-        if self.shuffle_seed is not None and not 0 <= self.shuffle_seed < 2**64:
-            raise OptionError(f"shuffle_seed is {self.shuffle_seed}, no whole number from 0 to 2**64 - 1")
+        if self.shuffle_seed is not None:
+            object.__setattr__(self, "shuffle_seed", check_whole(self.shuffle_seed, "shuffle_seed", 0, 2**64 - 1))
         if self.map is not None:
             find_function(self.map)
 

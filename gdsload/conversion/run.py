@@ -23,6 +23,7 @@ from gdsload.conversion.spread import Spread
 from gdsload.conversion.stage import PartReport, Stage
 from gdsload.errors import DiskFullError, FormatError, OptionError, ReadError, Skipped
 from gdsload.format.schema import Field, Schema
+from gdsload.names import check_names
 from gdsload.paths import absolute
 from gdsload.publish import Publication
 
@@ -273,6 +274,9 @@ def _source(source: object, options: ConvertKeywords) -> Source:
     found, pack = source_for(source, options.get("kind"), options.get("source_options")), options.get("pack")
     if pack is None:
         return found
+    if not isinstance(pack, Mapping):
+        raise OptionError(f"pack is {pack!r:.200}", remedy='Pass {"field": name, "length": n}, say.')
+    check_names("pack", pack, Packing.__dataclass_fields__)
     try:
         return PackedSource(found, Packing(**pack))
     except TypeError as error:

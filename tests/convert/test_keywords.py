@@ -98,9 +98,29 @@ def test_no_kind_has_an_option_of_a_name_that_convert_has(kind, tmp_path):
     assert not set(listed) & ConvertKeywords.__annotations__.keys()
 
 
-def test_one_text_is_no_list_of_fields():
-    with pytest.raises(OptionError, match="Pass a list"):
-        choose({"fields": "x"})
+@pytest.mark.parametrize("name", ["fields", "ragged"])
+def test_one_text_is_no_list_of_fields(name):
+    with pytest.raises(OptionError, match=f"{name} is the text 'xy'.*Pass a list: {name}="):
+        choose({name: "xy"})
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"casts": ["x"]}, "casts is"),
+        ({"shuffle_seed": "1"}, "shuffle_seed is '1', which is no whole number"),
+        ({"shuffle_seed": 1.5}, "shuffle_seed is 1.5, which is no whole number"),
+        ({"shuffle_seed": -1}, "shuffle_seed is -1"),
+        ({"shuffle_seed": 2**64}, "shuffle_seed is"),
+        ({"pack": 5}, "pack is 5"),
+        ({"pack": {"field": "x", "lenght": 5}}, "pack has no option 'lenght'. Did you mean 'length'"),
+        ({"pack": {"field": "x"}}, "pack is .*missing .*'length'"),
+    ],
+)
+def test_values_that_cannot_be_used_are_refused_before_anything_is_done(arrays, tmp_path, options, what):
+    with pytest.raises(OptionError, match=what):
+        gdsload.convert(arrays, tmp_path / "out", **options)
+    assert not list(tmp_path.glob("*out*"))
 
 
 @pytest.mark.parametrize("workers", [0, -1, 1.5, "2"])
