@@ -178,8 +178,8 @@ def _from_files(path: str, names: list[str], *, alone: bool, whole: bool) -> Cat
     for name in names:
         try:
             shard, identity = _read(name)
-        except (FormatError, ReadError) as error:
-            if whole and isinstance(error, ReadError):
+        except (DatasetNotFoundError, FormatError, ReadError) as error:
+            if whole and not isinstance(error, FormatError):
                 raise
             problems.extend(error.problems if isinstance(error, FormatError) else [Problem(error.message, name)])
             sources.append(ShardSource(name))

@@ -10,7 +10,7 @@ from typing import Any
 
 from gdsload.catalog import Catalog, open_catalog
 from gdsload.cli.terminal import Bar, plain, say
-from gdsload.errors import FormatError, Problem
+from gdsload.errors import FormatError, GdsloadError, Problem
 from gdsload.units import format_bytes
 from gdsload.verify import VerifyReport, verify_shards
 
@@ -37,13 +37,14 @@ def _run(chosen: argparse.Namespace) -> int:
         report = verify_shards(
             found.sources, found.schema, deep=chosen.deep, progress=lambda done, of: bar.show(done, of, nbytes=done)
         )
-    except FormatError as error:
+    except GdsloadError as error:
         bar.close()
         if chosen.json:
-            tree = {"ok": False, "path": chosen.path, "error": error.message, "spoiled_samples": error.samples}
-            print(json.dumps({**tree, "problems": [_tree(problem) for problem in error.problems]}, indent=1))
-        else:
+            print(json.dumps(_unsound(chosen.path, error), indent=1))
+        elif isinstance(error, FormatError):
             _complain(error)
+        else:
+            raise
         return 1
     finally:
         bar.close()
@@ -88,6 +89,17 @@ def _tree(problem: Problem) -> dict[str, Any]:
         "nbytes": problem.nbytes,
         "field": problem.field,
         "samples": problem.samples,
+    }
+
+
+def _unsound(path: str, error: GdsloadError) -> dict[str, Any]:
+    samples, problems = (error.samples, error.problems) if isinstance(error, FormatError) else ((), ())
+    return {
+        "ok": False,
+        "path": path,
+        "error": error.message,
+        "spoiled_samples": samples,
+        "problems": [_tree(problem) for problem in problems],
     }
 
 

@@ -140,6 +140,16 @@ def test_a_folder_of_other_files_of_which_one_cannot_be_read(tmp_path, capsys):
     assert tree["spoiled_samples"] == [[3, 4]]
 
 
+def test_a_link_to_nothing_does_not_hide_the_other_files(tmp_path, capsys):
+    save_file({"b": np.full((5, 2), 2, np.uint8).view(bool)}, tmp_path / "a.safetensors")
+    (tmp_path / "b.safetensors").symlink_to(tmp_path / "gone")
+    assert main(["verify", str(tmp_path), "--deep", "--json"]) == 1
+    tree = json.loads(capsys.readouterr().out)
+    assert [(problem["file"][-13:-12], problem["message"]) for problem in tree["problems"]] == [
+        ("b", "the shard is missing"), ("a", "10 values are neither 0 nor 1"),
+    ]  # fmt: skip
+
+
 def test_files_without_checksums(tmp_path, capsys):
     save_file({"b": np.zeros((5, 2), bool), "x": np.array([1, np.nan, 2, -np.inf, 0])}, tmp_path / "a.safetensors")
     assert main(["verify", str(tmp_path)]) == 0
@@ -163,3 +173,8 @@ def test_files_without_checksums(tmp_path, capsys):
 def test_nothing_there(tmp_path, capsys):
     assert main(["verify", str(tmp_path / "no")]) == 1
     assert "there is no dataset here" in capsys.readouterr().err
+    for place in (tmp_path / "no", tmp_path):
+        assert main(["verify", str(place), "--json"]) == 1
+        said = capsys.readouterr()
+        assert json.loads(said.out)["ok"] is False
+        assert said.err == ""
