@@ -7,7 +7,21 @@ from collections.abc import Iterable
 
 from gdsload.errors import OptionError
 
-__all__ = ["check_names"]
+__all__ = ["check_list", "check_names"]
+
+
+def check_list(what: str, given: object) -> None:
+    """Refuse a text where a list of names is meant: its letters would be the names.
+
+    Args:
+        what: whose value it is: ``"fields"``.
+        given: the value.
+
+    Raises:
+        OptionError: if it is a text.
+    """
+    if isinstance(given, str):
+        raise OptionError(f"{what} is the text {given!r}", remedy=f"Pass a list: {what}=[{given!r}].")
 
 
 def check_names(what: str, given: Iterable[str], known: Iterable[str]) -> None:

@@ -15,6 +15,7 @@ from gdsload.engine.stage import Selection
 from gdsload.engine.transform import DeviceTransform
 from gdsload.errors import BudgetError, OptionError
 from gdsload.format.schema import Schema
+from gdsload.names import check_list
 from gdsload.options import LoaderOptions, padding_of
 from gdsload.order import (
     DatasetFacts,
@@ -66,8 +67,7 @@ def field_names(schema: Schema, options: LoaderOptions) -> tuple[str, ...]:
     Raises:
         OptionError: if one does not exist, is called "index" beside the samples' indices, or cannot be padded as asked.
     """
-    if isinstance(options.fields, str):
-        raise OptionError(f"fields is the text {options.fields!r}", remedy=f"Pass a list: fields=[{options.fields!r}].")
+    check_list("fields", options.fields)
     try:
         wanted = list(schema) if options.fields is None else list(options.fields)
     except TypeError:

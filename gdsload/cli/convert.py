@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
@@ -116,6 +117,7 @@ def _run(chosen: argparse.Namespace) -> int:
         for name, field in found.schema.items():
             print(f"  {name}: {field}")
         return 0
+    _check_report(chosen.report)
     try:
         with running(chosen) as how:
             report = convert(chosen.source, chosen.out, **{**options, **how})
@@ -125,6 +127,20 @@ def _run(chosen: argparse.Namespace) -> int:
     summarise(report)
     _tell(report.skipped, chosen.report)
     return 0
+
+
+def _check_report(report: str | None) -> None:
+    """Refuse a report that cannot be written before hours of work whose skipped samples it would list."""
+    if report is None:
+        return
+    folder = os.path.dirname(report) or "."
+    if not os.path.isdir(folder) or os.path.isdir(report):
+        what = "it is a folder" if os.path.isdir(report) else "there is no such folder"
+    elif not os.access(report if os.path.exists(report) else folder, os.W_OK):
+        what = "permission denied"
+    else:
+        return
+    raise WriteError(f"the report cannot be written: {what}", file=report)
 
 
 def _tell(skipped: tuple[Skipped, ...], report: str | None) -> None:

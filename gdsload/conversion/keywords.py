@@ -11,7 +11,7 @@ from gdsload.conversion.options import ConvertOptions, OnError
 from gdsload.conversion.recognise import source_class
 from gdsload.errors import OptionError
 from gdsload.format.schema import Field, Schema
-from gdsload.names import check_names
+from gdsload.names import check_list, check_names
 
 __all__ = ["ConvertKeywords", "Progress", "RearrangeKeywords", "check_rearranging", "choose", "divided"]
 
@@ -100,9 +100,8 @@ def choose(options: Mapping[str, Any]) -> ConvertOptions:
         OptionError: if one cannot be used.
     """
     fields, ragged, casts = options.get("fields"), options.get("ragged") or (), options.get("casts") or {}
-    for what, names in (("fields", fields), ("ragged", ragged)):
-        if isinstance(names, str):
-            raise OptionError(f"{what} is the text {names!r}", remedy=f"Pass a list: {what}=[{names!r}].")
+    check_list("fields", fields)
+    check_list("ragged", ragged)
     if not isinstance(casts, Mapping):
         raise OptionError(f"casts is {casts!r:.200}", remedy='Pass element types by field: casts={"label": "uint8"}.')
     return ConvertOptions(

@@ -137,6 +137,14 @@ def test_the_command(tmp_path, capsys):
     assert "max_skipped is 'many', no share or number" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("report", ["no/bad.jsonl", "."])
+def test_a_report_that_cannot_be_written_is_refused_first(tmp_path, capsys, report):
+    source, out = table(tmp_path / "t.csv"), tmp_path / "out"
+    assert main(["convert", str(source), str(out), "--report", str(tmp_path / report)]) == 1
+    assert "the report cannot be written" in capsys.readouterr().err
+    assert not out.exists()
+
+
 @pytest.mark.parametrize(
     ("given", "samples", "most"),
     [

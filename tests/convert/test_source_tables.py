@@ -111,6 +111,8 @@ def test_files_come_in_natural_order_and_columns_in_the_one_asked_for(tmp_path):
         write(tmp_path / f"t-{number}.parquet", pa.table({"x": [number], "y": ["a"], "z": [{"a": 1}]}), "parquet")
     assert rows(ParquetSource(str(tmp_path), columns=["y", "x"])) == [{"y": "a", "x": 9}, {"y": "a", "x": 10}]
     assert list(rows(ParquetSource(str(tmp_path), columns=["y", "x"]))[0]) == ["y", "x"]
+    with pytest.raises(OptionError, match="columns is the text 'x'. Pass a list"):
+        ParquetSource(str(tmp_path), columns="x")
     with pytest.raises(OptionError, match="no column 'q'"):
         ParquetSource(str(tmp_path), columns=["q"]).parts(1)
 

@@ -22,6 +22,7 @@ from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.mds_values import decoder
 from gdsload.conversion.sources.pictures import Look
 from gdsload.errors import FormatError, OptionError
+from gdsload.names import check_list
 
 __all__ = ["MdsSource"]
 
@@ -53,8 +54,7 @@ class MdsSource:
     def __init__(
         self, path: str, *, columns: Sequence[str] | None = None, mode: str = "RGB", **files: Unpack[FileOptions]
     ) -> None:
-        if isinstance(columns, str):
-            raise OptionError(f"columns is the text {columns!r}", remedy=f"Pass a list: columns=[{columns!r}].")
+        check_list("columns", columns)
         self.path = path
         self.files = SourceFiles(path, **files)
         self.columns = None if columns is None else list(columns)

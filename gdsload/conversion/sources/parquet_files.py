@@ -13,6 +13,7 @@ from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_columns import check_columns, table_items
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
+from gdsload.names import check_list
 
 __all__ = ["ParquetSource"]
 
@@ -29,6 +30,9 @@ class ParquetSource:
         path: a `.parquet`, `.arrow` or `.feather` file, or a folder of them.
         columns: which columns, in which order. None: all of them.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
+
+    Raises:
+        OptionError: if an option has no such value.
     """
 
     kind = "Parquet and Arrow files"
@@ -37,6 +41,7 @@ class ParquetSource:
     def __init__(self, path: str, *, columns: Sequence[str] | None = None, **files: Unpack[FileOptions]) -> None:
         self.path = path
         self.files = SourceFiles(path, **files)
+        check_list("columns", columns)
         self.columns = None if columns is None else list(columns)
 
     def describe(self) -> dict[str, Any]:
