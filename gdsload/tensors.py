@@ -248,7 +248,8 @@ def _checked(source: NDArray[Any], shown: object, dtype: DType, field: str) -> N
         raise SchemaError(f"{str(shown)[:80]} is complex, but {dtype.name} was expected", field=field, remedy=_CAST)
     converted = _converted(source, dtype)
     if source.size and not _all_fit(source, dtype):
-        lost = np.flatnonzero(~_fit(source, converted, dtype))
+        with np.errstate(all="ignore"):  # to look at a signalling NaN is enough for a warning
+            lost = np.flatnonzero(~_fit(source, converted, dtype))
         if len(lost):
             at = tuple(int(place) for place in np.unravel_index(lost[0], source.shape))
             where = f" at {list(at)}" if at else ""
@@ -286,9 +287,8 @@ def _fit(source: NDArray[Any], converted: NDArray[Any] | torch.Tensor, dtype: DT
         if source.dtype.kind != "f":
             return (source >= least) & (source <= largest)
         # The number after the largest is a power of two, which every type that reaches it has.
-        with np.errstate(all="ignore"):
-            whole: NDArray[np.bool_] = np.isfinite(source) & (np.trunc(source) == source)
-            return whole & (source >= float(least)) & (source < float(largest + 1))
+        whole: NDArray[np.bool_] = np.isfinite(source) & (np.trunc(source) == source)
+        return whole & (source >= float(least)) & (source < float(largest + 1))
     if dtype.name == "complex64" and source.dtype.kind == "c":
         found = np.asarray(converted)
         return _kept(source.real, found.real, dtype) & _kept(source.imag, found.imag, dtype)
