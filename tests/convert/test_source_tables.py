@@ -259,7 +259,9 @@ def test_splits_of_datasets(tmp_path, hf):
     one.save_to_disk(str(tmp_path / "e"))
     path = str(tmp_path / "d")
     assert [item.count for item in read_all(HuggingFaceSource(path, split="train"))] == [2]
-    with pytest.raises(OptionError, match="it holds several splits. Pass one of them as split=.*: there are 'train', 'test'"):
+    with pytest.raises(
+        OptionError, match="it holds several splits. Pass one of them as split=.*: there are 'train', 'test'"
+    ):
         HuggingFaceSource(path).parts(1)
     with pytest.raises(OptionError, match="there is no split 'val'.*: there are 'train', 'test'"):
         HuggingFaceSource(path, split="val").parts(1)
