@@ -7,7 +7,6 @@ it was leased from, already faulted in: fresh pages for each batch cost more tha
 from __future__ import annotations
 
 import ctypes
-import errno
 import mmap
 import os
 import threading
@@ -21,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.errors import FileChangedError, ReadError
+from gdsload.errors import ReadError
 
 __all__ = [
     "ADDRESS_SPACE",
@@ -78,25 +77,16 @@ def unmap(address: int, nbytes: int) -> None:
     _libc.munmap(address, nbytes)
 
 
-def populate(address: int, nbytes: int, file: str) -> None:
+def populate(address: int, nbytes: int) -> int:
     """Read the pages of a mapped range into memory and into this process's page table.
 
-    Where the kernel cannot (before Linux 5.14), it does nothing: the pages are then read when they are touched.
-
-    Raises:
-        FileChangedError: if the file no longer reaches that far.
-        ReadError: if the disk fails.
+    Returns:
+        0, or the number of an error: EFAULT where touching one of the pages would end the process, because the file
+        does not reach that far, or the disk or the file system fails; EINVAL where the kernel does not know the call
+        (before Linux 5.14).
     """
     start = address & ~(mmap.PAGESIZE - 1)
-    if _libc.madvise(start, address + nbytes - start, _MADV_POPULATE_READ) == 0:
-        return
-    code = ctypes.get_errno()
-    if code == errno.EFAULT:
-        raise FileChangedError(
-            "the file became shorter while it was being read", file=file, remedy="Do not write to a dataset in use."
-        )
-    if code not in (errno.EINVAL, errno.ENOSYS, errno.EAGAIN):
-        raise ReadError(f"the file cannot be read: {os.strerror(code)}", file=file)
+    return ctypes.get_errno() if _libc.madvise(start, address + nbytes - start, _MADV_POPULATE_READ) else 0
 
 
 @lru_cache(maxsize=1)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.backends.checksums import is_as_written
+from gdsload.backends.guard import Guard
 from gdsload.backends.identity import ShardSource, Watch, gone
 from gdsload.errors import (
     DatasetNotFoundError,
@@ -28,8 +29,9 @@ from gdsload.errors import (
 from gdsload.format.header import PREFIX_BYTES, header_bytes, parse_header
 from gdsload.format.schema import Schema
 from gdsload.format.shard import Shard, read_shard
+from gdsload.gather import gather_rows
 from gdsload.memory import address_of, map_file, unmap
-from gdsload.plan import distinct
+from gdsload.plan import Extents, distinct
 
 __all__ = ["ShardFiles", "load_named", "load_shard", "mismatch", "open_regular", "pread_exact"]
 
@@ -130,6 +132,16 @@ def load_named(fd: int, source: ShardSource, schema: Schema) -> Shard:
     return shard
 
 
+def _touched(shard: Shard) -> list[tuple[int, int]]:
+    """All that is ever touched of a mapped shard: its fields' rows and offsets."""
+    found = []
+    for name, column in shard.columns.items():
+        found.append((column.begin, column.begin + column.rows * shard.schema[name].row_bytes))
+        if column.offsets_begin is not None:
+            found.append((column.offsets_begin, column.offsets_begin + 8 * (shard.samples + 1)))
+    return found
+
+
 class _Lent:
     """A descriptor, for as long as the context lasts. No generator: this is done for each read."""
 
@@ -173,6 +185,8 @@ class ShardFiles:
         self._mapped_bytes = np.zeros(count, np.int64)
         self.watch = Watch(self.sources, self._as_written)
         """Whether the shards are still the files that were opened."""
+        self.guard = Guard([source.path for source in self.sources], self.base, self._read)
+        """Which bytes of mapped shards may be touched."""
         self._held: dict[int, list[NDArray[np.int64]]] = {}
         self._descriptors: OrderedDict[tuple[int, bool], list[int]] = OrderedDict()
         self._direct: dict[int, bool] = {}
@@ -203,6 +217,7 @@ class ShardFiles:
             if self.mapped:
                 self._mapped_bytes[file] = shard.header.file_bytes
                 self.base[file] = map_file(fd, shard.header.file_bytes, name)
+                self.guard.opened(file, shard.header.file_bytes, _touched(shard))
             for field, column in shard.columns.items():
                 self.begin[field][file], self.rows[field][file] = column.begin, column.rows
                 if column.offsets_begin is not None:
@@ -218,6 +233,40 @@ class ShardFiles:
         pread_exact(fd, offsets.data.cast("B"), begin, self.sources[file].path)
         self._held.setdefault(file, []).append(offsets)
         return address_of(offsets)
+
+    def _read(self, file: int, offset: int, nbytes: int) -> None:
+        """Read bytes of a mapped shard only to learn whether they can be read."""
+        path = self.sources[file].path
+        with self.descriptor(file) as fd:
+            try:
+                pread_exact(fd, memoryview(bytearray(nbytes)), offset, path)
+            except ShortReadError:
+                raise FileChangedError(
+                    "the file became shorter while it was being read",
+                    file=path,
+                    remedy="Do not write to a dataset in use.",
+                ) from None
+
+    def rows_of(self, name: str, file: IntArray, row: IntArray) -> IntArray:
+        """For each of some samples of a ragged field, where it begins and ends in its shard's rows.
+
+        Args:
+            name: the field.
+            file: each sample's shard, which is open.
+            row: the sample's number in its shard.
+
+        Returns:
+            Row numbers, as they are in the file, shape ``[samples, 2]``.
+
+        Raises:
+            ReadError: if they cannot be read.
+        """
+        at = self.offsets[name][file] + row * 8
+        if self.mapped and self.guard.left:
+            self.guard.ensure(Extents(file, at - self.base[file], np.full(len(at), 16)), lasting=True)
+        pairs = np.empty((len(at), 2), np.int64)
+        gather_rows(at, 16, address_of(pairs))
+        return pairs
 
     def descriptor(self, file: int, *, direct: bool = False) -> _Lent:
         """An open descriptor of a shard, for as long as the context lasts.

@@ -23,7 +23,7 @@ from gdsload.backends.readers import Readers
 from gdsload.errors import ReadError
 from gdsload.gather import gather_rows, one_thread
 from gdsload.pinned import Block
-from gdsload.plan import within
+from gdsload.plan import Extents, within
 
 __all__ = ["ThreadFill"]
 
@@ -132,6 +132,7 @@ class ThreadFill:
         files = self._means.files
         file, offset, _, nbytes = (np.array(column) for column in zip(*reads, strict=True))
         files.check(file, believed_s=LOOK_BEFORE_S)  # touching a mapping that was cut short would end the process
+        files.guard.ensure(Extents(file, offset, nbytes))
         pages = -(-nbytes // PAGE)
         first = files.base[file] + offset
         if self._here.limit is None:

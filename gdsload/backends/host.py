@@ -18,7 +18,7 @@ from gdsload.backends.base import Landing, Probe
 from gdsload.backends.files import ShardFiles, pread_exact
 from gdsload.backends.readers import Readers, Reading, done
 from gdsload.backends.residency import looks_resident
-from gdsload.memory import BatchPool, address_of, populate
+from gdsload.memory import BatchPool, address_of
 from gdsload.plan import Extents, Reads, coalesce, shares, within
 
 __all__ = ["HostBackend"]
@@ -67,11 +67,14 @@ class HostBackend:
         if not self.in_place:
             return self._read(wanted)
         addresses = self.files.base[wanted.file] + wanted.offset
-        if self._resident(wanted):
+        if not self._resident(wanted):
+            reads = coalesce(wanted, max_gap_bytes=_MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES).extents
+            pieces, _ = _cut(reads)
+            return Landing(addresses, self._spread(pieces, lambda index: self._populate(pieces, index, wanted)))
+        missing = self.files.guard.missing(wanted)
+        if missing is None:
             return Landing(addresses, done)
-        reads = coalesce(wanted, max_gap_bytes=_MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES).extents
-        pieces, _ = _cut(reads)
-        return Landing(addresses, self._spread(pieces, lambda index: self._populate(pieces, index)))
+        return Landing(addresses, self._spread(missing, lambda index: self._make_sure(missing, index, wanted)))
 
     def _resident(self, wanted: Extents) -> bool:
         """Whether a few places of the extents are in the page cache.
@@ -105,11 +108,14 @@ class HostBackend:
         """Share reads out to the threads, in pieces of about `_MAX_READ_BYTES`."""
         return self._readers.run([partial(_run, work, chosen) for chosen in shares(reads.nbytes, _MAX_READ_BYTES)])
 
-    def _populate(self, reads: Extents, index: int) -> None:
-        file = int(reads.file[index])
-        address = int(self.files.base[file] + reads.offset[index])
-        if reads.nbytes[index]:
-            populate(address, int(reads.nbytes[index]), self.files.sources[file].path)
+    def _populate(self, reads: Extents, index: int, wanted: Extents) -> None:
+        if nbytes := int(reads.nbytes[index]):
+            self.files.guard.populate(int(reads.file[index]), int(reads.offset[index]), nbytes, wanted)
+
+    def _make_sure(self, missing: Extents, index: int, wanted: Extents) -> None:
+        file, offset, nbytes = int(missing.file[index]), int(missing.offset[index]), int(missing.nbytes[index])
+        if not self.files.guard.is_sure(file, offset, nbytes):  # the landing before may have wanted it, too
+            self.files.guard.populate(file, offset, nbytes, wanted)
 
     def _pread(self, reads: Extents, index: int, arena: _Arena) -> None:
         file, (memory, starts) = int(reads.file[index]), arena

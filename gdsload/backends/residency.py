@@ -92,7 +92,7 @@ def looks_resident(files: ShardFiles, wanted: Extents, probes: int = _PROBES) ->
         place = _random.randrange(int(ends[-1]))
         index = int(np.searchsorted(ends, place, side="right"))
         offset = int(wanted.offset[index] + wanted.nbytes[index] - (ends[index] - place))
-        if not _is_there(files, int(wanted.file[index]), offset):
+        if not _found(files, int(wanted.file[index]), offset):
             return False
     return True
 
@@ -102,9 +102,17 @@ def part_looks_resident(files: ShardFiles, part: Part) -> bool:
     for _ in range(_PROBES):
         place = _random.randrange(part.nbytes)
         file, offset, begin, nbytes = part.reads[bisect_right(part.reads, place, key=itemgetter(2)) - 1]
-        if not _is_there(files, file, offset + min(place - begin, nbytes - 1)):
+        if not _found(files, file, offset + min(place - begin, nbytes - 1)):
             return False
     return True
+
+
+def _found(files: ShardFiles, file: int, offset: int) -> bool:
+    """Whether a page is there; if not, others of its shard may be gone, too, that were made sure of before."""
+    if _is_there(files, file, offset):
+        return True
+    files.guard.forget(file)
+    return False
 
 
 def _is_there(files: ShardFiles, file: int, offset: int) -> bool:

@@ -101,7 +101,6 @@ class ResidentRows:
         """
         runs, total = _runs(wanted.nbytes)
         slot = allocate(total)
-        source = self._means.files.base[wanted.file] + wanted.offset
         addresses = np.empty(len(wanted), np.int64)
         works: list[Callable[[], None]] = []
         files = distinct(wanted.file, len(self._means.files.sources))
@@ -109,23 +108,26 @@ class ResidentRows:
             addresses[run.low : run.high] = slot.data_ptr() + run.begin + np.arange(run.high - run.low) * run.nbytes
             step = self._means.ring.block_bytes // max(run.nbytes, 1)
             for low in range(run.low, run.high if run.nbytes else run.low, step):
-                rows = source[low : min(low + step, run.high)]
+                part = slice(low, min(low + step, run.high))
+                rows = Extents(wanted.file[part], wanted.offset[part], wanted.nbytes[part])
                 begin = run.begin + (low - run.low) * run.nbytes
-                works.append(partial(self._fill, rows, run.nbytes, slot, begin, files))
+                works.append(partial(self._fill, rows, slot, begin, files))
         reading = self._readers.run(works, Copying(len(works), self._means.copier))
         held = [slot]
         return Landing(addresses, reading, total, held.clear, np.array([slot.data_ptr()]))
 
-    def _fill(self, rows: IntArray, nbytes: int, slot: torch.Tensor, low: int, files: IntArray) -> None:
-        """Gather rows, and have them copied."""
+    def _fill(self, rows: Extents, slot: torch.Tensor, low: int, files: IntArray) -> None:
+        """Gather rows, all of one length, and have them copied."""
+        shards, nbytes = self._means.files, int(rows.nbytes[0])
         if not hasattr(self._limited, "limit"):
             self._limited.limit = limit_threads(self._each)
         block = self._means.ring.take()
         try:
             self._means.copier.wait(block)
             # Touching a mapping that was cut short would end the process.
-            self._means.files.check(files, believed_s=LOOK_BEFORE_S)
-            take_rows(rows, nbytes, block.address)
+            shards.check(files, believed_s=LOOK_BEFORE_S)
+            shards.guard.ensure(rows)
+            take_rows(shards.base[rows.file] + rows.offset, nbytes, block.address)
             self._means.copier.copy(block, slot, low, len(rows) * nbytes)
         finally:
             self._means.ring.give(block)

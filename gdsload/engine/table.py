@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from gdsload.backends.files import ShardFiles
 from gdsload.errors import FormatError, Problem
 from gdsload.format.schema import Schema
-from gdsload.gather import gather_rows
-from gdsload.memory import address_of
 from gdsload.plan import Extents
 
 __all__ = ["Located", "SampleTable"]
@@ -123,8 +121,7 @@ class SampleTable:
 
     def _rows(self, name: str, found: Located) -> tuple[IntArray, IntArray]:
         """First row and number of rows of each sample, from the shards' offsets."""
-        pairs = np.empty((len(found.row), 2), np.int64)
-        gather_rows(self.files.offsets[name][found.file] + found.row * 8, 16, address_of(pairs))
+        pairs = self.files.rows_of(name, found.file, found.row)
         first, last = pairs[:, 0], pairs[:, 1]
         rows = self.files.rows[name][found.file]
         wrong = (first < 0) | (last < first) | (last > rows)
