@@ -308,6 +308,10 @@ class ShardFiles:
         """Bytes of a shard that is or was open."""
         return self.watch.length(file)
 
+    def whole(self, file: int) -> Extents:
+        """All bytes of a shard that is or was open."""
+        return Extents(np.array([file]), np.array([0]), np.array([self.length(file)]))
+
     def in_mappings(self, addresses: IntArray) -> NDArray[np.bool_]:
         """Which of these addresses lie in mapped shards."""
         files = np.flatnonzero(self.base)

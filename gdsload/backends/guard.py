@@ -50,9 +50,9 @@ class Guard:
         self._begin = np.zeros(len(names), np.int64)
         """Where each shard begins if all open ones lie in one line, each from a whole piece on."""
         self._size = np.zeros(len(names), np.int64)
-        self._line = np.zeros(0, np.int64)
+        self._line = np.zeros(len(names), np.int64)
         """The open shards, as they lie there."""
-        self._end = 0
+        self._open = self._end = 0
         self._sure = np.zeros(0, bool)
         """Whether each piece of the line may be touched."""
         self._lasting = np.zeros(0, bool)
@@ -80,7 +80,8 @@ class Guard:
                 self._sure, self._lasting = np.append(self._sure, more), np.append(self._lasting, more)
             self._sure[at : at + count] = self._lasting[at : at + count] = idle
             self._begin[file], self._size[file] = self._end, nbytes
-            self._line = np.append(self._line, file)
+            self._line[self._open] = file
+            self._open += 1
             self._end += count << _SHIFT
             self.left += count - int(np.count_nonzero(idle)) - 1
 
@@ -104,7 +105,8 @@ class Guard:
 
     def _joined(self, pieces: IntArray) -> Extents:
         """Pieces in rising order as extents, neighbours together."""
-        file = self._line[np.searchsorted(self._begin[self._line], pieces << _SHIFT, side="right") - 1]
+        line = self._line[: self._open]
+        file = line[np.searchsorted(self._begin[line], pieces << _SHIFT, side="right") - 1]
         alone = np.ones(len(pieces), bool)
         alone[1:] = (np.diff(pieces) > 1) | (np.diff(file) != 0) | (pieces[1:] % _MOST_PIECES == 0)
         first = np.flatnonzero(alone)

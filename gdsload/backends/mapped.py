@@ -122,6 +122,7 @@ class MappedBackend:
                     self._make_room(self.files.length(file))
                     if trouble := self._register(file):
                         self.files.watch.check_now(needed)  # a file cut short cannot be registered
+                        self.files.guard.ensure(self.files.whole(file))  # nor one that cannot be read
                         raise BackendUnavailableError(
                             f"its pages cannot be registered with CUDA: {trouble}",
                             file=self.files.sources[file].path,

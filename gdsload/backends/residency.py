@@ -122,5 +122,4 @@ def _is_there(files: ShardFiles, file: int, offset: int) -> bool:
 
 def shard_is_resident(files: ShardFiles, file: int) -> bool:
     """Whether pages all over an open shard, drawn anew each time, are in the page cache."""
-    whole = Extents(np.array([file]), np.array([0]), np.array([files.length(file)]))
-    return looks_resident(files, whole, _PROBES_OF_A_SHARD)
+    return looks_resident(files, files.whole(file), _PROBES_OF_A_SHARD)

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsload import FileChangedError, ReadError, ShortReadError, memory
-from gdsload.backends import host, residency
+from gdsload.backends import guard, host, residency
 from gdsload.backends.files import ShardFiles
 from gdsload.backends.host import HostBackend
 from gdsload.catalog import open_catalog
@@ -145,8 +145,13 @@ def make_cold(folder, backend):
 def populated(monkeypatch):
     """The ranges that are read ahead: (address, bytes)."""
     found = []
-    real = host.populate
-    monkeypatch.setattr(host, "populate", lambda at, nbytes, file: (found.append((at, nbytes)), real(at, nbytes, file)))
+    real = guard.populate
+
+    def noting(at, nbytes):
+        found.append((at, nbytes))
+        return real(at, nbytes)
+
+    monkeypatch.setattr(guard, "populate", noting)
     return found
 
 
@@ -172,6 +177,7 @@ def test_cold_file_is_read_ahead_and_hot_one_is_not(folder, contents, populated)
     assert all(
         any(low <= base + offset and base + offset + size <= high for low, high in covered) for _, offset, size in found
     )
+    compare(backend, contents, found)  # the first time that they are believed to be there, they are made sure of
     del populated[:]
     for _ in range(50):
         compare(backend, contents, found)
