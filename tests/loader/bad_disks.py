@@ -58,7 +58,12 @@ class BadFiles:
         mount("fuse", place, f"fd={self._device},rootmode=40000,user_id=0,group_id=0")
         if not os.fork():  # a process of its own: who waits for a page may hold this one's interpreter lock
             _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            self._serve()
+            try:
+                self._serve()
+            finally:
+                os._exit(1)
+        # Or this process, which closes its files while it ends, would wait for an answer that nobody gives.
+        os.close(self._device)
 
     def _attr(self, node):
         mode, size = 0o40755, 0
