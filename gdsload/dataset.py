@@ -58,8 +58,9 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
             such file. In files that gdsload did not write, all tensors must agree in their first dimension, which
             counts the samples.
         mmap: whether shards are mapped into memory. A file that somebody else cuts short at the very moment in which
-            it is read through a mapping kills the process; without, it is read with preadv, which costs a copy and
-            raises an error instead. None: mapped, unless the dataset has more than 32 768 shards.
+            it is read through a mapping kills the process, and so does a page that was dropped from memory and cannot
+            be read again; without, it is read with preadv, which costs a copy and raises an error instead. None:
+            mapped, unless the dataset has more than 32 768 shards.
 
     Raises:
         DatasetNotFoundError: if there is nothing at `path`.

@@ -34,6 +34,8 @@ _PIECE = 1 << _SHIFT
 for where not all of a shard is in memory, and smaller ones are that many more calls."""
 _MOST_PIECES = 8
 """Pieces that are populated by one call."""
+_MOST_CALLS = 64
+"""Calls for which others that want to populate wait."""
 
 
 class Guard:
@@ -57,7 +59,7 @@ class Guard:
         """Whether each piece of the line may be touched."""
         self._lasting = np.zeros(0, bool)
         """Whether it keeps its mark whatever looks find."""
-        self._lock = threading.Lock()
+        self._lock, self._populating = threading.Lock(), threading.Lock()
         self.left = len(names)
         """Pieces without a mark, and one for each shard that is not open: 0 where nothing has to be asked."""
 
@@ -94,7 +96,7 @@ class Guard:
         if not self.left or not len(wanted):
             return None
         begin, sure = self._begin[wanted.file] + wanted.offset, self._sure
-        first, last = begin >> _SHIFT, (begin + wanted.nbytes) >> _SHIFT
+        first, last = begin >> _SHIFT, (begin + wanted.nbytes - 1) >> _SHIFT
         if wanted.nbytes.max() <= _PIECE and sure[first].all() and sure[last].all():
             return None
         counts = last - first + 1
@@ -115,24 +117,34 @@ class Guard:
         offset, end = (pieces[first] << _SHIFT) - begin, (pieces[last] + 1 << _SHIFT) - begin
         return Extents(file, offset, np.minimum(end, self._size[file]) - offset)
 
-    def is_sure(self, file: int, offset: int, nbytes: int) -> bool:
-        """Whether all these bytes of an open shard, which begin with a piece, may be touched."""
-        begin = int(self._begin[file]) + offset
-        return bool(self._sure[begin >> _SHIFT : -(-(begin + nbytes) >> _SHIFT)].all())
-
-    def ensure(self, wanted: Extents, *, lasting: bool = False) -> None:
+    def ensure(self, wanted: Extents, *, pieces: Extents | None = None, lasting: bool = False) -> None:
         """Make sure that extents of open shards may be touched.
 
         Args:
             wanted: the extents.
+            pieces: of what `missing` has answered for them, those that are to be made sure of here; None for all.
             lasting: whether the marks are kept whatever looks find: it is asked so often that once has to do.
 
         Raises:
             ReadError: see `populate`.
         """
-        if (pieces := self.missing(wanted)) is not None:
-            for file, offset, nbytes in zip(*_columns(pieces), strict=True):
-                self.populate(file, offset, nbytes, wanted, lasting=lasting)
+        pieces = self.missing(wanted) if pieces is None else pieces
+        for low in range(0, 0 if pieces is None else len(pieces), _MOST_CALLS):
+            part = slice(low, low + _MOST_CALLS)
+            few = Extents(pieces.file[part], pieces.offset[part], pieces.nbytes[part])
+            with self._populating:  # whoever wants the same pieces finds them sure afterwards
+                if (missing := self.missing(few)) is not None:
+                    self._populate_all(missing, wanted, lasting)
+
+    def _populate_all(self, pieces: Extents, wanted: Extents, lasting: bool) -> None:
+        at = (self._begin[pieces.file] + pieces.offset) >> _SHIFT
+        counts = -(-pieces.nbytes >> _SHIFT)
+        addresses = (self._base[pieces.file] + pieces.offset).tolist()
+        for which, (address, nbytes) in enumerate(zip(addresses, pieces.nbytes.tolist(), strict=True)):
+            if populate(address, nbytes):
+                self.populate(int(pieces.file[which]), int(pieces.offset[which]), nbytes, wanted, lasting=lasting)
+                counts[which] = 0  # it has its marks, if it may have them
+        self._mark(np.repeat(at, counts) + within(counts), lasting)
 
     def populate(self, file: int, offset: int, nbytes: int, wanted: Extents, *, lasting: bool = False) -> None:
         """Bring bytes of an open shard into memory, so that what is wanted of them may be touched.
@@ -155,11 +167,14 @@ class Guard:
         first, last = -(-begin >> _SHIFT), begin + nbytes >> _SHIFT
         last += end == self._size[file]
         if first < last:
-            with self._lock:
-                self.left -= last - first - int(np.count_nonzero(self._sure[first:last]))
-                self._sure[first:last] = True
-                if lasting:
-                    self._lasting[first:last] = True
+            self._mark(np.arange(first, last), lasting)
+
+    def _mark(self, pieces: IntArray, lasting: bool) -> None:
+        with self._lock:
+            self.left -= len(pieces) - int(np.count_nonzero(self._sure[pieces]))
+            self._sure[pieces] = True
+            if lasting:
+                self._lasting[pieces] = True
 
     def forget(self, file: int) -> None:
         """Take the marks of an open shard back, because a page of it has left the page cache."""

@@ -74,7 +74,7 @@ class HostBackend:
         missing = self.files.guard.missing(wanted)
         if missing is None:
             return Landing(addresses, done)
-        return Landing(addresses, self._spread(missing, lambda index: self._make_sure(missing, index, wanted)))
+        return Landing(addresses, self._make_sure(missing, wanted))
 
     def _resident(self, wanted: Extents) -> bool:
         """Whether a few places of the extents are in the page cache.
@@ -112,10 +112,9 @@ class HostBackend:
         if nbytes := int(reads.nbytes[index]):
             self.files.guard.populate(int(reads.file[index]), int(reads.offset[index]), nbytes, wanted)
 
-    def _make_sure(self, missing: Extents, index: int, wanted: Extents) -> None:
-        file, offset, nbytes = int(missing.file[index]), int(missing.offset[index]), int(missing.nbytes[index])
-        if not self.files.guard.is_sure(file, offset, nbytes):  # the landing before may have wanted it, too
-            self.files.guard.populate(file, offset, nbytes, wanted)
+    def _make_sure(self, missing: Extents, wanted: Extents) -> Reading:
+        """Have pieces made sure of that are in memory, as a rule: the calls are so short that one thread is enough."""
+        return self._readers.run([partial(self.files.guard.ensure, wanted, pieces=missing)])
 
     def _pread(self, reads: Extents, index: int, arena: _Arena) -> None:
         file, (memory, starts) = int(reads.file[index]), arena

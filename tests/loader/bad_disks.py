@@ -29,11 +29,16 @@ _FORGET, _BATCH_FORGET, _INTERRUPT = 2, 42, 36
 _FIRST = 16  # number of the first file; the folder is 1
 
 
+def say(line):
+    """Tell the test something."""
+    sys.stdout.write(f"{line}\n")
+
+
 def mount(kind, place, options):
     """Mount a file system, or end this process with `NO_MOUNT`."""
     os.makedirs(place, exist_ok=True)
     if _libc.mount(kind.encode(), place.encode(), kind.encode(), 0, options.encode()):
-        print(f"{kind} cannot be mounted: {os.strerror(ctypes.get_errno())}")
+        say(f"{kind} cannot be mounted: {os.strerror(ctypes.get_errno())}")
         sys.exit(NO_MOUNT)
 
 
@@ -50,7 +55,7 @@ class BadFiles:
         try:
             self._device = os.open("/dev/fuse", os.O_RDWR)
         except OSError as error:
-            print(f"/dev/fuse cannot be opened: {error.strerror}")
+            say(f"/dev/fuse cannot be opened: {error.strerror}")
             sys.exit(NO_MOUNT)
         self._names = sorted(os.listdir(folder))
         self._files = [os.open(os.path.join(folder, name), os.O_RDONLY) for name in self._names]
@@ -137,15 +142,15 @@ def bad_sector(place):
     page = os.path.getsize(f"{place}/good/{name}") // 2 // 4096 * 4096
     BadFiles(f"{place}/good", f"{place}/bad", {name: [(page, page + 4096)]})
     dataset = gdsload.ShardDataset(f"{place}/bad")
-    print("epoch:", read_all(dataset))
-    print("unmapped:", read_all(dataset, mmap=False))
+    say(f"epoch: {read_all(dataset)}")
+    say(f"unmapped: {read_all(dataset, mmap=False)}")
     good, failed = gdsload.ShardDataset(f"{place}/good"), []
     for sample in range(500):
         try:
             assert dataset[sample]["x"].equal(good[sample]["x"])
         except gdsload.ReadError:
             failed.append(sample)
-    print("samples that fail:", len(failed))
+    say(f"samples that fail: {len(failed)}")
 
 
 def bad_offsets(place):
@@ -156,7 +161,8 @@ def bad_offsets(place):
     with open(f"{place}/good/{name}", "rb") as file:
         begin = file.read().index(np.array([0, 0, 1, 3, 6, 10], np.int64).tobytes()) // 4096 * 4096 + 4096
     BadFiles(f"{place}/good", f"{place}/bad", {name: [(begin, begin + 4096)]})
-    print("epoch:", read_all(gdsload.ShardDataset(f"{place}/bad"), shuffle="full"))
+    dataset = gdsload.ShardDataset(f"{place}/bad")
+    say(f"epoch: {read_all(dataset, shuffle='full')}")
 
 
 def full(place):
@@ -169,8 +175,8 @@ def full(place):
         target.write(source.read(8192))
         target.truncate(os.path.getsize(source.name))
     dataset = gdsload.ShardDataset(f"{place}/full/{shard}")
-    print("epoch:", read_all(dataset))
-    print("unmapped:", read_all(dataset, mmap=False))
+    say(f"epoch: {read_all(dataset)}")
+    say(f"unmapped: {read_all(dataset, mmap=False)}")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,13 @@ def on_a_bad_disk(kind, place):
     command = ["unshare", "--user", "--map-root-user", "--mount", sys.executable, "-m", "tests.loader.bad_disks"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(
-        [*command, kind, str(place)], capture_output=True, text=True, cwd=ROOT, env=environment, timeout=100, check=False
+        [*command, kind, str(place)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+        timeout=100,
+        check=False,
     )
     if ended.returncode == NO_MOUNT:
         pytest.skip(ended.stdout.strip())

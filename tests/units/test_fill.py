@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import threading
 import time
@@ -14,14 +16,15 @@ from hypothesis import strategies as st
 
 import gdsload
 from gdsload import pinned
-from gdsload.backends import blocks, resident_rows
+from gdsload.backends import blocks, fill_threads, resident_rows
+from gdsload.backends import guard as guard_module
 from gdsload.backends.blocks import Coldness, Means, Task
 from gdsload.backends.files import ShardFiles
 from gdsload.backends.fill_threads import ThreadFill
 from gdsload.backends.layout import PAGE, Part, lay_out
 from gdsload.backends.readers import Reading
 from gdsload.backends.resident_rows import ResidentRows
-from gdsload.errors import FileChangedError, LoaderClosedError, ShortReadError
+from gdsload.errors import FileChangedError, LoaderClosedError, ReadError, ShortReadError
 from gdsload.plan import Extents
 
 BLOCK, BLOCKS, ROWS = 4 * PAGE, 5, 700
@@ -381,6 +384,35 @@ class TestResidentRows:
         with pytest.raises(FileChangedError):
             landing.completion.wait()
         assert not touched
+
+    def test_a_page_that_cannot_be_read_is_an_error_before_it_is_touched(self, site, monkeypatch):
+        touched = []
+        monkeypatch.setattr(resident_rows, "take_rows", lambda *_: touched.append(True))
+        unreadable(monkeypatch)
+        with pytest.raises(ReadError, match="byte 8192: reading failed: Input/output error"):
+            self.bring(site, extents((1, 9000, 100)))
+        assert not touched
+
+
+def unreadable(monkeypatch):
+    """Have no page be there, neither for a mapping nor for a read."""
+
+    def fail(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(guard_module, "populate", lambda *_: errno.EFAULT)
+    monkeypatch.setattr(os, "preadv", fail)
+
+
+def test_a_small_read_of_a_page_that_cannot_be_read(sites, monkeypatch):
+    """It is gathered out of a mapping, and an error before it is touched."""
+    touched, site = [], sites(mapped=True, direct=False)
+    monkeypatch.setattr(fill_threads, "gather_rows", lambda *_: touched.append(True))
+    unreadable(monkeypatch)
+    *_, reading = site.bring(extents((1, 9000, 100), (2, 50_000, 100)))
+    with pytest.raises(ReadError, match=r"byte \d+: reading failed: Input/output error"):
+        reading.wait()
+    assert not touched
 
 
 def test_the_answer_for_a_block_is_believed_for_a_moment(monkeypatch):
