@@ -391,12 +391,10 @@ class DataLoader:
         parts = self._open()
         steps: Steps
         if self._sampled is None:
-            order = self._positions.order(self.order_options, self.seed, place.epoch)
-            steps = Ordered(order, place.schedule)
+            steps = Ordered(self._positions.order(self.order_options, self.seed, place.epoch), place.schedule)
         else:
             steps = self._sampled.draws(place)
-        transform = None
-        if self._transform is not None and not moves(self._options, self.device):
-            transform = partial(self._transform, place.epoch)
+        ahead = None if moves(self._options, self.device) else self._transform
+        transform = None if ahead is None else partial(ahead, place.epoch)
         job = Job(parts.table, steps, self._positions.selection, self._fields, transform)
         return deliver(job, parts.backend, parts.maker, limits=self._limits, start=place.step, stats=self.stats)
