@@ -50,7 +50,7 @@ def block_order(run_lengths=(1000, 37), block=100, window=250, lanes=4, key=7):
     return BlockOrder(run_lengths, block=block, window=window, lanes=lanes, key=key)
 
 
-@settings(max_examples=150)
+@settings(deadline=None, max_examples=150)
 @given(options(), RUN_LENGTHS, st.integers(0, 2**64 - 1), st.integers(1, 4), st.integers(1, 20))
 def test_every_epoch_delivers_every_sample_once(option, run_lengths, seed, world_size, batch_size):
     order = make_order(option, run_lengths, seed, epoch=3)
@@ -65,7 +65,7 @@ def test_every_epoch_delivers_every_sample_once(option, run_lengths, seed, world
     assert {ids.size for ids in kept} <= {batch_size * world_size}
 
 
-@settings(max_examples=60)
+@settings(deadline=None, max_examples=60)
 @given(options(), RUN_LENGTHS, st.sampled_from([(1, 12), (2, 6), (3, 4), (12, 1)]), st.data())
 def test_a_run_resumed_on_another_world_size_loses_nothing_and_repeats_no_more_than_another(
     option, run_lengths, cut, data
@@ -84,7 +84,7 @@ def test_a_run_resumed_on_another_world_size_loses_nothing_and_repeats_no_more_t
         assert len(flat) - order.samples < max(world_size, 3)  # in the last step, where samples do not go round
 
 
-@settings(max_examples=100)
+@settings(deadline=None, max_examples=100)
 @given(options(), RUN_LENGTHS, st.data())
 def test_a_lane_is_the_same_however_it_is_cut(option, run_lengths, data):
     order = make_order(option, run_lengths, 1, 2)
@@ -97,7 +97,7 @@ def test_a_lane_is_the_same_however_it_is_cut(option, run_lengths, data):
         assert all(part.dtype == np.int64 and not part.flags.writeable for part in parts)
 
 
-@settings(max_examples=150)
+@settings(deadline=None, max_examples=150)
 @given(RUN_LENGTHS, st.integers(1, 30), st.integers(1, 90), st.integers(1, 6), st.integers(0, 9))
 def test_windows_hold_exactly_their_extents(run_lengths, block, window, lanes, key):
     order = block_order(run_lengths, block, window, lanes, key)

@@ -39,7 +39,7 @@ def test_large_is_a_permutation(n):
         assert is_permutation(Permutation(n, key)(0, n), n)
 
 
-@settings(max_examples=60)
+@settings(deadline=None, max_examples=60)
 @given(st.integers(1, 3000), KEYS)
 @example(1, 0)
 @example(2, 0)
