@@ -217,6 +217,15 @@ def test_a_process_that_hangs_ends_with_the_one_that_asked(tmp_path: Path):
         assert not Path(f"/proc/{note.read_text()}").exists()
 
 
+@pytest.mark.parametrize("name", ["ctypes", "os", "runpy", "__future__", "gdsload"])
+def test_nothing_in_the_working_folder_is_imported(tmp_path: Path, name: str):
+    """Somebody may have put it beside the data that are converted there."""
+    (tmp_path / f"{name}.py").write_text("raise SystemExit('a stranger')")
+    command = module_command("gdsload.version")
+    ran = run_bounded(command, timeout_s=30, environ=module_environment(os.environ), folder=str(tmp_path))
+    assert (ran.code, "a stranger" in ran.errors) == (0, False)
+
+
 def test_a_process_whose_starter_has_ended_already_does_nothing(folder: Path):
     """It may have been killed before the child could ask to end with it."""
     command = module_command("gdsload.backends.cufile_probe", str(folder / "a.safetensors"), "cuda:0")

@@ -68,7 +68,8 @@ def module_command(module: str, *arguments: str) -> list[str]:
         f"{END_WITH_PARENT}; import os; os.getppid() == {os.getpid()} or os._exit(1); "
         f"import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
     )
-    return [sys.executable, "-c", program, *arguments]
+    # -P: the working folder may be that of a stranger's data, and nothing in it is to be imported.
+    return [sys.executable, "-P", "-c", program, *arguments]
 
 
 def module_environment(environ: Mapping[str, str]) -> dict[str, str]:
