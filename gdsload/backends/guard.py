@@ -128,8 +128,9 @@ class Guard:
         Raises:
             ReadError: see `populate`.
         """
-        pieces = self.missing(wanted) if pieces is None else pieces
-        for low in range(0, 0 if pieces is None else len(pieces), _MOST_CALLS):
+        if (pieces := pieces or self.missing(wanted)) is None:
+            return
+        for low in range(0, len(pieces), _MOST_CALLS):
             part = slice(low, low + _MOST_CALLS)
             few = Extents(pieces.file[part], pieces.offset[part], pieces.nbytes[part])
             with self._populating:  # whoever wants the same pieces finds them sure afterwards
