@@ -10,12 +10,13 @@ import threading
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gdsload
-from gdsload import FileChangedError, ReadError
-from gdsload.backends import guard, residency
+from gdsload import BackendUnavailableError, FileChangedError, ReadError
+from gdsload.backends import guard, mapped, residency
 from gdsload.backends.files import ShardFiles
 from gdsload.backends.guard import Guard
 from gdsload.backends.host import HostBackend
@@ -254,3 +255,20 @@ def test_a_look_that_finds_a_page_gone_takes_the_marks_back(tmp_path, monkeypatc
     assert not residency.looks_resident(files, files.whole(0))
     assert files.guard.left == 4
     files.close()
+
+
+def test_pages_that_cannot_be_registered_because_they_cannot_be_read(tmp_path, failing, monkeypatch):
+    """CUDA only says that it could not."""
+    safetensors.numpy.save_file({"x": np.zeros((100, 4096), np.uint8)}, tmp_path / "a.safetensors")
+    catalog = open_catalog(str(tmp_path))
+    files = ShardFiles(catalog.sources, catalog.schema, mapped=True)
+    files.ensure_open(np.array([0]))
+    monkeypatch.setattr(mapped, "register_host", lambda *_, **_options: "invalid argument")
+    backend = mapped.MappedBackend(files, torch.device("cuda"), register_bytes=2**30)
+    with pytest.raises(BackendUnavailableError, match="cannot be registered with CUDA: invalid argument"):
+        backend.bring(extents((0, 9000, 10)))
+    files.guard.forget(0)
+    failing()
+    with pytest.raises(ReadError, match="a.safetensors, byte 0: reading failed: Input/output error"):
+        backend.bring(extents((0, 9000, 10)))
+    backend.close()
