@@ -52,9 +52,7 @@ class Guard:
         self._begin = np.zeros(len(names), np.int64)
         """Where each shard begins if all open ones lie in one line, each from a whole piece on."""
         self._size = np.zeros(len(names), np.int64)
-        self._line = np.zeros(len(names), np.int64)
-        """The open shards, as they lie there."""
-        self._open = self._end = 0
+        self._end = 0
         self._sure = np.zeros(0, bool)
         """Whether each piece of the line may be touched."""
         self._lasting = np.zeros(0, bool)
@@ -64,7 +62,7 @@ class Guard:
         """Pieces without a mark, and one for each shard that is not open: 0 where nothing has to be asked."""
 
     def opened(self, file: int, nbytes: int, touched: Iterable[tuple[int, int]]) -> None:
-        """Note a shard that was mapped.
+        """Note a shard that was mapped; once more, if Ctrl-C struck before that was known.
 
         Args:
             file: the shard.
@@ -76,16 +74,18 @@ class Guard:
         for low, high in touched:
             idle[low >> _SHIFT : -(-high >> _SHIFT)] = False
         with self._lock:
-            at = self._end >> _SHIFT
-            if at + count > len(self._sure):
-                more = np.zeros(max(at, count), bool)
+            if self._size[file]:
+                return
+            # In this order, whatever it is interrupted behind leaves no piece with a mark that it must not have.
+            begin, self._end = self._end, self._end + (count << _SHIFT)
+            self.left += count - int(np.count_nonzero(idle)) - 1
+            at = begin >> _SHIFT
+            if (short := at + count - len(self._sure)) > 0:
+                more = np.zeros(max(at, short), bool)
                 self._sure, self._lasting = np.append(self._sure, more), np.append(self._lasting, more)
             self._sure[at : at + count] = self._lasting[at : at + count] = idle
-            self._begin[file], self._size[file] = self._end, nbytes
-            self._line[self._open] = file
-            self._open += 1
-            self._end += count << _SHIFT
-            self.left += count - int(np.count_nonzero(idle)) - 1
+            self._begin[file] = begin
+            self._size[file] = nbytes
 
     def missing(self, wanted: Extents) -> Extents | None:
         """The pieces with these extents that have no mark, neighbours together; None if there are none.
@@ -107,7 +107,8 @@ class Guard:
 
     def _joined(self, pieces: IntArray) -> Extents:
         """Pieces in rising order as extents, neighbours together."""
-        line = self._line[: self._open]
+        line = np.flatnonzero(self._size)
+        line = line[np.argsort(self._begin[line])]
         file = line[np.searchsorted(self._begin[line], pieces << _SHIFT, side="right") - 1]
         alone = np.ones(len(pieces), bool)
         alone[1:] = (np.diff(pieces) > 1) | (np.diff(file) != 0) | (pieces[1:] % _MOST_PIECES == 0)

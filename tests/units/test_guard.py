@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import errno
+import linecache
 import mmap
 import os
+import sys
 import threading
+from functools import partial
+from itertools import count
 
 import numpy as np
 import pytest
@@ -169,6 +173,52 @@ def test_a_real_mapping_that_was_cut_short(tmp_path):
         sure.ensure(extents((0, 2 * PAGE, 2 * PAGE)))
     assert caught.value.offset == 3 * PAGE
     unmap(address, 2 * PIECE)
+
+
+def test_ctrl_c_while_a_shard_is_opened_leaves_no_mark_that_must_not_be():
+    """It is opened once more then, by whoever wants it next."""
+
+    def struck(call, lines):
+        def step(frame, event, _):
+            nonlocal lines
+            if frame.f_code is not Guard.opened.__code__:
+                return None
+            # Not at `with`, where a tracer may raise with the lock still taken, which no signal can.
+            lines -= event == "line" and "with " not in linecache.getline(guard.__file__, frame.f_lineno)
+            if not lines:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            return step
+
+        before = sys.gettrace()
+        sys.settrace(step)
+        try:
+            call()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(before)
+        return False
+
+    for lines in count(1):
+        disk = Disk([])
+        disk.sizes, disk.base = SIZES, np.arange(4) * 100 * PIECE
+        disk.guard = Guard([""] * 4, disk.base, disk.read)
+        again = [struck(partial(disk.guard.opened, file, SIZES[file], [(0, SIZES[file])]), lines) for file in range(4)]
+        for file in range(4):
+            disk.guard.opened(file, SIZES[file], [(0, SIZES[file])])
+        for file in (2, 0, 3, 1):
+            assert disk.guard.left
+            disk.ensure((file, 0, SIZES[file]))
+        pages = {
+            (file, page)
+            for file, low, nbytes in disk.populated
+            for page in range(low // PAGE, -(-(low + nbytes) // PAGE))
+        }
+        assert pages == {(file, page) for file, size in enumerate(SIZES) for page in range(-(-size // PAGE))}
+        if not any(again):
+            assert lines > 8
+            break
 
 
 def test_shards_are_opened_while_others_are_asked_for():
