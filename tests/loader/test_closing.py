@@ -442,7 +442,7 @@ class TestIterators:
     def test_nested_loops(self, load, plain, threads):
         loader = load(plain, 100)
         assert sum(len(inner["x"]) for _ in loader for inner in loader) == 10 * 1000
-        assert all(name.startswith("gdsload-host-") for name in threads())  # the backend's, until the loader is closed
+        assert threads() == []
         assert loader.epoch == 11
 
     def test_one_of_them_shared_by_threads(self, load, plain):

@@ -186,6 +186,21 @@ def test_cold_file_is_read_ahead_and_hot_one_is_not(folder, contents, populated)
 
 
 @pytest.mark.usefixtures("told_by_mincore")
+def test_what_is_in_memory_is_made_sure_of_without_a_thread(folder, contents, populated):
+    """By whoever waits, each time until it is sure: a dataset from which an item is read starts none."""
+    backend = backend_of(folder, mapped=True)
+    found = [(3, offset, 3000) for offset in range(0, 7_000_000, 100_000)]
+    landing = backend.bring(extents_of(found))
+    assert landing.completion.landed
+    assert populated == []
+    for _ in range(2):
+        landing.completion.wait()
+    assert len(populated) == len(set(populated)) > 0
+    assert not any(thread.name.startswith("gdsload-host") for thread in threading.enumerate())
+    backend.close()
+
+
+@pytest.mark.usefixtures("told_by_mincore")
 def test_memory_that_was_trusted_is_looked_at_again(folder, contents, populated):
     backend = backend_of(folder, mapped=True)
     found = [(3, offset, 3000) for offset in range(0, 7_000_000, 100_000)]
