@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from gdsload.bench.trial import spread
+from gdsload.tools.bench.trial import spread
 
 __all__ = ["machine", "merged", "pruned", "public", "ratio", "spread", "summarise", "versions"]
 

@@ -31,8 +31,8 @@ from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Su
 
 import gdsload
 from benchmarks.record import public, ratio, spread
-from gdsload.bench.plan import machine, versions
-from gdsload.bench.routes import synchronise
+from gdsload.tools.bench.plan import machine, versions
+from gdsload.tools.bench.routes import synchronise
 
 __all__ = ["main"]
 

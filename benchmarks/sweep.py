@@ -28,16 +28,16 @@ import numpy as np
 
 import gdsload
 from benchmarks.record import public, spread
-from gdsload import setup
-from gdsload.backends import bounce
-from gdsload.bench.cache import drop, fill
-from gdsload.bench.plan import BackendName, Plan, describe, machine, make_plan, versions
-from gdsload.bench.routes import Route
-from gdsload.bench.run import settle
-from gdsload.bench.trial import run_trial
+from gdsload.backends.bounce import backend as bounce
 from gdsload.engine import groups, pace
-from gdsload.options import LoaderOptions
-from gdsload.units import format_bytes, parse_bytes
+from gdsload.loader import setup
+from gdsload.loader.options import LoaderOptions
+from gdsload.system.units import format_bytes, parse_bytes
+from gdsload.tools.bench.cache import drop, fill
+from gdsload.tools.bench.plan import BackendName, Plan, describe, machine, make_plan, versions
+from gdsload.tools.bench.routes import Route
+from gdsload.tools.bench.run import settle
+from gdsload.tools.bench.trial import run_trial
 
 __all__ = ["main"]
 

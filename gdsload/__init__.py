@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from gdsload.backends.base import BackendStatus
-from gdsload.backends.cache_status import CacheStatus
+from gdsload.backends.tiers.cache_status import CacheStatus
 from gdsload.conversion.rearrange import merge, reshard, split
 from gdsload.conversion.run import ConvertReport, convert
-from gdsload.dataset import ShardDataset, ShardInfo
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import (
     BackendUnavailableError,
@@ -31,13 +30,14 @@ from gdsload.errors import (
     UnfinishedDatasetError,
     WriteError,
 )
-from gdsload.format.schema import Field, Schema
-from gdsload.loader import DataLoader
-from gdsload.mix import Mix
+from gdsload.loader.dataset import ShardDataset, ShardInfo
+from gdsload.loader.loader import DataLoader
+from gdsload.loader.mix import Mix
 from gdsload.order import OrderOptions
-from gdsload.verify import VerifyReport
-from gdsload.version import __version__
-from gdsload.writer import ShardWriter
+from gdsload.shards.format.schema import Field, Schema
+from gdsload.shards.verify import VerifyReport
+from gdsload.shards.writer import ShardWriter
+from gdsload.system.version import __version__
 
 __all__ = [
     "BackendStatus",

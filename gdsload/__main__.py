@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from gdsload.cli import main
+from gdsload.tools.cli import main
 
 sys.exit(main())

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from gdsload.version import __version__
+from gdsload.system.version import __version__
 
 NEEDS = "GDSLOAD_REQUIRE"
 

@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 
-from gdsload.format.dtypes import DTYPES
-from gdsload.format.schema import Field, Schema
-from gdsload.tensors import torch_dtype
-from gdsload.writer import ShardWriter
+from gdsload.shards.format.dtypes import DTYPES
+from gdsload.shards.format.schema import Field, Schema
+from gdsload.shards.values import torch_dtype
+from gdsload.shards.writer import ShardWriter
 
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "data" / "shards" / "v1"
 

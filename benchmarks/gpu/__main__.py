@@ -28,8 +28,8 @@ from benchmarks.gpu.overlap import Compute, overlap
 from benchmarks.gpu.ownership import CHOICES, Ownership
 from benchmarks.gpu.users import KvikioAsync, KvikioRead, Loader
 from benchmarks.record import machine, merged, ratio, spread, versions
-from gdsload.bench.cache import drop, fill
-from gdsload.units import parse_bytes
+from gdsload.system.units import parse_bytes
+from gdsload.tools.bench.cache import drop, fill
 
 __all__ = ["main"]
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 import gdsload
-from gdsload.backends.files import ShardFiles
-from gdsload.plan import Extents
+from gdsload.shards.files import ShardFiles
+from gdsload.shards.reads import Extents
 
 __all__ = ["ROW_BYTES", "Data"]
 

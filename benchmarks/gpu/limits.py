@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gdsload.streams import record, side_stream
+from gdsload.system.streams import record, side_stream
 
 __all__ = ["DirectReads", "PinnedCopies"]
 

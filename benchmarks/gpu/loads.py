@@ -11,13 +11,13 @@ import torch
 from benchmarks.gpu.data import ROW_BYTES, Data
 from benchmarks.gpu.limits import DirectReads, PinnedCopies
 from gdsload.backends.base import Backend
-from gdsload.backends.bounce import BounceBackend
-from gdsload.backends.gds import GdsBackend
+from gdsload.backends.bounce.backend import BounceBackend
+from gdsload.backends.gds.backend import GdsBackend
 from gdsload.backends.mapped import MappedBackend
-from gdsload.engine.gather_device import DeviceGather
-from gdsload.engine.kernels import Grid
-from gdsload.plan import Extents
-from gdsload.streams import DeviceBytes, side_stream
+from gdsload.engine.gpu.gather_device import DeviceGather
+from gdsload.engine.gpu.kernels import Grid
+from gdsload.shards.reads import Extents
+from gdsload.system.streams import DeviceBytes, side_stream
 
 __all__ = ["Bounce", "CopyPeak", "DiskPeak", "Gds", "Load", "MappedRows", "MappedStream", "compare"]
 

@@ -16,8 +16,8 @@ import torch
 from benchmarks.gpu.data import ROW_BYTES, Data
 from benchmarks.gpu.overlap import Compute
 from gdsload.backends.mapped import MappedBackend
-from gdsload.engine.gather_device import DeviceGather
-from gdsload.streams import side_stream
+from gdsload.engine.gpu.gather_device import DeviceGather
+from gdsload.system.streams import side_stream
 
 __all__ = ["CHOICES", "Ownership"]
 

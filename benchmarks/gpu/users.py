@@ -9,7 +9,7 @@ import torch
 import gdsload
 from benchmarks.gpu.data import ROW_BYTES, Data
 from benchmarks.gpu.loads import Load, compare
-from gdsload.backends.gds_engines import path_counts
+from gdsload.backends.gds.engines import path_counts
 
 __all__ = ["KvikioAsync", "KvikioRead", "Loader"]
 

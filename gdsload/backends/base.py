@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.plan import Extents
+from gdsload.shards.reads import Extents
 
 __all__ = ["Backend", "BackendStatus", "Completion", "Landing", "Probe", "WithinReach"]
 

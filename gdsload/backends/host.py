@@ -16,12 +16,12 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.backends.base import Landing, Probe
-from gdsload.backends.files import ShardFiles, pread_exact
-from gdsload.backends.guard import Guard
 from gdsload.backends.readers import Readers, Reading, done
-from gdsload.backends.residency import looks_resident
-from gdsload.memory import BatchPool, address_of
-from gdsload.plan import Extents, Reads, coalesce, shares, within
+from gdsload.shards.files import ShardFiles, pread_exact
+from gdsload.shards.guard import Guard
+from gdsload.shards.page_cache import looks_resident
+from gdsload.shards.reads import Extents, Reads, coalesce, shares, within
+from gdsload.system.memory import BatchPool, address_of
 
 __all__ = ["HostBackend"]
 

@@ -18,12 +18,12 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.backends.base import Landing, Probe
-from gdsload.backends.files import ShardFiles
 from gdsload.backends.readers import Reading
 from gdsload.errors import BackendUnavailableError, BudgetError, LoaderClosedError
-from gdsload.plan import Extents, distinct
-from gdsload.streams import register_host, unregister_host
-from gdsload.units import format_bytes
+from gdsload.shards.files import ShardFiles
+from gdsload.shards.reads import Extents, distinct
+from gdsload.system.streams import register_host, unregister_host
+from gdsload.system.units import format_bytes
 
 __all__ = ["MappedBackend"]
 

@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 import torch
 
 from gdsload.errors import LoaderClosedError
-from gdsload.threads import Worker, start_all, wait_all, wait_until
+from gdsload.system.threads import Worker, start_all, wait_all, wait_until
 
 __all__ = ["Readers", "Reading", "done"]
 

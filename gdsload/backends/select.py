@@ -10,17 +10,17 @@ from typing import Any
 import torch
 
 from gdsload.backends.base import Backend, Probe
-from gdsload.backends.bounce import PINNED_BYTES, BounceBackend
-from gdsload.backends.cufile_probe import CufileProbe, probe_cufile
-from gdsload.backends.cufile_probe.library import read_config
-from gdsload.backends.cufile_probe.tree import Tree
-from gdsload.backends.files import ShardFiles
-from gdsload.backends.gds import GdsBackend
+from gdsload.backends.bounce.backend import PINNED_BYTES, BounceBackend
+from gdsload.backends.gds.backend import GdsBackend
 from gdsload.backends.host import HostBackend
-from gdsload.backends.host_memory import memory_room
 from gdsload.backends.mapped import MappedBackend
-from gdsload.backends.routed import RoutedBackend
+from gdsload.backends.tiers.routed import RoutedBackend
 from gdsload.errors import BackendUnavailableError
+from gdsload.shards.files import ShardFiles
+from gdsload.system.probe import CufileProbe, probe_cufile
+from gdsload.system.probe.library import read_config
+from gdsload.system.probe.tree import Tree
+from gdsload.system.ram import memory_room
 
 __all__ = ["Chosen", "Wishes", "choose", "default_register_bytes", "dma_is_possible", "expected", "preflight"]
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from gdsload.errors import OptionError
-from gdsload.extras import need
+from gdsload.system.extras import need
 
 __all__ = ["ClusterExecutor", "dask_executor", "ray_executor"]
 

@@ -27,9 +27,9 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from gdsload.backends.cufile_probe.process import module_command, module_environment
 from gdsload.errors import OptionError, ReadError
-from gdsload.threads import Worker, end_at_exit, start_all, wait_all
+from gdsload.system.probe.process import module_command, module_environment
+from gdsload.system.threads import Worker, end_at_exit, start_all, wait_all
 
 __all__ = ["Crew", "refuse_in_import"]
 

@@ -17,7 +17,7 @@ from typing import IO, TypedDict
 
 from gdsload.conversion.splits import ALL, level_splits, split_words, splits_of
 from gdsload.errors import FormatError, OptionError
-from gdsload.paths import absolute
+from gdsload.system.paths import absolute
 
 __all__ = ["FileOptions", "SourceFiles", "Stamp", "check_file", "natural", "noted_by", "open_file", "stamps"]
 

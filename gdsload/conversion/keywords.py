@@ -10,8 +10,8 @@ from typing import Any, TypedDict, cast, get_args
 from gdsload.conversion.options import ConvertOptions, OnError
 from gdsload.conversion.recognise import source_class
 from gdsload.errors import OptionError
-from gdsload.format.schema import Field, Schema
-from gdsload.names import check_list, check_names
+from gdsload.shards.format.schema import Field, Schema
+from gdsload.system.names import check_list, check_names
 
 __all__ = ["ConvertKeywords", "Progress", "RearrangeKeywords", "check_rearranging", "choose", "divided"]
 

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from gdsload.errors import OptionError
-from gdsload.format.dtypes import DTYPES, dtype_of
 from gdsload.order.checks import check_whole
-from gdsload.tensors import cast as cast_values
-from gdsload.units import parse_bytes
+from gdsload.shards.format.dtypes import DTYPES, dtype_of
+from gdsload.shards.values import cast as cast_values
+from gdsload.system.units import parse_bytes
 
 __all__ = ["Change", "ConvertOptions"]
 

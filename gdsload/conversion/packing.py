@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.columns import sample_of
 from gdsload.conversion.part import reason_of
 from gdsload.conversion.source import Item, Part, Source
 from gdsload.errors import FormatError, OptionError, SchemaError
+from gdsload.shards.rows import sample_of
 
 __all__ = ["PackedSource", "Packing"]
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from gdsload.columns import sample_of
 from gdsload.conversion.options import Change, ConvertOptions
 from gdsload.conversion.source import Item, Part, Source
 from gdsload.conversion.stage import PartReport, part_folder, part_report, write_json
 from gdsload.errors import ConversionError, OptionError, ReadError, SchemaError, Skipped, WriteError
-from gdsload.format.schema import Schema
-from gdsload.writer import ShardWriter
+from gdsload.shards.format.schema import Schema
+from gdsload.shards.rows import sample_of
+from gdsload.shards.writer import ShardWriter
 
 __all__ = ["Task", "convert_part", "failed", "made", "reason_of", "samples_of"]
 

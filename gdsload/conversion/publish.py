@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 from gdsload.conversion.options import ConvertOptions
 from gdsload.conversion.stage import part_folder
-from gdsload.dataset import ShardDataset
 from gdsload.errors import ChecksumError
-from gdsload.format.index import INDEX_NAME, Index, IndexEntry, parse_index
-from gdsload.format.schema import Schema
-from gdsload.loader import DataLoader
-from gdsload.publish import Publication, fsync_path, shard_name, write_error
-from gdsload.writer import ShardWriter
+from gdsload.loader.dataset import ShardDataset
+from gdsload.loader.loader import DataLoader
+from gdsload.shards.format.index import INDEX_NAME, Index, IndexEntry, parse_index
+from gdsload.shards.format.schema import Schema
+from gdsload.shards.publish import Publication, fsync_path, shard_name, write_error
+from gdsload.shards.writer import ShardWriter
 
 __all__ = ["publish", "put_in_order", "shuffle_into"]
 

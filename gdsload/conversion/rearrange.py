@@ -14,10 +14,10 @@ from gdsload.conversion.keywords import RearrangeKeywords, check_rearranging, ch
 from gdsload.conversion.run import ConvertReport, convert, publish_check
 from gdsload.conversion.selections import SelectionSource
 from gdsload.conversion.stage import Stage, write_json
-from gdsload.dataset import ShardDataset
 from gdsload.errors import OptionError
+from gdsload.loader.dataset import ShardDataset
 from gdsload.order import Permutation, Purpose, derive_key
-from gdsload.paths import absolute
+from gdsload.system.paths import absolute
 
 __all__ = ["merge", "reshard", "split"]
 

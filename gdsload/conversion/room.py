@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from gdsload.conversion.source import Part
 from gdsload.conversion.stage import PartReport
 from gdsload.errors import DiskFullError
-from gdsload.format.schema import Schema
-from gdsload.units import format_bytes
+from gdsload.shards.format.schema import Schema
+from gdsload.system.units import format_bytes
 
 __all__ = ["Room"]
 

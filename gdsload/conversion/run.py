@@ -22,10 +22,10 @@ from gdsload.conversion.source import Part, Source
 from gdsload.conversion.spread import Spread
 from gdsload.conversion.stage import PartReport, Stage
 from gdsload.errors import DiskFullError, FormatError, OptionError, ReadError, Skipped
-from gdsload.format.schema import Field, Schema
-from gdsload.names import check_names
-from gdsload.paths import absolute
-from gdsload.publish import Publication
+from gdsload.shards.format.schema import Field, Schema
+from gdsload.shards.publish import Publication
+from gdsload.system.names import check_names
+from gdsload.system.paths import absolute
 
 __all__ = ["ConvertReport", "Plan", "convert", "plan", "publish_check"]
 

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.rows import BATCH_BYTES, row_parts, spans
 from gdsload.conversion.source import Item, Part
-from gdsload.dataset import ShardDataset
 from gdsload.errors import FormatError
-from gdsload.selection import select
-from gdsload.verify.rows import RowCheck
+from gdsload.loader.dataset import ShardDataset
+from gdsload.loader.selection import select
+from gdsload.shards.verify.rows import RowCheck
 
 __all__ = ["SelectionSource"]
 

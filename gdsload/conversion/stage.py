@@ -27,9 +27,9 @@ from typing import Any, NoReturn
 
 from gdsload.conversion.source import Part
 from gdsload.errors import GdsloadError, OptionError, Skipped
-from gdsload.format.schema import Schema
-from gdsload.paths import absolute
-from gdsload.publish import fsync_path, strangers, write_error
+from gdsload.shards.format.schema import Schema
+from gdsload.shards.publish import fsync_path, strangers, write_error
+from gdsload.system.paths import absolute
 
 __all__ = ["PartReport", "Stage", "part_folder", "part_report", "write_json"]
 

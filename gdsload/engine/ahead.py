@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from gdsload.backends.base import Backend
-from gdsload.engine.assemble_device import DeviceAssembler
 from gdsload.engine.direct import Direct
+from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.groups import Limits
 from gdsload.engine.pipeline import Pipeline
 from gdsload.engine.ready import Ready
@@ -28,7 +28,7 @@ from gdsload.engine.stage import Job
 from gdsload.engine.started import Started, begin
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import LoaderClosedError
-from gdsload.tensors import no_inference
+from gdsload.shards.values import no_inference
 
 __all__ = ["AheadPipeline"]
 

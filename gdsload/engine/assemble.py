@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from gdsload.engine.stage import Piece
 from gdsload.errors import FormatError
-from gdsload.format.schema import Field
-from gdsload.gather import gather_pieces, gather_rows
-from gdsload.memory import BatchPool, address_of
-from gdsload.tensors import numpy_dtype, torch_dtype
+from gdsload.shards.format.schema import Field
+from gdsload.shards.gather import gather_pieces, gather_rows
+from gdsload.shards.values import numpy_dtype, torch_dtype
+from gdsload.system.memory import BatchPool, address_of
 
 __all__ = ["Assembler", "Batch", "BatchForm", "BatchMaker", "RaggedForm", "batch_of", "joined", "pad", "texts"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from gdsload.backends.base import Backend
 from gdsload.engine.ahead import AheadPipeline
 from gdsload.engine.assemble import BatchMaker
-from gdsload.engine.assemble_device import DeviceAssembler
 from gdsload.engine.direct import Direct
+from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.groups import Limits
 from gdsload.engine.pipeline import Pipeline
 from gdsload.engine.ready import Deliverer

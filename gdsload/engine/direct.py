@@ -17,17 +17,17 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend, WithinReach
-from gdsload.copies import LONG_BYTES, copies_scattered_runs
 from gdsload.engine.assemble import Batch
-from gdsload.engine.assemble_device import DeviceAssembler
-from gdsload.engine.block_ids import BlockIds
-from gdsload.engine.gather_positions import PositionGather, Positions, Rows
+from gdsload.engine.gpu.assemble_device import DeviceAssembler
+from gdsload.engine.gpu.block_ids import BlockIds
+from gdsload.engine.gpu.gather_positions import PositionGather, Positions, Rows
 from gdsload.engine.ready import Ready, transformed
 from gdsload.engine.runs import lie_in_runs
 from gdsload.engine.stage import Job, Ordered
 from gdsload.order import BlockOrder, FullOrder, SequentialOrder
-from gdsload.streams import on, record
-from gdsload.tensors import torch_dtype
+from gdsload.shards.values import torch_dtype
+from gdsload.system.copies import LONG_BYTES, copies_scattered_runs
+from gdsload.system.streams import on, record
 
 __all__ = ["Direct"]
 

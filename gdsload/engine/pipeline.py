@@ -40,8 +40,8 @@ from gdsload.engine.stage import Job, Piece, Stage, Stager
 from gdsload.engine.started import begin
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import LoaderClosedError
-from gdsload.gather import one_thread
-from gdsload.threads import Living, Worker, all_made, note_exit, start_all, wait_all
+from gdsload.shards.gather import one_thread
+from gdsload.system.threads import Living, Worker, all_made, note_exit, start_all, wait_all
 
 __all__ = ["Pipeline"]
 

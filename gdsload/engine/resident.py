@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-from gdsload.engine.assemble_device import hand_over
 from gdsload.engine.direct import Direct
+from gdsload.engine.gpu.assemble_device import hand_over
 from gdsload.engine.ready import Ready
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import LoaderClosedError
-from gdsload.streams import current_stream, no_room, stream_handle
-from gdsload.tensors import no_inference
+from gdsload.shards.values import no_inference
+from gdsload.system.streams import current_stream, no_room, stream_handle
 
 __all__ = ["ResidentPipeline"]
 

@@ -21,7 +21,7 @@ from gdsload.engine.ready import StepTransform
 from gdsload.engine.runs import Runs, runs_of
 from gdsload.engine.table import SampleTable
 from gdsload.order import LaneRun, Order, Schedule
-from gdsload.plan import Extents, concat_extents, distinct
+from gdsload.shards.reads import Extents, concat_extents, distinct
 
 __all__ = ["FieldRows", "Job", "Ordered", "Piece", "Selection", "Stage", "Stager", "Steps"]
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.backends.files import ShardFiles
 from gdsload.errors import FormatError, Problem
-from gdsload.format.schema import Schema
-from gdsload.plan import Extents
+from gdsload.shards.files import ShardFiles
+from gdsload.shards.format.schema import Schema
+from gdsload.shards.reads import Extents
 
 __all__ = ["Located", "SampleTable"]
 

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from gdsload.errors import OptionError, StateError
 from gdsload.order.checks import MAX_SAMPLES, check_whole
-from gdsload.units import format_bytes
+from gdsload.system.units import format_bytes
 
 __all__ = [
     "BLOCK_BYTES",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gdsload.loader import DataLoader
+from gdsload.loader.loader import DataLoader
 
 __all__ = ["assert_resumes_everywhere", "fingerprint"]
 

@@ -26,12 +26,12 @@ import numpy as np
 import pytest
 
 from gdsload.backends.base import Backend, Landing
-from gdsload.backends.files import ShardFiles
-from gdsload.dataset import ShardDataset
 from gdsload.errors import FileChangedError, FormatError, GdsloadError, ReadError
-from gdsload.format.schema import Field
-from gdsload.plan import Extents
-from gdsload.writer import ShardWriter
+from gdsload.loader.dataset import ShardDataset
+from gdsload.shards.files import ShardFiles
+from gdsload.shards.format.schema import Field
+from gdsload.shards.reads import Extents
+from gdsload.shards.writer import ShardWriter
 
 __all__ = ["BackendTests", "OpenBackend"]
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend, Completion, Landing
-from gdsload.plan import Extents
+from gdsload.shards.reads import Extents
 
 __all__ = ["Fault", "FaultyBackend", "RecordingBackend", "SlowBackend"]
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from gdsload.errors import FormatError
-from gdsload.format.header import MAX_HEADER_BYTES, PREFIX_BYTES, Header, header_bytes, parse_header
+from gdsload.shards.format.header import MAX_HEADER_BYTES, PREFIX_BYTES, Header, header_bytes, parse_header
 
 FILE = "hostile.safetensors"
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import pytest
 
 from gdsload.errors import FormatError
-from gdsload.format.index import Index, IndexEntry, parse_index
-from gdsload.format.schema import Field, Schema
+from gdsload.shards.format.index import Index, IndexEntry, parse_index
+from gdsload.shards.format.schema import Field, Schema
 
 FILE = "index.json"
 SHA = "0123456789abcdef" * 4

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsload.errors import FormatError
-from gdsload.format.header import PREFIX_BYTES, Header, header_bytes, parse_header
-from gdsload.format.index import Index, IndexEntry, parse_index
-from gdsload.format.layout import ShardLayout, align_up
-from gdsload.format.schema import Field, Schema
-from gdsload.format.shard import read_shard
+from gdsload.shards.format.header import PREFIX_BYTES, Header, header_bytes, parse_header
+from gdsload.shards.format.index import Index, IndexEntry, parse_index
+from gdsload.shards.format.layout import ShardLayout, align_up
+from gdsload.shards.format.schema import Field, Schema
+from gdsload.shards.format.shard import read_shard
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=200)
 FILE = "mutant.safetensors"

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import pytest
 
 from gdsload.errors import FormatError
-from gdsload.format.header import PREFIX_BYTES, parse_header
-from gdsload.format.layout import ShardLayout, align_up
-from gdsload.format.schema import Field, Schema
-from gdsload.format.shard import Shard, read_shard
+from gdsload.shards.format.header import PREFIX_BYTES, parse_header
+from gdsload.shards.format.layout import ShardLayout, align_up
+from gdsload.shards.format.schema import Field, Schema
+from gdsload.shards.format.shard import Shard, read_shard
 
 FILE = "hostile.safetensors"
 LAYOUT = ShardLayout(

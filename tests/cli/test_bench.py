@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import gdsload
-from gdsload.bench import Plan, cache, make_plan, routes, run, run_bench
-from gdsload.cli import main
-from gdsload.loader import DataLoader
+from gdsload.loader.loader import DataLoader
+from gdsload.tools.bench import Plan, cache, make_plan, routes, run, run_bench
+from gdsload.tools.cli import main
 
 TRIAL_NUMBERS = {"seconds", "gb_per_s", "first_batch_s", "wait_share", "bytes", "samples", "batches", "bytes_by_path"}
 

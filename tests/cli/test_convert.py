@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gdsload
-from gdsload.cli import main
+from gdsload.tools.cli import main
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 import pytest
 
 import gdsload
-from gdsload.cli import main
-from gdsload.demo import run_demo
+from gdsload.tools.cli import main
+from gdsload.tools.demo import run_demo
 
 pytest.importorskip("sklearn", reason="the demo's data come with scikit-learn")
 

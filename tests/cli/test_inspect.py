@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import gdsload
-from gdsload.cli import main
+from gdsload.tools.cli import main
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import gdsload
-from gdsload.cli import main
-from gdsload.cli.samples import facts, lines
-from gdsload.cli.sheet import as_picture
+from gdsload.tools.cli import main
+from gdsload.tools.cli.samples import facts, lines
+from gdsload.tools.cli.sheet import as_picture
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from gdsload.cli.terminal import Bar, Terminated, ended_by_signals, plain
+from gdsload.tools.cli.terminal import Bar, Terminated, ended_by_signals, plain
 
 
 class Terminal(io.TextIOWrapper):

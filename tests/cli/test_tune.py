@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import gdsload
-from gdsload.bench import make_plan, run_tune, tune
-from gdsload.bench.tune import _axes, _winner
-from gdsload.cli import main
 from gdsload.errors import ReadError
+from gdsload.tools.bench import make_plan, run_tune, tune
+from gdsload.tools.bench.tune import _axes, _winner
+from gdsload.tools.cli import main
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_wrong_bytes_end_it_with_1_and_no_file(dataset, config, fast, monkeypatc
 @pytest.mark.slow
 def test_it_measures(dataset, config, capsys, monkeypatch):
     """Nothing made up: short trials, and what they come to is kept, if they count."""
-    monkeypatch.setattr("gdsload.bench.run._SHORT_S", 0.0)
+    monkeypatch.setattr("gdsload.tools.bench.run._SHORT_S", 0.0)
     arguments = ["--batch-size", "64", "--shuffle", "full", "--trials", "3", "--seconds", "0.01", "--device", "cpu"]
     assert main(["tune", str(dataset), *arguments]) == 0
     out = capsys.readouterr().out
@@ -146,7 +146,7 @@ def test_trials_that_are_too_short_decide_nothing(dataset, config, fast, capsys,
 def test_a_file_that_cannot_be_written_is_found_before_measuring(dataset, config, fast, capsys, monkeypatch):
     config.parent.mkdir()
     config.write_text("{bad")
-    monkeypatch.setattr("gdsload.cli.tune.run_tune", lambda *_: pytest.fail("it measured"))
+    monkeypatch.setattr("gdsload.tools.cli.tune.run_tune", lambda *_: pytest.fail("it measured"))
     assert main(["tune", str(dataset), "--device", "cpu"]) == 1
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # no HOME, and nobody in the list of users
@@ -161,7 +161,7 @@ def test_what_was_measured_is_shown_even_if_it_cannot_be_kept(dataset, config, f
     def refuse(*_):
         raise gdsload.WriteError("no room")
 
-    monkeypatch.setattr("gdsload.cli.tune.save", refuse)
+    monkeypatch.setattr("gdsload.tools.cli.tune.save", refuse)
     assert main(["tune", str(dataset), "--device", "cpu", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["measured"]
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 import gdsload
-from gdsload.backends.files import load_shard
-from gdsload.cli import main
+from gdsload.shards.files import load_shard
+from gdsload.tools.cli import main
 
 
 @pytest.fixture

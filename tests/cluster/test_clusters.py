@@ -12,9 +12,9 @@ import pytest
 import ray
 
 import gdsload
-from gdsload.cli import main
 from gdsload.conversion.clusters import dask_executor, ray_executor
 from gdsload.errors import OptionError
+from gdsload.tools.cli import main
 
 ROOT = str(Path(gdsload.__file__).parents[1])
 MODULE = '''

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import gdsload
 from gdsload.errors import ReadError, SchemaError
-from gdsload.format.dtypes import dtype_of
-from gdsload.tensors import TORCH_DTYPES, cast, torch_dtype
+from gdsload.shards.format.dtypes import dtype_of
+from gdsload.shards.values import TORCH_DTYPES, cast, torch_dtype
 
 REAL = sorted({str(dtype).removeprefix("torch.") for dtype in TORCH_DTYPES.values()} - {"complex64"})
 SOURCES = [

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 import gdsload
-from gdsload.backends.files import load_shard
-from gdsload.cli import main
 from gdsload.errors import ChecksumError, FormatError
-from gdsload.format.checksum import BLOCK_BYTES
-from gdsload.verify.rows import RowCheck
+from gdsload.shards.files import load_shard
+from gdsload.shards.format.checksum import BLOCK_BYTES
+from gdsload.shards.verify.rows import RowCheck
+from gdsload.tools.cli import main
 
 SCHEMA = {
     "x": gdsload.Field("uint8", (20_001,)),
@@ -190,9 +190,9 @@ SIZES: dict[tuple[str, int, str], list[int]] = {}
 def test_each_block_is_read_once(sound, monkeypatch):
     dataset, read = gdsload.ShardDataset(sound), []
     checked = dataset.verify().checked_bytes
-    real = gdsload.verify.opened.OpenShard.read
+    real = gdsload.shards.verify.opened.OpenShard.read
     monkeypatch.setattr(
-        gdsload.verify.opened.OpenShard, "read",
+        gdsload.shards.verify.opened.OpenShard, "read",
         lambda self, into, offset: (read.append(len(into)), real(self, into, offset))[1],
     )  # fmt: skip
     check = RowCheck(dataset.sources, dataset.schema)

@@ -42,8 +42,8 @@ SOURCE = """
 """
 COMMAND = """
     import sys
-    import gdsload.cli.convert as command
-    from gdsload.cli import main
+    import gdsload.tools.cli.convert as command
+    from gdsload.tools.cli import main
     from gdsload.conversion import recognise
 
     recognise.recognise = lambda path: "slow"  # a kind that has all the time that a test needs

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 import gdsload
-from gdsload.cli import main
 from gdsload.conversion import part as part_module
 from gdsload.errors import DatasetExistsError, FormatError, OptionError, WriteError
+from gdsload.tools.cli import main
 
 SCHEMA = {
     "x": gdsload.Field("bfloat16", (3, 2)),

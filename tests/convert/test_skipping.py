@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import gdsload
-from gdsload.cli import main
 from gdsload.conversion.allowance import Allowance
 from gdsload.conversion.run import convert, plan
 from gdsload.errors import ConversionError, FormatError, OptionError, Skipped
+from gdsload.tools.cli import main
 
 ROWS = 400
 

@@ -236,7 +236,7 @@ def test_shards_have_no_splits(tmp_path):
 
 
 def test_the_command_says_what_to_pass(tmp_path, capsys):
-    from gdsload.cli import main
+    from gdsload.tools.cli import main
 
     for name in ("train", "val"):
         np.arange(9, dtype=np.uint16).tofile(tmp_path / f"{name}.bin")

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gdsload
-from gdsload.cli import main
 from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources.token_files import TokenSource
 from gdsload.errors import FormatError, OptionError
+from gdsload.tools.cli import main
 
 # Megatron-LM, megatron/core/datasets/indexed_dataset.py: class DType.
 CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uint16": 8}

@@ -24,8 +24,8 @@ from gdsload import (
     ShardWriter,
     WriteError,
 )
-from gdsload import publish as publish_module
-from gdsload.verify import verify_shards
+from gdsload.shards import publish as publish_module
+from gdsload.shards.verify import verify_shards
 
 STEPS = [
     (os, "open"), (os, "pwrite"), (os, "ftruncate"), (os, "fsync"), (os, "mkdir"), (os, "rename"), (os, "unlink"),
@@ -196,7 +196,7 @@ def test_reader_would_see_a_gap(tmp_path, write_small, forked, monkeypatch):
 
 def test_opening_while_it_is_replaced(small, write_small, monkeypatch):
     """Between the index and the shards the folder is replaced: the reader begins again with the new one."""
-    from gdsload import catalog
+    from gdsload.shards import catalog
 
     real, left = catalog._status, [2]
 

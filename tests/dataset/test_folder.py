@@ -24,12 +24,12 @@ from gdsload import (
     UnfinishedDatasetError,
     WriteError,
 )
-from gdsload import publish as publish_module
-from gdsload.backends.files import load_shard
 from gdsload.errors import Problem
-from gdsload.format.checksum import BLOCK_BYTES
-from gdsload.format.index import Index, IndexEntry, parse_index
-from gdsload.format.shard import PADDING_PREFIX
+from gdsload.shards import publish as publish_module
+from gdsload.shards.files import load_shard
+from gdsload.shards.format.checksum import BLOCK_BYTES
+from gdsload.shards.format.index import Index, IndexEntry, parse_index
+from gdsload.shards.format.shard import PADDING_PREFIX
 
 GOLDEN = Path(__file__).parents[1] / "data/shards/v1"
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsload import FormatError, ShardDataset, UnfinishedDatasetError
-from gdsload.tensors import TORCH_DTYPES
+from gdsload.shards.values import TORCH_DTYPES
 
 
 def raw_file(path, tensors, *, shift=0, metadata=None):

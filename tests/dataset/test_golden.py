@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 
 from gdsload import DatasetExistsError, ShardDataset
-from gdsload.format.dtypes import DTYPES
+from gdsload.shards.format.dtypes import DTYPES
 from tools import make_golden
 
 GOLDEN = make_golden.FOLDER

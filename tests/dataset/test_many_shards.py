@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gdsload import FileChangedError, SampleIndexError, ShardDataset, ShardWriter
-from gdsload.threads import settle_dropped
+from gdsload.system.threads import settle_dropped
 
 SHARDS = 5000
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from gdsload import Field, OptionError, Schema, ShardDataset, ShardWriter
-from gdsload.format.dtypes import DTYPES
-from gdsload.tensors import torch_dtype
+from gdsload.shards.format.dtypes import DTYPES
+from gdsload.shards.values import torch_dtype
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=60)
 

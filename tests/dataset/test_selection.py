@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, Dataset, Subset, random_split
 
 from gdsload import DatasetNotFoundError, OptionError, ShardDataset, ShardWriter
-from gdsload.selection import select
+from gdsload.loader.selection import select
 
 
 @pytest.fixture(scope="module")

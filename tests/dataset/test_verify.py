@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsload import ChecksumError, Field, FormatError, ShardDataset, ShardWriter
-from gdsload.backends.files import load_shard
-from gdsload.format.checksum import BLOCK_BYTES, block_digest
-from gdsload.format.dtypes import DTYPES
-from gdsload.format.shard import OFFSETS_PREFIX, PADDING_PREFIX
-from gdsload.verify.contents import _wrong_runs
+from gdsload.shards.files import load_shard
+from gdsload.shards.format.checksum import BLOCK_BYTES, block_digest
+from gdsload.shards.format.dtypes import DTYPES
+from gdsload.shards.format.shard import OFFSETS_PREFIX, PADDING_PREFIX
+from gdsload.shards.verify.contents import _wrong_runs
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from gdsload.backends.cufile_probe import CufileProbe
-from gdsload.backends.cufile_probe.tree import Tree
-from gdsload.doctor import Calls, System, diagnose
-from gdsload.doctor.file_trial import FileTrial
-from gdsload.doctor.gpu_trial import GpuTrial
-from gdsload.doctor.system import TorchBuild
+from gdsload.system.probe import CufileProbe
+from gdsload.system.probe.tree import Tree
+from gdsload.tools.doctor import Calls, System, diagnose
+from gdsload.tools.doctor.file_trial import FileTrial
+from gdsload.tools.doctor.gpu_trial import GpuTrial
+from gdsload.tools.doctor.system import TorchBuild
 
 GPU = "0000:03:00.0"
 DRIVE = "0000:04:00.0"

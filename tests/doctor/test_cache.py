@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gdsload.backends.cufile_probe import CufileProbe, cache
-from gdsload.backends.cufile_probe.library import find_libraries
-from gdsload.backends.cufile_probe.probe import cache_key
+from gdsload.system.probe import CufileProbe, cache
+from gdsload.system.probe.library import find_libraries
+from gdsload.system.probe.probe import cache_key
 from tests.doctor.conftest import WORKING_PROBE, Made
 
 KEY = {"library": ["a"], "mount": ["b"], "gpus": [], "device": "cuda:0", "driver": "570"}

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from gdsload.cli import main
-from gdsload.cli.doctor import render_json, render_text
-from gdsload.doctor import CHECKS, diagnose
+from gdsload.tools.cli import main
+from gdsload.tools.cli.doctor import render_json, render_text
+from gdsload.tools.doctor import CHECKS, diagnose
 from tests.doctor.conftest import Made
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gdsload.cli.doctor import render_json, render_text
-from gdsload.doctor import CHECKS, Report
+from gdsload.tools.cli.doctor import render_json, render_text
+from gdsload.tools.doctor import CHECKS, Report
 from tests.doctor.conftest import DWORDS, Made
 
 

@@ -12,10 +12,10 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gdsload.backends.cufile_probe import CufileProbe
-from gdsload.backends.cufile_probe.library import parse_config
-from gdsload.doctor import Calls, run
-from gdsload.doctor.gpu_trial import GpuTrial, parse_trial
+from gdsload.system.probe import CufileProbe
+from gdsload.system.probe.library import parse_config
+from gdsload.tools.doctor import Calls, run
+from gdsload.tools.doctor.gpu_trial import GpuTrial, parse_trial
 from tests.doctor.conftest import DRIVE, GPU, ROOT_MOUNT, Hang, Made, make_drive, make_gpu, make_host
 
 

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from gdsload.backends.cufile_probe.mounts import find_mount, parse_mounts
-from gdsload.doctor import run
-from gdsload.doctor.file_trial import FileTrial
+from gdsload.system.probe.mounts import find_mount, parse_mounts
+from gdsload.tools.doctor import run
+from gdsload.tools.doctor.file_trial import FileTrial
 from tests.doctor.conftest import DATA_MOUNT, ROOT_MOUNT, Hang, Made
 
 

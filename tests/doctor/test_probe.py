@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from gdsload.backends.cufile_probe import CufileProbe, probe, probe_cufile
-from gdsload.backends.cufile_probe.process import END_WITH_PARENT, module_command, module_environment, run_bounded
-from gdsload.backends.cufile_probe.result import STATUSES
-from gdsload.backends.cufile_probe.trial_file import trial_file
+from gdsload.system.probe import CufileProbe, probe, probe_cufile
+from gdsload.system.probe.process import END_WITH_PARENT, module_command, module_environment, run_bounded
+from gdsload.system.probe.result import STATUSES
+from gdsload.system.probe.trial_file import trial_file
 
 GOOD = CufileProbe("ok", "a read was made", "done", nvfs_reads=1, p2p_reads=0, posix_reads=0)
 KNOWN = '{"stage": "driver-open", "version": "1.20.0"}'
@@ -190,7 +190,7 @@ def test_ranks_that_ask_at_once_start_one_process(folder: Path, tmp_path: Path):
 
 @pytest.mark.slow
 def test_the_real_process_answers_on_this_machine(folder: Path):
-    command = module_command("gdsload.backends.cufile_probe", str(folder / "a.safetensors"), "cuda:0")
+    command = module_command("gdsload.system.probe", str(folder / "a.safetensors"), "cuda:0")
     ran = run_bounded(command, timeout_s=30, environ=module_environment(os.environ), folder="/")
     if not ran.timed_out:
         found = CufileProbe.from_json(json.loads(ran.output.splitlines()[-1]))
@@ -221,14 +221,14 @@ def test_a_process_that_hangs_ends_with_the_one_that_asked(tmp_path: Path):
 def test_nothing_in_the_working_folder_is_imported(tmp_path: Path, name: str):
     """Somebody may have put it beside the data that are converted there."""
     (tmp_path / f"{name}.py").write_text("raise SystemExit('a stranger')")
-    command = module_command("gdsload.version")
+    command = module_command("gdsload.system.version")
     ran = run_bounded(command, timeout_s=30, environ=module_environment(os.environ), folder=str(tmp_path))
     assert (ran.code, "a stranger" in ran.errors) == (0, False)
 
 
 def test_a_process_whose_starter_has_ended_already_does_nothing(folder: Path):
     """It may have been killed before the child could ask to end with it."""
-    command = module_command("gdsload.backends.cufile_probe", str(folder / "a.safetensors"), "cuda:0")
+    command = module_command("gdsload.system.probe", str(folder / "a.safetensors"), "cuda:0")
     orphan = f"import os, subprocess; print(subprocess.run({command!r}, capture_output=True).returncode)"
     ran = run_bounded([sys.executable, "-c", orphan], timeout_s=30, environ=module_environment(os.environ))
     assert (ran.output.strip(), ran.errors) == ("1", "")  # its parent is not who made the command

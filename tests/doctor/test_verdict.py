@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from gdsload.doctor import Finding, judge
+from gdsload.tools.doctor import Finding, judge
 
 
 def findings(**changes):

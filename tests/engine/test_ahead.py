@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import gdsload
-from gdsload.backends.files import ShardFiles
 from gdsload.backends.host import HostBackend
 from gdsload.engine import ahead
 from gdsload.engine.ahead import AheadPipeline
@@ -23,8 +22,9 @@ from gdsload.engine.stage import Job, Ordered, Selection
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.table import SampleTable
 from gdsload.errors import LoaderClosedError, ReadError
-from gdsload.memory import BatchPool
 from gdsload.order import OrderOptions, Schedule, make_order
+from gdsload.shards.files import ShardFiles
+from gdsload.system.memory import BatchPool
 from gdsload.testing import SlowBackend
 
 SAMPLES, BATCH = 203, 5

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import gdsload
 from gdsload.engine.pace import LEAST, MOST, Pace
-from gdsload.loader import DataLoader
+from gdsload.loader.loader import DataLoader
 from gdsload.testing import RecordingBackend, SlowBackend
 
 
@@ -115,13 +115,13 @@ def wrapped(monkeypatch):
     """Has every loader's backend wrapped: wrapped(around)."""
 
     def wrap(around):
-        choose = gdsload.parts.choose
+        choose = gdsload.loader.parts.choose
 
         def chosen(*arguments):
             found = choose(*arguments)
             return type(found)(around(found.backend), found.name, found.reason)
 
-        monkeypatch.setattr("gdsload.parts.choose", chosen)
+        monkeypatch.setattr("gdsload.loader.parts.choose", chosen)
 
     return wrap
 
@@ -130,7 +130,7 @@ def wrapped(monkeypatch):
 def small_groups(monkeypatch):
     """A group is a batch, so that there are many."""
     for name in ("_LEAST_GROUP_BYTES", "_MOST_GROUP_BYTES", "_GROUP_BYTES_IN_ORDER"):
-        monkeypatch.setattr(f"gdsload.setup.{name}", 1)
+        monkeypatch.setattr(f"gdsload.loader.setup.{name}", 1)
 
 
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import gdsload
-from gdsload.backends.files import ShardFiles
 from gdsload.backends.host import HostBackend
 from gdsload.engine import pipeline as pipeline_module
 from gdsload.engine.assemble import Assembler, BatchForm
@@ -24,8 +23,9 @@ from gdsload.engine.stage import Job, Ordered, Selection
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.table import SampleTable
 from gdsload.errors import LoaderClosedError, ReadError
-from gdsload.memory import BatchPool
 from gdsload.order import OrderOptions, Schedule, make_order
+from gdsload.shards.files import ShardFiles
+from gdsload.system.memory import BatchPool
 from gdsload.testing import Fault, FaultyBackend, RecordingBackend, SlowBackend
 
 SAMPLES = 500

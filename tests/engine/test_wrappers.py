@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import gdsload
-from gdsload.backends.files import ShardFiles
 from gdsload.backends.host import HostBackend
 from gdsload.errors import FileChangedError, ReadError
-from gdsload.plan import Extents
+from gdsload.shards.files import ShardFiles
+from gdsload.shards.reads import Extents
 from gdsload.testing import Fault, FaultyBackend, RecordingBackend, SlowBackend, assert_resumes_everywhere, fingerprint
 
 

@@ -9,7 +9,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload.format.checksum import (
+from gdsload.shards.format.checksum import (
     ALGORITHM,
     BLOCK_BYTES,
     DIGEST_CHARS,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gdsload.errors import SchemaError
-from gdsload.format.dtypes import DTYPES, SUB_BYTE_DTYPES, dtype_of
+from gdsload.shards.format.dtypes import DTYPES, SUB_BYTE_DTYPES, dtype_of
 
 NUMPY_NAMES = [
     "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64",

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsload.errors import FormatError
-from gdsload.format.index import INDEX_NAME, Index, IndexEntry, parse_index
-from gdsload.format.schema import RESERVED_PREFIX, Field, Schema
+from gdsload.shards.format.index import INDEX_NAME, Index, IndexEntry, parse_index
+from gdsload.shards.format.schema import RESERVED_PREFIX, Field, Schema
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=80)
 SHA = "0123456789abcdef" * 4

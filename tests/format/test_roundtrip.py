@@ -12,12 +12,12 @@ import safetensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload.format.checksum import ALGORITHM, BLOCK_BYTES, DIGEST_CHARS, BlockHasher, block_count
-from gdsload.format.dtypes import DTYPES
-from gdsload.format.header import MAX_HEADER_BYTES, PREFIX_BYTES, header_bytes, parse_header
-from gdsload.format.layout import ShardLayout, align_up
-from gdsload.format.schema import RESERVED_PREFIX, Field, Schema
-from gdsload.format.shard import ALIGNMENT, OFFSETS_PREFIX, PADDING_PREFIX, is_gdsload, read_shard
+from gdsload.shards.format.checksum import ALGORITHM, BLOCK_BYTES, DIGEST_CHARS, BlockHasher, block_count
+from gdsload.shards.format.dtypes import DTYPES
+from gdsload.shards.format.header import MAX_HEADER_BYTES, PREFIX_BYTES, header_bytes, parse_header
+from gdsload.shards.format.layout import ShardLayout, align_up
+from gdsload.shards.format.schema import RESERVED_PREFIX, Field, Schema
+from gdsload.shards.format.shard import ALIGNMENT, OFFSETS_PREFIX, PADDING_PREFIX, is_gdsload, read_shard
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=80)
 

@@ -10,10 +10,10 @@ import safetensors.torch
 import torch
 
 from gdsload.errors import FormatError
-from gdsload.format.header import PREFIX_BYTES, Header, header_bytes, parse_header
-from gdsload.format.layout import ShardLayout
-from gdsload.format.schema import Field, Schema
-from gdsload.format.shard import is_gdsload, read_shard
+from gdsload.shards.format.header import PREFIX_BYTES, Header, header_bytes, parse_header
+from gdsload.shards.format.layout import ShardLayout
+from gdsload.shards.format.schema import Field, Schema
+from gdsload.shards.format.shard import is_gdsload, read_shard
 
 TORCH_DTYPES = [
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64,

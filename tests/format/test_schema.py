@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from gdsload.errors import SchemaError
-from gdsload.format.dtypes import DTYPES
-from gdsload.format.schema import Field, Schema
+from gdsload.shards.format.dtypes import DTYPES
+from gdsload.shards.format.schema import Field, Schema
 
 
 def test_kinds():

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from gdsload.format.checksum import BLOCK_BYTES, block_digest
-from gdsload.format.dtypes import DTYPES
-from gdsload.format.header import header_bytes, parse_header
-from gdsload.format.index import Index, IndexEntry, parse_index
-from gdsload.format.layout import ShardLayout
-from gdsload.format.schema import Field, Schema
-from gdsload.format.shard import ALIGNMENT, read_shard
+from gdsload.shards.format.checksum import BLOCK_BYTES, block_digest
+from gdsload.shards.format.dtypes import DTYPES
+from gdsload.shards.format.header import header_bytes, parse_header
+from gdsload.shards.format.index import Index, IndexEntry, parse_index
+from gdsload.shards.format.layout import ShardLayout
+from gdsload.shards.format.schema import Field, Schema
+from gdsload.shards.format.shard import ALIGNMENT, read_shard
 
 ROOT = Path(__file__).parents[2]
 SPEC = (ROOT / "docs/spec/shard-v1.md").read_text()

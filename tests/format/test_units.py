@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsload.errors import OptionError
-from gdsload.units import format_bytes, parse_bytes
+from gdsload.system.units import format_bytes, parse_bytes
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import torch
 
 import gdsload
 from gdsload import Field
-from gdsload.backends.cufile_probe import probe_cufile
+from gdsload.system.probe import probe_cufile
 
 FIELDS = {
     "image": Field("float32", (3, 5)),

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gdsload.cli import main
+from gdsload.tools.cli import main
 
 pytestmark = pytest.mark.cuda
 

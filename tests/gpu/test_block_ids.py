@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gdsload.engine.block_ids import BlockIds
+from gdsload.engine.gpu.block_ids import BlockIds
 from gdsload.engine.stage import Ordered
 from gdsload.order import BlockOrder, Schedule
 

@@ -7,11 +7,11 @@ import functools
 import pytest
 import torch
 
-from gdsload.backends.bounce import BounceBackend
-from gdsload.backends.gds import GdsBackend
+from gdsload.backends.bounce.backend import BounceBackend
+from gdsload.backends.gds.backend import GdsBackend
 from gdsload.backends.mapped import MappedBackend
-from gdsload.backends.routed import RoutedBackend
-from gdsload.streams import DeviceBytes
+from gdsload.backends.tiers.routed import RoutedBackend
+from gdsload.system.streams import DeviceBytes
 from gdsload.testing import BackendTests
 
 pytestmark = pytest.mark.cuda
@@ -78,7 +78,7 @@ class TestBounceWithTorchsCopies(OnDevice):
 
     @pytest.fixture
     def open_backend(self, monkeypatch):
-        monkeypatch.setattr("gdsload.backends.copier.driver", lambda: None)
+        monkeypatch.setattr("gdsload.backends.bounce.copier.driver", lambda: None)
         return lambda files: BounceBackend(files, self.device)
 
 

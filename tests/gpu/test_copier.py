@@ -7,10 +7,10 @@ import threading
 import pytest
 import torch
 
-from gdsload.backends import copier as copier_module
-from gdsload.backends.copier import Copier, Copying
-from gdsload.driver import driver
-from gdsload.pinned import PinnedRing
+from gdsload.backends.bounce import copier as copier_module
+from gdsload.backends.bounce.copier import Copier, Copying
+from gdsload.system.driver import driver
+from gdsload.system.pinned import PinnedRing
 
 pytestmark = pytest.mark.cuda
 BLOCK, CYCLES = 2**16, 20_000_000  # about 10 ms

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from gdsload.driver import _MANY, driver
-from gdsload.engine.gather_device import DeviceGather
-from gdsload.engine.kernels import can_launch
-from gdsload.streams import DeviceBytes, allocate, free, register_host, unregister_host
+from gdsload.engine.gpu.gather_device import DeviceGather
+from gdsload.engine.gpu.kernels import can_launch
+from gdsload.system.driver import _MANY, driver
+from gdsload.system.streams import DeviceBytes, allocate, free, register_host, unregister_host
 
 pytestmark = pytest.mark.cuda
 ROOM = 1 << 22

@@ -8,12 +8,12 @@ import torch
 from torch.utils.data import ConcatDataset, Subset
 
 from gdsload import DataLoader, Field, ShardDataset, ShardWriter
-from gdsload.copies import copies_scattered_runs
-from gdsload.driver import Driver
-from gdsload.engine import gather_positions
 from gdsload.engine.direct import Direct
-from gdsload.engine.gather_positions import PositionGather, Positions, Rows
+from gdsload.engine.gpu import gather_positions
+from gdsload.engine.gpu.gather_positions import PositionGather, Positions, Rows
 from gdsload.order import FullOrder
+from gdsload.system.copies import copies_scattered_runs
+from gdsload.system.driver import Driver
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 
 pytestmark = pytest.mark.cuda

@@ -9,11 +9,13 @@ import time
 import pytest
 import torch
 
-from gdsload import DataLoader, streams
-from gdsload.backends import copier
-from gdsload.engine import assemble_device, direct, gather_positions
-from gdsload.engine.gather_positions import PositionGather
+from gdsload import DataLoader
+from gdsload.backends.bounce import copier
+from gdsload.engine import direct
+from gdsload.engine.gpu import assemble_device, gather_positions
+from gdsload.engine.gpu.gather_positions import PositionGather
 from gdsload.engine.resident import ResidentPipeline
+from gdsload.system import streams
 
 pytestmark = pytest.mark.cuda
 CYCLES = 20_000_000  # about 10 ms
@@ -48,7 +50,7 @@ def later(batch):
 def test_memory_of_a_dropped_batch(numbered, backend, again, guard, monkeypatch):
     """Kernels that were queued before a batch was dropped still read it."""
     if not guard:
-        monkeypatch.setattr("gdsload.engine.assemble_device.hand_over", lambda batch, _stream: batch["x"].nbytes)
+        monkeypatch.setattr("gdsload.engine.gpu.assemble_device.hand_over", lambda batch, _stream: batch["x"].nbytes)
     wrong = wrong_batches(numbered, later, again=again, backend=backend, prefetch_bytes="4MiB")
     assert (wrong == 0) == guard, f"{wrong} batches were wrong"
 

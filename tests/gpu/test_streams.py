@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gdsload.streams import current_stream, on, side_stream
+from gdsload.system.streams import current_stream, on, side_stream
 
 pytestmark = pytest.mark.cuda
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gdsload import DataLoader
-from gdsload.engine.assemble_device import tensors_of
+from gdsload.engine.gpu.assemble_device import tensors_of
 from gdsload.order import Purpose, derive_key
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 from gdsload.transforms import Cast, CenterCrop, ChannelsLast, Normalize, RandomCrop, RandomFlip
@@ -114,7 +114,7 @@ def test_the_consumer_may_be_behind_and_drop_what_it_got(numbered, way):
 
 def test_tensors_of_a_list_are_recorded_or_else_overwritten(numbered, monkeypatch):
     """The negative control of the test above: without the guard it must see wrong batches."""
-    monkeypatch.setattr("gdsload.engine.assemble_device.hand_over", lambda *_: 0)
+    monkeypatch.setattr("gdsload.engine.gpu.assemble_device.hand_over", lambda *_: 0)
     wrong = 0
     options = {"backend": "bounce", "prefetch_bytes": "4MiB", "device_transform": lambda batch: [batch["x"] * 2]}
     found = []

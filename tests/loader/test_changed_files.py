@@ -9,8 +9,8 @@ import pytest
 
 import gdsload
 from gdsload import FileChangedError
-from gdsload.backends.files import ShardFiles
-from gdsload.backends.identity import Watch
+from gdsload.shards.files import ShardFiles
+from gdsload.shards.identity import Watch
 
 ORDERS = [{}, {"shuffle": "full"}, {"shuffle": "block", "block": 8, "window": 40, "lanes": 3}]
 

@@ -12,11 +12,11 @@ import pytest
 
 import gdsload
 from gdsload import LoaderClosedError
-from gdsload import loader as loader_module
-from gdsload.backends.identity import Watch
 from gdsload.engine import assemble
 from gdsload.engine import pipeline as pipeline_module
-from gdsload.ranks import Schedules
+from gdsload.loader import loader as loader_module
+from gdsload.loader.ranks import Schedules
+from gdsload.shards.identity import Watch
 from gdsload.testing import RecordingBackend, SlowBackend
 
 BLOCK = {"shuffle": "block", "block": 8, "window": 40, "lanes": 3}

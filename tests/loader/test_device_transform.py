@@ -11,10 +11,11 @@ import types
 import pytest
 import torch
 
-from gdsload import LoaderClosedError, OptionError, ReadError, parts
-from gdsload import loader as loader_module
-from gdsload.engine.assemble_device import tensors_of
+from gdsload import LoaderClosedError, OptionError, ReadError
+from gdsload.engine.gpu.assemble_device import tensors_of
 from gdsload.engine.ready import transformed
+from gdsload.loader import loader as loader_module
+from gdsload.loader import parts
 from gdsload.order import Purpose, derive_key
 from gdsload.testing import Fault, FaultyBackend, assert_resumes_everywhere, fingerprint
 from gdsload.transforms import Cast, RandomFlip

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 import gdsload
 from gdsload import BudgetError, DatasetNotFoundError, Field, OptionError
-from gdsload.options import LoaderKeywords, LoaderOptions
+from gdsload.loader.options import LoaderKeywords, LoaderOptions
 from gdsload.testing import RecordingBackend
 
 IGNORED = {

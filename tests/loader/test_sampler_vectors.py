@@ -17,10 +17,10 @@ from torch.utils.data import (
 )
 
 import gdsload
-from gdsload.samplers import Draws, vectors
-from gdsload.samplers.source import Source
-from gdsload.samplers.vectors import Vectors, vectors_of
-from gdsload.state import Place
+from gdsload.loader.samplers import Draws, vectors
+from gdsload.loader.samplers.source import Source
+from gdsload.loader.samplers.vectors import Vectors, vectors_of
+from gdsload.loader.state import Place
 
 
 class Random(RandomSampler):

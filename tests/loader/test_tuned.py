@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gdsload
-from gdsload import tuned
-from gdsload.tuned import Key, save, tuned_file
+from gdsload.loader import tuned
+from gdsload.loader.tuned import Key, save, tuned_file
 
 CPU = torch.device("cpu")
 FOUND = {"prefetch_bytes": 2**20, "pinned_bytes": 2**21, "read_threads": 3}

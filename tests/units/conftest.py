@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from gdsload import memory
+from gdsload.system import memory
 
 
 def in_cache(path):

@@ -15,8 +15,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gdsload.engine import block_ids
-from gdsload.engine.block_ids import MOST_WINDOWS, BlockIds
+from gdsload.engine.gpu import block_ids
+from gdsload.engine.gpu.block_ids import MOST_WINDOWS, BlockIds
 from gdsload.engine.stage import Ordered
 from gdsload.order import BlockOrder, Purpose, Schedule, derive_key, feistel
 from gdsload.order.hashing import hash_into

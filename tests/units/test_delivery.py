@@ -9,7 +9,7 @@ import torch
 
 from gdsload.engine import delivery
 from gdsload.engine.ahead import AheadPipeline
-from gdsload.engine.assemble_device import DeviceAssembler
+from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.groups import Limits
 from gdsload.engine.pipeline import Pipeline
 from gdsload.engine.resident import ResidentPipeline

@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from gdsload import Field, FileChangedError, ShardDataset, ShardWriter
-from gdsload.backends.files import ShardFiles
-from gdsload.copies import copy_runs
 from gdsload.engine import direct as direct_module
-from gdsload.engine.block_ids import BlockIds
 from gdsload.engine.direct import Direct
+from gdsload.engine.gpu.block_ids import BlockIds
 from gdsload.engine.stage import Job, Ordered, Selection
 from gdsload.engine.table import SampleTable
-from gdsload.memory import address_of
 from gdsload.order import BlockOrder, FullOrder, MixOrder, Mixture, Schedule, SequentialOrder
+from gdsload.shards.files import ShardFiles
+from gdsload.system.copies import copy_runs
+from gdsload.system.memory import address_of
 
 CPU = torch.device("cpu")
 BLOCKS = BlockOrder([600, 400], block=30, window=100, lanes=3, key=7)
@@ -42,7 +42,7 @@ class Reached:
 
 
 class Aside:
-    """Stands in for `gdsload.streams.Aside`, and takes notes."""
+    """Stands in for `gdsload.system.streams.Aside`, and takes notes."""
 
     def __init__(self):
         self.made = []

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from gdsload import driver as driver_module
-from gdsload.driver import Driver, driver
+from gdsload.system import driver as driver_module
+from gdsload.system.driver import Driver, driver
 
 
 class Call:

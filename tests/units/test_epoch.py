@@ -6,8 +6,8 @@ import pytest
 
 from gdsload.engine.ready import Ready
 from gdsload.engine.stats import LoaderStats
-from gdsload.epoch import Epoch
-from gdsload.state import Place
+from gdsload.loader.epoch import Epoch
+from gdsload.loader.state import Place
 
 
 class Pipeline:

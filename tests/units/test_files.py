@@ -17,10 +17,10 @@ from gdsload import (
     ReadError,
     ShortReadError,
 )
-from gdsload.backends import files as files_module
-from gdsload.backends.files import ShardFiles, load_shard, open_regular, pread_exact
-from gdsload.backends.identity import ShardSource
-from gdsload.catalog import open_catalog
+from gdsload.shards import files as files_module
+from gdsload.shards.catalog import open_catalog
+from gdsload.shards.files import ShardFiles, load_shard, open_regular, pread_exact
+from gdsload.shards.identity import ShardSource
 
 
 @pytest.fixture

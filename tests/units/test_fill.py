@@ -15,17 +15,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gdsload
-from gdsload import pinned
-from gdsload.backends import blocks, fill_threads, resident_rows
-from gdsload.backends import guard as guard_module
-from gdsload.backends.blocks import Coldness, Means, Task
-from gdsload.backends.files import ShardFiles
-from gdsload.backends.fill_threads import ThreadFill
-from gdsload.backends.layout import PAGE, Part, lay_out
+from gdsload.backends.bounce import blocks, fill_threads, resident_rows
+from gdsload.backends.bounce.blocks import Coldness, Means, Task
+from gdsload.backends.bounce.fill_threads import ThreadFill
+from gdsload.backends.bounce.layout import PAGE, Part, lay_out
+from gdsload.backends.bounce.resident_rows import ResidentRows
 from gdsload.backends.readers import Reading
-from gdsload.backends.resident_rows import ResidentRows
 from gdsload.errors import FileChangedError, LoaderClosedError, ReadError, ShortReadError
-from gdsload.plan import Extents
+from gdsload.shards import guard as guard_module
+from gdsload.shards.files import ShardFiles
+from gdsload.shards.reads import Extents
+from gdsload.system import pinned
 
 BLOCK, BLOCKS, ROWS = 4 * PAGE, 5, 700
 

@@ -10,9 +10,9 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gdsload import gather
-from gdsload.gather import gather_pieces, gather_rows
-from gdsload.memory import address_of
+from gdsload.shards import gather
+from gdsload.shards.gather import gather_pieces, gather_rows
+from gdsload.system.memory import address_of
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=150)
 SOURCE = np.random.default_rng(0).integers(0, 256, 1 << 20, np.uint8)

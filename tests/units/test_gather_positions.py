@@ -8,9 +8,9 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gdsload.engine import gather_positions
-from gdsload.engine.gather_positions import _PART, PositionGather, Positions, Rows, _tile
-from gdsload.engine.kernels import IN_VRAM, OVER_PCIE, WARP
+from gdsload.engine.gpu import gather_positions
+from gdsload.engine.gpu.gather_positions import _PART, PositionGather, Positions, Rows, _tile
+from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP
 
 WARPS = sorted({OVER_PCIE.warps, IN_VRAM.warps, 1, 3})
 

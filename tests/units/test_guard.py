@@ -20,13 +20,15 @@ from hypothesis import strategies as st
 
 import gdsload
 from gdsload import BackendUnavailableError, FileChangedError, ReadError
-from gdsload.backends import guard, mapped, residency
-from gdsload.backends.files import ShardFiles
-from gdsload.backends.guard import Guard
+from gdsload.backends import mapped
 from gdsload.backends.host import HostBackend
-from gdsload.catalog import open_catalog
-from gdsload.memory import map_file, unmap
-from gdsload.plan import Extents
+from gdsload.shards import guard
+from gdsload.shards import page_cache as residency
+from gdsload.shards.catalog import open_catalog
+from gdsload.shards.files import ShardFiles
+from gdsload.shards.guard import Guard
+from gdsload.shards.reads import Extents
+from gdsload.system.memory import map_file, unmap
 
 PIECE, PAGE = guard._PIECE, mmap.PAGESIZE
 SIZES = [3 * PIECE, 5 * PAGE + 17, PIECE + 1, 20 * PIECE]

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gdsload.engine import assemble_device
-from gdsload.engine.assemble_device import _HandOver
+from gdsload.engine.gpu import assemble_device
+from gdsload.engine.gpu.assemble_device import _HandOver
 
 PENDING, BATCH = 8000, 500
 

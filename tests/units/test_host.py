@@ -15,12 +15,15 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload import FileChangedError, ReadError, ShortReadError, memory
-from gdsload.backends import guard, host, residency
-from gdsload.backends.files import ShardFiles
+from gdsload import FileChangedError, ReadError, ShortReadError
+from gdsload.backends import host
 from gdsload.backends.host import HostBackend
-from gdsload.catalog import open_catalog
-from gdsload.plan import Extents
+from gdsload.shards import guard
+from gdsload.shards import page_cache as residency
+from gdsload.shards.catalog import open_catalog
+from gdsload.shards.files import ShardFiles
+from gdsload.shards.reads import Extents
+from gdsload.system import memory
 from tests.units.conftest import chill, in_cache
 
 SIZES = [100_003, 8_000, 1, 2_500_000]

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload.backends.cufile_probe.tree import Tree
-from gdsload.backends.host_memory import cgroup_limit, meminfo, memory_room
 from gdsload.backends.select import default_register_bytes
+from gdsload.system.probe.tree import Tree
+from gdsload.system.ram import cgroup_limit, meminfo, memory_room
 
 V1, V2 = "/sys/fs/cgroup/memory", "/sys/fs/cgroup"
 

@@ -12,10 +12,10 @@ import safetensors.numpy
 
 import gdsload
 from gdsload import FileChangedError
-from gdsload.backends import identity as identity_module
-from gdsload.backends.files import ShardFiles, load_shard
-from gdsload.backends.identity import LOOK_BEFORE_S, Watch
-from gdsload.catalog import open_catalog
+from gdsload.shards import identity as identity_module
+from gdsload.shards.catalog import open_catalog
+from gdsload.shards.files import ShardFiles, load_shard
+from gdsload.shards.identity import LOOK_BEFORE_S, Watch
 
 
 @pytest.fixture

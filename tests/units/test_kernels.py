@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gdsload.engine import kernels
+from gdsload.engine.gpu import kernels
 
 
 class Machine:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload.backends import layout
-from gdsload.backends.layout import PAGE, lay_out
-from gdsload.plan import Extents
+from gdsload.backends.bounce import layout
+from gdsload.backends.bounce.layout import PAGE, lay_out
+from gdsload.shards.reads import Extents
 
 BLOCK = 4 * PAGE
 
@@ -100,7 +100,7 @@ def test_extents_in_order_are_laid_out_one_by_one_as_by_numpy(wanted, block_page
 def test_order_decides_which_way_it_goes(monkeypatch):
     asked = []
     monkeypatch.setattr(layout, "coalesce", lambda *args, **kwargs: asked.append(args) or real(*args, **kwargs))
-    from gdsload.plan import coalesce as real
+    from gdsload.shards.reads import coalesce as real
 
     sizes, mib = np.array([10 * 2**20] * 2), 2**20
     for wanted, by_numpy in [

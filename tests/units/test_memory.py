@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsload import ReadError
-from gdsload.memory import BatchPool, Lease, address_of, dense_view, map_file, populate, row_view, unmap
+from gdsload.system.memory import BatchPool, Lease, address_of, dense_view, map_file, populate, row_view, unmap
 
 
 def tensor_of(lease, count=1000, offset=0):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from gdsload import DataLoader, ShardWriter, parts
+from gdsload import DataLoader, ShardWriter
+from gdsload.loader import parts
 
 
 class ChosenError(Exception):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import gdsload
 from gdsload.errors import DatasetExistsError, DatasetNotFoundError
-from gdsload.paths import absolute
+from gdsload.system.paths import absolute
 
 NAMES = st.sampled_from(["a", "link", "up", "..", ".", "", "file", "new"])
 

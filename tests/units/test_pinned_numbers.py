@@ -12,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload import pinned
-from gdsload.pinned import node_of, processors_of
+from gdsload.system import pinned
+from gdsload.system.pinned import node_of, processors_of
 
 GPU = torch.device("cuda:0")
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gdsload.plan import Extents, coalesce, concat_extents, distinct, shares, within
+from gdsload.shards.reads import Extents, coalesce, concat_extents, distinct, shares, within
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=300)
 EXTENTS = st.lists(

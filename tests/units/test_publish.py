@@ -12,9 +12,9 @@ import pytest
 
 import gdsload
 from gdsload import DatasetExistsError, WriteError
-from gdsload import publish as publish_module
-from gdsload.format.index import parse_index
-from gdsload.publish import Publication, fsync_path
+from gdsload.shards import publish as publish_module
+from gdsload.shards.format.index import parse_index
+from gdsload.shards.publish import Publication, fsync_path
 
 
 def test_folder_is_hidden_and_locked(tmp_path):

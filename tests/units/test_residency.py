@@ -17,12 +17,12 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload.backends import residency
-from gdsload.backends.files import ShardFiles
-from gdsload.backends.identity import ShardSource
-from gdsload.backends.residency import is_resident, looks_resident, shard_is_resident
-from gdsload.catalog import open_catalog
-from gdsload.plan import Extents
+from gdsload.shards import page_cache as residency
+from gdsload.shards.catalog import open_catalog
+from gdsload.shards.files import ShardFiles
+from gdsload.shards.identity import ShardSource
+from gdsload.shards.page_cache import is_resident, looks_resident, shard_is_resident
+from gdsload.shards.reads import Extents
 from tests.units.conftest import chill, in_cache
 
 PAGE = mmap.PAGESIZE

@@ -12,16 +12,16 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload.backends import routed as routed_module
 from gdsload.backends.base import Landing
-from gdsload.backends.files import ShardFiles
 from gdsload.backends.host import HostBackend
 from gdsload.backends.readers import Reading, done
-from gdsload.backends.routed import RoutedBackend
-from gdsload.backends.tiers import _Both
-from gdsload.catalog import open_catalog
+from gdsload.backends.tiers import routed as routed_module
+from gdsload.backends.tiers.routed import RoutedBackend
+from gdsload.backends.tiers.tiered import _Both
 from gdsload.errors import LoaderClosedError
-from gdsload.plan import Extents
+from gdsload.shards.catalog import open_catalog
+from gdsload.shards.files import ShardFiles
+from gdsload.shards.reads import Extents
 from gdsload.testing import BackendTests, RecordingBackend
 
 SIZES = [100_003, 8_000, 5, 2_500_000]

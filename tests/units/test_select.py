@@ -10,17 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsload import BackendUnavailableError
-from gdsload.backends import gds_engines, select
-from gdsload.backends.cufile_probe import CufileProbe
-from gdsload.backends.cufile_probe.result import STATUSES
-from gdsload.backends.cufile_probe.tree import Tree
-from gdsload.backends.files import ShardFiles
-from gdsload.backends.gds import GdsBackend
+from gdsload.backends import select
+from gdsload.backends.gds import engines as gds_engines
+from gdsload.backends.gds.backend import GdsBackend
 from gdsload.backends.host import HostBackend
 from gdsload.backends.mapped import MappedBackend
-from gdsload.backends.routed import RoutedBackend
 from gdsload.backends.select import Wishes, choose, default_register_bytes, dma_is_possible, expected, preflight
-from gdsload.catalog import open_catalog
+from gdsload.backends.tiers.routed import RoutedBackend
+from gdsload.shards.catalog import open_catalog
+from gdsload.shards.files import ShardFiles
+from gdsload.system.probe import CufileProbe
+from gdsload.system.probe.result import STATUSES
+from gdsload.system.probe.tree import Tree
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 NAMES = ("auto", "host", "mapped", "bounce", "gds")

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gdsload import streams
+from gdsload.system import streams
 
 
 class Stream(SimpleNamespace):

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsload import SchemaError
-from gdsload.format.dtypes import DTYPES, dtype_of
-from gdsload.tensors import TORCH_DTYPES, as_bytes, element_type, torch_dtype
+from gdsload.shards.format.dtypes import DTYPES, dtype_of
+from gdsload.shards.values import TORCH_DTYPES, as_bytes, element_type, torch_dtype
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=150)
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import gdsload
-from gdsload import LoaderClosedError, threads
+from gdsload import LoaderClosedError
+from gdsload.system import threads
 
 
 @pytest.fixture

@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from gdsload import Field, ShardDataset, ShardWriter, threads
-from gdsload.backends import vram
-from gdsload.backends.files import ShardFiles
+from gdsload import Field, ShardDataset, ShardWriter
 from gdsload.backends.host import HostBackend
-from gdsload.backends.vram import VramBackend
-from gdsload.plan import Extents, concat_extents
+from gdsload.backends.tiers import vram
+from gdsload.backends.tiers.vram import VramBackend
+from gdsload.shards.files import ShardFiles
+from gdsload.shards.reads import Extents, concat_extents
+from gdsload.system import threads
 
 SHARDS, ROWS = 4, 500
 

@@ -25,7 +25,7 @@ from benchmarks.gpu.suite.cases import CASES, MEASURES, Rows, make_rows, small
 from benchmarks.gpu.suite.contenders import GPU_ONLY, NAMES, OURS
 from benchmarks.gpu.suite.rounds import Plan, run
 from benchmarks.record import machine, merged, pruned, versions
-from gdsload.units import parse_bytes
+from gdsload.system.units import parse_bytes
 
 __all__ = ["main"]
 

@@ -15,7 +15,7 @@ from benchmarks.gpu.suite.cases import Case
 from benchmarks.gpu.suite.contenders import Contender, Place
 from benchmarks.residency import files_under
 from benchmarks.workloads import Workload
-from gdsload.streams import side_stream
+from gdsload.system.streams import side_stream
 
 __all__ = [
     "Grain", "GrainProcesses", "HuggingFace", "LitData", "MosaicML", "Spdl", "TorchBatches", "TorchItems",

@@ -17,7 +17,7 @@ from benchmarks.gpu.suite.cases import Case, Order
 from benchmarks.gpu.suite.contenders import Contender
 from benchmarks.gpu.suite.ours import Gdsload
 from benchmarks.gpu.suite.work import KINDS, Work, seconds
-from gdsload.bench.routes import synchronise
+from gdsload.tools.bench.routes import synchronise
 
 __all__ = ["run_measure"]
 

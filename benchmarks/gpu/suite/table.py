@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.gpu.suite.chart import draw
 from benchmarks.gpu.suite.contenders import OURS
 from benchmarks.table import embed, short
-from gdsload.bench.trial import spread
+from gdsload.tools.bench.trial import spread
 
 __all__ = ["MARK", "main", "render"]
 

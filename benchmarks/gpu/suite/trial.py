@@ -14,7 +14,7 @@ from benchmarks.gpu.suite.cases import Case
 from benchmarks.gpu.suite.contenders import Contender
 from benchmarks.gpu.suite.data import row_hashes
 from benchmarks.worker import close, compare
-from gdsload.bench.routes import synchronise
+from gdsload.tools.bench.routes import synchronise
 
 __all__ = ["check", "cold_trial", "cpu_s", "hot_trial", "moved"]
 

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from gdsload.bench.routes import synchronise
+from gdsload.tools.bench.routes import synchronise
 
 __all__ = ["KINDS", "Work", "seconds"]
 

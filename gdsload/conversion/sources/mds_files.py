@@ -22,7 +22,7 @@ from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.mds_values import decoder
 from gdsload.conversion.sources.pictures import Look
 from gdsload.errors import FormatError, OptionError
-from gdsload.names import check_list
+from gdsload.system.names import check_list
 
 __all__ = ["MdsSource"]
 

@@ -13,7 +13,7 @@ from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_columns import check_columns, table_items
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
-from gdsload.names import check_list
+from gdsload.system.names import check_list
 
 __all__ = ["ParquetSource"]
 

@@ -15,7 +15,7 @@ from gdsload.conversion.rows import BATCH_BYTES, common_length, row_parts, spans
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError
-from gdsload.paths import absolute
+from gdsload.system.paths import absolute
 
 __all__ = ["ZarrSource"]
 

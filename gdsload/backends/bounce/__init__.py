@@ -1,0 +1,1 @@
+"""Reads through pinned memory."""

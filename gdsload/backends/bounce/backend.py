@@ -1,0 +1,137 @@
+"""The `bounce` backend: NVMe to a ring of pinned memory to the GPU.
+
+Two ways fill the ring. Rows of mapped shards that are in the page cache are gathered from there, if they lie scattered.
+All else is read by threads in large blocks, with O_DIRECT what is not in the page cache and buffered what is.
+
+    bring(extents) ──> slot on the device, cut into blocks ──> pinned block filled ──> copied, on one stream
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gdsload.backends.base import Landing
+from gdsload.backends.bounce.blocks import Coldness, Means, Task
+from gdsload.backends.bounce.copier import Copier, Copying
+from gdsload.backends.bounce.fill_threads import ThreadFill
+from gdsload.backends.bounce.layout import PAGE, lay_out
+from gdsload.backends.bounce.resident_rows import ResidentRows
+from gdsload.shards.files import ShardFiles
+from gdsload.shards.reads import Extents
+from gdsload.system.pinned import PinnedRing, node_of, processors_of
+from gdsload.system.streams import no_room
+from gdsload.system.units import format_bytes
+
+__all__ = ["PINNED_BYTES", "BounceBackend"]
+
+_MAX_BLOCK_BYTES = 8 * 2**20
+_MIN_BLOCK_BYTES = 4 * 2**20
+_THREADS = 8
+_COPIED = 4
+"""Blocks for those that are being copied while all threads fill theirs. With more the rate is lower and varies from run
+to run: blocks go round, a processor's last cache holds less of them, and memory is written and read once more for each
+byte (docs/design/0004)."""
+_PROCESSORS = 12
+"""How many gather at once what is in the page cache: fewer do not keep up with the link."""
+PINNED_BYTES = (_THREADS + _COPIED) * _MAX_BLOCK_BYTES
+
+
+class BounceBackend:
+    """Reads files into pinned memory and copies them to a GPU.
+
+    Args:
+        files: the shards; mapped or not.
+        device: the GPU.
+        threads: how many blocks are filled at once, and how many processors gather; None for what keeps up with the
+            link.
+        pinned_bytes: bytes of the ring.
+        direct: whether to read with O_DIRECT: True and False, wherever it can be and never; None, what is not in the
+            page cache.
+    """
+
+    name = "bounce"
+    in_place = False
+
+    def __init__(
+        self,
+        files: ShardFiles,
+        device: torch.device,
+        *,
+        threads: int | None = None,
+        pinned_bytes: int = PINNED_BYTES,
+        direct: bool | None = None,
+    ) -> None:
+        self.files, self.device = files, device
+        processors, threads = threads or _PROCESSORS, threads or _THREADS
+        block = _MAX_BLOCK_BYTES
+        while block > PAGE and block * (threads + _COPIED) > pinned_bytes:
+            block //= 2
+        self._ring = PinnedRing(device, max(pinned_bytes // block, 2), block)
+        node = node_of(device)
+        where = processors_of(node) if node >= 0 else None
+        self._threads = threads
+        self._copier = Copier(device)
+        self._moved = {"bounce-direct": 0, "bounce-buffered": 0}
+        self._lock = threading.Lock()
+        means = Means(files, self._ring, self._copier, self._count)
+        self._cold = Coldness(files, direct)
+        self._by_threads = ThreadFill(means, threads, where)
+        self._resident: ResidentRows | None = None
+        if files.mapped and direct is not True:
+            processors = max(min(processors, len(where or os.sched_getaffinity(0)) - 1), 1)
+            self._resident = ResidentRows(means, processors, where)
+
+    def bring(self, wanted: Extents) -> Landing:
+        """See `Backend.bring`."""
+        self.files.ensure_open(wanted.file)
+        if self._resident is not None and self._resident.takes(wanted, surely=self._cold.always is False):
+            return self._resident.bring(wanted, self._slot)
+        layout = lay_out(wanted, self.files.sizes, self._ring.block_bytes, self._block_of)
+        slot = self._slot(layout.nbytes)
+        reading = Copying(len(layout.parts), self._copier)
+        self._by_threads.run([Task(part, self._cold(part), slot) for part in layout.parts], reading)
+        held = [slot]
+        begin = slot.data_ptr()
+        return Landing(begin + layout.places, reading, layout.nbytes, held.clear, np.array([begin]))
+
+    def _block_of(self, nbytes: int) -> int:
+        """Blocks small enough that two landings keep all readers busy, but not so small that Python takes the time."""
+        block = self._ring.block_bytes
+        while block > _MIN_BLOCK_BYTES and block * self._threads > 2 * nbytes:
+            block //= 2
+        return block
+
+    def _slot(self, nbytes: int) -> torch.Tensor:
+        try:
+            with torch.cuda.stream(self._copier.stream):
+                return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
+        except torch.OutOfMemoryError:
+            raise no_room(self.device, f"a slot of {format_bytes(nbytes)} (arena_bytes)") from None
+
+    def _count(self, direct: int, buffered: int) -> None:
+        with self._lock:
+            self._moved["bounce-direct"] += direct
+            self._moved["bounce-buffered"] += buffered
+
+    def check(self, files: NDArray[np.int64]) -> None:
+        """See `Backend.check`."""
+        self.files.check(files)
+
+    def bytes_by_path(self) -> dict[str, int]:
+        """See `Backend.bytes_by_path`."""
+        with self._lock:
+            return dict(self._moved)
+
+    def close(self) -> None:
+        """See `Backend.close`."""
+        self._by_threads.close()
+        if self._resident is not None:
+            self._resident.close()
+        self._copier.close()
+        self._ring.close()
+        self.files.close()

@@ -1,0 +1,91 @@
+"""What it takes to fill blocks of pinned memory, and whether to go around the page cache for them."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import NamedTuple
+
+import torch
+
+from gdsload.backends.bounce.copier import Copier
+from gdsload.backends.bounce.layout import Part
+from gdsload.shards.files import ShardFiles
+from gdsload.shards.page_cache import PROBES, page_is_there, random_below
+from gdsload.system.pinned import PinnedRing
+
+__all__ = ["Coldness", "Means", "Task"]
+
+_BELIEVED_S = 0.01
+"""How long the answer for a block is taken for the others of its shard: to ask has pages read, and costs a call."""
+
+
+class Task(NamedTuple):
+    """A block to be filled and copied, in plain numbers: who fills it should have nothing to work out.
+
+    Attributes:
+        part: what fills it.
+        direct: whether the reads are made with O_DIRECT.
+        slot: where the block is copied to.
+    """
+
+    part: Part
+    direct: bool
+    slot: torch.Tensor
+
+
+class Coldness:
+    """Whether blocks are to be read with O_DIRECT.
+
+    Args:
+        files: the shards.
+        always: the answer; None: whether some of a block's bytes are not in the page cache.
+    """
+
+    def __init__(self, files: ShardFiles, always: bool | None) -> None:
+        self.files, self.always = files, always
+        self._believed: dict[int, tuple[float, bool]] = {}
+
+    def __call__(self, part: Part) -> bool:
+        """Whether the block that this fills is.
+
+        The answer is believed for a moment. Wrongly believed, everything is read all the same, only not as fast.
+        """
+        if self.always is not None:
+            return self.always
+        first, now = part.reads[0][0], time.monotonic()
+        until, cold = self._believed.get(first, (0.0, False))
+        if now >= until:
+            cold = not part_looks_resident(self.files, part)
+            self._believed[first] = now + _BELIEVED_S, cold
+        return cold
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What it takes to fill blocks.
+
+    Attributes:
+        files: the shards.
+        ring: pinned memory.
+        copier: what copies it.
+        count: is told how many bytes were read with O_DIRECT and how many through the page cache.
+    """
+
+    files: ShardFiles
+    ring: PinnedRing
+    copier: Copier
+    count: Callable[[int, int], None]
+
+
+def part_looks_resident(files: ShardFiles, part: Part) -> bool:
+    """Whether a few pages of what fills a block, drawn anew each time, are in the page cache."""
+    for _ in range(PROBES):
+        place = random_below(part.nbytes)
+        file, offset, begin, nbytes = part.reads[bisect_right(part.reads, place, key=itemgetter(2)) - 1]
+        if not page_is_there(files, file, offset + min(place - begin, nbytes - 1)):
+            return False
+    return True

@@ -1,0 +1,109 @@
+"""Pinned blocks to the device: copied on one stream, queued by whichever thread has filled a block.
+
+A block goes back to its ring as soon as its copy is queued; whoever takes it next waits for that copy. A landing is
+there when the last of its copies has ended, and no thread waits for that but the one that asks.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+
+from gdsload.backends.readers import Reading
+from gdsload.system.driver import driver
+from gdsload.system.pinned import Block
+from gdsload.system.streams import record, side_stream
+
+__all__ = ["Copier", "Copying"]
+
+
+class Copier:
+    """Queues copies; its methods may be called from many threads.
+
+    Args:
+        device: where blocks are copied to.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream = side_stream(device)
+        self._handle = self.stream.cuda_stream
+        self._driver = driver()
+        self._context = self._driver.context(self.stream) if self._driver else 0
+        self._threads = threading.local()
+
+    def copy(self, block: Block, slot: torch.Tensor, low: int, nbytes: int) -> None:
+        """Queue a copy of a block's first bytes.
+
+        Args:
+            block: the block.
+            slot: vector of bytes on the device.
+            low: where in it they go.
+            nbytes: how many.
+        """
+        if block.copied is None:
+            # A reader that waits for it spins, and keeps its processor: being woken takes longer than a copy does.
+            event = torch.cuda.Event()
+            event.record(self.stream)  # by torch: this is what gives an event its handle
+            block.copied, block.handle = event, event.cuda_event
+        if self._driver is None:
+            with torch.cuda.stream(self.stream):
+                slot[low : low + nbytes].copy_(block.tensor[:nbytes], non_blocking=True)
+            block.copied.record(self.stream)
+            return
+        if not hasattr(self._threads, "entered"):
+            self._driver.enter(self._context)
+            self._threads.entered = True
+        self._driver.copy(slot.data_ptr() + low, block.address, nbytes, self._handle)
+        self._driver.record(block.handle, self._handle)
+
+    def wait(self, block: Block) -> None:
+        """Wait until a block may be filled again."""
+        if block.copied is None or (self._driver is not None and self._driver.is_past(block.handle)):
+            return
+        block.copied.synchronize()
+
+    def close(self) -> None:
+        """Wait for all copies. Nobody may call `copy` any more."""
+        self.stream.synchronize()
+
+
+class Copying(Reading):
+    """A completion that is there when some blocks have been filled, and what was copied out of them has arrived.
+
+    Args:
+        parts: how many blocks: `finish` is called for each, after its copy was queued, or when there will be none.
+        copier: whom they are given to.
+    """
+
+    def __init__(self, parts: int, copier: Copier) -> None:
+        super().__init__(parts)
+        self._stream = copier.stream
+        self._arrived: torch.cuda.Event | None = None
+
+    @property
+    def landed(self) -> bool:
+        """See `Completion.landed`."""
+        if not super().landed or self._arrived is None:
+            return super().landed
+        try:
+            return bool(self._arrived.query())
+        except Exception:  # something has failed on the GPU, here or elsewhere: `wait` says what
+            return True
+
+    def wait(self) -> None:
+        """See `Reading.wait`."""
+        try:
+            super().wait()
+        finally:
+            if self._arrived is not None:
+                self._arrived.synchronize()
+
+    def make_stream_wait(self, stream: torch.Stream) -> None:
+        """See `Completion.make_stream_wait`: blocks this thread until all copies are queued, and no longer."""
+        super().wait()
+        if self._arrived is not None:
+            stream.wait_event(self._arrived)
+
+    def _last(self) -> None:
+        self._arrived = record(self._stream)

@@ -1,0 +1,155 @@
+"""Blocks filled by threads, each of which reads a block and queues its copy.
+
+What counts is how little Python they need for a block. While they copy, the processors' caches hold none of it, and
+only one of them may run it at a time.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Collection
+from functools import partial
+
+import numpy as np
+
+from gdsload.backends.bounce.blocks import Means, Task
+from gdsload.backends.bounce.copier import Copying
+from gdsload.backends.bounce.layout import PAGE, Read
+from gdsload.backends.readers import Readers
+from gdsload.errors import ReadError
+from gdsload.shards.files import pread_exact
+from gdsload.shards.gather import gather_rows, one_thread
+from gdsload.shards.identity import LOOK_BEFORE_S
+from gdsload.shards.reads import Extents, within
+from gdsload.system.pinned import Block
+
+__all__ = ["ThreadFill"]
+
+_SMALL_BYTES = 64 * 1024
+"""Mean length of reads below which they are gathered from a mapping, if there is one and they are in the page cache."""
+
+
+class _Here(threading.local):
+    """What a reader thread keeps from block to block: a descriptor, as long as it reads the same shard."""
+
+    file = -1
+    fd = -1
+    limit: object = None
+
+
+class ThreadFill:
+    """Fills blocks and has them copied.
+
+    Args:
+        means: what it takes.
+        threads: how many blocks are filled at once.
+        where: the processors to run on; None for any.
+    """
+
+    def __init__(self, means: Means, threads: int, where: Collection[int] | None) -> None:
+        self._means = means
+        self._readers = Readers(threads, "gdsload-bounce", where)
+        self._here = _Here()
+        self._kept: dict[int, list[int]] = {}
+        """The descriptor that each thread keeps, as the shards have lent it."""
+
+    def run(self, tasks: list[Task], reading: Copying) -> None:
+        """Have blocks filled.
+
+        Args:
+            tasks: the blocks.
+            reading: a reading of as many parts.
+        """
+        self._readers.run([partial(self._fill, task) for task in tasks], reading)
+
+    def close(self) -> None:
+        """Turn away what nobody has begun, and wait for the rest; may be called twice."""
+        self._readers.close()
+        while self._kept:
+            self._means.files.take_back(self._kept.popitem()[1])
+
+    def _fill(self, task: Task) -> None:
+        means, ((reads, low, nbytes), direct, slot) = self._means, task
+        block = means.ring.take()
+        try:
+            means.copier.wait(block)
+            around = through = 0
+            if direct:
+                around, through = self._around(reads, block)
+            elif means.files.mapped and nbytes < len(reads) * _SMALL_BYTES:
+                through = self._gather(reads, block)
+            else:
+                here, memory = self._here, block.memory
+                for file, offset, begin, length in reads:
+                    if file != here.file:
+                        self._keep(file)
+                    into = memory[begin : begin + length]
+                    try:
+                        done = os.preadv(here.fd, [into], offset)
+                    except OSError:
+                        done = 0  # why is said below
+                    if done < length:
+                        self._complete(file, offset, into, done)
+                    through += length
+            means.copier.copy(block, slot, low, nbytes)
+        finally:
+            means.ring.give(block)
+        means.count(around, through)
+
+    def _keep(self, file: int) -> None:
+        """Have this thread keep a descriptor of a shard, instead of the one it has."""
+        here, files, thread = self._here, self._means.files, threading.get_ident()
+        if (before := self._kept.pop(thread, None)) is not None:
+            here.file = -1
+            files.take_back(before)
+        entry = self._kept[thread] = files.lend(file, direct=False)
+        here.file, here.fd = file, entry[0]
+
+    def _complete(self, file: int, offset: int, into: memoryview, done: int) -> None:
+        """Read what a read has not brought, or say why it has not."""
+        path = self._means.files.sources[file].path
+        with self._means.files.descriptor(file) as fd:
+            pread_exact(fd, into[done:], offset + done, path)
+
+    def _around(self, reads: list[Read], block: Block) -> tuple[int, int]:
+        """Read with O_DIRECT what can be; returns the bytes read so, and the others."""
+        files, around, through = self._means.files, 0, 0
+        for file, offset, begin, length in reads:
+            done, whole = 0, -(-length // PAGE) * PAGE
+            if files.allows_direct(file):
+                with files.descriptor(file, direct=True) as fd:
+                    into = block.memory[begin : begin + whole]
+                    done = min(_read_direct(fd, into, offset, files.sources[file].path), length)
+            if done < length:
+                self._complete(file, offset, block.memory[begin : begin + length], done)
+            around, through = around + done, through + length - done
+        return around, through
+
+    def _gather(self, reads: list[Read], block: Block) -> int:
+        """Copy small reads out of the mapped shards: that many calls of preadv would take longer by far."""
+        files = self._means.files
+        file, offset, _, nbytes = (np.array(column) for column in zip(*reads, strict=True))
+        files.check(file, believed_s=LOOK_BEFORE_S)  # touching a mapping that was cut short would end the process
+        files.guard.ensure(Extents(file, offset, nbytes))
+        pages = -(-nbytes // PAGE)
+        first = files.base[file] + offset
+        if self._here.limit is None:
+            self._here.limit = one_thread()
+        gather_rows(np.repeat(first, pages) + within(pages) * PAGE, PAGE, block.address)
+        return int(nbytes.sum())
+
+
+def _read_direct(fd: int, into: memoryview, offset: int, file: str) -> int:
+    """Read with O_DIRECT; returns how many bytes there are.
+
+    A read may end early, where the page cache holds a part, or where the device wants another alignment than ours. It
+    could go on only from a page's begin, so the rest is left to whoever reads it buffered.
+    """
+    try:
+        return os.preadv(fd, [into], offset)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return 0
+        raise ReadError(f"reading failed: {error.strerror}", file=file, offset=offset) from error

@@ -1,0 +1,154 @@
+"""Where reads lie in a slot, and which of them fill each block.
+
+Reads are laid out one behind the other, and the slot is cut into blocks of pinned memory's size. A read that goes over
+the edge of a block is cut there.
+
+Few long reads are worked out one by one. Arrays would make it a dozen calls of numpy whatever there is to do, and while
+they are made, every reader that comes back from a block waits for the interpreter lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.shards.reads import Extents, coalesce
+
+__all__ = ["PAGE", "Layout", "Part", "Read", "lay_out"]
+
+IntArray = NDArray[np.int64]
+Read = tuple[int, int, int, int]
+"""A shard, byte offset there, byte position in the block, and length, no further than the shard goes."""
+
+PAGE = 4096
+"""What O_DIRECT wants of offsets, lengths and memory, everywhere but on few devices (statx, STATX_DIOALIGN)."""
+_MAX_GAP_BYTES = 16 * 1024
+_FEW = 64
+_LONG_BYTES = 64 * 1024
+"""Mean length of extents that are worked out one by one: of shorter ones, numpy may be able to merge many."""
+
+
+class Part(NamedTuple):
+    """What fills a block.
+
+    Attributes:
+        reads: the reads, in the order of their positions in the block.
+        low: byte position of the block in the slot.
+        nbytes: bytes of the block.
+    """
+
+    reads: list[Read]
+    low: int
+    nbytes: int
+
+
+class Layout(NamedTuple):
+    """A slot.
+
+    Attributes:
+        parts: what fills it, a block at a time.
+        places: int64, for each wanted extent the byte position of its first byte.
+        nbytes: bytes of the slot.
+    """
+
+    parts: list[Part]
+    places: IntArray
+    nbytes: int
+
+
+def lay_out(wanted: Extents, sizes: IntArray, longest: int, block_of: Callable[[int], int]) -> Layout:
+    """Plan a slot.
+
+    Offsets and lengths of all reads are multiples of a page, but for lengths that end with a shard.
+
+    Args:
+        wanted: extents of open shards, in any order; they may repeat and overlap.
+        sizes: bytes of each shard.
+        longest: see `coalesce`, max_read_bytes; of few long extents, those that touch are one read however long it is.
+        block_of: bytes of a block, for a slot of so many bytes; a multiple of a page.
+    """
+    if len(wanted) <= _FEW and wanted.total_bytes >= len(wanted) * _LONG_BYTES:
+        runs = _in_order(wanted)
+        if runs is not None:
+            return _one_by_one(*runs, sizes, block_of)
+    reads = coalesce(wanted, max_gap_bytes=_MAX_GAP_BYTES, max_read_bytes=longest, alignment=PAGE)
+    starts = np.cumsum(reads.extents.nbytes) - reads.extents.nbytes
+    total = int(reads.extents.nbytes.sum())
+    parts = _cut(reads.extents, starts, total, sizes, block_of(total))
+    return Layout(parts, starts[reads.read_of] + reads.delta, total)
+
+
+def _in_order(wanted: Extents) -> tuple[list[tuple[int, int, int]], list[int]] | None:
+    """Runs of pages (shard, begin, end) that cover extents, and where those lie in a slot of the runs.
+
+    None if the extents are not in the order of shard and offset.
+    """
+    runs: list[tuple[int, int, int]] = []
+    places: list[int] = []
+    last, low, begin, end, place = -1, 0, 0, 0, 0  # the run that may still grow, and where in the slot it lies
+    for file, offset, nbytes in zip(wanted.file.tolist(), wanted.offset.tolist(), wanted.nbytes.tolist(), strict=True):
+        if (file, offset) < (last, low):
+            return None
+        if file != last or offset // PAGE * PAGE > end:
+            place += end - begin
+            begin = end = offset // PAGE * PAGE
+            runs.append((file, begin, end))
+        places.append(place + offset - begin)
+        end = max(end, -(-(offset + nbytes) // PAGE) * PAGE)
+        runs[-1] = (file, begin, end)
+        last, low = file, offset
+    return runs, places
+
+
+def _one_by_one(
+    runs: list[tuple[int, int, int]], places: list[int], sizes: IntArray, block_of: Callable[[int], int]
+) -> Layout:
+    total = sum(end - begin for _, begin, end in runs)
+    block = block_of(total)
+    parts: list[Part] = []
+    reads: list[Read] = []
+    low = at = 0
+    for file, begin, end in runs:
+        offset, size = begin, int(sizes[file])
+        while offset < end:
+            until = min(end, offset + low + block - at)
+            reads.append((file, offset, at - low, min(until, size) - offset))
+            at, offset = at + until - offset, until
+            if at == low + block:
+                parts.append(Part(reads, low, block))
+                reads, low = [], at
+    if reads:
+        parts.append(Part(reads, low, total - low))
+    return Layout(parts, np.array(places, np.int64), total)
+
+
+def _cut(reads: Extents, starts: IntArray, total: int, sizes: IntArray, block: int) -> list[Part]:
+    """Cut reads that lie one behind the other at the multiples of a block.
+
+    Args:
+        reads: the reads.
+        starts: where each begins in the slot.
+        total: bytes of the slot.
+        sizes: bytes of each shard.
+        block: bytes of a block.
+    """
+    filled = np.flatnonzero(reads.nbytes)
+    starts = starts[filled]
+    begin = np.concatenate([starts, np.arange(0, total, block)])
+    begin.sort(kind="stable")  # two that are sorted, merged
+    begin = begin[np.diff(begin, prepend=-1) > 0]
+    end = np.append(begin[1:], total) if len(begin) else begin
+    read = np.searchsorted(starts, begin, side="right") - 1
+    file, offset = reads.file[filled][read], reads.offset[filled][read] + begin - starts[read]
+    there = np.minimum(end - begin, sizes[file] - offset)
+    columns = (column.tolist() for column in (file, offset, begin % block, there))
+    found: list[Read] = list(zip(*columns, strict=True))
+    edges = np.searchsorted(begin, np.arange(0, total + block, block)).tolist()
+    return [
+        Part(found[low:high], at, min(block, total - at))
+        for at, (low, high) in zip(range(0, total, block), pairwise(edges), strict=True)
+    ]

@@ -1,0 +1,1 @@
+"""Reads by cuFile, straight into VRAM."""

@@ -1,0 +1,198 @@
+"""The `gds` backend: NVMe to GPU memory by cuFile.
+
+Reads land in slots of plain device memory, each registered by itself where reads are made by DMA. A slot is read into
+again only after the engine has released it, which it does when the gather has ended: storage DMA is not ordered with
+any stream. Which path the bytes took is asked of cuFile's own counters, never of its settings.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gdsload.backends.base import Landing
+from gdsload.backends.gds.engines import ENGINES, Engine, path_counts
+from gdsload.backends.gds.slots import Slots
+from gdsload.backends.readers import Readers
+from gdsload.errors import GdsloadError, ReadError, ShortReadError
+from gdsload.shards.files import ShardFiles
+from gdsload.shards.reads import Extents, coalesce, shares
+
+__all__ = ["GdsBackend"]
+
+_PAGE = 4096  # nvidia-fs: offsets, sizes and addresses of direct reads are multiples of it
+_MAX_GAP_BYTES = 16 * 1024
+_MAX_READ_BYTES = 8 * 2**20
+_WORK_BYTES = _MAX_READ_BYTES // 4
+_THREADS = 12
+_MOST_HANDLES = 32
+
+
+@dataclass(slots=True)
+class _Handle:
+    """A file that cuFile knows; how many reads use it, and what ends its descriptor's use."""
+
+    handle: Any
+    descriptor: Any
+    users: int = 0
+
+
+@dataclass(slots=True)
+class _Counted:
+    """Bytes read, and cuFile's counters when that began."""
+
+    moved: int = 0
+    before: dict[str, int] = field(default_factory=path_counts)
+
+
+class GdsBackend:
+    """Reads files into device memory by cuFile.
+
+    Args:
+        files: the shards; mapped or not.
+        device: the GPU.
+        engine: ``"cufile"``, or ``"kvikio"``.
+        register: whether reads are made by DMA, so that slots are worth registering.
+        threads: how many reads are made at once.
+
+    Raises:
+        BackendUnavailableError: if cuFile cannot be opened.
+    """
+
+    name = "gds"
+    in_place = False
+
+    def __init__(
+        self,
+        files: ShardFiles,
+        device: torch.device,
+        *,
+        engine: str = "cufile",
+        register: bool = True,
+        threads: int = _THREADS,
+    ) -> None:
+        self.files, self.device = files, device
+        self.engine: Engine = ENGINES[engine](device)
+        self._slots = Slots(device, self.engine if register else None)
+        self._readers = Readers(threads, "gdsload-gds")
+        self._handles: OrderedDict[int, _Handle] = OrderedDict()
+        self._lock = threading.Lock()
+        self._counted = _Counted()
+
+    def bring(self, wanted: Extents) -> Landing:
+        """See `Backend.bring`."""
+        self.files.ensure_open(wanted.file)
+        reads = coalesce(wanted, max_gap_bytes=_MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES, alignment=_PAGE)
+        lease = self._slots.lease(reads.extents.nbytes)
+        works = [
+            partial(self._read_all, reads.extents, part, lease) for part in shares(reads.extents.nbytes, _WORK_BYTES)
+        ]
+        reading = self._readers.run(works)
+        addresses = (lease.base + lease.position)[reads.read_of] + reads.delta
+        return Landing(addresses, reading, lease.nbytes, lease.release, np.unique(lease.base))
+
+    def _read_all(self, reads: Extents, chosen: range, lease: Any) -> None:
+        with torch.cuda.device(self.device):
+            for index in chosen:
+                file, offset = int(reads.file[index]), int(reads.offset[index])
+                wanted = min(int(reads.nbytes[index]), self.files.length(file) - offset)
+                with self._handle(file) as handle:
+                    self._read(handle, file, offset, wanted, (int(lease.base[index]), int(lease.position[index])))
+
+    def _read(self, handle: Any, file: int, offset: int, wanted: int, to: tuple[int, int]) -> None:
+        """Read all of the wanted bytes to (slot's address, position in it)."""
+        (base, position), done, path = to, 0, self.files.sources[file].path
+        while done < wanted:
+            try:
+                count = self.engine.read(handle, base, position + done, wanted - done, offset + done)
+            except Exception as error:
+                if "EOF" in str(error):  # kvikio's way to say what cuFile says with a count
+                    count = 0
+                else:
+                    raise ReadError(
+                        f"cuFile cannot read: {error}", file=path, offset=offset + done,
+                        remedy='Run gdsload doctor on this path, or use backend="bounce".',
+                    ) from error  # fmt: skip
+            if count < 0:
+                raise ReadError(f"cuFile cannot read: it returned {count}", file=path, offset=offset + done)
+            if count == 0:
+                raise ShortReadError(
+                    f"the file ended {wanted - done} bytes too early", file=path, offset=offset + done,
+                    remedy="It was cut short after it was opened: restore it, or write the dataset again.",
+                )  # fmt: skip
+            done += count
+        with self._lock:
+            self._counted.moved += wanted
+
+    @contextmanager
+    def _handle(self, file: int) -> Iterator[Any]:
+        with self._lock:
+            entry = self._handles.get(file)
+            if entry is None:
+                entry = self._handles[file] = self._open(file)
+            self._handles.move_to_end(file)
+            entry.users += 1
+        try:
+            yield entry.handle
+        finally:
+            with self._lock:
+                entry.users -= 1
+                self._trim(_MOST_HANDLES)
+
+    def _open(self, file: int) -> _Handle:
+        descriptor = self.files.descriptor(file, direct=self.files.allows_direct(file))
+        fd = descriptor.__enter__()
+        try:
+            handle = self.engine.open(self.files.sources[file].path, fd)
+        except BaseException as error:
+            descriptor.__exit__(None, None, None)
+            if isinstance(error, GdsloadError) or not isinstance(error, Exception):
+                raise
+            raise ReadError(
+                f"cuFile cannot register the file: {error}", file=self.files.sources[file].path,
+                remedy="Run gdsload doctor on this path: it says why.",
+            ) from error  # fmt: skip
+        return _Handle(handle, descriptor)
+
+    def _trim(self, keep: int) -> None:
+        for file in [file for file, entry in self._handles.items() if not entry.users]:
+            if len(self._handles) <= keep:
+                break
+            entry = self._handles.pop(file)
+            with suppress(Exception):  # whatever it says, we are through with it
+                self.engine.close(entry.handle)
+            entry.descriptor.__exit__(None, None, None)
+
+    def check(self, files: NDArray[np.int64]) -> None:
+        """See `Backend.check`."""
+        self.files.check(files)
+
+    def bytes_by_path(self) -> dict[str, int]:
+        """See `Backend.bytes_by_path`.
+
+        cuFile counts reads by path, not bytes, and for the whole process: where several paths moved since this backend
+        was made, bytes cannot be told apart, and are reported as ``gds-mixed``.
+        """
+        moved, before = self._counted.moved, self._counted.before
+        after = path_counts()
+        paths = [path for path, count in after.items() if count > before.get(path, 0)]
+        if not moved:
+            return {}
+        return {paths[0] if len(paths) == 1 else "gds-mixed" if paths else "gds-unknown": moved}
+
+    def close(self) -> None:
+        """See `Backend.close`."""
+        self._readers.close()
+        with self._lock:
+            self._trim(0)
+        self._slots.close()
+        self.files.close()

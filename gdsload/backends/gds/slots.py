@@ -1,0 +1,117 @@
+"""Slots: plain device memory that storage reads into, in chunks of one size that go round."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gdsload.backends.gds.engines import Engine
+from gdsload.system.streams import allocate, free, no_room
+from gdsload.system.units import format_bytes
+
+__all__ = ["SlotLease", "Slots"]
+
+IntArray = NDArray[np.int64]
+Chunk = tuple[int, int]
+"""Address and bytes."""
+
+_CHUNK_BYTES = 16 * 2**20
+"""The most that nvidia-fs reads at once, and a multiple of a GPU's 64 KiB pages."""
+_MOST_REGISTERED_BYTES = 128 * 2**20
+"""Slots that are registered: the smallest BAR1 of GPUs in use has 256 MiB."""
+
+
+class SlotLease:
+    """Where reads go; arrays of one length. Its chunks go back when it is released or dropped.
+
+    Attributes:
+        base: address of the chunk that each read goes to.
+        position: byte position in that chunk.
+        nbytes: bytes of all the chunks.
+        release: gives the chunks back; nothing happens the second time. No work on them may be under way.
+    """
+
+    def __init__(self, base: IntArray, position: IntArray, chunks: list[Chunk], back: deque[Chunk]) -> None:
+        self.base, self.position = base, position
+        self.nbytes = sum(size for _, size in chunks)
+        # `extend` of a deque runs no Python, whenever the finaliser does.
+        self._end = weakref.finalize(self, back.extend, chunks)
+        self._end.atexit = False
+
+    def release(self) -> None:
+        """See the class."""
+        self._end()
+
+
+@dataclass(slots=True)
+class Slots:
+    """Chunks of device memory.
+
+    Args:
+        device: the GPU.
+        engine: what registers chunks for DMA; None where they are not to be.
+    """
+
+    device: torch.device
+    engine: Engine | None
+    _free: deque[Chunk] = field(default_factory=deque)
+    _all: dict[int, int] = field(default_factory=dict)
+    _registered: set[int] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def lease(self, nbytes: IntArray) -> SlotLease:
+        """Memory for reads of these lengths, each within one chunk.
+
+        Raises:
+            BudgetError: if the device has none left.
+        """
+        base, position = np.zeros(len(nbytes), np.int64), np.zeros(len(nbytes), np.int64)
+        ends, low, chunks = np.cumsum(nbytes), 0, []
+        while low < len(nbytes):
+            before = int(ends[low] - nbytes[low])
+            high = max(int(np.searchsorted(ends, before + _CHUNK_BYTES, side="right")), low + 1)
+            chunk = self._take(max(int(ends[high - 1]) - before, 1))
+            chunks.append(chunk)
+            base[low:high] = chunk[0]
+            position[low:high] = ends[low:high] - nbytes[low:high] - before
+            low = high
+        return SlotLease(base, position, chunks, self._free)
+
+    def _take(self, nbytes: int) -> Chunk:
+        size = -(-nbytes // _CHUNK_BYTES) * _CHUNK_BYTES
+        with self._lock:
+            for _ in range(len(self._free)):
+                chunk = self._free.popleft()
+                if chunk[1] == size:
+                    return chunk
+                self._free.append(chunk)
+            try:
+                address = allocate(self.device, size)
+            except MemoryError:
+                taken = format_bytes(sum(self._all.values()))
+                raise no_room(self.device, f"a slot of {format_bytes(size)} beside {taken} of slots") from None
+            self._all[address] = size
+            room = sum(self._all[one] for one in self._registered) + size <= _MOST_REGISTERED_BYTES
+            if self.engine is not None and room and self.engine.register(address, size):
+                self._registered.add(address)
+            return address, size
+
+    def close(self) -> None:
+        """Deregister and give everything back; may be called twice. No read may be under way."""
+        with self._lock:
+            if not self._all:
+                return
+            torch.cuda.synchronize(self.device)
+            while self._all:  # an interrupted close must not free anything twice
+                address, _ = self._all.popitem()
+                if self.engine is not None and address in self._registered:
+                    self.engine.deregister(address)
+                free(self.device, address)
+            self._registered.clear()
+            self._free.clear()

@@ -1,0 +1,280 @@
+"""The gather on a CUDA device: rows from absolute addresses into a batch, on the current stream.
+
+The addresses may be of device memory or of host memory that is registered with CUDA: there is one address space. Rows
+that lie one behind the other are copied by the copy engine, which leaves the multiprocessors alone, and so are long
+ones that come over the link, if the driver can queue many copies at once. Others are gathered by a kernel: over PCIe
+four multiprocessors saturate the link with rows of 2 KiB and more, and leave the others to whoever trains. Without
+cupy, torch's `index_select` does it, over overlapping rows as fast, but on as many multiprocessors as it likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, Grid, can_launch, kernel, launch
+from gdsload.shards.gather import cut_runs, run_starts, unit_of
+from gdsload.system.copies import LONG_BYTES, copies_scattered_runs, copy_runs
+from gdsload.system.memory import UNIT_DTYPES
+from gdsload.system.streams import DeviceBytes
+
+__all__ = ["DeviceGather"]
+
+IntArray = NDArray[np.int64]
+
+_SOURCE = r"""
+struct Params {
+    const unsigned long long* rows;
+    WORD* out;
+    unsigned long long words, width;
+};
+
+extern "C" __global__ void LAYOUT gather(const Params p) {
+    const unsigned long long* const __restrict__ rows = p.rows;
+    WORD* const __restrict__ out = p.out;
+    const unsigned long long words = p.words;
+    const unsigned width = p.width;
+    const unsigned long long step = (unsigned long long)gridDim.x * blockDim.x;
+    unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i + (DEPTH - 1) * step < words; i += DEPTH * step) {
+        WORD found[DEPTH];
+        #pragma unroll
+        for (int k = 0; k < DEPTH; ++k) {
+            const unsigned long long at = i + k * step, row = at / width;
+            found[k] = ((const WORD*)rows[row])[at - row * width];
+        }
+        #pragma unroll
+        for (int k = 0; k < DEPTH; ++k) out[i + k * step] = found[k];
+    }
+    for (; i < words; i += step) {
+        const unsigned long long row = i / width;
+        out[i] = ((const WORD*)rows[row])[i - row * width];
+    }
+}
+"""
+_PIECES = r"""
+typedef unsigned long long u64;
+
+struct Params {
+    const u64* __restrict__ pieces;  // where each begins
+    const u64* __restrict__ ends;    // of each in `out`, in words
+    WORD* __restrict__ out;
+    u64 words, last;                 // of `out`; the number of the last piece
+    u64 tile;                        // words that a warp copies at once
+};
+
+extern "C" __global__ void LAYOUT gather(const Params p) {
+    const unsigned lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    u64 begin = ((u64)blockIdx.x * warps + threadIdx.x / 32) * p.tile;
+    for (; begin < p.words; begin += (u64)gridDim.x * warps * p.tile) {
+        const u64 end = min(begin + p.tile, p.words);
+        u64 piece = 0, above = p.last;
+        while (piece < above) {
+            const u64 middle = (piece + above) / 2;
+            if (p.ends[middle] <= begin) piece = middle + 1; else above = middle;
+        }
+        // From the tile's first piece on, each lane steps from piece to piece.
+        u64 first = piece ? p.ends[piece - 1] : 0, stop = p.ends[piece];
+        const WORD* from = (const WORD*)p.pieces[piece];
+        for (u64 i = begin + lane; i - lane < end; i += 32 * DEPTH) {
+            WORD found[DEPTH];
+            #pragma unroll
+            for (int k = 0; k < DEPTH; ++k) if (i + 32 * k < end) {
+                while (i + 32 * k >= stop) {
+                    first = stop;
+                    stop = p.ends[++piece];
+                    from = (const WORD*)p.pieces[piece];
+                }
+                found[k] = from[i + 32 * k - first];
+            }
+            #pragma unroll
+            for (int k = 0; k < DEPTH; ++k) if (i + 32 * k < end) p.out[i + 32 * k] = found[k];
+        }
+    }
+}
+"""
+_TILE = range(128, 1024)
+"""Words of pieces that a warp copies at once, having looked for the first one's piece."""
+_NARROW = {unit: replace(OVER_PCIE, blocks=max(32 // unit, 8), depth=8) for unit in (8, 4, 2, 1)}
+"""For pieces in words of less than 16 bytes: a multiprocessor then asks for fewer bytes at once, so there are more."""
+
+
+class DeviceGather:
+    """Gathers into tensors of one CUDA device.
+
+    Args:
+        device: the device.
+        on_host: which of some addresses are of host memory.
+        grid: of the kernel over PCIe; None for the one that saturates it.
+        kernel: whether to use kernels of our own; None for if they can be compiled and launched.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        on_host: Callable[[IntArray], NDArray[np.bool_]],
+        *,
+        grid: Grid | None = None,
+        kernel: bool | None = None,
+    ) -> None:
+        self.device, self.on_host, self._grid = device, on_host, grid
+        self.kernel = can_launch() if kernel is None else kernel
+
+    def rows(self, addresses: IntArray, row_bytes: int, out: torch.Tensor) -> None:
+        """Copy rows of one size.
+
+        Args:
+            addresses: address of each row, shape ``[rows]``.
+            row_bytes: bytes a row.
+            out: contiguous tensor of ``rows * row_bytes`` bytes on the device.
+        """
+        self.batches(addresses, row_bytes, [out], [len(addresses)])
+
+    def batches(
+        self,
+        addresses: IntArray,
+        row_bytes: int,
+        outs: Sequence[torch.Tensor],
+        sizes: Sequence[int],
+        begins: IntArray | None = None,
+    ) -> None:
+        """Copy rows of one size into several tensors, one after the other: what they share is done once.
+
+        Args:
+            addresses: address of each row, shape ``[rows]``.
+            row_bytes: bytes a row.
+            outs: contiguous tensors on the device.
+            sizes: rows of each tensor.
+            begins: address of each allocation that rows lie in, in rising order; None where no two can meet.
+        """
+        count = len(addresses)
+        if not count or not row_bytes:
+            return
+        edges = [edge for edge in pairwise(accumulate(sizes, initial=0)) if edge[0] < edge[1]]
+        outs = [out for out, size in zip(outs, sizes, strict=True) if size]
+        first = run_starts(addresses, row_bytes)
+        if count * row_bytes >= len(first) * LONG_BYTES and (
+            2 * len(first) <= count or count == 1 or self._copies_long_rows(addresses)
+        ):
+            if begins is not None:
+                first = cut_runs(first, addresses, row_bytes, begins)
+            self._neighbours(addresses, first, row_bytes, outs, edges)
+            return
+        bits = int(np.bitwise_or.reduce(addresses)) | row_bytes
+        for out in outs:
+            bits |= out.data_ptr()
+        if self.kernel:
+            self._launch(addresses, row_bytes, min(bits & -bits, 16), outs, edges)
+            return
+        unit, lowest, highest = unit_of(bits), int(addresses.min()), int(addresses.max())
+        width = row_bytes // unit
+        shape = ((highest - lowest) // unit + 1, width)
+        source = self._memory(lowest, highest + row_bytes, unit).as_strided(shape, (1, 1))
+        index = self.upload((addresses - lowest) // unit)
+        for out, (low, high) in zip(outs, edges, strict=True):
+            torch.index_select(source, 0, index[low:high], out=_as_unit(out, unit).view(high - low, width))
+
+    def _neighbours(
+        self,
+        addresses: IntArray,
+        first: IntArray,
+        row_bytes: int,
+        outs: Sequence[torch.Tensor],
+        edges: Sequence[tuple[int, int]],
+    ) -> None:
+        """Copy rows as runs: `first`, where each begins. Batches begin runs of their own."""
+        first = np.unique(np.concatenate([first, [low for low, _ in edges]]))
+        nbytes = np.diff(np.append(first, len(addresses))) * row_bytes
+        begins = np.searchsorted(first, [low for low, _ in edges]).tolist()
+        for out, low, high in zip(outs, begins, [*begins[1:], len(first)], strict=True):
+            self.runs(addresses[first[low:high]], nbytes[low:high], out)
+
+    def pieces(self, addresses: IntArray, lengths: IntArray, row_bytes: int, out: torch.Tensor) -> None:
+        """Copy pieces of different lengths, one behind the other.
+
+        Args:
+            addresses: address of each piece, shape ``[pieces]``.
+            lengths: rows of each piece, shape ``[pieces]``.
+            row_bytes: bytes a row.
+            out: contiguous tensor of ``sum(lengths) * row_bytes`` bytes on the device.
+        """
+        filled = np.flatnonzero(lengths) if row_bytes else np.zeros(0, np.int64)
+        if not len(filled):
+            return
+        addresses, nbytes = addresses[filled], lengths[filled] * row_bytes
+        if int(nbytes.sum()) >= len(nbytes) * LONG_BYTES:
+            self.runs(addresses, nbytes, out)
+            return
+        bits = int(np.bitwise_or.reduce(addresses)) | row_bytes | out.data_ptr()
+        if self.kernel:
+            self._launch_pieces(addresses, nbytes, min(bits & -bits, 16), out)
+            return
+        unit, low, high = unit_of(bits), int(addresses.min()), int((addresses + nbytes).max())
+        counts = nbytes // unit
+        before = np.cumsum(counts) - counts
+        total = int(counts.sum())
+        shift, repeats = self.upload(np.stack([(addresses - low) // unit - before, counts]))
+        index = torch.repeat_interleave(shift, repeats, output_size=total)
+        index += torch.arange(total, device=self.device)
+        torch.index_select(self._memory(low, high, unit), 0, index, out=_as_unit(out, unit))
+
+    def upload(self, array: NDArray[Any]) -> torch.Tensor:
+        """An array on the device, by way of pinned memory, so that nobody waits."""
+        source = torch.from_numpy(np.ascontiguousarray(array))
+        return source.pin_memory().to(self.device, non_blocking=True)
+
+    def runs(self, addresses: IntArray | list[int], nbytes: IntArray | list[int], out: torch.Tensor) -> None:
+        """Copy long runs of bytes, one behind the other, each by the copy engine."""
+        copy_runs(addresses, nbytes, self.on_host, out)
+
+    def _launch(
+        self,
+        addresses: IntArray,
+        row_bytes: int,
+        unit: int,
+        outs: Sequence[torch.Tensor],
+        edges: Sequence[tuple[int, int]],
+    ) -> None:
+        pointers, width = self.upload(addresses), row_bytes // unit
+        params = [
+            (pointers.data_ptr() + 8 * low, out.data_ptr(), (high - low) * width, width)
+            for out, (low, high) in zip(outs, edges, strict=True)
+        ]
+        over_pcie = self._over_pcie(addresses)
+        grid = (self._grid or OVER_PCIE) if over_pcie else IN_VRAM
+        self._queue(_SOURCE, unit, grid, params, over_pcie=over_pcie)
+
+    def _launch_pieces(self, addresses: IntArray, nbytes: IntArray, unit: int, out: torch.Tensor) -> None:
+        ends, over_pcie = np.cumsum(nbytes // unit), self._over_pcie(addresses)
+        pieces, behind = self.upload(np.stack([addresses, ends]))
+        grid = _NARROW.get(unit, OVER_PCIE) if over_pcie else IN_VRAM
+        words = int(ends[-1])
+        tile = min(max(words // (4 * grid.warps), _TILE.start), _TILE.stop)
+        params = (pieces.data_ptr(), behind.data_ptr(), out.data_ptr(), words, len(ends) - 1, tile)
+        self._queue(_PIECES, unit, grid, [params], over_pcie=over_pcie)
+
+    def _queue(self, source: str, unit: int, grid: Grid, params: Sequence[tuple[int, ...]], *, over_pcie: bool) -> None:
+        """Queue a kernel with each of some parameters."""
+        made = kernel(source, "gather", unit, grid, self.device)
+        for words in params:
+            launch(made, self.device, grid, np.array(words, np.uint64), over_pcie=over_pcie)
+
+    def _copies_long_rows(self, addresses: IntArray) -> bool:
+        """Whether long rows that lie scattered are for the copy engine, too: those that come over the link."""
+        return copies_scattered_runs() and self._over_pcie(addresses)
+
+    def _over_pcie(self, addresses: IntArray) -> bool:
+        return bool(self.on_host(addresses[:: max(len(addresses) // 4, 1)]).any())
+
+    def _memory(self, low: int, high: int, unit: int) -> torch.Tensor:
+        return torch.as_tensor(DeviceBytes(low, high - low, unit), device=self.device)
+
+
+def _as_unit(out: torch.Tensor, unit: int) -> torch.Tensor:
+    return out.view(-1).view(torch.uint8).view(UNIT_DTYPES[unit])

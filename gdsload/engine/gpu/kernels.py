@@ -1,0 +1,145 @@
+"""CUDA kernels: compiled by cupy, and queued on torch's streams by the driver."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gdsload.system.driver import Driver, driver
+from gdsload.system.memory import address_of
+from gdsload.system.streams import stream_handle
+
+__all__ = [
+    "IN_VRAM",
+    "OVER_PCIE",
+    "WARP",
+    "WORDS",
+    "Grid",
+    "Kernel",
+    "can_launch",
+    "kernel",
+    "launch",
+]
+
+WORDS = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}
+"""CUDA's type for a word of so many bytes; kernels have it as WORD."""
+WARP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """How a kernel is laid out on the multiprocessors.
+
+    Attributes:
+        blocks: thread blocks; with `paired` an even number.
+        threads: threads of each.
+        depth: words that a thread asks for before it waits for them.
+        paired: whether two blocks at a time are a cluster, where the GPU has clusters: products of matrices occupy
+            multiprocessors by twos, and so lose no more of them than there are blocks.
+    """
+
+    blocks: int
+    threads: int
+    depth: int
+    paired: bool = False
+
+    @property
+    def warps(self) -> int:
+        """Warps of all blocks."""
+        return self.blocks * self.threads // WARP
+
+    def apply(self, source: str, *, clusters: bool) -> str:
+        """A kernel's source with LAYOUT and DEPTH filled in, for a GPU that has clusters or not."""
+        pairs = "__cluster_dims__(2, 1, 1) " if self.paired and clusters else ""
+        layout = f"{pairs}__launch_bounds__({self.threads}, 1)"
+        return source.replace("LAYOUT", layout).replace("DEPTH", str(self.depth))
+
+
+IN_VRAM = Grid(1056, 256, 8)
+"""For rows in the GPU's own memory."""
+OVER_PCIE = Grid(4, 1024, 4, paired=True)
+"""For rows that come over the link: what saturates PCIe 5 x16, with no more multiprocessors than it takes (measured on
+an H200; docs/design/0004)."""
+_CLUSTERS = range(9, 12)
+"""Major compute capabilities that have clusters of several blocks; those of GeForce RTX 50, 12, are of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel that was compiled for a device.
+
+    Attributes:
+        function: CUDA's handle of it.
+        compiled: cupy's object, which keeps it loaded.
+    """
+
+    function: int
+    compiled: Any
+
+
+def can_launch() -> bool:
+    """Whether cupy is there and finds CUDA, and kernels can be queued."""
+    return _cupy() is not None and driver() is not None
+
+
+@lru_cache(maxsize=32)
+def kernel(source: str, name: str, unit: int, grid: Grid, device: torch.device) -> Kernel:
+    """Compile a kernel that takes one structure, for words of `unit` bytes.
+
+    Args:
+        source: it has WORD, and of the grid LAYOUT and DEPTH.
+        name: of the kernel.
+        unit: bytes of a WORD.
+        grid: how it is to be laid out.
+        device: whose it is, with its index.
+    """
+    clusters = torch.cuda.get_device_capability(device)[0] in _CLUSTERS
+    with torch.cuda.device(device), _driver().inside(device.index):
+        compiled = _cupy().RawKernel(grid.apply(source.replace("WORD", WORDS[unit]), clusters=clusters), name)
+        return Kernel(compiled.kernel.ptr, compiled)
+
+
+def launch(
+    made: Kernel, device: torch.device, grid: Grid, params: NDArray[np.uint64], *, over_pcie: bool = False
+) -> None:
+    """Queue a kernel on the stream that is current for torch.
+
+    Args:
+        made: the kernel.
+        device: its device, with its index.
+        grid: how it is laid out.
+        params: its structure, as words.
+        over_pcie: whether it reads beyond the device's memory (see `gdsload.system.driver.Driver.launch`).
+
+    Raises:
+        RuntimeError: if the driver refuses, or something that was queued before has failed.
+    """
+    calls, index = _driver(), device.index
+    elsewhere = torch.cuda.current_device() != index
+    with torch.cuda.device(device) if elsewhere else nullcontext(), calls.inside(index):
+        layout, stream = (grid.blocks, grid.threads), stream_handle(device)
+        calls.launch(made.function, layout, address_of(params), stream, apart_on=index if over_pcie else None)
+
+
+def _driver() -> Driver:
+    calls = driver()
+    if calls is None:
+        raise RuntimeError("a kernel cannot be launched without CUDA's driver")
+    return calls
+
+
+@lru_cache(maxsize=1)
+def _cupy() -> Any:
+    try:
+        import cupy
+
+        cupy.cuda.runtime.getDeviceCount()
+    except Exception:  # it raises many things where CUDA's libraries are missing
+        return None
+    return cupy

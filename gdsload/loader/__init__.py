@@ -1,0 +1,1 @@
+"""What a user holds: datasets, loaders, their options, epochs, ranks and states."""

@@ -1,0 +1,179 @@
+"""One epoch of a loader, as an iterator.
+
+Invariants:
+    1. One thread at a time is inside `next`; `close` and `drop` may be called from any thread meanwhile.
+    2. The place moves when a batch is handed out, and not before: whoever resumes from it gets each batch once.
+    3. Whatever `next` raises is raised once. After that the epoch is over: it never goes on behind a gap.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from gdsload.engine.ready import Deliverer
+from gdsload.engine.stats import LoaderStats
+from gdsload.errors import LoaderClosedError
+from gdsload.loader.state import Place
+from gdsload.system.threads import Closer, stay_at_exit
+
+__all__ = ["Epoch", "EpochOwner"]
+
+
+class EpochOwner(Protocol):
+    """What an epoch needs of its loader."""
+
+    stats: LoaderStats
+
+    def check_usable(self) -> None:
+        """Raise LoaderClosedError if the loader was closed, or belongs to another process."""
+
+    def check_world(self, place: Place) -> None:
+        """Raise OptionError if rank or world size are others than when the epoch at `place` began."""
+
+    def begin(self, epoch: Epoch) -> None:
+        """Note that `epoch` asks for its first batch; set its place, and the pipeline that reads from there on."""
+
+    def ended(self, epoch: Epoch) -> None:
+        """Note that `epoch` has handed out its last batch.
+
+        Raises:
+            FileChangedError: if a shard that some of its batches are made from has changed meanwhile.
+        """
+
+
+class Epoch(Iterator[Any]):
+    """The batches of one epoch. Reads from its first `next` on, so that making one and dropping it costs nothing.
+
+    Args:
+        owner: the loader.
+        finish: what is done with each batch, at its place and of so many samples, in the consumer's thread before it
+            is handed out; None: nothing.
+    """
+
+    def __init__(self, owner: EpochOwner, finish: Callable[[Any, Place, int], Any] | None) -> None:
+        self._owner, self._finish = owner, finish
+        self._turn = threading.RLock()
+        self.pipeline: Deliverer | None = None
+        self._batches: deque[tuple[Any, int]] = deque()
+        self._error: BaseException | None = None
+        self._begun = self._over = False
+        self._since = 0.0
+        self.place: Place
+        """Behind the last batch handed out; from `begin` on. The loader keeps it, and not us: whoever drops us must see
+        us end."""
+
+    def __iter__(self) -> Epoch:
+        return self
+
+    def __next__(self) -> Any:
+        entered = time.perf_counter()
+        stay_at_exit()
+        if self._over:
+            raise StopIteration
+        try:
+            self._owner.check_usable()  # before the lock, which a fork may have left locked
+            with self._turn:
+                try:
+                    return self._next(entered)
+                except BaseException:
+                    self._over = True  # before another thread has its turn
+                    raise
+        except BaseException:
+            self._over = True  # first of all: Ctrl-C may strike again
+            stay_at_exit()  # rather than end with an error for want of a loader that was closed under its feet
+            self.close()
+            raise
+
+    def _next(self, entered: float) -> Any:
+        if self._over:  # since we waited for our turn
+            raise StopIteration
+        if self._begun:
+            self._owner.check_world(self.place)
+        if not self._batches:
+            self._fetch(entered)
+        stats, pipeline = self._owner.stats, self.pipeline
+        try:
+            batch, size = self._batches.popleft()
+        except IndexError:
+            pipeline = None
+        if pipeline is None:  # another thread has closed us, and nobody would hand the batch over
+            self._owner.check_usable()
+            raise StopIteration
+        stats.wait_s += time.perf_counter() - entered
+        try:
+            batch = pipeline.hand_over(batch)
+            finished = batch if self._finish is None else self._finish(batch, self.place, size)
+        except StopIteration as error:
+            raise RuntimeError("transform raised StopIteration, which would have ended the epoch") from error
+        self.place.step += 1
+        stats.batches += 1
+        stats.samples += size
+        now = time.perf_counter()
+        stats.busy_s += now - self._since
+        self._since = now
+        return finished
+
+    def _fetch(self, entered: float) -> None:
+        """Get the next group of batches, or end."""
+        if self._error is not None:
+            self._fail()
+        if not self._begun:
+            self._since = entered
+            self._begun = True
+            self._owner.begin(self)
+        pipeline = self.pipeline
+        if pipeline is None:  # another thread has closed us
+            self._owner.check_usable()
+            raise StopIteration
+        try:
+            ready = pipeline.get()
+        except LoaderClosedError:
+            self._owner.check_usable()
+            if self._over:  # this epoch alone was closed, which is no failure
+                raise StopIteration from None
+            raise
+        if ready is None:
+            self._owner.ended(self)
+            raise StopIteration
+        # Its place is behind these batches.
+        self._error = ready.error
+        if isinstance(self._error, StopIteration):  # which would look like the end of the epoch
+            self._error = RuntimeError("a reader raised StopIteration")
+            self._error.__cause__ = ready.error
+        self._batches.extend(zip(ready.batches, ready.sizes, strict=True))
+        del ready
+        if self._error is not None and not self._batches:
+            self._fail()
+
+    def _fail(self) -> None:
+        """Raise the error whose turn it is."""
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # or error, traceback and this frame were a circle, in which all that they refer to would stay
+
+    def reads_from(self, pipeline: Deliverer) -> Closer:
+        """Set the pipeline that the batches come from. Gives what closes it if we are dropped half-way."""
+        self._dropped = Closer(self, pipeline.close)
+        self.pipeline = pipeline
+        return self._dropped
+
+    def close(self) -> None:
+        """End the epoch here; may be called twice."""
+        self._over = True
+        self.drop()
+
+    def drop(self) -> None:
+        """Stop reading and let go of what was read. If the epoch is not over, its next `next` asks the loader why."""
+        pipeline, self.pipeline = self.pipeline, None
+        self._batches.clear()
+        self._error = None
+        if pipeline is not None:
+            pipeline.close()
+            self._dropped.detach()

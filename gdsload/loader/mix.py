@@ -1,0 +1,100 @@
+"""Several datasets to be mixed by weights."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch.utils.data import ConcatDataset
+
+from gdsload.errors import OptionError
+from gdsload.loader.dataset import ShardDataset
+from gdsload.order import Mixture
+from gdsload.order.checks import check_whole
+
+__all__ = ["Mix"]
+
+
+def _names(given: Mapping[str, Any] | Sequence[Any]) -> str:
+    return ", ".join(map(repr, given)) if isinstance(given, Mapping) else f"{len(given)} without names"
+
+
+class Mix(ConcatDataset[dict[str, Any]]):
+    """Several datasets that a loader mixes by weights.
+
+        mix = gdsload.Mix({"web": "web/", "code": "code/"}, {"web": 0.7, "code": 0.3}, samples=1_000_000)
+        loader = gdsload.DataLoader(mix, batch_size=256, shuffle=True)
+
+    As a dataset it is the concatenation of them: that is what `len`, ``mix[index]`` and the indices of
+    ``with_index=True`` count through. The loader draws from them in proportion to their weights: which comes when is
+    random, but after every 4096 samples, and after each epoch, each has given its share of all so far, to within a
+    sample or two. Each goes on, epoch after epoch, where it was, and has been gone through whole before it begins anew,
+    each time shuffled anew (`shuffle=True` or ``"full"``) or in its own order (`shuffle=False`). So at any time the
+    samples of one dataset have come equally often, ± 1. A block shuffle is refused.
+
+    Args:
+        datasets: what `gdsload.DataLoader` takes, by name or in order; all with the same fields.
+        weights: a number of at least 0 for each of them; only the proportions matter.
+        samples: samples of an epoch, all ranks together: a number; None for as many as the datasets have together;
+            ``"first_exhausted"``, until the first dataset has been through once; or ``"all_exhausted"``, until all have
+            (in later epochs, to within a sample or two).
+
+    Raises:
+        OptionError: if an argument cannot be used.
+        DatasetNotFoundError, FormatError: see `ShardDataset`.
+    """
+
+    def __init__(
+        self,
+        datasets: Mapping[str, Any] | Sequence[Any],
+        weights: Mapping[str, float] | Sequence[float],
+        *,
+        samples: int | Literal["first_exhausted", "all_exhausted"] | None = None,
+    ) -> None:
+        if isinstance(datasets, Mapping) != isinstance(weights, Mapping) or (
+            isinstance(datasets, Mapping) and isinstance(weights, Mapping) and datasets.keys() != weights.keys()
+        ):
+            raise OptionError(
+                f"datasets and weights do not go together: {_names(datasets)} and {_names(weights)}",
+                remedy="Pass two lists of one length, or two dicts with the same names.",
+            )
+        self.names = tuple(datasets) if isinstance(datasets, Mapping) else tuple(map(str, range(len(datasets))))
+        given = [datasets[name] for name in datasets] if isinstance(datasets, Mapping) else list(datasets)
+        numbers = [weights[name] for name in datasets] if isinstance(weights, Mapping) else list(weights)
+        if not given:
+            raise OptionError("there are no datasets to mix", remedy="Pass at least one.")
+        try:
+            self.weights = tuple(map(float, numbers))
+        except (TypeError, ValueError):
+            raise OptionError(f"the weights {numbers!r} are no numbers") from None
+        super().__init__([ShardDataset(part) if isinstance(part, str | os.PathLike) else part for part in given])
+        lengths = tuple(map(len, self.datasets))  # type: ignore[arg-type]
+        if not isinstance(samples, str):
+            whole = sum(lengths) if samples is None else check_whole(samples, "samples", 0)
+            self.mixture = Mixture(lengths, self.weights, whole)
+        elif samples in ("first_exhausted", "all_exhausted"):
+            self.mixture = Mixture.until(lengths, self.weights, last=samples == "all_exhausted")
+        else:
+            raise OptionError(
+                f"samples is {samples!r}", remedy='Pass a number, None, "first_exhausted" or "all_exhausted".'
+            )
+
+    @property
+    def samples(self) -> int:
+        """Samples of an epoch."""
+        return self.mixture.samples
+
+    def locate(self, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Which datasets samples come from, and their indices there.
+
+        Args:
+            index: indices as ``batch["index"]`` has them, int64 ``[batch]``.
+
+        Returns:
+            Numbers of datasets, which `names` has the names of, and indices in them; both int64 ``[batch]``.
+        """
+        ends = torch.tensor(self.cumulative_sizes, device=index.device)
+        dataset = torch.searchsorted(ends, index, right=True)
+        return dataset, index - torch.cat([ends.new_zeros(1), ends])[dataset]

@@ -1,0 +1,235 @@
+"""Drawing from a sampler, ahead of the consumer.
+
+Drawing runs Python for each index, so it is done for several batches at once, by the thread that plans.
+
+Invariants:
+    1. One thread at a time draws; how far the consumer is may be asked for from any other meanwhile.
+    2. What is known of a batch is kept until it has been handed out.
+    3. Behind an error nothing is drawn, whatever it was.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import xxhash
+from torch.utils.data import BatchSampler
+
+from gdsload.errors import OptionError, SampleIndexError
+from gdsload.loader.samplers.source import IntArray, Source
+from gdsload.loader.samplers.vectors import vectors_of
+from gdsload.loader.state import Place
+
+__all__ = ["Draws", "Stateful"]
+
+_MOST_AT_ONCE = 1024
+"""Batches that are drawn at once where a resumed epoch draws again what was handed out."""
+_AHEAD = 65536
+"""Indices that are drawn at once out of vectors: what they are does not hang on how far the consumer is, and each call
+of torch's gives the interpreter lock away, which a thread that gathers may hold for milliseconds."""
+
+
+class Stateful(Protocol):
+    """A sampler that keeps its own state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Go there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """State of a sampler that has given all, behind a batch that it could not fill."""
+
+    state: Any
+
+
+class Draws:
+    """The batches of one epoch, as a sampler gives them: the engine's `Steps`.
+
+    The first batch is drawn at once, in the thread that makes this: samplers without a generator of their own draw from
+    torch's global one when they begin, and only so is that deterministic.
+
+    Args:
+        source: the sampler.
+        stateful: what keeps its state; None if nothing does.
+        mark: how it was brought to where it is; None if that is not known.
+        place: how far the consumer is; that of the step that is first wanted.
+    """
+
+    def __init__(self, source: Source, stateful: Stateful | None, mark: dict[str, Any] | None, place: Place) -> None:
+        self._source, self._stateful, self._place = source, stateful, place
+        self._begin = None if mark is None else mark.get("begin")
+        self._lock = threading.RLock()  # for the next three, which change together
+        self._first = 0 if stateful is None else place.step
+        self._batches: deque[IntArray | Exception] = deque()  # from _first on
+        self._marks: deque[Any] = deque([(mark or {}).get("state", 0)])  # before each of them, and behind the last
+        self._largest = 0
+        self._over = mark is not None and bool(mark.get("over"))
+        self._table = source.table()
+        self._taken = 0  # of the table
+        self._size, self._drop_last = source.batch_size, source.drop_last
+        # A batch sampler of the user's may give batches of any length, whatever it calls its batch size.
+        self._full = source.given.batch_size if type(source.given) is BatchSampler else source.batch_size or 0
+        # A batch sampler that was given as the sampler gives no indices, which is for it to say.
+        flat = source.batch_size is None or not isinstance(source.given, BatchSampler)
+        self._vectors = vectors_of(source.given) if flat else None
+        if self._vectors is not None and self._size is None:
+            self._size, self._drop_last = source.given.batch_size, source.given.drop_last
+        inner = source.given.sampler if isinstance(source.given, BatchSampler) else source.given
+        self._generator: torch.Generator | None = None if self._vectors is None else getattr(inner, "generator", None)
+        self._states: deque[tuple[int, torch.Tensor]] = deque()  # of it, and how many batches had been drawn then
+        given = self._table is None and self._vectors is None and not self._over
+        self._iterator = iter(source.given if given else ())
+        self.reach(place.step)
+
+    @property
+    def steps(self) -> int:
+        """See `Steps`."""
+        with self._lock:
+            return self._first + len(self._batches)
+
+    def reach(self, step: int) -> int:
+        """See `Steps`."""
+        ahead = 1 if self._vectors is None or self._size is None else max(_AHEAD // self._size, 1)
+        wanted = -(-(step + 1) // ahead) * ahead  # so that what is drawn does not hang on the steps that were asked for
+        while not self._over and self.steps <= step:
+            # Out of vectors in the same pieces, whoever asks for how much: what `leave` goes back to are their ends.
+            count = wanted - self.steps if ahead == 1 else ahead - self.steps % ahead
+            self._draw(min(count, _MOST_AT_ONCE) if self._stateful is None else 1)
+        return self._largest
+
+    def size(self, step: int) -> int:
+        """See `Steps`."""
+        return len(self.positions(range(step, step + 1)))
+
+    def positions(self, steps: range) -> IntArray:
+        """See `Steps`."""
+        with self._lock:
+            known = [self._batches[step - self._first] for step in steps]
+        found = []
+        for batch in known:
+            if isinstance(batch, Exception):
+                raise batch
+            found.append(batch)
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def mark(self) -> dict[str, Any] | None:
+        """How the sampler is brought to behind the last batch that was handed out; None if it cannot be."""
+        with self._lock:
+            # A sampler that was to repeat itself may have ended too early.
+            mark = self._marks[min(self._place.step - self._first, len(self._marks) - 1)]
+        if isinstance(mark, _Ended):
+            return {"state": copy.deepcopy(mark.state), "over": True}
+        if self._stateful is not None:
+            return {"state": copy.deepcopy(mark)}
+        return None if self._begin is None else {"begin": self._begin, "digest": mark}
+
+    def leave(self) -> None:
+        """Set a generator back to where the consumer is, to whole draws of it, as he goes on with another epoch.
+
+        How far has been drawn ahead hangs on how fast he was, and what the next epoch draws must not. Nobody draws from
+        this one any more. A generator that somebody else has used or seeded since then is left as it is.
+        """
+        if self._generator is None:
+            return
+        self.reach(self._place.step)
+        last = self._states[-1][1]
+        if torch.equal(self._generator.get_state(), last):
+            behind = (state for steps, state in self._states if steps > self._place.step)
+            self._generator.set_state(next(behind, last))
+
+    def _draw(self, count: int) -> None:
+        """Draw some more batches."""
+        batches: list[IntArray] = []
+        marks = [self._marks[-1]]
+        error: Exception | None = RuntimeError(f"the {self._source.name} was interrupted")
+        try:
+            batches, error = self._take(count)
+            for batch in batches:
+                marks.append(self._behind(batch, marks[-1]))
+        except Exception as wrong:
+            error = wrong
+        finally:  # whatever strikes, nobody draws on behind a gap
+            self._over = self._over or error is not None
+            if self._over:
+                self._iterator, self._vectors = iter(()), None  # most hold all their indices, as a list
+            self._keep(batches[: len(marks) - 1], marks[1:], error)
+            if self._generator is not None:
+                self._states.append((self.steps, self._generator.get_state()))
+                while self._states[0][0] <= self._place.step and len(self._states) > 1:
+                    self._states.popleft()
+
+    def _keep(self, batches: list[IntArray], marks: list[Any], error: Exception | None) -> None:
+        """Note what was drawn, and forget what has been handed out."""
+        self._largest = max(self._largest, 0, *map(len, batches))
+        with self._lock:
+            self._batches += batches
+            self._marks += marks
+            if error is not None:
+                self._batches.append(error)
+            while self._first < self._place.step and len(self._marks) > 1:
+                self._first += 1
+                self._batches.popleft()
+                self._marks.popleft()
+
+    def _behind(self, batch: IntArray, before: Any) -> Any:
+        """What is kept of the place behind a batch: the sampler's state, or the digest of all up to here."""
+        if self._stateful is not None:
+            state = copy.deepcopy(self._stateful.state_dict())
+            # To fill the last batch it was asked for more than it had, and some then stand at the next epoch's begin.
+            return _Ended(state) if len(batch) < self._full else state
+        return xxhash.xxh3_64_intdigest(batch.data, seed=before)
+
+    def _take(self, count: int) -> tuple[list[IntArray], Exception | None]:
+        """Up to `count` batches, and the error that stands in the place of the next."""
+        size = self._size
+        wanted = count if size is None else count * size
+        given, error = self._pull(wanted)
+        self._over = len(given) < wanted
+        if size is None:
+            return self._checked_one_by_one(given, error)
+        if error is not None or (self._over and self._drop_last):
+            given = given[: len(given) // size * size]
+        cuts = range(0, len(given), size)
+        try:
+            whole = self._source.checked(given)
+        except (OptionError, SampleIndexError):  # which batch it belongs to is found one by one
+            return self._checked_one_by_one((given[low : low + size] for low in cuts), error)
+        return [whole[low : low + size] for low in cuts], error
+
+    def _pull(self, count: int) -> tuple[Any, Exception | None]:
+        """Up to `count` of what the sampler gives, and what it raised behind that."""
+        if self._table is not None:
+            self._taken += count
+            return self._table[self._taken - count : self._taken], None
+        if self._vectors is not None:
+            return self._vectors.take(count)
+        given: list[Any] = []
+        try:
+            given.extend(islice(self._iterator, count))  # keeps what came before an error
+        except Exception as error:
+            return given, error
+        return given, None
+
+    def _checked_one_by_one(
+        self, given: Iterable[Any], error: Exception | None
+    ) -> tuple[list[IntArray], Exception | None]:
+        batches: list[IntArray] = []
+        try:
+            batches.extend(self._source.checked(batch) for batch in given)  # keeps what came before an error
+        except Exception as wrong:
+            return batches, wrong
+        return batches, error

@@ -1,0 +1,261 @@
+"""How a sampler is brought back to where it was.
+
+- By its own `state_dict`, which is asked for behind each batch that is drawn; or
+- by setting it back to where it stood when the epoch began (its generator's state, its epoch) and drawing again what
+  had been handed out. A digest of that shows whether it repeats itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+from collections.abc import Sized
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+import xxhash
+from torch.utils.data import BatchSampler, SequentialSampler
+
+from gdsload.errors import OptionError, StateError
+from gdsload.loader.options import LoaderOptions
+from gdsload.loader.samplers.draws import Draws, Stateful
+from gdsload.loader.samplers.source import Source
+from gdsload.loader.state import Place
+from gdsload.order import Schedule
+
+__all__ = ["Sampled", "SampledSchedule", "expected_batch", "sampled_by"]
+
+_FIXED = (list, tuple, range, torch.Tensor, np.ndarray, SequentialSampler)
+"""What gives the same indices each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledSchedule(Schedule):
+    """Steps of a sampler, which are as many as it gives: positions count batches."""
+
+    def position(self, step: int) -> int:
+        """The step itself."""
+        return step
+
+    def step_at(self, position: int) -> int:
+        """The position itself.
+
+        Raises:
+            OptionError: if it is less than 0.
+        """
+        if position < 0:
+            raise OptionError(f"position {position} is no number of batches")
+        return position
+
+
+def expected_batch(batch_sampler: object) -> int | None:
+    """Samples of a batch of a batch sampler, as far as it says; None if it does not."""
+    size = getattr(batch_sampler, "batch_size", None)
+    return size if isinstance(size, int) and size > 0 else None
+
+
+class Sampled:
+    """A sampler, and how it is brought back to where it was.
+
+    Args:
+        source: the sampler.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._levels = [source.given]
+        while isinstance(inner := self._levels[-1], BatchSampler):
+            self._levels.append(inner.sampler)
+        self._resumed: dict[str, Any] | None = None
+        self._draws: Draws | None = None
+
+    def __len__(self) -> int:
+        """Number of batches, as far as the sampler has a length."""
+        count, size = len(cast("Sized", self.source.given)), self.source.batch_size
+        if size is None:
+            return count
+        return count // size if self.source.drop_last else -(-count // size)
+
+    @property
+    def stateful(self) -> Stateful | None:
+        """What keeps the sampler's state: itself, or what a `BatchSampler` draws from."""
+        for level in self._levels:
+            if callable(getattr(level, "state_dict", None)) and callable(getattr(level, "load_state_dict", None)):
+                return cast("Stateful", level)
+        return None
+
+    def set_epoch(self, epoch: int, *, resumed: bool) -> None:
+        """Pass the number of the next epoch on to whoever wants it.
+
+        Args:
+            epoch: the number.
+            resumed: whether the next epoch is still the one that a state was taken in the middle of.
+        """
+        if not resumed:
+            self._resumed = None
+        self._leave()
+        for level in self._levels:
+            if callable(pass_on := getattr(level, "set_epoch", None)):
+                pass_on(epoch)
+
+    def state(self, place: Place | None, step: int) -> dict[str, Any] | None:
+        """How the sampler is brought to where the consumer is, JSON-able unless its own state is not.
+
+        It is None between two epochs of a sampler that cannot be brought back into the middle of one.
+
+        Args:
+            place: that of the newest epoch; None between two.
+            step: batches of it that have been handed out.
+
+        Raises:
+            StateError: if it cannot be brought back into the middle of an epoch.
+        """
+        mark = self._between() if place is None or self._draws is None else self._draws.mark()
+        if mark is None and step:
+            raise StateError(
+                f"the {self.source.name}, a {type(self._levels[-1]).__name__}, cannot be brought back into the middle "
+                "of an epoch: it has no state_dict and load_state_dict, no generator, and no set_epoch and epoch",
+                remedy="Give it a seeded generator (generator=torch.Generator().manual_seed(0)) or a state_dict, pass "
+                "indices in a tensor, or ask between epochs.",
+            )
+        return mark
+
+    def _between(self) -> dict[str, Any] | None:
+        """How the sampler is brought to where it is between two epochs; None if that cannot be said."""
+        if self._resumed is not None:
+            return copy.deepcopy(self._resumed)
+        if (stateful := self.stateful) is not None:
+            return {"state": copy.deepcopy(stateful.state_dict())}
+        begin = self._begin()
+        return None if begin is None else {"begin": begin, "digest": 0}
+
+    def resume(self, mark: object, step: int) -> None:
+        """Bring the sampler back to where `mark` was made, behind `step` batches.
+
+        Raises:
+            StateError: if it was made of another sampler.
+        """
+        stateful, begin = self.stateful, self._begin()
+        if stateful is not None:
+            if not isinstance(mark, dict) or mark.keys() - {"over"} != {"state"} or mark.get("over", True) is not True:
+                raise _another()
+            stateful.load_state_dict(copy.deepcopy(mark["state"]))
+            # At its end, some go on with the next epoch, and others first end once more.
+            if (not step or "over" in mark) and any(True for _ in self.source.given):
+                stateful.load_state_dict(copy.deepcopy(mark["state"]))
+        elif begin is not None:
+            if not isinstance(mark, dict) or mark.keys() != {"begin", "digest"} or type(mark["digest"]) is not int:
+                raise _another()
+            self._set_back(begin, mark["begin"], step)
+        elif mark is not None or step:
+            raise _another()
+        self._resumed = None if mark is None else dict(mark)
+
+    def draws(self, place: Place) -> Draws:
+        """Begin an epoch, from `place` on.
+
+        Raises:
+            StateError: if a resumed sampler does not repeat itself.
+        """
+        self._leave()
+        mark = self._between()
+        draws = Draws(self.source, self.stateful, mark, place)
+        if place.step and self.stateful is None and mark != draws.mark():
+            raise StateError(
+                f"the {self.source.name} does not give the indices again that it gave when the state was taken",
+                remedy="Pass the same one, with the same seed, or give it state_dict and load_state_dict.",
+            )
+        self._resumed, self._draws = None, draws
+        return draws
+
+    def _leave(self) -> None:
+        """The newest epoch is gone on with no more; what was drawn ahead of its consumer is as if it had not been."""
+        draws, self._draws = self._draws, None
+        if draws is not None and self._resumed is None:
+            draws.leave()
+
+    def _generator(self) -> torch.Generator | None:
+        found = (getattr(level, "generator", None) for level in self._levels)
+        return next((generator for generator in found if isinstance(generator, torch.Generator)), None)
+
+    def _begin(self) -> dict[str, Any] | None:
+        """What the order of the next epoch depends on; None if that is not known."""
+        found: dict[str, Any] = {}
+        if (generator := self._generator()) is not None:
+            found["generator"] = base64.b64encode(generator.get_state().numpy().tobytes()).decode()
+        if (level := self._with_epoch()) is not None:
+            found["epoch"] = level.epoch
+        if (table := self.source.table()) is not None:
+            found["indices"] = xxhash.xxh3_128_hexdigest(table.data)
+        if not found and not isinstance(self._levels[-1], _FIXED):
+            return None
+        with suppress(Exception):  # not all have a length
+            found["batches"] = len(self)
+        return found
+
+    def _with_epoch(self) -> Any:
+        for level in self._levels:
+            if callable(getattr(level, "set_epoch", None)) and type(getattr(level, "epoch", None)) is int:
+                return level
+        return None
+
+    def _set_back(self, mine: dict[str, Any], begin: Any, step: int) -> None:
+        if not isinstance(begin, dict) or (begin.keys() ^ mine.keys()) - {"batches"}:
+            raise _another()
+        if begin.get("indices") != mine.get("indices"):
+            raise StateError("the sampler's indices are not those of the state", remedy="Pass the same indices.")
+        now = mine.get("batches")
+        if step and now is not None and begin.get("batches", now) != now:
+            raise StateError(
+                f"the {self.source.name} gives {now} batches, not {begin['batches']!r} as when the state was taken",
+                remedy="Pass the same one, with the same batch_size and drop_last, or go on between two epochs.",
+            )
+        if type(begin.get("epoch", 0)) is not int:
+            raise StateError(f"the sampler's epoch {begin['epoch']!r} is no number")
+        if (generator := self._generator()) is not None:
+            try:
+                state = np.frombuffer(base64.b64decode(begin["generator"], validate=True), np.uint8).copy()
+                generator.set_state(torch.from_numpy(state))
+            except (TypeError, ValueError, RuntimeError) as error:
+                raise StateError(f"the state of the sampler's generator cannot be used: {error}") from None
+        if (level := self._with_epoch()) is not None:
+            level.set_epoch(begin["epoch"])
+
+
+def _another() -> StateError:
+    return StateError(
+        "the state was taken with a sampler of another kind", remedy="Pass the same sampler, made in the same way."
+    )
+
+
+def sampled_by(
+    options: LoaderOptions, samples: int, shuffle: bool | str, batch_size: int, drop_last: bool, seed: int
+) -> Sampled | None:
+    """The sampler that a loader was made with; None if it has none.
+
+    Raises:
+        OptionError: if it cannot be used, or another option says what it says.
+    """
+    if options.batch_sampler is not None:
+        name, given = "batch_sampler", {"batch_size": batch_size != 1, "drop_last": drop_last}
+        given["sampler"] = options.sampler is not None
+    elif options.sampler is not None:
+        name, given = "sampler", {}
+    else:
+        return None
+    # A seed may still be that of the transform's random numbers.
+    given |= {"shuffle": shuffle is not False, "seed": seed != 0 and not options.device_transform}
+    given |= {
+        other: getattr(options, other) is not None for other in ("block", "window", "lanes", "rank", "world_size")
+    }
+    if refused := [other for other, is_given in given.items() if is_given]:
+        raise OptionError(
+            f"{name} cannot be used together with {', '.join(refused)}",
+            remedy=f"The {name} alone says which samples this rank gets, in which order.",
+        )
+    if name == "sampler":
+        return Sampled(Source(options.sampler, batch_size, drop_last, samples))
+    return Sampled(Source(options.batch_sampler, None, False, samples))

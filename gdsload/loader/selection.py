@@ -1,0 +1,137 @@
+"""What a user may hand to a loader: a dataset, a path, or torch's subsets and concatenations of datasets."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import ConcatDataset, Subset
+
+from gdsload.errors import OptionError
+from gdsload.loader.dataset import ShardDataset
+from gdsload.loader.mix import Mix
+from gdsload.order import Mixture
+
+__all__ = ["Selected", "select"]
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """Samples of shard datasets, in the order in which the user's dataset has them.
+
+    Attributes:
+        datasets: the datasets; sample ids count through them one after the other.
+        ids: the sample id behind each of the user's indices; None where they are the same.
+        mixture: how parts of them are mixed; None if they are not.
+    """
+
+    datasets: tuple[ShardDataset, ...]
+    ids: NDArray[np.int64] | None
+    mixture: Mixture | None = None
+
+    def mapped(self, wanted: bool | None) -> bool:
+        """Whether the shards are mapped into memory: as wanted, or where that is None as the datasets were opened."""
+        return all(dataset.mmap for dataset in self.datasets) if wanted is None else wanted
+
+    @property
+    def epoch_samples(self) -> int:
+        """Samples of an epoch of all ranks."""
+        return len(self) if self.mixture is None else self.mixture.samples
+
+    def __len__(self) -> int:
+        return sum(len(dataset) for dataset in self.datasets) if self.ids is None else len(self.ids)
+
+
+def select(source: object) -> Selected:
+    """Take a dataset apart.
+
+    Args:
+        source: a `ShardDataset`, a path to one, or `torch.utils.data.Subset` (so also `random_split`) and
+            `ConcatDataset` over them, nested as deep as you like; or a `Mix` of these.
+
+    Raises:
+        OptionError: if it is anything else, or the datasets have different fields.
+        DatasetNotFoundError: if there is nothing at the path.
+        FormatError: if what is there is damaged.
+    """
+    if isinstance(source, Mix):
+        return replace(select(ConcatDataset(source.datasets)), mixture=source.mixture)
+    if isinstance(source, str | os.PathLike):
+        source = ShardDataset(source)
+    leaves: list[ShardDataset] = []
+    _collect(source, leaves)
+    order = list({id(dataset): dataset for dataset in leaves}.values())
+    for dataset in order[1:]:
+        if dataset.schema != order[0].schema:
+            raise OptionError(
+                f"the datasets at {order[0].path} and {dataset.path} have different fields: "
+                f"{order[0].schema} and {dataset.schema}",
+                remedy="Convert one of them, so that both have the same fields, types and shapes.",
+            )
+    if isinstance(source, ShardDataset) or (len(leaves) == len(order) and not _has_subset(source)):
+        # Without a table of ids, a dataset may be as large as it likes.
+        return Selected(tuple(order), None)
+    starts, position = {}, 0
+    for dataset in order:
+        starts[id(dataset)] = position
+        position += len(dataset)
+    ids = _ids(source, starts)
+    same = len(ids) == position and bool((ids == np.arange(position)).all())
+    return Selected(tuple(order), None if same else ids)
+
+
+def _changes_samples(kind: type[ShardDataset]) -> bool:
+    """Whether a subclass has samples of its own, which a loader that reads the shards would not see."""
+    return any(
+        getattr(kind, name) is not getattr(ShardDataset, name) for name in ("__len__", "__getitem__", "__getitems__")
+    )
+
+
+def _has_subset(source: object) -> bool:
+    return isinstance(source, Subset) or (
+        isinstance(source, ConcatDataset) and any(_has_subset(part) for part in source.datasets)
+    )
+
+
+def _collect(source: object, found: list[ShardDataset]) -> None:
+    if isinstance(source, ShardDataset) and not _changes_samples(type(source)):
+        found.append(source)
+    elif type(source) is Subset:
+        _collect(source.dataset, found)
+    elif type(source) is ConcatDataset:
+        for part in source.datasets:
+            _collect(part, found)
+    elif isinstance(source, Mix):
+        raise OptionError("a Mix is a part of another dataset", remedy="Hand the Mix itself to the loader.")
+    else:
+        raise OptionError(
+            f"gdsload cannot read a {type(source).__module__}.{type(source).__qualname__} from its shards",
+            remedy="Convert it once, with gdsload.convert(dataset, folder), then load the shards. What a dataset of "
+            "yours does to each sample can be done to batches, by transform=. "
+            "torch's Subset, random_split and ConcatDataset over a ShardDataset are read as they are.",
+        )
+
+
+def _ids(source: object, starts: dict[int, int]) -> NDArray[np.int64]:
+    """The sample id behind each index of `source`."""
+    if isinstance(source, Subset):
+        inner = _ids(source.dataset, starts)
+        try:
+            index = np.asarray(source.indices)
+        except ValueError:  # lists of different lengths
+            index = np.asarray(source.indices, dtype=object)
+        if len(index) and index.dtype.kind not in "iu":
+            raise OptionError(f"the indices of a Subset are {index.dtype}, no whole numbers")
+        index = index.astype(np.int64).reshape(-1)
+        if len(index) and (index.min() < -len(inner) or index.max() >= len(inner)):
+            raise OptionError(
+                f"a Subset has indices {index.min()} to {index.max()}, but its dataset {len(inner)} samples"
+            )
+        return inner[index]
+    if isinstance(source, ConcatDataset):
+        return np.concatenate([_ids(part, starts) for part in source.datasets])
+    start = starts[id(source)]
+    return np.arange(start, start + len(cast("ShardDataset", source)))

@@ -1,0 +1,1 @@
+"""Files of samples: what is in them, where it lies, how it is written, found and verified."""

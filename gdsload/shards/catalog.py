@@ -1,0 +1,220 @@
+"""What is at a path: which shards a dataset has, without opening more of them than must be.
+
+A folder with `index.json` is read from that alone. A folder or file without is read from the headers of its files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+
+from gdsload.errors import (
+    DatasetNotFoundError,
+    FormatError,
+    GdsloadError,
+    Problem,
+    ReadError,
+    UnfinishedDatasetError,
+)
+from gdsload.shards.files import load_shard, open_regular, pread_exact
+from gdsload.shards.format.index import INDEX_NAME, MAX_INDEX_BYTES, Index, parse_index
+from gdsload.shards.format.schema import Schema
+from gdsload.shards.format.shard import Shard, is_gdsload
+from gdsload.shards.identity import Identity, ShardSource, identity_of
+from gdsload.system.paths import absolute
+
+__all__ = ["SHARD_SUFFIX", "Catalog", "open_catalog"]
+
+SHARD_SUFFIX = ".safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """The shards of a dataset.
+
+    Attributes:
+        path: where it is.
+        schema: the fields of a sample.
+        sources: its shards, in order, each with its number of samples and length.
+        digest: SHA-256 that names the content.
+    """
+
+    path: str
+    schema: Schema
+    sources: tuple[ShardSource, ...]
+    digest: str
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return sum(source.samples for source in self.sources)
+
+
+def open_catalog(path: str, *, whole: bool = True) -> Catalog:
+    """Find out what is at `path`; see `ShardDataset` for what may be there.
+
+    Args:
+        path: where it is.
+        whole: refuse a dataset of which a shard is missing, cut short or unreadable. Otherwise such a shard is among
+            the sources all the same, with what the index says of it: for `verify_shards`, which looks at them all.
+
+    Raises:
+        DatasetNotFoundError: if there is nothing.
+        UnfinishedDatasetError: if there are gdsload shards without an index.
+        FormatError: if something is damaged; where `whole` is false, only if not one shard says what the fields are.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        raise DatasetNotFoundError(f"there is no dataset here: {error.strerror}", file=path) from None
+    path = absolute(path)
+    if not stat.S_ISDIR(mode):
+        return _from_files(path, [path], alone=True, whole=whole)
+    if os.path.lexists(os.path.join(path, INDEX_NAME)):
+        return _from_index(path, whole=whole)
+    names = sorted(name for name in os.listdir(path) if name.endswith(SHARD_SUFFIX))
+    if not names:
+        raise DatasetNotFoundError(
+            f"the folder holds neither {INDEX_NAME} nor {SHARD_SUFFIX} files",
+            file=path,
+            remedy="Pass the folder that ShardWriter wrote.",
+        )
+    return _from_files(path, [os.path.join(path, name) for name in names], alone=False, whole=whole)
+
+
+def _from_index(path: str, *, whole: bool) -> Catalog:
+    while True:
+        try:
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise DatasetNotFoundError(f"the dataset is gone: {error.strerror}", file=path) from None
+        try:
+            found = _from_folder(path, folder, whole=whole)
+            if whole or _is_at(path, folder):
+                return found
+        except (GdsloadError, OSError):
+            # A writer that replaces the dataset may be removing the old one while it is being read here.
+            if _is_at(path, folder):
+                raise
+        finally:
+            os.close(folder)
+
+
+def _is_at(path: str, folder: int) -> bool:
+    """Whether an open folder is still the one at a path."""
+    return os.path.isdir(path) and os.path.samestat(os.stat(path), os.fstat(folder))
+
+
+def _from_folder(path: str, folder: int, *, whole: bool) -> Catalog:
+    """The dataset in an open folder, even if another one is moved to its place meanwhile."""
+    name = os.path.join(path, INDEX_NAME)
+    fd = open_regular(name, follow_links=False, folder=folder)
+    try:
+        size = os.fstat(fd).st_size
+        if size > MAX_INDEX_BYTES:
+            problem = Problem(f"it has {size} bytes; the most is {MAX_INDEX_BYTES}", name, 0)
+            raise FormatError("no valid index of a dataset", problems=[problem], file=name)
+        raw = bytearray(size)
+        pread_exact(fd, memoryview(raw), 0, name)
+    finally:
+        os.close(fd)
+    index = parse_index(bytes(raw), name)
+    found = _status(folder, index)
+    if whole:
+        _check_present(path, found, index)
+    sources = tuple(
+        ShardSource(
+            os.path.join(path, shard.file),
+            shard.samples,
+            shard.bytes,
+            shard.sha256,
+            follow_links=False,
+            identity=identity_of(found[shard.file]) if shard.file in found else None,
+        )
+        for shard in index.shards
+    )
+    return Catalog(path, index.schema, sources, index.digest())
+
+
+def _status(folder: int, index: Index) -> dict[str, os.stat_result]:
+    """What the file system says of those shards that are there."""
+    wanted = {shard.file for shard in index.shards}
+    with os.scandir(folder) as entries:
+        return {entry.name: entry.stat(follow_symlinks=False) for entry in entries if entry.name in wanted}
+
+
+def _check_present(path: str, stats: dict[str, os.stat_result], index: Index) -> None:
+    """A shard that is missing should be noticed now, not hours into a training run."""
+    sizes = {name: found.st_size for name, found in stats.items()}
+    problems = []
+    first = 0
+    for shard in index.shards:
+        found, file, samples = sizes.get(shard.file), os.path.join(path, shard.file), (first, first + shard.samples)
+        if found is None:
+            problems.append(Problem("the shard is missing", file, samples=samples))
+        elif found != shard.bytes:
+            message = f"the shard has {found} bytes, but the index says {shard.bytes}"
+            problems.append(Problem(message, file, min(found, shard.bytes), samples=samples))
+        first += shard.samples
+    for name, status in stats.items():
+        if not stat.S_ISREG(status.st_mode):
+            problems.append(Problem("the shard is no regular file", os.path.join(path, name)))
+    if problems:
+        raise FormatError(
+            f"{len(problems)} of {len(index.shards)} shards are missing or of another length",
+            file=path,
+            problems=problems,
+            remedy="Copy the dataset again, whole. `gdsload verify` also says what is wrong with the other shards.",
+        )
+
+
+def _from_files(path: str, names: list[str], *, alone: bool, whole: bool) -> Catalog:
+    sources: list[ShardSource] = []
+    problems: list[Problem] = []
+    schema: Schema | None = None
+    ours = []
+    for name in names:
+        try:
+            shard, identity = _read(name)
+        except (DatasetNotFoundError, FormatError, ReadError) as error:
+            if whole and not isinstance(error, FormatError):
+                raise
+            problems.extend(error.problems if isinstance(error, FormatError) else [Problem(error.message, name)])
+            sources.append(ShardSource(name))
+            continue
+        if is_gdsload(shard.header):
+            ours.append(name)
+        schema = schema or shard.schema
+        if shard.schema != schema:
+            problems.append(Problem(f"its fields are {shard.schema}, but those of {names[0]} are {schema}", name))
+        sources.append(ShardSource(name, shard.samples, shard.header.file_bytes, shard.header.sha256, True, identity))
+    if ours and not alone:
+        raise UnfinishedDatasetError(
+            f"the folder holds {len(ours)} gdsload shards, but no {INDEX_NAME}: its writer never finished, "
+            "or the index was lost",
+            file=path,
+            remedy="Write the dataset again. A single shard can be opened by its own path.",
+        )
+    if (problems and whole) or schema is None:
+        raise FormatError("the files cannot be read as one dataset", file=path, problems=problems)
+    return Catalog(path, schema, tuple(sources), _digest(sources))
+
+
+def _read(name: str) -> tuple[Shard, Identity]:
+    fd = open_regular(name)
+    try:
+        identity = identity_of(os.fstat(fd))
+        return load_shard(fd, name), identity
+    finally:
+        os.close(fd)
+
+
+def _digest(sources: list[ShardSource]) -> str:
+    """Names, lengths and headers: safetensors files that gdsload did not write have no checksums of their data."""
+    found = hashlib.sha256()
+    for source in sources:
+        line = f"{os.path.basename(source.path)}\0{source.file_bytes}\0{source.sha256}\n"
+        found.update(line.encode("utf-8", "surrogateescape"))
+    return found.hexdigest()

@@ -1,0 +1,55 @@
+"""A shard's bytes against the checksums in its header."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from gdsload.shards.format.checksum import BLOCK_BYTES, DIGEST_CHARS, block_digest
+from gdsload.shards.format.shard import Shard
+
+__all__ = ["PIECE_BYTES", "Read", "is_as_written", "pieces", "wrong_blocks"]
+
+PIECE_BYTES = 32 * BLOCK_BYTES
+"""How many bytes are read at once: whole blocks of checksums, and so whole elements."""
+
+Read = Callable[[memoryview, int], None]
+"""Fills memory with the bytes of a file from an offset on."""
+
+
+def pieces(read: Read, begin: int, end: int) -> Iterator[tuple[int, memoryview]]:
+    """Offset and bytes of each piece of a file from `begin` to `end` - 1. A piece is overwritten by the next one."""
+    buffer = bytearray(min(PIECE_BYTES, max(end - begin, 1)))
+    for offset in range(begin, end, len(buffer)):
+        view = memoryview(buffer)[: min(len(buffer), end - offset)]
+        read(view, offset)
+        yield offset, view
+
+
+def wrong_blocks(piece: memoryview, first: int, digests: str) -> Iterator[tuple[int, int]]:
+    """The blocks that differ from what was written: where in the piece each begins, and its bytes.
+
+    Args:
+        piece: blocks of a tensor, one behind the other.
+        first: the tensor's number of the first of them.
+        digests: the checksums of all the tensor's blocks.
+    """
+    for number, low in enumerate(range(0, len(piece), BLOCK_BYTES), first):
+        block = piece[low : low + BLOCK_BYTES]
+        if block_digest(block) != digests[number * DIGEST_CHARS : (number + 1) * DIGEST_CHARS]:
+            yield low, len(block)
+
+
+def is_as_written(shard: Shard, read: Read) -> bool | None:
+    """Whether all bytes of a shard's tensors are what was written; None if it has no checksums.
+
+    Raises:
+        ReadError: if they cannot be read.
+    """
+    if shard.checksums is None:
+        return None
+    for name, digests in shard.checksums.digests.items():
+        entry = shard.header.tensors[name]
+        for offset, piece in pieces(read, entry.begin, entry.end):
+            if any(wrong_blocks(piece, (offset - entry.begin) // BLOCK_BYTES, digests)):
+                return False
+    return True

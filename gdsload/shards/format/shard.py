@@ -1,0 +1,293 @@
+"""What a safetensors file means as a shard: which tensors are fields, how many samples, which checksums.
+
+The normative text is docs/spec/shard-v1.md. Two kinds of files are read: shards that gdsload wrote, which say so in
+their metadata, and any other safetensors file whose tensors agree in their first dimension.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gdsload.errors import FormatError, Problem, SchemaError
+from gdsload.shards.format import strict
+from gdsload.shards.format.checksum import ALGORITHM, BLOCK_BYTES, DIGEST_CHARS, block_count
+from gdsload.shards.format.header import Header, TensorEntry
+from gdsload.shards.format.schema import RESERVED_PREFIX, Field, Schema
+from gdsload.shards.format.strict import show
+
+__all__ = [
+    "ALIGNMENT",
+    "META_CHECKSUMS",
+    "META_SAMPLES",
+    "META_SCHEMA",
+    "META_VERSION",
+    "OFFSETS_PREFIX",
+    "PADDING_PREFIX",
+    "VERSION",
+    "Checksums",
+    "Column",
+    "Shard",
+    "is_gdsload",
+    "read_shard",
+]
+
+VERSION = 1
+ALIGNMENT = 4096
+PADDING_PREFIX = f"{RESERVED_PREFIX}pad:"
+OFFSETS_PREFIX = f"{RESERVED_PREFIX}offsets:"
+META_VERSION = "gdsload.version"
+META_SAMPLES = "gdsload.samples"
+META_SCHEMA = "gdsload.schema"
+META_CHECKSUMS = "gdsload.checksums"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Where one field of a shard lies.
+
+    Attributes:
+        begin: byte offset of the field's first row in the file.
+        rows: number of rows; the number of samples for a fixed field.
+        offsets_begin: byte offset of the int64 offsets (samples + 1 of them, in rows), for a ragged field.
+    """
+
+    begin: int
+    rows: int
+    offsets_begin: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Checksums:
+    """Checksums of a shard's tensors.
+
+    Attributes:
+        block_bytes: bytes a block.
+        digests: tensor name to the digests of its blocks, one after the other, 16 hexadecimal digits each.
+    """
+
+    block_bytes: int
+    digests: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A shard, read and checked.
+
+    Attributes:
+        schema: its fields.
+        samples: its number of samples.
+        columns: where each field lies.
+        checksums: what its bytes should be; None for files that gdsload did not write.
+        header: the header it was read from.
+    """
+
+    schema: Schema
+    samples: int
+    columns: dict[str, Column]
+    checksums: Checksums | None
+    header: Header
+
+
+def is_gdsload(header: Header) -> bool:
+    """Whether gdsload wrote the file that `header` belongs to."""
+    return META_VERSION in header.metadata
+
+
+def read_shard(header: Header, file: str) -> Shard:
+    """Interpret a header as a shard.
+
+    Raises:
+        FormatError: with all that is wrong in `.problems`.
+    """
+    problems: list[Problem] = []
+    shard = _Own(header, file, problems).read() if is_gdsload(header) else _read_plain(header, file, problems)
+    if shard is None or problems:
+        # Fields that share offsets meet the same fault once each.
+        unique = tuple(dict.fromkeys(problems))
+        raise FormatError("the file cannot be read as a shard", problems=unique, file=file)
+    return shard
+
+
+def _read_plain(header: Header, file: str, problems: list[Problem]) -> Shard | None:
+    fields: dict[str, Field] = {}
+    counts: dict[str, int] = {}
+    for name, entry in header.tensors.items():
+        if not entry.shape:
+            problems.append(Problem("a tensor without dimensions has no samples", file, entry.begin, name))
+            continue
+        try:
+            Schema({name: (field := Field(entry.dtype, entry.shape[1:]))})
+        except SchemaError as error:
+            problems.append(Problem(str(error), file, entry.begin, name))
+            continue
+        fields[name], counts[name] = field, entry.shape[0]
+    if not header.tensors:
+        problems.append(Problem("the file holds no tensors", file, 0))
+    if len(set(counts.values())) > 1:
+        listed = ", ".join(f"{name!r}: {count}" for name, count in counts.items())
+        message = f"the tensors differ in their first dimension, the number of samples ({listed[:400]})"
+        problems.append(Problem(message, file, 0))
+    if problems:
+        return None
+    columns = {name: Column(header.tensors[name].begin, counts[name]) for name in sorted(fields)}
+    schema = Schema({name: fields[name] for name in sorted(fields)})
+    return Shard(schema, next(iter(counts.values())), columns, None, header)
+
+
+class _Own:
+    """Reads a header that claims to be a gdsload shard."""
+
+    def __init__(self, header: Header, file: str, problems: list[Problem]) -> None:
+        self.header, self.file, self.problems = header, file, problems
+
+    def add(self, message: str, tensor: str | None = None) -> None:
+        entry = self.header.tensors.get(tensor) if tensor is not None else None
+        self.problems.append(Problem(message, self.file, entry.begin if entry else 8, tensor))
+
+    def read(self) -> Shard | None:
+        metadata = self.header.metadata
+        if metadata[META_VERSION] != str(VERSION):
+            self.add(f"{META_VERSION} is {metadata[META_VERSION][:20]!r}; this gdsload reads version {VERSION}")
+            return None
+        samples = self._count(metadata.get(META_SAMPLES, ""))
+        schema, groups = self._schema()
+        checksums = self._checksums()
+        self._alignment()
+        if schema is not None:
+            self._others(schema, groups)
+        if samples is None or schema is None:
+            return None
+        columns = {}
+        for name, field in schema.items():
+            column = self._column(name, field, samples, groups.get(name))
+            if column is not None:
+                columns[name] = column
+        for name, owner in groups.items():
+            if name in columns and owner in columns and columns[name].rows != columns[owner].rows:
+                rows = columns[name].rows, columns[owner].rows
+                self.add(f"it has {rows[0]} rows, but {show(owner)}, whose offsets it uses, has {rows[1]}", name)
+        return Shard(schema, samples, columns, checksums, self.header)
+
+    def _count(self, text: str) -> int | None:
+        if not (text.isascii() and text.isdigit() and len(text) <= 18) or text.startswith("0"):
+            self.add(f"{META_SAMPLES} is {text[:20]!r}, no whole number from 1")
+            return None
+        return int(text)
+
+    def _object(self, key: str, names: set[str]) -> dict[str, Any] | None:
+        """The metadata `key`, if it is a JSON object of exactly `names`."""
+        try:
+            tree = strict.loads(self.header.metadata.get(key, ""))
+        except (ValueError, RecursionError) as error:
+            self.add(f"{key} is no valid JSON: {error}")
+            return None
+        if not isinstance(tree, dict) or tree.keys() != names:
+            self.add(f"{key} is no JSON object of {', '.join(sorted(names))}")
+            return None
+        return tree
+
+    def _schema(self) -> tuple[Schema | None, dict[str, str]]:
+        """The schema, and for each ragged field the field whose offsets it uses."""
+        tree = self._object(META_SCHEMA, {"fields", "offsets"})
+        if tree is None:
+            return None, {}
+        try:
+            schema = Schema.from_json(tree["fields"])
+        except SchemaError as error:
+            self.add(f"{META_SCHEMA}: {error}")
+            return None, {}
+        groups = tree["offsets"]
+        ragged = {name for name, field in schema.items() if field.ragged}
+        if not isinstance(groups, dict) or groups.keys() != ragged:
+            wanted = sorted(ragged)
+            self.add(f"{META_SCHEMA} names offsets for {show(groups)}, but ragged are {show(wanted)}")
+            return None, {}
+        for name, owner in groups.items():
+            if not isinstance(owner, str) or groups.get(owner) != owner:
+                self.add(f"{META_SCHEMA} gives it the offsets of {show(owner)}, which has none of its own", name)
+                return None, {}
+        return schema, groups
+
+    def _column(self, name: str, field: Field, samples: int, group: str | None) -> Column | None:
+        entry = self._tensor(name)
+        if entry is None:
+            return None
+        rows = entry.shape[0] if entry.shape else 0
+        expected = (rows if field.ragged else samples, *field.row_shape)
+        if entry.dtype != field.dtype or entry.shape != expected:
+            self.add(
+                f"the tensor is {entry.dtype.code} {list(entry.shape)}, "
+                f"but the schema says {field.dtype.code} {list(expected)}",
+                name,
+            )
+            return None
+        if group is None:
+            return Column(entry.begin, rows)
+        offsets = self._tensor(OFFSETS_PREFIX + group)
+        if offsets is None:
+            return None
+        if offsets.dtype.code != "I64" or offsets.shape != (samples + 1,):
+            self.add(
+                f"offsets are I64 [{samples + 1}], not {offsets.dtype.code} {list(offsets.shape)}",
+                offsets.name,
+            )
+            return None
+        return Column(entry.begin, rows, offsets.begin)
+
+    def _tensor(self, name: str) -> TensorEntry | None:
+        entry = self.header.tensors.get(name)
+        if entry is None:
+            self.add(f"there is no tensor {show(name)}", name)
+        elif entry.begin % ALIGNMENT:
+            self.add(f"the tensor begins at byte {entry.begin}, no multiple of {ALIGNMENT}", name)
+        return entry
+
+    def _others(self, schema: Schema, groups: dict[str, str]) -> None:
+        """What is neither field nor offsets must be padding."""
+        known = set(schema) | {OFFSETS_PREFIX + group for group in groups.values()}
+        for name, entry in self.header.tensors.items():
+            if name not in known and not _is_padding(entry):
+                self.add("the tensor is neither a field, nor offsets, nor padding", name)
+
+    def _alignment(self) -> None:
+        if self.header.data_start % ALIGNMENT:
+            self.add(f"the data begin at byte {self.header.data_start}, no multiple of {ALIGNMENT}")
+        if self.header.file_bytes % ALIGNMENT:
+            self.add(f"the file has {self.header.file_bytes} bytes, no multiple of {ALIGNMENT}")
+
+    def _checksums(self) -> Checksums | None:
+        tree = self._object(META_CHECKSUMS, {"algorithm", "block_bytes", "digests"})
+        if tree is None:
+            return None
+        block_bytes = tree["block_bytes"]
+        if tree["algorithm"] != ALGORITHM or type(block_bytes) is not int or block_bytes != BLOCK_BYTES:
+            self.add(f"{META_CHECKSUMS} is not of {ALGORITHM} over blocks of {BLOCK_BYTES} bytes")
+            return None
+        if not isinstance(tree["digests"], dict):
+            self.add(f"{META_CHECKSUMS} has no object of digests")
+            return None
+        found: dict[str, str] = {}
+        for name, entry in self.header.tensors.items():
+            if name.startswith(PADDING_PREFIX):
+                continue
+            digests = tree["digests"].get(name)
+            expected = block_count(entry.end - entry.begin, tree["block_bytes"]) * DIGEST_CHARS
+            if not isinstance(digests, str) or len(digests) != expected or set(digests) - set("0123456789abcdef"):
+                self.add(f"{META_CHECKSUMS} has not the {expected} hexadecimal digits that the tensor needs", name)
+                continue
+            found[name] = digests
+        for name in tree["digests"]:
+            if name not in self.header.tensors or name.startswith(PADDING_PREFIX):
+                self.add(f"{META_CHECKSUMS} has digests of it, but it is no tensor that has any", name)
+        return Checksums(BLOCK_BYTES, found)
+
+
+def _is_padding(entry: TensorEntry) -> bool:
+    # Shorter than a page: no checksum covers padding, so it must not carry much.
+    return (
+        entry.name.startswith(PADDING_PREFIX)
+        and entry.dtype.code == "U8"
+        and len(entry.shape) == 1
+        and entry.shape[0] < ALIGNMENT
+    )

@@ -1,0 +1,224 @@
+"""Bytes of mapped shards, made sure of before they are touched.
+
+A mapping has no way to say that a disk fails: who touches a page that cannot be read is ended by SIGBUS, and so is the
+whole process. So pages are populated first, by a call that answers with an error. Once is enough for as long as they
+stay in memory, so that there is a mark for each piece of a shard; when the last piece has its mark, nothing is asked
+any more.
+
+A page that was populated may leave the page cache, and its sector may fail before it is touched again: nobody is told
+of that. Where a look finds a page of a shard gone, the shard's marks are taken back; what no look finds, remains.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import threading
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.errors import ReadError
+from gdsload.shards.reads import Extents, coalesce, within
+from gdsload.system.memory import populate
+
+__all__ = ["Guard"]
+
+IntArray = NDArray[np.int64]
+
+_SHIFT = 17
+_PIECE = 1 << _SHIFT
+"""As much as the kernel reads around a page that is touched, as a rule: a larger one would read what nobody has asked
+for where not all of a shard is in memory, and smaller ones are that many more calls."""
+_MOST_PIECES = 8
+"""Pieces that are populated by one call."""
+_MOST_CALLS = 64
+"""Calls for which others that want to populate wait."""
+
+
+class Guard:
+    """Which pieces of mapped shards may be touched. Its methods may be called from several threads.
+
+    Args:
+        names: path of each shard.
+        base: address of each shard's first byte, filled in as they are opened.
+        read: reads bytes of a shard (its number, an offset, how many), or says why they cannot be read.
+    """
+
+    def __init__(self, names: list[str], base: IntArray, read: Callable[[int, int, int], None]) -> None:
+        self._names, self._base, self._read = names, base, read
+        self._begin = np.zeros(len(names), np.int64)
+        """Where each shard begins if all open ones lie in one line, each from a whole piece on."""
+        self._size = np.zeros(len(names), np.int64)
+        self._end = 0
+        self._sure = np.zeros(0, bool)
+        """Whether each piece of the line may be touched."""
+        self._lasting = np.zeros(0, bool)
+        """Whether it keeps its mark whatever looks find."""
+        self._lock, self._populating = threading.Lock(), threading.Lock()
+        self.left = len(names)
+        """Pieces without a mark, and one for each shard that is not open: 0 where nothing has to be asked."""
+
+    def opened(self, file: int, nbytes: int, touched: Iterable[tuple[int, int]]) -> None:
+        """Note a shard that was mapped; once more, if Ctrl-C struck before that was known.
+
+        Args:
+            file: the shard.
+            nbytes: its length.
+            touched: the first byte, and the one behind the last, of all that will ever be touched.
+        """
+        count = (nbytes >> _SHIFT) + 1
+        idle = np.ones(count, bool)
+        for low, high in touched:
+            idle[low >> _SHIFT : -(-high >> _SHIFT)] = False
+        with self._lock:
+            if self._size[file]:
+                return
+            # In this order, whatever it is interrupted behind leaves no piece with a mark that it must not have.
+            begin, self._end = self._end, self._end + (count << _SHIFT)
+            self.left += count - int(np.count_nonzero(idle)) - 1
+            at = begin >> _SHIFT
+            if (short := at + count - len(self._sure)) > 0:
+                more = np.zeros(max(at, short), bool)
+                self._sure, self._lasting = np.append(self._sure, more), np.append(self._lasting, more)
+            self._sure[at : at + count] = self._lasting[at : at + count] = idle
+            self._begin[file] = begin
+            self._size[file] = nbytes
+
+    def missing(self, wanted: Extents) -> Extents | None:
+        """The pieces with these extents that have no mark, neighbours together; None if there are none.
+
+        Args:
+            wanted: extents of open shards.
+        """
+        if not self.left or not len(wanted):
+            return None
+        begin, sure = self._begin[wanted.file] + wanted.offset, self._sure
+        first, last = begin >> _SHIFT, (begin + wanted.nbytes - 1) >> _SHIFT
+        if wanted.nbytes.max() <= _PIECE and sure[first].all() and sure[last].all():
+            return None
+        counts = last - first + 1
+        unsure = np.zeros(len(sure), bool)  # to sort what is wanted would take longer, however many pieces there are
+        unsure[np.repeat(first, counts) + within(counts)] = True
+        pieces = np.flatnonzero(unsure & ~sure)
+        return self._joined(pieces) if len(pieces) else None
+
+    def _joined(self, pieces: IntArray) -> Extents:
+        """Pieces in rising order as extents, neighbours together."""
+        line = np.flatnonzero(self._size)
+        line = line[np.argsort(self._begin[line])]
+        file = line[np.searchsorted(self._begin[line], pieces << _SHIFT, side="right") - 1]
+        alone = np.ones(len(pieces), bool)
+        alone[1:] = (np.diff(pieces) > 1) | (np.diff(file) != 0) | (pieces[1:] % _MOST_PIECES == 0)
+        first = np.flatnonzero(alone)
+        last = np.append(first[1:], len(pieces)) - 1
+        file, begin = file[first], self._begin[file[first]]
+        offset, end = (pieces[first] << _SHIFT) - begin, (pieces[last] + 1 << _SHIFT) - begin
+        return Extents(file, offset, np.minimum(end, self._size[file]) - offset)
+
+    def ensure(self, wanted: Extents, *, pieces: Extents | None = None, lasting: bool = False) -> None:
+        """Make sure that extents of open shards may be touched.
+
+        Args:
+            wanted: the extents.
+            pieces: of what `missing` has answered for them, those that are to be made sure of here; None for all.
+            lasting: whether the marks are kept whatever looks find: it is asked so often that once has to do.
+
+        Raises:
+            ReadError: see `populate`.
+        """
+        if (pieces := pieces or self.missing(wanted)) is None:
+            return
+        for low in range(0, len(pieces), _MOST_CALLS):
+            part = slice(low, low + _MOST_CALLS)
+            few = Extents(pieces.file[part], pieces.offset[part], pieces.nbytes[part])
+            with self._populating:  # whoever wants the same pieces finds them sure afterwards
+                if (missing := self.missing(few)) is not None:
+                    self._populate_all(missing, wanted, lasting)
+
+    def _populate_all(self, pieces: Extents, wanted: Extents, lasting: bool) -> None:
+        at = (self._begin[pieces.file] + pieces.offset) >> _SHIFT
+        counts = -(-pieces.nbytes >> _SHIFT)
+        addresses = (self._base[pieces.file] + pieces.offset).tolist()
+        for which, (address, nbytes) in enumerate(zip(addresses, pieces.nbytes.tolist(), strict=True)):
+            if populate(address, nbytes):
+                self.populate(int(pieces.file[which]), int(pieces.offset[which]), nbytes, wanted, lasting=lasting)
+                counts[which] = 0  # it has its marks, if it may have them
+        self._mark(np.repeat(at, counts) + within(counts), lasting)
+
+    def populate(self, file: int, offset: int, nbytes: int, wanted: Extents, *, lasting: bool = False) -> None:
+        """Bring bytes of an open shard into memory, so that what is wanted of them may be touched.
+
+        Args:
+            file: the shard.
+            offset: the first of the bytes.
+            nbytes: how many they are.
+            wanted: what will be touched. Bytes that cannot be read and are of none of it do no harm.
+            lasting: see `ensure`.
+
+        Raises:
+            FileChangedError: if the file ends before what is wanted does.
+            ReadError: if the disk fails, or the file system does.
+        """
+        if not self._brought(file, offset, nbytes):
+            self._bring_exactly(file, offset, offset + nbytes, wanted)
+            return
+        begin, end = int(self._begin[file]) + offset, offset + nbytes
+        first, last = -(-begin >> _SHIFT), begin + nbytes >> _SHIFT
+        last += end == self._size[file]
+        if first < last:
+            self._mark(np.arange(first, last), lasting)
+
+    def _mark(self, pieces: IntArray, lasting: bool) -> None:
+        with self._lock:
+            self.left -= len(pieces) - int(np.count_nonzero(self._sure[pieces]))
+            self._sure[pieces] = True
+            if lasting:
+                self._lasting[pieces] = True
+
+    def forget(self, file: int) -> None:
+        """Take the marks of an open shard back, because a page of it has left the page cache."""
+        if not self._size[file]:
+            return
+        first = int(self._begin[file]) >> _SHIFT
+        last = first + (int(self._size[file]) >> _SHIFT) + 1
+        with self._lock:
+            sure, lasting = self._sure[first:last], self._lasting[first:last]
+            self.left += int(np.count_nonzero(sure)) - int(np.count_nonzero(lasting))
+            sure[:] = lasting
+
+    def _brought(self, file: int, offset: int, nbytes: int) -> bool:
+        """Whether all of these bytes are in memory now."""
+        code = populate(int(self._base[file]) + offset, nbytes)
+        if code and code != errno.EFAULT:  # the call failed, not the pages: Linux before 5.14, or no memory for it
+            try:
+                self._read(file, offset, nbytes)
+            except ReadError:
+                return False
+        return code != errno.EFAULT
+
+    def _bring_exactly(self, file: int, low: int, high: int, wanted: Extents) -> None:
+        """Bring in those pages of a shard's bytes `low` to `high` - 1 alone that are wanted."""
+        begin, end = np.maximum(wanted.offset, low), np.minimum(wanted.offset + wanted.nbytes, high)
+        inside = (wanted.file == file) & (begin < end)
+        exact = Extents(wanted.file[inside], begin[inside], (end - begin)[inside])
+        pages = coalesce(exact, max_gap_bytes=0, max_read_bytes=_PIECE, alignment=mmap.PAGESIZE).extents
+        for offset, nbytes in zip(*_columns(pages)[1:], strict=True):
+            count = min(nbytes, int(self._size[file]) - offset)
+            if self._brought(file, offset, count):
+                continue
+            self._read(file, offset, count)  # it says what is wrong, and where
+            if not self._brought(file, offset, count):
+                raise ReadError(
+                    "its bytes can be read, but its pages cannot be mapped, as if there were no room for them: "
+                    f"{os.strerror(errno.EFAULT)}",
+                    file=self._names[file],
+                    offset=offset,
+                    remedy="A file with holes needs room in its file system to be mapped. Pass mmap=False to read it.",
+                )
+
+
+def _columns(extents: Extents) -> tuple[list[int], list[int], list[int]]:
+    return extents.file.tolist(), extents.offset.tolist(), extents.nbytes.tolist()

@@ -1,0 +1,120 @@
+"""Are these bytes in the page cache? Asked by reads that must not wait.
+
+mincore tells everything is there to a reader who neither owns the file nor may write it, and cachestat refuses such a
+reader; shared read-only datasets are the normal case. A read with RWF_NOWAIT answers everybody, one page at a time.
+
+It does not wait, but it has the page fetched (seen on Linux 6.18): at a place that was asked for before, the answer is
+yes for ever. So places are drawn anew each time, and asking again and again does not make a cold shard look resident.
+
+A tmpfs has no such reads (Linux 6.18), and no drive either: what lies there is resident.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import random
+from collections.abc import Iterable
+from contextlib import suppress
+
+import numpy as np
+
+from gdsload.shards.files import ShardFiles
+from gdsload.shards.identity import ShardSource
+from gdsload.shards.reads import Extents
+
+__all__ = [
+    "PROBES",
+    "bytes_in_memory",
+    "is_resident",
+    "looks_resident",
+    "page_is_there",
+    "random_below",
+    "shard_is_resident",
+]
+
+_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
+_IN_MEMORY = (0x01021994, 0x858458F6)  # TMPFS_MAGIC and RAMFS_MAGIC of include/uapi/linux/magic.h
+_STATFS_BYTES = 256  # struct statfs is shorter on every architecture; its first word is the file system's number
+_libc = ctypes.CDLL(None)
+_answers: dict[int, bool] = {}
+PROBES = 3
+_PROBES_OF_A_SHARD = 32
+random_below = random.Random().randrange  # its own: what users draw after `random.seed` must not depend on us
+
+
+def is_resident(fd: int, offset: int) -> bool:
+    """Whether the page at an offset is in the page cache; False where nobody can say, of a file that is on a drive."""
+    if _NOWAIT is None:
+        return False
+    try:
+        os.preadv(fd, [bytearray(1)], offset, _NOWAIT)
+    except OSError as error:
+        # Not there, or it cannot be told. What is really wrong comes up when the bytes are read.
+        return error.errno == errno.EOPNOTSUPP and _lives_in_memory(fd)
+    return True
+
+
+def _lives_in_memory(fd: int) -> bool:
+    """Whether a file's file system has its files in memory alone. Asked once of each: it may be a server's to say."""
+    device = os.fstat(fd).st_dev
+    if device not in _answers:
+        found = (ctypes.c_long * (_STATFS_BYTES // ctypes.sizeof(ctypes.c_long)))()
+        _answers[device] = _libc.fstatfs(fd, found) == 0 and found[0] & 0xFFFFFFFF in _IN_MEMORY
+    return _answers[device]
+
+
+def bytes_in_memory(sources: Iterable[ShardSource]) -> int:
+    """Bytes of the shards whose file system has its files in memory alone: to keep them there takes no more of it.
+
+    All shards of a folder are taken for what its first one is.
+    """
+    total, folders = 0, dict[str, bool]()
+    for source in sources:
+        folder = os.path.dirname(source.path)
+        with suppress(OSError):  # one that is not there takes nothing, and comes up when it is opened
+            if folder not in folders:
+                fd = os.open(source.path, os.O_PATH | os.O_CLOEXEC)
+                try:
+                    folders[folder] = _lives_in_memory(fd)
+                finally:
+                    os.close(fd)
+            if folders[folder]:
+                total += source.file_bytes if source.file_bytes >= 0 else os.stat(source.path).st_size
+    return total
+
+
+def looks_resident(files: ShardFiles, wanted: Extents, probes: int = PROBES) -> bool:
+    """Whether a few pages of some extents of open shards, drawn anew each time, are in the page cache.
+
+    Every byte is as likely to be drawn as every other, so that a short extent does not speak for a long one.
+    """
+    ends = np.cumsum(wanted.nbytes)
+    if not len(ends) or not ends[-1]:
+        return True
+    for _ in range(probes):
+        place = random_below(int(ends[-1]))
+        index = int(np.searchsorted(ends, place, side="right"))
+        offset = int(wanted.offset[index] + wanted.nbytes[index] - (ends[index] - place))
+        if not page_is_there(files, int(wanted.file[index]), offset):
+            return False
+    return True
+
+
+def page_is_there(files: ShardFiles, file: int, offset: int) -> bool:
+    """Whether a page is there; if not, others of its shard may be gone, too, that were made sure of before."""
+    if _is_there(files, file, offset):
+        return True
+    files.guard.forget(file)
+    return False
+
+
+def _is_there(files: ShardFiles, file: int, offset: int) -> bool:
+    with files.descriptor(file) as fd:
+        return is_resident(fd, offset)
+
+
+def shard_is_resident(files: ShardFiles, file: int) -> bool:
+    """Whether pages all over an open shard, drawn anew each time, are in the page cache."""
+    return looks_resident(files, files.whole(file), _PROBES_OF_A_SHARD)

@@ -1,0 +1,279 @@
+"""A folder that becomes visible whole: written beside its place, synced, and moved there by one rename.
+
+The folder in the making has a hidden name, and beside it lies a file that its writer holds a lock on. A lock that is
+free was left behind by a writer that was killed; the next writer to the same place removes what belongs to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import re
+import secrets
+import shutil
+
+from gdsload.errors import DatasetExistsError, DiskFullError, FormatError, GdsloadError, WriteError
+from gdsload.shards.format.index import INDEX_NAME, parse_index
+from gdsload.system.paths import absolute
+
+__all__ = ["Publication", "fsync_path", "shard_name", "strangers", "write_error"]
+
+_LOCK_SUFFIX, _ASIDE_SUFFIX = ".lock", ".old"
+_DATASET_MARK = b'"gdsload-dataset"'
+_SHARD = re.compile(r"shard-\d{5,}\.safetensors")
+_NAMED = 5
+_AT_FDCWD = -100
+_RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2  # linux/fs.h
+_NOT_SUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def fsync_path(path: str) -> None:
+    """Make a file's or folder's content survive a power failure."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_error(what: str, error: OSError, path: str) -> WriteError:
+    """A failed write as an error of gdsload's, with what to do about it.
+
+    Args:
+        what: what cannot be done.
+        error: why.
+        path: to what.
+    """
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = "Free some space, or write elsewhere."
+        return DiskFullError(f"{what}: {error.strerror}", file=path, remedy=remedy)
+    remedy = "Pass a smaller shard_bytes: the file system or the process (ulimit -f) allows no file as large."
+    return WriteError(f"{what}: {error.strerror}", file=path, remedy=remedy if error.errno == errno.EFBIG else None)
+
+
+class Publication:
+    """A dataset folder in the making. It belongs to the process that made it: forks neither publish nor remove it.
+
+    Args:
+        path: where it will appear.
+        overwrite: whether a dataset that is there already is replaced.
+
+    Raises:
+        DatasetExistsError: if something is there that must not be replaced.
+        WriteError: if the folder cannot be made.
+    """
+
+    def __init__(self, path: str, *, overwrite: bool) -> None:
+        self.path, self.overwrite = absolute(path), overwrite
+        self.owner = os.getpid()
+        parent = os.path.dirname(self.path)
+        try:
+            os.makedirs(parent, exist_ok=True)
+            _remove_left_behind(self.path)
+            self._check_place()
+            self.folder, self._lock = _make_folder(self.path)
+        except OSError as error:
+            if isinstance(error, GdsloadError):
+                raise
+            raise write_error("the dataset's folder cannot be made", error, parent) from error
+
+    def _check_place(self) -> None:
+        if not os.path.lexists(self.path) or _is_empty_folder(self.path):
+            return
+        if not self.overwrite:
+            raise DatasetExistsError(
+                "there is something already",
+                file=self.path,
+                remedy="Pass overwrite=True to replace a dataset, or another path.",
+            )
+        if not _is_dataset(self.path):
+            raise DatasetExistsError(
+                "what is there is no gdsload dataset, so it is not replaced",
+                file=self.path,
+                remedy="Remove it yourself.",
+            )
+        if others := strangers(self.path):
+            raise DatasetExistsError(
+                f"the folder holds more than a dataset, which would be lost: {_listed(others)}",
+                file=self.path,
+                remedy="Move that elsewhere first, or write to another path.",
+            )
+
+    def publish(self) -> None:
+        """Make the folder appear at its place, and what was there before disappear.
+
+        If that fails, the folder is removed, and what was there stays.
+
+        Raises:
+            DatasetExistsError: if something appeared there meanwhile.
+            WriteError: if the file system fails.
+        """
+        try:
+            fsync_path(self.folder)
+            self._check_place()
+            if not (self.overwrite and self._exchange()):
+                _rename(self.folder, self.path)
+            fsync_path(os.path.dirname(self.path))
+        except OSError as error:
+            if isinstance(error, GdsloadError):
+                raise
+            if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+                raise DatasetExistsError("something appeared there meanwhile", file=self.path) from error
+            raise write_error("the dataset cannot be moved to its place", error, self.path) from error
+        finally:
+            self.abandon()
+
+    def _exchange(self) -> bool:
+        """Let the folder and what is at its place change places; False if there is nothing to change places with."""
+        if not os.path.lexists(self.path) or _is_empty_folder(self.path):
+            return False
+        if _libc_rename(self.folder, self.path, _RENAME_EXCHANGE) != 0:
+            code = ctypes.get_errno()
+            if code not in _NOT_SUPPORTED:
+                raise OSError(code, os.strerror(code))
+            # No exchange on this file system: between these renames there is no dataset at the path, never half of one.
+            os.rename(self.path, self.folder + _ASIDE_SUFFIX)
+            os.rename(self.folder, self.path)
+        return True
+
+    def abandon(self) -> None:
+        """Remove what is not, or no longer, at its place."""
+        if os.getpid() == self.owner:
+            _discard(self.folder, self.path)
+            os.close(self._lock)
+
+
+def shard_name(number: int) -> str:
+    """What a writer calls its shard of that number."""
+    return f"shard-{number:05d}.safetensors"
+
+
+def strangers(folder: str | int) -> list[str]:
+    """What is in a dataset's folder and is neither its index nor one of its shards, sorted.
+
+    Args:
+        folder: its path, or a descriptor of it.
+    """
+    with os.scandir(folder) as entries:
+        found = {entry.name for entry in entries if not (_is_ours(entry.name) and entry.is_file(follow_symlinks=False))}
+    return sorted(found - _indexed(folder)) if found else []
+
+
+def _is_ours(name: str) -> bool:
+    return name == INDEX_NAME or _SHARD.fullmatch(name) is not None
+
+
+def _indexed(folder: str | int) -> set[str]:
+    """The files that a dataset's index names, which something else may have written; none if it is damaged."""
+    at = folder if isinstance(folder, int) else os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with open(os.open(INDEX_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at), "rb") as file:
+            index = parse_index(file.read(), INDEX_NAME)
+    except (OSError, FormatError):
+        return set()
+    finally:
+        if at != folder:
+            os.close(at)
+    return {shard.file for shard in index.shards}
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(map(repr, names[:_NAMED])) + more
+
+
+def _is_empty_folder(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path) and not os.listdir(path)
+
+
+def _is_dataset(path: str) -> bool:
+    """Whether there is a folder of which a writer may remove everything: its index is ours, whole or damaged."""
+    index = os.path.join(path, INDEX_NAME)
+    if os.path.islink(path) or os.path.islink(index) or not os.path.isfile(index):
+        return False
+    with open(index, "rb") as file:
+        return _DATASET_MARK in file.read()
+
+
+def _make_folder(path: str) -> tuple[str, int]:
+    """A new folder beside `path`, and the descriptor of its lock, which is held."""
+    while True:
+        folder = _prefix(path) + secrets.token_hex(6)
+        name = folder + _LOCK_SUFFIX
+        lock = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
+        try:
+            _hold(lock)
+            if os.path.lexists(name) and os.path.samestat(os.stat(name), os.fstat(lock)):
+                os.mkdir(folder)
+                return folder, lock
+        except BaseException:
+            os.unlink(name)
+            os.close(lock)
+            raise
+        os.close(lock)  # Another writer took the new lock for one that was left behind.
+
+
+def _hold(lock: int) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    except OSError as error:
+        # A file system without locks: nobody can take them, so nothing is ever taken for left behind.
+        if error.errno not in (*_NOT_SUPPORTED, errno.ENOLCK):
+            raise
+
+
+def _prefix(path: str) -> str:
+    parent, name = os.path.split(path)
+    return os.path.join(parent, f".{name}.gdsload-")
+
+
+def _remove_left_behind(path: str) -> None:
+    """Remove what killed writers to `path` have left."""
+    parent, prefix = os.path.split(_prefix(path))
+    pattern = re.compile(re.escape(prefix) + "[0-9a-f]{12}" + re.escape(_LOCK_SUFFIX))
+    for name in os.listdir(parent):
+        if not pattern.fullmatch(name):
+            continue
+        lock = os.path.join(parent, name)
+        try:
+            fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _discard(lock.removesuffix(_LOCK_SUFFIX), path)
+        except OSError:
+            continue
+        finally:
+            os.close(fd)
+
+
+def _discard(folder: str, path: str) -> None:
+    """Remove a folder in the making, then its lock, which the caller holds."""
+    aside = folder + _ASIDE_SUFFIX
+    with contextlib.suppress(OSError):  # what cannot be removed keeps its lock, so that the next writer tries again
+        if os.path.lexists(aside) and not os.path.lexists(path):
+            os.rename(aside, path)  # it was being replaced, and its replacement never came
+        for leftover in (folder, aside):
+            if os.path.lexists(leftover):
+                shutil.rmtree(leftover)
+        os.unlink(folder + _LOCK_SUFFIX)
+
+
+def _rename(source: str, target: str) -> None:
+    """Rename, never over something that is not an empty folder."""
+    if _libc_rename(source, target, _RENAME_NOREPLACE) == 0:
+        return
+    # An empty folder at the target, or a file system without the flag: rename(2) replaces nothing but an empty folder.
+    os.rename(source, target)
+
+
+def _libc_rename(source: str, target: str, flags: int) -> int:
+    if not hasattr(_libc, "renameat2"):
+        ctypes.set_errno(errno.ENOSYS)
+        return -1
+    return int(_libc.renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), flags))

@@ -1,0 +1,329 @@
+"""Between tensors as users have them and bytes as shards hold them."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gdsload.errors import SchemaError
+from gdsload.shards.format.dtypes import DTYPES, DType, dtype_of
+
+__all__ = ["TORCH_DTYPES", "as_bytes", "cast", "element_type", "held", "no_inference", "numpy_dtype", "torch_dtype"]
+
+TORCH_DTYPES: dict[str, torch.dtype] = {
+    code: getattr(torch, dtype.name) for code, dtype in DTYPES.items() if hasattr(torch, dtype.name)
+}
+
+
+def torch_dtype(dtype: DType) -> torch.dtype:
+    """The torch dtype of an element type."""
+    return TORCH_DTYPES[dtype.code]
+
+
+_NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
+    code: torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
+    for code, dtype in TORCH_DTYPES.items()
+    if hasattr(np, DTYPES[code].name)
+}
+
+
+def numpy_dtype(dtype: DType) -> np.dtype[Any] | None:
+    """The numpy dtype of an element type, where numpy has it and torch takes arrays of it; else None."""
+    return _NUMPY_DTYPES.get(dtype.code)
+
+
+def no_inference() -> AbstractContextManager[object]:
+    """Leave torch's inference mode, for what may be used behind it; where it is not on, nothing is done."""
+    return torch.inference_mode(mode=False) if torch.is_inference_mode_enabled() else nullcontext()
+
+
+def element_type(value: object, field: str) -> tuple[DType, tuple[int, ...]]:
+    """Element type and shape of what a user passed for a field.
+
+    Args:
+        value: a tensor, an array, a number, or (nested) lists of numbers.
+        field: the field's name, for the error.
+
+    Raises:
+        SchemaError: if it has no element type that can be stored.
+    """
+    value = _stacked(value, field)
+    if isinstance(value, torch.Tensor):
+        _check_dense(value, field)
+        return dtype_of(value.dtype, field), tuple(value.shape)
+    array = _as_array(value, field)
+    return dtype_of(array.dtype, field), array.shape
+
+
+def as_bytes(value: object, dtype: DType, field: str) -> NDArray[np.uint8]:
+    """The bytes of what a user passed for a field, as an array of shape ``[*shape, itemsize]``, copied only if needed.
+
+    Args:
+        value: a tensor on any device, an array, a number, or (nested) lists of numbers.
+        dtype: the element type it must have. Python numbers and lists of them are converted when nothing is lost.
+        field: the field's name, for the error.
+
+    Raises:
+        SchemaError: if it has another element type, or numbers do not fit.
+    """
+    value = _stacked(value, field)
+    if isinstance(value, torch.Tensor):
+        return _tensor_bytes(value, dtype, field)
+    array = value if isinstance(value, np.ndarray | np.generic) else _convert(value, dtype, field)
+    if isinstance(array, torch.Tensor):
+        return _tensor_bytes(array, dtype, field)
+    array = np.asarray(array)
+    found = dtype_of(array.dtype, field)
+    if found != dtype:
+        raise SchemaError(f"it is {found.name}, but the schema says {dtype.name}", field=field, remedy=_CAST)
+    if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and not np.little_endian):
+        array = array.astype(array.dtype.newbyteorder("<"))
+    contiguous = np.ascontiguousarray(array).reshape(array.shape)
+    return contiguous.reshape(-1).view(np.uint8).reshape(*array.shape, dtype.itemsize)
+
+
+_CAST = "Convert it first, or give the schema with the element type that you want."
+
+
+def _tensor_bytes(value: torch.Tensor, dtype: DType, field: str) -> NDArray[np.uint8]:
+    _check_dense(value, field)
+    found = dtype_of(value.dtype, field)
+    if found != dtype:
+        raise SchemaError(f"it is {found.name}, but the schema says {dtype.name}", field=field, remedy=_CAST)
+    dense = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    # Not reshape(-1): it keeps the stride of a vector of one element or none, and then there is no view of its bytes.
+    flat = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy()
+    return flat.reshape(*value.shape, dtype.itemsize)
+
+
+def _check_dense(value: torch.Tensor, field: str) -> None:
+    if value.is_nested:
+        raise SchemaError(
+            "a nested tensor holds many samples",
+            field=field,
+            remedy="Pass it to write_batch, for a ragged field.",
+        )
+    if value.layout != torch.strided:
+        raise SchemaError(f"a tensor of layout {value.layout} cannot be stored", field=field, remedy="Make it dense.")
+    if value.is_meta:
+        raise SchemaError("a tensor on the meta device has no data", field=field)
+
+
+def _stacked(value: object, field: str) -> object:
+    """A list of tensors or arrays as one of them, whose element type is then not a matter of choice.
+
+    Here is where all values come by first, so here is where masked ones are refused.
+    """
+    _check_masks(value, field)
+    if not isinstance(value, list | tuple) or not value or not isinstance(value[0], torch.Tensor | np.ndarray):
+        return value
+    for one in value:
+        _check_masks(one, field)
+    try:
+        return torch.stack(tuple(value)) if isinstance(value[0], torch.Tensor) else np.stack(value)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise SchemaError(f"the list cannot be made one tensor: {str(error)[:200]}", field=field) from None
+
+
+def _check_masks(value: object, field: str) -> None:
+    if np.ma.is_masked(value):
+        raise SchemaError(
+            "a value of it is masked, and a shard holds no masks",
+            field=field,
+            remedy="Fill such values (array.filled(0)), and keep the mask in a field of its own if it matters.",
+        )
+
+
+def _as_array(value: object, field: str) -> NDArray[Any]:
+    if isinstance(value, np.ndarray | np.generic):
+        return np.asarray(value)
+    array = _numbers(value, field)
+    if array.dtype.kind not in "biufc":
+        raise SchemaError(f"{str(value)[:80]!r} is no number or list of numbers", field=field)
+    # As torch.tensor does for Python's own numbers.
+    return array.astype(_TORCH_DEFAULTS.get(array.dtype.name, array.dtype))
+
+
+_TORCH_DEFAULTS = {"float64": np.dtype(np.float32), "complex128": np.dtype(np.complex64)}
+
+
+def _convert(value: object, dtype: DType, field: str) -> NDArray[Any] | torch.Tensor:
+    """Python numbers and lists, converted when the element type can hold them."""
+    source = _numbers(value, field)
+    if source.dtype.kind == "f" and _is_whole(dtype) and (np.abs(source) >= _EXACT["float64"]).any():
+        # numpy has made floats of whole numbers among them, so what they were is not certain.
+        raise SchemaError(f"{str(value)[:80]} does not fit {dtype.name}: it has no exact value", field=field)
+    return _checked(source, value, dtype, field)
+
+
+def _numbers(value: object, field: str) -> NDArray[Any]:
+    """Python numbers as an array."""
+    try:
+        array = np.asarray(value)
+    except (UserWarning, ValueError):  # where warnings are errors, numpy's of a masked number is one
+        _check_masked_numbers(value, field)
+        raise SchemaError("nested lists of different lengths have no shape", field=field) from None
+    except OverflowError:
+        raise _too_long(field) from None
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        _check_masked_numbers(value, field)
+    if array.dtype == np.float64 and isinstance(value, list | tuple) and (np.abs(array) >= 2**53).any():
+        # numpy takes floats for whole numbers of which some need 64 bits and others could be negative.
+        exact = np.array(value, dtype=object)
+        if all(isinstance(number, Integral) for number in exact.flat):
+            try:
+                return exact.astype(np.uint64)
+            except OverflowError:
+                raise _too_long(field) from None
+    return array
+
+
+def _too_long(field: str) -> SchemaError:
+    return SchemaError("its numbers fit neither 64 bits with a sign nor without", field=field)
+
+
+def _check_masked_numbers(value: object, field: str) -> None:
+    """Refuse masked numbers in lists, of which numpy only warns, and makes them NaN."""
+    if isinstance(value, list | tuple):
+        for one in value:
+            _check_masked_numbers(one, field)
+    else:
+        _check_masks(value, field)
+
+
+def cast(value: object, dtype: DType, field: str) -> NDArray[Any] | torch.Tensor:
+    """What a user passed for a field, as another element type, if no value is lost by that.
+
+    Whole numbers and booleans must be in range; floating-point numbers become whole ones only if they are whole, and
+    whole ones floating-point ones only if these can be exactly that. Between floating-point types values are rounded,
+    for that is what such a cast is for; but none may become infinite or finite, NaN or a number, or of another sign.
+
+    Args:
+        value: a tensor on any device, an array, a number, or (nested) lists of numbers.
+        dtype: the element type.
+        field: the field's name, for the error.
+
+    Returns:
+        The same shape; an array, or a tensor on the CPU where numpy does not have the element type.
+
+    Raises:
+        SchemaError: if a value would be lost: which, where it stands, and what the element type holds.
+    """
+    value = _stacked(value, field)
+    if isinstance(value, torch.Tensor):
+        _check_dense(value, field)
+        plain = value.detach().cpu().resolve_conj().resolve_neg()
+        # What numpy does not have is narrower than float32.
+        known = plain.dtype in _IN_NUMPY
+        return _checked((plain if known else plain.float()).numpy(), value, dtype, field)
+    return _checked(_numbers(value, field), value, dtype, field)
+
+
+_IN_NUMPY = {*(TORCH_DTYPES[code] for code in _NUMPY_DTYPES), torch.complex128}
+# Up to which whole number a type has them all. Those of 8 bits are looked at value by value.
+_EXACT = {"float16": 2**11, "bfloat16": 2**8, "float32": 2**24, "float64": 2**53, "complex64": 2**24}
+
+
+def _is_whole(dtype: DType) -> bool:
+    return dtype.name == "bool" or "int" in dtype.name
+
+
+def _limits(dtype: DType) -> tuple[int, int]:
+    """The least and the largest value of a whole type."""
+    if dtype.name == "bool":
+        return 0, 1
+    limits = np.iinfo(dtype.name)
+    return int(limits.min), int(limits.max)
+
+
+def _checked(source: NDArray[Any], shown: object, dtype: DType, field: str) -> NDArray[Any] | torch.Tensor:
+    if source.dtype.kind not in "biufc":
+        raise SchemaError(f"{str(shown)[:80]!r} is no number or list of numbers", field=field)
+    if source.dtype.kind == "c" and dtype.name != "complex64":
+        raise SchemaError(f"{str(shown)[:80]} is complex, but {dtype.name} was expected", field=field, remedy=_CAST)
+    converted = _converted(source, dtype)
+    if source.size and not _all_fit(source, dtype):
+        with np.errstate(all="ignore"):  # to look at a signalling NaN is enough for a warning
+            lost = np.flatnonzero(~_fit(source, converted, dtype))
+        if len(lost):
+            at = tuple(int(place) for place in np.unravel_index(lost[0], source.shape))
+            where = f" at {list(at)}" if at else ""
+            raise SchemaError(
+                f"{source[at]!s:.80}{where} does not fit {dtype.name} ({held(dtype)})", field=field, remedy=_CAST
+            )
+    return converted
+
+
+def _converted(source: NDArray[Any], dtype: DType) -> NDArray[Any] | torch.Tensor:
+    """The same numbers in another element type, whatever becomes of them."""
+    wanted = numpy_dtype(dtype)
+    with np.errstate(all="ignore"):
+        if wanted is not None:
+            return source.astype(wanted)
+        by = np.float32 if source.dtype.kind == "f" and source.dtype.itemsize <= 4 else np.float64
+        return torch.from_numpy(np.array(source, by)).to(torch_dtype(dtype))
+
+
+def _all_fit(source: NDArray[Any], dtype: DType) -> bool:
+    """Whether the least and the largest value alone tell that all fit, as they mostly do."""
+    if source.dtype.kind == "c":
+        return False
+    low, high = source.min(), source.max()
+    if source.dtype.kind != "f":
+        least, largest = _limits(dtype) if _is_whole(dtype) else 2 * (_EXACT.get(dtype.name, -1),)
+        return (least if _is_whole(dtype) else -least) <= int(low) and int(high) <= largest
+    return dtype.name in _EXACT and max(abs(float(low)), abs(float(high))) <= _largest(dtype)
+
+
+def _fit(source: NDArray[Any], converted: NDArray[Any] | torch.Tensor, dtype: DType) -> NDArray[np.bool_]:
+    """Which values are not lost."""
+    if _is_whole(dtype):
+        least, largest = _limits(dtype)
+        if source.dtype.kind != "f":
+            return (source >= least) & (source <= largest)
+        # The number after the largest is a power of two, which every type that reaches it has.
+        whole: NDArray[np.bool_] = np.isfinite(source) & (np.trunc(source) == source)
+        return whole & (source >= float(least)) & (source < float(largest + 1))
+    if dtype.name == "complex64" and source.dtype.kind == "c":
+        found = np.asarray(converted)
+        return _kept(source.real, found.real, dtype) & _kept(source.imag, found.imag, dtype)
+    found = converted.double().numpy() if isinstance(converted, torch.Tensor) else np.asarray(converted)
+    found = found.real.astype(np.float64)
+    return _kept(source, found, dtype) if source.dtype.kind == "f" else _exactly(source, found)
+
+
+def _exactly(source: NDArray[Any], found: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which whole numbers are what they were. Compared as whole numbers: numpy would round them first."""
+    whole = source.astype(np.uint8) if source.dtype.kind == "b" else source
+    inside: NDArray[np.bool_] = np.trunc(found) == found
+    inside &= (found >= float(np.iinfo(whole.dtype).min)) & (found < float(int(np.iinfo(whole.dtype).max) + 1))
+    same: NDArray[np.bool_] = np.where(inside, found, 0).astype(whole.dtype) == whole
+    return inside & same
+
+
+def _kept(source: NDArray[Any], found: NDArray[Any], dtype: DType) -> NDArray[np.bool_]:
+    """Which numbers did not become infinite, finite, NaN, or of another sign."""
+    kept: NDArray[np.bool_] = (np.isinf(found) == np.isinf(source)) & (np.isnan(found) == np.isnan(source))
+    kept &= ~((found < 0) & (source > 0) | (found > 0) & (source < 0))
+    if dtype.name not in _EXACT:  # where the element type has no infinity, torch takes its largest number instead
+        kept &= ~(np.isfinite(source) & (np.abs(source) > np.float64(_largest(dtype))))
+    return kept
+
+
+def _largest(dtype: DType) -> float:
+    return float(torch.finfo(torch_dtype(dtype)).max)
+
+
+def held(dtype: DType) -> str:
+    """What an element type holds, for people."""
+    if dtype.name == "bool":
+        return "0 and 1"
+    if _is_whole(dtype):
+        return "whole numbers from {} to {}".format(*_limits(dtype))
+    exact = f", whole numbers exactly up to {_EXACT[dtype.name]}" if dtype.name in _EXACT else ""
+    return f"numbers up to {_largest(dtype):g}{exact}"

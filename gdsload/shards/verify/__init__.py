@@ -1,0 +1,208 @@
+"""Checking a dataset: its structure, its bytes against their checksums, and what its bytes mean."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+
+import numpy as np
+
+from gdsload.errors import ChecksumError, DatasetNotFoundError, FormatError, Problem, ReadError
+from gdsload.shards.files import load_shard, mismatch, open_regular
+from gdsload.shards.format.header import TensorEntry
+from gdsload.shards.format.schema import Schema
+from gdsload.shards.format.shard import PADDING_PREFIX
+from gdsload.shards.identity import ShardSource
+from gdsload.shards.verify.contents import not_finite, wrong_booleans, wrong_texts
+from gdsload.shards.verify.opened import OpenShard
+
+__all__ = ["VerifyReport", "verify_shards"]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What a verification read.
+
+    Attributes:
+        shards: number of shards.
+        checked_bytes: bytes that were compared with a checksum.
+        unchecked_bytes: bytes of tensors that have none, in files that gdsload did not write.
+        nan: how many values of each field are NaN; fields without any are left out, as are all unless it was deep.
+        infinite: how many are infinite, likewise.
+    """
+
+    shards: int
+    checked_bytes: int
+    unchecked_bytes: int
+    nan: Mapping[str, int] = field(default_factory=dict)
+    infinite: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What came of one shard."""
+
+    damage: list[Problem] = field(default_factory=list)
+    nonsense: list[Problem] = field(default_factory=list)
+    checked: int = 0
+    unchecked: int = 0
+    nan: dict[str, int] = field(default_factory=dict)
+    infinite: dict[str, int] = field(default_factory=dict)
+
+
+def verify_shards(
+    sources: Sequence[ShardSource], schema: Schema, *, deep: bool, progress: Callable[[int, int], None] | None
+) -> VerifyReport:
+    """Check all shards, whatever is wrong with some of them; see `ShardDataset.verify`."""
+    meter = _Meter(sum(max(source.file_bytes, 0) for source in sources), progress)
+    firsts = accumulate((max(source.samples, 0) for source in sources), initial=0)
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "gdsload-verify") as executor:
+        found = list(
+            executor.map(
+                lambda source, first: _verify(source, schema, first, meter, deep=deep),
+                sources,
+                list(firsts)[: len(sources)],
+            )
+        )
+    _forget_numbers(sources, found)
+    damage = [problem for one in found for problem in one.damage]
+    _raise(damage + [problem for one in found for problem in one.nonsense], len(sources), damaged=bool(damage))
+    return VerifyReport(
+        len(sources),
+        sum(one.checked for one in found),
+        sum(one.unchecked for one in found),
+        _added([one.nan for one in found]),
+        _added([one.infinite for one in found]),
+    )
+
+
+def _forget_numbers(sources: Sequence[ShardSource], found: Sequence[_Found]) -> None:
+    """Behind a shard of which nobody knows how many samples it holds, nobody knows the samples' numbers."""
+    known = True
+    for source, one in zip(sources, found, strict=True):
+        if not known:
+            one.damage = [replace(problem, samples=None) for problem in one.damage]
+            one.nonsense = [replace(problem, samples=None) for problem in one.nonsense]
+        known = known and source.samples >= 0
+
+
+def _raise(problems: list[Problem], shards: int, *, damaged: bool) -> None:
+    """Raise what was found, if anything was."""
+    if not problems:
+        return
+    kind = ChecksumError if damaged else FormatError
+    files = len({problem.file for problem in problems})
+    raise kind(
+        f"{len(problems)} problems in {files} of {shards} shards",
+        problems=problems,
+        remedy="Restore those shards from a copy, or write the dataset again."
+        if damaged
+        else "The bytes are those that were written, so what wrote them is to be mended.",
+    )
+
+
+def _added(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    names = dict.fromkeys(name for one in counts for name in one)
+    return {name: sum(one.get(name, 0) for one in counts) for name in names}
+
+
+class _Meter:
+    """Adds up bytes from several threads."""
+
+    def __init__(self, total: int, report: Callable[[int, int], None] | None) -> None:
+        self._total, self._report, self._done = total, report, 0
+        self._lock = threading.Lock()
+
+    def add(self, nbytes: int) -> None:
+        with self._lock:
+            self._done += nbytes
+            if self._report is not None:
+                self._report(self._done, self._total)
+
+
+def _verify(source: ShardSource, schema: Schema, first: int, meter: _Meter, *, deep: bool) -> _Found:
+    """Verify one shard, whose first sample is the dataset's number `first`."""
+    everything = None if source.samples < 0 else (first, first + source.samples)
+    try:
+        fd = open_regular(source.path, follow_links=source.follow_links)
+    except DatasetNotFoundError:
+        return _Found([Problem("the shard is missing", source.path, samples=everything)])
+    except ReadError as error:
+        message = f"{error.message}. {error.remedy}" if error.remedy else error.message
+        return _Found([Problem(message, source.path, samples=everything)])
+    try:
+        shard = load_shard(fd, source.path)
+        complaint = mismatch(shard, source, schema)
+        if complaint is not None:
+            return _Found([Problem(complaint, source.path, 0, samples=everything)])
+        return _verify_opened(OpenShard(fd, source.path, shard, first), meter, deep=deep)
+    except FormatError as error:
+        return _Found([Problem(one.message, one.file, one.offset, one.field, everything) for one in error.problems])
+    except ReadError as error:  # a bad sector, or a file cut short meanwhile: the other shards are still of interest
+        return _Found([Problem(error.message, source.path, error.offset, samples=everything)])
+    finally:
+        os.close(fd)
+
+
+def _verify_opened(opened: OpenShard, meter: _Meter, *, deep: bool) -> _Found:
+    shard, found = opened.shard, _Found()
+    if shard.checksums is None and not deep:
+        found.unchecked = sum(entry.end - entry.begin for entry in shard.header.tensors.values())
+        meter.add(shard.header.file_bytes)
+        return found
+    meter.add(shard.header.data_start)
+    for entry in shard.header.tensors.values():
+        _verify_tensor(opened, entry, found, meter, deep=deep)
+    for name, column in shard.columns.items():
+        if column.offsets_begin is None:
+            continue
+        wrong = list(_wrong_offsets(opened, name, column.offsets_begin))
+        found.damage += wrong
+        if deep and not wrong and shard.schema[name].kind == "str":
+            found.nonsense += wrong_texts(opened, shard.header.tensors[name], column.offsets_begin)
+    return found
+
+
+def _verify_tensor(opened: OpenShard, entry: TensorEntry, found: _Found, meter: _Meter, *, deep: bool) -> None:
+    """Verify a tensor, one pass over its bytes for all that is asked of them."""
+    sums = opened.shard.checksums
+    padding = entry.name.startswith(PADDING_PREFIX) and sums is not None
+    is_field = entry.name in opened.shard.schema
+    for offset, piece in opened.pieces(entry):
+        if padding:
+            found.damage += _wrong_padding(opened.path, offset, piece)
+        elif sums is not None:
+            found.damage += opened.damage(entry, offset, piece)
+            found.checked += len(piece)
+        else:
+            found.unchecked += len(piece)
+        if deep and is_field:
+            if entry.dtype.code == "BOOL":
+                found.nonsense += wrong_booleans(opened, entry, offset, piece)
+            for counts, count in zip((found.nan, found.infinite), not_finite(piece, entry.dtype), strict=True):
+                if count:
+                    counts[entry.name] = counts.get(entry.name, 0) + count
+        meter.add(len(piece))
+
+
+def _wrong_padding(path: str, offset: int, piece: memoryview) -> Iterator[Problem]:
+    wrong = np.flatnonzero(np.frombuffer(piece, np.uint8))
+    if len(wrong):
+        yield Problem("padding is not zero", path, offset + int(wrong[0]))
+
+
+def _wrong_offsets(opened: OpenShard, name: str, begin: int) -> Iterator[Problem]:
+    offsets, rows = opened.offsets(begin), opened.shard.columns[name].rows
+    everything = opened.first, opened.first + opened.shard.samples
+    if offsets[0] != 0 or offsets[-1] != rows:
+        message = f"its offsets run from {offsets[0]} to {offsets[-1]}, not from 0 to {rows}"
+        yield Problem(message, opened.path, begin, name, everything)
+    falls = np.flatnonzero(np.diff(offsets) < 0)
+    if len(falls):
+        at = int(falls[0])
+        samples = opened.first + at, opened.first + at + 1
+        yield Problem("its offsets fall", opened.path, begin + (at + 1) * 8, name, samples, 8)

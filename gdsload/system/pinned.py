@@ -1,0 +1,140 @@
+"""Pinned host memory for copies to a GPU: one arena, allocated once, near the GPU, in blocks that go round.
+
+reader takes a block ──> fills it ──> queues its copy ──> gives it back, with the event behind the copy
+      ^                                                                     |
+      └──────────── whoever takes it next waits for that event ─────────────┘
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import platform
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+
+from gdsload.errors import BackendUnavailableError
+from gdsload.system.streams import register_host, unregister_host
+from gdsload.system.units import format_bytes
+
+__all__ = ["Block", "PinnedRing", "node_of", "processors_of"]
+
+_MBIND = {"x86_64": 237, "aarch64": 235}  # syscall numbers, asm/unistd.h
+_MPOL_PREFERRED = 1  # linux/mempolicy.h
+_NODES = "/sys/devices/system/node"
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """A part of the arena.
+
+    Attributes:
+        memory: its bytes, to be written.
+        tensor: the same as a tensor.
+        address: of its first byte, to be copied from.
+        copied: the event behind what was last copied out of it; None if nothing was.
+        handle: what CUDA knows that event by.
+    """
+
+    memory: memoryview
+    tensor: torch.Tensor
+    address: int
+    copied: torch.cuda.Event | None = None
+    handle: int = 0
+
+
+class PinnedRing:
+    """Pinned blocks of one size.
+
+    Args:
+        device: the GPU that they are copied to.
+        count: how many.
+        block_bytes: bytes of each, a multiple of the page size.
+
+    Raises:
+        BackendUnavailableError: if the memory cannot be had or pinned.
+    """
+
+    def __init__(self, device: torch.device, count: int, block_bytes: int) -> None:
+        self.device, self.block_bytes, self.nbytes = device, block_bytes, count * block_bytes
+        try:
+            arena = mmap.mmap(-1, self.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError as error:
+            raise self._refused(str(error)) from None
+        with suppress(OSError, AttributeError):  # a kernel without huge pages is only slower
+            arena.madvise(mmap.MADV_HUGEPAGE)
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(arena))
+        _prefer_node(self._address, self.nbytes, node_of(device))
+        if trouble := register_host(device, self._address, self.nbytes):
+            raise self._refused(trouble)
+        whole, tensor = memoryview(arena), torch.frombuffer(arena, dtype=torch.uint8)
+        self._free: SimpleQueue[Block] = SimpleQueue()
+        for begin in range(0, self.nbytes, block_bytes):
+            end = begin + block_bytes
+            self._free.put(Block(whole[begin:end], tensor[begin:end], self._address + begin))
+        self._closed = False
+
+    def _refused(self, why: str) -> BackendUnavailableError:
+        return BackendUnavailableError(
+            f"{format_bytes(self.nbytes)} of host memory cannot be pinned for {self.device}: {why}",
+            remedy="Lower pinned_bytes, or free memory.",
+        )
+
+    def take(self) -> Block:
+        """A block. Waits until there is one: whoever takes one must give it back, or have it given back."""
+        return self._free.get()
+
+    def give(self, block: Block) -> None:
+        """Give a block back. It may still be copied from: whoever takes it waits for `Block.copied`."""
+        self._free.put(block)
+
+    def close(self) -> None:
+        """Unpin. All blocks must have been given back, and all copies have ended; may be called twice."""
+        if not self._closed:
+            unregister_host(self.device, self._address)
+            self._closed = True
+
+
+def node_of(device: torch.device) -> int:
+    """The NUMA node that a GPU is at; -1 where there is only one, or it is not known."""
+    try:
+        if len([name for name in os.listdir(_NODES) if name.removeprefix("node").isdigit()]) < 2:
+            return -1
+        found: Any = torch.cuda.get_device_properties(device)
+        address = f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+        with open(f"/sys/bus/pci/devices/{address}/numa_node", encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError, AttributeError):
+        return -1
+
+
+def processors_of(node: int) -> set[int]:
+    """Those processors of a node that this process may run on; all of them if that leaves none."""
+    allowed, found = os.sched_getaffinity(0), set()
+    with suppress(OSError, ValueError), open(f"{_NODES}/node{node}/cpulist", encoding="ascii") as file:
+        for part in file.read().strip().split(","):
+            first, _, last = part.partition("-")
+            found |= set(range(int(first), int(last or first) + 1))
+    return found & allowed or allowed
+
+
+def _prefer_node(address: int, nbytes: int, node: int) -> None:
+    """Have pages come from a node if it has any left; where that cannot be said, they come from anywhere."""
+    number = _MBIND.get(platform.machine())
+    if node < 0 or node > 62 or number is None:
+        return
+    mask = ctypes.c_ulong(1 << node)
+    ctypes.CDLL(None, use_errno=True).syscall(
+        ctypes.c_long(number),
+        ctypes.c_void_p(address),
+        ctypes.c_ulong(nbytes),
+        ctypes.c_int(_MPOL_PREFERRED),
+        ctypes.byref(mask),
+        ctypes.c_ulong(64),
+        ctypes.c_uint(0),
+    )

@@ -1,0 +1,15 @@
+"""Does cuFile bring bytes of this file system to the GPU by DMA? Asked of its own counters, in a process of its own.
+
+    probe = probe_cufile("/data/shards", "cuda:0")
+    probe.proven      # True only if reads moved under nvidia-fs or P2PDMA
+    probe.path        # "gds-nvfs", "gds-p2p", "cufile-posix", "mixed" or "unknown"
+
+The asking process never loads libcufile, and never touches CUDA.
+"""
+
+from __future__ import annotations
+
+from gdsload.system.probe.probe import probe_cufile
+from gdsload.system.probe.result import CufileProbe
+
+__all__ = ["CufileProbe", "probe_cufile"]

@@ -1,0 +1,225 @@
+"""What runs in the probing process: everything that may hang, crash or print.
+
+It tells on standard error what it is about to do, and prints one JSON object, a `CufileProbe`, as the last line of
+standard output. The process that asks never loads libcufile: opening its driver can spin for ever (seen with 1.19 and
+1.20 where /proc/modules is missing), and it must not be used after a fork.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from gdsload.system.probe.library import find_libraries
+from gdsload.system.probe.result import CufileProbe
+from gdsload.system.probe.tree import Tree
+
+__all__ = ["STAGE", "run_child"]
+
+STAGE = "gdsload-stage:"
+_BUFFER_BYTES = 16 * 2**20
+"""From 10 MiB on torch's allocator makes an allocation of its own: the buffer begins where the allocation does."""
+_READ_BYTES = 2**20
+_BLOCK_BYTES = 4096
+_BASE_ERROR = 5000  # cufile.h, CUFILEOP_BASE_ERR
+_ERRORS = {
+    5001: "DRIVER_NOT_INITIALIZED", 5002: "DRIVER_INVALID_PROPS", 5004: "DRIVER_VERSION_MISMATCH",
+    5007: "PLATFORM_NOT_SUPPORTED", 5008: "IO_NOT_SUPPORTED", 5009: "DEVICE_NOT_SUPPORTED", 5010: "NVFS_DRIVER_ERROR",
+    5011: "CUDA_DRIVER_ERROR", 5018: "INVALID_FILE_TYPE", 5019: "INVALID_FILE_OPEN_FLAG", 5020: "DIO_NOT_SET",
+    5022: "INVALID_VALUE", 5025: "PERMISSION_DENIED", 5027: "HANDLE_NOT_REGISTERED", 5029: "DEVICE_NOT_FOUND",
+    5030: "INTERNAL_ERROR", 5033: "NVFS_SETUP_ERROR", 5034: "IO_DISABLED", 5036: "GPU_MEMORY_PINNING_FAILED",
+    5044: "IO_ERROR", 5047: "INVALID_CONTEXT_ERROR", 5048: "NVFS_INTERNAL_DRIVER_ERROR",
+}  # fmt: skip
+
+
+class _Status(ctypes.Structure):
+    _fields_ = [("err", ctypes.c_int), ("cu_err", ctypes.c_int)]
+
+
+class _Descr(ctypes.Structure):
+    # CUfileDescr_t: an enum, a union of a descriptor and a pointer, and a pointer.
+    _fields_ = [("type", ctypes.c_int), ("handle", ctypes.c_void_p), ("fs_ops", ctypes.c_void_p)]
+
+
+class _RefusedError(Exception):
+    """Why the probe ends here; caught in this module."""
+
+    def __init__(self, status: str, reason: str, error: str = "") -> None:
+        super().__init__(reason)
+        self.status, self.error = status, error
+
+
+def run_child(path: str, device: str) -> CufileProbe:
+    """Probe cuFile with a file and a device, for instance ``cuda:0``; returns whatever happens, if it returns."""
+    start = time.monotonic()
+    found: dict[str, Any] = {}
+    try:
+        _probe(path, device, found)
+        probe = CufileProbe("ok", **found)
+    except _RefusedError as refusal:
+        probe = CufileProbe(refusal.status, reason=str(refusal), error=refusal.error, **found)
+    except Exception as error:
+        probe = CufileProbe("failed", reason=f"{type(error).__name__}: {error}"[:500], **found)
+    return dataclasses.replace(probe, seconds=time.monotonic() - start)
+
+
+def _enter(stage: str, found: dict[str, Any]) -> None:
+    found["stage"] = stage
+    # How the parent knows what hung. A line of its own, whatever a library has printed, and at once.
+    os.write(2, f"\n{STAGE} {json.dumps(found)}\n".encode())
+
+
+def _probe(path: str, device: str, found: dict[str, Any]) -> None:
+    _enter("library", found)
+    bindings, library = _load(found)
+    _enter("cuda", found)
+    buffer = _allocate(device, found)
+    _enter("driver-open", found)
+    if bindings is not None:
+        bindings.set_stats_level(3)
+    start = time.monotonic()
+    _check(library.cuFileDriverOpen(), "cuFile's driver cannot be opened")
+    found["open_s"] = time.monotonic() - start
+    if bindings is not None:
+        bindings.stats_start()
+    _enter("register", found)
+    fd = _open(path)
+    handle, descr = ctypes.c_void_p(), _Descr(1, fd, None)  # 1: CU_FILE_HANDLE_TYPE_OPAQUE_FD
+    _check(
+        library.cuFileHandleRegister(ctypes.byref(handle), ctypes.byref(descr)),
+        "the file cannot be registered",
+    )
+    found["registered"] = True
+    if buffer is None:
+        raise _RefusedError("failed", "there is no CUDA device to read into; driver and file were tried, and work")
+    _enter("read", found)
+    before = _counts(bindings)
+    _read(library, handle, path, buffer, found)
+    after = _counts(bindings)
+    if before is not None and after is not None:
+        for name, count in after.items():
+            found[name] = max(count - before[name], 0)
+    _enter("done", found)
+    found["reason"] = "a read was made and its bytes are right"
+
+
+def _load(found: dict[str, Any]) -> tuple[Any, ctypes.CDLL]:
+    """The bindings that read counters (None without them), and the library, loaded once for both."""
+    bindings: Any = None
+    trouble = ""
+    try:
+        from cuda.bindings import cufile
+
+        cufile.get_version()  # loads the library
+        bindings = cufile
+    except Exception as error:
+        trouble = f"{type(error).__name__}: {error}"
+    candidates = [] if bindings is None else _loaded()
+    candidates += [library.path for library in find_libraries(Tree(), os.environ, sys.path)]
+    for candidate in [*candidates, "libcufile.so.0"]:
+        try:
+            library = ctypes.CDLL(candidate)
+            version = ctypes.c_int()
+            for name in ("cuFileGetVersion", "cuFileDriverOpen", "cuFileHandleRegister"):
+                getattr(library, name).restype = _Status
+            library.cuFileRead.restype = ctypes.c_ssize_t
+            library.cuFileGetVersion(ctypes.byref(version))
+        except (OSError, AttributeError) as error:
+            trouble = trouble or str(error)
+            continue
+        found["library"] = (_loaded() or [candidate])[0]
+        # 1151 is 1.15.1: thousands, tens, and a digit.
+        found["version"] = f"{version.value // 1000}.{version.value % 1000 // 10}.{version.value % 10}"
+        return bindings, library
+    raise _RefusedError("missing", f"libcufile cannot be loaded: {trouble}"[:500])
+
+
+def _loaded() -> list[str]:
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        paths = [line.split(maxsplit=5)[-1].strip() for line in maps if "/libcufile.so" in line]
+    return list(dict.fromkeys(paths))[:1]
+
+
+def _allocate(device: str, found: dict[str, Any]) -> Any:
+    """A buffer on the device; CUDA is in use before cuFile is opened, as it wants it. None without CUDA."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    try:
+        if torch.device(device).index is not None:
+            torch.cuda.set_device(torch.device(device))
+        found["gpu"] = torch.cuda.get_device_name()
+        buffer = torch.zeros(_BUFFER_BYTES, dtype=torch.uint8, device=device)
+        torch.cuda.synchronize()
+    except Exception as error:
+        raise _RefusedError("failed", f"{device} cannot be used: {error}"[:500]) from None
+    return buffer
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+    except OSError:
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # cuFile says itself what it then can do
+        except OSError as error:
+            raise _RefusedError("failed", f"{path} cannot be opened: {error.strerror}") from None
+
+
+def _read(library: ctypes.CDLL, handle: ctypes.c_void_p, path: str, buffer: Any, found: dict[str, Any]) -> None:
+    import torch
+
+    with open(path, "rb") as file:
+        expected = file.read(_READ_BYTES)
+    if len(expected) >= _BLOCK_BYTES:
+        # cuFile reads what is not a whole block by another path, which says nothing of DMA.
+        expected = expected[: len(expected) // _BLOCK_BYTES * _BLOCK_BYTES]
+    address, size = ctypes.c_void_p(buffer.data_ptr()), ctypes.c_size_t(len(expected))
+    count = library.cuFileRead(handle, address, size, ctypes.c_longlong(0), ctypes.c_longlong(0))
+    if count < -_BASE_ERROR:
+        name = _ERRORS.get(-count, str(-count))
+        raise _RefusedError("failed", f"cuFile cannot read the file: {name}", name)
+    if count < 0:
+        # cufile.h: -1 means that errno is set; ctypes has lost it by now.
+        raise _RefusedError("failed", f"cuFile cannot read the file: it returned {count}")
+    torch.cuda.synchronize()
+    if bytes(buffer[:count].cpu().numpy()) != expected[:count] or count != len(expected):
+        raise _RefusedError("failed", f"cuFile read {count} bytes of {len(expected)}, or other bytes than the file's")
+    found["read_bytes"] = count
+
+
+def _counts(bindings: Any) -> dict[str, int] | None:
+    """Reads by path, from cuFile's counters, over all GPUs: nobody but this process's probe reads in it."""
+    if bindings is None:
+        return None
+    level = bindings.StatsLevel3()
+    bindings.get_stats_l3(level.ptr)
+    names = {"nvfs_reads": "n_nvfs_reads", "p2p_reads": "n_p2p_reads", "posix_reads": "n_posix_reads"}
+    gpus = [level.per_gpu_stats[index] for index in range(len(level.per_gpu_stats))]
+    return {ours: sum(int(getattr(gpu, theirs)) for gpu in gpus) for ours, theirs in names.items()}
+
+
+def _check(status: _Status, what: str) -> None:
+    if status.err:
+        name = _ERRORS.get(status.err, str(status.err))
+        cuda = f", CUDA error {status.cu_err}" if status.cu_err else ""
+        raise _RefusedError("failed", f"{what}: {name} ({status.err}{cuda})", name)
+
+
+def main(arguments: list[str]) -> int:
+    """Probe, print and leave without any cleaning up: closing cuFile is one more thing that can hang."""
+    if len(arguments) != 2:
+        print("usage: python -m gdsload.system.probe FILE DEVICE", file=sys.stderr)  # noqa: T201
+        return 2
+    # What libraries print must not stand between the parent and the JSON.
+    answer = os.dup(1)
+    os.dup2(2, 1)
+    probe = run_child(arguments[0], arguments[1])
+    os.write(answer, (json.dumps(probe.to_json()) + "\n").encode())
+    os._exit(0)

@@ -1,0 +1,206 @@
+"""What the GPU paths need of CUDA beside torch's words: side streams, registrations of host memory, plain memory.
+
+CUDA is reached through torch, so that there is one runtime and one primary context for each device.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import torch
+
+from gdsload.errors import BudgetError
+from gdsload.system.units import format_bytes
+
+__all__ = [
+    "Aside",
+    "DeviceBytes",
+    "Tensors",
+    "allocate",
+    "current_stream",
+    "free",
+    "no_room",
+    "on",
+    "record",
+    "register_host",
+    "side_stream",
+    "stream_handle",
+    "unregister_host",
+]
+
+_PORTABLE = 1  # cudaHostRegisterPortable, driver_types.h
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # noqa: SLF001  (see `stream_handle`)
+_READ_ONLY = 8  # cudaHostRegisterReadOnly, likewise
+Tensors = TypeVar("Tensors", bound=tuple[torch.Tensor, ...])
+
+
+def side_stream(device: torch.device) -> torch.cuda.Stream:
+    """A stream for the loader: it does not wait for the default stream, and goes before what is queued elsewhere."""
+    return torch.cuda.Stream(device, priority=-1)
+
+
+def stream_handle(device: torch.device) -> int:
+    """CUDA's handle of the stream that is current for torch."""
+    # The public way makes an object each time, which takes longer than queueing a kernel should.
+    if _raw_stream is not None and device.index is not None:
+        return int(_raw_stream(device.index))
+    return torch.cuda.current_stream(device).cuda_stream
+
+
+def current_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream that is current for torch, or another object for the same one, to queue on or to wait for."""
+    if device.index is None:
+        return torch.cuda.current_stream(device)
+    return _with_handle(stream_handle(device), device.index)
+
+
+@lru_cache(maxsize=64)
+def _with_handle(_handle: int, index: int) -> torch.cuda.Stream:
+    """The stream that is current on a device and has that handle. Torch's own way makes an object each time."""
+    return torch.cuda.current_stream(index)
+
+
+class _On:
+    """See `on`."""
+
+    def __init__(self, stream: torch.cuda.Stream, before: torch.cuda.Stream) -> None:
+        self._stream, self._before = stream, before
+
+    def __enter__(self) -> None:
+        torch.cuda.set_stream(self._stream)
+
+    def __exit__(self, *_error: object) -> None:
+        torch.cuda.set_stream(self._before)
+
+
+def on(stream: torch.cuda.Stream) -> AbstractContextManager[object]:
+    """Have torch queue on a stream, as by `torch.cuda.stream`, which takes several times as long to enter."""
+    if torch.cuda.current_device() != stream.device_index:
+        return torch.cuda.stream(stream)
+    return _On(stream, torch.cuda.current_stream(stream.device))  # that very object: it becomes current again
+
+
+def record(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    """An event behind all that is queued on `stream`. Whoever waits for it sleeps: spinning would cost a processor."""
+    event = torch.cuda.Event(blocking=True)
+    event.record(stream)
+    return event
+
+
+class Aside:
+    """A stream for what has to be known of batches before their bytes can be fetched.
+
+    It depends on nothing that is queued elsewhere, so the GPU works it out while it still fetches the batches before.
+    Behind those, on their stream, the link would idle meanwhile.
+
+    Args:
+        device: the GPU.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._stream = device, side_stream(device)
+
+    def __call__(self, make: Callable[[], Tensors]) -> Tensors:
+        """Queue the making of some tensors here. The current stream waits for them, and may use them."""
+        with on(self._stream):
+            made, event = make(), record(self._stream)
+        stream = current_stream(self._device)
+        stream.wait_event(event)
+        for tensor in made:
+            tensor.record_stream(stream)
+        return made
+
+
+def register_host(device: torch.device, address: int, nbytes: int, *, read_only: bool = False) -> str:
+    """Pin host memory and let all GPUs reach it at its own address; returns why not, or an empty text.
+
+    Read-only registrations are what lets pages of a file that is mapped read-only be registered at all.
+    """
+    return _runtime(device, "cudaHostRegister", address, nbytes, _PORTABLE | (_READ_ONLY if read_only else 0))
+
+
+def unregister_host(device: torch.device, address: int) -> str:
+    """Take a registration back. No GPU may be using it."""
+    return _runtime(device, "cudaHostUnregister", address)
+
+
+def _runtime(device: torch.device, name: str, *arguments: int) -> str:
+    """Call CUDA's runtime in a thread of its own.
+
+    It remembers a failure for the thread, and torch, which asks after each kernel, would raise it at the next one.
+    """
+    found: list[str] = []
+
+    def call() -> None:
+        try:
+            with torch.cuda.device(device):
+                runtime: Any = torch.cuda.cudart()
+                code = int(getattr(runtime, name)(*arguments))
+                found.append(f"{name}: {_text(runtime, code)} ({code})" if code else "")
+        except Exception as error:
+            found.append(f"{name}: {error}")
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join()
+    return found[0] if found else f"{name} was interrupted"
+
+
+def _text(runtime: Any, code: int) -> str:
+    try:
+        return str(runtime.cudaGetErrorString(runtime.cudaError(code)))
+    except Exception:
+        return "CUDA error"
+
+
+def allocate(device: torch.device, nbytes: int) -> int:
+    """Plain memory of a device, at a multiple of 512 bytes at least, and not a part of anybody's pool.
+
+    What DMA writes to must be so: registering it pins whole allocations, and pools move theirs about.
+
+    Raises:
+        MemoryError: if there is none.
+    """
+    with torch.cuda.device(device):
+        code, address = _bindings().cudaMalloc(nbytes)
+    if int(code):
+        raise MemoryError(f"cudaMalloc of {nbytes} bytes: {code}")
+    return int(address)
+
+
+def free(device: torch.device, address: int) -> None:
+    """Give plain memory back. The device must have ended all work on it."""
+    with torch.cuda.device(device):
+        _bindings().cudaFree(address)
+
+
+def no_room(device: torch.device, what: str) -> BudgetError:
+    """The error for when a device has no memory left for something of the loader's."""
+    available, total = torch.cuda.mem_get_info(device)
+    return BudgetError(
+        f"{device} has no memory left for {what}: {format_bytes(available)} of {format_bytes(total)} are free",
+        remedy="Lower arena_bytes, prefetch_bytes or batch_size, or drop batches earlier.",
+    )
+
+
+def _bindings() -> Any:
+    from cuda.bindings import runtime
+
+    return runtime
+
+
+class DeviceBytes:
+    """Memory of a device at an address, for `torch.as_tensor`: a vector of integers of `unit` bytes."""
+
+    def __init__(self, address: int, nbytes: int, unit: int = 1) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (nbytes // unit,),
+            "typestr": f"<i{unit}" if unit > 1 else "|u1",
+            "data": (address, False),
+            "strides": None,
+            "version": 3,
+        }

@@ -1,0 +1,135 @@
+"""Before anything is timed: does every contender hand out the dataset's bytes?"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+from numpy.typing import NDArray
+
+from gdsload.engine.assemble import Batch
+from gdsload.errors import ReadError
+from gdsload.loader.dataset import ShardDataset
+from gdsload.shards.rows import sample_of
+from gdsload.tools.bench.plan import Plan
+from gdsload.tools.bench.routes import Route
+
+__all__ = ["Reference", "check_route"]
+
+_SAMPLES = 512
+_SEED = 0
+_CHUNK_BYTES = 64 * 2**20
+
+_Digest = tuple[bytes, int]
+
+
+class Reference:
+    """Digests of samples, read by `ShardDataset` into RAM, without mapping a file.
+
+    Args:
+        plan: what is measured.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._dataset = ShardDataset(plan.path, mmap=False)
+        self._chunk = max(_CHUNK_BYTES * plan.samples // max(plan.num_bytes, 1), 1)
+        self._known: dict[int, _Digest] = {}
+
+    def digests(self, indices: list[int]) -> dict[int, _Digest]:
+        """Digest and bytes of each of these samples."""
+        missing = [index for index in indices if index not in self._known]
+        for low in range(0, len(missing), self._chunk):
+            part = missing[low : low + self._chunk]
+            self._known |= zip(part, map(_digest, self._dataset.__getitems__(part)), strict=True)
+        return {index: self._known[index] for index in indices}
+
+
+def check_route(route: Route, plan: Plan, reference: Reference) -> dict[str, Any]:
+    """Run an epoch, as far as a trial goes, and compare samples of it with the dataset's.
+
+    That is up to 512 of those that come, drawn with a fixed seed; of all it is checked that none comes twice and, in a
+    whole epoch, that none is missing.
+
+    Returns:
+        What was compared, for the record.
+
+    Raises:
+        ReadError: if a sample is not what the dataset holds, comes twice or is missing.
+    """
+    indexed = "index" not in plan.schema  # else the loader could not add indices, but in order they are known
+    chosen = _positions(plan)
+    seen = np.zeros(plan.samples, bool)
+    found: dict[int, _Digest] = {}
+    position, until = 0, time.monotonic() + (plan.seconds or float("inf"))
+    with route.open(plan, shuffle=plan.shuffle if indexed else False, with_index=indexed) as loader:
+        for batch in loader:
+            arrived = route.arrive(batch, plan)
+            ids = arrived.pop("index").cpu().numpy() if indexed else np.arange(position, position + _size(arrived))
+            _tick(route, seen, ids)
+            for row in chosen[(chosen >= position) & (chosen < position + len(ids))] - position:
+                found[int(ids[row])] = _digest(sample_of(arrived, int(row)))
+            position += len(ids)
+            if (_bounded(plan) and position > chosen[-1]) or (found and time.monotonic() > until):
+                break
+        else:
+            if not seen.all():
+                raise _wrong(route, f"sample {int(np.argmin(seen))} did not come in a whole epoch")
+    expected = reference.digests(list(found))
+    for index, digest in found.items():
+        if digest != expected[index]:
+            raise _wrong(route, f"sample {index} has other bytes than ShardDataset reads")
+    compared = sum(nbytes for _, nbytes in found.values())
+    whole = {"epoch_samples": position, "whole_epoch": bool(seen.all())}
+    return {"contender": route.name, "samples": len(found), "bytes": compared} | whole
+
+
+def _positions(plan: Plan) -> NDArray[np.int64]:
+    """Positions in the epoch whose samples are compared."""
+    total = plan.samples
+    if plan.max_bytes is not None:
+        total = min(total, max(plan.max_bytes * plan.samples // max(plan.num_bytes, 1), 1))
+    random = np.random.default_rng(_SEED)
+    return np.sort(random.choice(total, min(_SAMPLES, total), replace=False)).astype(np.int64)
+
+
+def _bounded(plan: Plan) -> bool:
+    return plan.max_bytes is not None or plan.seconds is not None
+
+
+def _tick(route: Route, seen: NDArray[np.bool_], ids: NDArray[np.int64]) -> None:
+    if ids.size and (ids.min() < 0 or ids.max() >= len(seen)):
+        raise _wrong(route, f"it hands out samples from {ids.min()} to {ids.max()}, of {len(seen)}")
+    if seen[ids].any() or len(np.unique(ids)) != len(ids):
+        raise _wrong(route, "a sample came twice in an epoch")
+    seen[ids] = True
+
+
+def _wrong(route: Route, what: str) -> ReadError:
+    return ReadError(
+        f"contender {route.name!r} is wrong, and nothing was measured: {what}",
+        remedy="Do not train with this backend. ShardDataset.verify() tells whether the files are sound.",
+    )
+
+
+def _size(batch: Batch) -> int:
+    value = next(iter(batch.values()))
+    return len(value[1]) - 1 if isinstance(value, tuple) else len(value)
+
+
+def _digest(sample: dict[str, Any]) -> _Digest:
+    """Names, types, shapes and bytes of a sample as one digest; and how many bytes it has."""
+    state, total = xxhash.xxh3_128(), 0
+    for name, value in sample.items():
+        if isinstance(value, torch.Tensor):
+            kind = f"{value.dtype} {tuple(value.shape)}"
+            raw: Any = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        else:
+            kind = type(value).__name__
+            raw = np.frombuffer(value.encode() if isinstance(value, str) else value, np.uint8)
+        state.update(f"{name!r} {kind} {raw.nbytes} ".encode())
+        state.update(raw)
+        total += raw.nbytes
+    return state.digest(), total

@@ -1,0 +1,162 @@
+"""What is measured, and on what."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from gdsload.errors import OptionError
+from gdsload.loader.dataset import ShardDataset
+from gdsload.loader.options import resolve_device
+from gdsload.order.checks import check_whole
+from gdsload.shards.format.schema import Schema
+from gdsload.system.probe.mounts import find_mount, read_mounts
+from gdsload.system.probe.tree import Tree
+from gdsload.system.version import __version__
+
+__all__ = ["BackendName", "Plan", "describe", "machine", "make_plan", "versions"]
+
+BackendName = Literal["auto", "gds", "mapped", "bounce", "host"]
+
+_BATCH_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A measurement.
+
+    Attributes:
+        path: the dataset.
+        schema: its fields.
+        files: its shards.
+        samples: how many it has.
+        num_bytes: bytes of its shards.
+        digest: what names its content.
+        device: where batches go.
+        batch_size: samples of a batch.
+        shuffle: as `gdsload.DataLoader` has it.
+        backends: what brings the batches of the direct contenders, one contender each.
+        trials: timed runs of each contender, in each state of the cache.
+        seconds: a trial ends with the first batch after as many; None: with the epoch.
+        max_bytes: a trial ends with the batch that reaches as many; None: with the epoch.
+    """
+
+    path: str
+    schema: Schema
+    files: tuple[str, ...]
+    samples: int
+    num_bytes: int
+    digest: str
+    device: torch.device
+    batch_size: int
+    shuffle: bool | str
+    backends: tuple[BackendName, ...] = ("auto",)
+    trials: int = 5
+    seconds: float | None = None
+    max_bytes: int | None = None
+
+    @property
+    def on_device(self) -> bool:
+        """Whether batches leave RAM at all."""
+        return self.device.type != "cpu"
+
+
+def make_plan(
+    path: str,
+    *,
+    batch_size: int | None = None,
+    shuffle: bool | str = False,
+    device: str | None = None,
+    backends: tuple[BackendName, ...] = ("auto",),
+    **bounds: Any,
+) -> Plan:
+    """Look at a dataset and fill in the defaults.
+
+    Args:
+        path: the dataset.
+        batch_size: samples of a batch; None: about 16 MiB of them.
+        shuffle: False, ``"full"`` or ``"block"``.
+        device: where batches go; None for the current accelerator, or the CPU if there is none.
+        backends: names of backends; each is a contender.
+        **bounds: `trials`, `seconds` and `max_bytes` of the plan.
+
+    Raises:
+        OptionError: if an argument cannot be used, or the dataset has no samples.
+        DatasetNotFoundError, FormatError: see `ShardDataset`.
+    """
+    dataset = ShardDataset(path, mmap=False)
+    samples = len(dataset)
+    if not samples:
+        raise OptionError("the dataset has no samples: there is nothing to measure", file=dataset.path)
+    if batch_size is None:
+        batch_size = min(max(_BATCH_BYTES * samples // max(dataset.num_bytes, 1), 1), samples)
+    check_whole(bounds.get("trials", 1), "trials", 1)
+    return Plan(
+        dataset.path,
+        dataset.schema,
+        tuple(shard.file for shard in dataset.shards),
+        samples,
+        dataset.num_bytes,
+        dataset.digest,
+        resolve_device(device),
+        check_whole(batch_size, "batch_size", 1),
+        shuffle,
+        tuple(dict.fromkeys(backends)),
+        **bounds,
+    )
+
+
+def describe(plan: Plan) -> dict[str, Any]:
+    """The dataset, for the record."""
+    real, status = os.path.realpath(plan.path), os.stat(plan.path)
+    mount = find_mount(read_mounts(Tree()), real, f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}")
+    return {
+        "path": plan.path,
+        "digest": plan.digest,
+        "samples": plan.samples,
+        "bytes": plan.num_bytes,
+        "shards": len(plan.files),
+        "schema": plan.schema.to_json(),
+        "file_system": mount.kind if mount else "unknown",
+    }
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """The machine, for the record."""
+    found = {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "ram_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "kernel": platform.release(),
+        "gpu": None,
+    }
+    if device.type == "cuda":
+        driver = (Tree().text("/proc/driver/nvidia/version") or "").partition("\n")[0]
+        found |= {"gpu": torch.cuda.get_device_name(device), "gpu_driver": driver}
+    elif device.type != "cpu":
+        found["gpu"] = str(device)
+    return found
+
+
+def versions() -> dict[str, str]:
+    """Of what the numbers depend on."""
+    return {
+        "gdsload": __version__,
+        "python": sys.version.split()[0],
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "cuda": torch.version.cuda or "none",
+    }
+
+
+def _cpu_model() -> str:
+    for line in (Tree().text("/proc/cpuinfo") or "").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()

@@ -1,0 +1,91 @@
+"""The contenders: the ways from a dataset to the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gdsload.engine.assemble import Batch
+from gdsload.loader.loader import DataLoader
+from gdsload.tools.bench.plan import BackendName, Plan
+
+__all__ = ["Route", "make_routes", "sample_bytes", "synchronise"]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A contender.
+
+    Attributes:
+        name: what it is called.
+        way: what it is meant to be; which path bytes took, counters say.
+        backend: what brings its batches to the device; None: they are built in RAM, and the consumer copies them.
+        settings: further options of its loader. What `gdsload tune` has found is left aside: it is no condition that
+            the record would name.
+    """
+
+    name: str
+    way: str
+    backend: BackendName | None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def open(self, plan: Plan, *, shuffle: bool | str, with_index: bool = False) -> DataLoader:
+        """A new loader; nothing of the shards is mapped before its first batch is asked for, nor after its `close`.
+
+        Raises:
+            BackendUnavailableError: if the backend cannot be used.
+        """
+        # Pairs (values, offsets), and not nested tensors, which cannot be pinned everywhere.
+        device = "cpu" if self.backend is None else plan.device
+        return DataLoader(
+            plan.path, plan.batch_size, shuffle, device=device, backend=self.backend or "host", ragged="offsets",
+            with_index=with_index, tuned=False, **self.settings,
+        )  # fmt: skip
+
+    def copies(self, plan: Plan) -> bool:
+        """Whether the consumer copies batches to the device."""
+        return self.backend is None and plan.on_device
+
+    def arrive(self, batch: Batch, plan: Plan) -> Batch:
+        """The batch on the device; texts stay in RAM."""
+        if not self.copies(plan):
+            return batch
+        return {name: _copied(value, plan.device) for name, value in batch.items()}
+
+
+def make_routes(plan: Plan) -> list[Route]:
+    """The contenders of a plan."""
+    straight, around = ("SSD→VRAM", "SSD→RAM→VRAM") if plan.on_device else ("SSD→RAM", "SSD→RAM")
+    routes = [Route(f"direct, {name}", around if name == "host" else straight, name) for name in plan.backends]
+    return [*routes, Route("by RAM", around, None)]
+
+
+def sample_bytes(batch: Batch) -> int:
+    """Bytes of the samples of a batch, without what tells ragged ones apart."""
+    return sum(_nbytes(value) for value in batch.values())
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until the device has done all that it was given."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def _copied(value: Any, device: torch.device) -> Any:
+    if isinstance(value, list):
+        return value
+    if isinstance(value, tuple):
+        return tuple(_copied(part, device) for part in value)
+    pinned = value.pin_memory() if device.type == "cuda" else value
+    return pinned.to(device, non_blocking=True)
+
+
+def _nbytes(value: Any) -> int:
+    if isinstance(value, tuple):
+        return int(value[0].nbytes)
+    if isinstance(value, list):
+        return sum(len(text) if isinstance(text, bytes) or text.isascii() else len(text.encode()) for text in value)
+    return int(value.nbytes)

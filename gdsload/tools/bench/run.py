@@ -1,0 +1,148 @@
+"""A measurement from begin to end; what comes out is its record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from gdsload.loader.loader import DataLoader
+from gdsload.system.probe.mounts import IN_MEMORY
+from gdsload.system.probe.tree import Tree
+from gdsload.system.ram import memory_room
+from gdsload.tools.bench.cache import drop, fill, look, not_cold, not_hot, why_blind
+from gdsload.tools.bench.check import Reference, check_route
+from gdsload.tools.bench.plan import Plan, describe, machine, versions
+from gdsload.tools.bench.routes import Route, make_routes
+from gdsload.tools.bench.trial import run_trial, summarise
+
+__all__ = ["conditions", "measure_cold", "measure_hot", "run_bench", "settle"]
+
+_MOST_UNTIMED = 4
+_SHORT_S = 0.5
+
+
+def run_bench(plan: Plan, *, cold: bool = True, hot: bool = True) -> dict[str, Any]:
+    """Compare bytes, then measure.
+
+    Args:
+        plan: what is measured.
+        cold: whether to measure with the shards out of the page cache.
+        hot: whether to measure with the shards in it.
+
+    Returns:
+        The record: plain dicts, lists, numbers and texts. ``cold`` and ``hot`` are None if not asked for; if that state
+        of the cache could not be had, they say so in ``state``, and have no contenders.
+
+    Raises:
+        ReadError: if a contender hands out wrong bytes, or a file cannot be read.
+        BackendUnavailableError: if a backend cannot be used.
+    """
+    routes, dataset = make_routes(plan), describe(plan)
+    reference = Reference(plan)
+    record: dict[str, Any] = {
+        "machine": machine(plan.device),
+        "versions": versions(),
+        "dataset": dataset,
+        "conditions": conditions(plan),
+        "contenders": [
+            {"name": route.name, "way": route.way, "backend": route.backend or "host, then copied"} for route in routes
+        ],
+        "verified": [check_route(route, plan, reference) for route in routes],
+    }
+    record["cold"] = measure_cold(plan, routes, dataset["file_system"]) if cold else None
+    record["hot"] = measure_hot(plan, routes, dataset["file_system"]) if hot else None
+    return record
+
+
+def conditions(plan: Plan) -> dict[str, Any]:
+    """How trials are run, for the record."""
+    notes = [
+        "cold: not in this kernel's page cache; what caches drives and hosts below it have is not known",
+        "cold: each trial has a new loader, and what it opens for its first batch is in the time",
+        "hot: each contender keeps its loader, and untimed epochs come first",
+        "the consumer does nothing with the batches",
+    ]
+    if not plan.on_device:
+        notes.insert(0, "no accelerator: batches of all contenders end in RAM, and no number here is about VRAM")
+    return {
+        "device": str(plan.device),
+        "batch_size": plan.batch_size,
+        "shuffle": plan.shuffle or "none",
+        "ragged": "offsets",
+        "trials": plan.trials,
+        "seconds": plan.seconds,
+        "max_bytes": plan.max_bytes,
+        "notes": notes,
+    }
+
+
+def _turns(routes: Sequence[Route], trials: int) -> Iterator[tuple[int, Route]]:
+    """Every contender once a round; who comes first goes round."""
+    for number in range(trials):
+        first = number % len(routes)
+        for route in [*routes[first:], *routes[:first]]:
+            yield number, route
+
+
+def measure_cold(plan: Plan, routes: Sequence[Route], file_system: str) -> dict[str, Any]:
+    """Trials with the shards out of the page cache; no contenders, and why, if that could not be had."""
+    if blind := why_blind(plan.files):
+        return _refused(f"not cold: {blind}")
+    trials: dict[str, list[dict[str, Any]]] = {route.name: [] for route in routes}
+    most = 0.0
+    for number, route in _turns(routes, plan.trials):
+        with route.open(plan, shuffle=plan.shuffle) as loader:
+            found = drop(plan.files)
+            if not found.cold:
+                return _refused(f"not cold: {not_cold(found, file_system)}")
+            most = max(most, found.share)
+            trial = run_trial(route, loader, plan, number)
+        trials[route.name].append({"resident_share_before": found.share} | trial)
+    state = {"state": "cold", "checked": f"{found}, before the last trial", "most_resident_share": most}
+    return state | _measured(routes, trials)
+
+
+def measure_hot(plan: Plan, routes: Sequence[Route], file_system: str) -> dict[str, Any]:
+    """Trials with the shards in the page cache; no contenders, and why, if that could not be had."""
+    room = memory_room(Tree()) or 0
+    if plan.num_bytes > room and file_system not in IN_MEMORY:
+        return _refused(f"not hot: {not_hot(plan.num_bytes, room)}")
+    found = fill(plan.files)
+    if not found.hot:
+        return _refused(f"not hot: {found}, after they were read")
+    trials: dict[str, list[dict[str, Any]]] = {route.name: [] for route in routes}
+    with ExitStack() as stack:
+        loaders = {route.name: stack.enter_context(route.open(plan, shuffle=plan.shuffle)) for route in routes}
+        untimed = {route.name: settle(route, loaders[route.name], plan) for route in routes}
+        for number, route in _turns(routes, plan.trials):
+            trials[route.name].append(run_trial(route, loaders[route.name], plan, number))
+        found = look(plan.files)
+    if not found.hot:
+        return _refused(f"not hot: {found}, after the last trial")
+    state = {"state": "hot", "checked": f"{found}, after the last trial", "untimed_epochs": untimed}
+    return state | _measured(routes, trials)
+
+
+def _measured(routes: Sequence[Route], trials: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    shortest = min(trial["seconds"] for entries in trials.values() for trial in entries)
+    warning = ""
+    if shortest < _SHORT_S:
+        warning = f"a trial took {shortest * 1000:.3g} ms alone: so short, begin and chance weigh more than the path"
+    return {"warning": warning, "contenders": [summarise(route, trials[route.name]) for route in routes]}
+
+
+def _refused(why: str) -> dict[str, Any]:
+    return {"state": why, "contenders": []}
+
+
+def settle(route: Route, loader: DataLoader, plan: Plan) -> int:
+    """Run epochs until bytes take the paths that they took the time before: registering shards takes a while."""
+    before: dict[str, float] = {}
+    for number in range(_MOST_UNTIMED):
+        moved = run_trial(route, loader, plan, number, whole=not number)["bytes_by_path"]
+        shares = {path: round(count / sum(moved.values()), 2) for path, count in moved.items()}
+        if shares == before:
+            return number + 1
+        before = shares
+    return _MOST_UNTIMED

@@ -1,0 +1,112 @@
+"""`gdsload inspect PATH`: what a dataset holds, and what its samples look like."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+
+from gdsload.errors import OptionError
+from gdsload.loader.dataset import ShardDataset
+from gdsload.shards.format.schema import Field
+from gdsload.system.units import format_bytes
+from gdsload.tools.cli.samples import facts, lines
+from gdsload.tools.cli.sheet import channels_first, save_sheet
+from gdsload.tools.cli.terminal import plain, say
+
+__all__ = ["add_to"]
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser("inspect", help="show a dataset's fields, shards, counts and sizes")
+    parser.add_argument("path", metavar="PATH", help="a dataset's folder, a folder of safetensors files, or one file")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--shards", type=int, default=10, metavar="N", help="list at most N shards (default: %(default)s)"
+    )
+    parser.add_argument("--sample", type=int, metavar="N", help="show this sample; -1 is the last one")
+    parser.add_argument("--image", metavar="FIELD", help="make a contact sheet of this field, from sample N on")
+    parser.add_argument("--out", default="sheet.png", metavar="FILE", help="where it goes (default: %(default)s)")
+    parser.add_argument("--count", type=int, default=16, metavar="N", help="pictures on it (default: %(default)s)")
+    parser.add_argument("--layout", choices=("chw", "hwc"), help="where its channels are (default: by its shape)")
+    parser.set_defaults(run=_run)
+
+
+def _run(chosen: argparse.Namespace) -> int:
+    dataset = ShardDataset(chosen.path)
+    if chosen.image is not None:
+        return _sheet(dataset, chosen)
+    if chosen.sample is not None:
+        sample = dataset[chosen.sample]
+        for line in [json.dumps(facts(sample), indent=1)] if chosen.json else map(plain, lines(sample)):
+            say(line)
+        return 0
+    if chosen.json:
+        print(json.dumps(_tree(dataset), indent=1, ensure_ascii=False))
+        return 0
+    print(f"{dataset.path}")
+    print(f"{len(dataset)} samples in {len(dataset.shards)} shards, {format_bytes(dataset.num_bytes)}")
+    print(f"digest {dataset.digest}\n")
+    rows = [("field", "type", "shape of a sample", "bytes a sample")]
+    rows += [(name, _kind(field), _shape(field), _size(field)) for name, field in dataset.schema.items()]
+    _print_table(rows)
+    print()
+    shown = dataset.shards[: max(chosen.shards, 0)]
+    rows = [("shard", "samples", "size", "")]
+    rows += [(os.path.basename(shard.file), str(shard.samples), format_bytes(shard.bytes), "") for shard in shown]
+    _print_table(rows)
+    if len(shown) < len(dataset.shards):
+        print(f"and {len(dataset.shards) - len(shown)} more")
+    return 0
+
+
+def _sheet(dataset: ShardDataset, chosen: argparse.Namespace) -> int:
+    field = dataset.schema.get(chosen.image)
+    if field is None:
+        names = ", ".join(map(repr, dataset.schema))
+        raise OptionError(f"there is no field {chosen.image!r}", remedy=f"There are {names}.")
+    first = channels_first(chosen.image, field, chosen.layout)
+    numbers = range(len(dataset))[chosen.sample or 0 :][: max(chosen.count, 0)]
+    images = [(number, image) for number in numbers if (image := dataset[number][chosen.image]).numel()]
+    if not images:
+        raise OptionError("there is no picture to show", file=dataset.path)
+    save_sheet([image for _, image in images], [number for number, _ in images], chosen.out, first=first)
+    print(f"{chosen.out}: {len(images)} pictures, samples {images[0][0]} to {images[-1][0]}")
+    return 0
+
+
+def _tree(dataset: ShardDataset) -> dict[str, object]:
+    return {
+        "path": dataset.path,
+        "samples": len(dataset),
+        "bytes": dataset.num_bytes,
+        "digest": dataset.digest,
+        "schema": dataset.schema.to_json(),
+        "shards": [
+            {"file": os.path.basename(shard.file), "samples": shard.samples, "bytes": shard.bytes}
+            for shard in dataset.shards
+        ],
+    }
+
+
+def _kind(field: Field) -> str:
+    return field.kind if field.kind in ("str", "bytes") else field.dtype.name
+
+
+def _shape(field: Field) -> str:
+    if field.kind in ("str", "bytes"):
+        return "-"
+    return "[" + ", ".join("*" if size is None else str(size) for size in field.shape) + "]"
+
+
+def _size(field: Field) -> str:
+    if field.kind in ("str", "bytes"):
+        return "varies"
+    return f"{field.row_bytes} a row" if field.ragged else str(field.row_bytes)
+
+
+def _print_table(rows: list[tuple[str, str, str, str]]) -> None:
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -1,0 +1,118 @@
+"""Contact sheets: several samples of an image field as one picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gdsload.errors import OptionError, WriteError
+from gdsload.shards.format.schema import Field
+from gdsload.system.extras import need
+
+__all__ = ["Layout", "as_picture", "channels_first", "save_sheet"]
+
+Layout = Literal["chw", "hwc"]
+_CHANNELS = (1, 3, 4)
+_SMALLEST, _LARGEST = 96, 256
+"""Pixels of a picture's longer side on the sheet; smaller ones are enlarged by whole numbers, larger ones reduced."""
+_GAP, _CAPTION = 4, 12
+
+
+def channels_first(name: str, field: Field, layout: Layout | None) -> bool | None:
+    """Whether the channels of an image field come first; None if it has none.
+
+    Raises:
+        OptionError: if the field cannot be seen as images.
+    """
+    shape = field.shape
+    if field.kind in ("str", "bytes") or field.dtype.name == "complex64" or len(shape) not in (2, 3):
+        raise OptionError(f"it is {field}, no image", field=name, remedy="Images are [H, W], [C, H, W] or [H, W, C].")
+    if len(shape) == 2:
+        return None
+    fits: dict[Layout, bool] = {"chw": shape[0] in _CHANNELS, "hwc": shape[2] in _CHANNELS}
+    chosen = layout or next((one for one in fits if fits[one]), None)
+    if chosen is None or not fits[chosen]:
+        raise OptionError(
+            f"its shape {list(shape)} has no 1, 3 or 4 channels {'last' if chosen == 'hwc' else 'first'}", field=name,
+            remedy="Pass --layout chw or hwc, if one of the two holds.",
+        )  # fmt: skip
+    return chosen == "chw"
+
+
+def as_picture(image: torch.Tensor, limits: tuple[float, float], *, first: bool | None) -> NDArray[np.uint8]:
+    """An image as uint8 ``[H, W]`` or ``[H, W, C]``.
+
+    Args:
+        image: of any element type, in the layout that `first` says.
+        limits: the values that become 0 and 255; uint8 is left as it is.
+        first: see `channels_first`.
+    """
+    if first:
+        image = image.movedim(0, 2)
+    if image.dtype == torch.uint8:
+        values = image.numpy()
+    else:
+        low, high = limits
+        scaled = (image.to(torch.float64) - low) * (255 / (high - low) if high > low else 0)
+        values = scaled.nan_to_num(0, 255, 0).round().clamp(0, 255).to(torch.uint8).numpy()
+    return values[:, :, 0] if values.ndim == 3 and values.shape[2] == 1 else values
+
+
+def value_limits(images: Sequence[torch.Tensor]) -> tuple[float, float]:
+    """The values that become black and white: 0 and 1 if all lie between them, else the least and the greatest."""
+    least, greatest = math.inf, -math.inf
+    for image in images:
+        numbers = image.to(torch.float64)
+        finite = numbers[numbers.isfinite()]
+        if finite.numel():
+            least, greatest = min(least, finite.min().item()), max(greatest, finite.max().item())
+    if (least >= 0 and greatest <= 1) or greatest < least:
+        return 0.0, 1.0
+    return least, greatest
+
+
+def save_sheet(images: Sequence[torch.Tensor], numbers: Sequence[int], file: str, *, first: bool | None) -> None:
+    """Write a contact sheet as PNG, each picture with its sample's number.
+
+    Args:
+        images: the images, each of its own size perhaps.
+        numbers: their samples' numbers.
+        file: where to.
+        first: see `channels_first`.
+
+    Raises:
+        OptionError: if Pillow is not installed.
+        WriteError: if the file cannot be written.
+    """
+    pillow, draw = (need(module, "a picture", "pillow") for module in ("PIL.Image", "PIL.ImageDraw"))
+    limits = value_limits([] if images[0].dtype == torch.uint8 else images)
+    pictures = [_fitted(pillow, pillow.fromarray(as_picture(image, limits, first=first))) for image in images]
+    width = max(picture.width for picture in pictures) + _GAP
+    height = max(picture.height for picture in pictures) + _GAP + _CAPTION
+    columns = math.ceil(math.sqrt(len(pictures)))
+    rows = math.ceil(len(pictures) / columns)
+    sheet = pillow.new("RGB", (columns * width + _GAP, rows * height + _GAP), (128, 128, 128))
+    pen = draw.Draw(sheet)
+    for place, (picture, number) in enumerate(zip(pictures, numbers, strict=True)):
+        left, top = _GAP + place % columns * width, _GAP + place // columns * height
+        sheet.paste(picture.convert("RGB"), (left, top), picture if picture.mode == "RGBA" else None)
+        pen.text((left, top + picture.height), str(number), fill=(255, 255, 255))
+    try:
+        sheet.save(file, "PNG")
+    except OSError as error:
+        raise WriteError(f"the sheet cannot be written: {error.strerror}", file=file) from error
+
+
+def _fitted(pillow: Any, picture: Any) -> Any:
+    """A picture of a size that can be looked at."""
+    longest = max(picture.size)
+    if longest > _LARGEST:
+        size = [max(side * _LARGEST // longest, 1) for side in picture.size]
+        return picture.resize(size, pillow.Resampling.BOX)
+    factor = -(-_SMALLEST // longest)
+    return picture.resize([side * factor for side in picture.size], pillow.Resampling.NEAREST)

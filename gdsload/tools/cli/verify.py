@@ -1,0 +1,116 @@
+"""`gdsload verify PATH`: a dataset's structure, its bytes against their checksums, and what its bytes mean."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from gdsload.errors import FormatError, GdsloadError, Problem
+from gdsload.shards.catalog import Catalog, open_catalog
+from gdsload.shards.verify import VerifyReport, verify_shards
+from gdsload.system.units import format_bytes
+from gdsload.tools.cli.terminal import Bar, plain, say
+
+__all__ = ["add_to"]
+
+_SHOWN = 20
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser("verify", help="check a dataset's structure and every byte against its checksum")
+    parser.add_argument("path", metavar="PATH", help="a dataset's folder, a folder of safetensors files, or one file")
+    parser.add_argument(
+        "--deep", action="store_true", help="also check that samples can be made of the bytes, and count NaN and Inf"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_run)
+
+
+def _run(chosen: argparse.Namespace) -> int:
+    bar = Bar(sys.stderr)
+    try:
+        found = open_catalog(chosen.path, whole=False)
+        report = verify_shards(
+            found.sources, found.schema, deep=chosen.deep, progress=lambda done, of: bar.show(done, of, nbytes=done)
+        )
+    except GdsloadError as error:
+        bar.close()
+        if chosen.json:
+            print(json.dumps(_unsound(chosen.path, error), indent=1))
+        elif isinstance(error, FormatError):
+            _complain(error)
+        else:
+            raise
+        return 1
+    finally:
+        bar.close()
+    if chosen.json:
+        print(json.dumps(_sound(found, report), indent=1))
+        return 0
+    print(f"{report.shards} shards, {format_bytes(report.checked_bytes)} as they were written")
+    if report.unchecked_bytes:
+        print(f"{format_bytes(report.unchecked_bytes)} have no checksums: gdsload did not write them")
+    if chosen.deep:
+        print(f"samples can be made of all {found.samples}")
+        for name in dict.fromkeys([*report.nan, *report.infinite]):
+            nan, infinite = report.nan.get(name, 0), report.infinite.get(name, 0)
+            say(f"  field {plain(name)}: {nan} values are NaN, {infinite} are infinite")
+    return 0
+
+
+def _complain(error: FormatError) -> None:
+    """What is wrong on the error stream, and all spoiled samples on the output, for programs and notes."""
+    lines = [error.message if error.file is None else f"{error.file}: {error.message}"]
+    lines += [f"  - {problem}" for problem in error.problems[:_SHOWN]]
+    if len(error.problems) > _SHOWN:
+        lines.append(f"  - and {len(error.problems) - _SHOWN} more; --json lists them all")
+    lines += [error.remedy] if error.remedy else []
+    for line in lines:
+        say(f"gdsload: {plain(line)}" if line is lines[0] else plain(line), sys.stderr)
+    if error.samples:
+        count = sum(high - low for low, high in error.samples)
+        print(f"{count} samples are spoiled: {_ranges(error.samples)}")
+
+
+def _ranges(samples: Sequence[tuple[int, int]]) -> str:
+    shown = [str(low) if high == low + 1 else f"{low} to {high - 1}" for low, high in samples[:_SHOWN]]
+    return ", ".join(shown + (["…"] if len(samples) > _SHOWN else []))
+
+
+def _tree(problem: Problem) -> dict[str, Any]:
+    return {
+        "message": problem.message,
+        "file": problem.file,
+        "offset": problem.offset,
+        "nbytes": problem.nbytes,
+        "field": problem.field,
+        "samples": problem.samples,
+    }
+
+
+def _unsound(path: str, error: GdsloadError) -> dict[str, Any]:
+    samples, problems = (error.samples, error.problems) if isinstance(error, FormatError) else ((), ())
+    return {
+        "ok": False,
+        "path": path,
+        "error": error.message,
+        "spoiled_samples": samples,
+        "problems": [_tree(problem) for problem in problems],
+    }
+
+
+def _sound(found: Catalog, report: VerifyReport) -> dict[str, Any]:
+    return {
+        "ok": True,
+        "path": found.path,
+        "samples": found.samples,
+        "shards": report.shards,
+        "checked_bytes": report.checked_bytes,
+        "unchecked_bytes": report.unchecked_bytes,
+        "nan": dict(report.nan),
+        "infinite": dict(report.infinite),
+    }

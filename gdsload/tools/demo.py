@@ -1,0 +1,132 @@
+"""The demo: scikit-learn's handwritten digits become shards, and a small network learns to read them.
+
+The data are the 1 797 images of 8 by 8 pixels of the UCI "Optical Recognition of Handwritten Digits" test set
+(https://doi.org/10.24432/C50P49), which scikit-learn ships.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import random_split
+
+from gdsload.backends.base import BackendStatus
+from gdsload.errors import OptionError
+from gdsload.loader.dataset import ShardDataset
+from gdsload.loader.loader import DataLoader
+from gdsload.shards.writer import ShardWriter
+
+__all__ = ["DemoResult", "run_demo"]
+
+_HELD_OUT = 0.2
+_BATCH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """How the demo went.
+
+    Attributes:
+        accuracy: share of held-out digits that were read right.
+        held_out: number of held-out digits.
+        samples_per_s: samples trained on, per second of training.
+        wait_share: share of the training time spent waiting for data.
+        device: where it trained.
+        backend: what brought the data.
+    """
+
+    accuracy: float
+    held_out: int
+    samples_per_s: float
+    wait_share: float
+    device: str
+    backend: BackendStatus
+
+    def __str__(self) -> str:
+        return (
+            f"accuracy     {self.accuracy:.2%} of {self.held_out} held-out digits\n"
+            f"speed        {self.samples_per_s:,.0f} samples/s on {self.device}\n"
+            f"waiting      {self.wait_share:.1%} of the training time was spent waiting for data\n"
+            f"backend      {self.backend}"
+        )
+
+
+def run_demo(*, epochs: int = 30, seed: int = 0, device: str | None = None, keep: str | None = None) -> DemoResult:
+    """Convert, train, test.
+
+    Args:
+        epochs: how many epochs to train.
+        seed: seed of the split, the order and the weights.
+        device: where to train; None for the accelerator, or the CPU if there is none.
+        keep: a folder to leave the shards in; None puts them into a temporary one.
+
+    Raises:
+        OptionError: if scikit-learn is not installed.
+    """
+    with tempfile.TemporaryDirectory(prefix="gdsload-demo-") as folder:
+        path = keep or os.path.join(folder, "digits")
+        _write_digits(path)
+        return _train(ShardDataset(path), epochs, seed, device)
+
+
+def _write_digits(path: str) -> None:
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise OptionError(
+            "the demo's data come with scikit-learn, which is not installed", remedy="pip install 'gdsload[demo]'"
+        ) from None
+    digits = load_digits()
+    with ShardWriter(path, shard_bytes="64KiB") as writer:
+        writer.write_batch({"image": digits.images.astype("float32")[:, None] / 16, "label": digits.target})
+
+
+def _train(dataset: ShardDataset, epochs: int, seed: int, device: str | None) -> DemoResult:
+    split = random_split(dataset, [1 - _HELD_OUT, _HELD_OUT], torch.Generator().manual_seed(seed))
+    torch.manual_seed(seed)
+    with (
+        DataLoader(split[0], _BATCH, shuffle=True, seed=seed, drop_last=True, device=device) as training,
+        DataLoader(split[1], 256, device=device) as testing,
+    ):
+        model = _network().to(training.device)
+        optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3)
+        started = time.perf_counter()
+        for _ in range(epochs):
+            for batch in training:
+                optimiser.zero_grad(set_to_none=True)
+                loss = nn.functional.cross_entropy(model(batch["image"]), batch["label"])
+                loss.backward()
+                optimiser.step()
+        elapsed = time.perf_counter() - started
+        return DemoResult(
+            _accuracy(model, testing),
+            len(split[1]),
+            training.stats.samples / elapsed,
+            training.stats.wait_s / elapsed,
+            str(training.device),
+            training.backend,
+        )
+
+
+def _network() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(32 * 4 * 4, 10),
+    )
+
+
+def _accuracy(model: nn.Module, batches: DataLoader) -> float:
+    model.eval()
+    right: list[Tensor] = []
+    with torch.inference_mode():
+        right.extend(model(batch["image"]).argmax(1) == batch["label"] for batch in batches)
+    return float(torch.cat(right).double().mean())

@@ -1,0 +1,133 @@
+"""Block devices and where they sit, from sysfs.
+
+A file system's device is a partition, a drive, or a layer (device mapper, md RAID, loop); below layers are `slaves`.
+The layout is that of Linux' Documentation/ABI/stable/sysfs-block.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gdsload.system.probe.mounts import Mount
+from gdsload.system.probe.tree import Tree
+
+__all__ = ["Block", "find_block", "pci_addresses", "stack_of"]
+
+_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_NAME = re.compile(r"[A-Za-z0-9!_.:-]{1,64}")
+_KINDS = (
+    ("nvme", "nvme"), ("vd", "virtio"), ("xvd", "xen"), ("sd", "scsi"), ("md", "md"), ("dm-", "dm"), ("loop", "loop"),
+    ("zram", "ram"), ("ram", "ram"), ("pmem", "pmem"), ("mmcblk", "mmc"), ("nbd", "network"), ("rbd", "network"),
+    ("drbd", "network"),
+)  # fmt: skip
+_NUMBER = re.compile(r"\d+:\d+", re.ASCII)
+_DEEPEST = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block device.
+
+    Attributes:
+        name: as the kernel has it, for instance ``nvme0n1p1``.
+        number: ``major:minor``.
+        kind: ``nvme``, ``virtio``, ``xen``, ``scsi``, ``md``, ``dm``, ``loop``, ``ram``, ``pmem``, ``mmc``,
+            ``network`` or ``other``; that of the drive for a partition.
+        path: its folder in sysfs, without links.
+        partition: whether it is a part of a drive.
+        detail: the drive's model, the RAID level, what the device mapper does, or what a loop device reads.
+        transport: how an NVMe drive is attached: ``pcie``, ``tcp``, ``rdma``, ``fc``; empty for others.
+        pci: PCI address of the drive's controller, or empty.
+    """
+
+    name: str
+    number: str
+    kind: str
+    path: str
+    partition: bool
+    detail: str
+    transport: str
+    pci: str
+
+
+def find_block(tree: Tree, mount: Mount) -> Block | None:
+    """The block device under a mount, or None where there is none (tmpfs, NFS, overlay) or none is visible."""
+    if not mount.number.startswith("0:"):
+        return _block(tree, f"/sys/dev/block/{mount.number}")
+    if mount.source.startswith("/dev/"):  # btrfs has numbers of its own; its source is one of its devices
+        name = mount.source.rpartition("/")[2]
+        real = tree.resolve(mount.source)
+        return _named(tree, name) or _named(tree, real.rpartition("/")[2] if real else "")
+    return None
+
+
+def _named(tree: Tree, name: str) -> Block | None:
+    return _block(tree, f"/sys/class/block/{name}") if _NAME.fullmatch(name) else None
+
+
+def _block(tree: Tree, link: str) -> Block | None:
+    path = tree.resolve(link)
+    if path is None or not path.startswith("/sys/"):
+        return None
+    name = path.rpartition("/")[2]
+    kind = next((kind for prefix, kind in _KINDS if name.startswith(prefix)), "other")
+    partition = tree.exists(f"{path}/partition")
+    drive = path.rpartition("/")[0] if partition else path
+    transport, controller = _controller(tree, drive) if kind == "nvme" else ("", drive)
+    addresses = pci_addresses(controller)
+    number = tree.text(f"{path}/dev", 64) or ""
+    return Block(
+        name=name,
+        number=number if _NUMBER.fullmatch(number) else "",
+        kind=kind,
+        path=path,
+        partition=partition,
+        detail=_detail(tree, drive, kind),
+        transport=transport,
+        pci=addresses[-1] if addresses else "",
+    )
+
+
+def _detail(tree: Tree, drive: str, kind: str) -> str:
+    files = {"md": "md/level", "dm": "dm/uuid", "loop": "loop/backing_file"}
+    return tree.text(f"{drive}/{files.get(kind, 'device/model')}", 1024) or ""
+
+
+def _controller(tree: Tree, drive: str) -> tuple[str, str]:
+    """Transport and sysfs folder of an NVMe drive's controller.
+
+    With NVMe multipath the drive belongs to a subsystem in /sys/devices/virtual, which links to its controllers.
+    """
+    name = drive.rpartition("/")[2]
+    parent = drive.rpartition("/")[0]
+    candidates = [parent, f"{drive}/device"]
+    candidates += [f"{parent}/{other}" for other in tree.names(parent) if re.fullmatch(r"nvme\d+", other)]
+    for candidate in candidates:
+        controller = tree.resolve(candidate)
+        transport = tree.text(f"{controller}/transport", 64) if controller else None
+        if controller and transport:
+            return transport, controller
+    return ("pcie", drive) if pci_addresses(drive) else ("", drive if name else parent)
+
+
+def stack_of(tree: Tree, block: Block) -> list[Block]:
+    """A device and all that is below it, from top to bottom; every device once."""
+    return list({found.name: found for found in _walk(tree, block, 0)}.values())
+
+
+def _walk(tree: Tree, block: Block, depth: int) -> Iterator[Block]:
+    yield block
+    if depth >= _DEEPEST:
+        return
+    drive = block.path.rpartition("/")[0] if block.partition else block.path
+    for name in tree.names(f"{drive}/slaves")[:64]:
+        below = _named(tree, name)
+        if below is not None:
+            yield from _walk(tree, below, depth + 1)
+
+
+def pci_addresses(path: str) -> list[str]:
+    """The PCI addresses in a sysfs path, from the root port to the device."""
+    return [part for part in path.split("/") if _PCI.fullmatch(part)]

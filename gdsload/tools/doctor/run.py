@@ -1,0 +1,208 @@
+"""Running the checks, in threads that nobody waits for longer than a limit.
+
+Threads are daemons: one that hangs in the kernel (a file system whose server is gone) ends with the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from gdsload.system.probe import CufileProbe
+from gdsload.system.probe.trial_file import trial_file
+from gdsload.system.version import __version__
+from gdsload.tools.doctor import (
+    cufile_checks,
+    gpu_checks,
+    machine_checks,
+    memory_checks,
+    p2p_checks,
+    package_checks,
+    storage_checks,
+    topology_checks,
+)
+from gdsload.tools.doctor.context import Context, Place, locate
+from gdsload.tools.doctor.file_trial import FileTrial
+from gdsload.tools.doctor.finding import Finding, Report, clip, unknown
+from gdsload.tools.doctor.gpu_trial import GpuTrial
+from gdsload.tools.doctor.system import System, TorchBuild
+from gdsload.tools.doctor.verdict import judge
+
+__all__ = ["CHECKS", "diagnose"]
+
+CHECKS = (
+    *machine_checks.CHECKS,
+    *gpu_checks.CHECKS,
+    *cufile_checks.CHECKS,
+    *p2p_checks.CHECKS,
+    *storage_checks.CHECKS,
+    *topology_checks.CHECKS,
+    *memory_checks.CHECKS,
+    *package_checks.CHECKS,
+)
+_FILES_S = 5.0
+_GRACE_S = 1.0
+"""What reads of /proc, /sys and the path may take; they take milliseconds unless something hangs."""
+_IMPORTS_S = 45.0
+"""Importing a package in a process is bounded by itself, at 20 s; a check may try more than one."""
+
+T = TypeVar("T")
+
+
+class _Task(Generic[T]):
+    """A call in a daemon thread."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._value: list[T] = []
+        self._thread = threading.Thread(target=self._run, name="gdsload-doctor", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        # What a call raises is the same to who waits for it as no answer; checks say more themselves.
+        with contextlib.suppress(Exception):
+            self._value.append(self._call())
+
+    def result(self, deadline: float, default: T) -> T:
+        """The call's value, or `default` if it failed or is not there at the deadline (of the monotonic clock)."""
+        self._thread.join(max(deadline - time.monotonic(), 0))
+        return self._value[0] if self._value else default
+
+
+def diagnose(
+    path: str | os.PathLike[str] = ".",
+    device: str | None = None,
+    *,
+    system: System | None = None,
+    probe: bool = True,
+    refresh: bool = False,
+    timeout_s: float = 20.0,
+) -> Report:
+    """Examine this machine for data at a path. Needs no root, leaves nothing behind, never raises for what it finds.
+
+    Args:
+        path: where the data lie or will lie.
+        device: the device, as torch names it; None for the current accelerator.
+        system: the machine; None for this one.
+        probe: whether to ask cuFile itself, in a process.
+        refresh: whether to ask it even if its answer is known from before.
+        timeout_s: seconds that each process with CUDA may take; cuFile's as many again, once it has loaded.
+    """
+    system = system or System()
+    start = time.monotonic()
+    asked = os.path.join(os.getcwd(), path)  # and no more: its file system may not answer
+    place = _Task(lambda: locate(system, asked)).result(start + _FILES_S, Place(asked, asked, None))
+    build = _Task(system.calls.torch_build).result(start + _FILES_S, TorchBuild("", "", ""))
+    gpu, file, found = _trials(system, place, build, _Wanted(device or "", probe, refresh, timeout_s))
+    context = Context(system, place, build, gpu, file, found, device or "")
+    findings = _check(context)
+    return Report(_machine(context), findings, judge(findings))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Wanted:
+    device: str
+    probe: bool
+    refresh: bool
+    timeout_s: float
+
+
+def _trials(
+    system: System, place: Place, build: TorchBuild, wanted: _Wanted
+) -> tuple[GpuTrial, FileTrial, CufileProbe | None]:
+    """Try the GPU, the file and cuFile, all three at once, on one and the same file."""
+    calls, timeout_s = system.calls, wanted.timeout_s
+    deadline = time.monotonic() + timeout_s + _FILES_S
+    no_gpu = GpuTrial(status="skipped")
+    late_gpu = GpuTrial(status="timeout", error="torch and CUDA gave no answer in time")
+    no_probe = CufileProbe("skipped", "there was no answer in time") if wanted.probe else None
+    ask_gpu = wanted.device != "cpu" and bool(build.accelerator)
+    seen = Context(system, place, build, no_gpu, FileTrial(), None, wanted.device).has_gpu
+    rank = system.environ.get("LOCAL_RANK", "")
+    device = f"cuda:{rank if rank.isdecimal() else 0}" if wanted.device in ("", "cuda") else wanted.device
+
+    def ask_cufile(file: str) -> CufileProbe | None:
+        if not wanted.probe:
+            return None
+        if not ask_gpu and not seen:
+            return CufileProbe("skipped", "there is no NVIDIA GPU to read into")
+        if not file:
+            return CufileProbe("skipped", "there is no file to read, and none can be made there")
+        return calls.probe(file, device, timeout_s, wanted.refresh)
+
+    def try_all() -> tuple[GpuTrial, FileTrial, CufileProbe | None]:
+        with trial_file(system.tree.at(place.real), may_make=place.exists is True) as name:
+            file = name or ""
+            gpu = _Task(lambda: calls.try_gpu(file, device, timeout_s) if ask_gpu else no_gpu)
+            trial = _Task(lambda: calls.try_file(file) if file else FileTrial())
+            probe = _Task(lambda: ask_cufile(file))
+            return (
+                gpu.result(deadline, late_gpu),
+                trial.result(deadline, FileTrial(file)),
+                probe.result(deadline + timeout_s, no_probe),
+            )
+
+    if place.exists is None:
+        # A file system that hangs is not asked again; the GPU can be.
+        gpu = _Task(lambda: calls.try_gpu("", device, timeout_s) if ask_gpu else no_gpu).result(deadline, late_gpu)
+        return gpu, FileTrial(), no_probe
+    return _Task(try_all).result(deadline + timeout_s + _GRACE_S, (no_gpu, FileTrial(), no_probe))
+
+
+def _check(context: Context) -> tuple[Finding, ...]:
+    """All findings. The checks run one after the other in one thread, which takes milliseconds.
+
+    Only if one of them hangs do those that are left get a thread each. Packages always do: trying them takes seconds.
+    """
+    found: dict[str, Finding] = {}
+    slow = {name: _start(check, context) for name, check in CHECKS if name.startswith("packages.")}
+    quick = {name: check for name, check in CHECKS if name not in slow}
+
+    def run_quick() -> bool:
+        for name, check in quick.items():
+            found[name] = _attempt(check, context)
+        return True
+
+    _Task(run_quick).result(time.monotonic() + _FILES_S, False)
+    slow |= {name: _start(check, context) for name, check in quick.items() if name not in found}
+    deadline = time.monotonic() + _FILES_S
+    for name, task in slow.items():
+        late = unknown("the check gave no result in time")
+        found[name] = task.result(deadline + _IMPORTS_S * name.startswith("packages."), late)
+    return tuple(dataclasses.replace(found[name], check=name) for name, _ in CHECKS)
+
+
+def _start(check: Callable[[Context], Finding], context: Context) -> _Task[Finding]:
+    return _Task(lambda: _attempt(check, context))
+
+
+def _attempt(check: Callable[[Context], Finding], context: Context) -> Finding:
+    try:
+        return check(context)
+    except Exception as error:  # a check that fails is a finding, never a traceback
+        return unknown(f"the check gave no result: {clip(f'{type(error).__name__}: {error}')}")
+
+
+def _machine(context: Context) -> dict[str, Any]:
+    """Facts for the head of the report; the same keys on every machine."""
+    tree, mount = context.system.tree, context.place.mount
+    return {
+        "gdsload": __version__,
+        "path": context.place.path,
+        "device": context.device or None,
+        "kernel": clip(tree.text("/proc/sys/kernel/osrelease", 256) or ""),
+        "architecture": context.system.architecture,
+        "python": platform.python_version(),
+        "torch": context.torch.version,
+        "cuda": context.torch.cuda or None,
+        "driver": gpu_checks.driver_version(context)[0] or None,
+        "gpu": clip(context.gpu_name()) or None,
+        "filesystem": clip(mount.kind) if mount else None,
+        "drives": [block.name for block in context.place.drives],
+    }

@@ -1,0 +1,153 @@
+"""The machine as the checks see it: a file tree whose root can be exchanged, and the few calls that reach beyond files.
+
+Every call bounds its own time or is only made from a thread that nobody waits for longer than a limit.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from gdsload.system.probe import CufileProbe, probe_cufile
+from gdsload.system.probe.process import (
+    END_WITH_PARENT,
+    module_command,
+    module_environment,
+    run_bounded,
+)
+from gdsload.system.probe.tree import Tree
+from gdsload.tools.doctor.file_trial import FileTrial, try_file
+from gdsload.tools.doctor.gpu_trial import GpuTrial, parse_trial
+
+__all__ = ["MODULES", "Calls", "System", "TorchBuild"]
+
+MODULES = {"cupy": "cupy", "kvikio": "kvikio", "cuda-bindings": "cuda.bindings"}
+"""Optional packages by the name that people know them by, with the module that each brings."""
+_DISTRIBUTIONS = ("cupy", "kvikio", "cuda-bindings", "cuda_bindings", "nvidia-cufile", "libkvikio")
+_IMPORT_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class TorchBuild:
+    """Which torch this is: its version, and the CUDA, HIP or other accelerator it was built for (empty: CPU only)."""
+
+    version: str
+    accelerator: str
+    cuda: str
+
+
+def _torch_build() -> TorchBuild:
+    accelerator = torch.accelerator.current_accelerator(check_available=False)
+    kind = "hip" if torch.version.hip else "" if accelerator is None else accelerator.type
+    return TorchBuild(str(torch.__version__), kind, torch.version.cuda or "")
+
+
+def _try_gpu(file: str, device: str, timeout_s: float) -> GpuTrial:
+    command = module_command("gdsload.tools.doctor.gpu_child", file, device)
+    ran = run_bounded(command, timeout_s=timeout_s, environ=module_environment(os.environ))
+    if ran.timed_out:
+        return GpuTrial(status="timeout", error=f"torch and CUDA gave no answer within {timeout_s:g} s")
+    trial = parse_trial(ran.output)
+    if trial is None:
+        last = ran.errors.strip().rpartition("\n")[2]
+        return GpuTrial(status="crashed", error=f"the process that asked ended with {ran.code}: {last}"[:300])
+    return trial
+
+
+def _probe(file: str, device: str, timeout_s: float, refresh: bool) -> CufileProbe:
+    return probe_cufile(file, device, timeout_s=timeout_s, loading_s=timeout_s, refresh=refresh)
+
+
+def _distributions() -> dict[str, str]:
+    """Versions of the installed packages that matter, by their names as installed."""
+    found: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions():
+        name = (distribution.metadata["Name"] or "").lower()
+        if name.startswith(_DISTRIBUTIONS):
+            found.setdefault(name, distribution.version)
+    return found
+
+
+def _has_module(name: str) -> bool:
+    try:
+        # The module itself is not imported; of a dotted name the parents are, so that only a plain folder is asked for.
+        if "." in name:
+            parent = importlib.util.find_spec(name.partition(".")[0])
+            places = [] if parent is None else list(parent.submodule_search_locations or ())
+            return any(os.path.isdir(os.path.join(place, *name.split(".")[1:])) for place in places)
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError, AttributeError):
+        return False
+
+
+def _import_error(name: str) -> str:
+    command = [sys.executable, "-c", f"{END_WITH_PARENT}; import {name}"]
+    ran = run_bounded(command, timeout_s=_IMPORT_TIMEOUT_S, environ=os.environ)
+    if ran.timed_out:
+        return f"the import did not end within {_IMPORT_TIMEOUT_S:g} s"
+    if ran.code == 0:
+        return ""
+    return ran.errors.strip().rpartition("\n")[2][:300] or f"the import ended with {ran.code}"
+
+
+def _space(path: str) -> tuple[int, int]:
+    found = os.statvfs(path)
+    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+
+def _number(path: str) -> str:
+    device = os.stat(path).st_dev
+    return f"{os.major(device)}:{os.minor(device)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What the checks do besides reading the tree; each can be exchanged.
+
+    Attributes:
+        torch_build: which torch this is.
+        try_gpu: (file, device, seconds): asks torch about the device, in a process.
+        probe: (file, device, seconds, refresh): see `probe_cufile`.
+        try_file: (file): tries reads.
+        distributions: versions of the installed packages that matter.
+        has_module: (module): whether it is installed, without importing it.
+        import_error: (module): what importing it in a process says; empty if it works.
+        space: (folder): bytes in all and free on its file system; raises OSError.
+        number: (path): ``major:minor`` of its device; raises OSError.
+    """
+
+    torch_build: Callable[[], TorchBuild] = _torch_build
+    try_gpu: Callable[[str, str, float], GpuTrial] = _try_gpu
+    probe: Callable[[str, str, float, bool], CufileProbe] = _probe
+    try_file: Callable[[str], FileTrial] = try_file
+    distributions: Callable[[], dict[str, str]] = _distributions
+    has_module: Callable[[str], bool] = _has_module
+    import_error: Callable[[str], str] = _import_error
+    space: Callable[[str], tuple[int, int]] = _space
+    number: Callable[[str], str] = _number
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A machine.
+
+    Attributes:
+        tree: its files.
+        environ: the environment.
+        site_folders: where Python packages are.
+        architecture: of the processor, as uname has it.
+        calls: all that is more than reading a file.
+    """
+
+    tree: Tree = field(default_factory=Tree)
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    site_folders: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
+    architecture: str = field(default_factory=platform.machine)
+    calls: Calls = field(default_factory=Calls)
