@@ -31,7 +31,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Su
 
 import gdsload
 from benchmarks.record import public, ratio, spread
-from gdsload.tools.bench.plan import machine, versions
+from gdsload.tools.bench.bench_plan import machine, versions
 from gdsload.tools.bench.routes import synchronise
 
 __all__ = ["main"]

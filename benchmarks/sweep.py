@@ -28,15 +28,15 @@ import numpy as np
 
 import gdsload
 from benchmarks.record import public, spread
-from gdsload.backends.bounce import backend as bounce
+from gdsload.backends.bounce import bounce
 from gdsload.engine import groups, pace
 from gdsload.loader import setup
 from gdsload.loader.options import LoaderOptions
 from gdsload.system.units import format_bytes, parse_bytes
-from gdsload.tools.bench.cache import drop, fill
-from gdsload.tools.bench.plan import BackendName, Plan, describe, machine, make_plan, versions
+from gdsload.tools.bench.bench_plan import BackendName, BenchPlan, describe, machine, make_plan, versions
+from gdsload.tools.bench.cache_state import drop, fill
+from gdsload.tools.bench.measure import settle
 from gdsload.tools.bench.routes import Route
-from gdsload.tools.bench.run import settle
 from gdsload.tools.bench.trial import run_trial
 
 __all__ = ["main"]
@@ -102,7 +102,9 @@ def _block(nbytes: int) -> Value:
     return Value(format_bytes(nbytes), {"pinned_bytes": ring}, patches)
 
 
-def _sweep(plan: Plan, backend: BackendName, values: list[Value], state: str, *, mapped: bool) -> list[dict[str, Any]]:
+def _sweep(
+    plan: BenchPlan, backend: BackendName, values: list[Value], state: str, *, mapped: bool
+) -> list[dict[str, Any]]:
     """Trials of each value of a setting, in turns."""
     more = {"mmap": False} if not plan.on_device and not mapped else {}
     entries: list[dict[str, Any]] = [
@@ -118,7 +120,7 @@ def _sweep(plan: Plan, backend: BackendName, values: list[Value], state: str, *,
     return [entry | spread(entry["gb_s"]) for entry in entries]
 
 
-def _trial(plan: Plan, route: Route, value: Value, state: str, number: int) -> tuple[dict[str, Any], int]:
+def _trial(plan: BenchPlan, route: Route, value: Value, state: str, number: int) -> tuple[dict[str, Any], int]:
     with ExitStack() as stack:
         for module, name, wanted in value.patches:
             stack.enter_context(mock.patch.object(module, name, wanted))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gdsload.backends.base import BackendStatus
 from gdsload.backends.tiers.cache_status import CacheStatus
 from gdsload.conversion.rearrange import merge, reshard, split
-from gdsload.conversion.run import ConvertReport, convert
+from gdsload.conversion.runner import ConvertReport, convert
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import (
     BackendUnavailableError,

@@ -29,7 +29,7 @@ from benchmarks.gpu.ownership import CHOICES, Ownership
 from benchmarks.gpu.users import KvikioAsync, KvikioRead, Loader
 from benchmarks.record import machine, merged, ratio, spread, versions
 from gdsload.system.units import parse_bytes
-from gdsload.tools.bench.cache import drop, fill
+from gdsload.tools.bench.cache_state import drop, fill
 
 __all__ = ["main"]
 

@@ -11,8 +11,8 @@ import torch
 from benchmarks.gpu.data import ROW_BYTES, Data
 from benchmarks.gpu.limits import DirectReads, PinnedCopies
 from gdsload.backends.base import Backend
-from gdsload.backends.bounce.backend import BounceBackend
-from gdsload.backends.gds.backend import GdsBackend
+from gdsload.backends.bounce.bounce import BounceBackend
+from gdsload.backends.gds.gds import GdsBackend
 from gdsload.backends.mapped import MappedBackend
 from gdsload.engine.gpu.gather_device import DeviceGather
 from gdsload.engine.gpu.kernels import Grid
@@ -126,7 +126,7 @@ class _Streamed(Load):
             chosen = slice(low, low + self._step)
             pieces = self._pieces
             wanted = Extents(pieces.file[chosen], pieces.offset[chosen], pieces.nbytes[chosen])
-            under_way.append((self.backend.bring(wanted), wanted))
+            under_way.append((self.backend.read(wanted), wanted))
             if len(under_way) > _AHEAD:
                 yield under_way.popleft()
         yield from under_way

@@ -1,7 +1,7 @@
 """The seam between the engine and the ways that bytes travel.
 
 A backend is opened on a table of shard files. The engine asks it to bring extents, as many at once as it can name; the
-backend answers at once with a `Landing`: the address where each extent's first byte will lie, and a completion. The
+backend answers at once with a `PendingRead`: the address where each extent's first byte will lie, and a completion. The
 engine waits for the completion (a thread, or a stream), gathers rows from the addresses, and releases the landing.
 
     bring(extents) ──> Landing(addresses, completion) ──wait──> gather ──> release()
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from gdsload.shards.reads import Extents
 
-__all__ = ["Backend", "BackendStatus", "Completion", "Landing", "Probe", "WithinReach"]
+__all__ = ["Backend", "BackendStatus", "Completion", "DeviceAddressable", "PendingRead", "Probe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def _nowhere() -> NDArray[np.int64]:
 
 
 @dataclass(slots=True)
-class Landing:
+class PendingRead:
     """Where extents land.
 
     Attributes:
@@ -119,7 +119,7 @@ class Backend(Protocol):
     in_place: bool
     """Whether bytes are gathered from where they lie already, so that landings take no arena memory."""
 
-    def bring(self, wanted: Extents) -> Landing:
+    def read(self, wanted: Extents) -> PendingRead:
         """Start bringing extents; see the module's text.
 
         Raises:
@@ -142,10 +142,10 @@ class Backend(Protocol):
 
 
 @runtime_checkable
-class WithinReach(Protocol):
+class DeviceAddressable(Protocol):
     """A backend that may have all shards where the GPU can gather from them, so that nothing has to be brought."""
 
-    def reachable(self) -> NDArray[np.int64] | None:
+    def shard_addresses(self) -> NDArray[np.int64] | None:
         """Address of each shard's first byte, to the GPU: good until `close`, and the same array for the same memory.
 
         Only the fields that are wanted need be there: what lies before them may be anybody's. None while some shard is
@@ -153,7 +153,7 @@ class WithinReach(Protocol):
         """
 
     def count(self, base: NDArray[np.int64], nbytes: int) -> None:
-        """Note that so many bytes have been gathered from `base`, which `reachable` has answered at some time."""
+        """Note that so many bytes have been gathered from `base`, which `shard_addresses` has answered at some time."""
 
     def check(self, files: NDArray[np.int64]) -> None:
         """See `Backend.check`."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.backends.base import Landing, Probe
+from gdsload.backends.base import PendingRead, Probe
 from gdsload.backends.readers import Readers, Reading, done
 from gdsload.shards.files import ShardFiles, pread_exact
 from gdsload.shards.guard import Guard
@@ -81,8 +81,8 @@ class HostBackend:
         """Whether the backend can be used: always."""
         return Probe(True, "reading files into CPU memory works everywhere")
 
-    def bring(self, wanted: Extents) -> Landing:
-        """See `Backend.bring`."""
+    def read(self, wanted: Extents) -> PendingRead:
+        """See `Backend.read`."""
         self.files.ensure_open(wanted.file)
         with self._lock:
             self._brought += wanted.total_bytes
@@ -92,9 +92,9 @@ class HostBackend:
         if not self._resident(wanted):
             reads = coalesce(wanted, max_gap_bytes=_MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES).extents
             pieces, _ = _cut(reads)
-            return Landing(addresses, self._spread(pieces, lambda index: self._populate(pieces, index, wanted)))
+            return PendingRead(addresses, self._spread(pieces, lambda index: self._populate(pieces, index, wanted)))
         missing = self.files.guard.missing(wanted)
-        return Landing(addresses, done if missing is None else _MakingSure(self.files.guard, wanted, missing))
+        return PendingRead(addresses, done if missing is None else _MakingSure(self.files.guard, wanted, missing))
 
     def _resident(self, wanted: Extents) -> bool:
         """Whether a few places of the extents are in the page cache.
@@ -112,7 +112,7 @@ class HostBackend:
             self._trusted = self._trust
         return resident
 
-    def _read(self, wanted: Extents) -> Landing:
+    def _read(self, wanted: Extents) -> PendingRead:
         reads = coalesce(wanted, max_gap_bytes=_MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES)
         room = -(-reads.extents.nbytes // _LINE) * _LINE
         starts = np.cumsum(room) - room
@@ -122,7 +122,7 @@ class HostBackend:
         reading = self._spread(pieces, lambda index: self._pread(pieces, index, arena))
         held = [lease]
         addresses = _landed(address_of(lease), starts, reads)
-        return Landing(addresses, reading, lease.nbytes, held.clear)
+        return PendingRead(addresses, reading, lease.nbytes, held.clear)
 
     def _spread(self, reads: Extents, work: Callable[[int], None]) -> Reading:
         """Share reads out to the threads, in pieces of about `_MAX_READ_BYTES`."""

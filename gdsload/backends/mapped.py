@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.backends.base import Landing, Probe
+from gdsload.backends.base import PendingRead, Probe
 from gdsload.backends.readers import Reading
 from gdsload.errors import BackendUnavailableError, BudgetError, LoaderClosedError
 from gdsload.shards.files import ShardFiles
@@ -62,8 +62,8 @@ class MappedBackend:
             return Probe(False, "the files are not mapped", "Leave mmap=False out.")
         return Probe(True, "files are mapped, and the device is CUDA's")
 
-    def bring(self, wanted: Extents) -> Landing:
-        """See `Backend.bring`.
+    def read(self, wanted: Extents) -> PendingRead:
+        """See `Backend.read`.
 
         Raises:
             BackendUnavailableError: if a shard cannot be registered.
@@ -78,10 +78,10 @@ class MappedBackend:
         # A finaliser may run anywhere, also inside the lock: it only says what is over.
         release = weakref.finalize(held, self._over.append, needed.tolist())
         release.atexit = False
-        return Landing(self.files.base[wanted.file] + wanted.offset, held, 0, release)
+        return PendingRead(self.files.base[wanted.file] + wanted.offset, held, 0, release)
 
-    def reachable(self) -> IntArray | None:
-        """See `WithinReach.reachable`. Once all shards are registered, none has to make room for another."""
+    def shard_addresses(self) -> IntArray | None:
+        """See `WithinReach.shard_addresses`. Once all shards are registered, none has to make room for another."""
         # Asked for each group of batches: counting the registered ones would take longer than all the rest of it.
         return self.files.base if len(self._users) == len(self.registered) else None
 

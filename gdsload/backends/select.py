@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from gdsload.backends.base import Backend, Probe
-from gdsload.backends.bounce.backend import PINNED_BYTES, BounceBackend
-from gdsload.backends.gds.backend import GdsBackend
+from gdsload.backends.bounce.bounce import PINNED_BYTES, BounceBackend
+from gdsload.backends.gds.gds import GdsBackend
 from gdsload.backends.host import HostBackend
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.tiers.routed import RoutedBackend
@@ -22,14 +22,22 @@ from gdsload.system.probe.library import read_config
 from gdsload.system.probe.tree import Tree
 from gdsload.system.ram import memory_room
 
-__all__ = ["Chosen", "Wishes", "choose", "default_register_bytes", "dma_is_possible", "expected", "preflight"]
+__all__ = [
+    "BackendRequest",
+    "OpenedBackend",
+    "choose",
+    "default_register_bytes",
+    "dma_is_possible",
+    "expected",
+    "preflight",
+]
 
 _DOCTOR = "Run `gdsload doctor PATH`: it says what is missing."
 _SHARE_OF_MEMORY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class BackendRequest:
     """What the user said of backends.
 
     Attributes:
@@ -57,7 +65,7 @@ class Wishes:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class OpenedBackend:
     """A backend, and why it is this one."""
 
     backend: Backend
@@ -69,12 +77,12 @@ Probing = Callable[[str, str], CufileProbe]
 
 
 def preflight(
-    wishes: Wishes, path: str, device: torch.device, *, mapped: bool, probe: Probing = probe_cufile
+    request: BackendRequest, path: str, device: torch.device, *, mapped: bool, probe: Probing = probe_cufile
 ) -> CufileProbe | None:
     """Refuse a backend that was asked for by name and cannot be used; nothing is opened.
 
     Args:
-        wishes: what was asked for.
+        request: what was asked for.
         path: one of the shards.
         device: where batches go.
         mapped: whether the shards are mapped.
@@ -86,7 +94,7 @@ def preflight(
     Raises:
         BackendUnavailableError: if the backend cannot be used.
     """
-    name = wishes.backend
+    name = request.backend
     if name in ("auto", "host"):
         return None
     if device.type != "cuda":
@@ -101,7 +109,7 @@ def preflight(
     found = probe(path, str(device))
     if found.status != "ok":
         raise BackendUnavailableError(f"cuFile cannot be used here: {found.reason}", remedy=_DOCTOR)
-    if not found.proven and not wishes.allow_compat:
+    if not found.proven and not request.allow_compat:
         raise BackendUnavailableError(
             f"cuFile works here, but not by DMA: a trial read took the path {found.path}, by cuFile's counters",
             remedy=f"{_DOCTOR} To use cuFile's own compat mode nevertheless, pass gds_compat=True.",
@@ -109,27 +117,29 @@ def preflight(
     return found
 
 
-def choose(wishes: Wishes, files: ShardFiles, device: torch.device, *, probe: Probing = probe_cufile) -> Chosen:
+def choose(
+    request: BackendRequest, files: ShardFiles, device: torch.device, *, probe: Probing = probe_cufile
+) -> OpenedBackend:
     """Open the backend for some shards and a device.
 
     Raises:
         BackendUnavailableError: if the one that was asked for cannot be used; none is ever used instead of it.
     """
-    found = preflight(wishes, _trial(files), device, mapped=files.mapped, probe=probe)
-    if wishes.backend == "host" or device.type != "cuda":
-        _, why = expected(wishes, device)
-        return Chosen(HostBackend(files, **wishes.threads), "host", lambda: why)
+    found = preflight(request, _trial(files), device, mapped=files.mapped, probe=probe)
+    if request.backend == "host" or device.type != "cuda":
+        _, why = expected(request, device)
+        return OpenedBackend(HostBackend(files, **request.threads), "host", lambda: why)
     if found is not None:
         reason = f"asked for by name; a trial read took the path {found.path}"
-        backend = GdsBackend(files, device, engine=wishes.engine, register=found.proven, **wishes.threads)
-        return Chosen(backend, "gds", lambda: reason)
-    if wishes.backend == "mapped":
-        mapped = MappedBackend(files, device, register_bytes=wishes.register_bytes)
-        return Chosen(mapped, "mapped", lambda: "asked for by name")
-    if wishes.backend == "bounce":
-        bounce = BounceBackend(files, device, pinned_bytes=wishes.pinned_bytes, **wishes.threads)
-        return Chosen(bounce, "bounce", lambda: "asked for by name")
-    return _auto(wishes, files, device, probe)
+        backend = GdsBackend(files, device, engine=request.engine, register=found.proven, **request.threads)
+        return OpenedBackend(backend, "gds", lambda: reason)
+    if request.backend == "mapped":
+        mapped = MappedBackend(files, device, register_bytes=request.register_bytes)
+        return OpenedBackend(mapped, "mapped", lambda: "asked for by name")
+    if request.backend == "bounce":
+        bounce = BounceBackend(files, device, pinned_bytes=request.pinned_bytes, **request.threads)
+        return OpenedBackend(bounce, "bounce", lambda: "asked for by name")
+    return _auto(request, files, device, probe)
 
 
 def _refuse_unless(found: Probe, name: str) -> None:
@@ -137,25 +147,25 @@ def _refuse_unless(found: Probe, name: str) -> None:
         raise BackendUnavailableError(f"backend {name!r} cannot be used: {found.reason}", remedy=found.remedy or None)
 
 
-def expected(wishes: Wishes, device: torch.device) -> tuple[str, str]:
+def expected(request: BackendRequest, device: torch.device) -> tuple[str, str]:
     """The name of the backend that `choose` will open, and why it will; as far as that is known beforehand."""
-    if wishes.backend == "host" or device.type != "cuda":
+    if request.backend == "host" or device.type != "cuda":
         where = "batches are built in CPU memory"
         return "host", where if device.type == "cpu" else f"{where}, and torch copies them to {device}"
-    if wishes.backend == "auto":
+    if request.backend == "auto":
         return "undecided", "that is decided when the first batch is asked for"
-    return wishes.backend, "asked for by name"
+    return request.backend, "asked for by name"
 
 
-def _auto(wishes: Wishes, files: ShardFiles, device: torch.device, probe: Probing) -> Chosen:
-    cold, name, why = _cold(wishes, files, device, probe)
+def _auto(request: BackendRequest, files: ShardFiles, device: torch.device, probe: Probing) -> OpenedBackend:
+    cold, name, why = _cold(request, files, device, probe)
     found = MappedBackend.probe(device, mapped=files.mapped)
-    if not found.usable or not wishes.register_bytes:
+    if not found.usable or not request.register_bytes:
         none = f"{why}; no page is registered: {found.reason if not found.usable else 'register_bytes is 0'}"
-        return Chosen(cold, name, lambda: none)
-    mapped = MappedBackend(files, device, register_bytes=wishes.register_bytes)
-    routed = RoutedBackend(files, mapped, cold, fill=wishes.fill)
-    return Chosen(routed, f"mapped+{name}", lambda: _account(routed, mapped, why))
+        return OpenedBackend(cold, name, lambda: none)
+    mapped = MappedBackend(files, device, register_bytes=request.register_bytes)
+    routed = RoutedBackend(files, mapped, cold, fill=request.fill)
+    return OpenedBackend(routed, f"mapped+{name}", lambda: _account(routed, mapped, why))
 
 
 def _account(routed: RoutedBackend, mapped: MappedBackend, why: str) -> str:
@@ -164,7 +174,7 @@ def _account(routed: RoutedBackend, mapped: MappedBackend, why: str) -> str:
     return f"{registered} of {shards} shards are resident and registered{trouble}; the others: {why}"
 
 
-def _cold(wishes: Wishes, files: ShardFiles, device: torch.device, probe: Probing) -> tuple[Backend, str, str]:
+def _cold(request: BackendRequest, files: ShardFiles, device: torch.device, probe: Probing) -> tuple[Backend, str, str]:
     """What reads from the drive, its name, and why it is that."""
     possible, why = dma_is_possible()
     if possible:
@@ -172,10 +182,10 @@ def _cold(wishes: Wishes, files: ShardFiles, device: torch.device, probe: Probin
         why = f"a trial read took the path {found.path}" if found.status == "ok" else f"cuFile: {found.reason}"
         if found.proven:
             try:
-                return GdsBackend(files, device, engine=wishes.engine, **wishes.threads), "gds", why
+                return GdsBackend(files, device, engine=request.engine, **request.threads), "gds", why
             except BackendUnavailableError as error:
                 why = str(error)
-    return BounceBackend(files, device, pinned_bytes=wishes.pinned_bytes, **wishes.threads), "bounce", why
+    return BounceBackend(files, device, pinned_bytes=request.pinned_bytes, **request.threads), "bounce", why
 
 
 def dma_is_possible(tree: Tree | None = None) -> tuple[bool, str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
-from gdsload.conversion.options import Change, ConvertOptions
+from gdsload.conversion.conversion_options import Change, ConvertOptions
 from gdsload.conversion.part import failed, made, reason_of
 from gdsload.conversion.source import Part, Source
 from gdsload.errors import FormatError, SchemaError
+from gdsload.shards.encode import infer_schema
 from gdsload.shards.format.schema import Field, Schema
-from gdsload.shards.rows import infer_schema
 
 __all__ = ["schema_of"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, TypedDict, cast, get_args
 
-from gdsload.conversion.options import ConvertOptions, OnError
+from gdsload.conversion.conversion_options import ConvertOptions, OnError
 from gdsload.conversion.recognise import source_class
 from gdsload.errors import OptionError
 from gdsload.shards.format.schema import Field, Schema

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from gdsload.conversion.part import reason_of
 from gdsload.conversion.source import Item, Part, Source
 from gdsload.errors import FormatError, OptionError, SchemaError
-from gdsload.shards.rows import sample_of
+from gdsload.shards.encode import sample_of
 
 __all__ = ["PackedSource", "Packing"]
 
@@ -65,7 +65,7 @@ class Packing:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _PackedRun:
     """The blocks of one packed part, and the parts of the inner source that they are made of; JSON-able.
 
     Attributes:
@@ -132,7 +132,7 @@ class PackedSource:
             first, last = firsts[low], firsts[behind]
             high = max(behind, int(np.searchsorted(edges, min(last * length, total))))
             listed = [(part.name, list(part.where), counts[low + k]) for k, part in enumerate(inner[low:high])]
-            run = _Run(listed, behind - low, first * length - edges[low], first, last - first, dtype.name)
+            run = _PackedRun(listed, behind - low, first * length - edges[low], first, last - first, dtype.name)
             nbytes = (last - first) * length * dtype.itemsize
             name, made_of = f"blocks {first} to {last - 1}", sum(documents[low:behind])
             found.append(Part(name, (json.dumps(asdict(run)),), last - first, nbytes, made_of))
@@ -149,7 +149,7 @@ class PackedSource:
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
-        run = _Run(**json.loads(str(part.where[0])))
+        run = _PackedRun(**json.loads(str(part.where[0])))
         cutter = _Cutter(self.packing, run)
         for number, (name, where, tokens) in enumerate(run.parts):
             seen = 0
@@ -222,7 +222,7 @@ class _Cutter:
         run: which blocks.
     """
 
-    def __init__(self, packing: Packing, run: _Run) -> None:
+    def __init__(self, packing: Packing, run: _PackedRun) -> None:
         self._packing, self._dtype = packing, np.dtype(run.dtype)
         self._skip, self._number = run.skip, run.first
         self._eos = None if packing.eos is None else np.array([packing.eos], self._dtype)

@@ -11,21 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from gdsload.conversion.options import Change, ConvertOptions
+from gdsload.conversion.conversion_options import Change, ConvertOptions
 from gdsload.conversion.source import Item, Part, Source
-from gdsload.conversion.stage import PartReport, part_folder, part_report, write_json
+from gdsload.conversion.staging import PartReport, part_folder, part_report, write_json
 from gdsload.errors import ConversionError, OptionError, ReadError, SchemaError, Skipped, WriteError
+from gdsload.shards.encode import sample_of
 from gdsload.shards.format.schema import Schema
-from gdsload.shards.rows import sample_of
 from gdsload.shards.writer import ShardWriter
 
-__all__ = ["Task", "convert_part", "failed", "made", "reason_of", "samples_of"]
+__all__ = ["PartTask", "convert_part", "failed", "made", "reason_of", "samples_of"]
 
 _LONGEST_REASON = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class PartTask:
     """What a worker gets; picklable.
 
     Attributes:
@@ -47,7 +47,7 @@ class Task:
     stopped: Callable[[], bool] | None = None
 
 
-def convert_part(task: Task) -> PartReport:
+def convert_part(task: PartTask) -> PartReport:
     """Convert a part, so that its folder is in the stage when this returns.
 
     Raises:
@@ -76,7 +76,7 @@ def convert_part(task: Task) -> PartReport:
     return PartReport(task.number, samples, nbytes, tuple(skipped))
 
 
-def _write(writer: ShardWriter, item: Item, change: Change, task: Task, skipped: list[Skipped]) -> None:
+def _write(writer: ShardWriter, item: Item, change: Change, task: PartTask, skipped: list[Skipped]) -> None:
     """Write an item; one that many samples came in, and one of them is bad, is taken apart to find it."""
     trouble = _try(writer, item, change)
     if trouble is None:

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from gdsload.conversion.keywords import RearrangeKeywords, check_rearranging, choose
-from gdsload.conversion.run import ConvertReport, convert, publish_check
+from gdsload.conversion.runner import ConvertReport, convert, publish_check
 from gdsload.conversion.selections import SelectionSource
-from gdsload.conversion.stage import Stage, write_json
+from gdsload.conversion.staging import StagingFolder, write_json
 from gdsload.errors import OptionError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.order import Permutation, Purpose, derive_key
@@ -93,7 +93,7 @@ def split(
         "dataset": dataset.digest, "outs": places, "counts": counts, "seed": seed,
         "options": choose(options).to_json(),
     }  # fmt: skip
-    stage = Stage(f"{places[0]}.split", wanted, restart=options.get("restart", False))
+    stage = StagingFolder(f"{places[0]}.split", wanted, restart=options.get("restart", False))
     done = False
     try:
         marks = [os.path.join(stage.folder, f"out-{number:06d}.json") for number in range(len(places))]

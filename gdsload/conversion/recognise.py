@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, cast
 
-from gdsload.conversion.files import check_file
+from gdsload.conversion.input_files import check_file
 from gdsload.conversion.source import Source
 from gdsload.errors import DatasetNotFoundError, OptionError
 

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 
 from gdsload.conversion.source import Part
-from gdsload.conversion.stage import PartReport
+from gdsload.conversion.staging import PartReport
 from gdsload.errors import DiskFullError
 from gdsload.shards.format.schema import Schema
 from gdsload.system.units import format_bytes

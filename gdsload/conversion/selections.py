@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.rows import BATCH_BYTES, row_parts, spans
+from gdsload.conversion.row_source import BATCH_BYTES, row_parts, spans
 from gdsload.conversion.source import Item, Part
 from gdsload.errors import FormatError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.selection import select
-from gdsload.shards.verify.rows import RowCheck
+from gdsload.shards.verify.row_checksums import RowCheck
 
 __all__ = ["SelectionSource"]
 

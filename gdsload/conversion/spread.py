@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from gdsload.conversion.crew import Crew
-from gdsload.conversion.part import Task, convert_part
-from gdsload.conversion.stage import PartReport
+from gdsload.conversion.part import PartTask, convert_part
+from gdsload.conversion.staging import PartReport
 from gdsload.errors import ReadError
 from gdsload.order.checks import check_whole
 
@@ -24,7 +24,7 @@ _LEAVE_S = 1.0
 """How long who is interrupted waits for an executor that is not ours, whose work nobody can end."""
 
 Outcome = Callable[[], PartReport]
-Submit = Callable[[Task, Callable[[Outcome], None]], None]
+Submit = Callable[[PartTask, Callable[[Outcome], None]], None]
 """Have a task done, and a function called with what gives its report or raises its error."""
 
 
@@ -43,7 +43,7 @@ class Spread:
         self._workers = len(os.sched_getaffinity(0)) if workers is None else check_whole(workers, "workers", 1)
         self._executor = executor
 
-    def do(self, tasks: Sequence[Task], begin: Callable[[int], None], add: Callable[[PartReport], None]) -> None:
+    def do(self, tasks: Sequence[PartTask], begin: Callable[[int], None], add: Callable[[PartReport], None]) -> None:
         """Have all tasks done, some of them handed out at once.
 
         The first error ends it, when what was begun has ended. Ctrl-C ends it at once: what was begun is lost.
@@ -81,7 +81,7 @@ class Spread:
                 "goes on from there.",
             ) from error
 
-    def _hands(self, tasks: Sequence[Task]) -> AbstractContextManager[Submit]:
+    def _hands(self, tasks: Sequence[PartTask]) -> AbstractContextManager[Submit]:
         if self._executor is not None:
             return _theirs(self._executor)
         threads = tasks[0].source.threads and tasks[0].options.map is None
@@ -90,7 +90,7 @@ class Spread:
 
 @contextmanager
 def _ours(crew: Crew, *, threads: bool) -> Iterator[Submit]:
-    def submit(task: Task, ended: Callable[[Outcome], None]) -> None:
+    def submit(task: PartTask, ended: Callable[[Outcome], None]) -> None:
         if threads:
             crew.submit(convert_part, (replace(task, stopped=crew.stopped),), ended)
         else:
@@ -111,7 +111,7 @@ def _ours(crew: Crew, *, threads: bool) -> Iterator[Submit]:
         raise
 
 
-def _convert_alone(task: Task) -> PartReport:
+def _convert_alone(task: PartTask) -> PartReport:
     """Convert a part in a process that has one processor to itself."""
     torch.set_num_threads(1)
     return convert_part(task)
@@ -122,7 +122,7 @@ def _theirs(executor: Executor) -> Iterator[Submit]:
     """The user's executor, which is left open."""
     begun: set[Future[Any]] = set()
 
-    def submit(task: Task, ended: Callable[[Outcome], None]) -> None:
+    def submit(task: PartTask, ended: Callable[[Outcome], None]) -> None:
         future = executor.submit(convert_part, task)
         begun.add(future)
         future.add_done_callback(begun.discard)

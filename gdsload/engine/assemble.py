@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.engine.stage import Piece
+from gdsload.engine.stage import RowSlice
 from gdsload.errors import FormatError
 from gdsload.shards.format.schema import Field
-from gdsload.shards.gather import gather_pieces, gather_rows
+from gdsload.shards.gather_host import gather_pieces, gather_rows
 from gdsload.shards.values import numpy_dtype, torch_dtype
 from gdsload.system.memory import BatchPool, address_of
 
@@ -73,7 +73,7 @@ class BatchMaker:
     def __init__(self, fields: Mapping[str, Field], form: BatchForm) -> None:
         self.fields, self.form = dict(fields), form
 
-    def assemble(self, pieces: Sequence[Piece], sizes: Sequence[int]) -> list[Batch]:
+    def assemble(self, pieces: Sequence[RowSlice], sizes: Sequence[int]) -> list[Batch]:
         """Gather a group of batches.
 
         Args:
@@ -134,7 +134,7 @@ class BatchMaker:
         shared.append((lengths, offsets))
         return offsets
 
-    def add_index(self, batches: Sequence[Batch], pieces: Sequence[Piece], edges: Sequence[tuple[int, int]]) -> None:
+    def add_index(self, batches: Sequence[Batch], pieces: Sequence[RowSlice], edges: Sequence[tuple[int, int]]) -> None:
         """Add to each batch what the user calls its samples, if that is wanted."""
         if self.form.index is None:
             return
@@ -157,7 +157,7 @@ class Assembler(BatchMaker):
         super().__init__(fields, form)
         self.pool = pool
 
-    def assemble(self, pieces: Sequence[Piece], sizes: Sequence[int]) -> list[Batch]:
+    def assemble(self, pieces: Sequence[RowSlice], sizes: Sequence[int]) -> list[Batch]:
         """See `BatchMaker.assemble`."""
         sources = {name: joined(name, field.ragged, pieces) for name, field in self.fields.items()}
         begins, total = self._lay_out(sources)
@@ -215,7 +215,7 @@ class Assembler(BatchMaker):
         return batch
 
 
-def joined(name: str, ragged: bool, pieces: Sequence[Piece]) -> tuple[IntArray, IntArray | None]:
+def joined(name: str, ragged: bool, pieces: Sequence[RowSlice]) -> tuple[IntArray, IntArray | None]:
     """Addresses, and rows if the field is ragged, of a field of the samples of all pieces."""
     parts = [(piece.stage.fields[name], piece.low, piece.high) for piece in pieces]
     none = np.zeros(0, np.int64)

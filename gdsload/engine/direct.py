@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.backends.base import Backend, WithinReach
+from gdsload.backends.base import Backend, DeviceAddressable
 from gdsload.engine.assemble import Batch
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.gpu.block_ids import BlockIds
-from gdsload.engine.gpu.gather_positions import PositionGather, Positions, Rows
+from gdsload.engine.gpu.gather_positions import DeviceRows, PositionBatch, PositionGather
 from gdsload.engine.ready import Ready, transformed
 from gdsload.engine.runs import lie_in_runs
 from gdsload.engine.stage import Job, Ordered
@@ -57,7 +57,7 @@ class _Reach:
     base: IntArray
     over_pcie: bool
     gather: PositionGather | None
-    rows: dict[str, Rows]
+    rows: dict[str, DeviceRows]
     ids: BlockIds | None = None
 
 
@@ -71,7 +71,7 @@ class Direct:
         maker: what allocates and finishes batches.
     """
 
-    def __init__(self, job: Job, ordered: Ordered | None, backend: WithinReach, maker: DeviceAssembler) -> None:
+    def __init__(self, job: Job, ordered: Ordered | None, backend: DeviceAddressable, maker: DeviceAssembler) -> None:
         self._job, self._backend, self._maker = job, backend, maker
         self._ordered = ordered
         self._fields = {name: job.table.schema[name] for name in job.fields}
@@ -86,7 +86,7 @@ class Direct:
     @classmethod
     def of(cls, job: Job, backend: Backend, maker: object) -> Direct | None:
         """One for this epoch, or None if its batches cannot be made so."""
-        if not (isinstance(backend, WithinReach) and isinstance(maker, DeviceAssembler)):
+        if not (isinstance(backend, DeviceAddressable) and isinstance(maker, DeviceAssembler)):
             return None
         fields = [job.table.schema[name] for name in job.fields]
         if any(field.ragged or field.row_bytes > _MOST_ROW_BYTES for field in fields):
@@ -96,7 +96,7 @@ class Direct:
 
     def ready(self) -> bool:
         """Whether all shards are within reach now, and the GPU has room for what it needs to find samples there."""
-        base = None if self._hopeless else self._backend.reachable()
+        base = None if self._hopeless else self._backend.shard_addresses()
         if base is None or not len(base):
             return False
         with self._lock:
@@ -150,7 +150,7 @@ class Direct:
         )
         if self._ids is None and self._ordered is not None and isinstance(order, BlockOrder):
             self._ids = BlockIds(self._maker.device, order, self._ordered.schedule)
-        rows = {name: Rows(gather, begins[name], nbytes) for name, nbytes in fields.items()}
+        rows = {name: DeviceRows(gather, begins[name], nbytes) for name, nbytes in fields.items()}
         return _Reach(base, over_pcie, gather, rows, self._ids)
 
     def shards(self, steps: range) -> IntArray:
@@ -192,7 +192,7 @@ class Direct:
         """
         return self._samples(steps) if self.told else None
 
-    def better_brought(self, samples: IntArray) -> bool:
+    def prefers_copy_engine(self, samples: IntArray) -> bool:
         """Whether these samples are better planned and brought: long runs of the shards are for the copy engine."""
         return self.over_pcie and lie_in_runs(samples, self._sample_bytes)
 
@@ -260,7 +260,7 @@ class Direct:
             return self._ordered.schedule.sizes(steps)
         return [self._job.steps.size(step) for step in steps]
 
-    def _found(self, steps: range, reach: _Reach) -> list[tuple[range, Positions]]:
+    def _found(self, steps: range, reach: _Reach) -> list[tuple[range, PositionBatch]]:
         """The positions of some steps, in parts of one size: all batches but an epoch's last have one."""
         schedule = self._evaluated.schedule
         full = len(steps) - (schedule.position(steps.stop) - schedule.position(steps[-1]) != schedule.global_batch)
@@ -268,10 +268,10 @@ class Direct:
         for some in (steps[:full], steps[full:]):
             if some and (ids := self._ids_at(reach, some)) is not None:
                 size = schedule.size(some[0])
-                parts.append((some, Positions(0, size, len(some), size, ids)))
+                parts.append((some, PositionBatch(0, size, len(some), size, ids)))
             elif some:
                 first, size = schedule.span(some[0])[0], schedule.size(some[0])
-                parts.append((some, Positions(first, schedule.global_batch, len(some), size)))
+                parts.append((some, PositionBatch(first, schedule.global_batch, len(some), size)))
         return parts
 
     def _ids_at(self, reach: _Reach, steps: range) -> torch.Tensor | None:
@@ -279,7 +279,7 @@ class Direct:
         ids = reach.ids
         return None if reach.gather is None or ids is None else reach.gather.beforehand(lambda: (ids(steps),))[0]
 
-    def _uploaded(self, steps: range, reach: _Reach, samples: IntArray) -> list[tuple[range, Positions]]:
+    def _uploaded(self, steps: range, reach: _Reach, samples: IntArray) -> list[tuple[range, PositionBatch]]:
         """The same, of samples that the host has said."""
         on_gpu = None
         if reach.gather is not None and len(samples):
@@ -288,11 +288,13 @@ class Direct:
         for size, same in groupby(self._sizes(steps)):
             count = len(list(same))
             ids = None if on_gpu is None else on_gpu[row : row + count * size]
-            parts.append((range(step, step + count), Positions(0, size, count, size, ids)))
+            parts.append((range(step, step + count), PositionBatch(0, size, count, size, ids)))
             step, row = step + count, row + count * size
         return parts
 
-    def _rows_of(self, reach: _Reach, name: str, steps: range, positions: Positions, outs: list[torch.Tensor]) -> None:
+    def _rows_of(
+        self, reach: _Reach, name: str, steps: range, positions: PositionBatch, outs: list[torch.Tensor]
+    ) -> None:
         """Fill batches of one size with rows of a field."""
         if not self._fields[name].row_bytes or not positions.size:
             return

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.backends.base import Backend, WithinReach
+from gdsload.backends.base import Backend, DeviceAddressable
 from gdsload.engine.assemble import BatchMaker
 from gdsload.engine.direct import Direct
 from gdsload.engine.ready import Ready
-from gdsload.engine.stage import Piece
+from gdsload.engine.stage import RowSlice
 from gdsload.engine.started import Started
 
 __all__ = ["MOST_WORKERS", "Group", "Limits", "gatherers", "workers"]
@@ -37,7 +37,7 @@ def workers(backend: Backend, maker: BatchMaker) -> int:
     """
     if maker.takes_processor:
         return gatherers() - 1
-    return 2 if isinstance(backend, WithinReach) else 1
+    return 2 if isinstance(backend, DeviceAddressable) else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Group:
     """Consecutive batches that are gathered at once: out of pieces, or directly, by positions or these samples."""
 
     steps: range
-    pieces: list[Piece]
+    pieces: list[RowSlice]
     direct: Direct | None = None
     samples: NDArray[np.int64] | None = None
     started: Started | None = None

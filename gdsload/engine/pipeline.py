@@ -36,12 +36,12 @@ from gdsload.engine.direct import Direct
 from gdsload.engine.groups import Group, Limits, workers
 from gdsload.engine.pace import Pace
 from gdsload.engine.ready import Ready, transformed
-from gdsload.engine.stage import Job, Piece, Stage, Stager
+from gdsload.engine.stage import Job, LoadedRows, ReadPlanner, RowSlice
 from gdsload.engine.started import begin
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import LoaderClosedError
-from gdsload.shards.gather import one_thread
-from gdsload.system.threads import Living, Worker, all_made, note_exit, start_all, wait_all
+from gdsload.shards.gather_host import one_thread
+from gdsload.system.threads import WeakList, Worker, call_all, note_exit, start_all, wait_all
 
 __all__ = ["Pipeline"]
 
@@ -81,7 +81,7 @@ class Pipeline:
         self._landing_bytes = 0  # of a batch, the most that was seen: reads take more room than what is wanted of them
         self._pace = Pace(stats.reads_ahead)
         self._held_back = False  # whether the depth alone, and no budget, kept the last turn from starting more reads
-        self._stager = Stager(job, backend)
+        self._stager = ReadPlanner(job, backend)
         self._direct = direct
         self._groups: deque[Group] = deque()
         # Ctrl-C may strike the consumer anywhere, also right behind an `acquire`. So its thread can take each lock
@@ -270,7 +270,7 @@ class Pipeline:
         with suppress(Exception):
             if (direct := self._ready_direct()) is not None:
                 samples = direct.samples(steps)
-                if samples is None or not direct.better_brought(samples):
+                if samples is None or not direct.prefers_copy_engine(samples):
                     self._stager.let_go()
                     return Group(steps, [], direct, samples)
             group = Group(steps, self._stager.pieces(steps))
@@ -279,7 +279,7 @@ class Pipeline:
                 self._landing_bytes = max(self._landing_bytes, taken)
             return group
         # If it goes well the second time, the epoch goes on, with a stager that did not stop half-way.
-        self._stager = Stager(self._job, self._backend)
+        self._stager = ReadPlanner(self._job, self._backend)
         return Group(steps, [], claimed=True, ready=self._one_by_one(steps))
 
     def _next_steps(self) -> range:
@@ -334,7 +334,7 @@ class Pipeline:
 
     def _one_by_one(self, steps: range) -> Ready:
         """A group that failed, batch by batch, to find the one that the error belongs to."""
-        stager = Stager(self._job, self._backend)
+        stager = ReadPlanner(self._job, self._backend)
         batches: list[Any] = []
         sizes: list[int] = []
         try:
@@ -352,7 +352,7 @@ class Pipeline:
             _release(stager.held())
         return Ready(batches, sizes)
 
-    def _assemble(self, steps: range, pieces: list[Piece]) -> Ready:
+    def _assemble(self, steps: range, pieces: list[RowSlice]) -> Ready:
         started = time.perf_counter()
         for piece in pieces:
             piece.stage.landing.completion.wait()
@@ -368,7 +368,7 @@ class Pipeline:
         return self._maker.build(lambda: transformed(transform, batches, sizes, steps, lambda: self._closed))
 
 
-def _release(stages: list[Stage]) -> None:
+def _release(stages: list[LoadedRows]) -> None:
     """Give stages back after their reads have ended."""
     for stage in {id(stage): stage for stage in stages}.values():
         # Whatever went wrong has been reported, or nobody wants these bytes any more.
@@ -377,7 +377,7 @@ def _release(stages: list[Stage]) -> None:
         stage.release()
 
 
-_live = Living[Pipeline]()
+_live = WeakList[Pipeline]()
 
 
 @atexit.register
@@ -387,4 +387,4 @@ def _close_all() -> None:
     pipelines = list(_live)
     for pipeline in pipelines:
         pipeline.stop()
-    all_made(pipeline.close for pipeline in pipelines)
+    call_all(pipeline.close for pipeline in pipelines)

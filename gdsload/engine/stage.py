@@ -16,14 +16,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.backends.base import Backend, Landing
+from gdsload.backends.base import Backend, PendingRead
 from gdsload.engine.ready import StepTransform
 from gdsload.engine.runs import Runs, runs_of
 from gdsload.engine.table import SampleTable
 from gdsload.order import LaneRun, Order, Schedule
 from gdsload.shards.reads import Extents, concat_extents, distinct
 
-__all__ = ["FieldRows", "Job", "Ordered", "Piece", "Selection", "Stage", "Stager", "Steps"]
+__all__ = ["FieldRows", "Job", "LoadedRows", "Ordered", "ReadPlanner", "RowSlice", "Selection", "Steps"]
 
 IntArray = NDArray[np.int64]
 _FIRST, _AHEAD = 8192, 16384
@@ -173,7 +173,7 @@ _Wanted = tuple[IntArray, list[Extents], Sequence[Callable[[IntArray], FieldRows
 
 
 @dataclass(slots=True)
-class Stage:
+class LoadedRows:
     """Samples brought into memory together.
 
     Attributes:
@@ -188,7 +188,7 @@ class Stage:
     fields: dict[str, FieldRows]
     index: IntArray
     files: IntArray
-    landing: Landing
+    landing: PendingRead
     remaining: int
     released: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -215,10 +215,10 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RowSlice:
     """Samples `low` to `high` - 1 of a stage."""
 
-    stage: Stage
+    stage: LoadedRows
     low: int
     high: int
 
@@ -228,11 +228,11 @@ class _Window:
     """The window of a lane that is being handed out: its last position, its stage, and how far it was handed out."""
 
     stop: int
-    stage: Stage
+    stage: LoadedRows
     cursor: int = 0
 
 
-class Stager:
+class ReadPlanner:
     """Turns steps into pieces of stages, starting reads as it goes.
 
     Args:
@@ -255,7 +255,7 @@ class Stager:
         """Whether whole windows are brought."""
         return self._windowed is not None
 
-    def held(self) -> list[Stage]:
+    def held(self) -> list[LoadedRows]:
         """The stages that are kept for steps to come."""
         return [window.stage for window in self._windows.values()]
 
@@ -272,7 +272,7 @@ class Stager:
         held = self._windows
         return sum(lane not in held or stop > held[lane].stop for lane, stop in reached.items())
 
-    def pieces(self, steps: range) -> list[Piece]:
+    def pieces(self, steps: range) -> list[RowSlice]:
         """The pieces of stages that hold the samples of some steps, in their order.
 
         Args:
@@ -289,7 +289,7 @@ class Stager:
         if not len(positions):
             return []
         stage = self._bring(positions)
-        return [Piece(stage, 0, stage.remaining)]
+        return [RowSlice(stage, 0, stage.remaining)]
 
     def let_go(self) -> None:
         """Give up what is left of the windows held: another step is wanted now than the one behind the last call's."""
@@ -297,14 +297,14 @@ class Stager:
             window.stage.used(len(window.stage.index) - window.cursor)
         self._windows = {}
 
-    def _from_windows(self, ordered: Ordered, step: int, run: LaneRun) -> Iterable[Piece]:
+    def _from_windows(self, ordered: Ordered, step: int, run: LaneRun) -> Iterable[RowSlice]:
         position = run.start
         while position < run.stop:
             window = self._windows.get(run.lane)
             if window is None or position >= window.stop:
                 window = self._windows[run.lane] = self._open_window(ordered, step, run.lane, position)
             count = min(run.stop, window.stop) - position
-            yield Piece(window.stage, window.cursor, window.cursor + count)
+            yield RowSlice(window.stage, window.cursor, window.cursor + count)
             window.cursor += count
             position += count
 
@@ -315,19 +315,19 @@ class Stager:
         runs = schedule.runs_within(lane, step, position, stop)
         return _Window(stop, self._bring(np.concatenate([order.lane_ids(lane, run.start, run.stop) for run in runs])))
 
-    def _bring(self, positions: IntArray) -> Stage:
+    def _bring(self, positions: IntArray) -> LoadedRows:
         """Start bringing the samples at these positions."""
         selection = self.job.selection
         ids = positions if selection.ids is None else selection.ids[positions]
         index = positions if selection.index is None else selection.index[positions]
         runs = runs_of(ids, self._sample_bytes, self.windowed) if self._sample_bytes else None
         files, wanted, rest = self._rows(ids) if runs is None else self._runs(runs)
-        landing = self.backend.bring(concat_extents(wanted))
+        landing = self.backend.read(concat_extents(wanted))
         parts = [landing.addresses]
         if len(wanted) > 1:
             parts = np.split(landing.addresses, np.cumsum([len(extents) for extents in wanted[:-1]]))
         fields = {name: rows(part) for name, rows, part in zip(self.job.fields, rest, parts, strict=True)}
-        return Stage(fields, index, files, landing, len(ids))
+        return LoadedRows(fields, index, files, landing, len(ids))
 
     def _rows(self, ids: IntArray) -> _Wanted:
         """Each sample by itself."""

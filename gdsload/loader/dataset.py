@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gdsload.backends.host import HostBackend
 from gdsload.engine.assemble import Assembler, BatchForm
-from gdsload.engine.stage import FieldRows, Piece, Stage
+from gdsload.engine.stage import FieldRows, LoadedRows, RowSlice
 from gdsload.engine.table import SampleTable
 from gdsload.errors import FileChangedError, OptionError, SampleIndexError
 from gdsload.shards.catalog import Catalog, open_catalog
@@ -238,14 +238,14 @@ class _Reader:
         found = self._table.locate(ids)
         self._backend.check(found.file)
         columns = {name: self._table.extents(name, found) for name in self._schema}
-        landing = self._backend.bring(concat_extents([extents for extents, _ in columns.values()]))
+        landing = self._backend.read(concat_extents([extents for extents, _ in columns.values()]))
         landing.completion.wait()
         parts = np.split(landing.addresses, len(columns))
         fields = {
             name: FieldRows(part, lengths) for (name, (_, lengths)), part in zip(columns.items(), parts, strict=True)
         }
-        stage = Stage(fields, ids, found.file, landing, len(ids))
-        batch = self._assembler.assemble([Piece(stage, 0, len(ids))], [len(ids)])[0]
+        stage = LoadedRows(fields, ids, found.file, landing, len(ids))
+        batch = self._assembler.assemble([RowSlice(stage, 0, len(ids))], [len(ids)])[0]
         self._backend.check(found.file)
         return batch, {name: lengths for name, (_, lengths) in columns.items()}
 

@@ -18,7 +18,7 @@ from gdsload.engine.ready import Deliverer
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import LoaderClosedError
 from gdsload.loader.state import Place
-from gdsload.system.threads import Closer, stay_at_exit
+from gdsload.system.threads import Closer, park_at_exit
 
 __all__ = ["Epoch", "EpochOwner"]
 
@@ -71,7 +71,7 @@ class Epoch(Iterator[Any]):
 
     def __next__(self) -> Any:
         entered = time.perf_counter()
-        stay_at_exit()
+        park_at_exit()
         if self._over:
             raise StopIteration
         try:
@@ -84,7 +84,7 @@ class Epoch(Iterator[Any]):
                     raise
         except BaseException:
             self._over = True  # first of all: Ctrl-C may strike again
-            stay_at_exit()  # rather than end with an error for want of a loader that was closed under its feet
+            park_at_exit()  # rather than end with an error for want of a loader that was closed under its feet
             self.close()
             raise
 

@@ -25,11 +25,11 @@ from gdsload.loader.ranks import Schedules
 from gdsload.loader.samplers import sampled_by
 from gdsload.loader.selection import select
 from gdsload.loader.setup import buffers, device_transform, field_names, limits, order_options, positions
-from gdsload.loader.state import Cursor, Identity, Place, dataset_digest
+from gdsload.loader.state import Cursor, OrderIdentity, Place, dataset_digest
 from gdsload.loader.tuned import with_tuned
 from gdsload.order import Schedule, make_order
 from gdsload.order.checks import check_epoch, check_whole
-from gdsload.system.threads import Closer, Living, own_thread, settle_dropped
+from gdsload.system.threads import Closer, WeakList, own_thread, settle_dropped
 
 __all__ = ["DataLoader"]
 
@@ -154,8 +154,8 @@ class DataLoader:
         self._newest: Place | None = None
         self._resumed: dict[str, Any] | None = None
         self._parts: Parts | None = None
-        self._epochs = Living[Epoch]()
-        self._pipelines = Living[Deliverer]()
+        self._epochs = WeakList[Epoch]()
+        self._pipelines = WeakList[Deliverer]()
         self._left: list[Closer] = []
         self._lock = threading.RLock()  # between `begin` and `close`
         self._close_lock = threading.RLock()  # not a plain one: Ctrl-C may strike between taking it and using it
@@ -327,10 +327,10 @@ class DataLoader:
         """For `Epoch`: raise an error if its world is another one now."""
         self._schedules.check(place.schedule)
 
-    def _identify(self, schedule: Schedule) -> Identity:
+    def _identify(self, schedule: Schedule) -> OrderIdentity:
         if self._digest is None:
             self._digest = dataset_digest([dataset.digest for dataset in self._selected.datasets], self._selected.ids)
-        return Identity(schedule, self.order_options, self.seed, self._digest, self._selected.mixture)
+        return OrderIdentity(schedule, self.order_options, self.seed, self._digest, self._selected.mixture)
 
     def _open(self) -> Parts:
         if self._parts is None:

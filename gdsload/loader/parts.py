@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend, BackendStatus
-from gdsload.backends.select import Chosen, Wishes, choose, default_register_bytes, expected, preflight
+from gdsload.backends.select import BackendRequest, OpenedBackend, choose, default_register_bytes, expected, preflight
 from gdsload.backends.tiers.vram import VramBackend
 from gdsload.engine.assemble import Assembler, BatchForm, BatchMaker
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
@@ -47,7 +47,7 @@ class Parts:
     """
 
     table: SampleTable
-    chosen: Chosen
+    chosen: OpenedBackend
     maker: BatchMaker
 
     @property
@@ -66,10 +66,10 @@ def give_back(backend: Backend, maker: BatchMaker) -> None:
     maker.close()
 
 
-def _wishes_of(options: LoaderOptions) -> Wishes:
+def _request_of(options: LoaderOptions) -> BackendRequest:
     """What the user said of backends."""
     register = options.register_bytes
-    return Wishes(
+    return BackendRequest(
         options.backend,
         options.gds_engine,
         options.gds_compat,
@@ -86,10 +86,10 @@ def check_backend(selected: Selected, options: LoaderOptions, device: torch.devi
     Raises:
         BackendUnavailableError: if the backend or the tier that was asked for cannot be used.
     """
-    wishes, mapped = _wishes_of(options), selected.mapped(options.mmap)
+    request, mapped = _request_of(options), selected.mapped(options.mmap)
     _refuse_cache(options, device, mapped=mapped)
-    preflight(wishes, selected.datasets[0].path, device, mapped=mapped)
-    return BackendStatus(wishes.backend, *expected(wishes, device), {})
+    preflight(request, selected.datasets[0].path, device, mapped=mapped)
+    return BackendStatus(request.backend, *expected(request, device), {})
 
 
 def _refuse_cache(options: LoaderOptions, device: torch.device, *, mapped: bool) -> None:
@@ -141,18 +141,18 @@ def open_parts(
         sources, counts, names = [sources[number] for number in shards.tolist()], counts[shards], names[shards]
     files = ShardFiles(sources, schema, mapped=selected.mapped(options.mmap))
     table = SampleTable(files, counts, names)
-    wishes = _wishes_of(options)
+    request = _request_of(options)
     if options.register_bytes is None and device.type == "cuda":
         # Registering what is in memory whatever happens takes no more of it.
-        wishes = replace(wishes, register_bytes=wishes.register_bytes + bytes_in_memory(sources))
+        request = replace(request, register_bytes=request.register_bytes + bytes_in_memory(sources))
     form = BatchForm(options.ragged, padding_of(options, schema, fields), "index" if options.with_index else None)
-    opened = choose(wishes, files, device)
+    opened = choose(request, files, device)
     try:
         chosen = _with_vram(opened, files, device, fields, options)
         if chosen.name == "host":
             pool = BatchPool(keep_bytes=limits.pool_bytes())
             return Parts(table, chosen, Assembler({name: schema[name] for name in fields}, pool, form))
-        return Parts(table, chosen, _device_maker(files, fields, form, limits, wishes, chosen, device))
+        return Parts(table, chosen, _device_maker(files, fields, form, limits, request, chosen, device))
     except BaseException:  # also Ctrl-C: what is pinned must not go while it is
         opened.backend.close()
         raise
@@ -163,8 +163,8 @@ def _device_maker(
     fields: Sequence[str],
     form: BatchForm,
     limits: Limits,
-    wishes: Wishes,
-    chosen: Chosen,
+    request: BackendRequest,
+    chosen: OpenedBackend,
     device: torch.device,
 ) -> DeviceAssembler:
     """What makes batches on a GPU."""
@@ -174,7 +174,7 @@ def _device_maker(
     )
     _log.info(
         "%s on %s: %s; pinned memory %s, registered files up to %s",
-        chosen.name, device, budget, format_bytes(wishes.pinned_bytes), format_bytes(wishes.register_bytes),
+        chosen.name, device, budget, format_bytes(request.pinned_bytes), format_bytes(request.register_bytes),
     )  # fmt: skip
     wanted = {name: files.schema[name] for name in fields}
     return DeviceAssembler(
@@ -183,8 +183,8 @@ def _device_maker(
 
 
 def _with_vram(
-    chosen: Chosen, files: ShardFiles, device: torch.device, fields: Sequence[str], options: LoaderOptions
-) -> Chosen:
+    chosen: OpenedBackend, files: ShardFiles, device: torch.device, fields: Sequence[str], options: LoaderOptions
+) -> OpenedBackend:
     """The backend, behind the tier in VRAM if there is to be one."""
     if options.cache not in _SHARE_OF_VRAM or chosen.name == "host":
         return chosen
@@ -198,7 +198,7 @@ def _with_vram(
         trouble = f" ({backend.trouble})" if backend.trouble else ""
         return f"{int(backend.kept.sum())} of {len(backend.kept)} shards are in VRAM{trouble}; {chosen.reason()}"
 
-    return Chosen(backend, f"vram+{chosen.name}", account)
+    return OpenedBackend(backend, f"vram+{chosen.name}", account)
 
 
 def moves(options: LoaderOptions, device: torch.device) -> bool:

@@ -36,7 +36,7 @@ from gdsload.system.names import check_list
 from gdsload.system.units import format_bytes, parse_bytes
 
 __all__ = [
-    "Positions",
+    "SampleSpace",
     "buffers",
     "device_transform",
     "field_names",
@@ -159,7 +159,7 @@ def order_options(
 
 
 @dataclass(frozen=True, slots=True)
-class Positions:
+class SampleSpace:
     """What an order's positions stand for.
 
     Attributes:
@@ -181,18 +181,18 @@ class Positions:
         return make_order(options, self.runs, seed, epoch)
 
 
-def positions(selected: Selected, order: OrderOptions) -> Positions:
+def positions(selected: Selected, order: OrderOptions) -> SampleSpace:
     """Lay the selected samples out as the positions that are shuffled."""
     counts = np.concatenate([dataset.counts for dataset in selected.datasets])
     if selected.ids is None:
-        return Positions(tuple(counts.tolist()), Selection(), selected.mixture)
+        return SampleSpace(tuple(counts.tolist()), Selection(), selected.mixture)
     shards, ids = _needed(selected.ids, np.cumsum(counts))
     if order.shuffle != "block":
-        return Positions((len(ids),), Selection(ids), selected.mixture, shards)
+        return SampleSpace((len(ids),), Selection(ids), selected.mixture, shards)
     # A block is a run of neighbours on disk. The subset's own order does not matter, as it is shuffled anyway.
     index = np.argsort(selected.ids, kind="stable")
     edges = np.searchsorted(selected.ids[index], np.cumsum(counts))
-    return Positions(tuple(np.diff(edges, prepend=0).tolist()), Selection(ids[index], index), shards=shards)
+    return SampleSpace(tuple(np.diff(edges, prepend=0).tolist()), Selection(ids[index], index), shards=shards)
 
 
 def _needed(ids: IntArray, ends: IntArray) -> tuple[IntArray | None, IntArray]:

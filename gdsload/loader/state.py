@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gdsload.errors import OptionError, StateError
 from gdsload.order import Mixture, OrderOptions, Schedule
 
-__all__ = ["Cursor", "Identity", "Place", "dataset_digest"]
+__all__ = ["Cursor", "OrderIdentity", "Place", "dataset_digest"]
 
 _VERSION = 1
 
@@ -48,7 +48,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class OrderIdentity:
     """Everything that the order depends on.
 
     Attributes:

@@ -4,7 +4,7 @@ from gdsload.order.blocks import BlockOrder
 from gdsload.order.hashing import Purpose, derive_key
 from gdsload.order.lanes import LaneRun, Schedule, lane_offset, lane_share
 from gdsload.order.mixing import MixOrder, Mixture
-from gdsload.order.options import DatasetFacts, OrderOptions, ShuffleName, resolve
+from gdsload.order.order_options import DatasetFacts, OrderOptions, ShuffleName, resolve
 from gdsload.order.orders import FullOrder, Order, SequentialOrder, batch_ids, make_order
 from gdsload.order.permutation import Permutation
 from gdsload.order.quality import shuffle_quality

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gdsload.errors import OptionError
 from gdsload.order.checks import MAX_SAMPLES, check_range, check_whole
 from gdsload.order.hashing import MASK64, Purpose, derive_key, hash_into
-from gdsload.order.options import ShuffleName
+from gdsload.order.order_options import ShuffleName
 from gdsload.order.orders import OneLane
 from gdsload.order.permutation import Permutation, exact_table, exact_tables
 from gdsload.order.recent import Recent

@@ -14,7 +14,7 @@ from gdsload.order.blocks import BlockOrder
 from gdsload.order.checks import MAX_SAMPLES, check_range, check_run_lengths, check_whole
 from gdsload.order.hashing import MASK64, Purpose, derive_key
 from gdsload.order.lanes import Schedule
-from gdsload.order.options import OrderOptions, ShuffleName
+from gdsload.order.order_options import OrderOptions, ShuffleName
 from gdsload.order.permutation import Permutation
 
 __all__ = ["FullOrder", "OneLane", "Order", "SequentialOrder", "batch_ids", "make_order"]

@@ -22,7 +22,7 @@ from gdsload.shards.files import load_shard, open_regular, pread_exact
 from gdsload.shards.format.index import INDEX_NAME, MAX_INDEX_BYTES, Index, parse_index
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.shard import Shard, is_gdsload
-from gdsload.shards.identity import Identity, ShardSource, identity_of
+from gdsload.shards.identity import FileIdentity, ShardSource, identity_of
 from gdsload.system.paths import absolute
 
 __all__ = ["SHARD_SUFFIX", "Catalog", "open_catalog"]
@@ -202,7 +202,7 @@ def _from_files(path: str, names: list[str], *, alone: bool, whole: bool) -> Cat
     return Catalog(path, schema, tuple(sources), _digest(sources))
 
 
-def _read(name: str) -> tuple[Shard, Identity]:
+def _read(name: str) -> tuple[Shard, FileIdentity]:
     fd = open_regular(name)
     try:
         identity = identity_of(os.fstat(fd))

@@ -23,14 +23,14 @@ from gdsload.errors import (
     ReadError,
     ShortReadError,
 )
-from gdsload.shards.comparing import is_as_written
 from gdsload.shards.format.header import PREFIX_BYTES, header_bytes, parse_header
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.shard import Shard, read_shard
-from gdsload.shards.gather import gather_rows
+from gdsload.shards.gather_host import gather_rows
 from gdsload.shards.guard import Guard
 from gdsload.shards.identity import ShardSource, Watch, gone
 from gdsload.shards.reads import Extents, distinct
+from gdsload.shards.shard_checksums import is_as_written
 from gdsload.system.memory import address_of, map_file, unmap
 
 __all__ = ["ShardFiles", "load_named", "load_shard", "mismatch", "open_regular", "pread_exact"]

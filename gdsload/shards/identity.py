@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gdsload.errors import FileChangedError
 from gdsload.shards.reads import distinct
 
-__all__ = ["LOOK_BEFORE_S", "Identity", "ShardSource", "Watch", "gone", "identity_of"]
+__all__ = ["LOOK_BEFORE_S", "FileIdentity", "ShardSource", "Watch", "gone", "identity_of"]
 
 IntArray = NDArray[np.int64]
 
@@ -36,7 +36,7 @@ processor: to leave the files alone for twenty times as long at once would be no
 is cut short meanwhile ends the process."""
 
 
-class Identity(NamedTuple):
+class FileIdentity(NamedTuple):
     """What a file system says of a file; together it tells whether it is still the same.
 
     Attributes:
@@ -60,10 +60,10 @@ class Identity(NamedTuple):
         return self.device, self.inode, self.nbytes, self.mtime_ns
 
 
-def identity_of(found: os.stat_result) -> Identity:
+def identity_of(found: os.stat_result) -> FileIdentity:
     """The identity of a file."""
     rights = found.st_mode, found.st_nlink, found.st_uid, found.st_gid
-    return Identity(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, rights)
+    return FileIdentity(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, rights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class ShardSource:
     file_bytes: int = -1
     sha256: str | None = None
     follow_links: bool = True
-    identity: Identity | None = None
+    identity: FileIdentity | None = None
 
 
 class Watch:
@@ -161,14 +161,14 @@ class Watch:
         self._looked[files] = now
         return took_s
 
-    def _stat(self, file: int) -> Identity:
+    def _stat(self, file: int) -> FileIdentity:
         source = self._sources[file]
         try:
             return identity_of(os.stat(source.path, follow_symlinks=source.follow_links))
         except OSError:
             raise gone(source.path) from None
 
-    def _compare(self, file: int, found: Identity) -> bool:
+    def _compare(self, file: int, found: FileIdentity) -> bool:
         """Refuse a file that is another one; whether its ctime is the same, too."""
         known = self._known.setdefault(file, found)
         if known != found and known.but_for_ctime() != found.but_for_ctime():

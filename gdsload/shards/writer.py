@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.errors import GdsloadError, WriteError
+from gdsload.shards.encode import EncodedField, batch_rows, infer_schema, sample_rows
 from gdsload.shards.format.checksum import BlockHasher
 from gdsload.shards.format.index import INDEX_NAME, Index, IndexEntry
 from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.shard import OFFSETS_PREFIX
 from gdsload.shards.publish import Publication, fsync_path, shard_name, write_error
-from gdsload.shards.rows import Rows, batch_rows, infer_schema, sample_rows
 from gdsload.system.units import parse_bytes
 
 __all__ = ["ShardWriter"]
@@ -164,7 +164,7 @@ class ShardWriter:
                 remedy="Write where it was made.",
             )
 
-    def _append(self, schema: Schema, rows: dict[str, Rows]) -> None:
+    def _append(self, schema: Schema, rows: dict[str, EncodedField]) -> None:
         """Keep samples; if that fails or is interrupted, nobody knows how far it came, so the writer is aborted."""
         self._schema = schema
         try:
@@ -173,7 +173,7 @@ class ShardWriter:
             self.abort()
             raise
 
-    def _keep(self, schema: Schema, rows: dict[str, Rows]) -> None:
+    def _keep(self, schema: Schema, rows: dict[str, EncodedField]) -> None:
         """Keep samples, and write a shard whenever enough are there for one."""
         if not self._columns:
             self._columns = {name: _Column(field, self._expected(schema, field)) for name, field in schema.items()}
@@ -291,7 +291,7 @@ class _Column:
         self._lengths: list[IntArray] = []
         self.rows = 0
 
-    def append(self, rows: Rows, low: int, high: int) -> None:
+    def append(self, rows: EncodedField, low: int, high: int) -> None:
         """Copy samples `low` to `high` - 1."""
         if rows.lengths is None:
             data = rows.data[low:high]

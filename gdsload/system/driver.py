@@ -84,7 +84,7 @@ _IN_STREAM_ORDER = 1  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
 
 _DOMAIN_COUNT = 126  # CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT, of CUDA 12.0
 _DOMAIN_MAP = 9  # CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP
-_THIRD = _LaunchAttribute(_DOMAIN_MAP, 0, (ctypes.c_ubyte * 64)(2, 1))
+_LOADER_SYNC_DOMAIN = _LaunchAttribute(_DOMAIN_MAP, 0, (ctypes.c_ubyte * 64)(2, 1))
 """The domains of what is launched as "default" and as "remote": number 2 instead of 0, and 1 as always."""
 
 
@@ -107,7 +107,7 @@ class Driver:
         self._many = next((name for name in _MANY if hasattr(library, name)), None)
         self._attributes, self._index = _Attributes(_IN_STREAM_ORDER), ctypes.c_size_t(0)
         self._primary: dict[int, int] = {}
-        self._thirds: dict[int, bool] = {}  # of each device, whether it has a domain for us alone
+        self._has_own_domain: dict[int, bool] = {}  # of each device, whether it has a domain for us alone
 
     def context(self, stream: torch.cuda.Stream) -> int:
         """The context of a stream."""
@@ -174,7 +174,7 @@ class Driver:
         return not code
 
     def launch(
-        self, function: int, grid: tuple[int, int], params: int, stream: int, *, apart_on: int | None = None
+        self, function: int, grid: tuple[int, int], params: int, stream: int, *, own_sync_domain: int | None = None
     ) -> None:
         """Queue a kernel that takes one structure; the kernel's context must be this thread's.
 
@@ -188,31 +188,32 @@ class Driver:
             grid: blocks, and threads of each.
             params: address of the structure, which is read before this returns.
             stream: where it is queued.
-            apart_on: the device's index, if the kernel reads beyond its memory. It is put into the third domain, if
-                there is one, so that no others make sure of its reads.
+            own_sync_domain: the device's index, if the kernel reads beyond its memory. It is put into the third domain,
+                if there is one, so that no others make sure of its reads.
         """
         blocks, threads = grid
         config = _Launch((blocks, 1, 1), (threads, 1, 1), 0, stream)
-        if apart_on is not None and self._has_third(apart_on):
-            config.attributes, config.count = ctypes.pointer(_THIRD), 1
+        if own_sync_domain is not None and self._has_third(own_sync_domain):
+            config.attributes, config.count = ctypes.pointer(_LOADER_SYNC_DOMAIN), 1
         arguments = ctypes.byref(config), function, ctypes.byref(ctypes.c_void_p(params)), None
         code = self._launch(*arguments)
-        if code in _REFUSED and config.count and apart_on is not None:
+        if code in _REFUSED and config.count and own_sync_domain is not None:
             refused, config.count = self._error("cuLaunchKernelEx", code), 0
             code = self._launch(*arguments)
             if not code:
                 _log.warning("all kernels share one memory synchronization domain: %s", refused)
-                self._thirds[apart_on] = False
+                self._has_own_domain[own_sync_domain] = False
         if code:
             raise self._error("cuLaunchKernelEx", code)
 
     def _has_third(self, device: int) -> bool:
         """Whether a device has a memory synchronization domain that neither torch's kernels nor NCCL's are in."""
-        found = self._thirds.get(device)
+        found = self._has_own_domain.get(device)
         if found is None:
             count = ctypes.c_int()
             code = self._library.cuDeviceGetAttribute(ctypes.byref(count), _DOMAIN_COUNT, device)
-            found = self._thirds[device] = not code and count.value > _THIRD.value[0]  # CUDA 11 has no such attribute
+            # CUDA 11 has no such attribute.
+            found = self._has_own_domain[device] = not code and count.value > _LOADER_SYNC_DOMAIN.value[0]
         return found
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:

@@ -22,7 +22,7 @@ from gdsload.errors import BackendUnavailableError
 from gdsload.system.streams import register_host, unregister_host
 from gdsload.system.units import format_bytes
 
-__all__ = ["Block", "PinnedRing", "node_of", "processors_of"]
+__all__ = ["PinnedBlock", "PinnedRing", "node_of", "processors_of"]
 
 _MBIND = {"x86_64": 237, "aarch64": 235}  # syscall numbers, asm/unistd.h
 _MPOL_PREFERRED = 1  # linux/mempolicy.h
@@ -30,7 +30,7 @@ _NODES = "/sys/devices/system/node"
 
 
 @dataclass(slots=True, eq=False)
-class Block:
+class PinnedBlock:
     """A part of the arena.
 
     Attributes:
@@ -73,10 +73,10 @@ class PinnedRing:
         if trouble := register_host(device, self._address, self.nbytes):
             raise self._refused(trouble)
         whole, tensor = memoryview(arena), torch.frombuffer(arena, dtype=torch.uint8)
-        self._free: SimpleQueue[Block] = SimpleQueue()
+        self._free: SimpleQueue[PinnedBlock] = SimpleQueue()
         for begin in range(0, self.nbytes, block_bytes):
             end = begin + block_bytes
-            self._free.put(Block(whole[begin:end], tensor[begin:end], self._address + begin))
+            self._free.put(PinnedBlock(whole[begin:end], tensor[begin:end], self._address + begin))
         self._closed = False
 
     def _refused(self, why: str) -> BackendUnavailableError:
@@ -85,12 +85,12 @@ class PinnedRing:
             remedy="Lower pinned_bytes, or free memory.",
         )
 
-    def take(self) -> Block:
+    def take(self) -> PinnedBlock:
         """A block. Waits until there is one: whoever takes one must give it back, or have it given back."""
         return self._free.get()
 
-    def give(self, block: Block) -> None:
-        """Give a block back. It may still be copied from: whoever takes it waits for `Block.copied`."""
+    def give(self, block: PinnedBlock) -> None:
+        """Give a block back. It may still be copied from: whoever takes it waits for `PinnedBlock.copied`."""
         self._free.put(block)
 
     def close(self) -> None:

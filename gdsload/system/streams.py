@@ -17,8 +17,8 @@ from gdsload.errors import BudgetError
 from gdsload.system.units import format_bytes
 
 __all__ = [
-    "Aside",
     "DeviceBytes",
+    "SideStream",
     "Tensors",
     "allocate",
     "current_stream",
@@ -91,7 +91,7 @@ def record(stream: torch.cuda.Stream) -> torch.cuda.Event:
     return event
 
 
-class Aside:
+class SideStream:
     """A stream for what has to be known of batches before their bytes can be fetched.
 
     It depends on nothing that is queued elsewhere, so the GPU works it out while it still fetches the batches before.

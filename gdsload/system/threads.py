@@ -18,16 +18,16 @@ from typing import Any, Generic, Protocol, TypeVar
 
 __all__ = [
     "Closer",
-    "Endless",
-    "Living",
+    "HasBackgroundThread",
+    "WeakList",
     "Worker",
-    "all_made",
+    "call_all",
     "end_at_exit",
     "note_exit",
     "own_thread",
+    "park_at_exit",
     "settle_dropped",
     "start_all",
-    "stay_at_exit",
     "wait_all",
     "wait_until",
 ]
@@ -148,7 +148,7 @@ def own_thread() -> bool:
     return isinstance(threading.current_thread(), Worker)
 
 
-class Living(Generic[T]):
+class WeakList(Generic[T]):
     """Objects, for as long as somebody else holds them; may be used from any thread.
 
     Not a WeakSet, which is told of each one's end in Python: Ctrl-C that strikes there is forgotten.
@@ -172,18 +172,18 @@ class Living(Generic[T]):
         self._refs.clear()
 
 
-class Endless(Protocol):
+class HasBackgroundThread(Protocol):
     """What has a thread that goes on by itself."""
 
     def end(self) -> None:
         """End the thread and wait for it; may be called twice."""
 
 
-_endless = Living[Endless]()
+_endless = WeakList[HasBackgroundThread]()
 os.register_at_fork(after_in_child=_endless.clear)  # the threads are not there, and locks may be locked for ever
 
 
-def end_at_exit(owner: Endless) -> None:
+def end_at_exit(owner: HasBackgroundThread) -> None:
     """Have the thread of `owner` ended before the interpreter is taken down.
 
     A daemon thread that is inside torch or CUDA then would end the process with a crash.
@@ -192,11 +192,11 @@ def end_at_exit(owner: Endless) -> None:
 
 
 def note_exit() -> None:
-    """Have `stay_at_exit` keep threads from now on."""
+    """Have `park_at_exit` keep threads from now on."""
     _end.began = min(_end.began, time.monotonic())
 
 
-def stay_at_exit() -> None:
+def park_at_exit() -> None:
     """Keep this thread while the interpreter is taken down, if that is another thread's doing; no lock may be held.
 
     Only daemon threads are left then. They are killed where they next want the interpreter lock, and what torch keeps
@@ -206,7 +206,7 @@ def stay_at_exit() -> None:
         time.sleep(_TAKEN_DOWN_S)
 
 
-def all_made(calls: Iterable[Callable[[], None]]) -> None:
+def call_all(calls: Iterable[Callable[[], None]]) -> None:
     """Make some calls, each once more if Ctrl-C strikes in it, and raise that behind them all."""
     struck: KeyboardInterrupt | None = None
     for call in calls:
@@ -312,13 +312,13 @@ def _close_dropped(number: int) -> None:
 def settle_dropped() -> None:
     """See to it that all is closed that was dropped."""
     while gone := [closer for closer in list(_closers.values()) if closer.dropped and not closer.over]:
-        all_made(closer.settle for closer in gone)
+        call_all(closer.settle for closer in gone)
 
 
 @atexit.register
 def _end_all() -> None:
     note_exit()
-    all_made([*(owner.end for owner in _endless), settle_dropped, _closers.clear])
+    call_all([*(owner.end for owner in _endless), settle_dropped, _closers.clear])
 
 
 def start_all(threads: Iterable[Worker]) -> None:

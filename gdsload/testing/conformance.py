@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gdsload.backends.base import Backend, Landing
+from gdsload.backends.base import Backend, PendingRead
 from gdsload.errors import FileChangedError, FormatError, GdsloadError, ReadError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.shards.files import ShardFiles
@@ -92,7 +92,7 @@ class BackendTests:
         yield backend
         backend.close()
 
-    def landed(self, landing: Landing, wanted: Extents) -> list[bytes]:
+    def landed(self, landing: PendingRead, wanted: Extents) -> list[bytes]:
         """The bytes of each extent, after they have landed."""
         landing.completion.wait()
         assert landing.completion.landed
@@ -102,7 +102,7 @@ class BackendTests:
 
     def expect(self, backend: Backend, truth: list[bytes], wanted: Extents) -> None:
         """Bring extents, compare them, and release them."""
-        landing = backend.bring(wanted)
+        landing = backend.read(wanted)
         assert self.landed(landing, wanted) == plain(truth, wanted)
         longest = int(wanted.nbytes.max(initial=0))
         if not (self.may_be_in_place and landing.nbytes == 0):
@@ -163,7 +163,7 @@ class BackendTests:
     ) -> None:
         """As when several groups of batches share a landing."""
         wanted = extents([(1, 100, 500_000), (2, 0, 100_000)])
-        landing = backend.bring(wanted)
+        landing = backend.read(wanted)
         with ThreadPoolExecutor(4) as threads:
             found = list(threads.map(lambda _: self.landed(landing, wanted), range(8)))
         assert found == [plain(truth, wanted)] * 8
@@ -184,10 +184,10 @@ class BackendTests:
     def test_memory_of_a_landing_is_its_own_until_it_is_released(self, backend: Backend, truth: list[bytes]) -> None:
         """Landings are held and released in random order, so that memory is used again while others are held."""
         random = np.random.default_rng(2)
-        held: list[tuple[Landing, Extents]] = []
+        held: list[tuple[PendingRead, Extents]] = []
         for _ in range(60):
             wanted = random_extents(random, truth, int(random.integers(1, 40)), int(random.choice([100, 50_000])))
-            held.append((backend.bring(wanted), wanted))
+            held.append((backend.read(wanted), wanted))
             while len(held) > 6:
                 landing, wanted = held.pop(int(random.integers(len(held))))
                 assert self.landed(landing, wanted) == plain(truth, wanted)
@@ -200,7 +200,7 @@ class BackendTests:
         """As when an epoch is abandoned."""
         wanted = extents([(1, 0, 500_000), (2, 0, 500_000)])
         for _ in range(10):
-            backend.bring(wanted)
+            backend.read(wanted)
         self.expect(backend, truth, wanted)
 
     def test_bytes_by_path_add_up(self, backend: Backend, truth: list[bytes]) -> None:
@@ -226,7 +226,7 @@ class BackendTests:
     def test_a_file_that_changes_is_noticed(
         self, backend: Backend, truth: list[bytes], files: ShardFiles, what: str
     ) -> None:
-        """By `bring`, its completion or `check`, whichever comes first; nobody uses the bytes before all three."""
+        """By `read`, its completion or `check`, whichever comes first; nobody uses the bytes before all three."""
         wanted = extents([(1, 10_000, 5000), (2, 0, 100)])
         self.expect(backend, truth, wanted)
         backend.check(np.array([1, 2]))
@@ -252,7 +252,7 @@ class BackendTests:
         """No thread of the backend outlives it."""
         before = set(threading.enumerate())
         backend = open_backend(files)
-        landings = [backend.bring(extents([(1, 0, 700_000), (2, 0, 700_000)])) for _ in range(20)]
+        landings = [backend.read(extents([(1, 0, 700_000), (2, 0, 700_000)])) for _ in range(20)]
         backend.close()
         backend.close()
         assert set(threading.enumerate()) <= before
@@ -267,7 +267,7 @@ class BackendTests:
         def work() -> None:
             with suppress(Exception):
                 while not stop.is_set():
-                    backend.bring(extents([(1, 0, 300_000), (0, 10, 10)])).completion.wait()
+                    backend.read(extents([(1, 0, 300_000), (0, 10, 10)])).completion.wait()
 
         threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
         for thread in threads:
@@ -311,7 +311,7 @@ def bring_and_check_for_a_while(backend: Backend, wanted: Extents) -> None:
 
 def bring_and_check(backend: Backend, wanted: Extents) -> None:
     """All that is done before anybody uses the bytes."""
-    landing = backend.bring(wanted)
+    landing = backend.read(wanted)
     landing.completion.wait()
     backend.check(np.unique(wanted.file))
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.backends.base import Backend, Completion, Landing
+from gdsload.backends.base import Backend, Completion, PendingRead
 from gdsload.shards.reads import Extents
 
 __all__ = ["Fault", "FaultyBackend", "RecordingBackend", "SlowBackend"]
@@ -26,9 +26,9 @@ class _Wrapper:
         self.name = inner.name
         self.in_place = inner.in_place
 
-    def bring(self, wanted: Extents) -> Landing:
-        """See `Backend.bring`."""
-        return self.inner.bring(wanted)
+    def read(self, wanted: Extents) -> PendingRead:
+        """See `Backend.read`."""
+        return self.inner.read(wanted)
 
     def check(self, files: NDArray[np.int64]) -> None:
         """See `Backend.check`."""
@@ -49,10 +49,10 @@ class Fault:
 
     Attributes:
         make: makes the error; called each time.
-        calls: numbers of the calls of `bring` that fail, from 0.
+        calls: numbers of the calls of `read` that fail, from 0.
         files: indices of the files that cannot be read.
         places: bytes that cannot be read, as (file, offset), as on a disk with a bad sector.
-        when: `bring` fails at once, or the landing's completion does, or `check`, which knows files only.
+        when: `read` fails at once, or the landing's completion does, or `check`, which knows files only.
         times: how often it strikes before it is gone; None: always.
     """
 
@@ -60,7 +60,7 @@ class Fault:
     calls: Collection[int] = ()
     files: Collection[int] = ()
     places: Collection[tuple[int, int]] = ()
-    when: Literal["bring", "completion", "check"] = "bring"
+    when: Literal["read", "completion", "check"] = "read"
     times: int | None = None
 
     def strikes(self, call: int, wanted: Extents) -> bool:
@@ -89,16 +89,16 @@ class FaultyBackend(_Wrapper):
         self._calls = 0
         self._lock = threading.Lock()
 
-    def bring(self, wanted: Extents) -> Landing:
+    def read(self, wanted: Extents) -> PendingRead:
         """Like that of the inner backend, or it fails, or its landing does."""
         with self._lock:
             call, self._calls = self._calls, self._calls + 1
             found = [fault for fault in self.faults if fault.when != "check" and fault.strikes(call, wanted)]
             struck = [fault for fault in found if self._spend(fault)]
         for fault in struck:
-            if fault.when == "bring":
+            if fault.when == "read":
                 raise fault.make()
-        landing = self.inner.bring(wanted)
+        landing = self.inner.read(wanted)
         for fault in struck:
             landing = replace(landing, completion=_Failing(landing.completion, fault.make()))
         return landing
@@ -147,16 +147,16 @@ class SlowBackend(_Wrapper):
 
     Args:
         inner: the backend that does the work.
-        delay_s: seconds that each landing takes longer, or what gives them, called at each `bring`.
+        delay_s: seconds that each landing takes longer, or what gives them, called at each `read`.
     """
 
     def __init__(self, inner: Backend, delay_s: float | Callable[[], float]) -> None:
         super().__init__(inner)
         self._delay_s = delay_s
 
-    def bring(self, wanted: Extents) -> Landing:
+    def read(self, wanted: Extents) -> PendingRead:
         """Like that of the inner backend, but the landing is complete later."""
-        landing = self.inner.bring(wanted)
+        landing = self.inner.read(wanted)
         delay = self._delay_s() if callable(self._delay_s) else self._delay_s
         return replace(landing, completion=_Delayed(landing.completion, time.monotonic() + delay))
 
@@ -190,7 +190,7 @@ class RecordingBackend(_Wrapper):
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner)
         self.brought: list[Extents] = []
-        """What each call of `bring` wanted."""
+        """What each call of `read` wanted."""
         self.checked: list[list[int]] = []
         """The files of each call of `check`."""
         self.held_bytes = 0
@@ -203,11 +203,11 @@ class RecordingBackend(_Wrapper):
         """How often it was closed."""
         self._lock = threading.Lock()
 
-    def bring(self, wanted: Extents) -> Landing:
+    def read(self, wanted: Extents) -> PendingRead:
         """Like that of the inner backend."""
         with self._lock:
             self.brought.append(wanted)
-        landing = self.inner.bring(wanted)
+        landing = self.inner.read(wanted)
         with self._lock:
             self.held_bytes += landing.nbytes
             self.most_held_bytes = max(self.most_held_bytes, self.held_bytes)

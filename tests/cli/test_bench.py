@@ -9,7 +9,9 @@ import torch
 
 import gdsload
 from gdsload.loader.loader import DataLoader
-from gdsload.tools.bench import Plan, cache, make_plan, routes, run, run_bench
+from gdsload.tools.bench import BenchPlan, make_plan, routes, run_bench
+from gdsload.tools.bench import cache_state as cache
+from gdsload.tools.bench import measure as run
 from gdsload.tools.cli import main
 
 TRIAL_NUMBERS = {"seconds", "gb_per_s", "first_batch_s", "wait_share", "bytes", "samples", "batches", "bytes_by_path"}
@@ -56,7 +58,7 @@ def tmpfs():
 
 def make_plan_of(path):
     schema = gdsload.Schema({"x": "str"})
-    return Plan(path, schema, (), 1, 1, "", torch.device("cpu"), 1, False)
+    return BenchPlan(path, schema, (), 1, 1, "", torch.device("cpu"), 1, False)
 
 
 def record_of(capsys, *arguments):

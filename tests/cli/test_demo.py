@@ -2,7 +2,7 @@ import pytest
 
 import gdsload
 from gdsload.tools.cli import main
-from gdsload.tools.demo import run_demo
+from gdsload.tools.digits import run_demo
 
 pytest.importorskip("sklearn", reason="the demo's data come with scikit-learn")
 

@@ -7,8 +7,9 @@ import torch
 
 import gdsload
 from gdsload.errors import ReadError
-from gdsload.tools.bench import make_plan, run_tune, tune
-from gdsload.tools.bench.tune import _axes, _winner
+from gdsload.tools.bench import make_plan, run_tune
+from gdsload.tools.bench import tuning as tune
+from gdsload.tools.bench.tuning import _axes, _winner
 from gdsload.tools.cli import main
 
 
@@ -116,7 +117,7 @@ def test_wrong_bytes_end_it_with_1_and_no_file(dataset, config, fast, monkeypatc
 @pytest.mark.slow
 def test_it_measures(dataset, config, capsys, monkeypatch):
     """Nothing made up: short trials, and what they come to is kept, if they count."""
-    monkeypatch.setattr("gdsload.tools.bench.run._SHORT_S", 0.0)
+    monkeypatch.setattr("gdsload.tools.bench.measure._SHORT_S", 0.0)
     arguments = ["--batch-size", "64", "--shuffle", "full", "--trials", "3", "--seconds", "0.01", "--device", "cpu"]
     assert main(["tune", str(dataset), *arguments]) == 0
     out = capsys.readouterr().out

@@ -19,7 +19,7 @@ import torch
 
 import gdsload
 from gdsload.conversion import part as part_module
-from gdsload.conversion.run import convert, plan
+from gdsload.conversion.runner import convert, plan
 from gdsload.conversion.source import Item, Part
 from gdsload.errors import (
     DatasetExistsError,
@@ -399,7 +399,7 @@ def test_progress_ends_with_everything(tmp_path):
 
 
 def test_a_shuffle_counts_its_second_pass(arrays, tmp_path, monkeypatch):
-    monkeypatch.setattr("gdsload.conversion.publish._BATCH_BYTES", 3200)
+    monkeypatch.setattr("gdsload.conversion.combine._BATCH_BYTES", 3200)
     seen = []
     convert(
         arrays, tmp_path / "out", workers=1, shard_bytes=3200, shuffle_seed=1, progress=lambda *now: seen.append(now)

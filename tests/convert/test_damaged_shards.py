@@ -16,7 +16,7 @@ import gdsload
 from gdsload.errors import ChecksumError, FormatError
 from gdsload.shards.files import load_shard
 from gdsload.shards.format.checksum import BLOCK_BYTES
-from gdsload.shards.verify.rows import RowCheck
+from gdsload.shards.verify.row_checksums import RowCheck
 from gdsload.tools.cli import main
 
 SCHEMA = {
@@ -222,7 +222,7 @@ def test_a_shard_with_another_header(sound, tmp_path):
 
 def test_a_shuffle_compares_what_it_has_converted(sound, tmp_path, monkeypatch):
     """It reads its own shards and writes them anew, perhaps days later: an interrupted run goes on with what is there."""
-    from gdsload.conversion import run as run_module
+    from gdsload.conversion import runner as run_module
 
     real = run_module.put_in_order
 

@@ -8,7 +8,7 @@ import pytest
 import gdsload
 from gdsload.conversion.keywords import ConvertKeywords, RearrangeKeywords, choose, divided
 from gdsload.conversion.recognise import KINDS, source_class
-from gdsload.conversion.run import plan
+from gdsload.conversion.runner import plan
 from gdsload.errors import OptionError
 
 

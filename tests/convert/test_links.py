@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gdsload
-from gdsload.conversion.files import SourceFiles, check_file, open_file
+from gdsload.conversion.input_files import SourceFiles, check_file, open_file
 from gdsload.conversion.recognise import KINDS, recognise, source_for
 from gdsload.conversion.sources.csv_files import CsvSource
 from gdsload.errors import FormatError, GdsloadError, OptionError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gdsload
-from gdsload.conversion.files import noted_by, stamps
+from gdsload.conversion.input_files import noted_by, stamps
 from gdsload.errors import FileChangedError, OptionError
 
 FILES = 6

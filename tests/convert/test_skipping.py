@@ -10,7 +10,7 @@ import pytest
 
 import gdsload
 from gdsload.conversion.allowance import Allowance
-from gdsload.conversion.run import convert, plan
+from gdsload.conversion.runner import convert, plan
 from gdsload.errors import ConversionError, FormatError, OptionError, Skipped
 from gdsload.tools.cli import main
 

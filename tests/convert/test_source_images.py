@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gdsload.conversion.sources.image_folders import ImageFolderSource
-from gdsload.conversion.sources.pictures import Look, decode_image
+from gdsload.conversion.sources.pictures import ImageForm, decode_image
 from gdsload.errors import FormatError, OptionError
 
 Image = pytest.importorskip("PIL.Image")
@@ -144,7 +144,7 @@ def test_damaged_anywhere_is_decoded_or_refused():
     for position in range(0, len(whole), 7):
         for hurt in (whole[:position], whole[:position] + b"\xff" + whole[position + 1 :]):
             try:
-                assert decode_image(io.BytesIO(hurt), Look(upright=True), "it").dtype == np.uint8
+                assert decode_image(io.BytesIO(hurt), ImageForm(upright=True), "it").dtype == np.uint8
             except FormatError as error:
                 assert error.file == "it"
 
@@ -157,7 +157,7 @@ def test_more_than_8_bits(tmp_path):
 
 def test_what_pillow_would_hand_to_other_programs():
     with pytest.raises(FormatError, match="cannot be decoded"):
-        decode_image(io.BytesIO(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"), Look(), "it")
+        decode_image(io.BytesIO(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"), ImageForm(), "it")
 
 
 def test_describe_sees_a_changed_file(folder):

@@ -18,7 +18,7 @@ import gdsload
 from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources.mds_files import MdsSource
 from gdsload.conversion.sources.mds_values import decoder
-from gdsload.conversion.sources.pictures import Look
+from gdsload.conversion.sources.pictures import ImageForm
 from gdsload.errors import FormatError, OptionError
 from tools import make_mds
 
@@ -192,7 +192,7 @@ def test_damaged_anywhere_is_read_or_refused(tmp_path, kind):
 )
 def test_any_bytes_are_a_value_or_a_value_error(encoding, content):
     try:
-        found = decoder(encoding, "x", Look("keep"), "file")(content)
+        found = decoder(encoding, "x", ImageForm("keep"), "file")(content)
     except ValueError:
         return
     assert isinstance(found, np.ndarray | np.generic | int)
@@ -214,13 +214,13 @@ def test_any_bytes_are_a_value_or_a_value_error(encoding, content):
 def test_values_that_promise_too_much(encoding, content, reason):
     pytest.importorskip("PIL")
     with pytest.raises(ValueError, match=reason):
-        decoder(encoding, "x", Look("keep"), "file")(content)
+        decoder(encoding, "x", ImageForm("keep"), "file")(content)
 
 
 @pytest.mark.parametrize("details", ["int3", "int8:0", "int8:-1,-1", "int8:a", ":2,,"])
 def test_encodings_that_are_none(details):
     with pytest.raises(FormatError, match="which is none"):
-        decoder(f"ndarray:{details}", "x", Look(), "file")
+        decoder(f"ndarray:{details}", "x", ImageForm(), "file")
 
 
 def test_a_sample_that_is_damaged_is_alone(tmp_path):

@@ -212,7 +212,7 @@ def test_refused_batch_leaves_nothing(tmp_path, change, message):
     st.lists(st.integers(-(2**65), 2**65) | st.integers(-300, 300), min_size=1, max_size=3),
 )
 def test_whole_numbers_are_stored_exactly_or_refused(dtype, numbers):
-    from gdsload.shards.rows import sample_rows
+    from gdsload.shards.encode import sample_rows
 
     schema = Schema({"x": Field(dtype, (len(numbers),))})
     info = np.iinfo(dtype)

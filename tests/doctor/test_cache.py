@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gdsload.system.probe import CufileProbe, cache
+from gdsload.system.probe import CufileProbe
+from gdsload.system.probe import probe_cache as cache
 from gdsload.system.probe.library import find_libraries
 from gdsload.system.probe.probe import cache_key
 from tests.doctor.conftest import WORKING_PROBE, Made

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from gdsload.system.probe import CufileProbe
 from gdsload.system.probe.library import parse_config
-from gdsload.tools.doctor import Calls, run
+from gdsload.tools.doctor import Calls
+from gdsload.tools.doctor import checkup as run
 from gdsload.tools.doctor.gpu_trial import GpuTrial, parse_trial
 from tests.doctor.conftest import DRIVE, GPU, ROOT_MOUNT, Hang, Made, make_drive, make_gpu, make_host
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from gdsload.system.probe.mounts import find_mount, parse_mounts
-from gdsload.tools.doctor import run
+from gdsload.tools.doctor import checkup as run
 from gdsload.tools.doctor.file_trial import FileTrial
 from tests.doctor.conftest import DATA_MOUNT, ROOT_MOUNT, Hang, Made
 

@@ -168,8 +168,8 @@ def test_a_completion_that_cannot_even_be_asked(make, monkeypatch, helps, times)
         def __getattr__(self, name):
             return getattr(self._inner, name)
 
-        def bring(self, wanted):
-            landing = self._inner.bring(wanted)
+        def read(self, wanted):
+            landing = self._inner.read(wanted)
             return replace(landing, completion=Dead(landing.completion, self._times))
 
     found, error = drain(make(Around))
@@ -185,7 +185,7 @@ def test_an_error_is_not_lost_either(make, monkeypatch):
         return grow(self)
 
     monkeypatch.setattr(Limits, "group", slowly)
-    for when in ("bring", "completion"):
+    for when in ("read", "completion"):
         fault = Fault(lambda: ReadError("bad"), files=[2], when=when)
         found, error = drain(
             make(lambda inner, fault=fault: FaultyBackend(inner, fault), limits=Limits(1, 1 << 30, 1, 160, 0))
@@ -484,7 +484,7 @@ class Told:
     def samples(self, steps):
         return self.steps.positions(steps)
 
-    def better_brought(self, samples):
+    def prefers_copy_engine(self, samples):
         return not set(self.brought).isdisjoint(samples.tolist())
 
     def start(self, steps, _stopped, samples):
@@ -560,13 +560,13 @@ def test_a_group_that_is_there_does_not_wait_for_one_behind_it(make, monkeypatch
             return super().reach(step)
 
     def around(inner):
-        bring = inner.bring
+        read = inner.read
 
         def late(wanted):
-            landing = bring(wanted)
+            landing = read(wanted)
             return replace(landing, completion=SimpleNamespace(wait=wait, landed=False))
 
-        inner.bring = late if slow == "brought" else bring
+        inner.read = late if slow == "brought" else read
         return inner
 
     limits = Limits(1 << 20, 1 << 30, 1, 32, 0)

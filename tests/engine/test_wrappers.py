@@ -40,16 +40,16 @@ def extents(*triples):
 class TestFaulty:
     def test_by_call(self, backend):
         faulty = FaultyBackend(backend, Fault(lambda: ReadError("bad"), calls=[1, 2], times=1))
-        faulty.bring(extents((0, 0, 5))).completion.wait()
+        faulty.read(extents((0, 0, 5))).completion.wait()
         with pytest.raises(ReadError, match="bad"):
-            faulty.bring(extents((0, 0, 5)))
-        faulty.bring(extents((0, 0, 5))).completion.wait()
+            faulty.read(extents((0, 0, 5)))
+        faulty.read(extents((0, 0, 5))).completion.wait()
         assert faulty.struck == 1
 
     def test_by_file_and_when_the_bytes_land(self, backend):
         faulty = FaultyBackend(backend, Fault(lambda: ReadError("bad"), files=[1], when="completion"))
-        faulty.bring(extents((0, 0, 5))).completion.wait()
-        landing = faulty.bring(extents((0, 0, 5), (1, 0, 5)))
+        faulty.read(extents((0, 0, 5))).completion.wait()
+        landing = faulty.read(extents((0, 0, 5), (1, 0, 5)))
         for _ in range(2):
             with pytest.raises(ReadError, match="bad"):
                 landing.completion.wait()
@@ -63,9 +63,9 @@ class TestFaulty:
         faulty = FaultyBackend(backend, Fault(lambda: ReadError("bad"), places=[(0, 10)]))
         if bad:
             with pytest.raises(ReadError, match="bad"):
-                faulty.bring(extents(triple))
+                faulty.read(extents(triple))
         else:
-            faulty.bring(extents(triple)).completion.wait()
+            faulty.read(extents(triple)).completion.wait()
 
     def test_in_check(self, backend):
         faulty = FaultyBackend(backend, Fault(lambda: FileChangedError("gone"), files=[2], when="check"))
@@ -77,7 +77,7 @@ class TestFaulty:
 def test_slow(backend):
     slow = SlowBackend(backend, 0.05)
     began = time.monotonic()
-    landing = slow.bring(extents((0, 0, 5)))
+    landing = slow.read(extents((0, 0, 5)))
     assert not landing.completion.landed
     landing.completion.wait()
     assert landing.completion.landed
@@ -86,7 +86,7 @@ def test_slow(backend):
 
 def test_recording(backend):
     recording = RecordingBackend(backend)
-    landings = [recording.bring(extents((0, 0, 5), (1, 7, 9))) for _ in range(2)]
+    landings = [recording.read(extents((0, 0, 5), (1, 7, 9))) for _ in range(2)]
     held = recording.held_bytes
     assert held == sum(landing.nbytes for landing in landings) > 0
     landings[0].release()

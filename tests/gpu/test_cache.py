@@ -183,7 +183,7 @@ def test_auto_fills_vram_and_then_the_page_cache(numbered):
 
 
 def test_pagecache_reads_what_is_not_there(numbered):
-    from gdsload.tools.bench.cache import drop, look
+    from gdsload.tools.bench.cache_state import drop, look
 
     names = [str(path) for path in sorted(numbered.glob("*.safetensors"))]
     if not drop(names).cold:

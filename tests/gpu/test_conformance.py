@@ -7,8 +7,8 @@ import functools
 import pytest
 import torch
 
-from gdsload.backends.bounce.backend import BounceBackend
-from gdsload.backends.gds.backend import GdsBackend
+from gdsload.backends.bounce.bounce import BounceBackend
+from gdsload.backends.gds.gds import GdsBackend
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.tiers.routed import RoutedBackend
 from gdsload.system.streams import DeviceBytes

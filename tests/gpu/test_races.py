@@ -193,7 +193,7 @@ def epochs(path, options, device, slow=None):
 def test_rows_are_fetched_once_it_is_known_which(numbered, options, sort, guard, monkeypatch):
     """What is made aside may be late. Whoever does not wait for it fetches the first sample only."""
     pytest.importorskip("cupy")
-    call, calls = streams.Aside.__call__, []
+    call, calls = streams.SideStream.__call__, []
 
     def late(self, make):
         def slowly():
@@ -209,7 +209,7 @@ def test_rows_are_fetched_once_it_is_known_which(numbered, options, sort, guard,
         return call(self, slowly)
 
     def slow():
-        monkeypatch.setattr(streams.Aside, "__call__", late)
+        monkeypatch.setattr(streams.SideStream, "__call__", late)
         if not guard:
             monkeypatch.setattr(streams, "record", lambda _stream: torch.cuda.Event())
 
@@ -241,7 +241,7 @@ def test_ids_stay_until_the_rows_are_fetched(numbered, options, guard, monkeypat
     def slow():
         monkeypatch.setattr(PositionGather, "_launch", late)
         if not guard:
-            monkeypatch.setattr(streams.Aside, "__call__", careless)
+            monkeypatch.setattr(streams.SideStream, "__call__", careless)
 
     rows = epochs(numbered, options, "cuda", slow)
     assert torch.equal(rows, epochs(numbered, options, "cpu")) == guard

@@ -213,10 +213,10 @@ def test_closed_in_a_thread_of_its_own(load, plain, wrap, soon, threads):
     """By what the garbage collector runs there; waiting for itself it would hang."""
 
     class Closing(SlowBackend):
-        def bring(self, wanted):
+        def read(self, wanted):
             if threading.current_thread().name.startswith("gdsload-") and left:
                 left.pop().close()
-            return super().bring(wanted)
+            return super().read(wanted)
 
     wrap(lambda inner: Closing(inner, 0.001))
     loader = load(plain, 10, prefetch_bytes=1)
@@ -376,11 +376,11 @@ class TestAbandoned:
         left = []
 
         class Collecting(SlowBackend):
-            def bring(self, wanted):
+            def read(self, wanted):
                 if left:
                     left.clear()
                     gc.collect()
-                return super().bring(wanted)
+                return super().read(wanted)
 
         wrap(lambda inner: Collecting(inner, 0.001))
         loader = load(plain, 10, prefetch_bytes=1)

@@ -101,7 +101,7 @@ class TestRandomNumbers:
         assert found[0] == found[1] == found[2]
         assert len(set(found[0])) == 100
 
-    @pytest.mark.parametrize("when", ["bring", "completion"])
+    @pytest.mark.parametrize("when", ["read", "completion"])
     def test_a_group_that_is_made_again_is_the_same(self, load, plain, wrap, when):
         wanted = prints(load(plain, 10, device_transform=noisy))
         made = wrap(lambda inner: FaultyBackend(inner, Fault(lambda: ReadError("odd"), calls=[1], when=when, times=1)))

@@ -27,7 +27,7 @@ def data_offset(path, sample):
     return file, content.index(np.full(8, sample, np.int32).tobytes()), row
 
 
-WAYS = [(mmap, when) for mmap in (True, False) for when in ("bring", "completion")]
+WAYS = [(mmap, when) for mmap in (True, False) for when in ("read", "completion")]
 """Whether shards are mapped, and where the failure strikes."""
 
 
@@ -120,7 +120,7 @@ def test_a_read_that_works_the_second_time_leaves_no_gap(load, plain, reference,
         lambda: OSError(5, "io"),
     ],
 )
-@pytest.mark.parametrize("when", ["bring", "completion", "check"])
+@pytest.mark.parametrize("when", ["read", "completion", "check"])
 def test_errors_of_any_class_come_out(load, plain, wrap, make, when):
     wrap(lambda inner: FaultyBackend(inner, Fault(make, files=[2], when=when)))
     found, error = collect(iter(load(plain, 32, with_index=True)))

@@ -139,7 +139,7 @@ class TestOrders:
         loader = load(plain, 1, True)
         assert loader.order_options.shuffle == "full"
         assert "full order (shuffle=True and the dataset has 31.25 KiB, at most 1 GiB" in repr(loader)
-        monkeypatch.setattr("gdsload.order.options.FULL_TOTAL_BYTES", 1000)
+        monkeypatch.setattr("gdsload.order.order_options.FULL_TOTAL_BYTES", 1000)
         loader = load(plain, 1, True)
         assert loader.order_options.shuffle == "block"
         assert "block order (shuffle=True, samples average 32 B, too small for random reads" in repr(loader)

@@ -24,7 +24,7 @@ import atexit, ctypes, json, os, signal, sys, threading, time
 atexit.register(lambda: globals().get("at_last", int)())  # behind all that gdsload does at the end
 import gdsload
 from gdsload.backends.host import HostBackend
-from gdsload.shards.gather import one_thread
+from gdsload.shards.gather_host import one_thread
 from gdsload.testing import SlowBackend
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have what runs in the background ignore it

@@ -31,7 +31,7 @@ class Reached:
     def __init__(self, base):
         self.base, self.counted = base, []
 
-    def reachable(self):
+    def shard_addresses(self):
         return self.base
 
     def count(self, base, nbytes):
@@ -41,8 +41,8 @@ class Reached:
         raise FileChangedError(f"{len(files)} shards")
 
 
-class Aside:
-    """Stands in for `gdsload.system.streams.Aside`, and takes notes."""
+class SideStream:
+    """Stands in for `gdsload.system.streams.SideStream`, and takes notes."""
 
     def __init__(self):
         self.made = []
@@ -58,7 +58,7 @@ class Maker:
     def __init__(self, on_host):
         self.device, self.form = CPU, SimpleNamespace(index=None)
         self.gather = SimpleNamespace(on_host=on_host, runs=self.runs, kernel=True)
-        self.aside = Aside()
+        self.aside = SideStream()
 
     def runs(self, addresses, nbytes, out):
         copy_runs(addresses, nbytes, lambda found: np.ones(len(found), bool), out)
@@ -109,7 +109,7 @@ def test_batches_in_order_are_runs_of_the_shards(files, rank, world_size):
 @pytest.mark.parametrize("index", [None, "index"])
 def test_the_host_plans_where_rows_are_copied_each_or_their_numbers_are_wanted(files, monkeypatch, index):
     monkeypatch.setattr(direct_module, "PositionGather", Gather)
-    monkeypatch.setattr(direct_module, "Rows", lambda *_: None)
+    monkeypatch.setattr(direct_module, "DeviceRows", lambda *_: None)
     monkeypatch.setattr(Gather, "room", 2)
     monkeypatch.setattr(direct_module, "copies_scattered_runs", lambda: True)
 
@@ -443,5 +443,5 @@ def test_long_runs_over_the_link_are_better_brought(files, gathers, over_pcie):
     direct, _ = told(files)
     direct._maker.gather.on_host = lambda found: np.full(len(found), over_pcie)
     assert direct.ready()
-    assert direct.better_brought(np.arange(1000)) == over_pcie
-    assert not direct.better_brought(np.arange(999, 0, -1))
+    assert direct.prefers_copy_engine(np.arange(1000)) == over_pcie
+    assert not direct.prefers_copy_engine(np.arange(999, 0, -1))

@@ -173,8 +173,8 @@ def test_what_the_driver_s_structures_measure():
 
 def test_a_kernel_that_reads_host_memory_has_the_third_domain():
     calls, launched, asked = with_domains(4)
-    calls.launch(11, (3, 64), 500, 7, apart_on=1)
-    calls.launch(12, (2, 32), 600, 0, apart_on=1)
+    calls.launch(11, (3, 64), 500, 7, own_sync_domain=1)
+    calls.launch(12, (2, 32), 600, 0, own_sync_domain=1)
     calls.launch(13, (1, 32), 700, 7)
     assert launched == [
         (11, ((3, 1, 1), (64, 1, 1), 0), 500, 7, [(9, 2, 1)], None),
@@ -188,7 +188,7 @@ def test_a_kernel_that_reads_host_memory_has_the_third_domain():
 def test_without_a_third_domain_kernels_share_one(count, code):
     calls, launched, asked = with_domains(count, code)
     for _ in range(2):
-        calls.launch(11, (3, 64), 500, 7, apart_on=0)
+        calls.launch(11, (3, 64), 500, 7, own_sync_domain=0)
     assert [attributes for *_, attributes, _ in launched] == [[], []]
     assert asked == [(126, 0)]
 
@@ -198,7 +198,7 @@ def test_a_domain_that_is_refused_is_asked_for_once(code, caplog):
     calls, launched, _ = with_domains(4, refusal=code)
     with caplog.at_level("WARNING", "gdsload"):
         for _ in range(2):
-            calls.launch(11, (3, 64), 500, 7, apart_on=0)
+            calls.launch(11, (3, 64), 500, 7, own_sync_domain=0)
     assert [attributes for *_, attributes, _ in launched] == [[(9, 2, 1)], [], []]
     (message,) = caplog.messages
     assert message.endswith(f"cuLaunchKernelEx: text of {code} ({code})")
@@ -207,7 +207,7 @@ def test_a_domain_that_is_refused_is_asked_for_once(code, caplog):
 def test_a_kernel_that_cannot_be_launched_is_an_error():
     calls, launched, _ = with_domains(4, refusal=700)
     with pytest.raises(RuntimeError, match=r"^cuLaunchKernelEx: text of 700 \(700\)$"):
-        calls.launch(11, (3, 64), 500, 7, apart_on=0)
+        calls.launch(11, (3, 64), 500, 7, own_sync_domain=0)
     assert len(launched) == 1
     with pytest.raises(RuntimeError, match=r"text of 1 \(1\)$"):
         Driver(library(cuLaunchKernelEx=1)).launch(11, (3, 64), 500, 7)
@@ -219,7 +219,7 @@ def test_what_is_refused_in_every_domain_is_no_matter_of_domains(caplog):
     with caplog.at_level("WARNING", "gdsload"):
         for _ in range(2):
             with pytest.raises(RuntimeError, match=r"text of 1 \(1\)$"):
-                calls.launch(11, (3, 64), 500, 7, apart_on=0)
+                calls.launch(11, (3, 64), 500, 7, own_sync_domain=0)
     assert launched == [1, 0, 1, 0]
     assert not caplog.messages
 

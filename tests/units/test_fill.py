@@ -15,11 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gdsload
-from gdsload.backends.bounce import blocks, fill_threads, resident_rows
-from gdsload.backends.bounce.blocks import Coldness, Means, Task
+from gdsload.backends.bounce import fill_task as blocks
+from gdsload.backends.bounce import fill_threads, resident_rows
+from gdsload.backends.bounce.fill_task import BouncePath, DirectIOPolicy, FillTask
 from gdsload.backends.bounce.fill_threads import ThreadFill
-from gdsload.backends.bounce.layout import PAGE, Part, lay_out
 from gdsload.backends.bounce.resident_rows import ResidentRows
+from gdsload.backends.bounce.slot_layout import PAGE, BlockFill, lay_out
 from gdsload.backends.readers import Reading
 from gdsload.errors import FileChangedError, LoaderClosedError, ReadError, ShortReadError
 from gdsload.shards import guard as guard_module
@@ -91,7 +92,10 @@ class Site:
             patched.setattr(pinned, "node_of", lambda _device: -1)
             self.ring = pinned.PinnedRing(torch.device("cpu"), BLOCKS, BLOCK)
         self.copier, self.counted, self._lock = Copier(), [0, 0], threading.Lock()
-        self.means, self.cold = Means(self.files, self.ring, self.copier, self._count), Coldness(self.files, direct)
+        self.means, self.cold = (
+            BouncePath(self.files, self.ring, self.copier, self._count),
+            DirectIOPolicy(self.files, direct),
+        )
         self.fill = None
 
     def _count(self, direct, buffered):
@@ -103,12 +107,12 @@ class Site:
         self.fill = ThreadFill(self.means, 3, None)
         return self
 
-    def bring(self, wanted):
+    def read(self, wanted):
         """The slot, where each extent lies in it, and the reading."""
         layout = lay_out(wanted, self.files.sizes, BLOCK, lambda _nbytes: BLOCK)
         slot = torch.full((layout.nbytes,), 170, dtype=torch.uint8)
         reading = Reading(len(layout.parts))
-        self.fill.run([Task(part, self.cold(part), slot) for part in layout.parts], reading)
+        self.fill.run([FillTask(part, self.cold(part), slot) for part in layout.parts], reading)
         return slot, layout.places, reading
 
     def holds(self, slot, places, wanted):
@@ -178,7 +182,7 @@ def test_slots_hold_the_files_bytes(sites, direct):
     @given(st.lists(anything(), min_size=1, max_size=4))
     def hold(several):
         several = [within(site, wanted) for wanted in several]
-        under_way = [site.bring(wanted) for wanted in several]
+        under_way = [site.read(wanted) for wanted in several]
         for wanted, (slot, places, reading) in zip(several, under_way, strict=True):
             reading.wait()
             assert site.holds(slot, places, wanted)
@@ -191,7 +195,7 @@ def test_slots_hold_the_files_bytes(sites, direct):
 def test_many_landings_at_once_share_few_blocks(sites):
     site = sites()
     every = [extents((file, 0, len(data))) for file, data in enumerate(site.bytes)] * 10
-    under_way = [site.bring(wanted) for wanted in every]
+    under_way = [site.read(wanted) for wanted in every]
     for wanted, (slot, places, reading) in zip(every, under_way, strict=True):
         reading.wait()
         assert site.holds(slot, places, wanted)
@@ -203,7 +207,7 @@ def test_a_block_that_is_still_copied_from_is_not_filled_again(sites, guard):
     site = sites()
     site.copier.delay_s, site.copier.guarded = 0.005, guard
     wanted = extents(*((file, 0, len(data)) for file, data in enumerate(site.bytes[:4])))
-    slot, places, reading = site.bring(wanted)
+    slot, places, reading = site.read(wanted)
     reading.wait()
     site.copier.guarded = True
     site.copier.drain()
@@ -217,8 +221,8 @@ def test_a_file_that_was_cut_short_is_an_error_and_the_other_reads_go_on(folder,
     with open(site.files.sources[1].path, "r+b") as stream:
         stream.truncate(50_000)
     good, bad = extents((0, 0, 100_000)), extents((1, 0, 140_000))
-    _, _, failing = site.bring(bad)
-    slot, places, reading = site.bring(good)
+    _, _, failing = site.read(bad)
+    slot, places, reading = site.read(good)
     with pytest.raises((ShortReadError, FileChangedError)) as caught:
         failing.wait()
     assert caught.value.file == site.files.sources[1].path
@@ -232,10 +236,10 @@ def test_a_copy_that_fails_is_the_landings_error(sites):
     site.copier.trouble = RuntimeError("the device is gone")
     for _ in range(BLOCKS + 1):
         with pytest.raises(RuntimeError, match="the device is gone"):
-            site.bring(extents((0, 0, 100_000)))[2].wait()
+            site.read(extents((0, 0, 100_000)))[2].wait()
     site.copier.trouble = None
     wanted = extents((0, 0, 100_000))
-    slot, places, reading = site.bring(wanted)
+    slot, places, reading = site.read(wanted)
     reading.wait()
     assert site.holds(slot, places, wanted)
 
@@ -244,7 +248,7 @@ def test_close_waits_for_what_is_under_way_and_turns_the_rest_away(sites):
     site = sites()
     site.copier.delay_s = 0.01
     wanted = extents(*((file, 0, len(data)) for file, data in enumerate(site.bytes[:4])))
-    several = [site.bring(wanted) for _ in range(5)]
+    several = [site.read(wanted) for _ in range(5)]
     site.fill.close()
     site.copier.drain()
     turned_away = 0
@@ -259,14 +263,14 @@ def test_close_waits_for_what_is_under_way_and_turns_the_rest_away(sites):
     assert turned_away
     site.fill.close()
     with pytest.raises(LoaderClosedError):
-        site.bring(wanted)
+        site.read(wanted)
 
 
 def test_descriptors_that_threads_keep_are_given_back(sites):
     site = sites()
     for _ in range(3):
         for file, data in enumerate(site.bytes[:4]):
-            site.bring(extents((file, 0, len(data))))[2].wait()
+            site.read(extents((file, 0, len(data))))[2].wait()
     assert any(users for _, users in site.files._descriptors.values())
     site.fill.close()
     assert not any(users for _, users in site.files._descriptors.values())
@@ -276,14 +280,14 @@ def test_work_that_comes_while_it_is_closed_is_not_waited_for_for_ever(sites):
     site = sites()
     wanted, several = extents((0, 0, 100_000)), []
 
-    def bring():
+    def read():
         try:
             while True:
-                several.append(site.bring(wanted))
+                several.append(site.read(wanted))
         except LoaderClosedError:
             pass
 
-    threads = [threading.Thread(target=bring) for _ in range(4)]
+    threads = [threading.Thread(target=read) for _ in range(4)]
     for thread in threads:
         thread.start()
     time.sleep(0.02)
@@ -307,14 +311,14 @@ class TestResidentRows:
         site.fill = ResidentRows(site.means, 2, None)
         return site
 
-    def bring(self, site, wanted):
+    def read(self, site, wanted):
         held = []
 
         def slot(nbytes):
             held.append(torch.full((nbytes,), 170, dtype=torch.uint8))
             return held[0]
 
-        landing = site.fill.bring(wanted, slot)
+        landing = site.fill.read(wanted, slot)
         landing.completion.wait()
         return held[0], landing.addresses - held[0].data_ptr(), landing
 
@@ -334,7 +338,7 @@ class TestResidentRows:
                 for file in random.integers(0, 4, rows).tolist()
             ))  # fmt: skip
             if site.fill.takes(wanted, surely=True):
-                slot, places, landing = self.bring(site, wanted)
+                slot, places, landing = self.read(site, wanted)
                 assert site.holds(slot, places, wanted)
                 assert landing.nbytes == len(slot)
             else:
@@ -345,7 +349,7 @@ class TestResidentRows:
     def test_counted_is_what_was_wanted(self, site):
         wanted = extents(*((0, number * 1000, 1000) for number in range(40)), *((1, number, 8) for number in range(40)))
         assert site.fill.takes(wanted, surely=True)
-        self.bring(site, wanted)
+        self.read(site, wanted)
         assert site.counted == [0, 40 * 1008]
 
     def test_ragged_and_huge_rows_go_another_way(self, site):
@@ -376,7 +380,7 @@ class TestResidentRows:
         touched = []
         monkeypatch.setattr(resident_rows, "take_rows", lambda *_: touched.append(True))
         blocks = [site.ring.take() for _ in range(BLOCKS)]
-        landing = site.fill.bring(extents((0, 0, 100)), lambda nbytes: torch.zeros(nbytes, dtype=torch.uint8))
+        landing = site.fill.read(extents((0, 0, 100)), lambda nbytes: torch.zeros(nbytes, dtype=torch.uint8))
         time.sleep(0.05)
         monkeypatch.setattr(site.files, "check", changed)
         for block in blocks:
@@ -390,7 +394,7 @@ class TestResidentRows:
         monkeypatch.setattr(resident_rows, "take_rows", lambda *_: touched.append(True))
         unreadable(monkeypatch)
         with pytest.raises(ReadError, match="byte 8192: reading failed: Input/output error"):
-            self.bring(site, extents((1, 9000, 100)))
+            self.read(site, extents((1, 9000, 100)))
         assert not touched
 
 
@@ -409,7 +413,7 @@ def test_a_small_read_of_a_page_that_cannot_be_read(sites, monkeypatch):
     touched, site = [], sites(mapped=True, direct=False)
     monkeypatch.setattr(fill_threads, "gather_rows", lambda *_: touched.append(True))
     unreadable(monkeypatch)
-    *_, reading = site.bring(extents((1, 9000, 100), (2, 50_000, 100)))
+    *_, reading = site.read(extents((1, 9000, 100), (2, 50_000, 100)))
     with pytest.raises(ReadError, match=r"byte \d+: reading failed: Input/output error"):
         reading.wait()
     assert not touched
@@ -425,12 +429,12 @@ def test_the_answer_for_a_block_is_believed_for_a_moment(monkeypatch):
 
     monkeypatch.setattr(blocks, "part_looks_resident", look)
     monkeypatch.setattr(blocks.time, "monotonic", lambda: now[0])
-    cold, parts = Coldness(None, None), [Part([(file, 0, 0, PAGE)], 0, PAGE) for file in (0, 1)]
+    cold, parts = DirectIOPolicy(None, None), [BlockFill([(file, 0, 0, PAGE)], 0, PAGE) for file in (0, 1)]
     assert [cold(parts[0]), cold(parts[1]), cold(parts[0]), cold(parts[1])] == [True, False, True, False]
     assert asked == [0, 1]
     answers.update({0: True, 1: False})
     now[0] += 1.0
     assert [cold(parts[0]), cold(parts[1]), cold(parts[0])] == [False, True, False]
     assert asked == [0, 1, 0, 1]
-    assert [Coldness(None, always)(parts[0]) for always in (True, False)] == [True, False]
+    assert [DirectIOPolicy(None, always)(parts[0]) for always in (True, False)] == [True, False]
     assert len(asked) == 4

@@ -10,8 +10,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gdsload.shards import gather
-from gdsload.shards.gather import gather_pieces, gather_rows
+from gdsload.shards import gather_host as gather
+from gdsload.shards.gather_host import gather_pieces, gather_rows
 from gdsload.system.memory import address_of
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=150)

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gdsload.engine.gpu import gather_positions
-from gdsload.engine.gpu.gather_positions import _PART, PositionGather, Positions, Rows, _tile
+from gdsload.engine.gpu.gather_positions import _PART, DeviceRows, PositionBatch, PositionGather, _tile
 from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP
 
 WARPS = sorted({OVER_PCIE.warps, IN_VRAM.warps, 1, 3})
@@ -94,7 +94,7 @@ def launched(monkeypatch):
 def test_rows_out_of_much_host_memory_are_sorted(launched, over_pcie, row_bytes, samples, expected):
     gather = PositionGather(torch.device("cpu"), np.array([samples]), over_pcie=over_pcie)
     outs = [torch.empty(4 * row_bytes, dtype=torch.uint8) for _ in range(3)]
-    gather.rows(Rows(gather, np.array([4096]), row_bytes), Positions(5, 100, 3, 4), outs)
+    gather.rows(DeviceRows(gather, np.array([4096]), row_bytes), PositionBatch(5, 100, 3, 4), outs)
     assert [name for name, _, _ in launched] == (["samples"] if expected else []) + ["gather"]
     assert launched[-1][2] == expected
 
@@ -103,8 +103,8 @@ def test_rows_out_of_much_host_memory_are_sorted(launched, over_pcie, row_bytes,
 @pytest.mark.parametrize("rows", [1, 100, 10_000])
 def test_warps_stay_near_to_each_other_where_rows_are_sorted(launched, row_bytes, rows):
     gather = PositionGather(torch.device("cpu"), np.array([2**25]), over_pcie=True)
-    found = Rows(gather, np.array([4096]), row_bytes)
-    gather.rows(found, Positions(0, rows, 1, rows), [torch.empty(1, dtype=torch.uint8)])
+    found = DeviceRows(gather, np.array([4096]), row_bytes)
+    gather.rows(found, PositionBatch(0, rows, 1, rows), [torch.empty(1, dtype=torch.uint8)])
     _, params, scattered = launched[-1]
     assert scattered
     assert 0 < params["tile"] * found.unit <= max(2**15, row_bytes)
@@ -122,7 +122,7 @@ def test_what_comes_before_rows_is_made_aside(launched):
         return made
 
     gather = PositionGather(torch.device("cpu"), np.array([2**22]), over_pcie=True, aside=elsewhere)
-    rows, positions = Rows(gather, np.array([4096]), 512), Positions(5, 100, 3, 4)
+    rows, positions = DeviceRows(gather, np.array([4096]), 512), PositionBatch(5, 100, 3, 4)
     for _ in range(2):
         gather.rows(rows, positions, [torch.empty(1, dtype=torch.uint8) for _ in range(3)])
     assert [name for name, *_ in aside] == ["samples"]
@@ -134,10 +134,13 @@ def test_what_comes_before_rows_is_made_aside(launched):
 def test_what_is_sorted_once_serves_all_fields(launched, monkeypatch):
     monkeypatch.setattr(gather_positions, "_NEAR_BYTES", 0)
     monkeypatch.setattr(gather_positions, "_SORTED_BYTES", range(2048))
-    gather, positions = PositionGather(torch.device("cpu"), np.array([2000]), over_pcie=True), Positions(5, 100, 3, 4)
+    gather, positions = (
+        PositionGather(torch.device("cpu"), np.array([2000]), over_pcie=True),
+        PositionBatch(5, 100, 3, 4),
+    )
     for row_bytes in (16, 24):
         outs = [torch.empty(4 * row_bytes, dtype=torch.uint8) for _ in range(3)]
-        gather.rows(Rows(gather, np.array([4096]), row_bytes), positions, outs)
+        gather.rows(DeviceRows(gather, np.array([4096]), row_bytes), positions, outs)
     samples, places = positions.sorted
     expected = [-position % 1009 for start in (5, 105, 205) for position in range(start, start + 4)]
     assert samples.tolist() == sorted(expected)
@@ -157,7 +160,7 @@ def test_more_batches_than_a_launch_takes_are_not_sorted(launched, monkeypatch):
     monkeypatch.setattr(gather_positions, "_SORTED_BYTES", range(2048))
     gather = PositionGather(torch.device("cpu"), np.array([2000]), over_pcie=True)
     outs = [torch.empty(16, dtype=torch.uint8) for _ in range(65)]
-    gather.rows(Rows(gather, np.array([4096]), 16), Positions(0, 1, 65, 1), outs)
+    gather.rows(DeviceRows(gather, np.array([4096]), 16), PositionBatch(0, 1, 65, 1), outs)
     assert [(name, params["first"], scattered) for name, params, scattered in launched] == [
         ("gather", 0, False), ("gather", 64, False)
     ]  # fmt: skip

@@ -19,7 +19,7 @@ class Arena:
 class Reaching(Arena):
     """One that may have all shards where the GPU can gather from them."""
 
-    def reachable(self):
+    def shard_addresses(self):
         return None
 
     def count(self, base, nbytes):

@@ -292,7 +292,7 @@ def test_rows_that_look_resident_are_made_sure_of(tmp_path, failing, monkeypatch
     monkeypatch.setattr(residency, "_is_there", lambda *_: True)
     failing()
     with pytest.raises(ReadError, match="a.safetensors, byte 8192: reading failed: Input/output error"):
-        backend.bring(extents((0, 9000, 10))).completion.wait()
+        backend.read(extents((0, 9000, 10))).completion.wait()
     backend.close()
 
 
@@ -318,9 +318,9 @@ def test_pages_that_cannot_be_registered_because_they_cannot_be_read(tmp_path, f
     monkeypatch.setattr(mapped, "register_host", lambda *_, **_options: "invalid argument")
     backend = mapped.MappedBackend(files, torch.device("cuda"), register_bytes=2**30)
     with pytest.raises(BackendUnavailableError, match="cannot be registered with CUDA: invalid argument"):
-        backend.bring(extents((0, 9000, 10)))
+        backend.read(extents((0, 9000, 10)))
     files.guard.forget(0)
     failing()
     with pytest.raises(ReadError, match="a.safetensors, byte 0: reading failed: Input/output error"):
-        backend.bring(extents((0, 9000, 10)))
+        backend.read(extents((0, 9000, 10)))
     backend.close()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gdsload.engine.gpu import assemble_device
-from gdsload.engine.gpu.assemble_device import _HandOver
+from gdsload.engine.gpu.assemble_device import ConsumerThrottle
 
 PENDING, BATCH = 8000, 500
 
@@ -47,7 +47,7 @@ class Stream(SimpleNamespace):
 
 def hand_out(gpu, batches):
     """The most bytes of batches that were dropped while the GPU might still have been reading them."""
-    give, most = _HandOver(torch.device("cpu"), PENDING), 0
+    give, most = ConsumerThrottle(torch.device("cpu"), PENDING), 0
     for _ in range(batches):
         give({"x": torch.empty(BATCH, dtype=torch.uint8)})
         gpu.queued += 1
@@ -104,7 +104,7 @@ def test_a_tensor_of_another_device_is_handed_to_the_stream_that_is_current_ther
 
 def test_waiting_for_the_gpu_holds_nobody_else_up(gpu, monkeypatch):
     """What is waited for may be for another thread to queue, which hands batches over as well."""
-    give, inside, go_on = _HandOver(torch.device("cpu"), PENDING), threading.Event(), threading.Event()
+    give, inside, go_on = ConsumerThrottle(torch.device("cpu"), PENDING), threading.Event(), threading.Event()
     batch = {"x": torch.empty(BATCH, dtype=torch.uint8)}
 
     def wait(_event):

@@ -62,7 +62,7 @@ def extents_of(found):
 
 def landed(backend, found):
     """The bytes of some extents, as the backend brings them."""
-    landing = backend.bring(extents_of(found))
+    landing = backend.read(extents_of(found))
     landing.completion.wait()
     data = [ctypes.string_at(int(at), size) for at, (_, _, size) in zip(landing.addresses, found, strict=True)]
     landing.release()
@@ -193,7 +193,7 @@ def test_what_is_in_memory_is_made_sure_of_without_a_thread(folder, contents, po
     """By whoever waits, each time until it is sure: a dataset from which an item is read starts none."""
     backend = backend_of(folder, mapped=True)
     found = [(3, offset, 3000) for offset in range(0, 7_000_000, 100_000)]
-    landing = backend.bring(extents_of(found))
+    landing = backend.read(extents_of(found))
     assert landing.completion.landed
     assert populated == []
     for _ in range(2):
@@ -212,7 +212,7 @@ def test_memory_that_was_trusted_is_looked_at_again(folder, contents, populated)
     del populated[:]
     for _ in range(host._MOST_TRUST + 1):
         make_cold(folder, backend)
-        backend.bring(extents_of(found)).completion.wait()
+        backend.read(extents_of(found)).completion.wait()
     assert populated
     backend.close()
 
@@ -260,12 +260,12 @@ def short(tmp_path):
 
 def test_unmapped_file_that_became_shorter(short):
     backend = short(mapped=False)
-    landing = backend.bring(extents_of([(0, 0, 10), (0, 8190, 10), (0, 300_000, 10)]))
+    landing = backend.read(extents_of([(0, 0, 10), (0, 8190, 10), (0, 300_000, 10)]))
     with pytest.raises(ShortReadError, match=r"a.safetensors, byte \d+: the file ended \d+ bytes too early") as caught:
         landing.completion.wait()
     assert caught.value.offset >= 8192
     landing.release()
-    landing = backend.bring(extents_of([(0, 0, 10)]))
+    landing = backend.read(extents_of([(0, 0, 10)]))
     landing.completion.wait()
     with pytest.raises(FileChangedError, match="the shard was written to while the dataset was in use"):
         backend.check(np.array([0]))
@@ -275,7 +275,7 @@ def test_unmapped_file_that_became_shorter(short):
 def test_mapped_file_that_became_shorter(short, monkeypatch):
     backend = short(mapped=True)
     monkeypatch.setattr(residency, "_NOWAIT", None)
-    landing = backend.bring(extents_of([(0, 300_000, 10)]))
+    landing = backend.read(extents_of([(0, 300_000, 10)]))
     with pytest.raises(FileChangedError, match="the file became shorter while it was being read"):
         landing.completion.wait()
     backend.close()
@@ -289,7 +289,7 @@ def test_disk_that_fails(folder, monkeypatch):
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "preadv", fail)
-    landing = backend.bring(extents_of([(0, 5, 70)]))
+    landing = backend.read(extents_of([(0, 5, 70)]))
     with pytest.raises(ReadError, match="0.safetensors, byte 5: reading failed: Input/output error"):
         landing.completion.wait()
     backend.close()
@@ -299,7 +299,7 @@ def test_arena_memory_is_used_again(folder):
     backend = backend_of(folder, mapped=False)
     seen = set()
     for _ in range(20):
-        landing = backend.bring(extents_of([(3, 0, 500_000)]))
+        landing = backend.read(extents_of([(3, 0, 500_000)]))
         landing.completion.wait()
         assert landing.nbytes >= 500_000
         seen.add(int(landing.addresses[0]))
@@ -310,7 +310,7 @@ def test_arena_memory_is_used_again(folder):
 
 
 def test_closing_twice(backend):
-    backend.bring(extents_of([(0, 0, 10)])).completion.wait()
+    backend.read(extents_of([(0, 0, 10)])).completion.wait()
     backend.close()
     backend.close()
     assert not backend.files.base.any()

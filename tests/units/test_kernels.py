@@ -31,8 +31,8 @@ class Machine:
         yield
         self.context = None
 
-    def launch(self, function, grid, params, stream, *, apart_on):
-        self.launched.append((self.current, self.context, function, grid, params, stream, apart_on))
+    def launch(self, function, grid, params, stream, *, own_sync_domain):
+        self.launched.append((self.current, self.context, function, grid, params, stream, own_sync_domain))
 
 
 @pytest.fixture
@@ -84,8 +84,8 @@ def test_a_kernel_is_launched_on_its_device_and_stream(machine, index, over_pcie
     params = np.arange(3, dtype=np.uint64)
     grid, device = kernels.Grid(3, 64, 4), torch.device("cuda", index)
     kernels.launch(kernels.Kernel(77, None), device, grid, params, over_pcie=over_pcie)
-    address, apart_on = params.ctypes.data, index if over_pcie else None
-    assert machine.launched == [(index, index, 77, (3, 64), address, 10 + index, apart_on)]
+    address, own_sync_domain = params.ctypes.data, index if over_pcie else None
+    assert machine.launched == [(index, index, 77, (3, 64), address, 10 + index, own_sync_domain)]
     assert (machine.current, machine.context) == (0, None)
 
 

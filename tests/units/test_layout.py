@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload.backends.bounce import layout
-from gdsload.backends.bounce.layout import PAGE, lay_out
+from gdsload.backends.bounce import slot_layout as layout
+from gdsload.backends.bounce.slot_layout import PAGE, lay_out
 from gdsload.shards.reads import Extents
 
 BLOCK = 4 * PAGE

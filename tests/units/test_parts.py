@@ -18,8 +18,8 @@ class ChosenError(Exception):
 def test_shards_in_memory_are_registered_beside_the_budget_for_others(tmp_path, monkeypatch, register_bytes, expected):
     """They take no more memory then than they do anyway; what the user says counts as it is."""
 
-    def choose(wishes, _files, _device):
-        raise ChosenError(wishes.register_bytes)
+    def choose(request, _files, _device):
+        raise ChosenError(request.register_bytes)
 
     with ShardWriter(tmp_path / "shards") as writer:
         writer.write_batch({"x": np.zeros((3, 2), np.float32)})

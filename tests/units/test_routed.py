@@ -12,7 +12,7 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload.backends.base import Landing
+from gdsload.backends.base import PendingRead
 from gdsload.backends.host import HostBackend
 from gdsload.backends.readers import Reading, done
 from gdsload.backends.tiers import routed as routed_module
@@ -45,13 +45,13 @@ class Registrar:
         self.completion = done
         self.error = None
 
-    def bring(self, wanted):
+    def read(self, wanted):
         if self.closed:
             raise LoaderClosedError("the backend was closed")
         assert self.registered[wanted.file].all()
         assert len(wanted)
         self.moved += wanted.total_bytes
-        return Landing(self.files.base[wanted.file] + wanted.offset, self.completion, 0, self._release)
+        return PendingRead(self.files.base[wanted.file] + wanted.offset, self.completion, 0, self._release)
 
     def _release(self):
         self.released += 1
@@ -159,7 +159,7 @@ def until(happened, routed, wanted=ONE_OF_EACH):
     for _ in range(2000):
         if happened():
             return True
-        landing = routed.bring(wanted)
+        landing = routed.read(wanted)
         landing.completion.wait()
         landing.release()
         time.sleep(0.001)
@@ -188,7 +188,7 @@ def test_bytes_are_the_same_whatever_is_registered(folder, contents, found, read
     routed.trouble = "nothing more is to be registered"
     routed.files.ensure_open(np.arange(len(SIZES)))
     routed.mapped.registered[list(ready)] = True
-    landing = routed.bring(extents_of(found))
+    landing = routed.read(extents_of(found))
     assert landed(landing, found) == [contents[file][offset : offset + size] for file, offset, size in found]
     assert routed.cold.held_bytes == landing.nbytes
     landing.release()
@@ -207,7 +207,7 @@ def test_both_landings_are_released(routed):
     routed.trouble = "nothing more is to be registered"
     routed.files.ensure_open(np.arange(len(SIZES)))
     routed.mapped.registered[:2] = True
-    landing = routed.bring(ONE_OF_EACH)
+    landing = routed.read(ONE_OF_EACH)
     landing.completion.wait()
     assert routed.cold.held_bytes == landing.nbytes > 0
     assert routed.mapped.released == 0
@@ -254,7 +254,7 @@ def test_resident_shards_are_registered_behind_the_loaders_back(routed, contents
     assert until(routed.mapped.registered.all, routed)
     asked = len(routed.cold.brought)
     whole = [(file, 0, len(raw)) for file, raw in enumerate(contents)]
-    landing = routed.bring(extents_of(whole))
+    landing = routed.read(extents_of(whole))
     assert landed(landing, whole) == contents
     assert landing.nbytes == 0
     assert len(routed.cold.brought) == asked
@@ -298,7 +298,7 @@ def test_trouble_ends_all_registering(folder, contents, monkeypatch):
     assert asked == 3
     whole = [(file, 0, len(raw)) for file, raw in enumerate(contents)]
     for _ in range(5):
-        landing = routed.bring(extents_of(whole))
+        landing = routed.read(extents_of(whole))
         assert landed(landing, whole) == contents
         landing.release()
     assert len(routed.mapped.asked) == asked
@@ -312,7 +312,7 @@ def test_errors_while_registering_are_nobodys_business(routed, contents):
     routed.mapped.error = OSError("the file is gone")
     assert until(lambda: len(routed.mapped.asked) > 8, routed)
     whole = [(file, 0, len(raw)) for file, raw in enumerate(contents)]
-    landing = routed.bring(extents_of(whole))
+    landing = routed.read(extents_of(whole))
     assert landed(landing, whole) == contents
     landing.release()
     assert not routed.mapped.registered.any()
@@ -341,7 +341,7 @@ def test_close_of_a_backend_that_never_worked(folder):
     routed = open_routed(folder)
     routed.close()
     with pytest.raises(LoaderClosedError, match="closed"):
-        routed.bring(ONE_OF_EACH)
+        routed.read(ONE_OF_EACH)
     assert threads() == []
     routed.files.close()
 
@@ -352,7 +352,7 @@ def test_close_while_shards_are_being_registered(folder, monkeypatch):
     for number in range(30):
         routed = open_routed(folder)
         for _ in range(number % 6):
-            routed.bring(ONE_OF_EACH).completion.wait()
+            routed.read(ONE_OF_EACH).completion.wait()
         routed.close()
         assert threads() == []
         asked = len(routed.mapped.asked)

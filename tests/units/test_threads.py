@@ -33,7 +33,7 @@ def loader(tmp_path):
 def test_nobody_is_kept_before(monkeypatch):
     monkeypatch.setattr(threads, "_end", threads._End())
     began = time.monotonic()
-    thread = threading.Thread(target=threads.stay_at_exit)
+    thread = threading.Thread(target=threads.park_at_exit)
     thread.start()
     thread.join()
     assert time.monotonic() - began < threads._TAKEN_DOWN_S
@@ -180,9 +180,9 @@ def test_all_calls_are_made_whatever_strikes():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        threads.all_made(partial(call, number, strikes) for number, strikes in enumerate([0, 1, 5, 0]))
+        threads.call_all(partial(call, number, strikes) for number, strikes in enumerate([0, 1, 5, 0]))
     assert made == [0, 1, 1, 2, 2, 3]
-    threads.all_made([made.clear])
+    threads.call_all([made.clear])
     assert made == []
 
 
@@ -192,7 +192,7 @@ class One:
 
 class TestLiving:
     def test_those_that_somebody_holds(self):
-        living, held = threads.Living(), [One() for _ in range(3)]
+        living, held = threads.WeakList(), [One() for _ in range(3)]
         for one in held:
             living.add(one)
         assert list(living) == held
@@ -202,7 +202,7 @@ class TestLiving:
         assert list(living) == []
 
     def test_the_gone_take_no_room(self):
-        living, kept = threads.Living(), One()
+        living, kept = threads.WeakList(), One()
         living.add(kept)
         for _ in range(1000):
             living.add(One())
@@ -210,7 +210,7 @@ class TestLiving:
         assert list(living) == [kept]
 
     def test_from_many_threads(self):
-        living, kept = threads.Living(), []
+        living, kept = threads.WeakList(), []
 
         def work():
             for number in range(300):

@@ -32,7 +32,7 @@ class Reachable(HostBackend):
         super().__init__(files, threads=2)
         self.counted = 0
 
-    def reachable(self):
+    def shard_addresses(self):
         return self.files.base
 
     def count(self, base, nbytes):
@@ -93,7 +93,7 @@ def rows(tier, file, count=ROWS):
 
 
 def brought(tier, wanted):
-    landing = tier.bring(wanted)
+    landing = tier.read(wanted)
     landing.completion.wait()
     found = [ctypes.string_at(address, 256) for address in landing.addresses.tolist()]
     landing.release()
@@ -128,14 +128,14 @@ def test_kept_shards_are_their_files(open_tier):
         wanted = rows(tier, file)
         assert brought(tier, wanted) == truth(tier, wanted)
     assert tier.kept_bytes == SHARDS * ROWS * 256  # what lies before and behind the field is not kept
-    assert np.array_equal(tier.reachable(), tier._base)
+    assert np.array_equal(tier.shard_addresses(), tier._base)
 
 
 def test_a_budget_for_some(open_tier):
     tier = filled(open_tier(vram_bytes=2 * ROWS * 256 + 5))
     assert tier.kept.tolist() == [True, True, False, False]
     assert "used up" in tier.trouble
-    assert tier.reachable() is None
+    assert tier.shard_addresses() is None
     both = concat_extents([rows(tier, file, 7) for file in (3, 0)])
     before = tier.bytes_by_path()
     assert brought(tier, both) == truth(tier, both)
@@ -147,13 +147,13 @@ def test_a_budget_for_some(open_tier):
 def test_bytes_are_counted_where_they_were_gathered(open_tier):
     """A batch that was begun out of the page cache is none of VRAM's, whatever has been kept since."""
     tier = open_tier(Reachable)
-    base = tier.reachable()
+    base = tier.shard_addresses()
     assert base is tier.files.base
     filled(tier)
     before = tier.bytes_by_path().get("vram", 0)
     tier.count(base, 1000)
     assert (tier.inner.counted, tier.bytes_by_path().get("vram", 0)) == (1000, before)
-    tier.count(tier.reachable(), 10)
+    tier.count(tier.shard_addresses(), 10)
     assert (tier.inner.counted, tier.bytes_by_path()["vram"]) == (1000, before + 10)
 
 

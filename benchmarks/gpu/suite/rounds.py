@@ -17,7 +17,7 @@ from benchmarks.gpu.suite.contenders import NAMES
 from benchmarks.gpu.suite.data import Stored
 from benchmarks.processes import Process, WorkerError
 from benchmarks.record import ratio, spread
-from gdsload.tools.bench.cache import drop, fill, look
+from gdsload.tools.bench.cache_state import drop, fill, look
 
 __all__ = ["Plan", "run"]
 

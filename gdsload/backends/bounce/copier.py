@@ -12,7 +12,7 @@ import torch
 
 from gdsload.backends.readers import Reading
 from gdsload.system.driver import driver
-from gdsload.system.pinned import Block
+from gdsload.system.pinned import PinnedBlock
 from gdsload.system.streams import record, side_stream
 
 __all__ = ["Copier", "Copying"]
@@ -32,7 +32,7 @@ class Copier:
         self._context = self._driver.context(self.stream) if self._driver else 0
         self._threads = threading.local()
 
-    def copy(self, block: Block, slot: torch.Tensor, low: int, nbytes: int) -> None:
+    def copy(self, block: PinnedBlock, slot: torch.Tensor, low: int, nbytes: int) -> None:
         """Queue a copy of a block's first bytes.
 
         Args:
@@ -57,7 +57,7 @@ class Copier:
         self._driver.copy(slot.data_ptr() + low, block.address, nbytes, self._handle)
         self._driver.record(block.handle, self._handle)
 
-    def wait(self, block: Block) -> None:
+    def wait(self, block: PinnedBlock) -> None:
         """Wait until a block may be filled again."""
         if block.copied is None or (self._driver is not None and self._driver.is_past(block.handle)):
             return

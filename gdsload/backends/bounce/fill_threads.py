@@ -14,16 +14,16 @@ from functools import partial
 
 import numpy as np
 
-from gdsload.backends.bounce.blocks import Means, Task
 from gdsload.backends.bounce.copier import Copying
-from gdsload.backends.bounce.layout import PAGE, Read
+from gdsload.backends.bounce.fill_task import BouncePath, FillTask
+from gdsload.backends.bounce.slot_layout import PAGE, Read
 from gdsload.backends.readers import Readers
 from gdsload.errors import ReadError
 from gdsload.shards.files import pread_exact
-from gdsload.shards.gather import gather_rows, one_thread
+from gdsload.shards.gather_host import gather_rows, one_thread
 from gdsload.shards.identity import LOOK_BEFORE_S
 from gdsload.shards.reads import Extents, within
-from gdsload.system.pinned import Block
+from gdsload.system.pinned import PinnedBlock
 
 __all__ = ["ThreadFill"]
 
@@ -48,14 +48,14 @@ class ThreadFill:
         where: the processors to run on; None for any.
     """
 
-    def __init__(self, means: Means, threads: int, where: Collection[int] | None) -> None:
+    def __init__(self, means: BouncePath, threads: int, where: Collection[int] | None) -> None:
         self._means = means
         self._readers = Readers(threads, "gdsload-bounce", where)
         self._here = _Here()
         self._kept: dict[int, list[int]] = {}
         """The descriptor that each thread keeps, as the shards have lent it."""
 
-    def run(self, tasks: list[Task], reading: Copying) -> None:
+    def run(self, tasks: list[FillTask], reading: Copying) -> None:
         """Have blocks filled.
 
         Args:
@@ -70,7 +70,7 @@ class ThreadFill:
         while self._kept:
             self._means.files.take_back(self._kept.popitem()[1])
 
-    def _fill(self, task: Task) -> None:
+    def _fill(self, task: FillTask) -> None:
         means, ((reads, low, nbytes), direct, slot) = self._means, task
         block = means.ring.take()
         try:
@@ -113,7 +113,7 @@ class ThreadFill:
         with self._means.files.descriptor(file) as fd:
             pread_exact(fd, into[done:], offset + done, path)
 
-    def _around(self, reads: list[Read], block: Block) -> tuple[int, int]:
+    def _around(self, reads: list[Read], block: PinnedBlock) -> tuple[int, int]:
         """Read with O_DIRECT what can be; returns the bytes read so, and the others."""
         files, around, through = self._means.files, 0, 0
         for file, offset, begin, length in reads:
@@ -127,7 +127,7 @@ class ThreadFill:
             around, through = around + done, through + length - done
         return around, through
 
-    def _gather(self, reads: list[Read], block: Block) -> int:
+    def _gather(self, reads: list[Read], block: PinnedBlock) -> int:
         """Copy small reads out of the mapped shards: that many calls of preadv would take longer by far."""
         files = self._means.files
         file, offset, _, nbytes = (np.array(column) for column in zip(*reads, strict=True))

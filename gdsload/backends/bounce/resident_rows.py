@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.backends.base import Landing
-from gdsload.backends.bounce.blocks import Means
+from gdsload.backends.base import PendingRead
 from gdsload.backends.bounce.copier import Copying
+from gdsload.backends.bounce.fill_task import BouncePath
 from gdsload.backends.readers import Readers
-from gdsload.shards.gather import limit_threads, take_rows
+from gdsload.shards.gather_host import limit_threads, take_rows
 from gdsload.shards.identity import LOOK_BEFORE_S
 from gdsload.shards.page_cache import looks_resident
 from gdsload.shards.reads import Extents, distinct
@@ -67,7 +67,7 @@ class ResidentRows:
         where: the processors to run on; None for any.
     """
 
-    def __init__(self, means: Means, processors: int, where: set[int] | None) -> None:
+    def __init__(self, means: BouncePath, processors: int, where: set[int] | None) -> None:
         self._means = means
         threads = min(_THREADS, processors)
         self._each = processors // threads
@@ -92,7 +92,7 @@ class ResidentRows:
             return False
         return surely or looks_resident(self._means.files, wanted, _PROBES)
 
-    def bring(self, wanted: Extents, allocate: Callable[[int], torch.Tensor]) -> Landing:
+    def read(self, wanted: Extents, allocate: Callable[[int], torch.Tensor]) -> PendingRead:
         """Start bringing extents.
 
         Args:
@@ -114,7 +114,7 @@ class ResidentRows:
                 works.append(partial(self._fill, rows, slot, begin, files))
         reading = self._readers.run(works, Copying(len(works), self._means.copier))
         held = [slot]
-        return Landing(addresses, reading, total, held.clear, np.array([slot.data_ptr()]))
+        return PendingRead(addresses, reading, total, held.clear, np.array([slot.data_ptr()]))
 
     def _fill(self, rows: Extents, slot: torch.Tensor, low: int, files: IntArray) -> None:
         """Gather rows, all of one length, and have them copied."""

@@ -14,7 +14,7 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.backends.base import Backend, Landing
+from gdsload.backends.base import Backend, PendingRead
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.tiers.tiered import bring_by_shard
 from gdsload.shards.files import ShardFiles
@@ -54,8 +54,8 @@ class RoutedBackend:
         self._lock = threading.Lock()
         self._closed = False
 
-    def bring(self, wanted: Extents) -> Landing:
-        """See `Backend.bring`."""
+    def read(self, wanted: Extents) -> PendingRead:
+        """See `Backend.read`."""
         ready = self.mapped.registered[wanted.file]
         self._want(wanted.file[~ready])
         return bring_by_shard(wanted, ready, self.mapped, self.cold)
@@ -102,9 +102,9 @@ class RoutedBackend:
                 os.preadv(fd, [scratch], offset)
         return True
 
-    def reachable(self) -> IntArray | None:
-        """See `WithinReach.reachable`."""
-        return self.mapped.reachable()
+    def shard_addresses(self) -> IntArray | None:
+        """See `WithinReach.shard_addresses`."""
+        return self.mapped.shard_addresses()
 
     def count(self, base: IntArray, nbytes: int) -> None:
         """See `WithinReach.count`."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.backends.base import Completion, Landing
+from gdsload.backends.base import Completion, PendingRead
 from gdsload.shards.reads import Extents
 
 __all__ = ["Brings", "bring_by_shard"]
@@ -18,8 +18,8 @@ __all__ = ["Brings", "bring_by_shard"]
 class Brings(Protocol):
     """What brings extents."""
 
-    def bring(self, wanted: Extents) -> Landing:
-        """See `Backend.bring`."""
+    def read(self, wanted: Extents) -> PendingRead:
+        """See `Backend.read`."""
 
 
 class _Both:
@@ -43,7 +43,7 @@ class _Both:
             part.make_stream_wait(stream)
 
 
-def bring_by_shard(wanted: Extents, ready: NDArray[np.bool_], near: Brings, far: Brings) -> Landing:
+def bring_by_shard(wanted: Extents, ready: NDArray[np.bool_], near: Brings, far: Brings) -> PendingRead:
     """Bring extents of several shards as one landing.
 
     Args:
@@ -53,14 +53,14 @@ def bring_by_shard(wanted: Extents, ready: NDArray[np.bool_], near: Brings, far:
         far: what is asked for the others.
     """
     if ready.all() and len(wanted):
-        return near.bring(wanted)
+        return near.read(wanted)
     if not ready.any():
-        return far.bring(wanted)
+        return far.read(wanted)
     here, there = np.flatnonzero(ready), np.flatnonzero(~ready)
-    first, second = near.bring(_chosen(wanted, here)), far.bring(_chosen(wanted, there))
+    first, second = near.read(_chosen(wanted, here)), far.read(_chosen(wanted, there))
     addresses = np.empty(len(wanted), np.int64)
     addresses[here], addresses[there] = first.addresses, second.addresses
-    return Landing(
+    return PendingRead(
         addresses,
         _Both(first.completion, second.completion),
         first.nbytes + second.nbytes,

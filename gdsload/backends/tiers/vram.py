@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.backends.base import Backend, Landing, WithinReach
+from gdsload.backends.base import Backend, DeviceAddressable, PendingRead
 from gdsload.backends.readers import done
 from gdsload.backends.tiers.tiered import bring_by_shard
 from gdsload.shards.files import ShardFiles
@@ -40,9 +40,9 @@ class _Kept:
     def __init__(self, base: IntArray, begins: IntArray) -> None:
         self._base, self._begins = base, begins
 
-    def bring(self, wanted: Extents) -> Landing:
+    def read(self, wanted: Extents) -> PendingRead:
         files = distinct(wanted.file, len(self._base))
-        return Landing(self._base[wanted.file] + wanted.offset, done, begins=self._begins[files])
+        return PendingRead(self._base[wanted.file] + wanted.offset, done, begins=self._begins[files])
 
 
 class VramBackend:
@@ -71,7 +71,7 @@ class VramBackend:
         self._fields = tuple(fields)
         self._base = np.zeros(len(files.sources), np.int64)
         self._begins = np.zeros(len(files.sources), np.int64)
-        self._inner_within = inner if isinstance(inner, WithinReach) else None
+        self._inner_within = inner if isinstance(inner, DeviceAddressable) else None
         self._near = _Kept(self._base, self._begins)
         self._memory: list[torch.Tensor] = []
         self._stream = side_stream(device)
@@ -80,8 +80,8 @@ class VramBackend:
         self._gathered = 0
         self._closed = False
 
-    def bring(self, wanted: Extents) -> Landing:
-        """See `Backend.bring`."""
+    def read(self, wanted: Extents) -> PendingRead:
+        """See `Backend.read`."""
         self.files.ensure_open(wanted.file)
         if self._thread is None:
             self._start()
@@ -91,16 +91,16 @@ class VramBackend:
             self.count(self._base, nbytes)
         return bring_by_shard(wanted, ready, self._near, self.inner)
 
-    def reachable(self) -> IntArray | None:
-        """See `WithinReach.reachable`."""
+    def shard_addresses(self) -> IntArray | None:
+        """See `DeviceAddressable.shard_addresses`."""
         if self.kept.all():
             return self._base
         if self.kept.any() or self._inner_within is None:
             return None
-        return self._inner_within.reachable()
+        return self._inner_within.shard_addresses()
 
     def count(self, base: IntArray, nbytes: int) -> None:
-        """See `WithinReach.count`. Not by what is kept now: a batch may have been begun before."""
+        """See `DeviceAddressable.count`. Not by what is kept now: a batch may have been begun before."""
         if base is not self._base and self._inner_within is not None:
             self._inner_within.count(base, nbytes)
             return
@@ -194,7 +194,7 @@ class VramBackend:
 
     def _copy(self, wanted: Extents, out: torch.Tensor) -> None:
         """Bring consecutive extents and copy them to the begin of `out`."""
-        landing = self.inner.bring(wanted)
+        landing = self.inner.read(wanted)
         try:
             landing.completion.wait()
             with torch.cuda.stream(self._stream):

@@ -10,8 +10,8 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.files import FileOptions, SourceFiles, check_file, stamps
-from gdsload.conversion.rows import BATCH_BYTES, common_length, row_parts, spans
+from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, stamps
+from gdsload.conversion.row_source import BATCH_BYTES, common_length, row_parts, spans
 from gdsload.conversion.source import Item, Part
 from gdsload.errors import FormatError
 

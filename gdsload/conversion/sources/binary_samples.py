@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.pictures import Look, decode_image, image_array
+from gdsload.conversion.sources.pictures import ImageForm, decode_image, image_array
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["decoded", "encoded_image", "exactly", "raw_image", "sample_bytes", "scalar", "shaped", "value_bytes"]
@@ -100,12 +100,12 @@ def exactly(stream: IO[bytes], count: int) -> bytes:
     return found
 
 
-def encoded_image(content: bytes, look: Look, where: str) -> NDArray[np.uint8]:
+def encoded_image(content: bytes, look: ImageForm, where: str) -> NDArray[np.uint8]:
     """An image of a file."""
     return decode_image(io.BytesIO(content), look, where)
 
 
-def raw_image(content: bytes, look: Look, where: str) -> NDArray[np.uint8]:
+def raw_image(content: bytes, look: ImageForm, where: str) -> NDArray[np.uint8]:
     """Pixels as Pillow has them: width, height, length of the mode's name, that name, pixels."""
     stream = io.BytesIO(content)
     width, height, length = struct.unpack("<III", exactly(stream, 12))

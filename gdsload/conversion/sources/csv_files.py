@@ -15,11 +15,11 @@ from typing import IO, Any, Unpack
 
 import numpy as np
 
-from gdsload.conversion.files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import SUFFIXES as PICTURES
-from gdsload.conversion.sources.pictures import Look, decode_image
+from gdsload.conversion.sources.pictures import ImageForm, decode_image
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["CsvSource"]
@@ -73,7 +73,7 @@ class CsvSource:
         self.files = SourceFiles(path, **files)
         self.types = dict(types or {})
         self.delimiter = delimiter
-        self.look = Look(mode, size, resize, upright=True)
+        self.look = ImageForm(mode, size, resize, upright=True)
         for name, kind in self.types.items():
             if kind not in _TYPES:
                 raise OptionError(f"the type of {name!r} is {kind!r}", remedy=f"Supported are {', '.join(_TYPES)}.")

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Unpack
 
-from gdsload.conversion.files import FileOptions, SourceFiles, open_file, stamps
-from gdsload.conversion.rows import BATCH_BYTES
+from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.row_source import BATCH_BYTES
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_columns import check_columns, column_values, table_items, validate
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.pictures import Look, decode_image
+from gdsload.conversion.sources.pictures import ImageForm, decode_image
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["HuggingFaceSource"]
@@ -43,7 +43,7 @@ class HuggingFaceSource:
     def __init__(self, path: str, *, mode: str = "RGB", **files: Unpack[FileOptions]) -> None:
         self.path = path
         self.files = SourceFiles(path, **files)
-        self.look = Look(mode)
+        self.look = ImageForm(mode)
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
@@ -136,7 +136,7 @@ def _row_bytes(dataset: Any) -> int:
     return max(int(dataset.data.nbytes) // max(int(dataset.data.num_rows), 1), 1)
 
 
-def _sample(table: Any, images: frozenset[str], row: int, file: str, look: Look) -> dict[str, Any]:
+def _sample(table: Any, images: frozenset[str], row: int, file: str, look: ImageForm) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in table.schema.names:
         column = table.column(name).combine_chunks()

@@ -10,9 +10,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Unpack
 
-from gdsload.conversion.files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.pictures import SUFFIXES, Look, decode_image
+from gdsload.conversion.sources.pictures import SUFFIXES, ImageForm, decode_image
 from gdsload.conversion.splits import split_words
 from gdsload.errors import FormatError
 
@@ -56,7 +56,7 @@ class ImageFolderSource:
     ) -> None:
         self.path = path
         self.files = SourceFiles(path, **files)
-        self.look = Look(mode, size, resize, upright=True)
+        self.look = ImageForm(mode, size, resize, upright=True)
 
     @property
     def classes(self) -> list[str]:
@@ -155,7 +155,7 @@ class ImageFolderSource:
         ]
 
 
-def _sample(file: str, label: int, look: Look) -> dict[str, Any]:
+def _sample(file: str, label: int, look: ImageForm) -> dict[str, Any]:
     try:
         with open_file(file) as opened:
             return {"image": decode_image(opened, look, file), "label": label}

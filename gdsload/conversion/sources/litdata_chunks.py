@@ -13,8 +13,8 @@ from typing import IO, Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.files import FileOptions, SourceFiles, open_file, stamps
-from gdsload.conversion.rows import runs
+from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.row_source import runs
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_columns import check_columns, table_items
 from gdsload.conversion.sources.binary_samples import (
@@ -28,7 +28,7 @@ from gdsload.conversion.sources.binary_samples import (
     value_bytes,
 )
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.pictures import Look
+from gdsload.conversion.sources.pictures import ImageForm
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["LitDataSource"]
@@ -75,7 +75,7 @@ class LitDataSource:
     def __init__(self, path: str, *, mode: str = "RGB", **files: Unpack[FileOptions]) -> None:
         self.path = path
         self.files = SourceFiles(path, **files)
-        self.look = Look(mode)
+        self.look = ImageForm(mode)
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""

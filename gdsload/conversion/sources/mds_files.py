@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any, Unpack, cast
 
-from gdsload.conversion.files import FileOptions, SourceFiles, open_file, stamps
-from gdsload.conversion.rows import runs
+from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.row_source import runs
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.binary_samples import decoded, sample_bytes, value_bytes
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.mds_values import decoder
-from gdsload.conversion.sources.pictures import Look
+from gdsload.conversion.sources.pictures import ImageForm
 from gdsload.errors import FormatError, OptionError
 from gdsload.system.names import check_list
 
@@ -58,7 +58,7 @@ class MdsSource:
         self.path = path
         self.files = SourceFiles(path, **files)
         self.columns = None if columns is None else list(columns)
-        self.look = Look(mode)
+        self.look = ImageForm(mode)
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
@@ -141,7 +141,7 @@ class MdsSource:
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
+class _MdsColumn:
     """A column: its name, its encoding, and the bytes of a value; 0 if they stand before each."""
 
     name: str
@@ -169,7 +169,7 @@ class _Shard:
     packed: _File | None
     packer: str
     samples: int
-    columns: tuple[_Column, ...]
+    columns: tuple[_MdsColumn, ...]
 
     @classmethod
     def of(cls, tree: Any) -> _Shard:
@@ -177,7 +177,7 @@ class _Shard:
         if tree["format"] != "mds" or tree["version"] != 2:
             raise ValueError(f"a shard is of format {tree['format']!r:.50}, version {tree['version']!r:.50}")
         listed = zip(tree["column_names"], tree["column_encodings"], tree["column_sizes"], strict=True)
-        columns = tuple(_Column(_text(name), _text(how), _count(size or 0)) for name, how, size in listed)
+        columns = tuple(_MdsColumn(_text(name), _text(how), _count(size or 0)) for name, how, size in listed)
         if len({column.name for column in columns}) < len(columns):
             raise ValueError("two columns have one name")
         packed = _File.of(tree["zip_data"]) if tree.get("zip_data") else None
@@ -229,7 +229,7 @@ def _unsnapped(packed: bytes, nbytes: int, path: str) -> bytes:
 
 
 def _sample(
-    content: bytes, columns: tuple[_Column, ...], decoders: dict[str, Callable[[bytes], Any]], where: str
+    content: bytes, columns: tuple[_MdsColumn, ...], decoders: dict[str, Callable[[bytes], Any]], where: str
 ) -> dict[str, Any]:
     try:
         values = value_bytes(content, [column.nbytes for column in columns])

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.sources.binary_samples import encoded_image, exactly, raw_image, scalar, shaped
-from gdsload.conversion.sources.pictures import Look
+from gdsload.conversion.sources.pictures import ImageForm
 from gdsload.errors import FormatError
 
 __all__ = ["decoder"]
@@ -24,7 +24,7 @@ _TYPES = {
 }  # fmt: skip
 
 
-def decoder(encoding: str, field: str, look: Look, file: str) -> Callable[[bytes], Any]:
+def decoder(encoding: str, field: str, look: ImageForm, file: str) -> Callable[[bytes], Any]:
     """What makes a value of its bytes; it raises `ValueError` or what numpy does if they are damaged.
 
     Args:

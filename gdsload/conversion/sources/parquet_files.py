@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Unpack
 
-from gdsload.conversion.files import FileOptions, SourceFiles, open_file, stamps
-from gdsload.conversion.rows import BATCH_BYTES
+from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.row_source import BATCH_BYTES
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_columns import check_columns, table_items
 from gdsload.conversion.sources.extras import need

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
 
-__all__ = ["SUFFIXES", "Look", "decode_image", "image_array"]
+__all__ = ["SUFFIXES", "ImageForm", "decode_image", "image_array"]
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".ppm", ".pgm", ".pbm", ".bmp", ".tif", ".tiff")
 
@@ -24,7 +24,7 @@ Resize = Literal["none", "squash", "crop"]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ImageForm:
     """What an image is made into.
 
     Attributes:
@@ -56,7 +56,7 @@ class Look:
             raise OptionError(f"resize is {self.resize!r}, but to which size?", remedy="Pass size=, too.")
 
 
-def decode_image(file: IO[bytes], look: Look, name: str) -> NDArray[np.uint8]:
+def decode_image(file: IO[bytes], look: ImageForm, name: str) -> NDArray[np.uint8]:
     """Decode an image.
 
     Args:
@@ -85,7 +85,7 @@ def decode_image(file: IO[bytes], look: Look, name: str) -> NDArray[np.uint8]:
         raise FormatError(f"the image cannot be decoded: {str(error)[:200]}", file=name) from None
 
 
-def image_array(image: Any, look: Look, name: str) -> NDArray[np.uint8]:
+def image_array(image: Any, look: ImageForm, name: str) -> NDArray[np.uint8]:
     """The pixels of a Pillow image, uint8 ``[channels, height, width]``.
 
     Raises:
@@ -116,7 +116,7 @@ def _channels(image: Any, mode: str) -> Any:
     return image if image.mode == mode else image.convert(mode)
 
 
-def _resized(image: Any, look: Look, size: int, name: str) -> Any:
+def _resized(image: Any, look: ImageForm, size: int, name: str) -> Any:
     if look.resize == "none":
         raise FormatError(
             f"the image has {image.height} × {image.width} pixels, not {size} × {size}",

@@ -10,14 +10,14 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 
-from gdsload.conversion.files import FileOptions, SourceFiles, stamps
-from gdsload.conversion.rows import BATCH_BYTES, row_parts, spans
+from gdsload.conversion.input_files import FileOptions, SourceFiles, stamps
+from gdsload.conversion.row_source import BATCH_BYTES, row_parts, spans
 from gdsload.conversion.source import Item, Part
 from gdsload.errors import FormatError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.shards.catalog import SHARD_SUFFIX
 from gdsload.shards.format.index import INDEX_NAME
-from gdsload.shards.verify.rows import RowCheck
+from gdsload.shards.verify.row_checksums import RowCheck
 
 __all__ = ["SafetensorsSource"]
 

@@ -11,8 +11,8 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.files import FileOptions, SourceFiles, open_file, stamps
-from gdsload.conversion.rows import BATCH_BYTES, runs, spans
+from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.row_source import BATCH_BYTES, runs, spans
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.token_formats import IndexedTokens, TokenRow, indexed_tokens, is_index, token_row

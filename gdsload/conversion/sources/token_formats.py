@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.files import check_file, open_file
+from gdsload.conversion.input_files import check_file, open_file
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["IndexedTokens", "TokenRow", "indexed_tokens", "is_index", "token_row"]

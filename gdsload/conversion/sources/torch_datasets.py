@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.pictures import Look, image_array
+from gdsload.conversion.sources.pictures import ImageForm, image_array
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["TorchSource"]
@@ -152,4 +152,4 @@ def _find(spec: str) -> Any:
 
 def _value(value: Any) -> Any:
     is_image = hasattr(value, "getbands") and hasattr(value, "getexif")
-    return image_array(value, Look("keep"), "an image of the dataset") if is_image else value
+    return image_array(value, ImageForm("keep"), "an image of the dataset") if is_image else value

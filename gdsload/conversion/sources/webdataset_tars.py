@@ -16,10 +16,10 @@ from typing import IO, Any, Unpack, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.npy import decode_npy
-from gdsload.conversion.sources.pictures import Look, decode_image
+from gdsload.conversion.sources.pictures import ImageForm, decode_image
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["TarSource"]
@@ -82,7 +82,7 @@ class TarSource:
         self.path = path
         self.files = SourceFiles(path, **files)
         self.with_key = with_key
-        self.look = Look(mode)
+        self.look = ImageForm(mode)
         self.max_member_bytes = max_member_bytes
 
     def describe(self) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def _members(tar: tarfile.TarFile, nbytes: int) -> Iterator[tuple[str, str, tarf
             yield folder + slash + stem, extension.lower().replace(".", "_"), member
 
 
-def _decoded(sample: _Sample, file: str, look: Look, with_key: bool) -> dict[str, Any]:
+def _decoded(sample: _Sample, file: str, look: ImageForm, with_key: bool) -> dict[str, Any]:
     where = f"{file}:{sample.key}"
     if sample.trouble is not None:
         raise FormatError(f"the sample cannot be taken: {sample.trouble}", file=where)
@@ -238,7 +238,7 @@ def _decoded(sample: _Sample, file: str, look: Look, with_key: bool) -> dict[str
     return found
 
 
-def _decoder(extension: str, look: Look, where: str) -> Callable[[bytes], Any]:
+def _decoder(extension: str, look: ImageForm, where: str) -> Callable[[bytes], Any]:
     if extension in _IMAGES:
         return partial(_image, look=look, where=where)
     if extension in _NUMBERS:
@@ -248,5 +248,5 @@ def _decoder(extension: str, look: Look, where: str) -> Callable[[bytes], Any]:
     return decode_npy if extension == "npy" else bytes
 
 
-def _image(content: bytes, look: Look, where: str) -> NDArray[np.uint8]:
+def _image(content: bytes, look: ImageForm, where: str) -> NDArray[np.uint8]:
     return decode_image(io.BytesIO(content), look, where)

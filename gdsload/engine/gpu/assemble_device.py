@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from gdsload.engine.assemble import Batch, BatchForm, BatchMaker, joined, texts
 from gdsload.engine.gpu.gather_device import DeviceGather
-from gdsload.engine.stage import Piece
+from gdsload.engine.stage import RowSlice
 from gdsload.shards.format.schema import Field
 from gdsload.shards.values import torch_dtype
-from gdsload.system.streams import Aside, current_stream, no_room, on, record, side_stream
+from gdsload.system.streams import SideStream, current_stream, no_room, on, record, side_stream
 
 __all__ = ["DeviceAssembler", "hand_over", "tensors_of"]
 
@@ -60,9 +60,9 @@ class DeviceAssembler(BatchMaker):
     ) -> None:
         super().__init__(fields, form)
         self.device, self.budget = device, budget
-        self.stream, self.aside = side_stream(device), Aside(device)
+        self.stream, self.aside = side_stream(device), SideStream(device)
         self.gather = DeviceGather(device, on_host)
-        self._hand_over = _HandOver(device, pending_bytes)
+        self._hand_over = ConsumerThrottle(device, pending_bytes)
 
     def tensor(self, array: NDArray[Any]) -> torch.Tensor:
         """See `BatchMaker.tensor`: on the device, ordered on the loader's stream."""
@@ -76,7 +76,7 @@ class DeviceAssembler(BatchMaker):
         """See `BatchMaker.hand_over`: to the stream that is current now."""
         return self._hand_over(batch)
 
-    def assemble(self, pieces: Sequence[Piece], sizes: Sequence[int]) -> list[Batch]:
+    def assemble(self, pieces: Sequence[RowSlice], sizes: Sequence[int]) -> list[Batch]:
         """See `BatchMaker.assemble`. The batches are complete when it returns: the gather has ended.
 
         Raises:
@@ -101,7 +101,7 @@ class DeviceAssembler(BatchMaker):
         except torch.OutOfMemoryError:
             raise no_room(self.device, f"a group of batches ({self.budget})") from None
 
-    def _gather(self, pieces: Sequence[Piece], edges: Sequence[tuple[int, int]]) -> list[Batch]:
+    def _gather(self, pieces: Sequence[RowSlice], edges: Sequence[tuple[int, int]]) -> list[Batch]:
         batches: list[Batch] = [{} for _ in edges]
         begins = np.unique(np.concatenate([np.zeros(0, np.int64), *(piece.stage.landing.begins for piece in pieces)]))
         shared: list[list[tuple[IntArray, torch.Tensor]]] = [[] for _ in edges]
@@ -128,7 +128,7 @@ class DeviceAssembler(BatchMaker):
         return torch.empty((rows, *field.row_shape), dtype=torch_dtype(field.dtype), device=self.device)
 
 
-class _HandOver:
+class ConsumerThrottle:
     """Hands batches to the consumer's stream, and keeps it from running too far ahead of the GPU.
 
     Memory of a batch that was dropped cannot be used again before the kernels that were queued to read it have run.

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP, Grid, kernel, launch
 from gdsload.order.permutation import Recipe
-from gdsload.system.streams import Aside, Tensors, current_stream, on, side_stream, stream_handle
+from gdsload.system.streams import SideStream, Tensors, current_stream, on, side_stream, stream_handle
 
-__all__ = ["MOST_BATCHES", "PERMUTATION", "PositionGather", "Positions", "Rows", "Uploads"]
+__all__ = ["MOST_BATCHES", "PERMUTATION", "DeviceRows", "PositionBatch", "PositionGather", "Uploads"]
 
 IntArray = NDArray[np.int64]
 
@@ -200,7 +200,7 @@ class Uploads:
 
 
 @dataclass(slots=True, eq=False)
-class Positions:
+class PositionBatch:
     """Batches of one size, as positions in an order.
 
     Attributes:
@@ -221,7 +221,7 @@ class Positions:
     sorted: tuple[torch.Tensor, torch.Tensor] | None = None
 
 
-class Rows:
+class DeviceRows:
     """The rows of one field, as the GPU finds them.
 
     Args:
@@ -260,7 +260,7 @@ class PositionGather:
         over_pcie: bool,
         recipe: Recipe | None = None,
         selection: IntArray | None = None,
-        aside: Aside | None = None,
+        aside: SideStream | None = None,
     ) -> None:
         self.device, self.ends, self.over_pcie, self._aside = device, ends, over_pcie, aside
         self._uploads = Uploads(device)
@@ -278,7 +278,7 @@ class PositionGather:
         """Queue the making of what has to be known of positions before rows are gathered, such as ids."""
         return make() if self._aside is None else self._aside(make)
 
-    def rows(self, rows: Rows, positions: Positions, outs: Sequence[torch.Tensor]) -> None:
+    def rows(self, rows: DeviceRows, positions: PositionBatch, outs: Sequence[torch.Tensor]) -> None:
         """Copy the rows of some batches, on the current stream.
 
         Args:
@@ -298,7 +298,7 @@ class PositionGather:
             cut = self._cut(rows, positions.size, len(some))
             self._gather(rows, {**self._where(positions, low), **cut}, some)
 
-    def _gather_sorted(self, rows: Rows, positions: Positions, outs: Sequence[torch.Tensor]) -> None:
+    def _gather_sorted(self, rows: DeviceRows, positions: PositionBatch, outs: Sequence[torch.Tensor]) -> None:
         """Copy the rows of all batches in the order of the samples, each to its place."""
         if positions.sorted is None:
             positions.sorted = self.beforehand(lambda: self._sorted(positions))
@@ -307,7 +307,7 @@ class PositionGather:
         cut = self._cut(rows, len(samples), 1, most=max(_TILE_BYTES // rows.row_bytes, 1))
         self._gather(rows, {**where, **cut}, outs, scattered=True)
 
-    def _sorted(self, positions: Positions) -> tuple[torch.Tensor, torch.Tensor]:
+    def _sorted(self, positions: PositionBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """The samples at some positions in rising order, and the place of each among the batches' rows."""
         self._uploads.use()
         found = torch.empty(positions.size * positions.batches, dtype=torch.int64, device=self.device)
@@ -316,7 +316,7 @@ class PositionGather:
         samples, places = torch.sort(found)
         return samples, places
 
-    def _cut(self, rows: Rows, size: int, batches: int, most: int = WARP) -> dict[str, int]:
+    def _cut(self, rows: DeviceRows, size: int, batches: int, most: int = WARP) -> dict[str, int]:
         """How the words of batches of one size are shared out, in tiles of so many rows at most."""
         words, tile = size * rows.width, _tile(size * batches, rows.width, self._grid.warps)
         tile = min(tile, most * rows.width)
@@ -327,18 +327,18 @@ class PositionGather:
     def _grid(self) -> Grid:
         return OVER_PCIE if self.over_pcie else IN_VRAM
 
-    def _far_apart(self, rows: Rows) -> bool:
+    def _far_apart(self, rows: DeviceRows) -> bool:
         """Whether the rows are better fetched in the order of their addresses."""
         return self.over_pcie and rows.row_bytes in _SORTED_BYTES and int(self.ends[-1]) * rows.row_bytes > _NEAR_BYTES
 
-    def _where(self, positions: Positions, low: int = 0) -> dict[str, int]:
+    def _where(self, positions: PositionBatch, low: int = 0) -> dict[str, int]:
         """Where the batches from number `low` on begin, and what says which samples stand there."""
         ids = {} if positions.ids is None else {"network": 0, "table": positions.ids.data_ptr()}
         first = positions.first + low * positions.stride
         return {**self._order, **ids, "first": first, "stride": positions.stride}
 
     def _gather(
-        self, rows: Rows, params: dict[str, int], outs: Sequence[torch.Tensor], *, scattered: bool = False
+        self, rows: DeviceRows, params: dict[str, int], outs: Sequence[torch.Tensor], *, scattered: bool = False
     ) -> None:
         lying = {"origins": rows.origins.data_ptr(), "row_bytes": rows.row_bytes, "width": rows.width}
         shards = {"ends": self._ends.data_ptr(), "shards": len(self.ends)}

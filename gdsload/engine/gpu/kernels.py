@@ -124,7 +124,7 @@ def launch(
     elsewhere = torch.cuda.current_device() != index
     with torch.cuda.device(device) if elsewhere else nullcontext(), calls.inside(index):
         layout, stream = (grid.blocks, grid.threads), stream_handle(device)
-        calls.launch(made.function, layout, address_of(params), stream, apart_on=index if over_pcie else None)
+        calls.launch(made.function, layout, address_of(params), stream, own_sync_domain=index if over_pcie else None)
 
 
 def _driver() -> Driver:

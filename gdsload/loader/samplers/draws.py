@@ -24,7 +24,7 @@ import xxhash
 from torch.utils.data import BatchSampler
 
 from gdsload.errors import OptionError, SampleIndexError
-from gdsload.loader.samplers.source import IntArray, Source
+from gdsload.loader.samplers.indices import IndexSource, IntArray
 from gdsload.loader.samplers.vectors import vectors_of
 from gdsload.loader.state import Place
 
@@ -69,7 +69,9 @@ class Draws:
         place: how far the consumer is; that of the step that is first wanted.
     """
 
-    def __init__(self, source: Source, stateful: Stateful | None, mark: dict[str, Any] | None, place: Place) -> None:
+    def __init__(
+        self, source: IndexSource, stateful: Stateful | None, mark: dict[str, Any] | None, place: Place
+    ) -> None:
         self._source, self._stateful, self._place = source, stateful, place
         self._begin = None if mark is None else mark.get("begin")
         self._lock = threading.RLock()  # for the next three, which change together

@@ -22,7 +22,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 from gdsload.errors import OptionError, StateError
 from gdsload.loader.options import LoaderOptions
 from gdsload.loader.samplers.draws import Draws, Stateful
-from gdsload.loader.samplers.source import Source
+from gdsload.loader.samplers.indices import IndexSource
 from gdsload.loader.state import Place
 from gdsload.order import Schedule
 
@@ -64,7 +64,7 @@ class Sampled:
         source: the sampler.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: IndexSource) -> None:
         self.source = source
         self._levels = [source.given]
         while isinstance(inner := self._levels[-1], BatchSampler):
@@ -257,5 +257,5 @@ def sampled_by(
             remedy=f"The {name} alone says which samples this rank gets, in which order.",
         )
     if name == "sampler":
-        return Sampled(Source(options.sampler, batch_size, drop_last, samples))
-    return Sampled(Source(options.batch_sampler, None, False, samples))
+        return Sampled(IndexSource(options.sampler, batch_size, drop_last, samples))
+    return Sampled(IndexSource(options.batch_sampler, None, False, samples))

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.errors import Problem
-from gdsload.shards.comparing import PIECE_BYTES
 from gdsload.shards.format.dtypes import DType
 from gdsload.shards.format.header import TensorEntry
+from gdsload.shards.shard_checksums import PIECE_BYTES
 from gdsload.shards.values import torch_dtype
 from gdsload.shards.verify.opened import OpenShard
 

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.errors import Problem
-from gdsload.shards.comparing import pieces, wrong_blocks
 from gdsload.shards.files import pread_exact
 from gdsload.shards.format.checksum import BLOCK_BYTES
 from gdsload.shards.format.header import TensorEntry
 from gdsload.shards.format.shard import OFFSETS_PREFIX, Shard
+from gdsload.shards.shard_checksums import pieces, wrong_blocks
 
 __all__ = ["OpenShard"]
 

@@ -41,7 +41,7 @@ class _Status(ctypes.Structure):
     _fields_ = [("err", ctypes.c_int), ("cu_err", ctypes.c_int)]
 
 
-class _Descr(ctypes.Structure):
+class _ProbeDescr(ctypes.Structure):
     # CUfileDescr_t: an enum, a union of a descriptor and a pointer, and a pointer.
     _fields_ = [("type", ctypes.c_int), ("handle", ctypes.c_void_p), ("fs_ops", ctypes.c_void_p)]
 
@@ -89,7 +89,7 @@ def _probe(path: str, device: str, found: dict[str, Any]) -> None:
         bindings.stats_start()
     _enter("register", found)
     fd = _open(path)
-    handle, descr = ctypes.c_void_p(), _Descr(1, fd, None)  # 1: CU_FILE_HANDLE_TYPE_OPAQUE_FD
+    handle, descr = ctypes.c_void_p(), _ProbeDescr(1, fd, None)  # 1: CU_FILE_HANDLE_TYPE_OPAQUE_FD
     _check(
         library.cuFileHandleRegister(ctypes.byref(handle), ctypes.byref(descr)),
         "the file cannot be registered",

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gdsload.system.probe import cache
+from gdsload.system.probe import probe_cache as cache
 from gdsload.system.probe.child import STAGE
 from gdsload.system.probe.library import Library, find_libraries, read_config
 from gdsload.system.probe.mounts import find_mount, read_mounts

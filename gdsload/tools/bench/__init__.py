@@ -11,8 +11,8 @@ run       all of it, in order
 tune      a small search over settings that change nothing but speed
 """
 
-from gdsload.tools.bench.plan import Plan, make_plan
-from gdsload.tools.bench.run import run_bench
-from gdsload.tools.bench.tune import run_tune
+from gdsload.tools.bench.bench_plan import BenchPlan, make_plan
+from gdsload.tools.bench.measure import run_bench
+from gdsload.tools.bench.tuning import run_tune
 
-__all__ = ["Plan", "make_plan", "run_bench", "run_tune"]
+__all__ = ["BenchPlan", "make_plan", "run_bench", "run_tune"]

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from gdsload.engine.assemble import Batch
 from gdsload.errors import ReadError
 from gdsload.loader.dataset import ShardDataset
-from gdsload.shards.rows import sample_of
-from gdsload.tools.bench.plan import Plan
+from gdsload.shards.encode import sample_of
+from gdsload.tools.bench.bench_plan import BenchPlan
 from gdsload.tools.bench.routes import Route
 
 __all__ = ["Reference", "check_route"]
@@ -33,7 +33,7 @@ class Reference:
         plan: what is measured.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: BenchPlan) -> None:
         self._dataset = ShardDataset(plan.path, mmap=False)
         self._chunk = max(_CHUNK_BYTES * plan.samples // max(plan.num_bytes, 1), 1)
         self._known: dict[int, _Digest] = {}
@@ -47,7 +47,7 @@ class Reference:
         return {index: self._known[index] for index in indices}
 
 
-def check_route(route: Route, plan: Plan, reference: Reference) -> dict[str, Any]:
+def check_route(route: Route, plan: BenchPlan, reference: Reference) -> dict[str, Any]:
     """Run an epoch, as far as a trial goes, and compare samples of it with the dataset's.
 
     That is up to 512 of those that come, drawn with a fixed seed; of all it is checked that none comes twice and, in a
@@ -86,7 +86,7 @@ def check_route(route: Route, plan: Plan, reference: Reference) -> dict[str, Any
     return {"contender": route.name, "samples": len(found), "bytes": compared} | whole
 
 
-def _positions(plan: Plan) -> NDArray[np.int64]:
+def _positions(plan: BenchPlan) -> NDArray[np.int64]:
     """Positions in the epoch whose samples are compared."""
     total = plan.samples
     if plan.max_bytes is not None:
@@ -95,7 +95,7 @@ def _positions(plan: Plan) -> NDArray[np.int64]:
     return np.sort(random.choice(total, min(_SAMPLES, total), replace=False)).astype(np.int64)
 
 
-def _bounded(plan: Plan) -> bool:
+def _bounded(plan: BenchPlan) -> bool:
     return plan.max_bytes is not None or plan.seconds is not None
 
 

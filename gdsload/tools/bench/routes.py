@@ -10,7 +10,7 @@ import torch
 
 from gdsload.engine.assemble import Batch
 from gdsload.loader.loader import DataLoader
-from gdsload.tools.bench.plan import BackendName, Plan
+from gdsload.tools.bench.bench_plan import BackendName, BenchPlan
 
 __all__ = ["Route", "make_routes", "sample_bytes", "synchronise"]
 
@@ -32,7 +32,7 @@ class Route:
     backend: BackendName | None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
-    def open(self, plan: Plan, *, shuffle: bool | str, with_index: bool = False) -> DataLoader:
+    def open(self, plan: BenchPlan, *, shuffle: bool | str, with_index: bool = False) -> DataLoader:
         """A new loader; nothing of the shards is mapped before its first batch is asked for, nor after its `close`.
 
         Raises:
@@ -45,18 +45,18 @@ class Route:
             with_index=with_index, tuned=False, **self.settings,
         )  # fmt: skip
 
-    def copies(self, plan: Plan) -> bool:
+    def copies(self, plan: BenchPlan) -> bool:
         """Whether the consumer copies batches to the device."""
         return self.backend is None and plan.on_device
 
-    def arrive(self, batch: Batch, plan: Plan) -> Batch:
+    def arrive(self, batch: Batch, plan: BenchPlan) -> Batch:
         """The batch on the device; texts stay in RAM."""
         if not self.copies(plan):
             return batch
         return {name: _copied(value, plan.device) for name, value in batch.items()}
 
 
-def make_routes(plan: Plan) -> list[Route]:
+def make_routes(plan: BenchPlan) -> list[Route]:
     """The contenders of a plan."""
     straight, around = ("SSD→VRAM", "SSD→RAM→VRAM") if plan.on_device else ("SSD→RAM", "SSD→RAM")
     routes = [Route(f"direct, {name}", around if name == "host" else straight, name) for name in plan.backends]

@@ -12,13 +12,13 @@ import torch
 
 from gdsload.loader.epoch import Epoch
 from gdsload.loader.loader import DataLoader
-from gdsload.tools.bench.plan import Plan
+from gdsload.tools.bench.bench_plan import BenchPlan
 from gdsload.tools.bench.routes import Route, sample_bytes, synchronise
 
 __all__ = ["run_trial", "spread", "summarise"]
 
 
-def run_trial(route: Route, loader: DataLoader, plan: Plan, epoch: int, *, whole: bool = False) -> dict[str, Any]:
+def run_trial(route: Route, loader: DataLoader, plan: BenchPlan, epoch: int, *, whole: bool = False) -> dict[str, Any]:
     """Run an epoch, or as much of it as the plan allows, and take the time.
 
     The clock runs from asking for the iterator until the last batch is on the device. What a loader opens for its first

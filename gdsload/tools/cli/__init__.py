@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from gdsload.errors import GdsloadError
 from gdsload.system.version import __version__
-from gdsload.tools.cli import bench, convert, demo, doctor, inspect, rearrange, tune, verify
+from gdsload.tools.cli import bench, convert, demo, doctor, inspect, tune, verify
+from gdsload.tools.cli import reshard as rearrange
 from gdsload.tools.cli.terminal import Terminated, say
 
 __all__ = ["main"]

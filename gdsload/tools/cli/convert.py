@@ -14,7 +14,7 @@ from gdsload.conversion.allowance import DEFAULT_ALLOWANCE
 from gdsload.conversion.clusters import ClusterExecutor, dask_executor, ray_executor
 from gdsload.conversion.keywords import ConvertKeywords, RearrangeKeywords
 from gdsload.conversion.recognise import KINDS
-from gdsload.conversion.run import ConvertReport, convert, plan
+from gdsload.conversion.runner import ConvertReport, convert, plan
 from gdsload.errors import ConversionError, OptionError, Skipped, WriteError
 from gdsload.system.units import format_bytes
 from gdsload.tools.cli.terminal import Bar, ended_by_signals

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from gdsload.tools.demo import run_demo
+from gdsload.tools.digits import run_demo
 
 __all__ = ["add_to"]
 

@@ -10,7 +10,7 @@ from typing import Any
 from gdsload.loader.tuned import check_file, check_setting, save
 from gdsload.system.units import parse_bytes
 from gdsload.tools.bench import make_plan, run_tune
-from gdsload.tools.bench.tune import key_of
+from gdsload.tools.bench.tuning import key_of
 from gdsload.tools.cli.bench import add_what, aligned, as_seconds, conditions, figures, what_of
 from gdsload.tools.cli.terminal import plain, say
 

@@ -7,8 +7,8 @@ report.findings        # one for each check: check, severity, message, remedy, e
 
 from __future__ import annotations
 
+from gdsload.tools.doctor.checkup import CHECKS, diagnose
 from gdsload.tools.doctor.finding import Finding, Report, Severity, Verdict
-from gdsload.tools.doctor.run import CHECKS, diagnose
 from gdsload.tools.doctor.system import Calls, System
 from gdsload.tools.doctor.verdict import judge
 

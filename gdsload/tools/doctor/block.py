@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from gdsload.system.probe.mounts import Mount
 from gdsload.system.probe.tree import Tree
 
-__all__ = ["Block", "find_block", "pci_addresses", "stack_of"]
+__all__ = ["BlockDevice", "find_block", "pci_addresses", "stack_of"]
 
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _NAME = re.compile(r"[A-Za-z0-9!_.:-]{1,64}")
@@ -27,7 +27,7 @@ _DEEPEST = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class BlockDevice:
     """A block device.
 
     Attributes:
@@ -52,7 +52,7 @@ class Block:
     pci: str
 
 
-def find_block(tree: Tree, mount: Mount) -> Block | None:
+def find_block(tree: Tree, mount: Mount) -> BlockDevice | None:
     """The block device under a mount, or None where there is none (tmpfs, NFS, overlay) or none is visible."""
     if not mount.number.startswith("0:"):
         return _block(tree, f"/sys/dev/block/{mount.number}")
@@ -63,11 +63,11 @@ def find_block(tree: Tree, mount: Mount) -> Block | None:
     return None
 
 
-def _named(tree: Tree, name: str) -> Block | None:
+def _named(tree: Tree, name: str) -> BlockDevice | None:
     return _block(tree, f"/sys/class/block/{name}") if _NAME.fullmatch(name) else None
 
 
-def _block(tree: Tree, link: str) -> Block | None:
+def _block(tree: Tree, link: str) -> BlockDevice | None:
     path = tree.resolve(link)
     if path is None or not path.startswith("/sys/"):
         return None
@@ -78,7 +78,7 @@ def _block(tree: Tree, link: str) -> Block | None:
     transport, controller = _controller(tree, drive) if kind == "nvme" else ("", drive)
     addresses = pci_addresses(controller)
     number = tree.text(f"{path}/dev", 64) or ""
-    return Block(
+    return BlockDevice(
         name=name,
         number=number if _NUMBER.fullmatch(number) else "",
         kind=kind,
@@ -112,12 +112,12 @@ def _controller(tree: Tree, drive: str) -> tuple[str, str]:
     return ("pcie", drive) if pci_addresses(drive) else ("", drive if name else parent)
 
 
-def stack_of(tree: Tree, block: Block) -> list[Block]:
+def stack_of(tree: Tree, block: BlockDevice) -> list[BlockDevice]:
     """A device and all that is below it, from top to bottom; every device once."""
     return list({found.name: found for found in _walk(tree, block, 0)}.values())
 
 
-def _walk(tree: Tree, block: Block, depth: int) -> Iterator[Block]:
+def _walk(tree: Tree, block: BlockDevice, depth: int) -> Iterator[BlockDevice]:
     yield block
     if depth >= _DEEPEST:
         return

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from gdsload.system.probe import CufileProbe
 from gdsload.system.probe.library import Config, read_config
 from gdsload.system.probe.mounts import IN_MEMORY, Mount, find_mount, read_mounts
-from gdsload.tools.doctor.block import Block, find_block, stack_of
+from gdsload.tools.doctor.block import BlockDevice, find_block, stack_of
 from gdsload.tools.doctor.file_trial import FileTrial
 from gdsload.tools.doctor.gpu_trial import GpuTrial
 from gdsload.tools.doctor.system import System, TorchBuild
 
-__all__ = ["Context", "Place", "locate"]
+__all__ = ["Context", "DataPlace", "locate"]
 
 _MOST_FILES = 200_000
 _NVIDIA = "0x10de"
@@ -23,7 +23,7 @@ _BUS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DataPlace:
     """Where the data lie.
 
     Attributes:
@@ -40,7 +40,7 @@ class Place:
     real: str
     exists: bool | None
     mount: Mount | None = None
-    stack: tuple[Block, ...] = ()
+    stack: tuple[BlockDevice, ...] = ()
     shards: int = 0
     nbytes: int = 0
 
@@ -50,12 +50,12 @@ class Place:
         return self.mount is not None and self.mount.kind in IN_MEMORY
 
     @property
-    def drives(self) -> tuple[Block, ...]:
+    def drives(self) -> tuple[BlockDevice, ...]:
         """The devices at the bottom."""
         return tuple(block for block in self.stack if block.kind not in ("md", "dm"))
 
 
-def locate(system: System, path: str) -> Place:
+def locate(system: System, path: str) -> DataPlace:
     """Find out where a path lies; may wait as long as its file system does."""
     tree = system.tree
     whole = os.path.join(os.getcwd(), path)
@@ -73,7 +73,7 @@ def locate(system: System, path: str) -> Place:
     block = find_block(tree, mount) if mount else None
     stack = tuple(stack_of(tree, block)) if block else ()
     shards, nbytes = _count(tree.at(real)) if exists else (0, 0)
-    return Place(whole, real, exists, mount, stack, shards, nbytes)
+    return DataPlace(whole, real, exists, mount, stack, shards, nbytes)
 
 
 def _count(path: str) -> tuple[int, int]:
@@ -106,7 +106,7 @@ class Context:
     """
 
     system: System
-    place: Place
+    place: DataPlace
     torch: TorchBuild
     gpu: GpuTrial
     file: FileTrial

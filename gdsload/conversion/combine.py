@@ -6,8 +6,8 @@ import os
 import shutil
 from collections.abc import Callable
 
-from gdsload.conversion.options import ConvertOptions
-from gdsload.conversion.stage import part_folder
+from gdsload.conversion.conversion_options import ConvertOptions
+from gdsload.conversion.staging import part_folder
 from gdsload.errors import ChecksumError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.loader import DataLoader

@@ -27,7 +27,7 @@ from gdsload.tools.doctor import (
     storage_checks,
     topology_checks,
 )
-from gdsload.tools.doctor.context import Context, Place, locate
+from gdsload.tools.doctor.context import Context, DataPlace, locate
 from gdsload.tools.doctor.file_trial import FileTrial
 from gdsload.tools.doctor.finding import Finding, Report, clip, unknown
 from gdsload.tools.doctor.gpu_trial import GpuTrial
@@ -97,7 +97,7 @@ def diagnose(
     system = system or System()
     start = time.monotonic()
     asked = os.path.join(os.getcwd(), path)  # and no more: its file system may not answer
-    place = _Task(lambda: locate(system, asked)).result(start + _FILES_S, Place(asked, asked, None))
+    place = _Task(lambda: locate(system, asked)).result(start + _FILES_S, DataPlace(asked, asked, None))
     build = _Task(system.calls.torch_build).result(start + _FILES_S, TorchBuild("", "", ""))
     gpu, file, found = _trials(system, place, build, _Wanted(device or "", probe, refresh, timeout_s))
     context = Context(system, place, build, gpu, file, found, device or "")
@@ -114,7 +114,7 @@ class _Wanted:
 
 
 def _trials(
-    system: System, place: Place, build: TorchBuild, wanted: _Wanted
+    system: System, place: DataPlace, build: TorchBuild, wanted: _Wanted
 ) -> tuple[GpuTrial, FileTrial, CufileProbe | None]:
     """Try the GPU, the file and cuFile, all three at once, on one and the same file."""
     calls, timeout_s = system.calls, wanted.timeout_s

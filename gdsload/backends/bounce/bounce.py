@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.backends.base import Landing
-from gdsload.backends.bounce.blocks import Coldness, Means, Task
+from gdsload.backends.base import PendingRead
 from gdsload.backends.bounce.copier import Copier, Copying
+from gdsload.backends.bounce.fill_task import BouncePath, DirectIOPolicy, FillTask
 from gdsload.backends.bounce.fill_threads import ThreadFill
-from gdsload.backends.bounce.layout import PAGE, lay_out
 from gdsload.backends.bounce.resident_rows import ResidentRows
+from gdsload.backends.bounce.slot_layout import PAGE, lay_out
 from gdsload.shards.files import ShardFiles
 from gdsload.shards.reads import Extents
 from gdsload.system.pinned import PinnedRing, node_of, processors_of
@@ -78,26 +78,26 @@ class BounceBackend:
         self._copier = Copier(device)
         self._moved = {"bounce-direct": 0, "bounce-buffered": 0}
         self._lock = threading.Lock()
-        means = Means(files, self._ring, self._copier, self._count)
-        self._cold = Coldness(files, direct)
+        means = BouncePath(files, self._ring, self._copier, self._count)
+        self._cold = DirectIOPolicy(files, direct)
         self._by_threads = ThreadFill(means, threads, where)
         self._resident: ResidentRows | None = None
         if files.mapped and direct is not True:
             processors = max(min(processors, len(where or os.sched_getaffinity(0)) - 1), 1)
             self._resident = ResidentRows(means, processors, where)
 
-    def bring(self, wanted: Extents) -> Landing:
-        """See `Backend.bring`."""
+    def read(self, wanted: Extents) -> PendingRead:
+        """See `Backend.read`."""
         self.files.ensure_open(wanted.file)
         if self._resident is not None and self._resident.takes(wanted, surely=self._cold.always is False):
-            return self._resident.bring(wanted, self._slot)
+            return self._resident.read(wanted, self._slot)
         layout = lay_out(wanted, self.files.sizes, self._ring.block_bytes, self._block_of)
         slot = self._slot(layout.nbytes)
         reading = Copying(len(layout.parts), self._copier)
-        self._by_threads.run([Task(part, self._cold(part), slot) for part in layout.parts], reading)
+        self._by_threads.run([FillTask(part, self._cold(part), slot) for part in layout.parts], reading)
         held = [slot]
         begin = slot.data_ptr()
-        return Landing(begin + layout.places, reading, layout.nbytes, held.clear, np.array([begin]))
+        return PendingRead(begin + layout.places, reading, layout.nbytes, held.clear, np.array([begin]))
 
     def _block_of(self, nbytes: int) -> int:
         """Blocks small enough that two landings keep all readers busy, but not so small that Python takes the time."""

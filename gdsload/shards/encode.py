@@ -14,11 +14,11 @@ from gdsload.errors import SchemaError
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.values import as_bytes, element_type
 
-__all__ = ["Rows", "batch_rows", "infer_schema", "sample_of", "sample_rows"]
+__all__ = ["EncodedField", "batch_rows", "infer_schema", "sample_of", "sample_rows"]
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class EncodedField:
     """One field of some samples.
 
     Attributes:
@@ -92,7 +92,7 @@ def _is_array(value: object) -> bool:
     return isinstance(value, torch.Tensor | np.ndarray)
 
 
-def sample_rows(schema: Schema, sample: Mapping[str, object]) -> dict[str, Rows]:
+def sample_rows(schema: Schema, sample: Mapping[str, object]) -> dict[str, EncodedField]:
     """One sample as rows.
 
     Raises:
@@ -102,7 +102,7 @@ def sample_rows(schema: Schema, sample: Mapping[str, object]) -> dict[str, Rows]
     return {name: _sample_field(name, field, sample[name]) for name, field in schema.items()}
 
 
-def batch_rows(schema: Schema, batch: Mapping[str, object]) -> dict[str, Rows]:
+def batch_rows(schema: Schema, batch: Mapping[str, object]) -> dict[str, EncodedField]:
     """Many samples as rows.
 
     Raises:
@@ -137,15 +137,15 @@ def _check_names(schema: Schema, values: Mapping[str, object]) -> None:
         )
 
 
-def _sample_field(name: str, field: Field, value: object) -> Rows:
+def _sample_field(name: str, field: Field, value: object) -> EncodedField:
     if field.kind in ("str", "bytes"):
         return _text_rows(name, field, [value])
     data = as_bytes(value, field.dtype, name)
     shape = data.shape[:-1]
     _check_shape(name, field, shape)
     if field.ragged:
-        return Rows(data.reshape(shape[0], field.row_bytes), np.array([shape[0]], np.int64))
-    return Rows(data.reshape(1, field.row_bytes), None)
+        return EncodedField(data.reshape(shape[0], field.row_bytes), np.array([shape[0]], np.int64))
+    return EncodedField(data.reshape(1, field.row_bytes), None)
 
 
 def _check_shape(name: str, field: Field, shape: tuple[int, ...]) -> None:
@@ -167,7 +167,7 @@ def _shown(field: Field) -> str:
     return "[" + ", ".join("any" if size is None else str(size) for size in field.shape) + "]"
 
 
-def _text_rows(name: str, field: Field, values: Sequence[object]) -> Rows:
+def _text_rows(name: str, field: Field, values: Sequence[object]) -> EncodedField:
     wanted = str if field.kind == "str" else bytes
     pieces = []
     for value in values:
@@ -178,10 +178,10 @@ def _text_rows(name: str, field: Field, values: Sequence[object]) -> Rows:
         except UnicodeEncodeError as error:
             raise SchemaError(f"the text {value!r:.80} is no valid Unicode: {error.reason}", field=name) from None
     data = np.frombuffer(b"".join(pieces), np.uint8).reshape(-1, 1)
-    return Rows(data, np.array([len(piece) for piece in pieces], np.int64))
+    return EncodedField(data, np.array([len(piece) for piece in pieces], np.int64))
 
 
-def _batch_field(name: str, field: Field, value: Any) -> Rows:
+def _batch_field(name: str, field: Field, value: Any) -> EncodedField:
     if field.kind in ("str", "bytes"):
         if isinstance(value, str | bytes) or not isinstance(value, Sequence):
             raise SchemaError(f"a batch needs a list of {field.kind}, not {type(value).__name__}", field=name)
@@ -189,18 +189,18 @@ def _batch_field(name: str, field: Field, value: Any) -> Rows:
     if field.ragged:
         return _ragged_batch(name, field, value)
     if isinstance(value, list | tuple) and not value:
-        return Rows(np.zeros((0, field.row_bytes), np.uint8), None)
+        return EncodedField(np.zeros((0, field.row_bytes), np.uint8), None)
     if isinstance(value, list | tuple) and _is_array(value[0]):
         parts = [_sample_field(name, field, item).data for item in value]
-        return Rows(np.concatenate(parts), None)
+        return EncodedField(np.concatenate(parts), None)
     data = as_bytes(value, field.dtype, name)
     if data.ndim < 2:
         raise SchemaError("a batch needs one value for each sample, but this is a single number", field=name)
     _check_shape(name, field, data.shape[1:-1])
-    return Rows(data.reshape(data.shape[0], field.row_bytes), None)
+    return EncodedField(data.reshape(data.shape[0], field.row_bytes), None)
 
 
-def _ragged_batch(name: str, field: Field, value: Any) -> Rows:
+def _ragged_batch(name: str, field: Field, value: Any) -> EncodedField:
     if isinstance(value, torch.Tensor) and value.is_nested:
         value = (value.values(), cast("Any", value).offsets()) if _is_packed(value) else list(value.unbind())
     if isinstance(value, tuple) and len(value) == 2:
@@ -213,7 +213,7 @@ def _ragged_batch(name: str, field: Field, value: Any) -> Rows:
         )
     parts = [_sample_field(name, field, item) for item in value]
     empty = np.zeros((0, field.row_bytes), np.uint8)
-    return Rows(
+    return EncodedField(
         np.concatenate([empty, *(part.data for part in parts)]),
         np.array([len(part.data) for part in parts], np.int64),
     )
@@ -225,7 +225,7 @@ def _is_packed(nested: Any) -> bool:
     return bool(nested.layout == torch.jagged and nested.lengths() is None and nested._ragged_idx == 1)  # noqa: SLF001
 
 
-def _values_and_offsets(name: str, field: Field, values: object, offsets: Any) -> Rows:
+def _values_and_offsets(name: str, field: Field, values: object, offsets: Any) -> EncodedField:
     data = as_bytes(values, field.dtype, name)
     _check_shape(name, field, data.shape[:-1])
     try:
@@ -238,4 +238,4 @@ def _values_and_offsets(name: str, field: Field, values: object, offsets: Any) -
     lengths: NDArray[np.int64] = edges[1:] - edges[:-1]
     if edges[0] != 0 or edges[-1] != len(data) or (lengths < 0).any():
         raise SchemaError(f"offsets must rise from 0 to the number of rows, {len(data)}", field=name)
-    return Rows(data.reshape(data.shape[0], field.row_bytes), lengths)
+    return EncodedField(data.reshape(data.shape[0], field.row_bytes), lengths)

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.errors import ChecksumError, Problem
-from gdsload.shards.comparing import pieces
 from gdsload.shards.files import load_named, open_regular
 from gdsload.shards.format.checksum import BLOCK_BYTES, block_count
 from gdsload.shards.format.header import TensorEntry
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.shard import OFFSETS_PREFIX
 from gdsload.shards.identity import ShardSource
+from gdsload.shards.shard_checksums import pieces
 from gdsload.shards.verify.opened import OpenShard
 
 __all__ = ["RowCheck"]

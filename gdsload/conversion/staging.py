@@ -31,7 +31,7 @@ from gdsload.shards.format.schema import Schema
 from gdsload.shards.publish import fsync_path, strangers, write_error
 from gdsload.system.paths import absolute
 
-__all__ = ["PartReport", "Stage", "part_folder", "part_report", "write_json"]
+__all__ = ["PartReport", "StagingFolder", "part_folder", "part_report", "write_json"]
 
 _VERSION = 2
 _PLAN, _LOCK = "plan.json", "lock"
@@ -53,7 +53,7 @@ class PartReport:
     skipped: tuple[Skipped, ...]
 
 
-class Stage:
+class StagingFolder:
     """The folder of one conversion.
 
     Args:

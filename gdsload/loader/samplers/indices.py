@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from gdsload.errors import OptionError, SampleIndexError
 
-__all__ = ["IntArray", "Source"]
+__all__ = ["IndexSource", "IntArray"]
 
 IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class IndexSource:
     """What gives the indices of samples.
 
     Attributes:

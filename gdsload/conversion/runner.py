@@ -8,32 +8,32 @@ from dataclasses import dataclass, field
 from typing import Any, Unpack, overload
 
 from gdsload.conversion.allowance import DEFAULT_ALLOWANCE, Allowance
+from gdsload.conversion.combine import publish, put_in_order, shuffle_into
+from gdsload.conversion.conversion_options import ConvertOptions
 from gdsload.conversion.crew import refuse_in_import
 from gdsload.conversion.infer import schema_of
 from gdsload.conversion.keywords import ConvertKeywords, Progress, choose, divided
-from gdsload.conversion.look import Look
-from gdsload.conversion.options import ConvertOptions
 from gdsload.conversion.packing import PackedSource, Packing
-from gdsload.conversion.part import Task
-from gdsload.conversion.publish import publish, put_in_order, shuffle_into
+from gdsload.conversion.part import PartTask
 from gdsload.conversion.recognise import source_for
 from gdsload.conversion.room import Room
+from gdsload.conversion.snapshot import SourceSnapshot
 from gdsload.conversion.source import Part, Source
 from gdsload.conversion.spread import Spread
-from gdsload.conversion.stage import PartReport, Stage
+from gdsload.conversion.staging import PartReport, StagingFolder
 from gdsload.errors import DiskFullError, FormatError, OptionError, ReadError, Skipped
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.publish import Publication
 from gdsload.system.names import check_names
 from gdsload.system.paths import absolute
 
-__all__ = ["ConvertReport", "Plan", "convert", "plan", "publish_check"]
+__all__ = ["ConversionPlan", "ConvertReport", "convert", "plan", "publish_check"]
 
 Place = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ConversionPlan:
     """What a conversion would do.
 
     Attributes:
@@ -92,7 +92,7 @@ class ConvertReport:
 class _Count:
     """What has been written so far, and how much of the source was skipped."""
 
-    plan: Plan
+    plan: ConversionPlan
     allowance: Allowance
     progress: Progress | None
     passes: int
@@ -135,10 +135,10 @@ class _Count:
 
 
 @overload
-def plan(source: Place | Source, **options: Unpack[ConvertKeywords]) -> Plan: ...
+def plan(source: Place | Source, **options: Unpack[ConvertKeywords]) -> ConversionPlan: ...
 @overload
-def plan(source: Any, **options: Any) -> Plan: ...
-def plan(source: Any, **options: Any) -> Plan:
+def plan(source: Any, **options: Any) -> ConversionPlan: ...
+def plan(source: Any, **options: Any) -> ConversionPlan:
     """What `convert` would do with these arguments; nothing is written.
 
     Raises:
@@ -148,7 +148,7 @@ def plan(source: Any, **options: Any) -> Plan:
     Allowance(given.get("max_skipped", DEFAULT_ALLOWANCE))
     found, chosen = _source(source, given), choose(given)
     parts = found.parts(int(chosen.shard_bytes))
-    return Plan(found.kind, _schema(found, parts, chosen, given), parts)
+    return ConversionPlan(found.kind, _schema(found, parts, chosen, given), parts)
 
 
 @overload
@@ -199,14 +199,14 @@ def convert(source: Any, out: Place, **options: Any) -> ConvertReport:
     spread = Spread(given.get("workers"), given.get("executor"))
     path = absolute(out)
     publish_check(path, overwrite=given.get("overwrite", False))
-    schema, look = given.get("schema"), Look(found)
+    schema, look = given.get("schema"), SourceSnapshot(found)
     wanted = {
         "source": look.description,
         # Whether bad samples are skipped changes nothing of parts that have none, or whose bad ones were skipped.
         "options": {name: value for name, value in chosen.to_json().items() if name != "on_error"},
         "schema": None if schema is None else _as_schema(schema).to_json(),
     }
-    stage = Stage(path, wanted, restart=given.get("restart", False))
+    stage = StagingFolder(path, wanted, restart=given.get("restart", False))
     done = False
     try:
         report = _run(found, look, chosen, stage, path, given, spread)
@@ -221,9 +221,9 @@ def convert(source: Any, out: Place, **options: Any) -> ConvertReport:
 
 def _run(
     source: Source,
-    look: Look,
+    look: SourceSnapshot,
     chosen: ConvertOptions,
-    stage: Stage,
+    stage: StagingFolder,
     path: str,
     options: ConvertKeywords,
     spread: Spread,
@@ -234,13 +234,13 @@ def _run(
     schema, parts = stage.planned or (Schema({}), [])
     twice = chosen.shuffle_seed is not None
     allowance = Allowance(options.get("max_skipped", DEFAULT_ALLOWANCE))
-    count = _Count(Plan(source.kind, schema, parts), allowance, options.get("progress"), 2 if twice else 1)
+    count = _Count(ConversionPlan(source.kind, schema, parts), allowance, options.get("progress"), 2 if twice else 1)
     for number in range(len(parts)):
         if (report := stage.finished(number)) is not None:
             count.add(report)
     resumed = len(count.done)
     tasks = [
-        Task(source, part, number, schema.to_json(), stage.folder, chosen)
+        PartTask(source, part, number, schema.to_json(), stage.folder, chosen)
         for number, part in enumerate(parts)
         if number not in count.done
     ]

@@ -12,18 +12,18 @@ from typing import NamedTuple
 import torch
 
 from gdsload.backends.bounce.copier import Copier
-from gdsload.backends.bounce.layout import Part
+from gdsload.backends.bounce.slot_layout import BlockFill
 from gdsload.shards.files import ShardFiles
 from gdsload.shards.page_cache import PROBES, page_is_there, random_below
 from gdsload.system.pinned import PinnedRing
 
-__all__ = ["Coldness", "Means", "Task"]
+__all__ = ["BouncePath", "DirectIOPolicy", "FillTask"]
 
 _BELIEVED_S = 0.01
 """How long the answer for a block is taken for the others of its shard: to ask has pages read, and costs a call."""
 
 
-class Task(NamedTuple):
+class FillTask(NamedTuple):
     """A block to be filled and copied, in plain numbers: who fills it should have nothing to work out.
 
     Attributes:
@@ -32,12 +32,12 @@ class Task(NamedTuple):
         slot: where the block is copied to.
     """
 
-    part: Part
+    part: BlockFill
     direct: bool
     slot: torch.Tensor
 
 
-class Coldness:
+class DirectIOPolicy:
     """Whether blocks are to be read with O_DIRECT.
 
     Args:
@@ -49,7 +49,7 @@ class Coldness:
         self.files, self.always = files, always
         self._believed: dict[int, tuple[float, bool]] = {}
 
-    def __call__(self, part: Part) -> bool:
+    def __call__(self, part: BlockFill) -> bool:
         """Whether the block that this fills is.
 
         The answer is believed for a moment. Wrongly believed, everything is read all the same, only not as fast.
@@ -65,7 +65,7 @@ class Coldness:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class BouncePath:
     """What it takes to fill blocks.
 
     Attributes:
@@ -81,7 +81,7 @@ class Means:
     count: Callable[[int, int], None]
 
 
-def part_looks_resident(files: ShardFiles, part: Part) -> bool:
+def part_looks_resident(files: ShardFiles, part: BlockFill) -> bool:
     """Whether a few pages of what fills a block, drawn anew each time, are in the page cache."""
     for _ in range(PROBES):
         place = random_below(part.nbytes)

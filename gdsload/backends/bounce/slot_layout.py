@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gdsload.shards.reads import Extents, coalesce
 
-__all__ = ["PAGE", "Layout", "Part", "Read", "lay_out"]
+__all__ = ["PAGE", "BlockFill", "Layout", "Read", "lay_out"]
 
 IntArray = NDArray[np.int64]
 Read = tuple[int, int, int, int]
@@ -32,7 +32,7 @@ _LONG_BYTES = 64 * 1024
 """Mean length of extents that are worked out one by one: of shorter ones, numpy may be able to merge many."""
 
 
-class Part(NamedTuple):
+class BlockFill(NamedTuple):
     """What fills a block.
 
     Attributes:
@@ -55,7 +55,7 @@ class Layout(NamedTuple):
         nbytes: bytes of the slot.
     """
 
-    parts: list[Part]
+    parts: list[BlockFill]
     places: IntArray
     nbytes: int
 
@@ -109,7 +109,7 @@ def _one_by_one(
 ) -> Layout:
     total = sum(end - begin for _, begin, end in runs)
     block = block_of(total)
-    parts: list[Part] = []
+    parts: list[BlockFill] = []
     reads: list[Read] = []
     low = at = 0
     for file, begin, end in runs:
@@ -119,14 +119,14 @@ def _one_by_one(
             reads.append((file, offset, at - low, min(until, size) - offset))
             at, offset = at + until - offset, until
             if at == low + block:
-                parts.append(Part(reads, low, block))
+                parts.append(BlockFill(reads, low, block))
                 reads, low = [], at
     if reads:
-        parts.append(Part(reads, low, total - low))
+        parts.append(BlockFill(reads, low, total - low))
     return Layout(parts, np.array(places, np.int64), total)
 
 
-def _cut(reads: Extents, starts: IntArray, total: int, sizes: IntArray, block: int) -> list[Part]:
+def _cut(reads: Extents, starts: IntArray, total: int, sizes: IntArray, block: int) -> list[BlockFill]:
     """Cut reads that lie one behind the other at the multiples of a block.
 
     Args:
@@ -149,6 +149,6 @@ def _cut(reads: Extents, starts: IntArray, total: int, sizes: IntArray, block: i
     found: list[Read] = list(zip(*columns, strict=True))
     edges = np.searchsorted(begin, np.arange(0, total + block, block)).tolist()
     return [
-        Part(found[low:high], at, min(block, total - at))
+        BlockFill(found[low:high], at, min(block, total - at))
         for at, (low, high) in zip(range(0, total, block), pairwise(edges), strict=True)
     ]

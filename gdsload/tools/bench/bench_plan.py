@@ -20,7 +20,7 @@ from gdsload.system.probe.mounts import find_mount, read_mounts
 from gdsload.system.probe.tree import Tree
 from gdsload.system.version import __version__
 
-__all__ = ["BackendName", "Plan", "describe", "machine", "make_plan", "versions"]
+__all__ = ["BackendName", "BenchPlan", "describe", "machine", "make_plan", "versions"]
 
 BackendName = Literal["auto", "gds", "mapped", "bounce", "host"]
 
@@ -28,7 +28,7 @@ _BATCH_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BenchPlan:
     """A measurement.
 
     Attributes:
@@ -75,7 +75,7 @@ def make_plan(
     device: str | None = None,
     backends: tuple[BackendName, ...] = ("auto",),
     **bounds: Any,
-) -> Plan:
+) -> BenchPlan:
     """Look at a dataset and fill in the defaults.
 
     Args:
@@ -97,7 +97,7 @@ def make_plan(
     if batch_size is None:
         batch_size = min(max(_BATCH_BYTES * samples // max(dataset.num_bytes, 1), 1), samples)
     check_whole(bounds.get("trials", 1), "trials", 1)
-    return Plan(
+    return BenchPlan(
         dataset.path,
         dataset.schema,
         tuple(shard.file for shard in dataset.shards),
@@ -112,7 +112,7 @@ def make_plan(
     )
 
 
-def describe(plan: Plan) -> dict[str, Any]:
+def describe(plan: BenchPlan) -> dict[str, Any]:
     """The dataset, for the record."""
     real, status = os.path.realpath(plan.path), os.stat(plan.path)
     mount = find_mount(read_mounts(Tree()), real, f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}")

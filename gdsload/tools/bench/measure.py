@@ -10,9 +10,9 @@ from gdsload.loader.loader import DataLoader
 from gdsload.system.probe.mounts import IN_MEMORY
 from gdsload.system.probe.tree import Tree
 from gdsload.system.ram import memory_room
-from gdsload.tools.bench.cache import drop, fill, look, not_cold, not_hot, why_blind
+from gdsload.tools.bench.bench_plan import BenchPlan, describe, machine, versions
+from gdsload.tools.bench.cache_state import drop, fill, look, not_cold, not_hot, why_blind
 from gdsload.tools.bench.check import Reference, check_route
-from gdsload.tools.bench.plan import Plan, describe, machine, versions
 from gdsload.tools.bench.routes import Route, make_routes
 from gdsload.tools.bench.trial import run_trial, summarise
 
@@ -22,7 +22,7 @@ _MOST_UNTIMED = 4
 _SHORT_S = 0.5
 
 
-def run_bench(plan: Plan, *, cold: bool = True, hot: bool = True) -> dict[str, Any]:
+def run_bench(plan: BenchPlan, *, cold: bool = True, hot: bool = True) -> dict[str, Any]:
     """Compare bytes, then measure.
 
     Args:
@@ -55,7 +55,7 @@ def run_bench(plan: Plan, *, cold: bool = True, hot: bool = True) -> dict[str, A
     return record
 
 
-def conditions(plan: Plan) -> dict[str, Any]:
+def conditions(plan: BenchPlan) -> dict[str, Any]:
     """How trials are run, for the record."""
     notes = [
         "cold: not in this kernel's page cache; what caches drives and hosts below it have is not known",
@@ -85,7 +85,7 @@ def _turns(routes: Sequence[Route], trials: int) -> Iterator[tuple[int, Route]]:
             yield number, route
 
 
-def measure_cold(plan: Plan, routes: Sequence[Route], file_system: str) -> dict[str, Any]:
+def measure_cold(plan: BenchPlan, routes: Sequence[Route], file_system: str) -> dict[str, Any]:
     """Trials with the shards out of the page cache; no contenders, and why, if that could not be had."""
     if blind := why_blind(plan.files):
         return _refused(f"not cold: {blind}")
@@ -103,7 +103,7 @@ def measure_cold(plan: Plan, routes: Sequence[Route], file_system: str) -> dict[
     return state | _measured(routes, trials)
 
 
-def measure_hot(plan: Plan, routes: Sequence[Route], file_system: str) -> dict[str, Any]:
+def measure_hot(plan: BenchPlan, routes: Sequence[Route], file_system: str) -> dict[str, Any]:
     """Trials with the shards in the page cache; no contenders, and why, if that could not be had."""
     room = memory_room(Tree()) or 0
     if plan.num_bytes > room and file_system not in IN_MEMORY:
@@ -136,7 +136,7 @@ def _refused(why: str) -> dict[str, Any]:
     return {"state": why, "contenders": []}
 
 
-def settle(route: Route, loader: DataLoader, plan: Plan) -> int:
+def settle(route: Route, loader: DataLoader, plan: BenchPlan) -> int:
     """Run epochs until bytes take the paths that they took the time before: registering shards takes a while."""
     before: dict[str, float] = {}
     for number in range(_MOST_UNTIMED):

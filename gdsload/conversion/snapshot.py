@@ -6,14 +6,14 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from gdsload.conversion.files import Stamp, noted_by
+from gdsload.conversion.input_files import Stamp, noted_by
 from gdsload.conversion.source import Source
 from gdsload.errors import FileChangedError
 
-__all__ = ["Look"]
+__all__ = ["SourceSnapshot"]
 
 
-class Look:
+class SourceSnapshot:
     """A source as it is now.
 
     Args:

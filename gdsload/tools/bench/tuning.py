@@ -15,10 +15,10 @@ from gdsload.errors import OptionError
 from gdsload.loader.options import LoaderOptions
 from gdsload.loader.tuned import Key
 from gdsload.system.units import format_bytes
+from gdsload.tools.bench.bench_plan import BenchPlan, describe, machine, versions
 from gdsload.tools.bench.check import Reference, check_route
-from gdsload.tools.bench.plan import Plan, describe, machine, versions
+from gdsload.tools.bench.measure import conditions, measure_cold, measure_hot
 from gdsload.tools.bench.routes import Route
-from gdsload.tools.bench.run import conditions, measure_cold, measure_hot
 
 __all__ = ["key_of", "run_tune"]
 
@@ -33,12 +33,12 @@ _Settings = dict[str, int]
 _Entry = dict[str, Any]
 
 
-def key_of(plan: Plan) -> Key:
+def key_of(plan: BenchPlan) -> Key:
     """What the settings of a plan count for."""
     return Key.of(plan.path, plan.device)
 
 
-def run_tune(plan: Plan, budgets: Mapping[str, int] | None = None) -> dict[str, Any]:
+def run_tune(plan: BenchPlan, budgets: Mapping[str, int] | None = None) -> dict[str, Any]:
     """Search, and compare bytes before the search and with what came of it. Nothing is written.
 
     Args:
@@ -83,7 +83,7 @@ def run_tune(plan: Plan, budgets: Mapping[str, int] | None = None) -> dict[str, 
     return record
 
 
-def _axes(plan: Plan, budgets: Mapping[str, int]) -> Iterator[tuple[str, list[int]]]:
+def _axes(plan: BenchPlan, budgets: Mapping[str, int]) -> Iterator[tuple[str, list[int]]]:
     """The settings that are searched, one after the other, and the values of each."""
     yield "read_threads", list(_THREADS)
     for name in ("prefetch_bytes", "pinned_bytes"):
@@ -98,7 +98,7 @@ def _contenders(best: _Settings, name: str, values: Sequence[int]) -> list[_Sett
     return [best, *({**best, name: value} for value in values)]
 
 
-def _route(plan: Plan, settings: _Settings) -> Route:
+def _route(plan: BenchPlan, settings: _Settings) -> Route:
     shown = (f"{name}={format_bytes(value) if name.endswith('bytes') else value}" for name, value in settings.items())
     return Route(", ".join(shown) or "defaults", "", plan.backends[0], settings)
 

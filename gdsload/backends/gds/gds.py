@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.backends.base import Landing
+from gdsload.backends.base import PendingRead
 from gdsload.backends.gds.engines import ENGINES, Engine, path_counts
 from gdsload.backends.gds.slots import Slots
 from gdsload.backends.readers import Readers
@@ -88,8 +88,8 @@ class GdsBackend:
         self._lock = threading.Lock()
         self._counted = _Counted()
 
-    def bring(self, wanted: Extents) -> Landing:
-        """See `Backend.bring`."""
+    def read(self, wanted: Extents) -> PendingRead:
+        """See `Backend.read`."""
         self.files.ensure_open(wanted.file)
         reads = coalesce(wanted, max_gap_bytes=_MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES, alignment=_PAGE)
         lease = self._slots.lease(reads.extents.nbytes)
@@ -98,7 +98,7 @@ class GdsBackend:
         ]
         reading = self._readers.run(works)
         addresses = (lease.base + lease.position)[reads.read_of] + reads.delta
-        return Landing(addresses, reading, lease.nbytes, lease.release, np.unique(lease.base))
+        return PendingRead(addresses, reading, lease.nbytes, lease.release, np.unique(lease.base))
 
     def _read_all(self, reads: Extents, chosen: range, lease: Any) -> None:
         with torch.cuda.device(self.device):
