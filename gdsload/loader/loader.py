@@ -12,10 +12,10 @@ import torch
 
 from gdsload.backends.base import BackendStatus
 from gdsload.backends.tiers.cache_status import CacheStatus, cache_status
-from gdsload.engine.delivery import deliver
-from gdsload.engine.ready import Deliverer
-from gdsload.engine.stage import Job, Ordered, Steps
+from gdsload.engine.epochs import prefetch
+from gdsload.engine.prefetch import Prefetcher
 from gdsload.engine.stats import LoaderStats
+from gdsload.engine.steps import Job, Ordered, Steps
 from gdsload.errors import LoaderClosedError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.epoch import Epoch
@@ -155,7 +155,7 @@ class DataLoader:
         self._resumed: dict[str, Any] | None = None
         self._parts: Parts | None = None
         self._epochs = WeakList[Epoch]()
-        self._pipelines = WeakList[Deliverer]()
+        self._pipelines = WeakList[Prefetcher]()
         self._left: list[Closer] = []
         self._lock = threading.RLock()  # between `begin` and `close`
         self._close_lock = threading.RLock()  # not a plain one: Ctrl-C may strike between taking it and using it
@@ -385,7 +385,7 @@ class DataLoader:
             if self._newest is epoch.place:
                 self._newest = None
 
-    def _start(self, place: Place) -> Deliverer:
+    def _start(self, place: Place) -> Prefetcher:
         """Start reading an epoch from a place on."""
         self._limits = self._limits_of(place.schedule)
         parts = self._open()
@@ -397,4 +397,4 @@ class DataLoader:
         ahead = None if moves(self._options, self.device) else self._transform
         transform = None if ahead is None else partial(ahead, place.epoch)
         job = Job(parts.table, steps, self._positions.selection, self._fields, transform)
-        return deliver(job, parts.backend, parts.maker, limits=self._limits, start=place.step, stats=self.stats)
+        return prefetch(job, parts.backend, parts.maker, limits=self._limits, start=place.step, stats=self.stats)

@@ -16,7 +16,7 @@ from gdsload.backends.select import BackendRequest, OpenedBackend, choose, defau
 from gdsload.backends.tiers.vram import VramBackend
 from gdsload.engine.assemble import Assembler, BatchForm, BatchMaker
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
-from gdsload.engine.groups import Limits
+from gdsload.engine.limits import Limits
 from gdsload.engine.table import SampleTable
 from gdsload.engine.transform import DeviceTransform
 from gdsload.errors import BackendUnavailableError

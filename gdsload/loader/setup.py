@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.engine.groups import Limits, gatherers
-from gdsload.engine.stage import Selection
+from gdsload.engine.limits import Limits, gatherers
+from gdsload.engine.steps import Selection
 from gdsload.engine.transform import DeviceTransform
 from gdsload.errors import BudgetError, OptionError
 from gdsload.loader.buffers import Buffers

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["Driver", "driver"]
+__all__ = ["Driver", "DriverError", "driver"]
 
 IntArray = NDArray[np.int64]
 
@@ -88,10 +88,14 @@ _LOADER_SYNC_DOMAIN = _LaunchAttribute(_DOMAIN_MAP, 0, (ctypes.c_ubyte * 64)(2, 
 """The domains of what is launched as "default" and as "remote": number 2 instead of 0, and 1 as always."""
 
 
+class DriverError(RuntimeError):
+    """A call of the driver was refused, or something that was queued before has failed."""
+
+
 class Driver:
     """The calls. Streams and events are torch's: their handles are what the driver knows them by.
 
-    All raise RuntimeError with the driver's own text if it refuses, or if something that was queued before has failed.
+    All raise DriverError with the driver's own text if it refuses, or if something that was queued before has failed.
 
     Args:
         library: the driver's library, as ctypes opened it.
@@ -237,10 +241,10 @@ class Driver:
         if code := getattr(self._library, name)(*arguments):
             raise self._error(name, code)
 
-    def _error(self, name: str, code: int) -> RuntimeError:
+    def _error(self, name: str, code: int) -> DriverError:
         text = ctypes.c_char_p()
         self._library.cuGetErrorString(code, ctypes.byref(text))
-        return RuntimeError(f"{name}: {(text.value or b'unknown error').decode()} ({code})")
+        return DriverError(f"{name}: {(text.value or b'unknown error').decode()} ({code})")
 
 
 @cache

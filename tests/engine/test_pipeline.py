@@ -11,15 +11,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from gdsload.engine.groups import Limits
+from gdsload.engine.pipeline import Pipeline
+from gdsload.engine.ready import Ready
+from gdsload.engine.stage import Job, Ordered, Selection
 
 import gdsload
 from gdsload.backends.host import HostBackend
 from gdsload.engine import pipeline as pipeline_module
 from gdsload.engine.assemble import Assembler, BatchForm
-from gdsload.engine.groups import Limits
-from gdsload.engine.pipeline import Pipeline
-from gdsload.engine.ready import Ready
-from gdsload.engine.stage import Job, Ordered, Selection
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.table import SampleTable
 from gdsload.errors import LoaderClosedError, ReadError

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 import torch
-
-from gdsload import DataLoader
 from gdsload.engine.ahead import AheadPipeline
 from gdsload.engine.direct import Direct
+
+from gdsload import DataLoader
 from gdsload.testing import fingerprint
 
 pytestmark = pytest.mark.cuda

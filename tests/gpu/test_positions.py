@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from gdsload.engine.direct import Direct
 from torch.utils.data import ConcatDataset, Subset
 
 from gdsload import DataLoader, Field, ShardDataset, ShardWriter
-from gdsload.engine.direct import Direct
 from gdsload.engine.gpu import gather_positions
 from gdsload.engine.gpu.gather_positions import DeviceRows, PositionBatch, PositionGather
 from gdsload.order import FullOrder

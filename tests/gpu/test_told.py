@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from gdsload.engine.direct import Direct
 from torch.utils.data import BatchSampler, ConcatDataset, RandomSampler, Subset, WeightedRandomSampler
 
 from gdsload import DataLoader, Field, FileChangedError, Mix, SampleIndexError, ShardDataset, ShardWriter
-from gdsload.engine.direct import Direct
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 
 pytestmark = pytest.mark.cuda

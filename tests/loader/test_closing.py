@@ -13,7 +13,7 @@ import pytest
 import gdsload
 from gdsload import LoaderClosedError
 from gdsload.engine import assemble
-from gdsload.engine import pipeline as pipeline_module
+from gdsload.engine import prefetch as prefetch_module
 from gdsload.loader import loader as loader_module
 from gdsload.loader.ranks import Schedules
 from gdsload.shards.identity import Watch
@@ -235,7 +235,7 @@ def test_an_epoch_whose_threads_cannot_be_started_is_not_over(load, plain, threa
 
     loader = load(plain, 10)
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline_module, "start_all", struck)
+        patch.setattr(prefetch_module, "start_all", struck)
         with pytest.raises(type(error)):
             next(iter(loader))
     assert (loader.epoch, threads()) == (0, [])
@@ -243,15 +243,15 @@ def test_an_epoch_whose_threads_cannot_be_started_is_not_over(load, plain, threa
     assert loader.epoch == 1
 
 
-def test_interrupted_between_the_making_of_a_pipeline_and_its_noting(load, plain, threads, mmap, monkeypatch):
+def test_interrupted_between_the_making_of_a_prefetcher_and_its_noting(load, plain, threads, mmap, monkeypatch):
     def struck(*args, **named):
-        made.append(deliver(*args, **named))
+        made.append(prefetch(*args, **named))
         raise KeyboardInterrupt
 
     loader, made = load(plain, 10, mmap=mmap), []
-    deliver = loader_module.deliver
+    prefetch = loader_module.prefetch
     with monkeypatch.context() as patch:
-        patch.setattr(loader_module, "deliver", struck)
+        patch.setattr(loader_module, "prefetch", struck)
         with pytest.raises(KeyboardInterrupt):
             next(iter(loader))
     assert len(made) == 1
@@ -501,12 +501,11 @@ class TestIterators:
         assert [next(iterator, "none") for _ in range(3)] == ["none"] * 3
 
 
-@pytest.mark.parametrize("workers", [0, 1], ids=["consumer", "worker"])
-def test_no_memory_is_given_back_under_whoever_gathers(load, plain, wrap, mmap, monkeypatch, workers):
-    """The consumer gathers, too, and is no thread that `close` could join."""
+@pytest.mark.parametrize("count", [1, 2])
+def test_no_memory_is_given_back_under_whoever_gathers(load, plain, wrap, mmap, monkeypatch, count):
     made = wrap(RecordingBackend)
     started, seen = threading.Event(), []
-    monkeypatch.setattr("gdsload.engine.groups.MOST_WORKERS", workers)
+    monkeypatch.setattr("gdsload.engine.limits.MOST_THREADS", count)
 
     def gather(*arguments):
         started.set()

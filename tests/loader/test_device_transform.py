@@ -10,10 +10,10 @@ import types
 
 import pytest
 import torch
+from gdsload.engine.batch_source import transformed
 
 from gdsload import LoaderClosedError, OptionError, ReadError
 from gdsload.engine.gpu.assemble_device import tensors_of
-from gdsload.engine.ready import transformed
 from gdsload.loader import loader as loader_module
 from gdsload.loader import parts
 from gdsload.order import Purpose, derive_key
@@ -44,8 +44,8 @@ class Module(torch.nn.Module):
 
 @pytest.fixture
 def workers(monkeypatch):
-    """Sets how many threads a pipeline has."""
-    return lambda count: monkeypatch.setattr("os.sched_getaffinity", lambda _: range(count + 1))
+    """Sets how many threads a loader has."""
+    return lambda count: monkeypatch.setattr("os.sched_getaffinity", lambda _: range(max(count, 2)))
 
 
 def prints(loader):

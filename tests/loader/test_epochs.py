@@ -159,7 +159,7 @@ class TestNothingElseDecidesTheOrder:
 
     @pytest.mark.parametrize("workers", [2, 7])
     def test_the_number_of_threads(self, load, rich, order, reference, workers, monkeypatch):
-        monkeypatch.setattr("gdsload.engine.groups.MOST_WORKERS", workers)
+        monkeypatch.setattr("gdsload.engine.limits.MOST_THREADS", workers)
         monkeypatch.setattr("os.sched_getaffinity", lambda _: range(workers + 1))
         self.same(load(rich, 6, seed=3, with_index=True, **order), reference)
 

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-
-from gdsload.engine import delivery
 from gdsload.engine.ahead import AheadPipeline
-from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.groups import Limits
 from gdsload.engine.pipeline import Pipeline
+
+from gdsload.engine import delivery
+from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.resident import ResidentPipeline
 from gdsload.engine.stats import LoaderStats
 

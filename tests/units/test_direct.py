@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from gdsload.engine.direct import Direct
+from gdsload.engine.stage import Job, Ordered, Selection
 
 from gdsload import Field, FileChangedError, ShardDataset, ShardWriter
 from gdsload.engine import direct as direct_module
-from gdsload.engine.direct import Direct
 from gdsload.engine.gpu.block_ids import BlockIds
-from gdsload.engine.stage import Job, Ordered, Selection
 from gdsload.engine.table import SampleTable
 from gdsload.order import BlockOrder, FullOrder, MixOrder, Mixture, Schedule, SequentialOrder
 from gdsload.shards.files import ShardFiles

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from gdsload.engine.groups import workers
 
 import gdsload
 from gdsload.engine import groups
-from gdsload.engine.groups import workers
 
 
 class Arena:

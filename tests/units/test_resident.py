@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from gdsload.engine.ready import Ready
 
 from gdsload import BudgetError, LoaderClosedError
 from gdsload.engine import resident
-from gdsload.engine.ready import Ready
 from gdsload.engine.resident import ResidentPipeline
 from gdsload.engine.stats import LoaderStats
 from gdsload.order import Schedule

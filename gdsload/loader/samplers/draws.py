@@ -113,6 +113,12 @@ class Draws:
             self._draw(min(count, _MOST_AT_ONCE) if self._stateful is None else 1)
         return self._largest
 
+    def error(self, step: int) -> Exception | None:
+        """See `Steps`."""
+        with self._lock:
+            batch = self._batches[step - self._first]
+        return batch if isinstance(batch, Exception) else None
+
     def size(self, step: int) -> int:
         """See `Steps`."""
         return len(self.positions(range(step, step + 1)))
