@@ -29,7 +29,7 @@ import numpy as np
 import gdsload
 from benchmarks.record import public, spread
 from gdsload.backends.bounce import bounce
-from gdsload.engine import groups, pace
+from gdsload.engine import limits, pace
 from gdsload.loader import setup
 from gdsload.loader.options import LoaderOptions
 from gdsload.system.units import format_bytes, parse_bytes
@@ -91,7 +91,7 @@ def _depth(depth: int) -> Value:
 
 def _group(nbytes: int) -> Value:
     names = ("_LEAST_GROUP_BYTES", "_MOST_GROUP_BYTES", "_GROUP_BYTES_IN_ORDER", "_GROUP_BYTES_ON_GPU")
-    patches = ((groups, "_PLANNED_BY_GPU_BYTES", nbytes), *((setup, name, nbytes) for name in names))
+    patches = ((limits, "_PLANNED_BY_GPU_BYTES", nbytes), *((setup, name, nbytes) for name in names))
     return Value(format_bytes(nbytes), {}, patches)
 
 

@@ -5,9 +5,9 @@
 
 Who runs it is a number of threads. Each takes its turn at planning, which starts reads and kernels, claims the oldest
 group of batches that nobody has claimed, and finishes it alone: a batch shared out among threads would wait for the
-slowest of them. With no threads, the consumer does both when it asks for a batch. Planning a group for the GPU costs the
-host a few calls of CUDA, and a thread that makes them would want the interpreter lock for each, which a training step
-that launches kernels gives up only after milliseconds.
+slowest of them. With no threads, the consumer does both when it asks for a batch. Planning a group for the GPU costs
+the host a few calls of CUDA, and a thread that makes them would want the interpreter lock for each, which a training
+step that launches kernels gives up only after milliseconds.
 
 Invariants:
     1. Batches come out in the order of their steps, each once.
@@ -26,21 +26,19 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
-import torch
-
-from gdsload.engine.batch_source import BatchSource, PendingBatches, Ready
+from gdsload.engine.batch_source import BatchSource, Ready
+from gdsload.engine.group import Group
 from gdsload.engine.limits import Limits
 from gdsload.engine.pace import Pace
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Steps
-from gdsload.errors import GdsloadError, LoaderClosedError
+from gdsload.errors import LoaderClosedError
 from gdsload.shards.gather_host import one_thread
 from gdsload.shards.values import no_inference
-from gdsload.system.driver import DriverError
 from gdsload.system.threads import WeakList, Worker, call_all, note_exit, start_all, wait_all
 
 __all__ = ["Prefetcher", "Runner"]
@@ -51,8 +49,6 @@ _AT_ONCE = 2
 are queued that there is room for."""
 _LAST_BYTES = 16 * 2**20
 """Groups are not made smaller than this at an epoch's end: a fraction of a millisecond over PCIe."""
-_EXPECTED = (GdsloadError, torch.OutOfMemoryError, torch.AcceleratorError, DriverError, MemoryError, OSError)
-"""Kinds of errors that files, devices and too little memory cause. Any other is logged with its traceback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,23 +66,6 @@ class Runner:
     by_gpu: bool = False
 
 
-@dataclass(slots=True, eq=False)
-class _Group:
-    """Consecutive batches that are made together.
-
-    Attributes:
-        steps: whose batches.
-        pending: the batches; None if they could not be started, or when they are finished.
-        error: why they could not be started.
-        ready: where they are put when they are there.
-    """
-
-    steps: range
-    pending: PendingBatches | None
-    error: Exception | None = None
-    ready: SimpleQueue[Ready] = field(default_factory=SimpleQueue)
-
-
 class Prefetcher:
     """Delivers the batches of one epoch.
 
@@ -102,16 +81,16 @@ class Prefetcher:
     def __init__(
         self, source: BatchSource, steps: Steps, *, limits: Limits, start: int, stats: LoaderStats, runner: Runner
     ) -> None:
-        self._source, self._steps, self._limits, self._stats = source, steps, limits, stats
-        self._runner = runner
+        self.source, self.runner = source, runner
+        self._steps, self._limits, self._stats = steps, limits, stats
         self._next = start
         # The first group is one batch, so that it is there soon; then they grow to what is most efficient.
         self._batches = 1 if runner.most_groups > 1 else self._most_batches
         self._ahead: deque[int] = deque()  # batches of each group that the consumer has not taken yet
-        self._unclaimed: deque[_Group] = deque()
+        self._unclaimed: deque[Group] = deque()
         self._pace = Pace(stats.reads_ahead)
         self._held_back = False  # whether the depth alone, and no budget, kept the last turn from starting more reads
-        self._planned = SimpleQueue[_Group | None]()  # in order; None behind the last one
+        self._planned = SimpleQueue[Group | None]()  # in order; None behind the last one
         self._taken = SimpleQueue[tuple[float, float] | None]()  # when groups were taken, and the wait; None: closed
         self._turn = threading.RLock()  # held by whoever plans; an RLock, as a signal's handler may close
         self._planning_inline = False
@@ -127,7 +106,7 @@ class Prefetcher:
             RuntimeError: if it was not started, and the system has no further thread.
         """
         self.start()
-        if not self._runner.threads:
+        if not self.runner.threads:
             self._run_inline()
         self._refuse_if_closed()
         began = time.perf_counter()
@@ -136,7 +115,7 @@ class Prefetcher:
             self._planned.put(None)  # for whoever asks again
             self._refuse_if_closed()
             return None
-        late = self._held_back and (pending := group.pending) is not None and not _landed(pending)
+        late = self._held_back and not group.landed()
         ready = group.ready.get()
         self._refuse_if_closed()
         now = time.perf_counter()
@@ -152,9 +131,9 @@ class Prefetcher:
 
         Whoever closes the loader then would unmap files under them.
         """
-        if self._threads or self._closed or not self._runner.threads:
+        if self._threads or self._closed or not self.runner.threads:
             return
-        self._threads = [Worker(self._run, f"gdsload-{number}") for number in range(self._runner.threads)]
+        self._threads = [Worker(self._run, f"gdsload-{number}") for number in range(self.runner.threads)]
         _live.add(self)
         try:
             start_all(self._threads)
@@ -164,7 +143,7 @@ class Prefetcher:
 
     def hand_over(self, batch: Any) -> Any:
         """The last step of each batch, in the consumer's thread."""
-        return self._source.hand_over(batch)
+        return self.source.hand_over(batch)
 
     @property
     def stopped(self) -> bool:
@@ -199,20 +178,33 @@ class Prefetcher:
                     self._planned.get_nowait()
             self._planned.put(None)
             while self._unclaimed:
-                group = self._unclaimed.popleft()
-                if group.pending is not None:
-                    group.pending.drop()
-                group.ready.put(Ready([], [], LoaderClosedError("the loader was closed")))
-            self._source.close()
+                self._unclaimed.popleft().drop()
+            self.source.close()
 
     def _run(self) -> None:
         """What each thread does."""
         if self._closed:
             return
-        if self._source.takes_processor:
+        if self.source.takes_processor:
             one_thread()
-        while (group := self._claim()) is not None:
-            self._finish(group)
+        try:
+            while (group := self._claim()) is not None:
+                self._finish(group)
+        except Exception as error:
+            _log.exception("batches cannot be planned")
+            self._end_with(error)
+        except BaseException:  # a thread that is torn out of its work must leave nobody waiting
+            self._end_with(LoaderClosedError("the planning of batches was interrupted"))
+            raise
+
+    def _end_with(self, error: Exception) -> None:
+        """End the epoch with an error after all that was planned."""
+        with self._turn:
+            group = Group(range(0))
+            group.ready.put(Ready([], [], error))
+            self._ended = True
+            self._planned.put(group)
+            self._planned.put(None)
 
     def _run_inline(self) -> None:
         """Start groups, and finish the oldest one if there is one, in the consumer's thread."""
@@ -229,7 +221,7 @@ class Prefetcher:
             finally:
                 self._planning_inline = False
 
-    def _claim(self) -> _Group | None:
+    def _claim(self) -> Group | None:
         """The oldest group that nobody has claimed, planned first if need be; None if there is none left."""
         with self._turn:
             while not self._closed:
@@ -271,10 +263,9 @@ class Prefetcher:
 
     def _enough(self, started: int) -> bool:
         """Whether as many groups are under way as it takes to hide reads from the consumer."""
-        if not self._runner.threads:
+        if not self.runner.threads:
             return started >= _AT_ONCE
-        landed = all(group.pending is None or _landed(group.pending) for group in self._unclaimed)
-        return landed or len(self._unclaimed) >= self._pace.depth
+        return all(group.landed() for group in self._unclaimed) or len(self._unclaimed) >= self._pace.depth
 
     def _start(self, steps: range) -> None:
         """Start a group, or put the error there that is in the place of its only step."""
@@ -282,15 +273,12 @@ class Prefetcher:
         if error is not None and len(steps) > 1:
             steps = steps[:-1]
             error = None
-        group = _Group(steps, None)
+        group = Group(steps)
         if error is not None:
             group.ready.put(Ready([], [], error))
             self._failed = True
         else:
-            try:
-                group.pending = self._source.start(steps)
-            except Exception as wrong:
-                group.error = wrong
+            group.start(self.source)
             self._unclaimed.append(group)
         self._next = steps.stop
         self._ahead.append(len(steps))
@@ -300,7 +288,7 @@ class Prefetcher:
     @property
     def _most_batches(self) -> int:
         """Batches of a group at most."""
-        return self._limits.group(by_gpu=self._runner.by_gpu)
+        return self._limits.group(by_gpu=self.runner.by_gpu)
 
     def _next_steps(self) -> range:
         """The steps of the next group; none after an error, or behind the last one."""
@@ -313,87 +301,29 @@ class Prefetcher:
             self._batches = min(self._batches, self._most_batches)
         left = self._steps.steps - self._next
         count = min(self._batches, left)
-        if self._runner.by_gpu and self._runner.most_groups > 1:
+        if self.runner.by_gpu and self.runner.most_groups > 1:
             # Towards the epoch's end, half of what is left: while the last group is used, nothing is loaded any more.
             count = min(count, max(-(-left // 2), _LAST_BYTES // max(self._limits.batch_bytes, 1)))
         return range(self._next, self._next + max(count, 0))
 
     def _has_room(self, steps: range) -> bool:
         """Whether another group may be ahead of the consumer."""
-        if len(self._ahead) >= self._runner.most_groups:
+        if len(self._ahead) >= self.runner.most_groups:
             return False
-        if len(self._ahead) < min(2, self._runner.most_groups):
+        if len(self._ahead) < min(2, self.runner.most_groups):
             return True
         if (sum(self._ahead) + len(steps)) * self._limits.batch_bytes > self._limits.prefetch_bytes:
             return False
-        return self._source.arena_bytes(steps, self._limits.window_bytes) <= self._limits.arena_bytes
+        return self.source.arena_bytes(steps, self._limits.window_bytes) <= self._limits.arena_bytes
 
-    def _finish(self, group: _Group) -> None:
+    def _finish(self, group: Group) -> None:
         """Wait for a group's bytes and make its batches."""
-        ready = Ready([], [], LoaderClosedError("the making of a batch was interrupted"))
         try:
-            ready = self._made(group)
-        finally:
-            # Whatever happened: a group that never gets ready would be waited for for ever.
+            ready = group.make(self.source, lambda: self._closed)
             self._failed = self._failed or ready.error is not None
-            group.pending = group.error = None
-            group.ready.put(ready)
-
-    def _made(self, group: _Group) -> Ready:
-        error: Exception
-        try:
-            if group.error is not None:
-                raise group.error
-            if group.pending is None:
-                raise RuntimeError("a group of batches is finished twice")
-            return group.pending.result(lambda: self._closed)
-        except Exception as wrong:
-            error = wrong
-            if not isinstance(error, _EXPECTED):
-                _log.exception("batches of steps %d to %d cannot be made", group.steps.start, group.steps.stop - 1)
-        finally:
-            if group.pending is not None:
-                group.pending.drop()
-        # Not inside `except`: the error must not drag this frame along.
-        ready = self._one_by_one(group.steps)
-        if ready.error is None and not isinstance(error, _EXPECTED):
-            return Ready([], [], error)
-        if ready.error is None:
-            _log.warning("batches that could not be made at first were made one by one: %s", error)
-        return ready
-
-    def _one_by_one(self, steps: range) -> Ready:
-        """A group that failed, batch by batch, to find the one that the error belongs to."""
-        source = self._source.again()
-        batches: list[Any] = []
-        sizes: list[int] = []
-        try:
-            for step in steps:
-                if self._closed:
-                    return Ready(batches, sizes, LoaderClosedError("the loader was closed"))
-                pending = source.start(range(step, step + 1))
-                try:
-                    ready = pending.result(lambda: self._closed)
-                finally:
-                    pending.drop()
-                batches += ready.batches
-                sizes += ready.sizes
-                if ready.error is not None:
-                    return Ready(batches, sizes, ready.error)
-        except Exception as wrong:
-            return Ready(batches, sizes, wrong)
-        finally:
-            source.close()
-        return Ready(batches, sizes)
-
-
-def _landed(pending: PendingBatches) -> bool:
-    """Whether all that batches are made of is there."""
-    try:
-        return pending.landed()
-    except Exception:
-        # Who asks is planning, and nobody would hear of it there: it comes up again for who finishes the group.
-        return True
+        except BaseException:
+            self._failed = True
+            raise
 
 
 _live = WeakList[Prefetcher]()

@@ -11,10 +11,11 @@ import torch
 
 from gdsload import DataLoader
 from gdsload.backends.bounce import copier
-from gdsload.engine import direct
+from gdsload.engine import resident_source
 from gdsload.engine.gpu import assemble_device, gather_positions
 from gdsload.engine.gpu.gather_positions import PositionGather
-from gdsload.engine.resident import ResidentPipeline
+from gdsload.engine.resident import ResidentGather
+from gdsload.engine.resident_source import VramSource
 from gdsload.system import streams
 
 pytestmark = pytest.mark.cuda
@@ -139,7 +140,9 @@ def strangers(found):
 
 
 @pytest.mark.parametrize(
-    "order", [{"shuffle": "full"}, {}, {"sampler": torch.arange(19_999, -1, -1)}], ids=["full", "in order", "told"]
+    "order",
+    [{"shuffle": "full"}, {}, {"sampler": torch.arange(19_999, -1, -1)}],
+    ids=["full", "in order", "ids from the host"],
 )
 @pytest.mark.parametrize("guard", [True, False])
 def test_a_batch_that_is_made_from_positions_is_complete(numbered, order, guard, monkeypatch):
@@ -148,7 +151,7 @@ def test_a_batch_that_is_made_from_positions_is_complete(numbered, order, guard,
     A thread queues the first (its index takes the host some planning), the consumer the second, threads the last.
     """
     pytest.importorskip("cupy")
-    gather = direct.Direct.gather
+    gather = ResidentGather.gather
 
     def slow_gather(self, *given):
         torch.cuda._sleep(CYCLES)
@@ -157,9 +160,9 @@ def test_a_batch_that_is_made_from_positions_is_complete(numbered, order, guard,
     with DataLoader(numbered, 256, device="cuda", backend="mapped", with_index=True, **order) as loader:
         for _ in loader:
             pass
-        monkeypatch.setattr(direct.Direct, "gather", slow_gather)
+        monkeypatch.setattr(ResidentGather, "gather", slow_gather)
         if not guard:
-            monkeypatch.setattr(direct, "record", lambda stream: _Past())
+            monkeypatch.setattr(resident_source, "record", lambda stream: _Past())
         wrong = strangers([(batch["x"].clone(), batch["index"]) for batch in loader])
     assert (wrong == 0) == guard, f"{wrong} batches were wrong"
 
@@ -172,7 +175,7 @@ BEFORE_ROWS = pytest.mark.parametrize(
         ({"shuffle": "block"}, True),
         ({"sampler": torch.arange(19_999, -1, -1)}, False),
     ],
-    ids=["full, sorted", "block", "block, sorted", "told"],
+    ids=["full, sorted", "block", "block, sorted", "ids from the host"],
 )
 """What has to be known of batches before their rows can be fetched: ids, or samples in the order of their addresses."""
 
@@ -251,7 +254,7 @@ def test_ids_stay_until_the_rows_are_fetched(numbered, options, guard, monkeypat
 def test_another_stream_in_the_middle_of_a_group_out_of_vram(numbered, guard, monkeypatch):
     """A group is queued on the stream that asks for its first batch; who asks for the next one may be on another."""
     pytest.importorskip("cupy")
-    gather = direct.Direct.gather
+    gather = ResidentGather.gather
 
     def slow_gather(self, *given):
         torch.cuda._sleep(5 * CYCLES)
@@ -265,9 +268,9 @@ def test_another_stream_in_the_middle_of_a_group_out_of_vram(numbered, guard, mo
         while loader.cache.tiers["vram"].shards < loader.cache.shards and time.monotonic() < deadline:
             time.sleep(0.01)
         assert loader.cache.tiers["vram"].shards == loader.cache.shards
-        monkeypatch.setattr(direct.Direct, "gather", slow_gather)
+        monkeypatch.setattr(ResidentGather, "gather", slow_gather)
         if not guard:
-            monkeypatch.setattr(ResidentPipeline, "hand_over", lambda self, batch: batch)
+            monkeypatch.setattr(VramSource, "hand_over", lambda self, batch: batch)
         epoch, found = iter(loader), []
         for step in range(len(loader)):
             with torch.cuda.stream(others[step % 2]):

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from gdsload.engine.stage import FieldRows
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gdsload.engine.read_planner import FieldRows
 from gdsload.engine.runs import Runs, lie_in_runs, runs_of
 from gdsload.engine.table import SampleTable
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gdsload import DataLoader, OptionError
-from gdsload.engine.resident import ResidentPipeline
+from gdsload.engine.resident_source import VramSource
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 
 pytestmark = pytest.mark.cuda
@@ -51,8 +51,8 @@ def test_epochs_in_vram_are_those_of_the_cpu(varied, shuffle, backend):
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_an_epoch_of_plain_fields_needs_no_thread(numbered, shuffle, monkeypatch):
     made = []
-    real = ResidentPipeline.get
-    monkeypatch.setattr(ResidentPipeline, "get", lambda self: (made.append(1), real(self))[1])
+    real = VramSource.start
+    monkeypatch.setattr(VramSource, "start", lambda self, steps: (made.append(1), real(self, steps))[1])
     with DataLoader(numbered, 300, shuffle, device="cuda", cache="vram") as loader:
         for epoch in range(3):
             seen = []

@@ -10,9 +10,9 @@ import types
 
 import pytest
 import torch
-from gdsload.engine.batch_source import transformed
 
 from gdsload import LoaderClosedError, OptionError, ReadError
+from gdsload.engine.batch_source import transformed
 from gdsload.engine.gpu.assemble_device import tensors_of
 from gdsload.loader import loader as loader_module
 from gdsload.loader import parts

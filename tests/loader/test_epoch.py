@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from gdsload.engine.ready import Ready
 
+from gdsload.engine.batch_source import Ready
 from gdsload.engine.stats import LoaderStats
 from gdsload.loader.epoch import Epoch
 from gdsload.loader.state import Place

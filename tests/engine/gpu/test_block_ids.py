@@ -12,12 +12,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from gdsload.engine.stage import Ordered
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gdsload.engine.gpu import block_ids
 from gdsload.engine.gpu.block_ids import MOST_WINDOWS, BlockIds
+from gdsload.engine.steps import Ordered
 from gdsload.order import BlockOrder, Purpose, Schedule, derive_key, feistel
 from gdsload.order.hashing import hash_into
 from gdsload.order.permutation import EXACT_LIMIT, exact_table

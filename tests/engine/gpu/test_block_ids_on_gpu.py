@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from gdsload.engine.stage import Ordered
 
 from gdsload.engine.gpu.block_ids import BlockIds
+from gdsload.engine.steps import Ordered
 from gdsload.order import BlockOrder, Schedule
 
 pytestmark = pytest.mark.cuda

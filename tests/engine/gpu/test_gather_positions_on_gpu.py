@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from gdsload.engine.direct import Direct
 from torch.utils.data import ConcatDataset, Subset
 
 from gdsload import DataLoader, Field, ShardDataset, ShardWriter
 from gdsload.engine.gpu import gather_positions
 from gdsload.engine.gpu.gather_positions import DeviceRows, PositionBatch, PositionGather
+from gdsload.engine.resident import ResidentGather
 from gdsload.order import FullOrder
 from gdsload.system.copies import copies_scattered_runs
 from gdsload.system.driver import Driver
@@ -140,11 +140,11 @@ def plain(tmp_path_factory):
 
 @pytest.fixture
 def made(monkeypatch):
-    """The steps that were made directly, and not only tried."""
+    """The steps that were gathered by positions, and not only tried."""
     found = []
-    real = Direct.gather
+    real = ResidentGather.gather
     monkeypatch.setattr(
-        Direct, "gather", lambda self, steps, samples=None: (real(self, steps, samples), found.extend(steps))[0]
+        ResidentGather, "gather", lambda self, steps, samples=None: (real(self, steps, samples), found.extend(steps))[0]
     )
     return found
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from gdsload.engine.direct import Direct
 from torch.utils.data import BatchSampler, ConcatDataset, RandomSampler, Subset, WeightedRandomSampler
 
 from gdsload import DataLoader, Field, FileChangedError, Mix, SampleIndexError, ShardDataset, ShardWriter
+from gdsload.engine.resident import ResidentGather
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 
 pytestmark = pytest.mark.cuda
@@ -39,14 +39,14 @@ def told(monkeypatch):
     """The samples that the GPU was told."""
     pytest.importorskip("cupy")
     found = []
-    real = Direct.gather
+    real = ResidentGather.gather
 
     def gather(self, steps, samples=None):
         if samples is not None:
             found.extend(samples.tolist())
         return real(self, steps, samples)
 
-    monkeypatch.setattr(Direct, "gather", gather)
+    monkeypatch.setattr(ResidentGather, "gather", gather)
     return found
 
 

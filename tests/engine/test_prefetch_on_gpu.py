@@ -6,10 +6,11 @@ import threading
 
 import pytest
 import torch
-from gdsload.engine.ahead import AheadPipeline
-from gdsload.engine.direct import Direct
 
 from gdsload import DataLoader
+from gdsload.engine import resident_source
+from gdsload.engine.resident import ResidentGather
+from gdsload.engine.resident_source import ResidentSource
 from gdsload.testing import fingerprint
 
 pytestmark = pytest.mark.cuda
@@ -17,16 +18,17 @@ pytestmark = pytest.mark.cuda
 
 @pytest.fixture
 def taken(monkeypatch):
-    """Groups that were taken, and the threads of ours that were there then."""
+    """Groups that the consumer started, and the threads of ours that were there then."""
     pytest.importorskip("cupy")
     found = []
-    real = AheadPipeline.get
+    real = ResidentSource.start
 
-    def get(self):
-        found.append([one.name for one in threading.enumerate() if one.name.startswith("gdsload-")])
-        return real(self)
+    def start(self, steps):
+        if threading.current_thread() is threading.main_thread():
+            found.append([one.name for one in threading.enumerate() if one.name.startswith("gdsload-")])
+        return real(self, steps)
 
-    monkeypatch.setattr(AheadPipeline, "get", get)
+    monkeypatch.setattr(ResidentSource, "start", start)
     return found
 
 
@@ -57,21 +59,24 @@ def test_batches_are_those_of_the_cpu(numbered, taken, shuffle, rank, world_size
 @pytest.mark.parametrize("where", ["start", "end"])
 @pytest.mark.parametrize("group", [0, 1, 5])
 def test_a_group_that_fails_is_made_the_other_way(numbered, taken, monkeypatch, group, where):
-    """With all behind it, each batch once."""
+    """Each batch once."""
     with DataLoader(numbered, 100, "full", seed=4, device="cpu") as loader:
         expected = [prints(loader) for _ in range(2)]
     with DataLoader(numbered, 100, "full", seed=4, device="cuda", backend="mapped") as loader:
         assert prints(loader) == expected[0]
-        real, groups = Direct.start, []
+        gather_all, record, groups = ResidentGather.gather, resident_source.record, []
 
-        def start(self, steps, stopped, samples):
+        def gather(self, steps, samples=None):
             groups.append(steps)
             if where == "start" and len(groups) == group + 1:
                 raise RuntimeError("no such kernel")
-            batches, event = real(self, steps, stopped, samples)
-            return batches, Lost() if where == "end" and len(groups) == group + 1 else event
+            return gather_all(self, steps, samples)
 
-        monkeypatch.setattr(Direct, "start", start)
+        def recorded(stream):
+            return Lost() if where == "end" and len(groups) == group + 1 else record(stream)
+
+        monkeypatch.setattr(ResidentGather, "gather", gather)
+        monkeypatch.setattr(resident_source, "record", recorded)
         assert prints(loader) == expected[1]
     assert len(groups) > group
     assert taken
@@ -81,10 +86,7 @@ class Lost:
     """An event that fails."""
 
     def synchronize(self):
-        raise RuntimeError("an illegal memory access")
-
-    def query(self):
-        raise RuntimeError("an illegal memory access")
+        raise torch.AcceleratorError("an illegal memory access")
 
 
 def test_an_epoch_that_is_dropped_half_way(numbered, taken):
