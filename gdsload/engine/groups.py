@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.backends.base import Backend, DeviceAddressable
+from gdsload.backends.base import Backend
 from gdsload.engine.assemble import BatchMaker
 from gdsload.engine.direct import Direct
 from gdsload.engine.ready import Ready
@@ -37,7 +37,7 @@ def workers(backend: Backend, maker: BatchMaker) -> int:
     """
     if maker.takes_processor:
         return gatherers() - 1
-    return 2 if isinstance(backend, DeviceAddressable) else 1
+    return 2 if backend.addressable else 1
 
 
 @dataclass(frozen=True, slots=True)

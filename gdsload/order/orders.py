@@ -9,7 +9,6 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.errors import OptionError
 from gdsload.order.blocks import BlockOrder
 from gdsload.order.checks import MAX_SAMPLES, check_range, check_run_lengths, check_whole
 from gdsload.order.hashing import MASK64, Purpose, derive_key

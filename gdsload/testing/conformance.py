@@ -213,6 +213,19 @@ class BackendTests:
             assert found >= total + wanted.total_bytes
             total = found
 
+    def test_addresses_are_those_of_every_file_and_count(self, backend: Backend, truth: list[bytes]) -> None:
+        """If the backend has them; then they stay what they are, and what is gathered from them is counted."""
+        self.expect(backend, truth, extents((file, 0, len(data)) for file, data in enumerate(truth)))
+        found = backend.addresses()
+        if found is None:
+            return
+        assert backend.addressable
+        assert found.base.shape == (len(truth),)
+        assert backend.addresses() is found
+        before = sum(backend.bytes_by_path().values())
+        found.count(1000)
+        assert sum(backend.bytes_by_path().values()) == before + 1000
+
     def test_check_is_content_with_files_that_stay(self, backend: Backend, truth: list[bytes]) -> None:
         """As often as it is asked."""
         every = np.arange(len(truth))

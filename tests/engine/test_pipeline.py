@@ -151,9 +151,6 @@ class Dead:
             raise RuntimeError("the context is dead")
         self._inner.wait()
 
-    def make_stream_wait(self, _stream):
-        self.wait()
-
 
 @pytest.mark.parametrize("times", [0, 10**6])
 @pytest.mark.parametrize("helps", [True, False])

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from gdsload import Field, FileChangedError, ShardDataset, ShardWriter
+from gdsload.backends.base import ShardAddresses
 from gdsload.engine import direct as direct_module
 from gdsload.engine.direct import Direct
 from gdsload.engine.gpu.block_ids import BlockIds
@@ -28,14 +29,18 @@ BLOCKS = BlockOrder([600, 400], block=30, window=100, lanes=3, key=7)
 class Reached:
     """A backend that says where shards are, and takes notes."""
 
+    addressable = True
+
     def __init__(self, base):
-        self.base, self.counted = base, []
+        self.counted = []
+        self.move(base)
 
-    def shard_addresses(self):
-        return self.base
+    def move(self, base):
+        """Have the shards at other addresses from now on."""
+        self.found = ShardAddresses(base, lambda nbytes: self.counted.append((base, nbytes)))
 
-    def count(self, base, nbytes):
-        self.counted.append((base, nbytes))
+    def addresses(self):
+        return self.found
 
     def check(self, files):
         raise FileChangedError(f"{len(files)} shards")
@@ -224,18 +229,18 @@ def test_what_was_found_stays_whole_while_another_base_is_looked_at(files, gathe
     direct = direct_over(files, backend, Maker(files.in_mappings), FullOrder(1000, 1))
     assert direct.ready()
     first = direct._reach
-    backend.base = files.base.copy()
+    backend.move(files.base.copy())
     assert not direct.ready()
     direct.gather(range(2))
     assert direct._reach is first
     assert first.gather.found == [first.rows["x"]]
-    assert backend.counted == [(first.base, 2 * 64 * 8)]
+    assert backend.counted == [(first.addresses.base, 2 * 64 * 8)]
     gathers(10)
     another = direct_over(files, backend, Maker(files.in_mappings), FullOrder(1000, 1))
     assert another.ready()
-    backend.base = files.base
+    backend.move(files.base)
     assert another.ready()
-    assert another._reach.base is files.base
+    assert another._reach.addresses.base is files.base
 
 
 def test_transforms_are_done_to_each_batch_until_one_fails_or_nobody_wants_them(files):
@@ -316,7 +321,7 @@ def test_ids_of_blocks_stay_when_the_shards_move(files, gathers, ids):
     backend = Reached(files.base)
     direct = direct_over(files, backend, Maker(files.in_mappings), BLOCKS)
     assert direct.ready()
-    backend.base = files.base.copy()
+    backend.move(files.base.copy())
     assert direct.ready()
     assert (Gather.asked, Ids.made) == (2, 1)
 

@@ -15,18 +15,13 @@ from gdsload.engine.groups import workers
 class Arena:
     """A backend that brings bytes into memory of its own."""
 
+    addressable = False
+
 
 class Reaching(Arena):
     """One that may have all shards where the GPU can gather from them."""
 
-    def shard_addresses(self):
-        return None
-
-    def count(self, base, nbytes):
-        pass
-
-    def check(self, files):
-        pass
+    addressable = True
 
 
 @pytest.mark.parametrize(

@@ -316,10 +316,6 @@ def test_closing_twice(backend):
     assert not backend.files.base.any()
 
 
-def test_probe():
-    assert HostBackend.probe().usable
-
-
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 10**6), st.integers(0, 10_000)), max_size=12))
 def test_pieces_are_the_reads(reads):

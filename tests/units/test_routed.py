@@ -241,8 +241,6 @@ def test_errors_of_either_part_are_raised(which):
     parts[which].finish(OSError("broken"))
     with pytest.raises(OSError, match="broken"):
         _Both(*parts).wait()
-    with pytest.raises(OSError, match="broken"):
-        _Both(*parts).make_stream_wait(None)
 
 
 # --- what is registered ---

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.backends.base import Backend, DeviceAddressable, PendingRead
+from gdsload.backends.base import Backend, FileBackend, PendingRead, ShardAddresses
 from gdsload.backends.readers import done
 from gdsload.backends.tiers.tiered import bring_by_shard
 from gdsload.shards.files import ShardFiles
@@ -45,7 +45,7 @@ class _Kept:
         return PendingRead(self._base[wanted.file] + wanted.offset, done, begins=self._begins[files])
 
 
-class VramBackend:
+class VramBackend(FileBackend):
     """Serves shards from VRAM once they are there, and the others by another backend.
 
     Args:
@@ -56,12 +56,13 @@ class VramBackend:
         vram_bytes: bytes that may be kept.
     """
 
-    in_place = False
+    addressable = True
 
     def __init__(
         self, files: ShardFiles, device: torch.device, inner: Backend, *, fields: Sequence[str], vram_bytes: int
     ) -> None:
-        self.files, self.device, self.inner, self.vram_bytes = files, device, inner, vram_bytes
+        super().__init__(files)
+        self.device, self.inner, self.vram_bytes = device, inner, vram_bytes
         self.name = f"vram+{inner.name}"
         self.kept = np.zeros(len(files.sources), bool)
         """Which shards are in VRAM."""
@@ -71,7 +72,7 @@ class VramBackend:
         self._fields = tuple(fields)
         self._base = np.zeros(len(files.sources), np.int64)
         self._begins = np.zeros(len(files.sources), np.int64)
-        self._inner_within = inner if isinstance(inner, DeviceAddressable) else None
+        self._addresses = ShardAddresses(self._base, self._count)
         self._near = _Kept(self._base, self._begins)
         self._memory: list[torch.Tensor] = []
         self._stream = side_stream(device)
@@ -88,22 +89,16 @@ class VramBackend:
         ready = self.kept[wanted.file]
         nbytes = int(wanted.nbytes[ready].sum())
         if nbytes:
-            self.count(self._base, nbytes)
+            self._count(nbytes)
         return bring_by_shard(wanted, ready, self._near, self.inner)
 
-    def shard_addresses(self) -> IntArray | None:
-        """See `DeviceAddressable.shard_addresses`."""
+    def addresses(self) -> ShardAddresses | None:
+        """See `Backend.addresses`."""
         if self.kept.all():
-            return self._base
-        if self.kept.any() or self._inner_within is None:
-            return None
-        return self._inner_within.shard_addresses()
+            return self._addresses
+        return None if self.kept.any() else self.inner.addresses()
 
-    def count(self, base: IntArray, nbytes: int) -> None:
-        """See `DeviceAddressable.count`. Not by what is kept now: a batch may have been begun before."""
-        if base is not self._base and self._inner_within is not None:
-            self._inner_within.count(base, nbytes)
-            return
+    def _count(self, nbytes: int) -> None:
         with self._lock:
             self._gathered += nbytes
 
