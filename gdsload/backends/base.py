@@ -21,7 +21,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.shards.files import ShardFiles
+from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents
 
 __all__ = ["Backend", "BackendStatus", "Completion", "FileBackend", "PendingRead", "Probe", "ShardAddresses"]
@@ -169,7 +169,7 @@ class FileBackend:
     in_place = False
     addressable = False
 
-    def __init__(self, files: ShardFiles) -> None:
+    def __init__(self, files: Files) -> None:
         self.files = files
 
     def addresses(self) -> ShardAddresses | None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gdsload.backends.base import FileBackend, PendingRead
 from gdsload.backends.readers import Readers, Reading, done
-from gdsload.shards.files import ShardFiles, pread_exact
+from gdsload.shards.files import Files
 from gdsload.shards.guard import Guard
 from gdsload.shards.page_cache import looks_resident
 from gdsload.shards.reads import Extents, Reads, coalesce, shares, within
@@ -63,7 +63,7 @@ class HostBackend(FileBackend):
 
     name = "host"
 
-    def __init__(self, files: ShardFiles, *, threads: int = _THREADS) -> None:
+    def __init__(self, files: Files, *, threads: int = _THREADS) -> None:
         super().__init__(files)
         self.in_place = files.mapped
         self._readers = Readers(threads, "gdsload-host")
@@ -125,8 +125,7 @@ class HostBackend(FileBackend):
     def _pread(self, reads: Extents, index: int, arena: _Arena) -> None:
         file, (memory, starts) = int(reads.file[index]), arena
         into = memory[int(starts[index]) : int(starts[index] + reads.nbytes[index])]
-        with self.files.descriptor(file) as fd:
-            pread_exact(fd, into, int(reads.offset[index]), self.files.sources[file].path)
+        self.files.read_into(file, int(reads.offset[index]), into)
 
     def bytes_by_path(self) -> dict[str, int]:
         """See `Backend.bytes_by_path`."""

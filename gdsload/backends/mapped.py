@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from gdsload.backends.base import FileBackend, PendingRead, Probe, ShardAddresses
 from gdsload.backends.readers import Reading
 from gdsload.errors import BackendUnavailableError, BudgetError, LoaderClosedError
-from gdsload.shards.files import ShardFiles
+from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents, distinct
 from gdsload.system.streams import register_host, unregister_host
 from gdsload.system.units import format_bytes
@@ -43,7 +43,7 @@ class MappedBackend(FileBackend):
     name = "mapped"
     in_place = addressable = True
 
-    def __init__(self, files: ShardFiles, device: torch.device, *, register_bytes: int) -> None:
+    def __init__(self, files: Files, device: torch.device, *, register_bytes: int) -> None:
         super().__init__(files)
         self.device, self.register_bytes = device, register_bytes
         self.registered = np.zeros(len(files.sources), bool)

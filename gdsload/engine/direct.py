@@ -130,7 +130,7 @@ class Direct:
     def _located(self, addresses: ShardAddresses) -> _Reach:
         job, table, base = self._job, self._job.table, addresses.base
         # Of the rows, not of the shards: of one that is kept in part, the first byte is an address like any other.
-        begins = {name: base + table.files.begin[name] for name in self._fields}
+        begins = {name: base + table.begin[name] for name in self._fields}
         over_pcie = any(self._maker.gather.on_host(begin).any() for begin in begins.values())
         if self.in_order:
             return _Reach(addresses, over_pcie, None, {})
@@ -317,7 +317,7 @@ class Direct:
             first = self._ends[file - 1] if file else 0
             low, high = max(first, start), min(self._ends[file], stop)
             if low < high:
-                begin = int(base[file]) + int(table.files.begin[name][file])
+                begin = int(base[file]) + int(table.begin[name][file])
                 addresses.append(begin + (low - first) * row_bytes)
                 nbytes.append((high - low) * row_bytes)
         self._maker.gather.runs(addresses, nbytes, out)

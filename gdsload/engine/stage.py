@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from gdsload.backends.base import Backend, PendingRead
 from gdsload.engine.ready import StepTransform
 from gdsload.engine.runs import Runs, runs_of
-from gdsload.engine.table import SampleTable
 from gdsload.order import LaneRun, Order, Schedule
 from gdsload.shards.reads import Extents, concat_extents, distinct
+from gdsload.shards.shard_table import ShardTable
 
 __all__ = ["FieldRows", "Job", "LoadedRows", "Ordered", "ReadPlanner", "RowSlice", "Selection", "Steps"]
 
@@ -136,7 +136,7 @@ class Job:
         transform: what is done to each batch before it is handed out; None: nothing.
     """
 
-    table: SampleTable
+    table: ShardTable
     steps: Steps
     selection: Selection
     fields: tuple[str, ...]

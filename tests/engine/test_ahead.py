@@ -20,10 +20,10 @@ from gdsload.engine.groups import Limits
 from gdsload.engine.ready import Ready
 from gdsload.engine.stage import Job, Ordered, Selection
 from gdsload.engine.stats import LoaderStats
-from gdsload.engine.table import SampleTable
 from gdsload.errors import LoaderClosedError, ReadError
 from gdsload.order import OrderOptions, Schedule, make_order
-from gdsload.shards.files import ShardFiles
+from gdsload.shards.files import Files
+from gdsload.shards.shard_table import ShardTable
 from gdsload.system.memory import BatchPool
 from gdsload.testing import SlowBackend
 
@@ -93,11 +93,11 @@ def make(dataset, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device", lambda _device: nullcontext())
 
     def build(direct, around=lambda inner: inner, *, start=0, prefetch_bytes=1 << 20, group_bytes=1 << 10):
-        files = ShardFiles(dataset.sources, dataset.schema, mapped=True)
+        files = Files(dataset.sources, mapped=True)
         backend = around(HostBackend(files))
         order = make_order(OrderOptions("sequential", 0, 0, 1), dataset.counts.tolist(), 0, 0)
         steps = Ordered(order, Schedule(SAMPLES, BATCH))
-        job = Job(SampleTable(files, dataset.counts), steps, Selection(), ("x",))
+        job = Job(ShardTable(files, dataset.schema), steps, Selection(), ("x",))
         maker = Assembler(dataset.schema, BatchPool(1 << 20), BatchForm())
         maker.stream, maker.device = SimpleNamespace(synchronize=lambda: None), torch.device("cpu")
         limits = Limits(prefetch_bytes, 1 << 30, group_bytes, BATCH_BYTES, 0)

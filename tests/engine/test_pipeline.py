@@ -21,10 +21,10 @@ from gdsload.engine.pipeline import Pipeline
 from gdsload.engine.ready import Ready
 from gdsload.engine.stage import Job, Ordered, Selection
 from gdsload.engine.stats import LoaderStats
-from gdsload.engine.table import SampleTable
 from gdsload.errors import LoaderClosedError, ReadError
 from gdsload.order import OrderOptions, Schedule, make_order
-from gdsload.shards.files import ShardFiles
+from gdsload.shards.files import Files
+from gdsload.shards.shard_table import ShardTable
 from gdsload.system.memory import BatchPool
 from gdsload.testing import Fault, FaultyBackend, RecordingBackend, SlowBackend
 
@@ -55,11 +55,11 @@ def make(dataset):
         steps=None,
     ):
         options = options or OrderOptions("sequential", 0, 0, 1)
-        files = ShardFiles(dataset.sources, dataset.schema, mapped=mapped)
+        files = Files(dataset.sources, mapped=mapped)
         backend = around(HostBackend(files))
         order = make_order(options, dataset.counts.tolist(), 0, 0)
         steps = steps or Ordered(order, Schedule(SAMPLES, 5, lanes=options.lanes))
-        job = Job(SampleTable(files, dataset.counts), steps, Selection(), ("x",))
+        job = Job(ShardTable(files, dataset.schema), steps, Selection(), ("x",))
         assembler = Assembler(dataset.schema, BatchPool(1 << 20), BatchForm())
         limits = limits or Limits(1 << 20, 1 << 30, 1 << 12, 32 * 5, 0)
         pipeline = Pipeline(job, backend, assembler, limits=limits, start=start, stats=LoaderStats(), direct=direct)

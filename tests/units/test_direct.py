@@ -16,9 +16,8 @@ from gdsload.engine import direct as direct_module
 from gdsload.engine.direct import Direct
 from gdsload.engine.gpu.block_ids import BlockIds
 from gdsload.engine.stage import Job, Ordered, Selection
-from gdsload.engine.table import SampleTable
 from gdsload.order import BlockOrder, FullOrder, MixOrder, Mixture, Schedule, SequentialOrder
-from gdsload.shards.files import ShardFiles
+from gdsload.shards.shard_table import ShardTable
 from gdsload.system.copies import copy_runs
 from gdsload.system.memory import address_of
 
@@ -81,17 +80,17 @@ def files(tmp_path):
         numbers = np.arange(1000, dtype=np.int32)
         writer.write_batch({"wide": np.zeros((1000, 9000), np.uint8), "x": np.stack([numbers, -numbers], 1)})
     dataset = ShardDataset(tmp_path / "shards")
-    found = ShardFiles(dataset.sources, dataset.schema, mapped=True)
-    found.ensure_open(np.arange(len(dataset.sources)))
-    found.counts = dataset.counts
-    yield found
-    found.close()
+    table = ShardTable.of(dataset.sources, dataset.schema, mapped=True)
+    table.ensure_open(np.arange(len(dataset.sources)))
+    table.files.table, table.files.counts = table, dataset.counts
+    yield table.files
+    table.files.close()
 
 
 def direct_over(files, backend, maker, order=None, batch_size=64, rank=0, world_size=1):
     order = order or SequentialOrder(1000)
     steps = Ordered(order, Schedule(1000, batch_size, rank, world_size, lanes=order.lanes))
-    return Direct(Job(SampleTable(files, files.counts), steps, Selection(), ("x",)), steps, backend, maker)
+    return Direct(Job(files.table, steps, Selection(), ("x",)), steps, backend, maker)
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (2, 3)])
@@ -151,7 +150,7 @@ def test_the_shards_of_some_steps_are_all_that_they_need(files, order, batch_siz
 def test_shards_that_are_kept_in_part_are_where_their_rows_are(files):
     """Memory of the GPU may lie right behind a mapping: the kept part's shard then seems to begin inside that."""
     kept, base = [], np.zeros(len(files.base), np.int64)
-    for file, begin in enumerate(files.begin["x"].tolist()):
+    for file, begin in enumerate(files.table.begin["x"].tolist()):
         memory = np.fromfile(files.sources[file].path, np.uint8, offset=begin)
         kept.append(memory)
         base[file] = address_of(memory) - begin
@@ -359,7 +358,7 @@ def test_who_says_which_samples_batches_have(files, monkeypatch, order, changes,
     maker = Maker(files.in_mappings)
     maker.form.index, maker.gather.kernel = changes.get("index"), changes.get("kernel", True)
     steps = Ordered(order, Schedule(1000, changes.get("batch_size", 64), lanes=order.lanes))
-    job = Job(SampleTable(files, files.counts), steps, changes.get("selection", Selection()), ("x",))
+    job = Job(files.table, steps, changes.get("selection", Selection()), ("x",))
     direct = Direct.of(job, Reached(files.base), maker)
     assert (None if direct is None else "host" if direct.told else "gpu") == who
 
@@ -383,7 +382,7 @@ SIZES = [3, 3, 0, 0, 5, 3, 1]
 def told(files, selected=None):
     random = np.random.default_rng(2)
     positions = [random.integers(0, 1000 if selected is None else len(selected), size) for size in SIZES]
-    job = Job(SampleTable(files, files.counts), Drawn(positions), Selection(selected), ("x",))
+    job = Job(files.table, Drawn(positions), Selection(selected), ("x",))
     maker = Maker(files.in_mappings)
     maker.gather.upload = torch.from_numpy
     return Direct(job, None, Reached(files.base), maker), [

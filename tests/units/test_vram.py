@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,8 +20,8 @@ from gdsload.backends.base import ShardAddresses
 from gdsload.backends.host import HostBackend
 from gdsload.backends.tiers import vram
 from gdsload.backends.tiers.vram import VramBackend
-from gdsload.shards.files import ShardFiles
 from gdsload.shards.reads import Extents, concat_extents
+from gdsload.shards.shard_table import ShardTable
 from gdsload.system import threads
 
 SHARDS, ROWS = 4, 500
@@ -72,8 +73,11 @@ def open_tier(folder):
 
     def open_one(inner=HostBackend, *, vram_bytes=2**30, fields=("x",)):
         dataset = ShardDataset(folder)
-        files = ShardFiles(dataset.sources, dataset.schema, mapped=True)
-        opened.append(VramBackend(files, torch.device("cpu"), inner(files), fields=fields, vram_bytes=vram_bytes))
+        table = ShardTable.of(dataset.sources, dataset.schema, mapped=True)
+        span = partial(table.span, names=fields)
+        cpu = torch.device("cpu")
+        opened.append(VramBackend(table.files, cpu, inner(table.files), span=span, vram_bytes=vram_bytes))
+        opened[-1].table = table
         return opened[-1]
 
     yield open_one
@@ -88,8 +92,7 @@ def alive():
 
 def rows(tier, file, count=ROWS):
     """All rows of the field in a shard, as extents."""
-    tier.files.ensure_open(np.array([file]))
-    begin = int(tier.files.begin["x"][file])
+    begin, _ = tier.table.span(file, ["x"])
     return Extents(np.full(count, file), begin + 256 * np.arange(count), np.full(count, 256))
 
 

@@ -20,7 +20,7 @@ from gdsload.backends.bounce.fill_task import BouncePath, DirectIOPolicy, FillTa
 from gdsload.backends.bounce.fill_threads import ThreadFill
 from gdsload.backends.bounce.resident_rows import ResidentRows
 from gdsload.backends.bounce.slot_layout import PAGE, lay_out
-from gdsload.shards.files import ShardFiles
+from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents
 from gdsload.system.pinned import PinnedRing, node_of, processors_of
 from gdsload.system.streams import no_room
@@ -57,7 +57,7 @@ class BounceBackend(FileBackend):
 
     def __init__(
         self,
-        files: ShardFiles,
+        files: Files,
         device: torch.device,
         *,
         threads: int | None = None,

@@ -23,7 +23,7 @@ from gdsload.backends.gds.engines import ENGINES, Engine, path_counts
 from gdsload.backends.gds.slots import Slots
 from gdsload.backends.readers import Readers
 from gdsload.errors import GdsloadError, ReadError, ShortReadError
-from gdsload.shards.files import ShardFiles
+from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents, coalesce, shares
 
 __all__ = ["GdsBackend"]
@@ -71,7 +71,7 @@ class GdsBackend(FileBackend):
 
     def __init__(
         self,
-        files: ShardFiles,
+        files: Files,
         device: torch.device,
         *,
         engine: str = "cufile",

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gdsload.backends.base import Backend, FileBackend, PendingRead, ShardAddresses
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.tiers.tiered import bring_by_shard
-from gdsload.shards.files import ShardFiles
+from gdsload.shards.files import Files
 from gdsload.shards.page_cache import shard_is_resident
 from gdsload.shards.reads import Extents
 from gdsload.system.threads import Worker, end_at_exit, start_all
@@ -44,7 +44,7 @@ class RoutedBackend(FileBackend):
     name = "auto"
     addressable = True
 
-    def __init__(self, files: ShardFiles, mapped: MappedBackend, cold: Backend, *, fill: bool = False) -> None:
+    def __init__(self, files: Files, mapped: MappedBackend, cold: Backend, *, fill: bool = False) -> None:
         super().__init__(files)
         self.mapped, self.cold, self.fill = mapped, cold, fill
         self.trouble = ""
