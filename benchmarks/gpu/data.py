@@ -7,14 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import gdsload
-from gdsload.shards.files import ShardFiles
+from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents
+from gdsload.shards.shard_table import ShardTable
 
 __all__ = ["ROW_BYTES", "Data"]
 
 ROW_BYTES = 4096
+IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +62,34 @@ class Data:
         """Bytes of all rows."""
         return self.reference.numel()
 
-    def files(self, *, mapped: bool) -> ShardFiles:
-        """The shards as backends are opened on them, each of them open."""
-        files = ShardFiles(self.dataset.sources, self.dataset.schema, mapped=mapped)
-        files.ensure_open(np.arange(len(files.sources)))
-        return files
+    def table(self, *, mapped: bool) -> ShardTable:
+        """The shards' rows, each shard open."""
+        table = ShardTable.of(self.dataset.sources, self.dataset.schema, mapped=mapped)
+        table.ensure_open(np.arange(len(self.dataset.sources)))
+        return table
 
-    def rows(self, files: ShardFiles) -> Extents:
+    def files(self, *, mapped: bool) -> Files:
+        """The shards as backends are opened on them, each of them open."""
+        return self.table(mapped=mapped).files
+
+    def begins(self) -> IntArray:
+        """Byte offset of the rows in each shard."""
+        table = self.table(mapped=False)
+        table.files.close()
+        return table.begin["x"]
+
+    def rows(self) -> Extents:
         """The bytes of every row, in order."""
         counts = self.dataset.counts
         file = np.repeat(np.arange(len(counts)), counts)
         row = np.arange(len(file)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return Extents(file, files.begin["x"][file] + row * ROW_BYTES, np.full(len(file), ROW_BYTES))
+        return Extents(file, self.begins()[file] + row * ROW_BYTES, np.full(len(file), ROW_BYTES))
 
-    def pieces(self, files: ShardFiles, piece_bytes: int) -> Extents:
+    def pieces(self, piece_bytes: int) -> Extents:
         """All bytes of the rows, in order, in pieces of this length or less."""
-        parts = []
+        parts, begins = [], self.begins()
         for file, count in enumerate(self.dataset.counts.tolist()):
             offset = np.arange(0, count * ROW_BYTES, piece_bytes)
             nbytes = np.minimum(piece_bytes, count * ROW_BYTES - offset)
-            parts.append((np.full(len(offset), file), files.begin["x"][file] + offset, nbytes))
+            parts.append((np.full(len(offset), file), begins[file] + offset, nbytes))
         return Extents(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))

@@ -116,8 +116,7 @@ class _Streamed(Load):
     def open(self) -> None:
         """See `Load.open`."""
         self.backend = self.make()
-        files: Any = self.backend
-        self._pieces = self.data.pieces(files.files, _BLOCK_BYTES)
+        self._pieces = self.data.pieces(_BLOCK_BYTES)
         self._step = _GROUP_BYTES // _BLOCK_BYTES
 
     def _landings(self, share: float = 1.0) -> Any:
@@ -258,7 +257,7 @@ class MappedRows(MappedStream):
             kernel=self._blocks != 0,
         )
         self._order = np.random.default_rng(1).permutation(len(self.data.reference))
-        rows = self.data.rows(files)
+        rows = self.data.rows()
         self._addresses = (files.base[rows.file] + rows.offset)[self._order]
         return backend
 

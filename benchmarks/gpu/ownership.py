@@ -38,8 +38,8 @@ class Ownership:
     def __init__(self, data: Data, device: torch.device, batches: int = 128) -> None:
         files = data.files(mapped=True)
         self._backend = MappedBackend(files, device, register_bytes=2**40)
-        self._backend.read(data.pieces(files, 2**30)).release()
-        rows = data.rows(files)
+        self._backend.read(data.pieces(2**30)).release()
+        rows = data.rows()
         order = np.random.default_rng(2).integers(0, len(rows), (batches, _ROWS))
         self._addresses = (files.base[rows.file] + rows.offset)[order]
         self.device, self.stream = device, side_stream(device)

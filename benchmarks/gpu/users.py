@@ -59,7 +59,7 @@ class KvikioRead(Load):
     def verify(self) -> int:
         """See `Load.verify`."""
         self._set()
-        position, flat, begin = 0, self.data.reference.view(-1), self.data.files(mapped=False).begin["x"].tolist()
+        position, flat, begin = 0, self.data.reference.view(-1), self.data.begins().tolist()
         for number, path in enumerate(self.data.paths):
             with self._kvikio.CuFile(str(path), "r") as file:
                 self.read(file, path.stat().st_size)

@@ -1,10 +1,13 @@
 """The seam between the engine and the ways that bytes travel.
 
-A backend is opened on a table of shard files. The engine asks it to bring extents, as many at once as it can name; the
-backend answers at once with a `PendingRead`: the address where each extent's first byte will lie, and a completion. The
-engine waits for the completion (a thread, or a stream), gathers rows from the addresses, and releases the landing.
+A backend is opened on files. The engine asks it to read extents, as many at once as it can name; the backend answers at
+once with a `PendingRead`: the address where each extent's first byte will be, and a completion. The engine waits for
+the completion, gathers rows from the addresses, and releases the read.
 
-    bring(extents) ──> Landing(addresses, completion) ──wait──> gather ──> release()
+    read(extents) ──> PendingRead(addresses, completion) ──wait──> gather ──> release()
+
+A backend whose device reaches all shards where they are says so by `addresses`: then rows are gathered from there, and
+nothing has to be read. Wrappers forward both.
 
 How extents are coalesced, aligned and read is the backend's own business: it is what backends differ in.
 """
@@ -13,15 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents
 
-__all__ = ["Backend", "BackendStatus", "Completion", "DeviceAddressable", "PendingRead", "Probe"]
+__all__ = ["Backend", "BackendStatus", "Completion", "FileBackend", "PendingRead", "Probe", "ShardAddresses"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +78,6 @@ class Completion(Protocol):
             ReadError: if some did not.
         """
 
-    def make_stream_wait(self, stream: torch.Stream) -> None:
-        """Make later work on `stream` wait until the bytes have landed, blocking this thread only where it must.
-
-        Raises:
-            ReadError: if some bytes did not land and that is known already.
-        """
-
 
 def _nothing() -> None:
     pass
@@ -112,19 +108,41 @@ class PendingRead:
     begins: NDArray[np.int64] = field(default_factory=_nowhere)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardAddresses:
+    """Where a device reaches all shards, so that nothing has to be read.
+
+    Attributes:
+        base: int64, the device's address of each shard's first byte, shape ``[shards]``; valid until the backend is
+            closed. Only the fields that are wanted need be there: what is before them may be anybody's.
+        count: notes that so many bytes have been gathered from there.
+    """
+
+    base: NDArray[np.int64]
+    count: Callable[[int], None]
+
+
 class Backend(Protocol):
     """A way that bytes travel. Its methods may be called from several threads."""
 
     name: str
     in_place: bool
-    """Whether bytes are gathered from where they lie already, so that landings take no arena memory."""
+    """Whether bytes are gathered from where they are already, so that pending reads take no arena memory."""
+    addressable: bool
+    """Whether `addresses` may ever answer with addresses."""
 
     def read(self, wanted: Extents) -> PendingRead:
-        """Start bringing extents; see the module's text.
+        """Start reading extents; see the module's text.
 
         Raises:
             ReadError: if a file cannot be opened or is not the one it was.
             FormatError: if a file is damaged.
+        """
+
+    def addresses(self) -> ShardAddresses | None:
+        """Where the device reaches all shards now: the same object for as long as they are in the same memory.
+
+        None while some shard is not there, or they are in memories of several kinds.
         """
 
     def check(self, files: NDArray[np.int64]) -> None:
@@ -135,25 +153,29 @@ class Backend(Protocol):
         """
 
     def bytes_by_path(self) -> dict[str, int]:
-        """Bytes brought so far, by path."""
+        """Bytes read or gathered so far, by path."""
 
     def close(self) -> None:
         """End all reads and give everything back; may be called twice."""
 
 
-@runtime_checkable
-class DeviceAddressable(Protocol):
-    """A backend that may have all shards where the GPU can gather from them, so that nothing has to be brought."""
+class FileBackend:
+    """What backends have in common that read local files, where not defined otherwise.
 
-    def shard_addresses(self) -> NDArray[np.int64] | None:
-        """Address of each shard's first byte, to the GPU: good until `close`, and the same array for the same memory.
+    Args:
+        files: the files.
+    """
 
-        Only the fields that are wanted need be there: what lies before them may be anybody's. None while some shard is
-        not there, or they are in memories of several kinds.
-        """
+    in_place = False
+    addressable = False
 
-    def count(self, base: NDArray[np.int64], nbytes: int) -> None:
-        """Note that so many bytes have been gathered from `base`, which `shard_addresses` has answered at some time."""
+    def __init__(self, files: Files) -> None:
+        self.files = files
+
+    def addresses(self) -> ShardAddresses | None:
+        """See `Backend.addresses`."""
+        return None
 
     def check(self, files: NDArray[np.int64]) -> None:
         """See `Backend.check`."""
+        self.files.check(files)

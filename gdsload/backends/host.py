@@ -12,12 +12,11 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from gdsload.backends.base import PendingRead, Probe
+from gdsload.backends.base import FileBackend, PendingRead
 from gdsload.backends.readers import Readers, Reading, done
-from gdsload.shards.files import ShardFiles, pread_exact
+from gdsload.shards.files import Files
 from gdsload.shards.guard import Guard
 from gdsload.shards.page_cache import looks_resident
 from gdsload.shards.reads import Extents, Reads, coalesce, shares, within
@@ -53,12 +52,8 @@ class _MakingSure:
         """See `Completion.wait`."""
         self._guard.ensure(self._wanted, pieces=self._missing)
 
-    def make_stream_wait(self, _stream: torch.Stream) -> None:
-        """See `Completion.make_stream_wait`."""
-        self.wait()
 
-
-class HostBackend:
+class HostBackend(FileBackend):
     """Reads files into CPU memory.
 
     Args:
@@ -68,18 +63,13 @@ class HostBackend:
 
     name = "host"
 
-    def __init__(self, files: ShardFiles, *, threads: int = _THREADS) -> None:
-        self.files = files
+    def __init__(self, files: Files, *, threads: int = _THREADS) -> None:
+        super().__init__(files)
         self.in_place = files.mapped
         self._readers = Readers(threads, "gdsload-host")
         self._arena = BatchPool(keep_bytes=2**28)
         self._lock = threading.Lock()
         self._brought = self._trust = self._trusted = 0
-
-    @staticmethod
-    def probe() -> Probe:
-        """Whether the backend can be used: always."""
-        return Probe(True, "reading files into CPU memory works everywhere")
 
     def read(self, wanted: Extents) -> PendingRead:
         """See `Backend.read`."""
@@ -135,12 +125,7 @@ class HostBackend:
     def _pread(self, reads: Extents, index: int, arena: _Arena) -> None:
         file, (memory, starts) = int(reads.file[index]), arena
         into = memory[int(starts[index]) : int(starts[index] + reads.nbytes[index])]
-        with self.files.descriptor(file) as fd:
-            pread_exact(fd, into, int(reads.offset[index]), self.files.sources[file].path)
-
-    def check(self, files: NDArray[np.int64]) -> None:
-        """See `Backend.check`."""
-        self.files.check(files)
+        self.files.read_into(file, int(reads.offset[index]), into)
 
     def bytes_by_path(self) -> dict[str, int]:
         """See `Backend.bytes_by_path`."""

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.backends.base import PendingRead, Probe
+from gdsload.backends.base import FileBackend, PendingRead, Probe, ShardAddresses
 from gdsload.backends.readers import Reading
 from gdsload.errors import BackendUnavailableError, BudgetError, LoaderClosedError
-from gdsload.shards.files import ShardFiles
+from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents, distinct
 from gdsload.system.streams import register_host, unregister_host
 from gdsload.system.units import format_bytes
@@ -30,7 +30,7 @@ __all__ = ["MappedBackend"]
 IntArray = NDArray[np.int64]
 
 
-class MappedBackend:
+class MappedBackend(FileBackend):
     """Gathers from the page cache.
 
     Args:
@@ -41,16 +41,18 @@ class MappedBackend:
     """
 
     name = "mapped"
-    in_place = True
+    in_place = addressable = True
 
-    def __init__(self, files: ShardFiles, device: torch.device, *, register_bytes: int) -> None:
-        self.files, self.device, self.register_bytes = files, device, register_bytes
+    def __init__(self, files: Files, device: torch.device, *, register_bytes: int) -> None:
+        super().__init__(files)
+        self.device, self.register_bytes = device, register_bytes
         self.registered = np.zeros(len(files.sources), bool)
         self.registered_bytes = self.evictions = 0
         self._users: OrderedDict[int, int] = OrderedDict()  # registered shards, least recently used first
         self._over: deque[list[int]] = deque()
         self._lock = threading.Lock()
         self._moved = 0
+        self._addresses = ShardAddresses(files.base, self._count)
         self._closed = False
 
     @staticmethod
@@ -80,13 +82,12 @@ class MappedBackend:
         release.atexit = False
         return PendingRead(self.files.base[wanted.file] + wanted.offset, held, 0, release)
 
-    def shard_addresses(self) -> IntArray | None:
-        """See `WithinReach.shard_addresses`. Once all shards are registered, none has to make room for another."""
+    def addresses(self) -> ShardAddresses | None:
+        """See `Backend.addresses`. Once all shards are registered, none has to make room for another."""
         # Asked for each group of batches: counting the registered ones would take longer than all the rest of it.
-        return self.files.base if len(self._users) == len(self.registered) else None
+        return self._addresses if len(self._users) == len(self.registered) else None
 
-    def count(self, _base: IntArray, nbytes: int) -> None:
-        """See `WithinReach.count`."""
+    def _count(self, nbytes: int) -> None:
         with self._lock:
             self._moved += nbytes
 
@@ -170,10 +171,6 @@ class MappedBackend:
             for file in self._over.popleft():
                 if file in self._users:
                     self._users[file] -= 1
-
-    def check(self, files: IntArray) -> None:
-        """See `Backend.check`."""
-        self.files.check(files)
 
     def bytes_by_path(self) -> dict[str, int]:
         """See `Backend.bytes_by_path`."""

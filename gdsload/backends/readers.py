@@ -12,8 +12,6 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-import torch
-
 from gdsload.errors import LoaderClosedError
 from gdsload.system.threads import Worker, start_all, wait_all, wait_until
 
@@ -65,10 +63,6 @@ class Reading:
         wait_until(lambda: not self._left, self._gate)
         if self._error is not None:
             raise self._error
-
-    def make_stream_wait(self, stream: torch.Stream) -> None:
-        """See `Completion.make_stream_wait`; host reads are not stream-ordered, so this thread waits."""
-        self.wait()
 
 
 done = Reading(0)

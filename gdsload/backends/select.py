@@ -16,7 +16,7 @@ from gdsload.backends.host import HostBackend
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.tiers.routed import RoutedBackend
 from gdsload.errors import BackendUnavailableError
-from gdsload.shards.files import ShardFiles
+from gdsload.shards.files import Files
 from gdsload.system.probe import CufileProbe, probe_cufile
 from gdsload.system.probe.library import read_config
 from gdsload.system.probe.tree import Tree
@@ -118,7 +118,7 @@ def preflight(
 
 
 def choose(
-    request: BackendRequest, files: ShardFiles, device: torch.device, *, probe: Probing = probe_cufile
+    request: BackendRequest, files: Files, device: torch.device, *, probe: Probing = probe_cufile
 ) -> OpenedBackend:
     """Open the backend for some shards and a device.
 
@@ -157,7 +157,7 @@ def expected(request: BackendRequest, device: torch.device) -> tuple[str, str]:
     return request.backend, "asked for by name"
 
 
-def _auto(request: BackendRequest, files: ShardFiles, device: torch.device, probe: Probing) -> OpenedBackend:
+def _auto(request: BackendRequest, files: Files, device: torch.device, probe: Probing) -> OpenedBackend:
     cold, name, why = _cold(request, files, device, probe)
     found = MappedBackend.probe(device, mapped=files.mapped)
     if not found.usable or not request.register_bytes:
@@ -174,7 +174,7 @@ def _account(routed: RoutedBackend, mapped: MappedBackend, why: str) -> str:
     return f"{registered} of {shards} shards are resident and registered{trouble}; the others: {why}"
 
 
-def _cold(request: BackendRequest, files: ShardFiles, device: torch.device, probe: Probing) -> tuple[Backend, str, str]:
+def _cold(request: BackendRequest, files: Files, device: torch.device, probe: Probing) -> tuple[Backend, str, str]:
     """What reads from the drive, its name, and why it is that."""
     possible, why = dma_is_possible()
     if possible:
@@ -200,7 +200,7 @@ def dma_is_possible(tree: Tree | None = None) -> tuple[bool, str]:
     return False, "cuFile has no way to DMA here: nvidia-fs is not loaded, and P2PDMA is not switched on"
 
 
-def _trial(files: ShardFiles) -> str:
+def _trial(files: Files) -> str:
     return files.sources[0].path if files.sources else "."
 
 

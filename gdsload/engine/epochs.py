@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gdsload.backends.base import Backend, DeviceAddressable
+from gdsload.backends.base import Backend
 from gdsload.engine.assemble import BatchMaker
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.landed import LandedSource
@@ -63,4 +63,4 @@ def _threads(backend: Backend, maker: BatchMaker) -> int:
     """
     if maker.takes_processor:
         return gatherers()
-    return 2 if isinstance(backend, DeviceAddressable) else 1
+    return 2 if backend.addressable else 1

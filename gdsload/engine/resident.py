@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.backends.base import Backend, DeviceAddressable
+from gdsload.backends.base import Backend, ShardAddresses
 from gdsload.engine.assemble import Batch
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.gpu.block_ids import BlockIds
@@ -43,7 +43,7 @@ class _Reach:
     """Where the samples are.
 
     Attributes:
-        base: address of each shard's first byte.
+        addresses: where the shards are.
         over_pcie: whether some of them are in host memory.
         gather: what finds them; None where no field needs it.
         rows: the fields that it gathers. Others are copied: in the order of the shards all of them are runs, and long
@@ -52,7 +52,7 @@ class _Reach:
             them from the host, or needs none.
     """
 
-    base: IntArray
+    addresses: ShardAddresses
     over_pcie: bool
     gather: PositionGather | None
     rows: dict[str, DeviceRows]
@@ -69,7 +69,7 @@ class ResidentGather:
         maker: what allocates and finishes batches.
     """
 
-    def __init__(self, job: Job, ordered: Ordered | None, backend: DeviceAddressable, maker: DeviceAssembler) -> None:
+    def __init__(self, job: Job, ordered: Ordered | None, backend: Backend, maker: DeviceAssembler) -> None:
         self._job, self._backend, self._maker = job, backend, maker
         self._ordered = ordered
         self._fields = {name: job.table.schema[name] for name in job.fields}
@@ -84,7 +84,7 @@ class ResidentGather:
     @classmethod
     def of(cls, job: Job, backend: Backend, maker: object) -> ResidentGather | None:
         """One for this epoch, or None if its batches cannot be made so."""
-        if not (isinstance(backend, DeviceAddressable) and isinstance(maker, DeviceAssembler)):
+        if not (backend.addressable and isinstance(maker, DeviceAssembler)):
             return None
         fields = [job.table.schema[name] for name in job.fields]
         if any(field.ragged or field.row_bytes > _MOST_ROW_BYTES for field in fields):
@@ -94,13 +94,13 @@ class ResidentGather:
 
     def ready(self) -> bool:
         """Whether all shards are within reach now, and the GPU has room for what it needs to find samples there."""
-        base = None if self._hopeless else self._backend.shard_addresses()
-        if base is None or not len(base):
+        found = None if self._hopeless else self._backend.addresses()
+        if found is None or not len(found.base):
             return False
         with self._lock:
             try:
-                if self._reach is None or base is not self._reach.base:
-                    self._reach = self._located(base)
+                if self._reach is None or found is not self._reach.addresses:
+                    self._reach = self._located(found)
             except torch.OutOfMemoryError:
                 self.give_up()  # in this epoch: its batches are planned by the host
         return not self._hopeless
@@ -125,19 +125,19 @@ class ResidentGather:
         """Never be ready again."""
         self._hopeless = True
 
-    def _located(self, base: IntArray) -> _Reach:
-        job, table = self._job, self._job.table
+    def _located(self, addresses: ShardAddresses) -> _Reach:
+        job, table, base = self._job, self._job.table, addresses.base
         # Of the rows, not of the shards: of one that is kept in part, the first byte is an address like any other.
-        begins = {name: base + table.files.begin[name] for name in self._fields}
+        begins = {name: base + table.begin[name] for name in self._fields}
         over_pcie = any(self._maker.gather.on_host(begin).any() for begin in begins.values())
         if self.in_order:
-            return _Reach(base, over_pcie, None, {})
+            return _Reach(addresses, over_pcie, None, {})
         order = None if self._ordered is None else self._ordered.order
         copied = over_pcie and copies_scattered_runs()
         fields = {name: field.row_bytes for name, field in self._fields.items() if field.row_bytes}
         fields = {name: nbytes for name, nbytes in fields.items() if not copied or nbytes < LONG_BYTES}
         if not fields:
-            return _Reach(base, over_pcie, None, {})
+            return _Reach(addresses, over_pcie, None, {})
         gather = PositionGather(
             self._maker.device,
             table.ends,
@@ -149,7 +149,7 @@ class ResidentGather:
         if self._ids is None and self._ordered is not None and isinstance(order, BlockOrder):
             self._ids = BlockIds(self._maker.device, order, self._ordered.schedule)
         rows = {name: DeviceRows(gather, begins[name], nbytes) for name, nbytes in fields.items()}
-        return _Reach(base, over_pcie, gather, rows, self._ids)
+        return _Reach(addresses, over_pcie, gather, rows, self._ids)
 
     def shards(self, steps: range) -> IntArray:
         """The shards that some steps' batches may be made from."""
@@ -215,7 +215,7 @@ class ResidentGather:
             for step, batch in zip(steps, batches, strict=True):
                 batch[self._maker.form.index] = torch.from_numpy(self._index(step))
         count = sum(positions.size * positions.batches for _, positions in parts)
-        self._backend.count(reach.base, count * self._sample_bytes)
+        reach.addresses.count(count * self._sample_bytes)
         return batches
 
     def sizes(self, steps: range) -> list[int]:
@@ -266,7 +266,7 @@ class ResidentGather:
             reach.gather.rows(reach.rows[name], positions, outs)
             return
         for step, out in zip(steps, outs, strict=True):
-            self._copy(reach.base, name, step, out)
+            self._copy(reach.addresses.base, name, step, out)
 
     def _copy(self, base: IntArray, name: str, step: int, out: torch.Tensor) -> None:
         """Copy the rows of a step: in the order of the shards a run for each of them, else each row."""
@@ -281,7 +281,7 @@ class ResidentGather:
             first = self._ends[file - 1] if file else 0
             low, high = max(first, start), min(self._ends[file], stop)
             if low < high:
-                begin = int(base[file]) + int(table.files.begin[name][file])
+                begin = int(base[file]) + int(table.begin[name][file])
                 addresses.append(begin + (low - first) * row_bytes)
                 nbytes.append((high - low) * row_bytes)
         self._maker.gather.runs(addresses, nbytes, out)

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.engine.batch_source import StepTransform
-from gdsload.engine.table import SampleTable
 from gdsload.order import LaneRun, Order, Schedule
+from gdsload.shards.shard_table import ShardTable
 
 __all__ = ["Job", "OneBatch", "Ordered", "Selection", "Steps"]
 
@@ -158,7 +158,7 @@ class Job:
         transform: what is done to each batch before it is handed out; None: nothing.
     """
 
-    table: SampleTable
+    table: ShardTable
     steps: Steps
     selection: Selection
     fields: tuple[str, ...]

@@ -18,12 +18,11 @@ from gdsload.engine.assemble import Assembler, BatchForm
 from gdsload.engine.landed import LandedSource
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job, OneBatch, Selection
-from gdsload.engine.table import SampleTable
 from gdsload.errors import FileChangedError, OptionError, SampleIndexError
 from gdsload.shards.catalog import Catalog, open_catalog
-from gdsload.shards.files import ShardFiles
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.identity import ShardSource
+from gdsload.shards.shard_table import ShardTable
 from gdsload.shards.verify import VerifyReport, verify_shards
 from gdsload.system.memory import BatchPool
 from gdsload.system.threads import Closer
@@ -220,9 +219,8 @@ class _Reader:
 
     def __init__(self, catalog: Catalog, mapped: bool) -> None:
         self.owner = os.getpid()
-        files = ShardFiles(catalog.sources, catalog.schema, mapped=mapped)
-        self._backend = HostBackend(files)
-        self._table = SampleTable(files, np.array([source.samples for source in catalog.sources], dtype=np.int64))
+        self._table = ShardTable.of(catalog.sources, catalog.schema, mapped=mapped)
+        self._backend = HostBackend(self._table.files)
         self._schema = catalog.schema
         self._assembler = Assembler(catalog.schema, BatchPool(keep_bytes=0), BatchForm(ragged="offsets"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,14 @@ from gdsload.backends.tiers.vram import VramBackend
 from gdsload.engine.assemble import Assembler, BatchForm, BatchMaker
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.limits import Limits
-from gdsload.engine.table import SampleTable
 from gdsload.engine.transform import DeviceTransform
 from gdsload.errors import BackendUnavailableError
 from gdsload.loader.buffers import Buffers
 from gdsload.loader.options import LoaderOptions, padding_of
 from gdsload.loader.selection import Selected
 from gdsload.loader.state import Place
-from gdsload.shards.files import ShardFiles
 from gdsload.shards.page_cache import bytes_in_memory
+from gdsload.shards.shard_table import ShardTable
 from gdsload.system.memory import BatchPool
 from gdsload.system.units import format_bytes, parse_bytes
 
@@ -46,7 +46,7 @@ class Parts:
         maker: what makes batches.
     """
 
-    table: SampleTable
+    table: ShardTable
     chosen: OpenedBackend
     maker: BatchMaker
 
@@ -138,28 +138,27 @@ def open_parts(
     counts = np.concatenate([dataset.counts for dataset in selected.datasets])
     names = np.cumsum(counts) - counts
     if shards is not None:
-        sources, counts, names = [sources[number] for number in shards.tolist()], counts[shards], names[shards]
-    files = ShardFiles(sources, schema, mapped=selected.mapped(options.mmap))
-    table = SampleTable(files, counts, names)
+        sources, names = [sources[number] for number in shards.tolist()], names[shards]
+    table = ShardTable.of(sources, schema, mapped=selected.mapped(options.mmap), names=names)
     request = _request_of(options)
     if options.register_bytes is None and device.type == "cuda":
         # Registering what is in memory whatever happens takes no more of it.
         request = replace(request, register_bytes=request.register_bytes + bytes_in_memory(sources))
     form = BatchForm(options.ragged, padding_of(options, schema, fields), "index" if options.with_index else None)
-    opened = choose(request, files, device)
+    opened = choose(request, table.files, device)
     try:
-        chosen = _with_vram(opened, files, device, fields, options)
+        chosen = _with_vram(opened, table, device, fields, options)
         if chosen.name == "host":
             pool = BatchPool(keep_bytes=limits.pool_bytes())
             return Parts(table, chosen, Assembler({name: schema[name] for name in fields}, pool, form))
-        return Parts(table, chosen, _device_maker(files, fields, form, limits, request, chosen, device))
+        return Parts(table, chosen, _device_maker(table, fields, form, limits, request, chosen, device))
     except BaseException:  # also Ctrl-C: what is pinned must not go while it is
         opened.backend.close()
         raise
 
 
 def _device_maker(
-    files: ShardFiles,
+    table: ShardTable,
     fields: Sequence[str],
     form: BatchForm,
     limits: Limits,
@@ -176,14 +175,14 @@ def _device_maker(
         "%s on %s: %s; pinned memory %s, registered files up to %s",
         chosen.name, device, budget, format_bytes(request.pinned_bytes), format_bytes(request.register_bytes),
     )  # fmt: skip
-    wanted = {name: files.schema[name] for name in fields}
+    wanted = {name: table.schema[name] for name in fields}
     return DeviceAssembler(
-        wanted, device, form, on_host=files.in_mappings, pending_bytes=limits.prefetch_bytes, budget=budget
+        wanted, device, form, on_host=table.files.in_mappings, pending_bytes=limits.prefetch_bytes, budget=budget
     )
 
 
 def _with_vram(
-    chosen: OpenedBackend, files: ShardFiles, device: torch.device, fields: Sequence[str], options: LoaderOptions
+    chosen: OpenedBackend, table: ShardTable, device: torch.device, fields: Sequence[str], options: LoaderOptions
 ) -> OpenedBackend:
     """The backend, behind the tier in VRAM if there is to be one."""
     if options.cache not in _SHARE_OF_VRAM or chosen.name == "host":
@@ -192,7 +191,8 @@ def _with_vram(
         budget = int(torch.cuda.mem_get_info(device)[0] * _SHARE_OF_VRAM[options.cache])
     else:
         budget = parse_bytes(options.vram_bytes, "vram_bytes")
-    backend = VramBackend(files, device, chosen.backend, fields=fields, vram_bytes=budget)
+    span = partial(table.span, names=fields)
+    backend = VramBackend(table.files, device, chosen.backend, span=span, vram_bytes=budget)
 
     def account() -> str:
         trouble = f" ({backend.trouble})" if backend.trouble else ""

@@ -5,9 +5,8 @@ from gdsload.order.hashing import Purpose, derive_key
 from gdsload.order.lanes import LaneRun, Schedule, lane_offset, lane_share
 from gdsload.order.mixing import MixOrder, Mixture
 from gdsload.order.order_options import DatasetFacts, OrderOptions, ShuffleName, resolve
-from gdsload.order.orders import FullOrder, Order, SequentialOrder, batch_ids, make_order
+from gdsload.order.orders import FullOrder, Order, SequentialOrder, make_order
 from gdsload.order.permutation import Permutation
-from gdsload.order.quality import shuffle_quality
 
 __all__ = [
     "BlockOrder",
@@ -23,11 +22,9 @@ __all__ = [
     "Schedule",
     "SequentialOrder",
     "ShuffleName",
-    "batch_ids",
     "derive_key",
     "lane_offset",
     "lane_share",
     "make_order",
     "resolve",
-    "shuffle_quality",
 ]

@@ -156,11 +156,6 @@ class BlockOrder:
         check_whole(lane, "lane", 0, self._lanes - 1)
         return lane_share(self._samples, lane, self._lanes)
 
-    def windows(self, lane: int) -> int:
-        """Return the number of windows of `lane`; the first and the last may be short."""
-        length = self.lane_length(lane)
-        return min(length, 1) + -(-max(length - self._first_window(lane), 0) // self._window)
-
     def window_at(self, lane: int, position: int) -> tuple[int, int]:
         """Return the positions [start, stop) of the window of `lane` that holds `position`.
 
@@ -206,23 +201,8 @@ class BlockOrder:
         ids.flags.writeable = False
         return ids
 
-    def block_extents(self, lane: int, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the runs of consecutive ids that make up one window, in the order of the block sequence.
-
-        Together they hold exactly the ids that `lane_ids` gives over that window.
-
-        Returns:
-            First id and length of each run, int64, shape [runs]. A block cut by an edge gives a part.
-
-        Raises:
-            OptionError: if the lane has no such window.
-        """
-        start, stop = self._window_range(lane, window)
-        return self.sequence().extents(start, stop)
-
     def _window_range(self, lane: int, window: int) -> tuple[int, int]:
         """Positions of a window in the block sequence."""
-        check_whole(window, f"window of lane {lane}", 0, self.windows(lane) - 1)
         base = lane_offset(self._samples, lane, self._lanes)
         start, stop = self._window_bounds(lane, window)
         return base + start, base + stop

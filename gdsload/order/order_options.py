@@ -6,11 +6,10 @@ docs/design/0001-order.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from gdsload.errors import OptionError, StateError
+from gdsload.errors import OptionError
 from gdsload.order.checks import MAX_SAMPLES, check_whole
 from gdsload.system.units import format_bytes
 
@@ -103,34 +102,8 @@ class OrderOptions:
             )
 
     def state(self) -> dict[str, str | int]:
-        """Return the options as a JSON-able dict, for `from_state`."""
+        """Return the options as a JSON-able dict, as a loader's state holds them."""
         return {"shuffle": self.shuffle, "block": self.block, "window": self.window, "lanes": self.lanes}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, object]) -> OrderOptions:
-        """Make the options that `state` was made of.
-
-        Raises:
-            StateError: if `state` is not such a state.
-        """
-        shuffle = state.get("shuffle")
-        numbers = [state.get(name) for name in ("block", "window", "lanes")]
-        try:
-            if shuffle not in ("sequential", "full", "block"):
-                raise OptionError(f"shuffle is {shuffle!r}")
-            block, window, lanes = (_plain_int(number) for number in numbers)
-            return cls(shuffle, block, window, lanes, reason="resumed from a saved state")
-        except OptionError as error:
-            raise StateError(
-                f"{dict(state)!r} are no order options: {error.message}",
-                remedy="Pass the state that state_dict() returned, unchanged.",
-            ) from error
-
-
-def _plain_int(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise OptionError(f"{value!r} is no whole number")
-    return value
 
 
 def resolve(

@@ -9,15 +9,13 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.errors import OptionError
 from gdsload.order.blocks import BlockOrder
 from gdsload.order.checks import MAX_SAMPLES, check_range, check_run_lengths, check_whole
 from gdsload.order.hashing import MASK64, Purpose, derive_key
-from gdsload.order.lanes import Schedule
 from gdsload.order.order_options import OrderOptions, ShuffleName
 from gdsload.order.permutation import Permutation
 
-__all__ = ["FullOrder", "OneLane", "Order", "SequentialOrder", "batch_ids", "make_order"]
+__all__ = ["FullOrder", "OneLane", "Order", "SequentialOrder", "make_order"]
 
 
 class Order(Protocol):
@@ -209,23 +207,3 @@ def make_order(options: OrderOptions, run_lengths: Sequence[int], seed: int, epo
     if options.shuffle == "full":
         return FullOrder(samples, derive_key(seed, epoch, Purpose.SAMPLES))
     return SequentialOrder(samples)
-
-
-def batch_ids(order: Order, schedule: Schedule, step: int) -> NDArray[np.int64]:
-    """Return the sample ids of the schedule's rank at `step`, as delivered; read-only, shape [size(step)].
-
-    Raises:
-        OptionError: if the schedule was made for other samples or lanes, or has no such step.
-    """
-    if (schedule.samples, schedule.lanes) != (order.samples, order.lanes):
-        raise OptionError(
-            f"the schedule is for {schedule.samples} samples in {schedule.lanes} lanes, "
-            f"but the order has {order.samples} in {order.lanes}",
-            remedy="Make the schedule from order.samples and order.lanes.",
-        )
-    parts = [order.lane_ids(run.lane, run.start, run.stop) for run in schedule.runs(step)]
-    if len(parts) == 1:
-        return parts[0]
-    ids = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
-    ids.flags.writeable = False
-    return ids

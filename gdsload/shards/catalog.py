@@ -18,11 +18,12 @@ from gdsload.errors import (
     ReadError,
     UnfinishedDatasetError,
 )
-from gdsload.shards.files import load_shard, open_regular, pread_exact
+from gdsload.shards.files import open_regular, pread_exact
 from gdsload.shards.format.index import INDEX_NAME, MAX_INDEX_BYTES, Index, parse_index
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.shard import Shard, is_gdsload
 from gdsload.shards.identity import FileIdentity, ShardSource, identity_of
+from gdsload.shards.opening import load_shard
 from gdsload.system.paths import absolute
 
 __all__ = ["SHARD_SUFFIX", "Catalog", "open_catalog"]

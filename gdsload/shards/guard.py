@@ -61,31 +61,45 @@ class Guard:
         self.left = len(names)
         """Pieces without a mark, and one for each shard that is not open: 0 where nothing has to be asked."""
 
-    def opened(self, file: int, nbytes: int, touched: Iterable[tuple[int, int]]) -> None:
-        """Note a shard that was mapped; once more, if Ctrl-C struck before that was known.
+    def opened(self, file: int, nbytes: int) -> None:
+        """Note a file that was mapped; once more, if Ctrl-C struck before that was known.
 
         Args:
-            file: the shard.
+            file: the file.
             nbytes: its length.
-            touched: the first byte, and the one behind the last, of all that will ever be touched.
         """
         count = (nbytes >> _SHIFT) + 1
-        idle = np.ones(count, bool)
-        for low, high in touched:
-            idle[low >> _SHIFT : -(-high >> _SHIFT)] = False
+        beyond = nbytes % _PIECE == 0  # the last piece has no byte: it is that of an empty extent at the file's end
         with self._lock:
             if self._size[file]:
                 return
             # In this order, whatever it is interrupted behind leaves no piece with a mark that it must not have.
             begin, self._end = self._end, self._end + (count << _SHIFT)
-            self.left += count - int(np.count_nonzero(idle)) - 1
+            self.left += count - beyond - 1
             at = begin >> _SHIFT
             if (short := at + count - len(self._sure)) > 0:
                 more = np.zeros(max(at, short), bool)
                 self._sure, self._lasting = np.append(self._sure, more), np.append(self._lasting, more)
-            self._sure[at : at + count] = self._lasting[at : at + count] = idle
+            self._sure[at + count - 1] = self._lasting[at + count - 1] = beyond
             self._begin[file] = begin
             self._size[file] = nbytes
+
+    def only(self, file: int, touched: Iterable[tuple[int, int]]) -> None:
+        """Note what of an open file will ever be touched: nothing else has to be made sure of. May be called twice.
+
+        Args:
+            file: the file.
+            touched: first byte of each such part, and the byte after its last.
+        """
+        idle = np.ones((int(self._size[file]) >> _SHIFT) + 1, bool)
+        for low, high in touched:
+            idle[low >> _SHIFT : -(-high >> _SHIFT)] = False
+        at = int(self._begin[file]) >> _SHIFT
+        pieces = np.flatnonzero(idle) + at
+        with self._lock:
+            newly = len(pieces) - int(np.count_nonzero(self._sure[pieces]))
+            self._sure[pieces] = self._lasting[pieces] = True
+            self.left -= newly  # last: interrupted before, pieces are asked for once too often, and not too seldom
 
     def missing(self, wanted: Extents) -> Extents | None:
         """The pieces with these extents that have no mark, neighbours together; None if there are none.

@@ -20,7 +20,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from gdsload.shards.files import ShardFiles
+from gdsload.shards.files import Files
 from gdsload.shards.identity import ShardSource
 from gdsload.shards.reads import Extents
 
@@ -85,7 +85,7 @@ def bytes_in_memory(sources: Iterable[ShardSource]) -> int:
     return total
 
 
-def looks_resident(files: ShardFiles, wanted: Extents, probes: int = PROBES) -> bool:
+def looks_resident(files: Files, wanted: Extents, probes: int = PROBES) -> bool:
     """Whether a few pages of some extents of open shards, drawn anew each time, are in the page cache.
 
     Every byte is as likely to be drawn as every other, so that a short extent does not speak for a long one.
@@ -102,7 +102,7 @@ def looks_resident(files: ShardFiles, wanted: Extents, probes: int = PROBES) -> 
     return True
 
 
-def page_is_there(files: ShardFiles, file: int, offset: int) -> bool:
+def page_is_there(files: Files, file: int, offset: int) -> bool:
     """Whether a page is there; if not, others of its shard may be gone, too, that were made sure of before."""
     if _is_there(files, file, offset):
         return True
@@ -110,11 +110,11 @@ def page_is_there(files: ShardFiles, file: int, offset: int) -> bool:
     return False
 
 
-def _is_there(files: ShardFiles, file: int, offset: int) -> bool:
+def _is_there(files: Files, file: int, offset: int) -> bool:
     with files.descriptor(file) as fd:
         return is_resident(fd, offset)
 
 
-def shard_is_resident(files: ShardFiles, file: int) -> bool:
+def shard_is_resident(files: Files, file: int) -> bool:
     """Whether pages all over an open shard, drawn anew each time, are in the page cache."""
     return looks_resident(files, files.whole(file), _PROBES_OF_A_SHARD)

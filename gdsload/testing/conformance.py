@@ -3,7 +3,7 @@
     class TestMine(BackendTests):
         @pytest.fixture
         def open_backend(self):
-            return MyBackend                        # called with a `ShardFiles`
+            return MyBackend                        # called with a `Files`
 
         def read_memory(self, address, nbytes):     # only if bytes land elsewhere than in host memory
             return my_copy_to_host(address, nbytes)
@@ -28,14 +28,14 @@ import pytest
 from gdsload.backends.base import Backend, PendingRead
 from gdsload.errors import FileChangedError, FormatError, GdsloadError, ReadError
 from gdsload.loader.dataset import ShardDataset
-from gdsload.shards.files import ShardFiles
+from gdsload.shards.files import Files
 from gdsload.shards.format.schema import Field
 from gdsload.shards.reads import Extents
 from gdsload.shards.writer import ShardWriter
 
 __all__ = ["BackendTests", "OpenBackend"]
 
-OpenBackend = Callable[[ShardFiles], Backend]
+OpenBackend = Callable[[Files], Backend]
 
 _PAGE = 4096
 _LATER_S = 0.03
@@ -55,9 +55,7 @@ class BackendTests:
     @pytest.fixture
     def open_backend(self) -> OpenBackend:
         """What opens the backend on a table of files; for a subclass to define."""
-        raise NotImplementedError(
-            "define a fixture open_backend that returns a function from ShardFiles to the backend"
-        )
+        raise NotImplementedError("define a fixture open_backend that returns a function from Files to the backend")
 
     def read_memory(self, address: int, nbytes: int) -> bytes:
         """Copy landed bytes to the host; for a subclass to define if they are not in host memory."""
@@ -73,20 +71,20 @@ class BackendTests:
         return tmp_path / "shards"
 
     @pytest.fixture
-    def files(self, folder: Path) -> Iterator[ShardFiles]:
+    def files(self, folder: Path) -> Iterator[Files]:
         """The table of files that the backend is opened on."""
         dataset = ShardDataset(folder)
-        files = ShardFiles(dataset.sources, dataset.schema, mapped=self.mapped)
+        files = Files(dataset.sources, mapped=self.mapped)
         yield files
         files.close()
 
     @pytest.fixture
-    def truth(self, files: ShardFiles) -> list[bytes]:
+    def truth(self, files: Files) -> list[bytes]:
         """The bytes of each file."""
         return [Path(source.path).read_bytes() for source in files.sources]
 
     @pytest.fixture
-    def backend(self, open_backend: OpenBackend, files: ShardFiles) -> Iterator[Backend]:
+    def backend(self, open_backend: OpenBackend, files: Files) -> Iterator[Backend]:
         """The backend, opened."""
         backend = open_backend(files)
         yield backend
@@ -213,6 +211,19 @@ class BackendTests:
             assert found >= total + wanted.total_bytes
             total = found
 
+    def test_addresses_are_those_of_every_file_and_count(self, backend: Backend, truth: list[bytes]) -> None:
+        """If the backend has them; then they stay what they are, and what is gathered from them is counted."""
+        self.expect(backend, truth, extents((file, 0, len(data)) for file, data in enumerate(truth)))
+        found = backend.addresses()
+        if found is None:
+            return
+        assert backend.addressable
+        assert found.base.shape == (len(truth),)
+        assert backend.addresses() is found
+        before = sum(backend.bytes_by_path().values())
+        found.count(1000)
+        assert sum(backend.bytes_by_path().values()) == before + 1000
+
     def test_check_is_content_with_files_that_stay(self, backend: Backend, truth: list[bytes]) -> None:
         """As often as it is asked."""
         every = np.arange(len(truth))
@@ -224,7 +235,7 @@ class BackendTests:
 
     @pytest.mark.parametrize("what", ["cut short", "written to", "replaced", "removed", "made longer"])
     def test_a_file_that_changes_is_noticed(
-        self, backend: Backend, truth: list[bytes], files: ShardFiles, what: str
+        self, backend: Backend, truth: list[bytes], files: Files, what: str
     ) -> None:
         """By `read`, its completion or `check`, whichever comes first; nobody uses the bytes before all three."""
         wanted = extents([(1, 10_000, 5000), (2, 0, 100)])
@@ -239,7 +250,7 @@ class BackendTests:
 
     @pytest.mark.parametrize("what", ["cut short", "removed", "made longer"])
     def test_a_file_that_changes_before_it_is_opened_is_noticed(
-        self, backend: Backend, truth: list[bytes], files: ShardFiles, what: str
+        self, backend: Backend, truth: list[bytes], files: Files, what: str
     ) -> None:
         """And the other files can still be read."""
         spoil(Path(files.sources[1].path), what)
@@ -248,7 +259,7 @@ class BackendTests:
         assert isinstance(caught.value, ReadError | FormatError | FileNotFoundError)
         self.expect(backend, truth, extents([(2, 0, 1000)]))
 
-    def test_close_may_be_called_twice_and_ends_all_reads(self, open_backend: OpenBackend, files: ShardFiles) -> None:
+    def test_close_may_be_called_twice_and_ends_all_reads(self, open_backend: OpenBackend, files: Files) -> None:
         """No thread of the backend outlives it."""
         before = set(threading.enumerate())
         backend = open_backend(files)
@@ -259,7 +270,7 @@ class BackendTests:
         assert all(landing.completion.landed for landing in landings)
         assert isinstance(backend.bytes_by_path(), dict)
 
-    def test_close_in_the_middle_of_other_threads_reads(self, open_backend: OpenBackend, files: ShardFiles) -> None:
+    def test_close_in_the_middle_of_other_threads_reads(self, open_backend: OpenBackend, files: Files) -> None:
         """They get their bytes or an error; nothing hangs and nothing crashes."""
         backend = open_backend(files)
         stop = threading.Event()

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from gdsload.backends.base import Backend, Completion, PendingRead
+from gdsload.backends.base import Backend, Completion, PendingRead, ShardAddresses
 from gdsload.shards.reads import Extents
 
 __all__ = ["Fault", "FaultyBackend", "RecordingBackend", "SlowBackend"]
@@ -25,10 +24,15 @@ class _Wrapper:
         self.inner = inner
         self.name = inner.name
         self.in_place = inner.in_place
+        self.addressable = inner.addressable
 
     def read(self, wanted: Extents) -> PendingRead:
         """See `Backend.read`."""
         return self.inner.read(wanted)
+
+    def addresses(self) -> ShardAddresses | None:
+        """See `Backend.addresses`."""
+        return self.inner.addresses()
 
     def check(self, files: NDArray[np.int64]) -> None:
         """See `Backend.check`."""
@@ -137,10 +141,6 @@ class _Failing:
         self._inner.wait()
         raise self._error
 
-    def make_stream_wait(self, stream: torch.Stream) -> None:
-        self._inner.make_stream_wait(stream)
-        raise self._error
-
 
 class SlowBackend(_Wrapper):
     """A backend whose bytes take their time.
@@ -174,10 +174,6 @@ class _Delayed:
     def wait(self) -> None:
         time.sleep(max(self._ready_at - time.monotonic(), 0))
         self._inner.wait()
-
-    def make_stream_wait(self, stream: torch.Stream) -> None:
-        time.sleep(max(self._ready_at - time.monotonic(), 0))
-        self._inner.make_stream_wait(stream)
 
 
 class RecordingBackend(_Wrapper):

@@ -21,7 +21,7 @@ from gdsload.backends.host import HostBackend
 from gdsload.shards import guard
 from gdsload.shards import page_cache as residency
 from gdsload.shards.catalog import open_catalog
-from gdsload.shards.files import ShardFiles
+from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents
 from gdsload.system import memory
 from tests.page_cache import chill, in_cache
@@ -40,7 +40,7 @@ def folder(tmp_path_factory):
 
 def backend_of(folder, *, mapped, **options):
     catalog = open_catalog(str(folder))
-    return HostBackend(ShardFiles(catalog.sources, catalog.schema, mapped=mapped), **options)
+    return HostBackend(Files(catalog.sources, mapped=mapped), **options)
 
 
 @pytest.fixture(params=[True, False], ids=["mapped", "unmapped"])
@@ -316,10 +316,6 @@ def test_closing_twice(backend):
     assert not backend.files.base.any()
 
 
-def test_probe():
-    assert HostBackend.probe().usable
-
-
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 10**6), st.integers(0, 10_000)), max_size=12))
 def test_pieces_are_the_reads(reads):
@@ -344,14 +340,14 @@ def test_pieces_are_the_reads(reads):
 def test_a_long_extent_is_shared_out_among_threads(folder, contents):
     reading = set()
 
-    class Noting(ShardFiles):
+    class Noting(Files):
         def descriptor(self, file, **options):
             reading.add(threading.get_ident())
             time.sleep(0.002)
             return super().descriptor(file, **options)
 
     catalog = open_catalog(str(folder))
-    backend = HostBackend(Noting(catalog.sources, catalog.schema, mapped=False))
+    backend = HostBackend(Noting(catalog.sources, mapped=False))
     compare(backend, contents, [(3, 0, len(contents[3]))])
     assert len(reading - {threading.get_ident()}) > 3
     backend.close()

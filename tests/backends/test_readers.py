@@ -135,11 +135,6 @@ def test_many_wait_for_one_reading(readers):
                 future.result(30)
 
 
-def test_a_stream_that_waits_blocks_the_thread(readers):
-    with pytest.raises(IndexError, match="pop from empty list"):
-        readers.run([[].pop]).make_stream_wait(None)
-
-
 class Noted(Reading):
     """Notes when its last part has ended; that may fail."""
 

@@ -18,7 +18,7 @@ from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.select import BackendRequest, choose, default_register_bytes, dma_is_possible, expected, preflight
 from gdsload.backends.tiers.routed import RoutedBackend
 from gdsload.shards.catalog import open_catalog
-from gdsload.shards.files import ShardFiles
+from gdsload.shards.files import Files
 from gdsload.system.probe import CufileProbe
 from gdsload.system.probe.result import STATUSES
 from gdsload.system.probe.tree import Tree
@@ -175,7 +175,7 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def files(folder):
     catalog = open_catalog(str(folder))
-    table = ShardFiles(catalog.sources, catalog.schema, mapped=True)
+    table = Files(catalog.sources, mapped=True)
     yield table
     table.close()
 
@@ -183,7 +183,7 @@ def files(folder):
 @pytest.fixture
 def unmapped(folder):
     catalog = open_catalog(str(folder))
-    table = ShardFiles(catalog.sources, catalog.schema, mapped=False)
+    table = Files(catalog.sources, mapped=False)
     yield table
     table.close()
 
@@ -254,7 +254,7 @@ def test_gds_by_name_is_not_replaced_where_its_engine_cannot_be_opened(files, mo
 @given(probes, st.booleans(), st.booleans(), st.booleans())
 def test_auto_takes_what_there_is_evidence_for(folder, found, is_mapped, registers, possible):
     catalog = open_catalog(str(folder))
-    files = ShardFiles(catalog.sources, catalog.schema, mapped=is_mapped)
+    files = Files(catalog.sources, mapped=is_mapped)
     probe = Probing(found)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(select, "dma_is_possible", lambda: (possible, "" if possible else "there is no way"))
@@ -309,7 +309,7 @@ def test_auto_bounces_where_cufile_worked_but_cannot_be_opened_here(files, monke
 @pytest.mark.usefixtures("no_cuda")
 def test_a_dataset_without_shards():
     probe = Probing(BY_DMA)
-    chosen = choose(BackendRequest("gds"), ShardFiles([], {}, mapped=True), GPU, probe=probe)
+    chosen = choose(BackendRequest("gds"), Files([], mapped=True), GPU, probe=probe)
     assert (chosen.name, probe.asked) == ("gds", [(".", "cuda:0")])
     chosen.backend.close()
 

@@ -14,8 +14,8 @@ from safetensors.numpy import save_file
 
 import gdsload
 from gdsload.errors import ChecksumError, FormatError
-from gdsload.shards.files import load_shard
 from gdsload.shards.format.checksum import BLOCK_BYTES
+from gdsload.shards.opening import load_shard
 from gdsload.shards.verify.row_checksums import RowCheck
 from gdsload.tools.cli import main
 

@@ -21,10 +21,9 @@ from gdsload.engine.limits import Limits
 from gdsload.engine.prefetch import Prefetcher, Runner
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job, Ordered, Selection
-from gdsload.engine.table import SampleTable
 from gdsload.errors import LoaderClosedError, ReadError
 from gdsload.order import OrderOptions, Schedule, make_order
-from gdsload.shards.files import ShardFiles
+from gdsload.shards.shard_table import ShardTable
 from gdsload.system.memory import BatchPool
 from gdsload.testing import Fault, FaultyBackend, RecordingBackend, SlowBackend
 
@@ -46,11 +45,11 @@ def make(dataset):
 
     def build(around=lambda inner: inner, *, limits=None, start=0, options=None, mapped=True, steps=None, threads=2):
         options = options or OrderOptions("sequential", 0, 0, 1)
-        files = ShardFiles(dataset.sources, dataset.schema, mapped=mapped)
-        backend = around(HostBackend(files))
+        table = ShardTable.of(dataset.sources, dataset.schema, mapped=mapped)
+        backend = around(HostBackend(table.files))
         order = make_order(options, dataset.counts.tolist(), 0, 0)
         steps = steps or Ordered(order, Schedule(SAMPLES, 5, lanes=options.lanes))
-        job = Job(SampleTable(files, dataset.counts), steps, Selection(), ("x",))
+        job = Job(table, steps, Selection(), ("x",))
         stats = LoaderStats()
         source = LandedSource(job, backend, Assembler(dataset.schema, BatchPool(1 << 20), BatchForm()), stats)
         limits = limits or Limits(1 << 20, 1 << 30, 1 << 12, 32 * 5, 0)

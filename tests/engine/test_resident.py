@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from gdsload import Field, FileChangedError, ShardDataset, ShardWriter
+from gdsload.backends.base import ShardAddresses
 from gdsload.engine import resident as resident_module
 from gdsload.engine.gpu.block_ids import BlockIds
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.steps import Job, Ordered, Selection
-from gdsload.engine.table import SampleTable
 from gdsload.order import BlockOrder, FullOrder, MixOrder, Mixture, Schedule, SequentialOrder
-from gdsload.shards.files import ShardFiles
+from gdsload.shards.shard_table import ShardTable
 from gdsload.system.copies import copy_runs
 from gdsload.system.memory import address_of
 
@@ -27,14 +27,18 @@ BLOCKS = BlockOrder([600, 400], block=30, window=100, lanes=3, key=7)
 class Reached:
     """A backend that says where shards are, and takes notes."""
 
+    addressable = True
+
     def __init__(self, base):
-        self.base, self.counted = base, []
+        self.counted = []
+        self.move(base)
 
-    def shard_addresses(self):
-        return self.base
+    def move(self, base):
+        """Have the shards at other addresses from now on."""
+        self.found = ShardAddresses(base, lambda nbytes: self.counted.append((base, nbytes)))
 
-    def count(self, base, nbytes):
-        self.counted.append((base, nbytes))
+    def addresses(self):
+        return self.found
 
     def check(self, files):
         raise FileChangedError(f"{len(files)} shards")
@@ -75,17 +79,17 @@ def files(tmp_path):
         numbers = np.arange(1000, dtype=np.int32)
         writer.write_batch({"wide": np.zeros((1000, 9000), np.uint8), "x": np.stack([numbers, -numbers], 1)})
     dataset = ShardDataset(tmp_path / "shards")
-    found = ShardFiles(dataset.sources, dataset.schema, mapped=True)
-    found.ensure_open(np.arange(len(dataset.sources)))
-    found.counts = dataset.counts
-    yield found
-    found.close()
+    table = ShardTable.of(dataset.sources, dataset.schema, mapped=True)
+    table.ensure_open(np.arange(len(dataset.sources)))
+    table.files.table, table.files.counts = table, dataset.counts
+    yield table.files
+    table.files.close()
 
 
 def gather_over(files, backend, maker, order=None, batch_size=64, rank=0, world_size=1):
     order = order or SequentialOrder(1000)
     steps = Ordered(order, Schedule(1000, batch_size, rank, world_size, lanes=order.lanes))
-    return ResidentGather(Job(SampleTable(files, files.counts), steps, Selection(), ("x",)), steps, backend, maker)
+    return ResidentGather(Job(files.table, steps, Selection(), ("x",)), steps, backend, maker)
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (2, 3)])
@@ -145,7 +149,7 @@ def test_the_shards_of_some_steps_are_all_that_they_need(files, order, batch_siz
 def test_shards_that_are_kept_in_part_are_where_their_rows_are(files):
     """Memory of the GPU may lie right behind a mapping: the kept part's shard then seems to begin inside that."""
     kept, base = [], np.zeros(len(files.base), np.int64)
-    for file, begin in enumerate(files.begin["x"].tolist()):
+    for file, begin in enumerate(files.table.begin["x"].tolist()):
         memory = np.fromfile(files.sources[file].path, np.uint8, offset=begin)
         kept.append(memory)
         base[file] = address_of(memory) - begin
@@ -223,18 +227,18 @@ def test_what_was_found_stays_whole_while_another_base_is_looked_at(files, gathe
     gather = gather_over(files, backend, Maker(files.in_mappings), FullOrder(1000, 1))
     assert gather.ready()
     first = gather._reach
-    backend.base = files.base.copy()
+    backend.move(files.base.copy())
     assert not gather.ready()
     gather.gather(range(2))
     assert gather._reach is first
     assert first.gather.found == [first.rows["x"]]
-    assert backend.counted == [(first.base, 2 * 64 * 8)]
+    assert backend.counted == [(first.addresses.base, 2 * 64 * 8)]
     gathers(10)
     another = gather_over(files, backend, Maker(files.in_mappings), FullOrder(1000, 1))
     assert another.ready()
-    backend.base = files.base
+    backend.move(files.base)
     assert another.ready()
-    assert another._reach.base is files.base
+    assert another._reach.addresses.base is files.base
 
 
 class Ids:
@@ -284,7 +288,7 @@ def test_ids_of_blocks_stay_when_the_shards_move(files, gathers, ids):
     backend = Reached(files.base)
     gather = gather_over(files, backend, Maker(files.in_mappings), BLOCKS)
     assert gather.ready()
-    backend.base = files.base.copy()
+    backend.move(files.base.copy())
     assert gather.ready()
     assert (Gather.asked, Ids.made) == (2, 1)
 
@@ -322,7 +326,7 @@ def test_who_says_which_samples_batches_have(files, monkeypatch, order, changes,
     maker = Maker(files.in_mappings)
     maker.form.index, maker.gather.kernel = changes.get("index"), changes.get("kernel", True)
     steps = Ordered(order, Schedule(1000, changes.get("batch_size", 64), lanes=order.lanes))
-    job = Job(SampleTable(files, files.counts), steps, changes.get("selection", Selection()), ("x",))
+    job = Job(files.table, steps, changes.get("selection", Selection()), ("x",))
     gather = ResidentGather.of(job, Reached(files.base), maker)
     assert (None if gather is None else "host" if gather.ids_from_host else "gpu") == who
 
@@ -346,7 +350,7 @@ SIZES = [3, 3, 0, 0, 5, 3, 1]
 def drawn(files, selected=None):
     random = np.random.default_rng(2)
     positions = [random.integers(0, 1000 if selected is None else len(selected), size) for size in SIZES]
-    job = Job(SampleTable(files, files.counts), Drawn(positions), Selection(selected), ("x",))
+    job = Job(files.table, Drawn(positions), Selection(selected), ("x",))
     maker = Maker(files.in_mappings)
     maker.gather.upload = torch.from_numpy
     return ResidentGather(job, None, Reached(files.base), maker), [

@@ -9,7 +9,7 @@ import pytest
 
 import gdsload
 from gdsload import FileChangedError
-from gdsload.shards.files import ShardFiles
+from gdsload.shards.files import Files
 from gdsload.shards.identity import Watch
 
 ORDERS = [{}, {"shuffle": "full"}, {"shuffle": "block", "block": 8, "window": 40, "lanes": 3}]
@@ -114,8 +114,8 @@ def test_an_epoch_that_looks_often_enough_looks_at_nothing_in_the_end(load, plai
 
 @pytest.mark.parametrize("mmap", [True, False])
 def test_backups_and_rights_disturb_nobody(load, own_plain, mmap, monkeypatch):
-    compared, real = [], ShardFiles._as_written
-    monkeypatch.setattr(ShardFiles, "_as_written", lambda self, file: (compared.append(file), real(self, file))[1])
+    compared, real = [], Files._as_written
+    monkeypatch.setattr(Files, "_as_written", lambda self, file: (compared.append(file), real(self, file))[1])
     loader = load(own_plain, 8, with_index=True, mmap=mmap, prefetch_bytes=1)
     shards = sorted(own_plain.glob("*.safetensors"))
     backup = own_plain.parent / "backup"

@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gdsload
-from gdsload.order import batch_ids, make_order
+from gdsload.order import make_order
 from gdsload.testing import RecordingBackend, SlowBackend, fingerprint
+from tests.order.quality import batch_ids
 
 ORDERS = [
     {"shuffle": False},

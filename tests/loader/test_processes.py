@@ -222,8 +222,8 @@ def test_reads_that_hang_for_good_take_two_ctrl_c(run):
                 time.sleep(3600)
             pread_exact(*arguments)
 
-        hang, host = [], gdsload.backends.host
-        pread_exact, host.pread_exact = host.pread_exact, hanging
+        hang, files = [], gdsload.shards.files
+        pread_exact, files.pread_exact = files.pread_exact, hanging
         loaders = [gdsload.DataLoader(path, 10, device="cpu", mmap=mmap, prefetch_bytes=1) for _ in range(3)]
         others = [iter(one) for one in loaders]
         for number, batch in enumerate(loader):

@@ -13,7 +13,8 @@ from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, Te
 
 import gdsload
 from gdsload import OptionError, ShardDataset
-from gdsload.order import Schedule, batch_ids, make_order
+from gdsload.order import Schedule, make_order
+from tests.order.quality import batch_ids
 
 ORDERS = [False, "full", {"shuffle": "block", "block": 8, "window": 32, "lanes": 3}]
 

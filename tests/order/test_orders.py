@@ -13,12 +13,13 @@ from gdsload.order import (
     OrderOptions,
     Schedule,
     SequentialOrder,
-    batch_ids,
     derive_key,
+    lane_offset,
     make_order,
 )
 from gdsload.order import blocks as blocks_module
 from gdsload.order.checks import MAX_SAMPLES
+from tests.order.quality import batch_ids
 
 RUN_LENGTHS = st.lists(st.integers(0, 80), max_size=6)
 
@@ -44,6 +45,21 @@ def epoch_ids(order, **schedule):
     world_size = schedule.get("world_size", 1)
     ranks = [Schedule(order.samples, lanes=order.lanes, **schedule, rank=rank) for rank in range(world_size)]
     return [np.concatenate([batch_ids(order, rank, step) for rank in ranks]) for step in range(ranks[0].steps)]
+
+
+def windows(order, number):
+    """Positions of each window of a lane."""
+    found, stop = [], 0
+    while stop < order.lane_length(number):
+        start, stop = order.window_at(number, stop)
+        found.append((start, stop))
+    return found
+
+
+def window_extents(order, number, start, stop):
+    """First id and length of each run of consecutive ids that make up a window."""
+    base = lane_offset(order.samples, number, order.lanes)
+    return order.sequence().extents(base + start, base + stop)
 
 
 def block_order(run_lengths=(1000, 37), block=100, window=250, lanes=4, key=7):
@@ -103,16 +119,15 @@ def test_windows_hold_exactly_their_extents(run_lengths, block, window, lanes, k
     order = block_order(run_lengths, block, window, lanes, key)
     edges = np.cumsum([0, *run_lengths])
     for number in range(lanes):
-        start = 0
-        for index in range(order.windows(number)):
-            starts, lengths = order.block_extents(number, index)
+        end = 0
+        for start, stop in windows(order, number):
+            starts, lengths = window_extents(order, number, start, stop)
             ids = np.concatenate([np.arange(s, s + n) for s, n in zip(starts, lengths, strict=True)])
-            assert order.window_at(number, start)[0] == start
-            stop = order.window_at(number, start)[1]
+            assert start == end
             assert order.window_at(number, stop - 1) == (start, stop)
             assert stop - start <= window
             assert np.array_equal(np.sort(ids), np.sort(order.lane_ids(number, start, stop)))
-            start = stop
+            end = stop
             assert lengths.min() > 0
             assert lengths.max() <= block
             runs = np.searchsorted(edges, starts, side="right")
@@ -133,7 +148,7 @@ def test_a_lane_of_one_window_is_not_cut():
 
 def test_windows_follow_the_block_sequence():
     order = block_order()
-    extents = [order.block_extents(number, w) for number in range(4) for w in range(order.windows(number))]
+    extents = [window_extents(order, number, *window) for number in range(4) for window in windows(order, number)]
     starts = np.concatenate([starts for starts, _ in extents])
     lengths = np.concatenate([lengths for _, lengths in extents])
     assert lengths.sum() == 1037
@@ -145,7 +160,7 @@ def test_windows_follow_the_block_sequence():
 def test_lanes_are_equal_although_blocks_are_not():
     order = block_order()
     assert [order.lane_length(number) for number in range(4)] == [259, 259, 259, 260]
-    assert order.windows(3) == 2
+    assert len(windows(order, 3)) == 2
 
 
 def test_windows_larger_than_an_exact_shuffle():
@@ -174,7 +189,7 @@ def test_no_piece_is_made_twice_in_an_epoch(monkeypatch):
     make = BlockOrder._make_piece
     monkeypatch.setattr(BlockOrder, "_make_piece", lambda self, place: (made.append(place), make(self, place))[1])
     epoch_ids(order, batch_size=64)
-    assert len(made) == len(set(made)) == sum(order.windows(number) for number in range(8))
+    assert len(made) == len(set(made)) == sum(len(windows(order, number)) for number in range(8))
 
 
 @pytest.mark.parametrize("shuffle", ["full", "block"])
@@ -218,7 +233,7 @@ def test_golden_orders():
     block = make_order(OrderOptions("block", 10, 30, 2), [55, 45], 42, 1)
     assert block.lane_ids(0, 0, 8).tolist() == [3, 7, 50, 9, 52, 5, 2, 54]
     assert block.lane_ids(1, 28, 36).tolist() == [17, 21, 34, 79, 39, 76, 37, 84]
-    starts, lengths = block.block_extents(1, 0)
+    starts, lengths = window_extents(block, 1, *block.window_at(1, 0))
     assert (starts.tolist(), lengths.tolist()) == ([10, 20, 40], [10, 10, 10])
 
 
@@ -231,11 +246,6 @@ def test_positions_and_lanes_outside_are_refused(order):
     for number in (-1, order.lanes):
         with pytest.raises(OptionError, match="lane is"):
             order.lane_ids(number, 0, 1)
-
-
-def test_windows_outside_are_refused():
-    with pytest.raises(OptionError, match="window of lane 0 is 2"):
-        block_order().block_extents(0, 2)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 import pytest
 
 from gdsload.errors import OptionError
-from gdsload.order import BlockOrder, FullOrder, Schedule, SequentialOrder, shuffle_quality
+from gdsload.order import BlockOrder, FullOrder, Schedule, SequentialOrder
+from tests.order.quality import shuffle_quality
 
 SAMPLES = 200_000
 

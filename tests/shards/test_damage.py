@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gdsload import Field, FileChangedError, FormatError, ReadError, ShardDataset, ShardWriter
-from gdsload.shards.files import load_shard
+from gdsload.shards.opening import load_shard
 
 
 @pytest.fixture(params=[True, False], ids=["mapped", "unmapped"])

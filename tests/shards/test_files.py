@@ -1,4 +1,4 @@
-"""The table of open shards: few descriptors, and the same files all along."""
+"""Open files: few descriptors, and the same files all along."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from gdsload import (
 )
 from gdsload.shards import files as files_module
 from gdsload.shards.catalog import open_catalog
-from gdsload.shards.files import ShardFiles, load_shard, open_regular, pread_exact
+from gdsload.shards.files import Files, open_regular, pread_exact
 from gdsload.shards.identity import ShardSource
+from gdsload.shards.opening import load_shard
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def folder(tmp_path):
 
 def table_of(folder, *, mapped=False):
     catalog = open_catalog(str(folder))
-    return ShardFiles(catalog.sources, catalog.schema, mapped=mapped)
+    return Files(catalog.sources, mapped=mapped)
 
 
 def descriptors():
@@ -88,13 +89,13 @@ def test_many_threads_share_few_descriptors(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("mapped", [True, False])
-def test_shards_are_opened_on_first_use(folder, mapped):
+def test_files_are_opened_on_first_use(folder, mapped):
     table = table_of(folder, mapped=mapped)
     assert not table.opened.any()
     table.ensure_open(np.array([7, 3, 7]))
     assert np.flatnonzero(table.opened).tolist() == [3, 7]
     assert mapped == bool(table.base[3])
-    assert table.rows["x"][[3, 7]].tolist() == [2, 2]
+    assert (table.sizes > 0).tolist() == table.opened.tolist()
     table.close()
     table.close()
     assert not table.opened.any()
@@ -145,26 +146,17 @@ def test_another_file_under_the_same_name(folder):
     table.close()
 
 
-def test_shard_of_which_nothing_is_known(folder):
-    """Without an index, a shard says itself what it is."""
-    schema = open_catalog(str(folder)).schema
-    table = ShardFiles([ShardSource(str(folder / "4.safetensors"))], schema, mapped=False)
-    table.ensure_open(np.array([0]))
-    assert table.rows["x"][0] == 2
-    table.close()
-
-
-@pytest.mark.parametrize(("known", "message"), [
-    ({"samples": 3}, "it holds 2 samples, but the index says 3"), ({"file_bytes": 7}, r"bytes, but the index says 7"),
-    ({"sha256": "0" * 64}, "its header is not the one that the index describes"),
-])  # fmt: skip
-def test_shard_that_is_another(folder, known, message):
-    table = ShardFiles(
-        [ShardSource(str(folder / "4.safetensors"), **known)], open_catalog(str(folder)).schema, mapped=True
-    )
-    with pytest.raises(FormatError, match=message):
-        table.ensure_open(np.array([0]))
-    table.close()
+@pytest.mark.parametrize("mapped", [True, False])
+def test_bytes_are_read_whatever_they_mean(tmp_path, mapped):
+    (tmp_path / "f").write_bytes(b"no safetensors file")
+    files = Files([ShardSource(str(tmp_path / "f"))], mapped=mapped)
+    files.ensure_open(np.array([0]))
+    into = bytearray(11)
+    files.read_into(0, 3, memoryview(into))
+    assert into == b"safetensors"
+    with pytest.raises(ShortReadError, match="f, byte 19: the file ended 1 bytes too early"):
+        files.read_into(0, 9, memoryview(into))
+    files.close()
 
 
 # --- opening and reading ---

@@ -26,10 +26,10 @@ from gdsload import (
 )
 from gdsload.errors import Problem
 from gdsload.shards import publish as publish_module
-from gdsload.shards.files import load_shard
 from gdsload.shards.format.checksum import BLOCK_BYTES
 from gdsload.shards.format.index import Index, IndexEntry, parse_index
 from gdsload.shards.format.shard import PADDING_PREFIX
+from gdsload.shards.opening import load_shard
 
 GOLDEN = Path(__file__).parents[1] / "data/shards/v1"
 

@@ -25,7 +25,7 @@ from gdsload.backends.host import HostBackend
 from gdsload.shards import guard
 from gdsload.shards import page_cache as residency
 from gdsload.shards.catalog import open_catalog
-from gdsload.shards.files import ShardFiles
+from gdsload.shards.files import Files
 from gdsload.shards.guard import Guard
 from gdsload.shards.reads import Extents
 from gdsload.system.memory import map_file, unmap
@@ -47,7 +47,7 @@ class Disk:
         self.populated, self.read_bytes = [], 0
         self.guard = Guard([f"file {number}" for number in range(len(sizes))], self.base, self.read)
         for file in np.random.default_rng(0).permutation(len(sizes)).tolist():
-            self.guard.opened(file, sizes[file], [(0, sizes[file])])
+            self.guard.opened(file, sizes[file])
 
     def breaks(self, file, offset, nbytes):
         """The first page that cannot be read, of so many bytes."""
@@ -142,7 +142,8 @@ def test_what_is_no_field_s_need_not_be_sure():
     disk = Disk([])
     disk.guard = Guard(["a"], np.array([PAGE]), disk.read)
     assert disk.guard.left == 1
-    disk.guard.opened(0, 10 * PIECE, [(PIECE + 5, PIECE + 6), (3 * PIECE, 5 * PIECE)])
+    disk.guard.opened(0, 10 * PIECE)
+    disk.guard.only(0, [(PIECE + 5, PIECE + 6), (3 * PIECE, 5 * PIECE)])
     assert disk.guard.left == 3
 
 
@@ -169,7 +170,7 @@ def test_a_real_mapping_that_was_cut_short(tmp_path):
         address = map_file(opened.fileno(), 2 * PIECE, "a")
     os.truncate(path, 3 * PAGE)
     sure = Guard([str(path)], np.array([address]), read)
-    sure.opened(0, 2 * PIECE, [(0, 2 * PIECE)])
+    sure.opened(0, 2 * PIECE)
     sure.ensure(extents((0, 0, 3 * PAGE), (0, 2 * PAGE, 7)))
     with pytest.raises(FileChangedError, match="it is shorter") as caught:
         sure.ensure(extents((0, 2 * PAGE, 2 * PAGE)))
@@ -177,38 +178,41 @@ def test_a_real_mapping_that_was_cut_short(tmp_path):
     unmap(address, 2 * PIECE)
 
 
+def struck(call, lines):
+    """Whether Ctrl-C struck: at this line of what the guard notes, unless it has fewer."""
+
+    def step(frame, event, _):
+        nonlocal lines
+        if frame.f_code not in (Guard.opened.__code__, Guard.only.__code__):
+            return None
+        # Not at `with`, where a tracer may raise with the lock still taken, which no signal can.
+        lines -= event == "line" and "with " not in linecache.getline(guard.__file__, frame.f_lineno)
+        if not lines:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return step
+
+    before = sys.gettrace()
+    sys.settrace(step)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
 def test_ctrl_c_while_a_shard_is_opened_leaves_no_mark_that_must_not_be():
     """It is opened once more then, by whoever wants it next."""
-
-    def struck(call, lines):
-        def step(frame, event, _):
-            nonlocal lines
-            if frame.f_code is not Guard.opened.__code__:
-                return None
-            # Not at `with`, where a tracer may raise with the lock still taken, which no signal can.
-            lines -= event == "line" and "with " not in linecache.getline(guard.__file__, frame.f_lineno)
-            if not lines:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-            return step
-
-        before = sys.gettrace()
-        sys.settrace(step)
-        try:
-            call()
-        except KeyboardInterrupt:
-            return True
-        finally:
-            sys.settrace(before)
-        return False
 
     for lines in count(1):
         disk = Disk([])
         disk.sizes, disk.base = SIZES, np.arange(4) * 100 * PIECE
         disk.guard = Guard([""] * 4, disk.base, disk.read)
-        again = [struck(partial(disk.guard.opened, file, SIZES[file], [(0, SIZES[file])]), lines) for file in range(4)]
+        again = [struck(partial(disk.guard.opened, file, SIZES[file]), lines) for file in range(4)]
         for file in range(4):
-            disk.guard.opened(file, SIZES[file], [(0, SIZES[file])])
+            disk.guard.opened(file, SIZES[file])
         for file in (2, 0, 3, 1):
             assert disk.guard.left
             disk.ensure((file, 0, SIZES[file]))
@@ -221,6 +225,20 @@ def test_ctrl_c_while_a_shard_is_opened_leaves_no_mark_that_must_not_be():
         if not any(again):
             assert lines > 8
             break
+
+
+def test_ctrl_c_while_it_is_noted_what_is_touched_leaves_no_piece_unasked_for():
+    for lines in count(1):
+        disk = Disk(SIZES)
+        narrow = partial(disk.guard.only, 3, [(5 * PIECE, 7 * PIECE + 1)])
+        if not struck(narrow, lines):
+            break
+        assert disk.guard.left >= np.count_nonzero(~disk.guard._sure)
+        narrow()
+        disk.ensure((3, 5 * PIECE, 2 * PIECE + 1), *((file, 0, SIZES[file]) for file in (0, 1, 2)))
+        assert np.count_nonzero(~disk.guard._sure) == 0
+    assert disk.guard.left == np.count_nonzero(~disk.guard._sure)
+    assert lines > 4
 
 
 def test_shards_are_opened_while_others_are_asked_for():
@@ -241,7 +259,7 @@ def test_shards_are_opened_while_others_are_asked_for():
         thread = threading.Thread(target=ask)
         thread.start()
         for file in range(count):
-            sure.opened(file, PIECE + 1, [(0, PIECE + 1)])
+            sure.opened(file, PIECE + 1)
             opened.release()
         thread.join()
     assert errors == []
@@ -278,7 +296,7 @@ def failing(monkeypatch):
 
 def test_offsets_are_made_sure_of_before_they_are_touched(ragged, failing):
     dataset = gdsload.ShardDataset(ragged)
-    dataset._open_reader()._table.files.ensure_open(np.array([0]))
+    dataset._open_reader()._table.ensure_open(np.array([0]))
     failing()
     with pytest.raises(ReadError, match=r"shard-00000.safetensors, byte \d+: reading failed: Input/output error"):
         dataset.sample_bytes([5])
@@ -287,7 +305,7 @@ def test_offsets_are_made_sure_of_before_they_are_touched(ragged, failing):
 def test_rows_that_look_resident_are_made_sure_of(tmp_path, failing, monkeypatch):
     safetensors.numpy.save_file({"x": np.zeros((100, 4096), np.uint8)}, tmp_path / "a.safetensors")
     catalog = open_catalog(str(tmp_path))
-    backend = HostBackend(ShardFiles(catalog.sources, catalog.schema, mapped=True))
+    backend = HostBackend(Files(catalog.sources, mapped=True))
     backend.files.ensure_open(np.array([0]))
     monkeypatch.setattr(residency, "_is_there", lambda *_: True)
     failing()
@@ -299,7 +317,7 @@ def test_rows_that_look_resident_are_made_sure_of(tmp_path, failing, monkeypatch
 def test_a_look_that_finds_a_page_gone_takes_the_marks_back(tmp_path, monkeypatch):
     safetensors.numpy.save_file({"x": np.zeros((100, 4096), np.uint8)}, tmp_path / "a.safetensors")
     catalog = open_catalog(str(tmp_path))
-    files = ShardFiles(catalog.sources, catalog.schema, mapped=True)
+    files = Files(catalog.sources, mapped=True)
     files.ensure_open(np.array([0]))
     files.guard.ensure(files.whole(0))
     assert files.guard.left == 0
@@ -313,7 +331,7 @@ def test_pages_that_cannot_be_registered_because_they_cannot_be_read(tmp_path, f
     """CUDA only says that it could not."""
     safetensors.numpy.save_file({"x": np.zeros((100, 4096), np.uint8)}, tmp_path / "a.safetensors")
     catalog = open_catalog(str(tmp_path))
-    files = ShardFiles(catalog.sources, catalog.schema, mapped=True)
+    files = Files(catalog.sources, mapped=True)
     files.ensure_open(np.array([0]))
     monkeypatch.setattr(mapped, "register_host", lambda *_, **_options: "invalid argument")
     backend = mapped.MappedBackend(files, torch.device("cuda"), register_bytes=2**30)

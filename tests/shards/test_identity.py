@@ -14,8 +14,10 @@ import gdsload
 from gdsload import FileChangedError
 from gdsload.shards import identity as identity_module
 from gdsload.shards.catalog import open_catalog
-from gdsload.shards.files import ShardFiles, load_shard
+from gdsload.shards.files import Files
 from gdsload.shards.identity import LOOK_BEFORE_S, Watch
+from gdsload.shards.opening import load_shard
+from gdsload.shards.shard_table import ShardTable
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def ours(tmp_path):
 
 def opened(folder, *, mapped=False):
     catalog = open_catalog(str(folder))
-    table = ShardFiles(catalog.sources, catalog.schema, mapped=mapped)
+    table = ShardTable.of(catalog.sources, catalog.schema, mapped=mapped).files
     table.ensure_open(np.arange(len(catalog.sources)))
     time.sleep(0.02)  # file times tick every 1 to 4 ms
     return table
@@ -77,8 +79,8 @@ HARMLESS = {
 @pytest.fixture
 def compared(monkeypatch):
     """The files whose bytes were compared with their checksums, in order."""
-    found, real = [], ShardFiles._as_written
-    monkeypatch.setattr(ShardFiles, "_as_written", lambda self, file: (found.append(file), real(self, file))[1])
+    found, real = [], Files._as_written
+    monkeypatch.setattr(Files, "_as_written", lambda self, file: (found.append(file), real(self, file))[1])
     return found
 
 
@@ -157,7 +159,7 @@ def test_a_file_of_the_same_bytes_with_a_new_time_is_another(ours):
 
 def test_a_change_between_the_look_and_the_comparison(ours, monkeypatch):
     """What is taken is the time from before the bytes were compared."""
-    real, left = ShardFiles._as_written, [0]
+    real, left = Files._as_written, [0]
 
     def slow(self, file):
         same = real(self, file)
@@ -166,7 +168,7 @@ def test_a_change_between_the_look_and_the_comparison(ours, monkeypatch):
             overwrite(table.sources[file].path)
         return same
 
-    monkeypatch.setattr(ShardFiles, "_as_written", slow)
+    monkeypatch.setattr(Files, "_as_written", slow)
     table = opened(ours)
     os.chmod(table.sources[0].path, 0o400)
     table.check(np.array([0]))
@@ -326,13 +328,13 @@ def test_looking_now_is_nothing_that_other_looks_pay_for(folder, clock):
 
 
 def test_comparing_bytes_is_nothing_that_looks_pay_for(ours, clock, monkeypatch):
-    real = ShardFiles._as_written
+    real = Files._as_written
 
     def slow(self, file):
         clock.now += 60
         return real(self, file)
 
-    monkeypatch.setattr(ShardFiles, "_as_written", slow)
+    monkeypatch.setattr(Files, "_as_written", slow)
     table = opened(ours)
     os.chmod(table.sources[0].path, 0o400)
     table.check(np.array([0]))

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsload import ChecksumError, Field, FormatError, ShardDataset, ShardWriter
-from gdsload.shards.files import load_shard
 from gdsload.shards.format.checksum import BLOCK_BYTES, block_digest
 from gdsload.shards.format.dtypes import DTYPES
 from gdsload.shards.format.shard import OFFSETS_PREFIX, PADDING_PREFIX
+from gdsload.shards.opening import load_shard
 from gdsload.shards.verify.contents import _wrong_runs
 
 

@@ -9,8 +9,7 @@ from gdsload.engine.assemble import Assembler, BatchForm
 from gdsload.engine.landed import LandedSource
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job, Selection
-from gdsload.engine.table import SampleTable
-from gdsload.shards.files import ShardFiles
+from gdsload.shards.shard_table import ShardTable
 from gdsload.system.memory import BatchPool
 from gdsload.testing import BatchSourceTests, RecordingBackend
 
@@ -23,9 +22,9 @@ class Landed(BatchSourceTests):
         made = []
 
         def opened(dataset, steps, fields):
-            files = ShardFiles(dataset.sources, dataset.schema, mapped=self.mapped)
-            made.append(RecordingBackend(HostBackend(files)))
-            job = Job(SampleTable(files, dataset.counts), steps, Selection(), fields)
+            table = ShardTable.of(dataset.sources, dataset.schema, mapped=self.mapped)
+            made.append(RecordingBackend(HostBackend(table.files)))
+            job = Job(table, steps, Selection(), fields)
             wanted = {name: dataset.schema[name] for name in fields}
             maker = Assembler(wanted, BatchPool(1 << 20), BatchForm(ragged="offsets"))
             return LandedSource(job, made[-1], maker, LoaderStats())

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import gdsload
+from gdsload.backends.base import ShardAddresses
 from gdsload.backends.host import HostBackend
 from gdsload.errors import FileChangedError, ReadError
-from gdsload.shards.files import ShardFiles
+from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents
 from gdsload.testing import Fault, FaultyBackend, RecordingBackend, SlowBackend, assert_resumes_everywhere, fingerprint
 
@@ -28,7 +29,7 @@ def path(tmp_path_factory):
 @pytest.fixture
 def backend(path):
     dataset = gdsload.ShardDataset(path)
-    backend = HostBackend(ShardFiles(dataset.sources, dataset.schema, mapped=False))
+    backend = HostBackend(Files(dataset.sources, mapped=False))
     yield backend
     backend.close()
 
@@ -99,6 +100,23 @@ def test_recording(backend):
     recording.check(np.array([1]))
     assert recording.checked == [[1]]
     assert (recording.name, recording.in_place) == (backend.name, backend.in_place)
+
+
+class Reaching(HostBackend):
+    """A backend whose device reaches all shards."""
+
+    addressable = True
+
+    def addresses(self):
+        return ShardAddresses(self.files.base, int)
+
+
+@pytest.mark.parametrize("wrap", [FaultyBackend, RecordingBackend, lambda inner: SlowBackend(inner, 0.1)])
+def test_wrappers_hand_addresses_on(backend, wrap):
+    assert (wrap(backend).addressable, wrap(backend).addresses()) == (False, None)
+    wrapped = wrap(Reaching(backend.files))
+    assert wrapped.addressable
+    assert wrapped.addresses().base is backend.files.base
 
 
 class TestFingerprint:

@@ -13,15 +13,14 @@ import threading
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from gdsload.backends.base import PendingRead
+from gdsload.backends.base import FileBackend, PendingRead
 from gdsload.backends.bounce.copier import Copier, Copying
 from gdsload.backends.bounce.fill_task import BouncePath, DirectIOPolicy, FillTask
 from gdsload.backends.bounce.fill_threads import ThreadFill
 from gdsload.backends.bounce.resident_rows import ResidentRows
 from gdsload.backends.bounce.slot_layout import PAGE, lay_out
-from gdsload.shards.files import ShardFiles
+from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents
 from gdsload.system.pinned import PinnedRing, node_of, processors_of
 from gdsload.system.streams import no_room
@@ -41,7 +40,7 @@ _PROCESSORS = 12
 PINNED_BYTES = (_THREADS + _COPIED) * _MAX_BLOCK_BYTES
 
 
-class BounceBackend:
+class BounceBackend(FileBackend):
     """Reads files into pinned memory and copies them to a GPU.
 
     Args:
@@ -55,18 +54,18 @@ class BounceBackend:
     """
 
     name = "bounce"
-    in_place = False
 
     def __init__(
         self,
-        files: ShardFiles,
+        files: Files,
         device: torch.device,
         *,
         threads: int | None = None,
         pinned_bytes: int = PINNED_BYTES,
         direct: bool | None = None,
     ) -> None:
-        self.files, self.device = files, device
+        super().__init__(files)
+        self.device = device
         processors, threads = threads or _PROCESSORS, threads or _THREADS
         block = _MAX_BLOCK_BYTES
         while block > PAGE and block * (threads + _COPIED) > pinned_bytes:
@@ -117,10 +116,6 @@ class BounceBackend:
         with self._lock:
             self._moved["bounce-direct"] += direct
             self._moved["bounce-buffered"] += buffered
-
-    def check(self, files: NDArray[np.int64]) -> None:
-        """See `Backend.check`."""
-        self.files.check(files)
 
     def bytes_by_path(self) -> dict[str, int]:
         """See `Backend.bytes_by_path`."""

@@ -99,11 +99,5 @@ class Copying(Reading):
             if self._arrived is not None:
                 self._arrived.synchronize()
 
-    def make_stream_wait(self, stream: torch.Stream) -> None:
-        """See `Completion.make_stream_wait`: blocks this thread until all copies are queued, and no longer."""
-        super().wait()
-        if self._arrived is not None:
-            stream.wait_event(self._arrived)
-
     def _last(self) -> None:
         self._arrived = record(self._stream)

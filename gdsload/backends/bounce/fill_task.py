@@ -13,7 +13,7 @@ import torch
 
 from gdsload.backends.bounce.copier import Copier
 from gdsload.backends.bounce.slot_layout import BlockFill
-from gdsload.shards.files import ShardFiles
+from gdsload.shards.files import Files
 from gdsload.shards.page_cache import PROBES, page_is_there, random_below
 from gdsload.system.pinned import PinnedRing
 
@@ -45,7 +45,7 @@ class DirectIOPolicy:
         always: the answer; None: whether some of a block's bytes are not in the page cache.
     """
 
-    def __init__(self, files: ShardFiles, always: bool | None) -> None:
+    def __init__(self, files: Files, always: bool | None) -> None:
         self.files, self.always = files, always
         self._believed: dict[int, tuple[float, bool]] = {}
 
@@ -75,13 +75,13 @@ class BouncePath:
         count: is told how many bytes were read with O_DIRECT and how many through the page cache.
     """
 
-    files: ShardFiles
+    files: Files
     ring: PinnedRing
     copier: Copier
     count: Callable[[int, int], None]
 
 
-def part_looks_resident(files: ShardFiles, part: BlockFill) -> bool:
+def part_looks_resident(files: Files, part: BlockFill) -> bool:
     """Whether a few pages of what fills a block, drawn anew each time, are in the page cache."""
     for _ in range(PROBES):
         place = random_below(part.nbytes)

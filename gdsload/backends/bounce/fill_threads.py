@@ -19,7 +19,6 @@ from gdsload.backends.bounce.fill_task import BouncePath, FillTask
 from gdsload.backends.bounce.slot_layout import PAGE, Read
 from gdsload.backends.readers import Readers
 from gdsload.errors import ReadError
-from gdsload.shards.files import pread_exact
 from gdsload.shards.gather_host import gather_rows, one_thread
 from gdsload.shards.identity import LOOK_BEFORE_S
 from gdsload.shards.reads import Extents, within
@@ -109,9 +108,7 @@ class ThreadFill:
 
     def _complete(self, file: int, offset: int, into: memoryview, done: int) -> None:
         """Read what a read has not brought, or say why it has not."""
-        path = self._means.files.sources[file].path
-        with self._means.files.descriptor(file) as fd:
-            pread_exact(fd, into[done:], offset + done, path)
+        self._means.files.read_into(file, offset + done, into[done:])
 
     def _around(self, reads: list[Read], block: PinnedBlock) -> tuple[int, int]:
         """Read with O_DIRECT what can be; returns the bytes read so, and the others."""

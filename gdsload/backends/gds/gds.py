@@ -17,14 +17,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from gdsload.backends.base import PendingRead
+from gdsload.backends.base import FileBackend, PendingRead
 from gdsload.backends.gds.engines import ENGINES, Engine, path_counts
 from gdsload.backends.gds.slots import Slots
 from gdsload.backends.readers import Readers
 from gdsload.errors import GdsloadError, ReadError, ShortReadError
-from gdsload.shards.files import ShardFiles
+from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents, coalesce, shares
 
 __all__ = ["GdsBackend"]
@@ -54,7 +53,7 @@ class _Counted:
     before: dict[str, int] = field(default_factory=path_counts)
 
 
-class GdsBackend:
+class GdsBackend(FileBackend):
     """Reads files into device memory by cuFile.
 
     Args:
@@ -69,18 +68,18 @@ class GdsBackend:
     """
 
     name = "gds"
-    in_place = False
 
     def __init__(
         self,
-        files: ShardFiles,
+        files: Files,
         device: torch.device,
         *,
         engine: str = "cufile",
         register: bool = True,
         threads: int = _THREADS,
     ) -> None:
-        self.files, self.device = files, device
+        super().__init__(files)
+        self.device = device
         self.engine: Engine = ENGINES[engine](device)
         self._slots = Slots(device, self.engine if register else None)
         self._readers = Readers(threads, "gdsload-gds")
@@ -171,10 +170,6 @@ class GdsBackend:
             with suppress(Exception):  # whatever it says, we are through with it
                 self.engine.close(entry.handle)
             entry.descriptor.__exit__(None, None, None)
-
-    def check(self, files: NDArray[np.int64]) -> None:
-        """See `Backend.check`."""
-        self.files.check(files)
 
     def bytes_by_path(self) -> dict[str, int]:
         """See `Backend.bytes_by_path`.

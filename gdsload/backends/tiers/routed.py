@@ -14,10 +14,10 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.backends.base import Backend, PendingRead
+from gdsload.backends.base import Backend, FileBackend, PendingRead, ShardAddresses
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.tiers.tiered import bring_by_shard
-from gdsload.shards.files import ShardFiles
+from gdsload.shards.files import Files
 from gdsload.shards.page_cache import shard_is_resident
 from gdsload.shards.reads import Extents
 from gdsload.system.threads import Worker, end_at_exit, start_all
@@ -31,7 +31,7 @@ _LOOK_EVERY_S = 0.25
 """How often shards are looked at that were not resident the last time: 32 reads of a byte each."""
 
 
-class RoutedBackend:
+class RoutedBackend(FileBackend):
     """Shares extents out between the page cache and the drive.
 
     Args:
@@ -42,10 +42,11 @@ class RoutedBackend:
     """
 
     name = "auto"
-    in_place = False
+    addressable = True
 
-    def __init__(self, files: ShardFiles, mapped: MappedBackend, cold: Backend, *, fill: bool = False) -> None:
-        self.files, self.mapped, self.cold, self.fill = files, mapped, cold, fill
+    def __init__(self, files: Files, mapped: MappedBackend, cold: Backend, *, fill: bool = False) -> None:
+        super().__init__(files)
+        self.mapped, self.cold, self.fill = mapped, cold, fill
         self.trouble = ""
         """Why no further shard can be registered; empty while it can."""
         self._wanted = np.zeros(len(files.sources), bool)
@@ -102,17 +103,9 @@ class RoutedBackend:
                 os.preadv(fd, [scratch], offset)
         return True
 
-    def shard_addresses(self) -> IntArray | None:
-        """See `WithinReach.shard_addresses`."""
-        return self.mapped.shard_addresses()
-
-    def count(self, base: IntArray, nbytes: int) -> None:
-        """See `WithinReach.count`."""
-        self.mapped.count(base, nbytes)
-
-    def check(self, files: IntArray) -> None:
-        """See `Backend.check`."""
-        self.files.check(files)
+    def addresses(self) -> ShardAddresses | None:
+        """See `Backend.addresses`."""
+        return self.mapped.addresses()
 
     def bytes_by_path(self) -> dict[str, int]:
         """See `Backend.bytes_by_path`."""

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from gdsload.backends.base import Completion, PendingRead
@@ -37,10 +36,6 @@ class _Both:
             self._parts[0].wait()
         finally:
             self._parts[1].wait()
-
-    def make_stream_wait(self, stream: torch.Stream) -> None:
-        for part in self._parts:
-            part.make_stream_wait(stream)
 
 
 def bring_by_shard(wanted: Extents, ready: NDArray[np.bool_], near: Brings, far: Brings) -> PendingRead:

@@ -8,17 +8,17 @@ worth more than another, and a cache that went by the last use would always just
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.backends.base import Backend, DeviceAddressable, PendingRead
+from gdsload.backends.base import Backend, FileBackend, PendingRead, ShardAddresses
 from gdsload.backends.readers import done
 from gdsload.backends.tiers.tiered import bring_by_shard
-from gdsload.shards.files import ShardFiles
+from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents, distinct
 from gdsload.system.copies import copy_runs
 from gdsload.system.streams import record, side_stream
@@ -28,6 +28,7 @@ from gdsload.system.units import format_bytes
 __all__ = ["VramBackend"]
 
 IntArray = NDArray[np.int64]
+Span = Callable[[int], tuple[int, int]]
 
 _READ_BYTES = 4 * 2**20
 _READS = 16
@@ -45,33 +46,32 @@ class _Kept:
         return PendingRead(self._base[wanted.file] + wanted.offset, done, begins=self._begins[files])
 
 
-class VramBackend:
+class VramBackend(FileBackend):
     """Serves shards from VRAM once they are there, and the others by another backend.
 
     Args:
         files: the shards.
         device: the GPU.
         inner: what reads the shards; closed with this.
-        fields: the fields that will be wanted: what lies before and behind them in a shard is not kept.
+        span: says which bytes of a shard will be wanted, from the first to before the second; others are not kept.
         vram_bytes: bytes that may be kept.
     """
 
-    in_place = False
+    addressable = True
 
-    def __init__(
-        self, files: ShardFiles, device: torch.device, inner: Backend, *, fields: Sequence[str], vram_bytes: int
-    ) -> None:
-        self.files, self.device, self.inner, self.vram_bytes = files, device, inner, vram_bytes
+    def __init__(self, files: Files, device: torch.device, inner: Backend, *, span: Span, vram_bytes: int) -> None:
+        super().__init__(files)
+        self.device, self.inner, self.vram_bytes = device, inner, vram_bytes
         self.name = f"vram+{inner.name}"
         self.kept = np.zeros(len(files.sources), bool)
         """Which shards are in VRAM."""
         self.kept_bytes = 0
         self.trouble = ""
         """Why no further shard is kept; empty while there may be more."""
-        self._fields = tuple(fields)
+        self._span = span
         self._base = np.zeros(len(files.sources), np.int64)
         self._begins = np.zeros(len(files.sources), np.int64)
-        self._inner_within = inner if isinstance(inner, DeviceAddressable) else None
+        self._addresses = ShardAddresses(self._base, self._count)
         self._near = _Kept(self._base, self._begins)
         self._memory: list[torch.Tensor] = []
         self._stream = side_stream(device)
@@ -88,22 +88,16 @@ class VramBackend:
         ready = self.kept[wanted.file]
         nbytes = int(wanted.nbytes[ready].sum())
         if nbytes:
-            self.count(self._base, nbytes)
+            self._count(nbytes)
         return bring_by_shard(wanted, ready, self._near, self.inner)
 
-    def shard_addresses(self) -> IntArray | None:
-        """See `DeviceAddressable.shard_addresses`."""
+    def addresses(self) -> ShardAddresses | None:
+        """See `Backend.addresses`."""
         if self.kept.all():
-            return self._base
-        if self.kept.any() or self._inner_within is None:
-            return None
-        return self._inner_within.shard_addresses()
+            return self._addresses
+        return None if self.kept.any() else self.inner.addresses()
 
-    def count(self, base: IntArray, nbytes: int) -> None:
-        """See `DeviceAddressable.count`. Not by what is kept now: a batch may have been begun before."""
-        if base is not self._base and self._inner_within is not None:
-            self._inner_within.count(base, nbytes)
-            return
+    def _count(self, nbytes: int) -> None:
         with self._lock:
             self._gathered += nbytes
 
@@ -160,8 +154,7 @@ class VramBackend:
 
     def _keep(self, file: int) -> None:
         """Copy a shard into VRAM."""
-        self.files.ensure_open(np.array([file]))
-        low, high = self._range(file)
+        low, high = self._span(file)
         if self.kept_bytes + high - low > self.vram_bytes:
             self.trouble = f"the budget of {format_bytes(self.vram_bytes)} is used up"
             return
@@ -181,16 +174,6 @@ class VramBackend:
         self._base[file] = memory.data_ptr() - low
         self.kept_bytes += high - low
         self.kept[file] = True
-
-    def _range(self, file: int) -> tuple[int, int]:
-        """Where the wanted fields lie in a shard: from the first byte to behind the last."""
-        files, schema = self.files, self.files.schema
-        begins = [int(files.begin[name][file]) for name in self._fields]
-        ends = [
-            begin + int(files.rows[name][file]) * schema[name].row_bytes
-            for name, begin in zip(self._fields, begins, strict=True)
-        ]
-        return (min(begins), max(ends)) if begins else (0, 0)
 
     def _copy(self, wanted: Extents, out: torch.Tensor) -> None:
         """Bring consecutive extents and copy them to the begin of `out`."""

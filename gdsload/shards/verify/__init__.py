@@ -12,11 +12,12 @@ from itertools import accumulate
 import numpy as np
 
 from gdsload.errors import ChecksumError, DatasetNotFoundError, FormatError, Problem, ReadError
-from gdsload.shards.files import load_shard, mismatch, open_regular
+from gdsload.shards.files import open_regular
 from gdsload.shards.format.header import TensorEntry
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.shard import PADDING_PREFIX
 from gdsload.shards.identity import ShardSource
+from gdsload.shards.opening import load_shard, mismatch
 from gdsload.shards.verify.contents import not_finite, wrong_booleans, wrong_texts
 from gdsload.shards.verify.opened import OpenShard
 

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.errors import ChecksumError, Problem
-from gdsload.shards.files import load_named, open_regular
+from gdsload.shards.files import open_regular
 from gdsload.shards.format.checksum import BLOCK_BYTES, block_count
 from gdsload.shards.format.header import TensorEntry
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.shard import OFFSETS_PREFIX
 from gdsload.shards.identity import ShardSource
+from gdsload.shards.opening import load_named
 from gdsload.shards.shard_checksums import pieces
 from gdsload.shards.verify.opened import OpenShard
 

@@ -24,7 +24,7 @@ from gdsload.backends.bounce.slot_layout import PAGE, BlockFill, lay_out
 from gdsload.backends.readers import Reading
 from gdsload.errors import FileChangedError, LoaderClosedError, ReadError, ShortReadError
 from gdsload.shards import guard as guard_module
-from gdsload.shards.files import ShardFiles
+from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents
 from gdsload.system import pinned
 
@@ -84,7 +84,7 @@ class Site:
 
     def __init__(self, folder, monkeypatch, *, mapped=False, direct=None):
         dataset = gdsload.ShardDataset(folder)
-        self.files = ShardFiles(dataset.sources, dataset.schema, mapped=mapped)
+        self.files = Files(dataset.sources, mapped=mapped)
         self.files.ensure_open(np.arange(len(self.files.sources)))
         self.bytes = [np.fromfile(source.path, np.uint8) for source in self.files.sources]
         with monkeypatch.context() as patched:

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,11 +16,12 @@ import pytest
 import torch
 
 from gdsload import Field, ShardDataset, ShardWriter
+from gdsload.backends.base import ShardAddresses
 from gdsload.backends.host import HostBackend
 from gdsload.backends.tiers import vram
 from gdsload.backends.tiers.vram import VramBackend
-from gdsload.shards.files import ShardFiles
 from gdsload.shards.reads import Extents, concat_extents
+from gdsload.shards.shard_table import ShardTable
 from gdsload.system import threads
 
 SHARDS, ROWS = 4, 500
@@ -31,12 +33,12 @@ class Reachable(HostBackend):
     def __init__(self, files):
         super().__init__(files, threads=2)
         self.counted = 0
+        self.found = ShardAddresses(files.base, self.count)
 
-    def shard_addresses(self):
-        return self.files.base
+    def addresses(self):
+        return self.found
 
-    def count(self, base, nbytes):
-        assert base is self.files.base
+    def count(self, nbytes):
         self.counted += nbytes
 
 
@@ -71,8 +73,11 @@ def open_tier(folder):
 
     def open_one(inner=HostBackend, *, vram_bytes=2**30, fields=("x",)):
         dataset = ShardDataset(folder)
-        files = ShardFiles(dataset.sources, dataset.schema, mapped=True)
-        opened.append(VramBackend(files, torch.device("cpu"), inner(files), fields=fields, vram_bytes=vram_bytes))
+        table = ShardTable.of(dataset.sources, dataset.schema, mapped=True)
+        span = partial(table.span, names=fields)
+        cpu = torch.device("cpu")
+        opened.append(VramBackend(table.files, cpu, inner(table.files), span=span, vram_bytes=vram_bytes))
+        opened[-1].table = table
         return opened[-1]
 
     yield open_one
@@ -87,8 +92,7 @@ def alive():
 
 def rows(tier, file, count=ROWS):
     """All rows of the field in a shard, as extents."""
-    tier.files.ensure_open(np.array([file]))
-    begin = int(tier.files.begin["x"][file])
+    begin, _ = tier.table.span(file, ["x"])
     return Extents(np.full(count, file), begin + 256 * np.arange(count), np.full(count, 256))
 
 
@@ -128,14 +132,14 @@ def test_kept_shards_are_their_files(open_tier):
         wanted = rows(tier, file)
         assert brought(tier, wanted) == truth(tier, wanted)
     assert tier.kept_bytes == SHARDS * ROWS * 256  # what lies before and behind the field is not kept
-    assert np.array_equal(tier.shard_addresses(), tier._base)
+    assert np.array_equal(tier.addresses().base, tier._base)
 
 
 def test_a_budget_for_some(open_tier):
     tier = filled(open_tier(vram_bytes=2 * ROWS * 256 + 5))
     assert tier.kept.tolist() == [True, True, False, False]
     assert "used up" in tier.trouble
-    assert tier.shard_addresses() is None
+    assert tier.addresses() is None
     both = concat_extents([rows(tier, file, 7) for file in (3, 0)])
     before = tier.bytes_by_path()
     assert brought(tier, both) == truth(tier, both)
@@ -147,13 +151,13 @@ def test_a_budget_for_some(open_tier):
 def test_bytes_are_counted_where_they_were_gathered(open_tier):
     """A batch that was begun out of the page cache is none of VRAM's, whatever has been kept since."""
     tier = open_tier(Reachable)
-    base = tier.shard_addresses()
-    assert base is tier.files.base
+    found = tier.addresses()
+    assert found.base is tier.files.base
     filled(tier)
     before = tier.bytes_by_path().get("vram", 0)
-    tier.count(base, 1000)
+    found.count(1000)
     assert (tier.inner.counted, tier.bytes_by_path().get("vram", 0)) == (1000, before)
-    tier.count(tier.shard_addresses(), 10)
+    tier.addresses().count(10)
     assert (tier.inner.counted, tier.bytes_by_path()["vram"]) == (1000, before + 10)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 import gdsload
-from gdsload.shards.files import load_shard
+from gdsload.shards.opening import load_shard
 from gdsload.tools.cli import main
 
 

@@ -1,14 +1,33 @@
-"""How good a shuffle is, as one number."""
+"""What the batches of an order are, by its definition, and how good a shuffle is, as one number."""
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
+from gdsload.errors import OptionError
+from gdsload.order import Order, Schedule
 from gdsload.order.checks import check_whole
-from gdsload.order.lanes import Schedule
-from gdsload.order.orders import Order, batch_ids
 
-__all__ = ["shuffle_quality"]
+
+def batch_ids(order: Order, schedule: Schedule, step: int) -> NDArray[np.int64]:
+    """Return the sample ids of the schedule's rank at `step`, as delivered; read-only, shape [size(step)].
+
+    Raises:
+        OptionError: if the schedule was made for other samples or lanes, or has no such step.
+    """
+    if (schedule.samples, schedule.lanes) != (order.samples, order.lanes):
+        raise OptionError(
+            f"the schedule is for {schedule.samples} samples in {schedule.lanes} lanes, "
+            f"but the order has {order.samples} in {order.lanes}",
+            remedy="Make the schedule from order.samples and order.lanes.",
+        )
+    parts = [order.lane_ids(run.lane, run.start, run.stop) for run in schedule.runs(step)]
+    if len(parts) == 1:
+        return parts[0]
+    ids = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+    ids.flags.writeable = False
+    return ids
 
 
 def shuffle_quality(order: Order, schedule: Schedule, *, max_batches: int = 256) -> float:

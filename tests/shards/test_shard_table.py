@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import gdsload
+from gdsload import FormatError, LoaderClosedError
+from gdsload.backends.host import HostBackend
 from gdsload.engine.read_planner import FieldRows
 from gdsload.engine.runs import Runs, lie_in_runs, runs_of
-from gdsload.engine.table import SampleTable
+from gdsload.shards import shard_table
+from gdsload.shards.catalog import open_catalog
+from gdsload.shards.identity import ShardSource
+from gdsload.shards.reads import Extents
+from gdsload.shards.shard_table import ShardTable
 
 
 @settings(derandomize=True, deadline=None, max_examples=300)
@@ -32,7 +41,8 @@ from gdsload.engine.table import SampleTable
 def test_every_sample_is_found_once(counts, random):
     """Shards of one size, of several, empty ones, and a last one that is shorter or longer; ids in any order."""
     opened = []
-    table = SampleTable(SimpleNamespace(ensure_open=opened.append), np.array(counts))
+    table = ShardTable(_files(counts), {})
+    table.ensure_open = opened.append
     expected = [(file, row) for file, count in enumerate(counts) for row in range(count)]
     ids = list(range(len(expected)))
     if random is not None:
@@ -42,17 +52,17 @@ def test_every_sample_is_found_once(counts, random):
     assert opened[0] is found.file
 
 
-class _Shards(SimpleNamespace):
+def _files(counts):
+    return SimpleNamespace(sources=[ShardSource("", count) for count in counts])
+
+
+def _table(counts, row_bytes):
     """Shards of one field of so many bytes a row, which begins at another offset in each."""
-
-    def ensure_open(self, files):
-        self.opened += files.tolist()
-
-
-def _shards(counts, row_bytes):
-    field = SimpleNamespace(row_bytes=row_bytes, ragged=False)
-    begin = np.arange(len(counts)) * 64 + 128
-    return _Shards(schema={"x": field}, begin={"x": begin}, opened=[])
+    table = ShardTable(_files(counts), {"x": SimpleNamespace(row_bytes=row_bytes, ragged=False)})
+    table.begin["x"][:] = np.arange(len(counts)) * 64 + 128
+    table.asked = []
+    table.ensure_open = lambda files: table.asked.extend(files.tolist())
+    return table
 
 
 @settings(derandomize=True, deadline=None, max_examples=300)
@@ -65,17 +75,16 @@ def test_runs_are_the_bytes_of_their_samples(counts, row_bytes, run_bytes, data)
     for _ in range(data.draw(st.integers(1, 3))):
         first = data.draw(st.integers(0, total - 1))
         bounds.append((first, data.draw(st.integers(first + 1, total))))
-    files = _shards(counts, row_bytes)
-    table = SampleTable(files, np.array(counts))
+    table = _table(counts, row_bytes)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("gdsload.engine.table._RUN_BYTES", run_bytes)
+        patched.setattr("gdsload.shards.shard_table._RUN_BYTES", run_bytes)
         extents, samples = table.runs("x", bounds)
     each, _ = table.extents("x", table.locate(np.concatenate([np.arange(*run) for run in bounds])))
     assert min(samples) > 0
     assert (extents.nbytes == np.array(samples) * row_bytes).all()
     assert (extents.nbytes <= max(run_bytes, row_bytes)).all()
     assert {column.dtype for column in (extents.file, extents.offset, extents.nbytes)} == {np.dtype(np.int64)}
-    assert set(files.opened) == set(extents.file.tolist()), "empty shards need not be there"
+    assert set(table.asked) == set(extents.file.tolist()), "empty shards need not be there"
     runs = zip(extents.offset.tolist(), samples, strict=True)
     assert [offset + at * row_bytes for offset, count in runs for at in range(count)] == each.offset.tolist()
     assert np.repeat(extents.file, samples).tolist() == each.file.tolist()
@@ -152,3 +161,80 @@ def test_what_is_a_run():
 ])  # fmt: skip
 def test_what_lies_in_runs_as_it_comes(ids, row_bytes, expected):
     assert lie_in_runs(np.array(ids, np.int64), row_bytes) == expected
+
+
+# --- opening ---
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for number in range(10):
+        safetensors.numpy.save_file({"x": np.full((2, 3), number, np.int32)}, tmp_path / f"{number}.safetensors")
+    return tmp_path
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_shards_are_opened_on_first_use(folder, mapped):
+    catalog = open_catalog(str(folder))
+    table = ShardTable.of(catalog.sources, catalog.schema, mapped=mapped)
+    table.locate(np.array([14, 7, 15]))
+    assert np.flatnonzero(table.opened).tolist() == np.flatnonzero(table.files.opened).tolist() == [3, 7]
+    assert table.rows["x"][[3, 7]].tolist() == [2, 2]
+    assert table.span(7, ["x"]) == (int(table.begin["x"][7]), int(table.begin["x"][7]) + 24)
+    assert table.span(7, []) == (0, 0)
+    table.files.close()
+    for _ in range(2):
+        with pytest.raises(LoaderClosedError, match="the shards were closed"):
+            table.locate(np.array([7]))
+
+
+def test_a_backend_reads_what_no_table_has_opened(folder, monkeypatch):
+    """No header is parsed for that: what bytes mean is not its business."""
+    catalog = open_catalog(str(folder))
+    table = ShardTable.of(catalog.sources, catalog.schema, mapped=True)
+    monkeypatch.setattr(shard_table, "load_named", None)
+    backend = HostBackend(table.files)
+    pending = backend.read(Extents(np.array([3]), np.array([8]), np.array([2])))
+    pending.completion.wait()
+    assert ctypes.string_at(int(pending.addresses[0]), 2) == b'{"'
+    assert (table.files.opened.sum(), table.opened.sum()) == (1, 0)
+    backend.close()
+
+
+@pytest.mark.parametrize("ragged", [True, False])
+def test_nothing_is_asked_of_the_guard_once_all_fields_are_there(tmp_path, ragged):
+    """Headers and padding are never touched, and nobody makes sure of them."""
+    value = np.zeros((300_000 if ragged else 100_000, 4), np.uint8)
+    with gdsload.ShardWriter(
+        tmp_path / "d", {"x": gdsload.Field("uint8", (None, 4) if ragged else value.shape)}
+    ) as out:
+        out.write({"x": value})
+    catalog = open_catalog(str(tmp_path / "d"))
+    table = ShardTable.of(catalog.sources, catalog.schema, mapped=True)
+    extents, _ = table.extents("x", table.locate(np.array([0])))
+    assert table.files.guard.left > 0
+    table.files.guard.ensure(extents)
+    assert table.files.guard.left == 0
+    table.files.close()
+
+
+def test_shard_of_which_nothing_is_known(folder):
+    """Without an index, a shard says itself what it is."""
+    schema = open_catalog(str(folder)).schema
+    table = ShardTable.of([ShardSource(str(folder / "4.safetensors"))], schema, mapped=False)
+    table.ensure_open(np.array([0]))
+    assert table.rows["x"][0] == 2
+    table.files.close()
+
+
+@pytest.mark.parametrize(("known", "message"), [
+    ({"samples": 3}, "it holds 2 samples, but the index says 3"), ({"file_bytes": 7}, r"bytes, but the index says 7"),
+    ({"sha256": "0" * 64}, "its header is not the one that the index describes"),
+])  # fmt: skip
+def test_shard_that_is_another(folder, known, message):
+    table = ShardTable.of(
+        [ShardSource(str(folder / "4.safetensors"), **known)], open_catalog(str(folder)).schema, mapped=True
+    )
+    with pytest.raises(FormatError, match=message):
+        table.ensure_open(np.array([0]))
+    table.files.close()

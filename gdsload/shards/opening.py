@@ -1,0 +1,80 @@
+"""The header of an open file, and of a shard that a dataset names."""
+
+from __future__ import annotations
+
+import os
+
+from gdsload.errors import FormatError
+from gdsload.shards.files import pread_exact
+from gdsload.shards.format.header import PREFIX_BYTES, Header, header_bytes, parse_header
+from gdsload.shards.format.schema import Schema
+from gdsload.shards.format.shard import Shard, read_shard
+from gdsload.shards.identity import ShardSource
+from gdsload.shards.shard_checksums import is_as_written
+
+__all__ = ["load_header", "load_named", "load_shard", "mismatch", "named_as_written"]
+
+
+def load_header(fd: int, file: str) -> Header:
+    """Read and check the header of an open safetensors file.
+
+    Raises:
+        FormatError: if it is damaged.
+        ReadError: if it cannot be read.
+    """
+    size = os.fstat(fd).st_size
+    prefix = bytearray(min(PREFIX_BYTES, size))
+    pread_exact(fd, memoryview(prefix), 0, file)
+    raw = bytearray(header_bytes(bytes(prefix), size, file))
+    pread_exact(fd, memoryview(raw), 0, file)
+    return parse_header(bytes(raw), size, file)
+
+
+def load_shard(fd: int, file: str) -> Shard:
+    """Read and check the header of an open shard.
+
+    Raises:
+        FormatError: if it is damaged, or no shard.
+        ReadError: if it cannot be read.
+    """
+    return read_shard(load_header(fd, file), file)
+
+
+def mismatch(shard: Shard, source: ShardSource, schema: Schema) -> str | None:
+    """In what an opened shard is not the one that the dataset names; None if it is."""
+    if source.sha256 is not None and shard.header.sha256 != source.sha256:
+        return "its header is not the one that the index describes"
+    if source.samples not in (-1, shard.samples):
+        return f"it holds {shard.samples} samples, but the index says {source.samples}"
+    if source.file_bytes not in (-1, shard.header.file_bytes):
+        return f"it has {shard.header.file_bytes} bytes, but the index says {source.file_bytes}"
+    if shard.schema != schema:
+        return f"its fields are {shard.schema}, but the dataset's are {schema}"
+    return None
+
+
+def load_named(fd: int, source: ShardSource, schema: Schema) -> Shard:
+    """Read and check the header of an open shard that a dataset names.
+
+    Raises:
+        FormatError: if it is damaged, or not the one that the dataset names.
+        ReadError: if it cannot be read.
+    """
+    shard = load_shard(fd, source.path)
+    complaint = mismatch(shard, source, schema)
+    if complaint is not None:
+        raise FormatError(complaint, file=source.path, remedy="Restore the shard, or write the dataset again.")
+    return shard
+
+
+def named_as_written(fd: int, source: ShardSource, schema: Schema) -> bool | None:
+    """Whether all bytes of an open shard are those that were written; None if it has no checksums.
+
+    Raises:
+        ReadError: if they cannot be read.
+    """
+    try:
+        shard = load_named(fd, source, schema)
+    except FormatError:
+        return False
+    return is_as_written(shard, lambda into, offset: pread_exact(fd, into, offset, source.path))

@@ -1,0 +1,229 @@
+"""Which bytes of which files a sample is: the table between positions and extents.
+
+It knows what the bytes of shards mean; the files beside it know nothing of that.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.errors import FormatError, Problem
+from gdsload.shards.files import Files
+from gdsload.shards.format.schema import Schema
+from gdsload.shards.gather_host import gather_rows
+from gdsload.shards.identity import ShardSource
+from gdsload.shards.opening import load_named, named_as_written
+from gdsload.shards.reads import Extents, distinct
+from gdsload.system.memory import address_of
+
+__all__ = ["Located", "ShardTable"]
+
+IntArray = NDArray[np.int64]
+
+_RUN_BYTES = 4 * 2**20
+"""Bytes of consecutive samples that make one extent: so many that few extents are to be planned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Where samples are; arrays of one length.
+
+    Attributes:
+        file: index of each sample's shard.
+        row: number of the sample in its shard.
+    """
+
+    file: IntArray
+    row: IntArray
+
+
+class ShardTable:
+    """The rows of some shards. Shards are opened on first use: the header is read and compared with the index.
+
+    Args:
+        files: the shards' bytes.
+        schema: what each must hold.
+        names: what the first sample of each shard is called in errors, where other shards are left out; None for its
+            number among those of all shards.
+    """
+
+    def __init__(self, files: Files, schema: Schema, names: IntArray | None = None) -> None:
+        self.files, self.schema = files, schema
+        count = len(files.sources)
+        self.begin = {name: np.zeros(count, np.int64) for name in schema}
+        """Byte offset of each field in each open shard."""
+        self.rows = {name: np.zeros(count, np.int64) for name in schema}
+        """Number of rows of each field in each open shard."""
+        self.opened = np.zeros(count, bool)
+        self._unopened = count
+        self._offsets = {name: np.zeros(count, np.int64) for name, field in schema.items() if field.ragged}
+        """Host address of the int64 row offsets of each ragged field in each open shard."""
+        self._held: dict[tuple[str, int], IntArray] = {}
+        self._lock = threading.RLock()
+        counts = np.array([max(source.samples, 0) for source in files.sources], np.int64)
+        self.ends = np.cumsum(counts)
+        self.starts = self.ends - counts
+        self._names = self.starts if names is None else names
+        self.samples = int(self.ends[-1]) if len(counts) else 0
+        self._each = _each(counts)
+
+    @classmethod
+    def of(
+        cls, sources: Sequence[ShardSource], schema: Schema, *, mapped: bool, names: IntArray | None = None
+    ) -> ShardTable:
+        """The table of a dataset's shards, over files of its own; see the class and `Files`."""
+        return cls(Files(sources, mapped=mapped, as_written=partial(named_as_written, schema=schema)), schema, names)
+
+    def ensure_open(self, files: IntArray) -> None:
+        """Open those of these shards that are not open yet.
+
+        Raises:
+            FormatError: if one is damaged or not the shard that the index describes.
+            ReadError: if one cannot be opened.
+            LoaderClosedError: after the files were closed.
+        """
+        self.files.ensure_open(files)
+        if not self._unopened or self.opened[files].all():
+            return
+        for file in distinct(files, len(self.opened)).tolist():
+            with self._lock:
+                if not self.opened[file]:
+                    self._open(file)
+
+    def _open(self, file: int) -> None:
+        with self.files.descriptor(file) as fd:
+            shard = load_named(fd, self.files.sources[file], self.schema)
+        touched = []
+        for name, column in shard.columns.items():
+            self.begin[name][file], self.rows[name][file] = column.begin, column.rows
+            touched.append((column.begin, column.begin + column.rows * self.schema[name].row_bytes))
+            if (begin := column.offsets_begin) is not None:
+                touched.append((begin, begin + 8 * (shard.samples + 1)))
+                self._offsets[name][file] = self._offsets_at(name, file, begin, shard.samples)
+        if self.files.mapped:
+            self.files.guard.only(file, touched)
+        self.opened[file] = True
+        self._unopened -= 1
+
+    def _offsets_at(self, name: str, file: int, begin: int, samples: int) -> int:
+        if self.files.mapped:
+            return int(self.files.base[file]) + begin
+        offsets = self._held[name, file] = np.empty(samples + 1, np.int64)
+        self.files.read_into(file, begin, offsets.data.cast("B"))
+        return address_of(offsets)
+
+    def span(self, file: int, names: Sequence[str]) -> tuple[int, int]:
+        """Where some fields are in a shard: the first byte of them all, and the byte after the last.
+
+        Raises:
+            GdsloadError: see `ensure_open`.
+        """
+        self.ensure_open(np.array([file]))
+        begins = [int(self.begin[name][file]) for name in names]
+        ends = [int(self.begin[name][file] + self.rows[name][file] * self.schema[name].row_bytes) for name in names]
+        return (min(begins), max(ends)) if begins else (0, 0)
+
+    def locate(self, ids: IntArray) -> Located:
+        """Find samples, and open their shards.
+
+        Args:
+            ids: sample ids, each from 0 to `samples` - 1, in any order.
+
+        Raises:
+            FormatError: if a shard is damaged.
+            ReadError: if one cannot be opened.
+        """
+        file = ids // self._each if self._each else np.searchsorted(self.ends, ids, side="right")
+        self.ensure_open(file)
+        return Located(file, ids - self.starts[file])
+
+    def extents(self, name: str, found: Located) -> tuple[Extents, IntArray | None]:
+        """The bytes of one field of samples, and for a ragged field how many rows each sample has.
+
+        Raises:
+            FormatError: if a shard's offsets are damaged.
+        """
+        field = self.schema[name]
+        begin = self.begin[name][found.file]
+        if not field.ragged:
+            nbytes = np.full(len(found.row), field.row_bytes, np.int64)
+            return Extents(found.file, begin + found.row * field.row_bytes, nbytes), None
+        first, lengths = self._rows(name, found)
+        return Extents(found.file, begin + first * field.row_bytes, lengths * field.row_bytes), lengths
+
+    def runs(self, name: str, bounds: Sequence[tuple[int, int]]) -> tuple[Extents, list[int]]:
+        """The bytes of a field of one shape of consecutive samples, those of many samples in one extent.
+
+        Args:
+            name: the field; not a ragged one.
+            bounds: for each run the first sample id, and the one behind the last.
+
+        Returns:
+            Extents of one sample or 4 MiB at the most, and how many samples each has.
+
+        Raises:
+            FormatError: if a shard is damaged.
+            ReadError: if one cannot be opened.
+        """
+        row_bytes = self.schema[name].row_bytes
+        most = max(_RUN_BYTES // max(row_bytes, 1), 1)
+        last = np.array(bounds, np.int64).reshape(-1, 2) - [0, 1]
+        shards = np.searchsorted(self.ends, last, side="right").tolist()
+        files: list[int] = []
+        rows: list[int] = []
+        counts: list[int] = []
+        for (first, stop), (low, high) in zip(bounds, shards, strict=True):
+            for file in range(low, high + 1):
+                start = int(self.starts[file])
+                end = min(stop, int(self.ends[file])) - start
+                for row in range(max(first - start, 0), end, most):
+                    files.append(file)
+                    rows.append(row)
+                    counts.append(min(most, end - row))
+        found = Located(np.array(files, np.int64), np.array(rows, np.int64))
+        self.ensure_open(found.file)
+        offset = self.begin[name][found.file] + found.row * row_bytes
+        return Extents(found.file, offset, np.array(counts, np.int64) * row_bytes), counts
+
+    def _rows(self, name: str, found: Located) -> tuple[IntArray, IntArray]:
+        """First row and number of rows of each sample, from the shards' offsets."""
+        pairs = self._bounds(name, found)
+        first, last = pairs[:, 0], pairs[:, 1]
+        rows = self.rows[name][found.file]
+        wrong = (first < 0) | (last < first) | (last > rows)
+        wrong |= (found.row == 0) & (first != 0)
+        wrong |= (self.starts[found.file] + found.row == self.ends[found.file] - 1) & (last != rows)
+        if wrong.any():
+            at = int(np.flatnonzero(wrong)[0])
+            path = self.files.sources[int(found.file[at])].path
+            sample = int(self._names[found.file[at]] + found.row[at])
+            raise FormatError(
+                "the offsets of a ragged field are damaged",
+                file=path,
+                problems=[Problem(f"offsets {first[at]} to {last[at]}", path, None, name, (sample, sample + 1))],
+                remedy="Run ShardDataset.verify() and restore the shard, or write the dataset again.",
+            )
+        return first, last - first
+
+    def _bounds(self, name: str, found: Located) -> IntArray:
+        """Of each sample its first row in its shard, and the row after its last: shape ``[samples, 2]``."""
+        at = self._offsets[name][found.file] + found.row * 8
+        if self.files.mapped and self.files.guard.left:
+            offsets = Extents(found.file, at - self.files.base[found.file], np.full(len(at), 16))
+            self.files.guard.ensure(offsets, lasting=True)
+        pairs = np.empty((len(at), 2), np.int64)
+        gather_rows(at, 16, address_of(pairs))
+        return pairs
+
+
+def _each(counts: IntArray) -> int:
+    """Samples of every shard but the last, which has no more; 0 if they differ. To divide takes less than to look."""
+    if not len(counts) or (counts[:-1] != counts[0]).any() or counts[-1] > counts[0]:
+        return 0
+    return int(counts[0])
