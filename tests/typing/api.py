@@ -52,7 +52,7 @@ mix = gdsload.Mix({"a": "shards/", "b": dataset}, {"a": 0.7, "b": 1}, samples="a
 gdsload.DataLoader(gdsload.Mix([dataset, dataset], [1, 2], samples=100), 32, True)
 assert_type(mix.locate(torch.arange(3)), tuple[torch.Tensor, torch.Tensor])
 assert_type(mix.names, tuple[str, ...])
-gdsload.DataLoader(dataset, read_threads=4, tuned=False)
+gdsload.DataLoader(dataset, read_threads=4)
 gdsload.DataLoader(dataset, workers=4)  # type: ignore[call-arg]
 gdsload.DataLoader(dataset, ragged="dense")  # type: ignore[arg-type]
 gdsload.DataLoader(dataset, batch_size="32")  # type: ignore[arg-type]
