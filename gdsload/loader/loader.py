@@ -53,8 +53,8 @@ class DataLoader:
             ``"block"``: blocks of neighbouring samples permuted, then samples within windows of them, so that a cold
             disk is read in large pieces; True: the one of these two that suits the dataset (`order_options.reason` says
             which and why).
-        seed: seed of the shuffle and of what transforms draw, from 0 to 2**64 - 1. With a sampler, whose order is its
-            own, of what transforms draw alone.
+        seed: seed of the shuffle and of what transforms draw, from 0 to ``2**64 - 1``. With a sampler, whose order is
+            its own, of what transforms draw alone.
         drop_last: leave out the last batch if it is not full.
         device: where batches go: None for the current accelerator, or the CPU if there is none.
         fields: names of the fields to read; None for all.
@@ -82,10 +82,10 @@ class DataLoader:
             needs one that has `state_dict`, a seeded `generator`, or `set_epoch` and `epoch`, or that is a list, range
             or tensor.
         batch_sampler: what gives lists of indices, a batch each; otherwise as `sampler`.
-        rank: this process's share of each global batch; None for torch.distributed's when an epoch begins, or 0 of 1 if
-            it is not initialised and WORLD_SIZE says of no others. All ranks make the same number of steps, with
-            batches of the same size: of a last global batch that does not go round, neighbouring ranks get some samples
-            both, fewer than there are ranks; `drop_last=True` leaves it out.
+        rank: this process's rank, which says what share of each global batch it gets; None for torch.distributed's when
+            an epoch begins, or 0 of 1 if it is not initialised and WORLD_SIZE says of no others. All ranks make the
+            same number of steps, with batches of the same size: of a last global batch that does not go round,
+            neighbouring ranks get some samples both, fewer than there are ranks; `drop_last=True` leaves it out.
         world_size: number of ranks; given with `rank`.
         prefetch_bytes: bytes of batches that are made ahead of the consumer; two are always made.
         arena_bytes: bytes of memory that reads land in, on the GPU or with `mmap=False`. On a GPU, this and
