@@ -1,130 +1,170 @@
-"""What a loader decides before it opens anything. Devices are made up: a plan does not touch them."""
+"""Reads that cover what is wanted."""
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
+import itertools
 
 import numpy as np
 import pytest
-import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
-import gdsload
-from gdsload.loader import options, plan
-from gdsload.loader.plan import plan_loader
-from gdsload.loader.ranks import ScheduleRule, Schedules
+from gdsload.shards.reads import Extents, coalesce, concat_extents, distinct, shares, within
 
-CPU, GPU, MPS = torch.device("cpu"), torch.device("cuda", 0), torch.device("mps")
-DEFAULTS = {
-    name: option.default
-    for name, option in inspect.signature(gdsload.DataLoader).parameters.items()
-    if name not in ("dataset", "unneeded")
-}
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("plan") / "shards"
-    with gdsload.ShardWriter(path) as writer:
-        writer.write_batch({"x": np.zeros((1000, 8), np.int32)})
-    return path
-
-
-@pytest.fixture
-def planned(path, monkeypatch):
-    """Plans a loader for a device that need not be there."""
-    monkeypatch.setattr(options, "resolve_device", lambda device: device)
-    monkeypatch.setattr(plan, "preflight", lambda *_, **__: None)
-    return lambda device=CPU, **given: plan_loader(path, {**DEFAULTS, "device": device, **given})
-
-
-@pytest.mark.parametrize(
-    ("device", "backend", "placement", "copies"),
-    [
-        (CPU, "auto", "host", False),
-        (CPU, "host", "host", False),
-        (MPS, "auto", "host", True),
-        (GPU, "host", "host", True),
-        (GPU, "auto", "gpu", False),
-        (GPU, "mapped", "gpu", False),
-        (GPU, "bounce", "gpu", False),
-        (GPU, "gds", "gpu", False),
-    ],
+SETTINGS = settings(derandomize=True, deadline=None, max_examples=300)
+EXTENTS = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 3000) | st.integers(2**40, 2**40 + 3000), st.integers(0, 400)),
+    max_size=30,
 )
-def test_where_batches_are_built(planned, device, backend, placement, copies):
-    found = planned(device, backend=backend)
-    assert (found.placement, found.copies, found.budgets.placement) == (placement, copies, placement)
-    assert found.device == device
 
 
-@pytest.mark.parametrize(
-    ("device", "given", "in_place"),
-    [
-        (CPU, {}, True),
-        (CPU, {"mmap": False}, False),
-        (GPU, {"backend": "host"}, True),
-        (GPU, {"backend": "mapped"}, True),
-        (GPU, {"backend": "bounce"}, False),
-        (GPU, {}, False),
-        (GPU, {"backend": "mapped", "cache": "vram"}, False),  # what fills the tier reads by windows
-        (CPU, {"cache": "auto"}, True),
-    ],
+LIMITS = [
+    st.sampled_from([0, 1, 50, 10_000]),
+    st.sampled_from([1, 100, 1000, 2**20]),
+    st.sampled_from([1, 8, 512, 4096]),
+]
+"""Gap, longest read, alignment."""
+
+
+def extents_of(found):
+    columns = zip(*found, strict=True) if found else ([], [], [])
+    return Extents(*(np.array(column, np.int64) for column in columns))
+
+
+@SETTINGS
+@given(EXTENTS, *LIMITS)
+@example([], 0, 1, 1)
+@example([(0, 0, 0)], 0, 1, 4096)
+@example([(0, 10, 5), (0, 0, 30), (0, 12, 1)], 0, 4, 1)
+@example([(0, 0, 100), (0, 100, 100), (0, 200, 100)], 0, 100, 1)
+@example([(1, 2**60, 5), (3, 7, 5), (0, 2**60, 5), (3, 2, 2)], 0, 100, 1)
+def test_reads_cover_without_overlap(found, gap, most, alignment):
+    check_cover(found, gap, most, alignment)
+
+
+def check_cover(found, gap, most, alignment):
+    """Every wanted byte is read, in reads that are as they may be: they share a page at most."""
+    wanted = extents_of(found)
+    reads = coalesce(wanted, max_gap_bytes=gap, max_read_bytes=most, alignment=alignment)
+    assert len(found) == len(reads.read_of) == len(reads.delta)
+    begin, nbytes = reads.extents.offset, reads.extents.nbytes
+    for (file, offset, size), read, delta in zip(found, reads.read_of, reads.delta, strict=True):
+        assert (file, offset) == (reads.extents.file[read], begin[read] + delta)
+        assert delta >= 0
+        assert delta + size <= nbytes[read]
+    rows = list(zip(reads.extents.file.tolist(), begin.tolist(), (begin + nbytes).tolist(), strict=True))
+    assert sorted(rows) == rows
+    for (file, _, end), (other, start, _) in itertools.pairwise(rows):
+        assert file != other or end <= start + (alignment if alignment > 1 else 0)
+    assert not (begin % alignment).any()
+    assert not (nbytes % alignment).any()
+    assert set(range(len(rows))) == set(reads.read_of.tolist())
+    check_bounds(found, reads, gap, most, alignment)
+
+
+def check_bounds(found, reads, gap, most, alignment):
+    """A read is as long as it may be, plus its last extent and a page; and no gap in it is longer than allowed.
+
+    Of extents right behind one another it is twice as long.
+    """
+    for number in range(len(reads.extents)):
+        inside = sorted((found[index][1], found[index][2]) for index in np.flatnonzero(reads.read_of == number))
+        rounded = [
+            (offset // alignment * alignment, -(-(offset + size) // alignment) * alignment) for offset, size in inside
+        ]
+        reach, wasted = rounded[0][1], 0
+        for low, high in rounded:
+            assert low <= reach + gap
+            wasted = max(wasted, low - reach)
+            reach = max(reach, high)
+        overlapping = any(low < offset + size for (offset, size), (low, _) in itertools.pairwise(inside))
+        longest = max(high - low for low, high in rounded)
+        touching = any(low == offset + size for (offset, size), (low, _) in itertools.pairwise(inside))
+        assert overlapping or int(reads.extents.nbytes[number]) <= (1 + touching) * most + longest + alignment
+
+
+RUNS = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 20_000), st.integers(0, 300), st.integers(1, 40), st.booleans()),
+    max_size=5,
 )
-def test_windows_count_where_bytes_land_in_an_arena(planned, device, given, in_place):
-    order = {"shuffle": "block", "block": 10, "window": 100, "lanes": 4}
-    found = planned(device, arena_bytes=10_000, **order, **given)
-    schedule = Schedules(found.schedule).newest
-    assert found.budgets.in_place is in_place
-    if in_place:
-        assert found.budgets.limits(schedule).arena_bytes == 10_000
-    else:
-        with pytest.raises(gdsload.BudgetError, match="arena_bytes is 9.766 KiB, but 4 lanes"):
-            found.budgets.limits(schedule)
 
 
-def test_sizes_are_numbers_from_then_on(planned):
-    sizes = {"prefetch_bytes": "1MiB", "arena_bytes": "2MiB", "pinned_bytes": "3MiB", "register_bytes": "4MiB"}
-    found = planned(GPU, cache="vram", vram_bytes="5MiB", **sizes)
-    assert (found.budgets.prefetch_bytes, found.budgets.arena_bytes) == (2**20, 2 * 2**20)
-    assert (found.backend.pinned_bytes, found.backend.register_bytes) == (3 * 2**20, 4 * 2**20)
-    assert (found.cache.vram_bytes, found.registers_by_default) == (5 * 2**20, False)
+@SETTINGS
+@given(RUNS, *LIMITS)
+@example([(0, 0, 0, 5, False)], 0, 1, 1)
+def test_rows_in_order_are_covered_like_any_others(runs, gap, most, alignment):
+    """Runs of rows, one behind the other or backwards, that may overlap each other."""
+    found = []
+    for file, offset, size, count, backwards in runs:
+        rows = [(file, offset + number * size, size) for number in range(count)]
+        found += rows[::-1] if backwards else rows
+    check_cover(found, gap, most, alignment)
 
 
-@pytest.mark.parametrize(("cache", "share"), [("none", None), ("pagecache", None), ("vram", 0.5), ("auto", 0.25)])
-def test_what_is_a_share_of_what_is_free_is_left_until_it_is_taken(planned, cache, share):
-    found = planned(GPU, cache=cache)
-    assert found.registers_by_default
-    assert (found.cache.in_vram, found.cache.vram_bytes) == (share is not None, None)
-    assert found.cache.vram_share == (share or 0)
-    assert not planned(CPU, cache="auto").cache.in_vram
+def test_neighbours_are_read_together():
+    wanted = extents_of([(0, 300, 10), (0, 0, 100), (1, 0, 5), (0, 120, 100)])
+    reads = coalesce(wanted, max_gap_bytes=20, max_read_bytes=1000)
+    assert (
+        reads.extents.file.tolist(),
+        reads.extents.offset.tolist(),
+        reads.extents.nbytes.tolist(),
+    ) == ([0, 0, 1], [0, 300, 0], [220, 10, 5])
+    assert (reads.read_of.tolist(), reads.delta.tolist()) == ([1, 0, 2, 0], [0, 0, 0, 120])
 
 
-@pytest.mark.parametrize(
-    ("given", "why"), [({"mmap": False}, "the shards are not mapped"), ({"register_bytes": 0}, "register_bytes is 0")]
-)
-def test_a_page_cache_that_cannot_be_registered_is_refused(planned, given, why):
-    with pytest.raises(gdsload.BackendUnavailableError, match=why):
-        planned(GPU, cache="pagecache", **given)
-    assert planned(CPU, cache="pagecache", **given).cache.asked == "pagecache"
+def test_long_runs_are_cut():
+    reads = coalesce(
+        extents_of([(0, 100 * number, 100) for number in range(100)]), max_gap_bytes=0, max_read_bytes=1000
+    )
+    assert reads.extents.nbytes.tolist() == [1000] * 10
 
 
-def test_a_plan_cannot_be_changed(planned):
-    with pytest.raises(dataclasses.FrozenInstanceError, match="seed"):
-        planned().seed = 3
+@pytest.mark.parametrize("row_bytes", [1000, 4096, 100_000, 150_528, 5_000_000])
+def test_long_runs_are_cut_also_where_rows_meet_inside_a_page(row_bytes):
+    count = 2**28 // row_bytes
+    reads = coalesce(
+        extents_of([(0, 100 + row_bytes * number, row_bytes) for number in range(count)]),
+        max_gap_bytes=16384, max_read_bytes=2**23, alignment=4096,
+    )  # fmt: skip
+    assert len(reads.extents) >= 2**28 // (2**23 + row_bytes)
+    assert reads.extents.nbytes.max() <= 2**23 + row_bytes + 2 * 4096
+    assert reads.extents.nbytes.sum() <= row_bytes * count + 2 * 4096 * len(reads.extents)
 
 
-def test_options_are_refused_before_the_dataset_is_looked_at(tmp_path):
-    with pytest.raises(gdsload.OptionError, match="arena_bytes is"):
-        gdsload.DataLoader(tmp_path / "nothing", device="cpu", arena_bytes="many")
+@SETTINGS
+@given(st.lists(st.integers(0, 6)))
+def test_positions_within_runs(counts):
+    found = within(np.array(counts, np.int64))
+    assert found.tolist() == [position for count in counts for position in range(count)]
+    assert found.dtype == np.int64
 
 
-def test_the_ranks_are_a_rule(planned, monkeypatch):
-    """The plan is made once, and process groups come and go."""
-    rule = planned(batch_size=10, drop_last=True).schedule
-    assert rule == ScheduleRule(1000, 10, drop_last=True, lanes=1)
-    assert rule.world() == (0, 1)
-    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
-    monkeypatch.setattr("torch.distributed.get_rank", lambda: 3)
-    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 4)
-    assert rule.world() == (3, 4)
-    assert planned(rank=1, world_size=2).schedule.world() == (1, 2)
+@SETTINGS
+@given(st.lists(st.integers(0, 50)), st.integers(51, 60))
+def test_distinct_is_unique(numbers, limit):
+    assert sorted(set(numbers)) == distinct(np.array(numbers, np.int64), limit).tolist()
+
+
+@settings(SETTINGS, max_examples=60)
+@given(st.lists(EXTENTS, min_size=1, max_size=4))
+def test_concatenation(parts):
+    whole = concat_extents([extents_of(part) for part in parts])
+    flat = [item for part in parts for item in part]
+    assert flat == list(zip(whole.file.tolist(), whole.offset.tolist(), whole.nbytes.tolist(), strict=True))
+    assert (len(flat), sum(size for _, _, size in flat)) == (len(whole), whole.total_bytes)
+
+
+@pytest.mark.parametrize("count", [100_000])
+def test_many_extents_are_quick(count):
+    rng = np.random.default_rng(2)
+    wanted = Extents(rng.integers(0, 5000, count), rng.integers(0, 2**30, count), np.full(count, 3000))
+    reads = coalesce(wanted, max_gap_bytes=16_384, max_read_bytes=2**20)
+    assert (wanted.offset == reads.extents.offset[reads.read_of] + reads.delta).all()
+
+
+@given(st.lists(st.integers(0, 50), max_size=60), st.integers(1, 100))
+def test_shares_take_every_read_once_and_are_of_about_one_size(lengths, about):
+    found = shares(np.array(lengths, np.int64), about)
+    assert [index for share in found for index in share] == list(range(len(lengths)))
+    assert all(sum(lengths[index] for index in share) <= about + max(lengths, default=0) for share in found)
+    assert all(len(share) for share in found)
