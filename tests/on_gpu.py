@@ -1,4 +1,4 @@
-"""Datasets for the GPU suite, and whether cuFile answers here."""
+"""Datasets for tests on a GPU, devices, and whether cuFile answers here."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def sample(number):
 
 
 @pytest.fixture(scope="session")
-def rich(tmp_path_factory):
+def varied(tmp_path_factory):
     """300 samples with fields of every kind, in some dozen shards."""
-    path = tmp_path_factory.mktemp("rich") / "shards"
+    path = tmp_path_factory.mktemp("varied") / "shards"
     with gdsload.ShardWriter(path, FIELDS, shard_bytes="16KiB") as writer:
         for number in range(300):
             writer.write(sample(number))

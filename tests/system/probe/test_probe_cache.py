@@ -15,7 +15,7 @@ from gdsload.system.probe import CufileProbe
 from gdsload.system.probe import probe_cache as cache
 from gdsload.system.probe.library import find_libraries
 from gdsload.system.probe.probe import cache_key
-from tests.doctor.conftest import WORKING_PROBE, Made
+from tests.machines import WORKING_PROBE, Made
 
 KEY = {"library": ["a"], "mount": ["b"], "gpus": [], "device": "cuda:0", "driver": "570"}
 

@@ -11,7 +11,7 @@ import pytest
 from gdsload.system.probe.mounts import find_mount, parse_mounts
 from gdsload.tools.doctor import checkup as run
 from gdsload.tools.doctor.file_trial import FileTrial
-from tests.doctor.conftest import DATA_MOUNT, ROOT_MOUNT, Hang, Made
+from tests.machines import DATA_MOUNT, ROOT_MOUNT, Hang, Made
 
 
 def mounted(made: Made, line: str):

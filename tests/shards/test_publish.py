@@ -1,4 +1,4 @@
-"""Folders in the making and their locks; how writers that are killed look from outside is in tests/dataset."""
+"""Folders in the making and their locks; how writers that are killed look from outside is in tests/shards/test_crashes.py."""
 
 from __future__ import annotations
 

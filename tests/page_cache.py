@@ -1,4 +1,4 @@
-"""What unit tests of the page cache share."""
+"""What tests of the page cache share."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gdsload.tools.cli.doctor import render_json, render_text
 from gdsload.tools.doctor import CHECKS, Report
-from tests.doctor.conftest import DWORDS, Made
+from tests.machines import DWORDS, Made
 
 
 def files_of(made: Made) -> list[Path]:

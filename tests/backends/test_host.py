@@ -24,7 +24,7 @@ from gdsload.shards.catalog import open_catalog
 from gdsload.shards.files import ShardFiles
 from gdsload.shards.reads import Extents
 from gdsload.system import memory
-from tests.units.conftest import chill, in_cache
+from tests.page_cache import chill, in_cache
 
 SIZES = [100_003, 8_000, 1, 2_500_000]
 

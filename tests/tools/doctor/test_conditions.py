@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from tests.doctor.conftest import CLOSED_DRIVER, Made
+from tests.machines import CLOSED_DRIVER, Made
 
 NAMES = ("kernel", "option", "driver", "bar1", "multipath", "gpu", "drive", "config")
 

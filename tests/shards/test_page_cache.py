@@ -23,7 +23,7 @@ from gdsload.shards.files import ShardFiles
 from gdsload.shards.identity import ShardSource
 from gdsload.shards.page_cache import is_resident, looks_resident, shard_is_resident
 from gdsload.shards.reads import Extents
-from tests.units.conftest import chill, in_cache
+from tests.page_cache import chill, in_cache
 
 PAGE = mmap.PAGESIZE
 SHARD_PAGES = 2048

@@ -282,8 +282,8 @@ def test_a_compiled_step(numbered):
             assert torch.allclose(compiled(batch), expected, rtol=1e-3)
 
 
-def test_ragged_fields_and_texts_pass_through(rich):
-    with DataLoader(rich, 32, device="cuda", device_transform=RandomFlip("image")) as loader:
+def test_ragged_fields_and_texts_pass_through(varied):
+    with DataLoader(varied, 32, device="cuda", device_transform=RandomFlip("image")) as loader:
         for batch in loader:
             assert batch["points"].layout == torch.jagged
             assert isinstance(batch["text"], list)

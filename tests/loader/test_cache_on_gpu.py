@@ -32,11 +32,11 @@ def wait_until_kept(loader, shards=None, seconds=20):
 
 @pytest.mark.parametrize("backend", ["auto", "bounce", "mapped"])
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
-def test_epochs_in_vram_are_those_of_the_cpu(rich, shuffle, backend):
+def test_epochs_in_vram_are_those_of_the_cpu(varied, shuffle, backend):
     options = {"batch_size": 17, "shuffle": shuffle, "seed": 5, "with_index": True}
-    with DataLoader(rich, device="cpu", **options) as loader:
+    with DataLoader(varied, device="cpu", **options) as loader:
         expected = [prints(loader) for _ in range(3)]
-    with DataLoader(rich, device="cuda", backend=backend, cache="vram", **options) as loader:
+    with DataLoader(varied, device="cuda", backend=backend, cache="vram", **options) as loader:
         assert prints(loader) == expected[0]
         wait_until_kept(loader)
         before = loader.backend.bytes_by_path

@@ -23,22 +23,22 @@ def prints(path, **options):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
-def test_batches_are_those_of_the_cpu(rich, backend, shuffle):
+def test_batches_are_those_of_the_cpu(varied, backend, shuffle):
     for ragged in ("jagged", "offsets", "padded"):
         options = {"batch_size": 17, "shuffle": shuffle, "seed": 5, "ragged": ragged, "with_index": True}
-        expected = prints(rich, device="cpu", **options)
-        assert prints(rich, device="cuda", backend=backend, **options) == expected
+        expected = prints(varied, device="cpu", **options)
+        assert prints(varied, device="cuda", backend=backend, **options) == expected
 
 
 @pytest.mark.usefixtures("cufile")
 @pytest.mark.parametrize("engine", ["cufile", "kvikio"])
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
-def test_batches_by_cufile_are_those_of_the_cpu(rich, engine, shuffle):
+def test_batches_by_cufile_are_those_of_the_cpu(varied, engine, shuffle):
     if engine == "kvikio":
         pytest.importorskip("kvikio")
     options = {"batch_size": 17, "shuffle": shuffle, "seed": 5, "with_index": True}
-    expected = prints(rich, device="cpu", **options)
-    found = prints(rich, device="cuda", backend="gds", gds_compat=True, gds_engine=engine, **options)
+    expected = prints(varied, device="cpu", **options)
+    found = prints(varied, device="cuda", backend="gds", gds_compat=True, gds_engine=engine, **options)
     assert found == expected
 
 
@@ -57,13 +57,13 @@ def test_several_epochs(numbered, mmap):
     assert set(moved) <= {"mapped", "bounce-direct", "bounce-buffered"}
 
 
-def test_resumes_at_every_step(rich):
+def test_resumes_at_every_step(varied):
     for shuffle in (False, "full", "block"):
-        assert_resumes_everywhere(lambda s=shuffle: DataLoader(rich, 40, s, device="cuda", backend="bounce"))
+        assert_resumes_everywhere(lambda s=shuffle: DataLoader(varied, 40, s, device="cuda", backend="bounce"))
 
 
-def test_where_tensors_are(rich):
-    with DataLoader(rich, 8, device="cuda", with_index=True) as loader:
+def test_where_tensors_are(varied):
+    with DataLoader(varied, 8, device="cuda", with_index=True) as loader:
         batch = next(iter(loader))
     for name, value in batch.items():
         devices = {tensor.device.type for tensor in tensors_of(value)}

@@ -15,7 +15,7 @@ import torch
 from gdsload.tools.cli import main
 from gdsload.tools.cli.doctor import render_json, render_text
 from gdsload.tools.doctor import CHECKS, diagnose
-from tests.doctor.conftest import Made
+from tests.machines import Made
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -1,6 +1,6 @@
 """Ids of block-shuffled batches, with the kernels played by the host: who gets which tables, and when they are made.
 
-That the kernels themselves are the host's order is tested on a GPU (tests/gpu/test_block_ids.py).
+That the kernels themselves are the host's order is tested on a GPU (tests/engine/gpu/test_block_ids_on_gpu.py).
 """
 
 from __future__ import annotations

@@ -214,6 +214,7 @@ def test_the_thread_ends_with_the_interpreter(open_tier, monkeypatch):
         copied(self, wanted, out)
 
     monkeypatch.setattr(VramBackend, "_copy", slow_copy)
+    monkeypatch.setattr(threads, "_end", threads._End())  # or later tests run at the interpreter's end
     brought(tier, rows(tier, 0, 1))
     assert begun.wait(20)
     ending = threading.Thread(target=threads._end_all)

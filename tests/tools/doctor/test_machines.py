@@ -17,7 +17,7 @@ from gdsload.system.probe.library import parse_config
 from gdsload.tools.doctor import Calls
 from gdsload.tools.doctor import checkup as run
 from gdsload.tools.doctor.gpu_trial import GpuTrial, parse_trial
-from tests.doctor.conftest import DRIVE, GPU, ROOT_MOUNT, Hang, Made, make_drive, make_gpu, make_host
+from tests.machines import DRIVE, GPU, ROOT_MOUNT, Hang, Made, make_drive, make_gpu, make_host
 
 
 def test_a_bare_laptop_has_no_fault_and_reads_into_cpu_memory(laptop: Made):

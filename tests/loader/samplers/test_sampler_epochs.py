@@ -10,7 +10,7 @@ from torch.utils.data import BatchSampler, RandomSampler
 
 import gdsload
 from gdsload.testing import assert_resumes_everywhere
-from tests.loader.test_samplers import ALL, RollsOver, Stateful, numbers, of_torch, seeded
+from tests.loader.samplers.test_samplers import ALL, RollsOver, Stateful, numbers, of_torch, seeded
 
 
 @pytest.fixture
