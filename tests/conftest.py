@@ -19,14 +19,6 @@ NEEDS = "GDSLOAD_REQUIRE"
 pytest_plugins = ["tests.machines", "tests.on_gpu", "tests.page_cache"]
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _no_tuned_settings(tmp_path_factory):
-    """What whoever runs the tests has tuned must not count."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
-        yield
-
-
 def pytest_report_header() -> str:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     return (

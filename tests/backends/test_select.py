@@ -11,11 +11,20 @@ from hypothesis import strategies as st
 
 from gdsload import BackendUnavailableError
 from gdsload.backends import select
+from gdsload.backends.base import BackendStatus
 from gdsload.backends.gds import engines as gds_engines
 from gdsload.backends.gds.gds import GdsBackend
 from gdsload.backends.host import HostBackend
 from gdsload.backends.mapped import MappedBackend
-from gdsload.backends.select import BackendRequest, choose, default_register_bytes, dma_is_possible, expected, preflight
+from gdsload.backends.select import (
+    BackendRequest,
+    choose,
+    default_register_bytes,
+    dma_is_possible,
+    expected,
+    preflight,
+    reads_in_place,
+)
 from gdsload.backends.tiers.routed import RoutedBackend
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.files import Files
@@ -57,9 +66,9 @@ def test_what_is_asked_for_by_name_is_used_or_refused(name, device, mapped, allo
     needs = {"auto": True, "host": True, "mapped": device == GPU and mapped, "bounce": device == GPU}
     by_dma = bool(found.nvfs_reads or found.p2p_reads)
     needs["gds"] = device == GPU and found.status == "ok" and (by_dma or allow_compat)
-    request = BackendRequest(name, allow_compat=allow_compat)
+    request = BackendRequest(name, device, allow_compat=allow_compat)
     try:
-        answer = preflight(request, "/data/a", device, mapped=mapped, probe=probe)
+        answer = preflight(request, "/data/a", mapped=mapped, probe=probe)
     except BackendUnavailableError as error:
         assert not needs[name]
         assert error.remedy
@@ -75,20 +84,20 @@ def test_what_is_asked_for_by_name_is_used_or_refused(name, device, mapped, allo
 def test_names_that_need_a_gpu(name, device):
     message = f"backend '{name}' needs a CUDA device, and the batches go to '{device}'"
     with pytest.raises(BackendUnavailableError, match=message) as caught:
-        preflight(BackendRequest(name), "/data/a", device, mapped=True, probe=unasked)
+        preflight(BackendRequest(name, device), "/data/a", mapped=True, probe=unasked)
     assert caught.value.remedy == 'Pass device="cuda", or leave backend= out.'
 
 
 def test_mapped_without_mappings():
     with pytest.raises(BackendUnavailableError, match="'mapped' cannot be used: the files are not mapped") as caught:
-        preflight(BackendRequest("mapped"), "/data/a", GPU, mapped=False, probe=unasked)
+        preflight(BackendRequest("mapped", GPU), "/data/a", mapped=False, probe=unasked)
     assert caught.value.remedy == "Leave mmap=False out."
 
 
 def test_mapped_on_rocm(monkeypatch):
     monkeypatch.setattr(torch.version, "hip", "6.0")
     with pytest.raises(BackendUnavailableError, match="pages of files cannot be registered for cuda") as caught:
-        preflight(BackendRequest("mapped"), "/data/a", GPU, mapped=True, probe=unasked)
+        preflight(BackendRequest("mapped", GPU), "/data/a", mapped=True, probe=unasked)
     assert caught.value.remedy == 'Use backend="bounce".'
 
 
@@ -97,7 +106,7 @@ def test_mapped_on_rocm(monkeypatch):
 def test_gds_where_cufile_does_not_work(status, allow_compat):
     found = CufileProbe(status, "so it ended", nvfs_reads=1)  # what was counted before that proves nothing
     with pytest.raises(BackendUnavailableError, match="cuFile cannot be used here: so it ended") as caught:
-        preflight(BackendRequest("gds", allow_compat=allow_compat), "/data/a", GPU, mapped=True, probe=Probing(found))
+        preflight(BackendRequest("gds", GPU, allow_compat=allow_compat), "/data/a", mapped=True, probe=Probing(found))
     assert "gdsload doctor" in caught.value.remedy
     assert "gds_compat" not in caught.value.remedy
 
@@ -105,11 +114,11 @@ def test_gds_where_cufile_does_not_work(status, allow_compat):
 @pytest.mark.parametrize(("found", "path"), [(BY_CPU, "cufile-posix"), (CufileProbe("ok"), "unknown")])
 def test_gds_that_is_no_dma(found, path):
     with pytest.raises(BackendUnavailableError, match=f"not by DMA: a trial read took the path {path}") as caught:
-        preflight(BackendRequest("gds"), "/data/a", GPU, mapped=True, probe=Probing(found))
+        preflight(BackendRequest("gds", GPU), "/data/a", mapped=True, probe=Probing(found))
     assert "gdsload doctor" in caught.value.remedy
     assert "gds_compat=True" in caught.value.remedy
-    compat = BackendRequest("gds", allow_compat=True)
-    assert preflight(compat, "/data/a", GPU, mapped=True, probe=Probing(found)) is found
+    compat = BackendRequest("gds", GPU, allow_compat=True)
+    assert preflight(compat, "/data/a", mapped=True, probe=Probing(found)) is found
 
 
 # --- what will be chosen ---
@@ -129,7 +138,7 @@ def test_gds_that_is_no_dma(found, path):
     ],
 )
 def test_what_is_expected(name, device, answer):
-    assert expected(BackendRequest(name), device) == answer
+    assert expected(BackendRequest(name, device)) == answer
 
 
 # --- choosing ---
@@ -190,21 +199,21 @@ def unmapped(folder):
 
 @pytest.mark.usefixtures("no_cuda")
 @pytest.mark.parametrize(
-    ("asked", "device", "kind"),
+    ("asked", "kind"),
     [
-        (BackendRequest("host"), CPU, HostBackend),
-        (BackendRequest("host"), GPU, HostBackend),
-        (BackendRequest("auto"), CPU, HostBackend),
-        (BackendRequest("auto", register_bytes=9), torch.device("mps"), HostBackend),
-        (BackendRequest("mapped", register_bytes=9), GPU, MappedBackend),
-        (BackendRequest("bounce", pinned_bytes=8), GPU, Bounce),
+        (BackendRequest("host"), HostBackend),
+        (BackendRequest("host", GPU), HostBackend),
+        (BackendRequest("auto"), HostBackend),
+        (BackendRequest("auto", torch.device("mps"), register_bytes=9), HostBackend),
+        (BackendRequest("mapped", GPU, register_bytes=9), MappedBackend),
+        (BackendRequest("bounce", GPU, pinned_bytes=8), Bounce),
     ],
 )
-def test_names_that_need_no_cufile(files, asked, device, kind):
-    chosen = choose(asked, files, device, probe=unasked)
+def test_names_that_need_no_cufile(files, asked, kind):
+    chosen = choose(asked, files, probe=unasked)
     assert type(chosen.backend) is kind
     assert (chosen.name, chosen.reason()) == (
-        expected(asked, device) if kind is HostBackend else (asked.backend, "asked for by name")
+        expected(asked) if kind is HostBackend else (asked.backend, "asked for by name")
     )
     assert getattr(chosen.backend, "register_bytes", 9) == 9
     assert getattr(chosen.backend, "pinned_bytes", 8) == 8
@@ -214,8 +223,8 @@ def test_names_that_need_no_cufile(files, asked, device, kind):
 @pytest.mark.usefixtures("no_cuda")
 @pytest.mark.parametrize(("name", "device"), [("host", CPU), ("bounce", GPU), ("gds", GPU), ("auto", GPU)])
 def test_as_many_threads_read_as_were_asked_for(files, name, device):
-    request = BackendRequest(name, read_threads=5)
-    backend = choose(request, files, device, probe=Probing(BY_DMA if name == "gds" else BY_CPU)).backend
+    request = BackendRequest(name, device, read_threads=5)
+    backend = choose(request, files, probe=Probing(BY_DMA if name == "gds" else BY_CPU)).backend
     assert (backend.threads if isinstance(backend, Bounce) else backend._readers._count) == 5
     backend.close()
 
@@ -224,7 +233,7 @@ def test_as_many_threads_read_as_were_asked_for(files, name, device):
 @pytest.mark.parametrize("found", [BY_DMA, BY_CPU])
 def test_gds_by_name_asks_with_the_first_shard_and_registers_slots_only_for_dma(files, found):
     probe = Probing(found)
-    chosen = choose(BackendRequest("gds", allow_compat=True), files, GPU, probe=probe)
+    chosen = choose(BackendRequest("gds", GPU, allow_compat=True), files, probe=probe)
     assert (type(chosen.backend), chosen.name) == (GdsBackend, "gds")
     assert chosen.reason() == f"asked for by name; a trial read took the path {found.path}"
     assert (chosen.backend._slots.engine is not None) is found.proven
@@ -236,7 +245,7 @@ def test_gds_by_name_asks_with_the_first_shard_and_registers_slots_only_for_dma(
 @pytest.mark.parametrize("name", ["mapped", "bounce", "gds"])
 def test_nothing_is_opened_instead_of_what_was_asked_for(files, name):
     with pytest.raises(BackendUnavailableError, match=f"backend '{name}' needs a CUDA device"):
-        choose(BackendRequest(name), files, CPU, probe=unasked)
+        choose(BackendRequest(name), files, probe=unasked)
 
 
 @pytest.mark.usefixtures("no_cuda")
@@ -246,7 +255,7 @@ def test_gds_by_name_is_not_replaced_where_its_engine_cannot_be_opened(files, mo
 
     monkeypatch.setitem(gds_engines.ENGINES, "cufile", refuse)
     with pytest.raises(BackendUnavailableError, match="no driver"):
-        choose(BackendRequest("gds"), files, GPU, probe=Probing(BY_DMA))
+        choose(BackendRequest("gds", GPU), files, probe=Probing(BY_DMA))
 
 
 @pytest.mark.usefixtures("no_cuda")
@@ -256,9 +265,10 @@ def test_auto_takes_what_there_is_evidence_for(folder, found, is_mapped, registe
     catalog = open_catalog(str(folder))
     files = Files(catalog.sources, mapped=is_mapped)
     probe = Probing(found)
+    request = BackendRequest("auto", GPU, register_bytes=9 * registers, allow_compat=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(select, "dma_is_possible", lambda: (possible, "" if possible else "there is no way"))
-        chosen = choose(BackendRequest(register_bytes=9 * registers, allow_compat=True), files, GPU, probe=probe)
+        chosen = choose(request, files, probe=probe)
     by_dma = possible and found.proven  # cuFile's own compat mode is never what is best
     assert chosen.name == ("mapped+" if is_mapped and registers else "") + ("gds" if by_dma else "bounce")
     cold = chosen.backend.cold if is_mapped and registers else chosen.backend
@@ -275,7 +285,8 @@ def test_auto_takes_what_there_is_evidence_for(folder, found, is_mapped, registe
 @pytest.mark.usefixtures("no_cuda")
 def test_reasons_of_auto(files, unmapped, monkeypatch):
     def reason(table, register_bytes, found=BY_DMA):
-        chosen = choose(BackendRequest(register_bytes=register_bytes), table, GPU, probe=Probing(found))
+        request = BackendRequest("auto", GPU, register_bytes=register_bytes)
+        chosen = choose(request, table, probe=Probing(found))
         return chosen.backend, chosen.reason
 
     path = "a trial read took the path gds-nvfs"
@@ -293,6 +304,60 @@ def test_reasons_of_auto(files, unmapped, monkeypatch):
     assert why() == (
         f"2 of 3 shards are resident and registered (register_bytes, 9 B, are used up); the others: {path}"
     )
+    backend.mapped.registered[2] = True
+    backend.trouble = ""
+    assert why() == "3 of 3 shards are resident and registered"
+
+
+@pytest.mark.usefixtures("no_cuda")
+@pytest.mark.parametrize(("found", "name"), [(BY_DMA, "gds"), (BY_CPU, "bounce")])
+def test_the_answer_of_auto_is_as_things_are(files, unmapped, found, name):
+    request = BackendRequest("auto", GPU, register_bytes=9)
+    way = {"gds": "from the drive by DMA", "bounce": "through pinned host memory"}[name]
+    none = f"{name}: every byte is brought to the GPU {way}"
+    assert choose(request, unmapped, probe=Probing(found)).answer() == none
+    opened = choose(request, files, probe=Probing(found))
+    assert opened.answer() == none
+    opened.backend.mapped.registered[:2] = True
+    assert opened.answer() == (
+        f"mapped+{name}: 2 of 3 shards can be gathered from the page cache by the GPU, the others are brought to it {way}"
+    )
+    opened.backend.mapped.registered[2] = True
+    assert opened.answer() == ("mapped: every byte of this dataset can be gathered from the page cache by the GPU")
+
+
+@pytest.mark.usefixtures("no_cuda")
+@pytest.mark.parametrize(
+    ("name", "found", "answer"),
+    [
+        ("mapped", None, "mapped: every byte of this dataset can be gathered from the page cache by the GPU"),
+        ("bounce", None, "bounce: every byte is brought to the GPU through pinned host memory"),
+        ("gds", BY_DMA, "gds: every byte is brought to the GPU from the drive by DMA"),
+        ("gds", BY_CPU, "gds: every byte is brought to the GPU by cuFile's compat mode, in which the CPU reads"),
+    ],
+)
+def test_the_answer_of_a_backend_asked_for_by_name(files, name, found, answer):
+    request = BackendRequest(name, GPU, allow_compat=True, register_bytes=9)
+    opened = choose(request, files, probe=unasked if found is None else Probing(found))
+    assert opened.answer() == answer
+    status = BackendStatus(name, opened.name, opened.reason(), {name: 7}, opened.answer())
+    assert str(status).splitlines() == [answer, f"  {opened.reason()}", f"  asked for {name}", f"  {name}: 7 bytes"]
+    opened.backend.close()
+
+
+@pytest.mark.usefixtures("no_cuda")
+@pytest.mark.parametrize("device", [CPU, GPU, torch.device("mps")])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("is_mapped", [True, False])
+@pytest.mark.parametrize("found", [BY_DMA, BY_CPU])
+def test_what_is_used_in_place_is_known_beforehand(files, unmapped, device, name, is_mapped, found):
+    request = BackendRequest(name, device, allow_compat=True, register_bytes=9)
+    try:
+        opened = choose(request, files if is_mapped else unmapped, probe=Probing(found))
+    except BackendUnavailableError:
+        return  # as other tests say
+    assert opened.backend.in_place is reads_in_place(request, mapped=is_mapped)
+    opened.backend.close()
 
 
 @pytest.mark.usefixtures("no_cuda")
@@ -301,7 +366,7 @@ def test_auto_bounces_where_cufile_worked_but_cannot_be_opened_here(files, monke
         raise BackendUnavailableError("cuFile was opened before this process was forked")
 
     monkeypatch.setitem(gds_engines.ENGINES, "cufile", refuse)
-    chosen = choose(BackendRequest(), files, GPU, probe=Probing(BY_DMA))
+    chosen = choose(BackendRequest("auto", GPU), files, probe=Probing(BY_DMA))
     assert chosen.name == "bounce"
     assert "cuFile was opened before this process was forked" in chosen.reason()
 
@@ -309,7 +374,7 @@ def test_auto_bounces_where_cufile_worked_but_cannot_be_opened_here(files, monke
 @pytest.mark.usefixtures("no_cuda")
 def test_a_dataset_without_shards():
     probe = Probing(BY_DMA)
-    chosen = choose(BackendRequest("gds"), Files([], mapped=True), GPU, probe=probe)
+    chosen = choose(BackendRequest("gds", GPU), Files([], mapped=True), probe=probe)
     assert (chosen.name, probe.asked) == ("gds", [(".", "cuda:0")])
     chosen.backend.close()
 

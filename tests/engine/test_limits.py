@@ -37,7 +37,7 @@ def test_bytes_of_a_group(tmp_path, monkeypatch, processors, prefetch_mib, shuff
     monkeypatch.setattr(limits.os, "sched_getaffinity", lambda _process: set(range(processors)))
     with gdsload.ShardWriter(tmp_path / "shards") as writer:
         writer.write_batch({"x": np.zeros((8, 2**18), np.uint8)})
-    options = {"prefetch_bytes": prefetch_mib * 2**20, "mmap": mmap, "tuned": False}
+    options = {"prefetch_bytes": prefetch_mib * 2**20, "mmap": mmap}
     with gdsload.DataLoader(tmp_path / "shards", 2, shuffle, device="cpu", **options) as loader:
         found = loader._limits
     assert found.group_bytes == int(expected_mib * 2**20)

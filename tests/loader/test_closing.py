@@ -196,13 +196,13 @@ def test_closed_by_a_signal_while_files_are_opened(load, plain, wrap, threads, m
     """As a handler of SIGTERM does, wherever it strikes."""
     made = wrap(RecordingBackend)
     loader = load(plain, 10, mmap=mmap)
-    opened = loader_module.open_parts
+    opened = loader_module.open_resources
 
     def struck(*args):
         loader.close()
         return opened(*args)
 
-    monkeypatch.setattr(loader_module, "open_parts", struck)
+    monkeypatch.setattr(loader_module, "open_resources", struck)
     with pytest.raises(LoaderClosedError, match="closed"):
         next(iter(loader))
     assert [one.closed for one in made] == [1]
@@ -470,7 +470,7 @@ class TestIterators:
         monkeypatch.setattr(Schedules, "now", lambda _: strike("begin") or now)
         monkeypatch.setattr(Watch, "check_passed", lambda _: strike("end"))
         loader = load(plain, 100, transform=lambda batch: strike("transform") or batch)
-        now, iterator = loader._schedules.newest, iter(loader)
+        now, iterator = loader._progress.schedules.newest, iter(loader)
         monkeypatch.setattr(iterator, "_turn", SlowToGoOn())
         found, errors = [], []
 

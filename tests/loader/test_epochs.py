@@ -92,7 +92,7 @@ def test_all_ranks_together_give_every_sample_once(plain, order, batch_size, wor
                 assert batch["x"][:, 0].tolist() == batch["x"][:, -1].tolist() == batch["index"].tolist()
             wanted = make_order(loader.order_options, [256, 256, 256, 232], seed, 0)
             assert indices(found) == [
-                batch_ids(wanted, loader._schedules.now(), step).tolist() for step in range(len(loader))
+                batch_ids(wanted, loader._progress.schedules.now(), step).tolist() for step in range(len(loader))
             ]
             steps.append(indices(found))
     seen = sorted(index for rank in steps for batch in rank for index in batch)

@@ -122,8 +122,10 @@ def test_any_subset_on_any_world(shards, indices, order, batch_size, world_size)
 
 
 def test_a_subset_that_is_the_whole_needs_no_table(load, shards):
-    assert load(Subset(shards, range(1000)))._selected.ids is None
-    assert load(ConcatDataset([Subset(shards, range(300)), Subset(shards, range(300, 1000))]))._selected.ids is None
+    assert load(Subset(shards, range(1000)))._plan.selected.ids is None
+    assert (
+        load(ConcatDataset([Subset(shards, range(300)), Subset(shards, range(300, 1000))]))._plan.selected.ids is None
+    )
 
 
 def test_the_default_order_of_a_subset_is_that_of_its_size(load, shards):

@@ -12,34 +12,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gdsload.errors import OptionError
-from gdsload.loader.options import LoaderOptions
-from gdsload.loader.tuned import Key
 from gdsload.system.units import format_bytes
 from gdsload.tools.bench.bench_plan import BenchPlan, describe, machine, versions
 from gdsload.tools.bench.check import Reference, check_route
 from gdsload.tools.bench.measure import conditions, measure_cold, measure_hot
-from gdsload.tools.bench.routes import Route
+from gdsload.tools.bench.routes import Route, default_bytes
 
-__all__ = ["key_of", "run_tune"]
+__all__ = ["run_tune"]
 
 _THREADS = (4, 8, 16, 32)
 _PARTS = (1, 2, 4)
 """A budget is tried whole, and its half and quarter: less memory in flight may stay in a cache."""
 _FASTER = 1.05
-"""How much faster a setting must be: less is not worth a file that says so."""
+"""How much faster a setting must be: less is not worth a line in a script."""
 _LEAST_TRIALS = 3
 
 _Settings = dict[str, int]
 _Entry = dict[str, Any]
 
 
-def key_of(plan: BenchPlan) -> Key:
-    """What the settings of a plan count for."""
-    return Key.of(plan.path, plan.device)
-
-
 def run_tune(plan: BenchPlan, budgets: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """Search, and compare bytes before the search and with what came of it. Nothing is written.
+    """Search, and compare bytes before the search and with what came of it.
 
     Args:
         plan: what is measured; its first backend is used.
@@ -88,7 +81,7 @@ def _axes(plan: BenchPlan, budgets: Mapping[str, int]) -> Iterator[tuple[str, li
     yield "read_threads", list(_THREADS)
     for name in ("prefetch_bytes", "pinned_bytes"):
         if name == "prefetch_bytes" or plan.device.type == "cuda":  # else nothing is pinned
-            default = getattr(LoaderOptions(), name)
+            default = default_bytes(name)
             values = [budgets.get(name, default) // part for part in _PARTS]
             yield name, [value for value in values if value != default]
 

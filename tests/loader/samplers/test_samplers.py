@@ -529,7 +529,7 @@ class TestDrawing:
             for step, batch in enumerate(itertools.islice(loader, 200)):
                 assert batch["index"].tolist() == [number % 1000 for number in range(10 * step, 10 * step + 10)]
                 assert drawn < 10 * (step + 64)
-            assert len(loader._sampled._draws._batches) < 64
+            assert len(loader._progress.sampled._draws._batches) < 64
 
     def test_it_runs_in_one_thread_at_a_time_and_ahead(self, make, soon):
         inside, drawn = threading.Lock(), []
@@ -566,7 +566,7 @@ class TestDrawing:
             iterator = iter(loader)
             for _ in range(6):
                 next(iterator)
-            ahead = loader._sampled._draws.steps - 6
+            ahead = loader._progress.sampled._draws.steps - 6
             assert ahead <= 8
             assert list(map(len, numbers(iterator))) == sizes[6:]
 

@@ -1,5 +1,4 @@
 import json
-import os
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from gdsload.tools.bench import make_plan, run_tune
 from gdsload.tools.bench import tuning as tune
 from gdsload.tools.bench.tuning import _axes, _winner
 from gdsload.tools.cli import main
+from gdsload.tools.cli import tune as command
 
 
 @pytest.fixture(scope="module")
@@ -19,12 +19,6 @@ def dataset(tmp_path_factory):
     with gdsload.ShardWriter(path, shard_bytes="256KiB") as writer:
         writer.write_batch({"x": np.random.default_rng(0).integers(0, 256, (700, 1024), np.uint8)})
     return path
-
-
-@pytest.fixture
-def config(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    return tmp_path / "gdsload" / "tuned.json"
 
 
 def measured(*medians, spread=0.01):
@@ -79,7 +73,7 @@ def fast(monkeypatch):
     return rates
 
 
-def test_one_setting_after_the_other_and_a_loader_takes_what_came_of_it(dataset, config, fast, capsys):
+def test_one_setting_after_the_other(dataset, fast, capsys):
     fast[json.dumps({"read_threads": 8})] = 2.0
     fast[json.dumps({"read_threads": 8, "prefetch_bytes": 2**27})] = 3.0
     assert main(["tune", str(dataset), "--device", "cpu", "--json"]) == 0
@@ -87,87 +81,70 @@ def test_one_setting_after_the_other_and_a_loader_takes_what_came_of_it(dataset,
     assert record["settings"] == {"read_threads": 8, "prefetch_bytes": 2**27}
     assert [found["best"] for found in record["rounds"]] == ["read_threads=8", "read_threads=8, prefetch_bytes=128 MiB"]
     assert [checked["samples"] for checked in record["verified"]] == [512, 512]
-    assert record["file"] == str(config)
-    assert "read_threads=8 (tuned), prefetch_bytes=134217728 (tuned)" in repr(
-        gdsload.DataLoader(dataset, 64, device="cpu")
-    )
-    fast.clear()
-    assert main(["tune", str(dataset), "--device", "cpu"]) == 0
-    assert "nothing is faster beyond the spread" in capsys.readouterr().out
-    assert "tuned" not in repr(gdsload.DataLoader(dataset, 64, device="cpu"))
+    assert "file" not in record
 
 
-def test_nothing_is_kept_in_a_dry_run(dataset, config, fast, capsys):
+def test_what_came_of_it_can_be_pasted(dataset, fast, capsys):
     fast[json.dumps({"read_threads": 8})] = 2.0
-    assert main(["tune", str(dataset), "--device", "cpu", "--dry-run"]) == 0
-    assert "kept in    no file" in capsys.readouterr().out
-    assert not os.path.exists(config.parent)
+    fast[json.dumps({"read_threads": 8, "prefetch_bytes": 2**27})] = 3.0
+    assert main(["tune", str(dataset), "--device", "cpu"]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "DataLoader" in line)
+    assert line == 'gdsload.DataLoader(..., read_threads=8, prefetch_bytes="128MiB")'
+    with eval(line.replace("...", "dataset, device='cpu'")) as loader:
+        assert loader._plan.backend.read_threads == 8
+        assert loader._plan.budgets.prefetch_bytes == 2**27
 
 
-def test_wrong_bytes_end_it_with_1_and_no_file(dataset, config, fast, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"pinned_bytes": 24 * 2**20}, 'pinned_bytes="24MiB"'),
+        ({"prefetch_bytes": 3 * 2**19}, "prefetch_bytes=1572864"),  # no whole number of MiB
+        ({"read_threads": 2**20}, "read_threads=1048576"),
+    ],
+)
+def test_sizes_are_written_as_they_are(settings, line):
+    assert command._call(settings) == f"gdsload.DataLoader(..., {line})"
+
+
+def test_where_nothing_helps_the_defaults_stay(dataset, fast, capsys):
+    assert main(["tune", str(dataset), "--device", "cpu"]) == 0
+    out = capsys.readouterr().out
+    assert "the defaults stay: nothing is faster beyond the spread" in out
+    assert "DataLoader(" not in out
+
+
+def test_wrong_bytes_end_it_with_1_and_no_settings(dataset, fast, monkeypatch, capsys):
     def wrong(*_):
         raise ReadError("contender is wrong")
 
     monkeypatch.setattr(tune, "check_route", wrong)
     assert main(["tune", str(dataset), "--device", "cpu"]) == 1
     assert capsys.readouterr().out == ""
-    assert not os.path.exists(config)
 
 
 @pytest.mark.slow
-def test_it_measures(dataset, config, capsys, monkeypatch):
-    """Nothing made up: short trials, and what they come to is kept, if they count."""
+def test_it_measures(dataset, capsys, monkeypatch):
+    """Nothing made up: short trials, and what they come to."""
     monkeypatch.setattr("gdsload.tools.bench.measure._SHORT_S", 0.0)
     arguments = ["--batch-size", "64", "--shuffle", "full", "--trials", "3", "--seconds", "0.01", "--device", "cpu"]
     assert main(["tune", str(dataset), *arguments]) == 0
     out = capsys.readouterr().out
     assert "read_threads, hot (" in out
     assert "prefetch_bytes=128 MiB" in out
-    (kept,) = json.loads(config.read_text())["entries"]
-    assert kept["measured"]["shuffle"] == "full"
-    assert kept["measured"]["rounds"]["read_threads, hot"].keys() == {
-        "defaults", "read_threads=4", "read_threads=8", "read_threads=16", "read_threads=32"
-    }  # fmt: skip
+    assert "gdsload.DataLoader(..., " in out or "the defaults stay: nothing is faster" in out
 
 
-def test_trials_that_are_too_short_decide_nothing(dataset, config, fast, capsys, monkeypatch):
+def test_trials_that_are_too_short_decide_nothing(dataset, fast, capsys, monkeypatch):
     fast[json.dumps({"read_threads": 8})] = 2.0
     said = tune.measure_hot
     monkeypatch.setattr(tune, "measure_hot", lambda *of: said(*of) | {"warning": "a trial took 2 ms alone"})
     monkeypatch.setattr(tune, "measure_cold", lambda *of: {"state": "not cold", "contenders": []})
-    config.parent.mkdir()
-    config.write_text('{"format": "gdsload-tuned-1", "entries": []}')
     assert main(["tune", str(dataset), "--device", "cpu"]) == 0
-    out = capsys.readouterr().out
-    assert "no trial was long enough to tell" in out
-    assert "kept in    no file" in out
-    assert json.loads(config.read_text())["entries"] == []
+    assert "the defaults stay: no trial was long enough to tell" in capsys.readouterr().out
 
 
-def test_a_file_that_cannot_be_written_is_found_before_measuring(dataset, config, fast, capsys, monkeypatch):
-    config.parent.mkdir()
-    config.write_text("{bad")
-    monkeypatch.setattr("gdsload.tools.cli.tune.run_tune", lambda *_: pytest.fail("it measured"))
-    assert main(["tune", str(dataset), "--device", "cpu"]) == 1
-    monkeypatch.delenv("XDG_CONFIG_HOME")
-    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # no HOME, and nobody in the list of users
-    assert main(["tune", str(dataset), "--device", "cpu"]) == 1
-    assert "Set XDG_CONFIG_HOME" in capsys.readouterr().err
-    assert repr(gdsload.DataLoader(dataset, 64, device="cpu"))
-    assert main(["tune", str(dataset), "--device", "cpu", "--prefetch-bytes", "2TiB", "--dry-run"]) == 1
-    assert "prefetch_bytes is 2199023255552, not 1 to 1099511627776" in capsys.readouterr().err
-
-
-def test_what_was_measured_is_shown_even_if_it_cannot_be_kept(dataset, config, fast, capsys, monkeypatch):
-    def refuse(*_):
-        raise gdsload.WriteError("no room")
-
-    monkeypatch.setattr("gdsload.tools.cli.tune.save", refuse)
-    assert main(["tune", str(dataset), "--device", "cpu", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["measured"]
-
-
-def test_samples_without_bytes(tmp_path, config, capsys):
+def test_samples_without_bytes(tmp_path, capsys):
     with gdsload.ShardWriter(tmp_path / "none") as writer:
         writer.write_batch({"x": np.zeros((64, 0), np.uint8)})
     arguments = ["--batch-size", "16", "--trials", "3", "--seconds", "0.01", "--device", "cpu"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from gdsload import DataLoader, ShardWriter
-from gdsload.loader import parts
+from gdsload.loader import resources
 
 
 class ChosenError(Exception):
@@ -18,24 +20,29 @@ class ChosenError(Exception):
 def test_shards_in_memory_are_registered_beside_the_budget_for_others(tmp_path, monkeypatch, register_bytes, expected):
     """They take no more memory then than they do anyway; what the user says counts as it is."""
 
-    def choose(request, _files, _device):
+    def choose(request, _files):
         raise ChosenError(request.register_bytes)
 
     with ShardWriter(tmp_path / "shards") as writer:
         writer.write_batch({"x": np.zeros((3, 2), np.float32)})
-    monkeypatch.setattr(parts, "choose", choose)
-    monkeypatch.setattr(parts, "default_register_bytes", lambda: 1000)
-    monkeypatch.setattr(parts, "bytes_in_memory", lambda sources: 234 * len(sources))
+    monkeypatch.setattr(resources, "choose", choose)
+    monkeypatch.setattr(resources, "default_register_bytes", lambda: 1000)
+    monkeypatch.setattr(resources, "bytes_in_memory", lambda sources: 234 * len(sources))
     with DataLoader(tmp_path / "shards", 1, register_bytes=register_bytes) as loader:
-        what = loader._selected, None, loader._fields, loader._options, loader._limits
+        plan = loader._plan
+        on_gpu = replace(
+            plan,
+            backend=replace(plan.backend, device=torch.device("cuda", 0)),
+            registers_by_default=register_bytes is None,
+        )
         with pytest.raises(ChosenError) as raised:
-            parts.open_parts(*what, torch.device("cuda", 0))
+            resources.open_resources(on_gpu, loader._limits)
     assert raised.value.args == (expected,)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, torch.OutOfMemoryError])
 def test_what_was_opened_is_closed_if_the_rest_cannot_be(tmp_path, monkeypatch, error):
-    made, closed = parts.choose, []
+    made, closed = resources.choose, []
 
     def choose(*args):
         chosen = made(*args)
@@ -49,8 +56,8 @@ def test_what_was_opened_is_closed_if_the_rest_cannot_be(tmp_path, monkeypatch, 
         writer.write_batch({"x": np.arange(10)})
     with DataLoader(tmp_path / "shards", 10, device="cpu") as loader:
         with monkeypatch.context() as patch:
-            patch.setattr(parts, "choose", choose)
-            patch.setattr(parts, "Assembler", refused)
+            patch.setattr(resources, "choose", choose)
+            patch.setattr(resources, "Assembler", refused)
             with pytest.raises(error):
                 next(iter(loader))
         assert len(closed) == 1
