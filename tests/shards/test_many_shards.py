@@ -117,6 +117,7 @@ def test_datasets_that_go_leave_nothing_open(small):
                 threading.active_count(),
             )
 
+    settle_dropped()  # what other tests have left
     before = footprint()
     for mmap in (True, False):
         dataset = ShardDataset(small, mmap=mmap)
