@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from gdsload.system import threads
 from gdsload.system.version import __version__
 
 NEEDS = "GDSLOAD_REQUIRE"
@@ -87,6 +88,12 @@ def held_elsewhere():
             holding.join()
 
     return held
+
+
+@pytest.fixture
+def own_end(monkeypatch):
+    """Whatever is said of the interpreter's end, it is not said to later tests."""
+    monkeypatch.setattr(threads, "_end", type(threads._end)())
 
 
 @pytest.fixture
