@@ -93,7 +93,7 @@ def held_elsewhere():
 @pytest.fixture
 def own_end(monkeypatch):
     """Whatever is said of the interpreter's end, it is not said to later tests."""
-    monkeypatch.setattr(threads, "_end", type(threads._end)())
+    monkeypatch.setattr(threads, "program_end", threads.ProgramEnd())
 
 
 @pytest.fixture

@@ -216,7 +216,7 @@ def test_the_thread_ends_with_the_interpreter(open_tier, monkeypatch, own_end):
     monkeypatch.setattr(VramBackend, "_copy", slow_copy)
     brought(tier, rows(tier, 0, 1))
     assert begun.wait(20)
-    ending = threading.Thread(target=threads._end_all)
+    ending = threading.Thread(target=threads.end_all)
     ending.start()
     assert until(lambda: tier._closed)
     go_on.set()
