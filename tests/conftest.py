@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from gdsload.system import threads
 from gdsload.system.version import __version__
 
 NEEDS = "GDSLOAD_REQUIRE"
@@ -79,6 +80,12 @@ def held_elsewhere():
             holding.join()
 
     return held
+
+
+@pytest.fixture
+def own_end(monkeypatch):
+    """Whatever is said of the interpreter's end, it is not said to later tests."""
+    monkeypatch.setattr(threads, "program_end", threads.ProgramEnd())
 
 
 @pytest.fixture

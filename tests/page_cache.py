@@ -13,6 +13,8 @@ import pytest
 
 from gdsload.system import memory
 
+LIBC = ctypes.CDLL(None, use_errno=True)
+
 
 def in_cache(path):
     """For each page of a file whether it is in the page cache, as mincore says."""
@@ -20,7 +22,7 @@ def in_cache(path):
         size = os.fstat(file.fileno()).st_size
         address = memory.map_file(file.fileno(), size, str(path))
     found = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
-    code = memory._libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), found)
+    code = LIBC.mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), found)
     memory.unmap(address, size)
     assert code == 0
     return np.frombuffer(found, np.uint8) & 1 == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
@@ -79,12 +80,23 @@ def test_all_work_is_done_once_and_has_ended_when_wait_comes_back(rounds, thread
 @settings(derandomize=True, deadline=None, max_examples=50)
 @given(st.lists(st.sampled_from(["fine", "a", "b", "c"]), min_size=1, max_size=8))
 def test_the_first_error_is_the_one_that_is_raised_and_not_before_the_last_part(outcomes):
-    reading = Reading(len(outcomes))
+    reading, waited = Reading(len(outcomes)), []
+
+    def wait():
+        with contextlib.suppress(OSError):
+            reading.wait()
+        waited.append(1)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
     for outcome in outcomes:
         assert not reading.landed
-        assert not reading._gate.acquire(blocking=False)
+        waiting.join(0.001)
+        assert not waited
         reading.finish(None if outcome == "fine" else OSError(outcome))
     assert reading.landed
+    waiting.join(20)
+    assert waited
     errors = [outcome for outcome in outcomes if outcome != "fine"]
     for _ in range(2):
         if errors:

@@ -13,9 +13,12 @@ from gdsload import BackendUnavailableError
 from gdsload.backends import select
 from gdsload.backends.base import BackendStatus
 from gdsload.backends.gds import engines as gds_engines
+from gdsload.backends.gds import gds
 from gdsload.backends.gds.gds import GdsBackend
+from gdsload.backends.gds.slots import Slots
 from gdsload.backends.host import HostBackend
 from gdsload.backends.mapped import MappedBackend
+from gdsload.backends.readers import Readers
 from gdsload.backends.select import (
     BackendRequest,
     choose,
@@ -222,21 +225,26 @@ def test_names_that_need_no_cufile(files, asked, kind):
 
 @pytest.mark.usefixtures("no_cuda")
 @pytest.mark.parametrize(("name", "device"), [("host", CPU), ("bounce", GPU), ("gds", GPU), ("auto", GPU)])
-def test_as_many_threads_read_as_were_asked_for(files, name, device):
+def test_as_many_threads_read_as_were_asked_for(files, name, device, monkeypatch):
+    counts, made = [], Readers.__init__
+    monkeypatch.setattr(Readers, "__init__", lambda self, *args: (counts.append(args[0]), made(self, *args))[0])
     request = BackendRequest(name, device, read_threads=5)
     backend = choose(request, files, probe=Probing(BY_DMA if name == "gds" else BY_CPU)).backend
-    assert (backend.threads if isinstance(backend, Bounce) else backend._readers._count) == 5
+    assert ([backend.threads] if isinstance(backend, Bounce) else counts) == [5]
     backend.close()
 
 
 @pytest.mark.usefixtures("no_cuda")
 @pytest.mark.parametrize("found", [BY_DMA, BY_CPU])
-def test_gds_by_name_asks_with_the_first_shard_and_registers_slots_only_for_dma(files, found):
-    probe = Probing(found)
+def test_gds_by_name_asks_with_the_first_shard_and_registers_slots_only_for_dma(files, found, monkeypatch):
+    probe, registering = Probing(found), []
+    monkeypatch.setattr(
+        gds, "Slots", lambda device, engine: registering.append(engine is not None) or Slots(device, engine)
+    )
     chosen = choose(BackendRequest("gds", GPU, allow_compat=True), files, probe=probe)
     assert (type(chosen.backend), chosen.name) == (GdsBackend, "gds")
     assert chosen.reason() == f"asked for by name; a trial read took the path {found.path}"
-    assert (chosen.backend._slots.engine is not None) is found.proven
+    assert registering == [found.proven]
     assert probe.asked == [(files.sources[0].path, "cuda:0")]
     chosen.backend.close()
 

@@ -467,10 +467,11 @@ class TestIterators:
             if name in left:
                 raise ValueError(left.clear() if name == "transform" else name)
 
-        monkeypatch.setattr(Schedules, "now", lambda _: strike("begin") or now)
+        now = Schedules.now
+        monkeypatch.setattr(Schedules, "now", lambda self: strike("begin") or now(self))
         monkeypatch.setattr(Watch, "check_passed", lambda _: strike("end"))
         loader = load(plain, 100, transform=lambda batch: strike("transform") or batch)
-        now, iterator = loader._progress.schedules.newest, iter(loader)
+        iterator = iter(loader)
         monkeypatch.setattr(iterator, "_turn", SlowToGoOn())
         found, errors = [], []
 

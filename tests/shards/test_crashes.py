@@ -25,11 +25,12 @@ from gdsload import (
     WriteError,
 )
 from gdsload.shards import publish as publish_module
+from gdsload.shards.catalog import open_catalog
 from gdsload.shards.verify import verify_shards
 
 STEPS = [
     (os, "open"), (os, "pwrite"), (os, "ftruncate"), (os, "fsync"), (os, "mkdir"), (os, "rename"), (os, "unlink"),
-    (os, "rmdir"), (publish_module.fcntl, "flock"), (publish_module, "_libc_rename"),
+    (os, "rmdir"), (publish_module.fcntl, "flock"), (publish_module, "renameat2"),
 ]  # fmt: skip
 
 
@@ -62,7 +63,7 @@ def call_hooks(monkeypatch, hook):
                 real(args[0], args[1][:half], args[2])
                 hook("amid pwrite")
             result = real(*args, **options)
-            if name in ("_libc_rename", "mkdir", "unlink", "open", "flock"):
+            if name in ("renameat2", "mkdir", "unlink", "open", "flock"):
                 hook(f"after {name}")  # after the others comes only the next step
             return result
 
@@ -105,7 +106,7 @@ def test_writer_killed_at_any_step(tmp_path, write_small, forked, monkeypatch, o
     def first():
         write(tmp_path / "count/d")
         names = count_steps(monkeypatch, lambda: write(tmp_path / "count/d", mark=1, overwrite=True))
-        assert {"before pwrite", "amid pwrite", "before fsync", "after _libc_rename", "after flock"} <= set(names)
+        assert {"before pwrite", "amid pwrite", "before fsync", "after renameat2", "after flock"} <= set(names)
         return len(names)
 
     steps, ends = first(), set()
@@ -185,9 +186,7 @@ def test_reader_sees_the_old_or_the_new(tmp_path, write_small, forked):
 
 def test_reader_would_see_a_gap(tmp_path, write_small, forked, monkeypatch):
     """The control of the test above: without an exchange of the folders it fails."""
-    monkeypatch.setattr(
-        publish_module, "_libc_rename", lambda *args: publish_module.ctypes.set_errno(errno.ENOSYS) or -1
-    )
+    monkeypatch.setattr(publish_module, "renameat2", lambda *args: publish_module.ctypes.set_errno(errno.ENOSYS) or -1)
     rename = os.rename
     monkeypatch.setattr(os, "rename", lambda *args: (rename(*args), time.sleep(0.02)))
     assert overwrite_while(tmp_path, write_small, forked, 20) == 3
@@ -196,20 +195,20 @@ def test_reader_would_see_a_gap(tmp_path, write_small, forked, monkeypatch):
 
 def test_opening_while_it_is_replaced(small, write_small, monkeypatch):
     """Between the index and the shards the folder is replaced: the reader begins again with the new one."""
-    from gdsload.shards import catalog
+    real, left, reading = os.scandir, [2], [True]
 
-    real, left = catalog._status, [2]
-
-    def slow(*args):
-        if left[0]:
+    def slow(folder):
+        if left[0] and reading[0] and isinstance(folder, int):  # and not by name, as a writer
             left[0] -= 1
+            reading[0] = False
             write_small(small, mark=7 - left[0], overwrite=True)
-        return real(*args)
+            reading[0] = True
+        return real(folder)
 
-    monkeypatch.setattr(catalog, "_status", slow)
+    monkeypatch.setattr(os, "scandir", slow)
     assert (mark_of(small), left[0]) == (7, 0)
     left[0] = 2
-    found = catalog.open_catalog(str(small), whole=False)
+    found = open_catalog(str(small), whole=False)
     assert verify_shards(found.sources, found.schema, deep=False, progress=None).shards == len(found.sources)
     assert left[0] == 0
 
@@ -318,18 +317,17 @@ def test_second_of_two_writers_does_not_replace_the_first(tmp_path, write_small)
 
 def test_dataset_that_appears_in_the_last_moment_is_not_replaced(tmp_path, write_small, monkeypatch):
     """The check has passed, and only then the other one is published."""
-    check, busy = publish_module.Publication._check_place, []
+    real, others = publish_module.renameat2, []
 
-    def late(self):
-        check(self)
-        if len(busy) == 1 and self.folder == busy[0]:
-            busy.append("done")
+    def late(*args):
+        if not others:
+            others.append(1)
             write_small(tmp_path / "d", mark=1)
+        return real(*args)
 
     writer = ShardWriter(tmp_path / "d")
     writer.write({"x": 1})
-    busy.append(writer._place.folder)
-    monkeypatch.setattr(publish_module.Publication, "_check_place", late)
+    monkeypatch.setattr(publish_module, "renameat2", late)
     with pytest.raises(DatasetExistsError, match="something appeared there meanwhile"):
         writer.close()
     assert (os.listdir(tmp_path), mark_of(tmp_path / "d")) == (["d"], 1)
@@ -370,7 +368,7 @@ def test_dataset_that_was_moved_aside_comes_back(small, write_small, forked, mon
 
     def work():
         monkeypatch.setattr(
-            publish_module, "_libc_rename", lambda *args: publish_module.ctypes.set_errno(errno.ENOSYS) or -1
+            publish_module, "renameat2", lambda *args: publish_module.ctypes.set_errno(errno.ENOSYS) or -1
         )
         rename = os.rename
         monkeypatch.setattr(os, "rename", lambda *args: (rename(*args), os.kill(os.getpid(), signal.SIGKILL)))

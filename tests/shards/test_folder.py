@@ -31,6 +31,7 @@ from gdsload.shards.format.index import Index, IndexEntry, parse_index
 from gdsload.shards.format.shard import PADDING_PREFIX
 from gdsload.shards.opening import load_shard
 
+RENAME_EXCHANGE = 2  # linux/fs.h
 GOLDEN = Path(__file__).parents[1] / "data/shards/v1"
 
 
@@ -250,12 +251,12 @@ def events(monkeypatch):
         found.append(("sync", os.readlink(f"/proc/self/fd/{fd}")))
         real(fd)
 
-    def rename(source, target, flags, real=publish_module._libc_rename):
+    def rename(source, target, flags, real=publish_module.renameat2):
         found.append(("rename", source, target, flags, sorted(os.listdir(source))))
         return real(source, target, flags)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(publish_module, "_libc_rename", rename)
+    monkeypatch.setattr(publish_module, "renameat2", rename)
     return found
 
 
@@ -281,9 +282,7 @@ def test_overwriting_exchanges_the_folders(tmp_path, write_small, events, expect
     write_small(tmp_path / "d")
     del events[:]
     write_small(tmp_path / "d", mark=1, overwrite=True)
-    assert [(str(tmp_path / "d"), publish_module._RENAME_EXCHANGE)] == [
-        event[2:4] for event in events if event[0] == "rename"
-    ]
+    assert [(str(tmp_path / "d"), RENAME_EXCHANGE)] == [event[2:4] for event in events if event[0] == "rename"]
     expect(ShardDataset(tmp_path / "d"), mark=1)
     assert os.listdir(tmp_path) == ["d"]
 
@@ -292,7 +291,7 @@ def test_failed_writer_leaves_the_old_dataset(small, write_small, expect, monkey
     def full(source, target, flags):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(publish_module, "_libc_rename", full)
+    monkeypatch.setattr(publish_module, "renameat2", full)
     with pytest.raises(WriteError, match="the dataset cannot be moved to its place: No space left on device"):
         write_small(small, mark=1, overwrite=True)
     expect(ShardDataset(small), mark=0)

@@ -28,9 +28,10 @@ from gdsload.shards.catalog import open_catalog
 from gdsload.shards.files import Files
 from gdsload.shards.guard import Guard
 from gdsload.shards.reads import Extents
+from gdsload.shards.shard_table import ShardTable
 from gdsload.system.memory import map_file, unmap
 
-PIECE, PAGE = guard._PIECE, mmap.PAGESIZE
+PIECE, PAGE = 2**17, mmap.PAGESIZE
 SIZES = [3 * PIECE, 5 * PAGE + 17, PIECE + 1, 20 * PIECE]
 
 
@@ -294,9 +295,12 @@ def failing(monkeypatch):
     return fail
 
 
-def test_offsets_are_made_sure_of_before_they_are_touched(ragged, failing):
+def test_offsets_are_made_sure_of_before_they_are_touched(ragged, failing, monkeypatch):
+    made, of = [], ShardTable.of
+    monkeypatch.setattr(ShardTable, "of", lambda *args, **options: made.append(of(*args, **options)) or made[0])
     dataset = gdsload.ShardDataset(ragged)
-    dataset._open_reader()._table.ensure_open(np.array([0]))
+    dataset.sample_bytes([])
+    made[0].ensure_open(np.array([0]))
     failing()
     with pytest.raises(ReadError, match=r"shard-00000.safetensors, byte \d+: reading failed: Input/output error"):
         dataset.sample_bytes([5])

@@ -7,6 +7,7 @@ import fcntl
 import os
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,12 @@ from gdsload import DatasetExistsError, WriteError
 from gdsload.shards import publish as publish_module
 from gdsload.shards.format.index import parse_index
 from gdsload.shards.publish import Publication, fsync_path
+
+
+def lock_of(place):
+    """The descriptor of a folder's lock."""
+    [found] = [int(fd.name) for fd in Path("/proc/self/fd").iterdir() if os.path.realpath(fd) == f"{place.folder}.lock"]
+    return found
 
 
 def test_folder_is_hidden_and_locked(tmp_path):
@@ -36,7 +43,7 @@ def test_lock_that_another_writer_took_is_not_used(tmp_path, monkeypatch):
     def late(fd, how):
         if how == fcntl.LOCK_EX and len(thefts) < 3:
             thefts.append(fd)
-            publish_module._remove_left_behind(str(tmp_path / "d"))
+            publish_module.remove_left_behind(str(tmp_path / "d"))
         real(fd, how)
 
     monkeypatch.setattr(publish_module.fcntl, "flock", late)
@@ -84,14 +91,14 @@ def test_folder_that_cannot_be_removed_keeps_its_lock(tmp_path, monkeypatch):
         patch.setattr(publish_module.shutil, "rmtree", refuse)
         place.abandon()
     assert len(os.listdir(tmp_path)) == 2
-    publish_module._remove_left_behind(str(tmp_path / "d"))
+    publish_module.remove_left_behind(str(tmp_path / "d"))
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("name", ["[a-z]*", "a.gdsload-x", "ä", "a b", "-", "..."])
 def test_odd_names(tmp_path, name):
     place = Publication(str(tmp_path / name), overwrite=False)
-    os.close(place._lock)  # as if the writer had been killed
+    os.close(lock_of(place))  # as if the writer had been killed
     other = Publication(str(tmp_path / name), overwrite=False)
     assert not os.path.exists(place.folder)
     other.publish()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gdsload.shards.reads import Extents, coalesce, concat_extents, distinct, shares, within
+from gdsload.shards.reads import Extents, coalesce, concat_extents, cut, distinct, shares, within
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=300)
 EXTENTS = st.lists(
@@ -168,3 +168,25 @@ def test_shares_take_every_read_once_and_are_of_about_one_size(lengths, about):
     assert [index for share in found for index in share] == list(range(len(lengths)))
     assert all(sum(lengths[index] for index in share) <= about + max(lengths, default=0) for share in found)
     assert all(len(share) for share in found)
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 10**6), st.integers(0, 10_000)), max_size=12))
+def test_pieces_are_the_reads(reads):
+    pieces = cut(
+        Extents(*(np.array(column, np.int64) for column in (zip(*reads, strict=True) if reads else [[]] * 3))), 1000
+    )
+    found = pieces.extents
+    bytes_of = {
+        (read, delta + at): (file, offset + at)
+        for file, offset, nbytes, read, delta in zip(
+            *map(list, (found.file, found.offset, found.nbytes, pieces.read_of, pieces.delta)), strict=True
+        )
+        for at in range(nbytes)
+    }
+    assert int(found.nbytes.sum()) == len(bytes_of)
+    assert found.nbytes.max(initial=0) <= 1000
+    expected = {
+        (read, at): (file, offset + at) for read, (file, offset, nbytes) in enumerate(reads) for at in range(nbytes)
+    }
+    assert bytes_of == expected

@@ -15,7 +15,7 @@ from gdsload.shards.format.checksum import BLOCK_BYTES, block_digest
 from gdsload.shards.format.dtypes import DTYPES
 from gdsload.shards.format.shard import OFFSETS_PREFIX, PADDING_PREFIX
 from gdsload.shards.opening import load_shard
-from gdsload.shards.verify.contents import _wrong_runs
+from gdsload.shards.verify.contents import wrong_runs
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +219,7 @@ def test_exactly_the_texts_that_do_not_decode_are_found(texts):
             return False
 
     edges = np.cumsum([0, *map(len, texts)])
-    found = [number for low, high, _ in _wrong_runs(b"".join(texts), edges) for number in range(low, high)]
+    found = [number for low, high, _ in wrong_runs(b"".join(texts), edges) for number in range(low, high)]
     assert found == [number for number, text in enumerate(texts) if not decodes(text)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from gdsload import (
     ShardWriter,
     WriteError,
 )
+from gdsload.shards import writer as writer_module
 
 # --- schemas from the first sample or batch ---
 
@@ -323,8 +325,18 @@ def test_interrupt_amid_a_write_leaves_nothing(tmp_path, monkeypatch):
     """Half of a sample may be there already, so there is no going on."""
     writer = ShardWriter(tmp_path / "d", {"x": Field("int64"), "y": Field("int64")})
     writer.write({"x": 1, "y": 1})
-    monkeypatch.setattr(writer._columns["y"], "append", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt("now")))
-    with pytest.raises(KeyboardInterrupt, match="now"):
+    real = writer_module.sample_rows
+
+    class Struck(np.ndarray):
+        def __getitem__(self, _):
+            raise KeyboardInterrupt("now")
+
+    def struck(*args):
+        rows = real(*args)
+        return {**rows, "y": replace(rows["y"], data=rows["y"].data.view(Struck))}
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match="now"):
+        patch.setattr(writer_module, "sample_rows", struck)
         writer.write({"x": 2, "y": 2})
     with pytest.raises(WriteError, match="the writer is aborted"):
         writer.write({"x": 3, "y": 3})

@@ -24,9 +24,21 @@ class Call:
         return self.code
 
 
+class Library:
+    """Has every call but the one that queues many copies."""
+
+    def __init__(self, codes):
+        self.codes = codes
+
+    def __getattr__(self, name):
+        if "Batch" in name:
+            raise AttributeError(name)
+        setattr(self, name, Call(self.codes.get(name, 0)))
+        return getattr(self, name)
+
+
 def library(**codes):
-    names = driver_module._SIGNATURES
-    found = SimpleNamespace(**{name: Call(codes.get(name, 0)) for name in names})
+    found = Library(codes)
 
     def text(code, place):
         ctypes.cast(place, ctypes.POINTER(ctypes.c_char_p))[0] = f"text of {code}".encode()
@@ -166,9 +178,13 @@ def with_domains(count, code=0, refusal=0):
 
 def test_what_the_driver_s_structures_measure():
     """CUlaunchConfig and CUlaunchAttribute, as cuda.h has them on 64-bit systems."""
-    assert [ctypes.sizeof(of) for of in (driver_module._Launch, driver_module._LaunchAttribute)] == [56, 72]
-    assert [getattr(driver_module._Launch, name).offset for name in ("stream", "attributes", "count")] == [32, 40, 48]
-    assert driver_module._LaunchAttribute.value.offset == 8
+    found = library()
+    Driver(found)
+    launch = found.cuLaunchKernelEx.argtypes[0]._type_
+    attribute = type(launch().attributes)._type_
+    assert [ctypes.sizeof(launch), ctypes.sizeof(attribute)] == [56, 72]
+    assert [getattr(launch, name).offset for name in ("stream", "attributes", "count")] == [32, 40, 48]
+    assert attribute.value.offset == 8
 
 
 def test_a_kernel_that_reads_host_memory_has_the_third_domain():
@@ -214,8 +230,10 @@ def test_a_kernel_that_cannot_be_launched_is_an_error():
 
 
 def test_what_is_refused_in_every_domain_is_no_matter_of_domains(caplog):
-    calls, launched, _ = with_domains(4)
-    calls._launch = lambda config, *arguments: launched.append(config._obj.count) or 1
+    found, launched = library(), []
+    found.cuDeviceGetAttribute = lambda place, *_: setattr(place._obj, "value", 4) or 0
+    found.cuLaunchKernelEx = lambda config, *_: launched.append(config._obj.count) or 1
+    calls = Driver(found)
     with caplog.at_level("WARNING", "gdsload"):
         for _ in range(2):
             with pytest.raises(RuntimeError, match=r"text of 1 \(1\)$"):

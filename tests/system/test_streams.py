@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -10,18 +11,22 @@ import torch
 
 from gdsload.system import streams
 
+devices = itertools.count(40, 2)
+"""Pairs of devices, for each test its own, and none that there is: streams are remembered for good."""
+
 
 class Stream(SimpleNamespace):
     """A stream by handle and device; each object is another one."""
 
-    def __init__(self, handle, index=0):
+    def __init__(self, handle, index):
         super().__init__(cuda_stream=handle, device_index=index, device=torch.device("cuda", index))
 
 
 @pytest.fixture
 def torch_streams(monkeypatch):
     """The streams that are current, by device, and the device that is."""
-    found = SimpleNamespace(current={0: Stream(0), 1: Stream(0, 1)}, device=0, made=0)
+    one = next(devices)
+    found = SimpleNamespace(current={one: Stream(0, one), one + 1: Stream(0, one + 1)}, device=one, made=0)
 
     @contextmanager
     def usual(stream):
@@ -32,45 +37,45 @@ def torch_streams(monkeypatch):
 
     def current(device):
         found.made += 1
-        return found.current[device if isinstance(device, int) else device.index or 0]
+        return found.current[(device if isinstance(device, int) else device.index) or one]
 
     monkeypatch.setattr(torch.cuda, "stream", usual)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: found.device)
     monkeypatch.setattr(torch.cuda, "current_stream", current)
     monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: found.current.update({stream.device_index: stream}))
     monkeypatch.setattr(streams, "_raw_stream", lambda index: found.current[index].cuda_stream)
-    streams._with_handle.cache_clear()
-    yield found
-    streams._with_handle.cache_clear()
+    return found
 
 
 def test_what_was_current_is_current_again(torch_streams):
     """The very object: whoever compares it finds nothing changed."""
-    before, side = torch_streams.current[0], Stream(5)
-    torch_streams.current[0] = Stream(0)
-    streams.current_stream(torch.device("cuda", 0))  # so that one of the same handle is known
-    torch_streams.current[0] = before
+    one = torch_streams.device
+    before, side = torch_streams.current[one], Stream(5, one)
+    torch_streams.current[one] = Stream(0, one)
+    streams.current_stream(torch.device("cuda", one))  # so that one of the same handle is known
+    torch_streams.current[one] = before
     with streams.on(side):
-        assert torch_streams.current[0] is side
-    assert torch_streams.current[0] is before
+        assert torch_streams.current[one] is side
+    assert torch_streams.current[one] is before
     with pytest.raises(ZeroDivisionError), streams.on(side):
         1 / 0  # noqa: B018
-    assert torch_streams.current[0] is before
+    assert torch_streams.current[one] is before
 
 
 def test_on_another_device_torch_changes_both(torch_streams):
-    before, side = dict(torch_streams.current), Stream(5, 1)
+    one = torch_streams.device
+    before, side = dict(torch_streams.current), Stream(5, one + 1)
     with streams.on(side):
-        assert (torch_streams.current[1], torch_streams.device) == (side, 1)
-    assert (torch_streams.current, torch_streams.device) == (before, 0)
+        assert (torch_streams.current[one + 1], torch_streams.device) == (side, one + 1)
+    assert (torch_streams.current, torch_streams.device) == (before, one)
 
 
 def test_an_object_is_made_once_for_each_stream_and_device(torch_streams):
     for _ in range(3):
         for handle in (0, 5):
-            for index in (0, 1):
+            for index in torch_streams.current:
                 torch_streams.current[index] = Stream(handle, index)
                 found = streams.current_stream(torch.device("cuda", index))
                 assert (found.cuda_stream, found.device_index) == (handle, index)
     assert torch_streams.made == 4
-    assert streams.current_stream(torch.device("cuda")) is torch_streams.current[0]
+    assert streams.current_stream(torch.device("cuda")) is torch_streams.current[torch_streams.device]

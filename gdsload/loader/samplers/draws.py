@@ -103,6 +103,12 @@ class Draws:
         with self._lock:
             return self._first + len(self._batches)
 
+    @property
+    def kept(self) -> int:
+        """How many batches are known: drawn, and not seen to be handed out."""
+        with self._lock:
+            return len(self._batches)
+
     def reach(self, step: int) -> int:
         """See `Steps`."""
         ahead = 1 if self._vectors is None or self._size is None else max(_AHEAD // self._size, 1)

@@ -18,7 +18,7 @@ from gdsload.tools.bench.check import Reference, check_route
 from gdsload.tools.bench.measure import conditions, measure_cold, measure_hot
 from gdsload.tools.bench.routes import Route, default_bytes
 
-__all__ = ["run_tune"]
+__all__ = ["axes", "best_of", "run_tune"]
 
 _THREADS = (4, 8, 16, 32)
 _PARTS = (1, 2, 4)
@@ -59,14 +59,14 @@ def run_tune(plan: BenchPlan, budgets: Mapping[str, int] | None = None) -> dict[
         "rounds": [],
     }
     best: _Settings = {}
-    for name, values in _axes(plan, budgets or {}):
+    for name, values in axes(plan, budgets or {}):
         routes = [_route(plan, settings) for settings in _contenders(best, name, values)]
         states = {
             "cold": measure_cold(plan, routes, dataset["file_system"]),
             "hot": measure_hot(plan, routes, dataset["file_system"]),
         }
         telling = [state["contenders"] for state in states.values() if state["contenders"] and not state["warning"]]
-        winner = _winner(telling)
+        winner = best_of(telling)
         record["measured"] |= bool(telling)
         best = dict(routes[winner].settings)
         record["rounds"].append({"setting": name, "best": routes[winner].name, **states})
@@ -76,7 +76,7 @@ def run_tune(plan: BenchPlan, budgets: Mapping[str, int] | None = None) -> dict[
     return record
 
 
-def _axes(plan: BenchPlan, budgets: Mapping[str, int]) -> Iterator[tuple[str, list[int]]]:
+def axes(plan: BenchPlan, budgets: Mapping[str, int]) -> Iterator[tuple[str, list[int]]]:
     """The settings that are searched, one after the other, and the values of each."""
     yield "read_threads", list(_THREADS)
     for name in ("prefetch_bytes", "pinned_bytes"):
@@ -96,7 +96,7 @@ def _route(plan: BenchPlan, settings: _Settings) -> Route:
     return Route(", ".join(shown) or "defaults", "", plan.backends[0], settings)
 
 
-def _winner(states: Sequence[Sequence[_Entry]]) -> int:
+def best_of(states: Sequence[Sequence[_Entry]]) -> int:
     """Which contender is best; the first one if there is no reason to change.
 
     Args:

@@ -206,7 +206,7 @@ def test_no_thread_is_no_failure(open_tier, monkeypatch):
     assert "can't start" in tier.trouble
 
 
-def test_the_thread_ends_with_the_interpreter(open_tier, monkeypatch):
+def test_the_thread_ends_with_the_interpreter(open_tier, monkeypatch, own_end):
     """A loader that nobody has closed: its backend is not, either, but no thread goes on copying."""
     tier = open_tier()
     begun, go_on = threading.Event(), threading.Event()
@@ -218,10 +218,9 @@ def test_the_thread_ends_with_the_interpreter(open_tier, monkeypatch):
         copied(self, wanted, out)
 
     monkeypatch.setattr(VramBackend, "_copy", slow_copy)
-    monkeypatch.setattr(threads, "_end", threads._End())  # or later tests run at the interpreter's end
     brought(tier, rows(tier, 0, 1))
     assert begun.wait(20)
-    ending = threading.Thread(target=threads._end_all)
+    ending = threading.Thread(target=threads.end_all)
     ending.start()
     assert until(lambda: tier._closed)
     go_on.set()

@@ -6,6 +6,7 @@ That the kernels themselves are the host's order is tested on a GPU (tests/engin
 from __future__ import annotations
 
 import ctypes
+from bisect import bisect_right
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -30,11 +31,23 @@ def at(address, count):
     return np.frombuffer((ctypes.c_int64 * count).from_address(address), np.int64) if count else np.zeros(0, np.int64)
 
 
+def windows_of(order, lane):
+    """The positions [start, stop) of each window of a lane."""
+    found, position = [], 0
+    while position < order.lane_length(lane):
+        found.append(order.window_at(lane, position))
+        position = found[-1][1]
+    return found
+
+
 class Machine:
     """Plays the GPU: runs kernels, and looks whether all that they need is where they look for it."""
 
     def __init__(self, order, schedule):
         self.order, self.schedule = order, schedule
+        self.bounds = [windows_of(order, lane) for lane in range(order.lanes)]
+        self.sources: dict[str, str] = {}
+        self.most_tables = 0
         self.hashed, self.launched = [], []
         self.handle, self.waited = 0, []
 
@@ -50,6 +63,10 @@ class Machine:
     def current_stream(self, _device):
         return SimpleNamespace(wait_event=lambda event: self.waited.append((self.handle, event)))
 
+    def kernel(self, source, name, *_rest):
+        self.sources[name] = source
+        return name
+
     def launch(self, name, _device, grid, params):
         words = params.tolist()
         assert words[:4] == [self.order.samples, self.order.lanes, self.order.window, self.order.key]
@@ -58,9 +75,11 @@ class Machine:
 
     def hashes(self, words):
         width, count, out, *windows = words
+        self.most_tables = len(windows) // 2
         for row in range(count // width):
             lane, window = windows[2 * row : 2 * row + 2]
-            size = self.order._window_bounds(lane, window)[1] - self.order._window_bounds(lane, window)[0]
+            low, high = self.bounds[lane][window]
+            size = high - low
             found = np.arange(size, dtype=np.uint64)
             hash_into(found, np.uint64(self.window_key(lane, window)), found, np.empty_like(found))
             target = at(out + 8 * width * row, width)
@@ -78,7 +97,7 @@ class Machine:
         }
         for run in schedule.runs_of(steps):
             for window in range(*self.windows(run)):
-                low, high = self.order._window_bounds(run.lane, window)
+                low, high = self.bounds[run.lane][window]
                 if high - low <= block_ids.EXACT_LIMIT:
                     table = at(tables[(run.lane - lane) * depth + window % depth], high - low)
                     assert np.array_equal(table, exact_table(high - low, self.window_key(run.lane, window)))
@@ -87,7 +106,8 @@ class Machine:
         return count
 
     def windows(self, run):
-        return self.order._window_number(run.lane, run.start), self.order._window_number(run.lane, run.stop - 1) + 1
+        starts = [start for start, _ in self.bounds[run.lane]]
+        return bisect_right(starts, run.start) - 1, bisect_right(starts, run.stop - 1)
 
     def window_key(self, lane, window):
         return derive_key(self.order.key, Purpose.WINDOW, lane, window)
@@ -97,7 +117,7 @@ class Machine:
 def machine(order, schedule):
     found = Machine(order, schedule)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(block_ids, "kernel", lambda _source, name, *_rest: name)
+        patch.setattr(block_ids, "kernel", found.kernel)
         patch.setattr(block_ids, "launch", found.launch)
         patch.setattr(block_ids, "Uploads", found.upload)
         patch.setattr(block_ids, "side_stream", lambda _device: SimpleNamespace(cuda_stream=99))
@@ -162,7 +182,8 @@ def test_no_single_batch_meets_too_many_windows_where_ids_are_possible(epoch):
     if BlockIds.possible(order, schedule):
         with machine(order, schedule):
             ids = BlockIds(CPU, order, schedule)
-            assert all(ids._reached(range(step, step + 1)).slots <= MOST_WINDOWS for step in range(schedule.steps))
+            for step in range(schedule.steps):
+                assert all(reached.slots <= MOST_WINDOWS for _, reached in ids.launches(range(step, step + 1)))
 
 
 @pytest.mark.parametrize(
@@ -185,11 +206,11 @@ def test_which_orders_are_possible(options, batch_size, possible):
 
 def test_blocks_must_have_room(monkeypatch):
     order, schedule = block_order(block=1), Schedule(1000, 10, lanes=4)
+    monkeypatch.setattr(BlockOrder, "sequence", None)  # they need not be made for that
     monkeypatch.setattr(block_ids, "MOST_BLOCKS", 1000)
     assert BlockIds.possible(order, schedule)
     monkeypatch.setattr(block_ids, "MOST_BLOCKS", 999)
     assert not BlockIds.possible(order, schedule)
-    assert order._sequence is None, "they need not be made for that"
 
 
 def test_steps_that_meet_many_windows_are_several_launches():
@@ -212,30 +233,31 @@ def test_each_table_is_made_once_on_the_way_and_again_on_the_way_back(batch_size
         for low in range(0, schedule.steps, group):
             ids(range(low, min(low + group, schedule.steps)))
             most = 2 + group * batch_size * world_size // order.window
-            assert all(sum(lane == one for one, _ in ids._tables) <= most for lane in range(order.lanes))
+            assert all(sum(lane == one for one, _ in ids.tabled) <= most for lane in range(order.lanes))
         last = [order.lane_length(lane) - 1 for lane in range(order.lanes)]
         windows = sum(order._window_number(lane, position) + 1 for lane, position in enumerate(last))
         assert len(found.hashed) == len(set(found.hashed)) <= windows
-        held, before = set(ids._tables), len(found.hashed)
+        held, before = ids.tabled, len(found.hashed)
         ids(range(1))
-        assert set(found.hashed[before:]) == set(ids._tables) - held
+        assert set(found.hashed[before:]) == ids.tabled - held
 
 
 def test_another_thread_may_ask_for_other_steps_meanwhile(monkeypatch):
     """Two threads make groups at the moment when all shards come within reach."""
     order, schedule = block_order(), Schedule(1000, 64, lanes=4)
-    host, real, others = Ordered(order, schedule), BlockIds._launch, []
+    host, others = Ordered(order, schedule), []
+    with machine(order, schedule) as found:
+        ids = BlockIds(CPU, order, schedule)
 
-    def launch(self, *arguments):
-        if not others:
-            others.append(None)
-            others[0] = self(range(12, 14)).numpy().copy()
-        real(self, *arguments)
+        def launch(name, *arguments):
+            if name == "ids" and not others:
+                others.append(None)
+                others[0] = ids(range(12, 14)).numpy().copy()
+            found.launch(name, *arguments)
 
-    monkeypatch.setattr(BlockIds, "_launch", launch)
-    with machine(order, schedule):
-        found = BlockIds(CPU, order, schedule)(range(2))
-    assert np.array_equal(found.numpy(), host.positions(range(2)))
+        monkeypatch.setattr(block_ids, "launch", launch)
+        found_ids = ids(range(2))
+    assert np.array_equal(found_ids.numpy(), host.positions(range(2)))
     assert np.array_equal(others[0], host.positions(range(12, 14)))
 
 
@@ -287,8 +309,11 @@ def test_each_stream_waits_once_for_tables_that_another_one_makes():
 
 def test_the_constants_of_the_kernels_are_those_of_the_order():
     """They stand in the text as numbers."""
-    source = block_ids._ORDER + block_ids._IDS
+    order, schedule = block_order(), Schedule(1000, 10, lanes=4)
+    with machine(order, schedule) as found:
+        BlockIds(CPU, order, schedule)(range(1))
+    source = found.sources["ids"]
     assert f"w.size > {EXACT_LIMIT}" in source
     assert (Purpose.WINDOW, Purpose.ROUND, feistel.ROUNDS) == (3, 4, 8)
     assert f"table[{MOST_WINDOWS}]" in source
-    assert f"window[{2 * block_ids._MOST_TABLES}]" in block_ids._HASHES
+    assert f"window[{2 * found.most_tables}]" in found.sources["hashes"]

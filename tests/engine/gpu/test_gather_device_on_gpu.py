@@ -12,7 +12,7 @@ import torch
 
 from gdsload.engine.gpu.gather_device import DeviceGather
 from gdsload.engine.gpu.kernels import can_launch
-from gdsload.system.driver import _MANY, driver
+from gdsload.system.driver import BATCH_CALLS, driver
 from gdsload.system.streams import DeviceBytes, allocate, free, register_host, unregister_host
 
 pytestmark = pytest.mark.cuda
@@ -102,7 +102,7 @@ def test_runs_of_neighbours(gather, source):
 def test_long_rows_that_lie_scattered(pages, on_host, newest, monkeypatch):
     """Over the link they are copied, all by one call, in whichever form the driver has it; without one, gathered."""
     calls, (array, address) = driver(), pages
-    forms = [name for name in _MANY if hasattr(calls._library, name)]
+    forms = [name for name in BATCH_CALLS if hasattr(ctypes.CDLL("libcuda.so.1"), name)]
     form = None if newest is None or not forms else forms[0 if newest else -1]
     monkeypatch.setattr(calls, "_many", form)
     queued = []
@@ -203,7 +203,7 @@ def test_from_threads_that_have_called_nothing_of_cuda(pages, devices, kernel):
 def test_the_context_that_the_user_is_in_comes_back(devices):
     """One that is not torch's, as of a library that makes its own, or a green one."""
     calls = driver()
-    library, mine, found = calls._library, ctypes.c_void_p(), ctypes.c_void_p()
+    library, mine, found = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
     for device in devices:
         torch.zeros(1, device=device)
         assert library.cuCtxCreate_v2(ctypes.byref(mine), 0, device.index) == 0

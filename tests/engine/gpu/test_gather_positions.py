@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gdsload.engine.gpu import gather_positions
-from gdsload.engine.gpu.gather_positions import _PART, DeviceRows, PositionBatch, PositionGather, _tile
+from gdsload.engine.gpu.gather_positions import PART, DeviceRows, PositionBatch, PositionGather, tile_of
 from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP
 
 WARPS = sorted({OVER_PCIE.warps, IN_VRAM.warps, 1, 3})
@@ -22,10 +22,10 @@ WARPS = sorted({OVER_PCIE.warps, IN_VRAM.warps, 1, 3})
     warps=st.sampled_from(WARPS),
 )
 @example(size=1, batches=1, width=1, warps=1)
-@example(size=2, batches=1, width=_PART + 1, warps=3)
+@example(size=2, batches=1, width=PART + 1, warps=3)
 def test_no_tile_has_more_rows_than_a_warp_has_threads(size, batches, width, warps):
     """A thread finds one row: of a tile with another row there would be words that nobody knows."""
-    tile = _tile(size * batches, width, warps)
+    tile = tile_of(size * batches, width, warps)
     assert tile > 0
     for begin in {0, tile, size * width // tile * tile, (size * width - 1) // tile * tile}:
         end = min(begin + tile, size * width)
@@ -39,11 +39,11 @@ def test_no_tile_has_more_rows_than_a_warp_has_threads(size, batches, width, war
 )
 def test_no_warp_has_much_more_to_do_than_the_others(rows, width, warps):
     """Unless the words are so few that it does not matter."""
-    tile = _tile(rows, width, warps)
+    tile = tile_of(rows, width, warps)
     tiles = -(-rows * width // tile)
     longest = -(-tiles // warps) * tile
     fair = rows * width / warps
-    assert longest <= 2 * fair + max(_PART, width if width <= _PART else 0, WARP)
+    assert longest <= 2 * fair + max(PART, width if width <= PART else 0, WARP)
 
 
 class Uploads:

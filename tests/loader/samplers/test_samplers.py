@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 import gdsload
 from gdsload import OptionError, SampleIndexError, StateError
+from gdsload.loader.samplers import Draws, sampled
 from gdsload.testing import RecordingBackend, assert_resumes_everywhere
 
 ALL = range(1000)
@@ -517,7 +518,14 @@ class TestErrors:
 
 
 class TestDrawing:
-    def test_an_endless_sampler_is_drawn_from_within_bounds(self, make):
+    @pytest.fixture
+    def draws(self, monkeypatch):
+        """The draws of each epoch."""
+        made = []
+        monkeypatch.setattr(sampled, "Draws", lambda *args: made.append(Draws(*args)) or made[-1])
+        return made
+
+    def test_an_endless_sampler_is_drawn_from_within_bounds(self, make, draws):
         drawn = 0
 
         def endless():
@@ -529,7 +537,7 @@ class TestDrawing:
             for step, batch in enumerate(itertools.islice(loader, 200)):
                 assert batch["index"].tolist() == [number % 1000 for number in range(10 * step, 10 * step + 10)]
                 assert drawn < 10 * (step + 64)
-            assert len(loader._progress.sampled._draws._batches) < 64
+            assert draws[-1].kept < 64
 
     def test_it_runs_in_one_thread_at_a_time_and_ahead(self, make, soon):
         inside, drawn = threading.Lock(), []
@@ -558,7 +566,7 @@ class TestDrawing:
             with make(10, sampler=indices) as loader:
                 assert sum(len(batch["x"]) for batch in loader) == 1000
 
-    def test_batches_far_larger_than_the_first_stay_within_the_budget(self, make, wrap):
+    def test_batches_far_larger_than_the_first_stay_within_the_budget(self, make, draws, wrap):
         """32 bytes a sample; two groups are always allowed."""
         wrap(RecordingBackend)
         sizes = [1, 1, 2, 3, *[500] * 30]
@@ -566,7 +574,7 @@ class TestDrawing:
             iterator = iter(loader)
             for _ in range(6):
                 next(iterator)
-            ahead = loader._progress.sampled._draws.steps - 6
+            ahead = draws[-1].steps - 6
             assert ahead <= 8
             assert list(map(len, numbers(iterator))) == sizes[6:]
 

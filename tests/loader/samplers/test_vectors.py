@@ -19,7 +19,7 @@ from torch.utils.data import (
 import gdsload
 from gdsload.loader.samplers import Draws, vectors
 from gdsload.loader.samplers.indices import IndexSource
-from gdsload.loader.samplers.vectors import Vectors, vectors_of
+from gdsload.loader.samplers.vectors import vectors_of
 from gdsload.loader.state import Place
 
 
@@ -107,8 +107,9 @@ def test_a_permutation_is_drawn_in_vain_where_its_numbers_are_not_known(monkeypa
         sampler.generator = Generator()
     else:
         monkeypatch.setattr(vectors, "_WIDE", 40)
+    drawn = vectors_of(sampler)
     monkeypatch.setattr(torch, "randperm", lambda count, generator: asked.append(generator) or real(count))
-    assert len(Vectors(vectors._random(sampler)).take(1000)[0]) == 40
+    assert len(drawn.take(1000)[0]) == 40
     assert asked == [sampler.generator] * 2
 
 
@@ -168,7 +169,7 @@ def test_shares_of_ranks_are_torchs(size, ranks, shuffle, drop_last, epoch, coun
 def test_a_torch_that_iterates_otherwise_is_iterated(plain, monkeypatch, kind):
     before = kind.__iter__
     monkeypatch.setattr(kind, "__iter__", lambda self: reversed(list(before(self))))
-    vectors._as_in_torch.cache_clear()
+    vectors.as_in_torch.cache_clear()
     try:
         given_one = BatchSampler(RandomSampler(range(1000), generator=torch.Generator().manual_seed(1)), 64, False)
         assert vectors_of(given_one) is None
@@ -178,13 +179,13 @@ def test_a_torch_that_iterates_otherwise_is_iterated(plain, monkeypatch, kind):
         assert found == list(given_one)
     finally:
         monkeypatch.undo()
-        vectors._as_in_torch.cache_clear()
+        vectors.as_in_torch.cache_clear()
 
 
 def test_finding_out_leaves_torchs_state_alone():
-    vectors._as_in_torch.cache_clear()
+    vectors.as_in_torch.cache_clear()
     before = torch.get_rng_state()
-    assert vectors._as_in_torch()
+    assert vectors.as_in_torch()
     assert torch.get_rng_state().equal(before)
 
 
@@ -232,9 +233,10 @@ def test_draws_of_a_gpus_generator_are_made_one_by_one(monkeypatch):
 
     sampler = RandomSampler(range(500), True, 100, torch.Generator())
     sampler.generator = Generator()
+    drawn = vectors_of(sampler)
     monkeypatch.setattr(
         torch, "randint", lambda *, high, size, dtype, generator: asked.append(size) or torch.zeros(size)
     )
-    found, error = Vectors(vectors._random(sampler)).take(1000)
+    found, error = drawn.take(1000)
     assert (len(found), error) == (100, None)
     assert asked == [(32,), (32,), (32,), (4,)]

@@ -76,8 +76,8 @@ def test_each_answer_has_its_life(tmp_path: Path, status: str, life_s: int):
 
 
 def test_a_link_is_not_followed(folder: Path, tmp_path: Path):
-    os.rename(only(folder), tmp_path / "elsewhere")
-    name = Path(cache._file(str(folder), KEY))
+    name = only(folder)
+    os.rename(name, tmp_path / "elsewhere")
     name.symlink_to(tmp_path / "elsewhere")
     assert cache.load(str(folder), KEY) is None
 

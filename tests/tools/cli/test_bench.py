@@ -245,7 +245,7 @@ def test_a_trial_can_be_bounded(dataset, capsys, bound):
 
 
 def test_turns_go_round():
-    names = [route.name for _, route in run._turns(routes.make_routes(make_plan_of(".")), 3)]
+    names = [route.name for _, route in run.turns(routes.make_routes(make_plan_of(".")), 3)]
     assert names == ["direct, auto", "by RAM", "by RAM", "direct, auto", "direct, auto", "by RAM"]
 
 

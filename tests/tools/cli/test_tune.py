@@ -8,7 +8,7 @@ import gdsload
 from gdsload.errors import ReadError
 from gdsload.tools.bench import make_plan, run_tune
 from gdsload.tools.bench import tuning as tune
-from gdsload.tools.bench.tuning import _axes, _winner
+from gdsload.tools.bench.tuning import axes, best_of
 from gdsload.tools.cli import main
 from gdsload.tools.cli import tune as command
 
@@ -43,18 +43,18 @@ def measured(*medians, spread=0.01):
     ],
 )
 def test_only_what_is_faster_beyond_the_spread_and_nowhere_slower_wins(cold, hot, winner):
-    assert _winner([cold, hot]) == winner
+    assert best_of([cold, hot]) == winner
 
 
 def test_settings_are_searched_within_the_budgets(dataset):
     plan = make_plan(str(dataset), device="cpu")
-    axes = dict(_axes(plan, {"prefetch_bytes": 2**30}))
-    assert axes == {"read_threads": [4, 8, 16, 32], "prefetch_bytes": [2**30, 2**29]}  # 256 MiB is the default
+    found = dict(axes(plan, {"prefetch_bytes": 2**30}))
+    assert found == {"read_threads": [4, 8, 16, 32], "prefetch_bytes": [2**30, 2**29]}  # 256 MiB is the default
     plan = make_plan(str(dataset), device="cpu")
     object.__setattr__(plan, "device", torch.device("cuda"))
-    axes = dict(_axes(plan, {}))
-    assert axes["prefetch_bytes"] == [2**27, 2**26]
-    assert axes["pinned_bytes"] == [48 * 2**20, 24 * 2**20]
+    found = dict(axes(plan, {}))
+    assert found["prefetch_bytes"] == [2**27, 2**26]
+    assert found["pinned_bytes"] == [48 * 2**20, 24 * 2**20]
 
 
 @pytest.fixture
