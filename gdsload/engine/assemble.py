@@ -5,24 +5,23 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gdsload.engine.codecs import BatchTensors, FieldCodec
 from gdsload.engine.read_planner import RowSlice
-from gdsload.errors import FormatError
 from gdsload.shards.format.schema import Field
 from gdsload.shards.gather_host import gather_pieces, gather_rows
 from gdsload.shards.values import numpy_dtype, torch_dtype
 from gdsload.system.memory import BatchPool, address_of
 
-__all__ = ["Assembler", "Batch", "BatchForm", "BatchMaker", "RaggedForm", "batch_of", "joined", "pad", "texts"]
+__all__ = ["Assembler", "Batch", "BatchForm", "BatchMaker", "joined"]
 
 IntArray = NDArray[np.int64]
 Batch = dict[str, Any]
-RaggedForm = Literal["jagged", "offsets", "padded"]
 T = TypeVar("T")
 
 _ALIGNMENT = 64
@@ -33,14 +32,11 @@ class BatchForm:
     """How a batch looks.
 
     Attributes:
-        ragged: how ragged fields are handed out: ``"jagged"``, a torch nested tensor of that layout; ``"offsets"``, the
-            pair (values, offsets); ``"padded"``, the pair (padded, lengths).
-        padding: for each padded field the bytes of the element that it is filled up with.
+        codecs: of the fields that are wanted, how each is handed out.
         index: the key under which a batch carries the indices of its samples; None: it does not.
     """
 
-    ragged: RaggedForm = "jagged"
-    padding: Mapping[str, NDArray[np.uint8]] = dataclasses.field(default_factory=dict)
+    codecs: Mapping[str, FieldCodec]
     index: str | None = None
 
 
@@ -60,18 +56,17 @@ class _Rows:
 
 
 class BatchMaker:
-    """What the assemblers of all devices share: fields, forms, and ragged values as they are handed out.
+    """What the assemblers of all devices share.
 
     Args:
-        fields: the fields that are wanted.
-        form: how ragged fields are handed out.
+        form: how a batch looks.
     """
 
     takes_processor = True
     """Whether gathering keeps a processor busy; if not, whoever gathers waits for a device."""
 
-    def __init__(self, fields: Mapping[str, Field], form: BatchForm) -> None:
-        self.fields, self.form = dict(fields), form
+    def __init__(self, form: BatchForm) -> None:
+        self.form = form
 
     def assemble(self, slices: Sequence[RowSlice], sizes: Sequence[int]) -> list[Batch]:
         """Gather a group of batches.
@@ -104,36 +99,6 @@ class BatchMaker:
         """An array as a tensor beside the batches' values."""
         return torch.from_numpy(array)
 
-    def ragged(
-        self, name: str, values: torch.Tensor, lengths: IntArray, shared: list[tuple[IntArray, torch.Tensor]]
-    ) -> Any:
-        """Values of a ragged field, one sample behind the other, in the form that is handed out.
-
-        Args:
-            name: the field, none of text or bytes.
-            values: its rows, shape ``[rows, *row_shape]``.
-            lengths: rows of each sample.
-            shared: the offsets that the batch has so far; new ones are added.
-        """
-        if self.form.ragged == "padded":
-            return pad(values, lengths, self.form.padding[name]), self.tensor(lengths.copy())
-        offsets = self._offsets(lengths, shared)
-        if self.form.ragged == "offsets":
-            return values, offsets
-        low, high = (int(lengths.min()), int(lengths.max())) if len(lengths) else (0, 0)
-        return torch.nested.nested_tensor_from_jagged(values, offsets, min_seqlen=low, max_seqlen=high)
-
-    def _offsets(self, lengths: IntArray, shared: list[tuple[IntArray, torch.Tensor]]) -> torch.Tensor:
-        """Offsets of these lengths: one tensor for all fields with equal ones, as torch compares them by identity."""
-        for known, offsets in shared:
-            if np.array_equal(known, lengths):
-                return offsets
-        ends = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=ends[1:])
-        offsets = self.tensor(ends)
-        shared.append((lengths, offsets))
-        return offsets
-
     def add_index(self, batches: Sequence[Batch], slices: Sequence[RowSlice], edges: Sequence[tuple[int, int]]) -> None:
         """Add to each batch what the user calls its samples, if that is wanted."""
         if self.form.index is None:
@@ -148,23 +113,24 @@ class Assembler(BatchMaker):
     """Builds host batches.
 
     Args:
-        fields: the fields that are wanted.
+        form: how a batch looks.
         pool: where batch memory comes from.
-        form: how ragged fields are handed out.
     """
 
-    def __init__(self, fields: Mapping[str, Field], pool: BatchPool, form: BatchForm) -> None:
-        super().__init__(fields, form)
+    def __init__(self, form: BatchForm, pool: BatchPool) -> None:
+        super().__init__(form)
         self.pool = pool
 
     def assemble(self, slices: Sequence[RowSlice], sizes: Sequence[int]) -> list[Batch]:
         """See `BatchMaker.assemble`."""
-        sources = {name: joined(name, field.ragged, slices) for name, field in self.fields.items()}
+        codecs = self.form.codecs
+        sources = {name: joined(name, codec.stored.ragged, slices) for name, codec in codecs.items()}
         begins, total = self._lay_out(sources)
         lease = self.pool.lease(total)
         base, memory = address_of(lease), lease.data
         rows = {}
-        for name, field in self.fields.items():
+        for name, codec in codecs.items():
+            field = codec.stored
             addresses, lengths = sources[name]
             if lengths is None:
                 gather_rows(addresses, field.row_bytes, base + begins[name])
@@ -187,29 +153,25 @@ class Assembler(BatchMaker):
         for name, (addresses, lengths) in sources.items():
             begins[name] = position
             count = len(addresses) if lengths is None else int(lengths.sum())
-            position += -(-count * self.fields[name].row_bytes // _ALIGNMENT) * _ALIGNMENT
+            position += -(-count * self.form.codecs[name].stored.row_bytes // _ALIGNMENT) * _ALIGNMENT
         return begins, position
 
     def _batch(self, memory: memoryview, rows: dict[str, _Rows], low: int, high: int) -> Batch:
         """Samples `low` to `high` - 1 of a group as a batch."""
         batch: Batch = {}
-        shared: list[tuple[IntArray, torch.Tensor]] = []
-        for name, field in self.fields.items():
-            found = rows[name]
+        beside = BatchTensors(self.tensor)
+        for name, codec in self.form.codecs.items():
+            field, found = codec.stored, rows[name]
+            lengths = None
             if found.whole is not None and low < high:
-                batch[name] = torch.from_numpy(found.whole[low:high])
-                continue
-            if found.lengths is None:
-                begin = found.begin + low * field.row_bytes
-                batch[name] = batch_of(memory, begin, high - low, field)
-                continue
-            before = int(found.lengths[:low].sum()) if low else 0
-            lengths = found.lengths[low:high]
-            values = batch_of(memory, found.begin + before * field.row_bytes, int(lengths.sum()), field)
-            if field.kind in ("str", "bytes"):
-                batch[name] = texts(name, field, values.numpy().tobytes(), lengths)
+                values = torch.from_numpy(found.whole[low:high])
+            elif found.lengths is None:
+                values = _batch_of(memory, found.begin + low * field.row_bytes, high - low, field)
             else:
-                batch[name] = self.ragged(name, values, lengths, shared)
+                before = int(found.lengths[:low].sum()) if low else 0
+                lengths = found.lengths[low:high]
+                values = _batch_of(memory, found.begin + before * field.row_bytes, int(lengths.sum()), field)
+            batch[name] = values if codec.as_stored else codec.decode(values, lengths, beside)
         return batch
 
 
@@ -224,7 +186,7 @@ def joined(name: str, ragged: bool, slices: Sequence[RowSlice]) -> tuple[IntArra
     return addresses, np.concatenate([none, *lengths])
 
 
-def batch_of(memory: memoryview, begin: int, rows: int, field: Field) -> torch.Tensor:
+def _batch_of(memory: memoryview, begin: int, rows: int, field: Field) -> torch.Tensor:
     """A tensor ``[rows, *row_shape]`` over `memory`, which lives as long as the tensor does."""
     dtype, shape = torch_dtype(field.dtype), (rows, *field.row_shape)
     count = rows * field.row_bytes // field.dtype.itemsize
@@ -245,38 +207,3 @@ def _array_of(memory: memoryview, begin: int, rows: int, field: Field) -> NDArra
     if known is None or not rows * field.row_bytes:
         return None
     return np.ndarray((rows, *field.row_shape), known, memory, begin)
-
-
-def pad(values: torch.Tensor, lengths: IntArray, padding: NDArray[np.uint8]) -> torch.Tensor:
-    """Rows of samples, one behind the other, as ``[samples, longest, *row_shape]``, filled up with an element's bytes.
-
-    torch's own padding knows neither uint16 nor fp8; indexing bytes knows all.
-    """
-    longest = int(lengths.max()) if len(lengths) else 0
-    shape = (len(lengths), longest, *values.shape[1:])
-    padded = torch.empty(shape, dtype=values.dtype, device=values.device)
-    width = values[:1].numel() * values.element_size() if len(values) else 0
-    padded.view(torch.uint8).view(-1, values.element_size())[:] = torch.from_numpy(padding).to(values.device)
-    if width:
-        mask = torch.from_numpy(np.arange(longest) < lengths[:, None]).to(values.device)
-        padded.view(torch.uint8).view(len(lengths), longest, width)[mask] = values.view(torch.uint8).view(-1, width)
-    return padded
-
-
-def texts(name: str, field: Field, data: bytes, lengths: IntArray) -> list[str] | list[bytes]:
-    """Texts or bytes of samples that lie one behind the other.
-
-    Raises:
-        FormatError: if a text is no UTF-8.
-    """
-    ends = np.cumsum(lengths).tolist()
-    pieces = [data[low:high] for low, high in pairwise([0, *ends])]
-    if field.kind == "bytes":
-        return pieces
-    try:
-        return [piece.decode("utf-8") for piece in pieces]
-    except UnicodeDecodeError as error:
-        raise FormatError(
-            f"field {name!r} holds a text that is no valid UTF-8: {error}",
-            remedy="Run ShardDataset.verify(): the bytes were damaged, or written by something else.",
-        ) from None

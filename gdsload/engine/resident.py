@@ -86,8 +86,8 @@ class ResidentGather:
         """One for this epoch, or None if its batches cannot be made so."""
         if not (backend.addressable and isinstance(maker, DeviceAssembler)):
             return None
-        fields = [job.table.schema[name] for name in job.fields]
-        if any(field.ragged or field.row_bytes > _MOST_ROW_BYTES for field in fields):
+        codecs = maker.form.codecs.values()
+        if not all(codec.as_stored and codec.stored.row_bytes <= _MOST_ROW_BYTES for codec in codecs):
             return None
         gather = cls(job, _computable(job, with_index=maker.form.index is not None), backend, maker)
         return gather if gather.in_order or maker.gather.kernel else None

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.engine.assemble import BatchForm
+from gdsload.engine.codecs import codecs_of
 from gdsload.errors import OptionError, SchemaError
 from gdsload.loader.selection import Selected
 from gdsload.shards.format.dtypes import DType
@@ -48,7 +49,8 @@ def batch_form(schema: Schema, fields: Sequence[str], given: Mapping[str, Any]) 
         OptionError: if a field cannot be padded as asked.
     """
     padding = _padding(schema, fields, given["padding_value"]) if given["ragged"] == "padded" else {}
-    return BatchForm(given["ragged"], padding, "index" if given["with_index"] else None)
+    codecs = codecs_of(schema, fields, given["ragged"], padding)
+    return BatchForm(codecs, "index" if given["with_index"] else None)
 
 
 def check_padding(given: Mapping[str, Any]) -> None:

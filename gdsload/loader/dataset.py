@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from gdsload.backends.host import HostBackend
 from gdsload.engine.assemble import Assembler, BatchForm
+from gdsload.engine.codecs import codecs_of
 from gdsload.engine.landed import LandedSource
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job, OneBatch, Selection
@@ -222,7 +223,9 @@ class _Reader:
         self._table = ShardTable.of(catalog.sources, catalog.schema, mapped=mapped)
         self._backend = HostBackend(self._table.files)
         self._schema = catalog.schema
-        self._assembler = Assembler(catalog.schema, BatchPool(keep_bytes=0), BatchForm(ragged="offsets"))
+        self._assembler = Assembler(
+            BatchForm(codecs_of(catalog.schema, list(catalog.schema), "offsets")), BatchPool(keep_bytes=0)
+        )
 
     def samples(self, ids: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Samples by id, as dicts of tensors that share no memory with later ones."""

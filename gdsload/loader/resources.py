@@ -98,9 +98,8 @@ def _with_defaults(plan: LoaderPlan, sources: Sequence[ShardSource]) -> BackendR
 def _batch_maker(
     plan: LoaderPlan, table: ShardTable, limits: Limits, request: BackendRequest, opened: OpenedBackend
 ) -> BatchMaker:
-    wanted = {name: table.schema[name] for name in plan.fields}
     if plan.placement == "host":
-        return Assembler(wanted, BatchPool(keep_bytes=limits.pool_bytes()), plan.form)
+        return Assembler(plan.form, BatchPool(keep_bytes=limits.pool_bytes()))
     budget = (
         f"the loader's budget is {format_bytes(limits.prefetch_bytes)} of batches ahead (prefetch_bytes) and "
         f"{format_bytes(limits.arena_bytes)} of slots (arena_bytes)"
@@ -110,7 +109,7 @@ def _batch_maker(
         opened.name, plan.device, budget, format_bytes(request.pinned_bytes), format_bytes(request.register_bytes),
     )  # fmt: skip
     return DeviceAssembler(
-        wanted, plan.device, plan.form,
+        plan.form, plan.device,
         on_host=table.files.in_mappings, pending_bytes=limits.prefetch_bytes, budget=budget,
     )  # fmt: skip
 

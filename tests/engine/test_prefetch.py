@@ -16,6 +16,7 @@ from gdsload.backends.host import HostBackend
 from gdsload.engine import prefetch
 from gdsload.engine.assemble import Assembler, BatchForm
 from gdsload.engine.batch_source import Ready
+from gdsload.engine.codecs import codecs_of
 from gdsload.engine.landed import LandedSource
 from gdsload.engine.limits import Limits
 from gdsload.engine.prefetch import Prefetcher, Runner
@@ -51,7 +52,9 @@ def make(dataset):
         steps = steps or Ordered(order, Schedule(SAMPLES, 5, lanes=options.lanes))
         job = Job(table, steps, Selection(), ("x",))
         stats = LoaderStats()
-        source = LandedSource(job, backend, Assembler(dataset.schema, BatchPool(1 << 20), BatchForm()), stats)
+        source = LandedSource(
+            job, backend, Assembler(BatchForm(codecs_of(dataset.schema, ("x",), "jagged")), BatchPool(1 << 20)), stats
+        )
         limits = limits or Limits(1 << 20, 1 << 30, 1 << 12, 32 * 5, 0)
         found = Prefetcher(source, steps, limits=limits, start=start, stats=stats, runner=Runner(threads))
         made.append((found, backend))

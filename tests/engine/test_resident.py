@@ -59,7 +59,7 @@ class Maker:
     """Makes batches in host memory."""
 
     def __init__(self, on_host):
-        self.device, self.form = CPU, SimpleNamespace(index=None)
+        self.device, self.form = CPU, SimpleNamespace(index=None, codecs={})
         self.gather = SimpleNamespace(on_host=on_host, runs=self.runs, kernel=True)
         self.aside = SideStream()
 
@@ -118,7 +118,7 @@ def test_the_host_plans_where_rows_are_copied_each_or_their_numbers_are_wanted(f
 
     def planned_by_gpu(order):
         maker = Maker(files.in_mappings)
-        maker.form = SimpleNamespace(index=index)
+        maker.form = SimpleNamespace(index=index, codecs={})
         gather = gather_over(files, Reached(files.base), maker, order)
         assert gather.ready()
         return gather.planned_by_gpu

@@ -6,6 +6,7 @@ import pytest
 
 from gdsload.backends.host import HostBackend
 from gdsload.engine.assemble import Assembler, BatchForm
+from gdsload.engine.codecs import codecs_of
 from gdsload.engine.landed import LandedSource
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job, Selection
@@ -25,8 +26,7 @@ class Landed(BatchSourceTests):
             table = ShardTable.of(dataset.sources, dataset.schema, mapped=self.mapped)
             made.append(RecordingBackend(HostBackend(table.files)))
             job = Job(table, steps, Selection(), fields)
-            wanted = {name: dataset.schema[name] for name in fields}
-            maker = Assembler(wanted, BatchPool(1 << 20), BatchForm(ragged="offsets"))
+            maker = Assembler(BatchForm(codecs_of(dataset.schema, fields, "offsets")), BatchPool(1 << 20))
             return LandedSource(job, made[-1], maker, LoaderStats())
 
         yield opened

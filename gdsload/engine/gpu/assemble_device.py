@@ -18,11 +18,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.engine.assemble import Batch, BatchForm, BatchMaker, joined, texts
+from gdsload.engine.assemble import Batch, BatchForm, BatchMaker, joined
+from gdsload.engine.codecs import BatchTensors, FieldCodec
 from gdsload.engine.gpu.gather_device import DeviceGather
 from gdsload.engine.read_planner import RowSlice
 from gdsload.shards.format.schema import Field
+from gdsload.shards.gather_host import gather_pieces
 from gdsload.shards.values import torch_dtype
+from gdsload.system.memory import address_of
 from gdsload.system.streams import SideStream, current_stream, no_room, on, record, side_stream
 
 __all__ = ["DeviceAssembler", "hand_over", "tensors_of"]
@@ -38,9 +41,8 @@ class DeviceAssembler(BatchMaker):
     """Builds batches on a CUDA device.
 
     Args:
-        fields: the fields that are wanted.
+        form: how a batch looks.
         device: the device.
-        form: how ragged fields are handed out.
         on_host: which of some addresses are of host memory; the others are the device's.
         pending_bytes: bytes of batches that were dropped while the GPU may still be reading them.
         budget: what the user may lower, for the error when memory runs out.
@@ -50,15 +52,14 @@ class DeviceAssembler(BatchMaker):
 
     def __init__(
         self,
-        fields: Mapping[str, Field],
-        device: torch.device,
         form: BatchForm,
+        device: torch.device,
         *,
         on_host: Callable[[IntArray], NDArray[np.bool_]],
         pending_bytes: int = 2**28,
         budget: str = "",
     ) -> None:
-        super().__init__(fields, form)
+        super().__init__(form)
         self.device, self.budget = device, budget
         self.stream, self.aside = side_stream(device), SideStream(device)
         self.gather = DeviceGather(device, on_host)
@@ -102,28 +103,40 @@ class DeviceAssembler(BatchMaker):
     def _gather(self, slices: Sequence[RowSlice], edges: Sequence[tuple[int, int]]) -> list[Batch]:
         batches: list[Batch] = [{} for _ in edges]
         begins = np.unique(np.concatenate([np.zeros(0, np.int64), *(part.rows.pending.begins for part in slices)]))
-        shared: list[list[tuple[IntArray, torch.Tensor]]] = [[] for _ in edges]
-        for name, field in self.fields.items():
-            addresses, lengths = joined(name, field.ragged, slices)
+        beside = [BatchTensors(self.tensor) for _ in edges]
+        for name, codec in self.form.codecs.items():
+            addresses, lengths = joined(name, codec.stored.ragged, slices)
             if lengths is None:
-                for batch, (low, high) in zip(batches, edges, strict=True):
-                    batch[name] = self.empty(high - low, field)
-                outs, sizes = [batch[name] for batch in batches], [high - low for low, high in edges]
-                self.gather.batches(addresses, field.row_bytes, outs, sizes, begins)
+                sizes = [high - low for low, high in edges]
+                outs = [self.empty(size, codec.stored) for size in sizes]
+                self.gather.batches(addresses, codec.stored.row_bytes, outs, sizes, begins)
+                for batch, out, tensors in zip(batches, outs, beside, strict=True):
+                    batch[name] = out if codec.as_stored else codec.decode(_where(codec, out), None, tensors)
                 continue
-            for batch, (low, high), known in zip(batches, edges, shared, strict=True):
+            for batch, (low, high), tensors in zip(batches, edges, beside, strict=True):
                 rows = lengths[low:high]
-                values = self.empty(int(rows.sum()), field)
-                self.gather.pieces(addresses[low:high], rows, field.row_bytes, values)
-                if field.kind in ("str", "bytes"):
-                    batch[name] = texts(name, field, values.cpu().numpy().tobytes(), rows)
-                else:
-                    batch[name] = self.ragged(name, values, rows, known)
+                batch[name] = codec.decode(self._ragged(codec, addresses[low:high], rows), rows, tensors)
         return batches
+
+    def _ragged(self, codec: FieldCodec, addresses: IntArray, rows: IntArray) -> torch.Tensor:
+        """The stored rows of a batch's samples, one after the other, where the codec wants them."""
+        field, count = codec.stored, int(rows.sum())
+        if codec.wants == "host" and self.gather.on_host(addresses).all():
+            memory = np.empty(count * field.row_bytes, np.uint8)
+            gather_pieces(addresses, rows, field.row_bytes, address_of(memory))
+            return torch.from_numpy(memory).view(torch_dtype(field.dtype)).view(count, *field.row_shape)
+        values = self.empty(count, field)
+        self.gather.pieces(addresses, rows, field.row_bytes, values)
+        return _where(codec, values)
 
     def empty(self, rows: int, field: Field) -> torch.Tensor:
         """A tensor for so many rows of a field, on the current stream."""
         return torch.empty((rows, *field.row_shape), dtype=torch_dtype(field.dtype), device=self.device)
+
+
+def _where(codec: FieldCodec, values: torch.Tensor) -> torch.Tensor:
+    """Stored rows where a codec wants them; waits for them if that is host memory."""
+    return values.cpu() if codec.wants == "host" else values
 
 
 class ConsumerThrottle:

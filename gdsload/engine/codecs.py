@@ -1,0 +1,219 @@
+"""What a field is in a batch, made of what it is on disk.
+
+A codec gets the stored rows of a batch, one sample after the other, and gives what is handed out. A new one is a class
+here and a case in `codecs_of`. It says on which side it wants its bytes: an image decoder may read them from host
+memory, while blocks that the GPU decompresses should never leave it. Where a field is stored in another layout than its
+rows (compressed blocks), a backend around the one that reads turns offsets of rows into offsets of the file first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gdsload.errors import FormatError
+from gdsload.shards.format.schema import Field, Schema
+
+__all__ = ["BatchTensors", "FieldCodec", "RaggedForm", "codecs_of"]
+
+IntArray = NDArray[np.int64]
+RaggedForm = Literal["jagged", "offsets", "padded"]
+
+
+class BatchTensors:
+    """Small tensors of one batch beside its values, on the same device.
+
+    Args:
+        tensor: makes a tensor of an array.
+    """
+
+    def __init__(self, tensor: Callable[[NDArray[Any]], torch.Tensor]) -> None:
+        self.tensor = tensor
+        self._offsets: list[tuple[IntArray, torch.Tensor]] = []
+
+    def offsets(self, lengths: IntArray) -> torch.Tensor:
+        """Offsets of these lengths: one tensor for all fields with equal ones, as torch compares them by identity."""
+        for known, offsets in self._offsets:
+            if np.array_equal(known, lengths):
+                return offsets
+        ends = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=ends[1:])
+        offsets = self.tensor(ends)
+        self._offsets.append((lengths, offsets))
+        return offsets
+
+
+class FieldCodec(Protocol):
+    """How a field is handed out."""
+
+    @property
+    def stored(self) -> Field:
+        """What the field is on disk."""
+        ...
+
+    @property
+    def as_stored(self) -> bool:
+        """Whether a batch has the stored rows as they are, of one shape: whoever gathers them has the field then."""
+        ...
+
+    @property
+    def wants(self) -> Literal["host", "device"]:
+        """Where `decode` wants the stored rows, if batches are built on a device."""
+        ...
+
+    def decode(self, values: torch.Tensor, lengths: IntArray | None, beside: BatchTensors) -> Any:
+        """What a batch has of the field. On a device it is called on the loader's stream, which it may queue work on.
+
+        Args:
+            values: the stored rows of all samples, one after the other, shape ``[rows, *row_shape]``.
+            lengths: rows of each sample; None if every sample has one.
+            beside: what makes further tensors on the batch's device.
+
+        Raises:
+            FormatError: if the bytes cannot be what the field says.
+        """
+        ...
+
+
+class _Codec:
+    """What the codecs here have in common."""
+
+    as_stored = False
+    wants: Literal["host", "device"] = "device"
+
+    def __init__(self, name: str, stored: Field) -> None:
+        self.name, self.stored = name, stored
+
+
+class Plain(_Codec):
+    """Rows of one shape: tensors ``[batch, *shape]``."""
+
+    as_stored = True
+
+    def decode(self, values: torch.Tensor, _lengths: IntArray | None, _beside: BatchTensors) -> torch.Tensor:
+        """See `FieldCodec.decode`."""
+        return values
+
+
+class Jagged(_Codec):
+    """Ragged rows as nested tensors of torch's jagged layout."""
+
+    def decode(self, values: torch.Tensor, lengths: IntArray | None, beside: BatchTensors) -> torch.Tensor:
+        """See `FieldCodec.decode`."""
+        known = _of_each(lengths)
+        low, high = (int(known.min()), int(known.max())) if len(known) else (0, 0)
+        offsets = beside.offsets(known)
+        return torch.nested.nested_tensor_from_jagged(values, offsets, min_seqlen=low, max_seqlen=high)
+
+
+class Offsets(_Codec):
+    """Ragged rows as pairs (values ``[rows, ...]``, offsets int64 ``[batch + 1]``)."""
+
+    def decode(
+        self, values: torch.Tensor, lengths: IntArray | None, beside: BatchTensors
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `FieldCodec.decode`."""
+        return values, beside.offsets(_of_each(lengths))
+
+
+class Padded(_Codec):
+    """Ragged rows as pairs (padded ``[batch, longest, ...]``, lengths int64 ``[batch]``).
+
+    Args:
+        name: the field's name.
+        stored: what it is on disk.
+        padding: the bytes of the element that it is filled up with, shape ``[itemsize]``.
+    """
+
+    def __init__(self, name: str, stored: Field, padding: NDArray[np.uint8]) -> None:
+        super().__init__(name, stored)
+        self.padding = padding
+
+    def decode(
+        self, values: torch.Tensor, lengths: IntArray | None, beside: BatchTensors
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `FieldCodec.decode`."""
+        known = _of_each(lengths)
+        return _pad(values, known, self.padding), beside.tensor(known.copy())
+
+
+class Bytes(_Codec):
+    """Binary strings as a list of `bytes`."""
+
+    wants = "host"
+
+    def decode(self, values: torch.Tensor, lengths: IntArray | None, _beside: BatchTensors) -> list[bytes]:
+        """See `FieldCodec.decode`."""
+        data, ends = values.numpy().tobytes(), np.cumsum(_of_each(lengths)).tolist()
+        return [data[low:high] for low, high in pairwise([0, *ends])]
+
+
+class Text(Bytes):
+    """Texts as a list of `str`."""
+
+    def decode(  # type: ignore[override]
+        self, values: torch.Tensor, lengths: IntArray | None, beside: BatchTensors
+    ) -> list[str]:
+        """See `FieldCodec.decode`."""
+        try:
+            return [piece.decode("utf-8") for piece in super().decode(values, lengths, beside)]
+        except UnicodeDecodeError as error:
+            raise FormatError(
+                f"field {self.name!r} holds a text that is no valid UTF-8: {error}",
+                remedy="Run ShardDataset.verify(): the bytes were damaged, or written by something else.",
+            ) from None
+
+
+def codecs_of(
+    schema: Schema, fields: Sequence[str], ragged: RaggedForm, padding: Mapping[str, NDArray[np.uint8]] | None = None
+) -> dict[str, FieldCodec]:
+    """The codecs of some fields.
+
+    Args:
+        schema: what the fields are on disk.
+        fields: those that are wanted.
+        ragged: how ragged fields are handed out.
+        padding: for each field that is padded the bytes of the element that it is filled up with.
+    """
+
+    def made(name: str, field: Field) -> FieldCodec:
+        match field.kind:
+            case "str":
+                return Text(name, field)
+            case "bytes":
+                return Bytes(name, field)
+            case "ragged" if ragged == "padded":
+                return Padded(name, field, (padding or {})[name])
+            case "ragged":
+                return Jagged(name, field) if ragged == "jagged" else Offsets(name, field)
+            case _:
+                return Plain(name, field)
+
+    return {name: made(name, schema[name]) for name in fields}
+
+
+def _of_each(lengths: IntArray | None) -> IntArray:
+    if lengths is None:
+        raise RuntimeError("a ragged field is decoded without the lengths of its samples")
+    return lengths
+
+
+def _pad(values: torch.Tensor, lengths: IntArray, padding: NDArray[np.uint8]) -> torch.Tensor:
+    """Rows of samples, one behind the other, as ``[samples, longest, *row_shape]``, filled up with an element's bytes.
+
+    torch's own padding knows neither uint16 nor fp8; indexing bytes knows all.
+    """
+    longest = int(lengths.max()) if len(lengths) else 0
+    shape = (len(lengths), longest, *values.shape[1:])
+    padded = torch.empty(shape, dtype=values.dtype, device=values.device)
+    width = values[:1].numel() * values.element_size() if len(values) else 0
+    padded.view(torch.uint8).view(-1, values.element_size())[:] = torch.from_numpy(padding).to(values.device)
+    if width:
+        mask = torch.from_numpy(np.arange(longest) < lengths[:, None]).to(values.device)
+        padded.view(torch.uint8).view(len(lengths), longest, width)[mask] = values.view(torch.uint8).view(-1, width)
+    return padded

@@ -1,0 +1,104 @@
+"""What fields are in batches, made of the rows that are stored."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdsload import DataLoader, Field, FormatError, ShardWriter
+from gdsload.engine.assemble import Assembler
+from gdsload.engine.codecs import BatchTensors, codecs_of
+from gdsload.shards.format.schema import Schema
+
+LENGTHS = st.lists(st.integers(0, 5), max_size=7)
+SCHEMA = Schema({"x": Field("int16", (3,)), "r": Field("float32", (None, 2)), "t": "str", "b": "bytes"})
+
+
+def beside():
+    return BatchTensors(torch.from_numpy)
+
+
+def stored(lengths):
+    values = torch.arange(2.0 * sum(lengths)).view(-1, 2)
+    return values, np.array(lengths, np.int64), values.split(lengths)
+
+
+def codec(name, ragged, padding=None):
+    return codecs_of(SCHEMA, (name,), ragged, padding)[name]
+
+
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(LENGTHS)
+def test_ragged_forms_hold_each_samples_rows(lengths):
+    values, known, samples = stored(lengths)
+    tensors = beside()
+    jagged = codec("r", "jagged").decode(values, known, tensors)
+    assert all(torch.equal(one, other) for one, other in zip(jagged.unbind(), samples, strict=True))
+    rows, offsets = codec("r", "offsets").decode(values, known, tensors)
+    assert rows is values
+    assert offsets.tolist() == [0, *np.cumsum(lengths).tolist()]
+    assert offsets is jagged.offsets(), "fields of equal lengths share their offsets"
+    padding = {"r": np.frombuffer(np.float32(-1).tobytes(), np.uint8)}
+    padded, counts = codec("r", "padded", padding).decode(values, known, tensors)
+    assert counts.tolist() == lengths
+    assert padded.shape == (len(lengths), max(lengths, default=0), 2)
+    for row, sample in zip(padded, samples, strict=True):
+        assert torch.equal(row[: len(sample)], sample)
+        assert (row[len(sample) :] == -1).all()
+
+
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(st.lists(st.text(max_size=6), max_size=6))
+def test_texts_and_bytes(texts):
+    data = [text.encode() for text in texts]
+    lengths = np.array([len(one) for one in data], np.int64)
+    values = torch.frombuffer(bytearray(b"".join(data) or b"\0"), dtype=torch.uint8)[: lengths.sum()]
+    assert codec("t", "jagged").decode(values, lengths, beside()) == texts
+    assert codec("b", "jagged").decode(values, lengths, beside()) == data
+
+
+def test_a_text_that_is_none_names_its_field():
+    values = torch.tensor([0xFF, 0xFE], dtype=torch.uint8)
+    with pytest.raises(FormatError, match="field 't' holds a text that is no valid UTF-8"):
+        codec("t", "jagged").decode(values, np.array([1, 1]), beside())
+
+
+def test_where_they_want_their_bytes_and_which_need_no_decoding():
+    codecs = codecs_of(SCHEMA, tuple(SCHEMA), "jagged")
+    assert {name: (one.wants, one.as_stored) for name, one in codecs.items()} == {
+        "x": ("device", True),
+        "r": ("device", False),
+        "t": ("host", False),
+        "b": ("host", False),
+    }
+
+
+def test_a_codec_of_ones_own_decodes_before_the_hand_over(tmp_path, monkeypatch):
+    """As an image codec will: of a field that is stored in one way, a batch has something else."""
+
+    class Doubled:
+        as_stored, wants = False, "device"
+
+        def __init__(self, stored):
+            self.stored = stored
+
+        def decode(self, values, lengths, _beside):
+            assert lengths is None
+            return {"twice": values * 2}
+
+    with ShardWriter(tmp_path / "shards") as writer:
+        writer.write_batch({"x": np.arange(20, dtype=np.int32).reshape(10, 2), "y": np.arange(10)})
+    made = Assembler.__init__
+
+    def with_codec(self, form, pool):
+        made(self, form, pool)
+        form.codecs["x"] = Doubled(form.codecs["x"].stored)
+
+    monkeypatch.setattr(Assembler, "__init__", with_codec)
+    with DataLoader(tmp_path / "shards", 4, device="cpu") as loader:
+        found = list(loader)
+    assert torch.cat([batch["x"]["twice"] for batch in found]).tolist() == (2 * np.arange(20).reshape(10, 2)).tolist()
+    assert torch.cat([batch["y"] for batch in found]).tolist() == list(range(10))
