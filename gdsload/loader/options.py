@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gdsload.backends.registry import BACKEND_CHOICES, BackendChoice
 from gdsload.engine.assemble import RaggedForm
 from gdsload.errors import OptionError, SchemaError
 from gdsload.order.checks import check_whole
@@ -46,7 +47,7 @@ _NAMED = ("batch_size", "shuffle", "seed", "drop_last", "device")
 MOST_READ_THREADS = 512
 _CHOICES: dict[str, tuple[object, ...]] = {
     "ragged": ("jagged", "offsets", "padded"),
-    "backend": ("auto", "gds", "mapped", "bounce", "host"),
+    "backend": BACKEND_CHOICES,
     "gds_engine": ("cufile", "kvikio"),
     "cache": ("none", "auto", "vram", "pagecache"),
     "reuse_buffers": (False, True),
@@ -64,7 +65,7 @@ class LoaderKeywords(TypedDict, total=False):
     reuse_buffers: bool
     ragged: RaggedForm
     padding_value: float | Mapping[str, float]
-    backend: Literal["auto", "gds", "mapped", "bounce", "host"]
+    backend: BackendChoice
     gds_engine: Literal["cufile", "kvikio"]
     gds_compat: bool
     pinned_bytes: int | str

@@ -30,6 +30,9 @@ class Extents:
     def __len__(self) -> int:
         return len(self.file)
 
+    def __getitem__(self, chosen: slice | NDArray[np.intp] | NDArray[np.bool_]) -> Extents:
+        return Extents(self.file[chosen], self.offset[chosen], self.nbytes[chosen])
+
     @property
     def total_bytes(self) -> int:
         """Sum of the lengths."""

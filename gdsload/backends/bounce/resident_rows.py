@@ -108,8 +108,7 @@ class ResidentRows:
             addresses[run.low : run.high] = slot.data_ptr() + run.begin + np.arange(run.high - run.low) * run.nbytes
             step = self._means.ring.block_bytes // max(run.nbytes, 1)
             for low in range(run.low, run.high if run.nbytes else run.low, step):
-                part = slice(low, min(low + step, run.high))
-                rows = Extents(wanted.file[part], wanted.offset[part], wanted.nbytes[part])
+                rows = wanted[low : min(low + step, run.high)]
                 begin = run.begin + (low - run.low) * run.nbytes
                 works.append(partial(self._fill, rows, slot, begin, files))
         reading = self._readers.run(works, Copying(len(works), self._means.copier))

@@ -52,7 +52,7 @@ def bring_by_shard(wanted: Extents, ready: NDArray[np.bool_], near: Brings, far:
     if not ready.any():
         return far.read(wanted)
     here, there = np.flatnonzero(ready), np.flatnonzero(~ready)
-    first, second = near.read(_chosen(wanted, here)), far.read(_chosen(wanted, there))
+    first, second = near.read(wanted[here]), far.read(wanted[there])
     addresses = np.empty(len(wanted), np.int64)
     addresses[here], addresses[there] = first.addresses, second.addresses
     return PendingRead(
@@ -62,10 +62,6 @@ def bring_by_shard(wanted: Extents, ready: NDArray[np.bool_], near: Brings, far:
         _one_after_the_other(first.release, second.release),
         np.concatenate([first.begins, second.begins]),
     )
-
-
-def _chosen(wanted: Extents, index: NDArray[np.intp]) -> Extents:
-    return Extents(wanted.file[index], wanted.offset[index], wanted.nbytes[index])
 
 
 def _one_after_the_other(first: Callable[[], object], second: Callable[[], object]) -> Callable[[], None]:
