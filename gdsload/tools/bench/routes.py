@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
+from gdsload.backends.registry import BackendChoice
 from gdsload.engine.assemble import Batch
 from gdsload.loader.loader import DataLoader
-from gdsload.tools.bench.bench_plan import BackendName, BenchPlan
+from gdsload.tools.bench.bench_plan import BenchPlan
 
 __all__ = ["Route", "make_routes", "sample_bytes", "synchronise"]
 
@@ -29,7 +30,7 @@ class Route:
 
     name: str
     way: str
-    backend: BackendName | None
+    backend: BackendChoice | None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def open(self, plan: BenchPlan, *, shuffle: bool | str, with_index: bool = False) -> DataLoader:
