@@ -14,7 +14,8 @@ from gdsload.backends.bounce.bounce import PINNED_BYTES, BounceBackend
 from gdsload.backends.gds.gds import GdsBackend
 from gdsload.backends.host import HostBackend
 from gdsload.backends.mapped import MappedBackend
-from gdsload.backends.tiers.routed import RoutedBackend
+from gdsload.backends.tiers.registered import RegisteredTier
+from gdsload.backends.tiers.tiered import Tiered
 from gdsload.errors import BackendUnavailableError
 from gdsload.shards.files import Files
 from gdsload.system.probe import CufileProbe, probe_cufile
@@ -163,14 +164,13 @@ def _auto(request: BackendRequest, files: Files, device: torch.device, probe: Pr
     if not found.usable or not request.register_bytes:
         none = f"{why}; no page is registered: {found.reason if not found.usable else 'register_bytes is 0'}"
         return OpenedBackend(cold, name, lambda: none)
-    mapped = MappedBackend(files, device, register_bytes=request.register_bytes)
-    routed = RoutedBackend(files, mapped, cold, fill=request.fill)
-    return OpenedBackend(routed, f"mapped+{name}", lambda: _account(routed, mapped, why))
+    tier = RegisteredTier(files, device, register_bytes=request.register_bytes, read_in=request.fill)
+    return OpenedBackend(Tiered("auto", files, tier, cold), f"mapped+{name}", lambda: _account(tier, why))
 
 
-def _account(routed: RoutedBackend, mapped: MappedBackend, why: str) -> str:
-    registered, shards = int(mapped.registered.sum()), len(mapped.registered)
-    trouble = f" ({routed.trouble})" if routed.trouble else ""
+def _account(tier: RegisteredTier, why: str) -> str:
+    registered, shards = int(tier.ready.sum()), len(tier.ready)
+    trouble = f" ({tier.trouble})" if tier.trouble else ""
     return f"{registered} of {shards} shards are resident and registered{trouble}; the others: {why}"
 
 

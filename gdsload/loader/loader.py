@@ -11,7 +11,7 @@ from typing import Any, Self, Unpack
 import torch
 
 from gdsload.backends.base import BackendStatus
-from gdsload.backends.tiers.cache_status import CacheStatus, cache_status
+from gdsload.backends.tiers.cache_status import CacheStatus
 from gdsload.engine.delivery import deliver
 from gdsload.engine.ready import Deliverer
 from gdsload.engine.stage import Job, Ordered, Steps
@@ -212,7 +212,7 @@ class DataLoader:
             shards = self._positions.shards
             every = sum(len(one.sources) for one in self._selected.datasets)
             return CacheStatus(self._options.cache, every if shards is None else len(shards))
-        return cache_status(self._options.cache, len(parts.table.starts), parts.backend)
+        return CacheStatus(self._options.cache, len(parts.table.starts), parts.backend.tiers())
 
     def state_dict(self) -> dict[str, Any]:
         """Where the consumer is: small, JSON-able, and exact after every batch.

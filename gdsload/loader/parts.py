@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend, BackendStatus
 from gdsload.backends.select import BackendRequest, OpenedBackend, choose, default_register_bytes, expected, preflight
-from gdsload.backends.tiers.vram import VramBackend
+from gdsload.backends.tiers.tiered import Tiered
+from gdsload.backends.tiers.vram import VramTier
 from gdsload.engine.assemble import Assembler, BatchForm, BatchMaker
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.groups import Limits
@@ -192,12 +193,13 @@ def _with_vram(
     else:
         budget = parse_bytes(options.vram_bytes, "vram_bytes")
     span = partial(table.span, names=fields)
-    backend = VramBackend(table.files, device, chosen.backend, span=span, vram_bytes=budget)
+    tier = VramTier(table.files, device, span=span, vram_bytes=budget)
 
     def account() -> str:
-        trouble = f" ({backend.trouble})" if backend.trouble else ""
-        return f"{int(backend.kept.sum())} of {len(backend.kept)} shards are in VRAM{trouble}; {chosen.reason()}"
+        trouble = f" ({tier.trouble})" if tier.trouble else ""
+        return f"{int(tier.ready.sum())} of {len(tier.ready)} shards are in VRAM{trouble}; {chosen.reason()}"
 
+    backend = Tiered(f"vram+{chosen.backend.name}", table.files, tier, chosen.backend)
     return OpenedBackend(backend, f"vram+{chosen.name}", account)
 
 

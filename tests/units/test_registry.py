@@ -10,7 +10,7 @@ from gdsload.tools.cli import main
 
 
 def test_rows_are_backends_by_their_own_names():
-    assert BACKEND_CHOICES == ("auto", *BACKENDS)
+    assert ("auto", *BACKENDS) == BACKEND_CHOICES
     for name, row in BACKENDS.items():
         assert row.backend.name == name
         assert issubclass(row.backend, FileBackend)

@@ -16,7 +16,7 @@ from gdsload.backends.gds.gds import GdsBackend
 from gdsload.backends.host import HostBackend
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.select import BackendRequest, choose, default_register_bytes, dma_is_possible, expected, preflight
-from gdsload.backends.tiers.routed import RoutedBackend
+from gdsload.backends.tiers.tiered import Tiered
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.files import Files
 from gdsload.system.probe import CufileProbe
@@ -261,9 +261,9 @@ def test_auto_takes_what_there_is_evidence_for(folder, found, is_mapped, registe
         chosen = choose(BackendRequest(register_bytes=9 * registers, allow_compat=True), files, GPU, probe=probe)
     by_dma = possible and found.proven  # cuFile's own compat mode is never what is best
     assert chosen.name == ("mapped+" if is_mapped and registers else "") + ("gds" if by_dma else "bounce")
-    cold = chosen.backend.cold if is_mapped and registers else chosen.backend
+    cold = chosen.backend.far if is_mapped and registers else chosen.backend
     assert type(cold) is (GdsBackend if by_dma else Bounce)
-    assert type(chosen.backend) is (RoutedBackend if is_mapped and registers else type(cold))
+    assert type(chosen.backend) is (Tiered if is_mapped and registers else type(cold))
     assert len(probe.asked) == possible
     why = chosen.reason()
     assert ("there is no way" in why) is not possible
@@ -288,8 +288,8 @@ def test_reasons_of_auto(files, unmapped, monkeypatch):
     backend, why = reason(files, 9)
     assert why() == f"0 of 3 shards are resident and registered; the others: {path}"
     # It is told as it is when it is asked for.
-    backend.mapped.registered[:2] = True
-    backend.trouble = "register_bytes, 9 B, are used up"
+    backend.near.registered[:2] = True
+    backend.near.trouble = "register_bytes, 9 B, are used up"
     assert why() == (
         f"2 of 3 shards are resident and registered (register_bytes, 9 B, are used up); the others: {path}"
     )
