@@ -270,7 +270,7 @@ def test_shards_are_registered_when_they_have_become_resident(routed, monkeypatc
         looked.append(file)
         return file in resident
 
-    monkeypatch.setattr(registered_module, "shard_is_resident", look)
+    monkeypatch.setattr(registered_module, "file_is_resident", look)
     wanted = extents_of([(3, 5_000_000, 10)])
     assert until(lambda: len(looked) > 2, routed, wanted)
     assert (routed.near.asked, len(threads())) == ([], 1)

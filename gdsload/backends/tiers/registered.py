@@ -16,7 +16,7 @@ from gdsload.backends.base import Backend
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.tiers.tiered import Filling
 from gdsload.shards.files import Files
-from gdsload.shards.page_cache import shard_is_resident
+from gdsload.shards.page_cache import file_is_resident
 
 __all__ = ["RegisteredTier"]
 
@@ -50,7 +50,7 @@ class RegisteredTier(MappedBackend):
                 if filling.over or self.trouble:
                     return
                 with suppress(Exception):  # what is wrong with a file comes up where it is read
-                    if shard_is_resident(self.files, file) or self._filled(file, filling):
+                    if file_is_resident(self.files, file) or self._filled(file, filling):
                         self.trouble = self.try_register(file)
                 filling.wanted[file] = False
             filling.pause(_LOOK_EVERY_S)
