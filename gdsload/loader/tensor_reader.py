@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -151,10 +152,8 @@ class TensorReader:
         filled = [index for index, out in enumerate(outs) if out.numel()]
         if filled:
             copies = _Copies.of([blocks[index] for index in filled], [outs[index] for index in filled])
-            needed = np.unique(copies.wanted.file)
-            backend.check(needed)
             self._fill(backend, copies)
-            backend.check(needed)
+            self._files.watch.check_now(np.unique(copies.wanted.file))  # last of all, or bytes might be another file's
         return outs if where == self._device else [out.to(self._device) for out in outs]
 
     def _open(self) -> Backend:
@@ -180,6 +179,7 @@ class TensorReader:
     def _fill_part(self, backend: Backend, copies: _Copies, part: range, stream: torch.cuda.Stream | None) -> None:
         low, high = part.start, part.stop
         wanted = copies.wanted[low:high]
+        backend.check(wanted.file)  # touching a mapping that was cut short would end the process
         pending = backend.read(wanted)
         try:
             pending.completion.wait()
@@ -193,6 +193,8 @@ class TensorReader:
                     with torch.cuda.stream(stream):
                         copy_runs(addresses, nbytes, self._files.in_mappings, out)
         finally:
+            with suppress(Exception):
+                pending.completion.wait()  # also after Ctrl-C: what is read into is given back
             if stream is not None:
                 with torch.cuda.stream(stream):
                     record(stream).synchronize()  # also of what was queued before something went wrong

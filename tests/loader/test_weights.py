@@ -350,3 +350,20 @@ def test_close_by_a_signals_handler_in_the_middle_of_a_read_is_refused(large, mo
     monkeypatch.undo()
     assert len(file.get_tensors()) == 6
     file.close()
+
+
+@pytest.mark.parametrize("part", [0, 3, 20])
+def test_a_file_that_changes_in_the_middle_of_a_read(large, monkeypatch, part):
+    """No tensor is handed out that may be half of another file."""
+    real, parts = tensor_reader.gather_pieces, []
+
+    def spoil(*arguments):
+        real(*arguments)
+        parts.append(1)
+        if len(parts) == part + 1:
+            os.utime(large, ns=(1, 1))
+
+    monkeypatch.setattr(tensor_reader, "gather_pieces", spoil)
+    with pytest.raises(gdsload.FileChangedError, match="was written to while the dataset was in use"):
+        gdsload.load_file(large)
+    assert len(parts) > part

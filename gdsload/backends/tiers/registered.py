@@ -1,7 +1,7 @@
 """The tier of shards whose pages are registered with CUDA: the GPU reads them out of the page cache by itself.
 
-Its thread looks which shards could be registered, so that nobody waits for it: until it gets there, the backend behind
-it reads resident pages, too. So an epoch that fills the page cache is followed by one out of it.
+Its thread looks which shards could be registered, so that nobody waits for it: until it gets there, the other backend
+reads resident pages, too. So an epoch that fills the page cache is followed by one out of it.
 """
 
 from __future__ import annotations

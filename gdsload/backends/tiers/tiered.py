@@ -23,7 +23,7 @@ IntArray = NDArray[np.int64]
 
 
 class Filling:
-    """What the thread that fills a tier is told.
+    """What the thread that fills a tier goes by.
 
     Args:
         shards: how many there are.
