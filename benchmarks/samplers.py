@@ -102,9 +102,9 @@ def _trials(path: str, options: argparse.Namespace, device: torch.device) -> lis
     found: list[dict[str, Any]] = []
 
     def opened(stack: ExitStack, dataset: object = path, **given: Any) -> gdsload.DataLoader:
-        with gdsload.DataLoader(dataset, device=device, tuned=False, with_index=True, **given) as checked:
+        with gdsload.DataLoader(dataset, device=device, with_index=True, **given) as checked:
             _check(checked)
-        loader = stack.enter_context(gdsload.DataLoader(dataset, device=device, tuned=False, **given))
+        loader = stack.enter_context(gdsload.DataLoader(dataset, device=device, **given))
         _settle(loader, device)
         return loader
 

@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -30,14 +30,13 @@ import gdsload
 from benchmarks.record import public, spread
 from gdsload.backends.bounce import bounce
 from gdsload.backends.registry import BackendChoice
-from gdsload.engine import groups, pace
-from gdsload.loader import setup
-from gdsload.loader.options import LoaderOptions
+from gdsload.engine import limits, pace
+from gdsload.loader import budgets
 from gdsload.system.units import format_bytes, parse_bytes
 from gdsload.tools.bench.bench_plan import BenchPlan, describe, machine, make_plan, versions
 from gdsload.tools.bench.cache_state import drop, fill
 from gdsload.tools.bench.measure import settle
-from gdsload.tools.bench.routes import Route
+from gdsload.tools.bench.routes import Route, default_bytes
 from gdsload.tools.bench.trial import run_trial
 
 __all__ = ["main"]
@@ -70,11 +69,10 @@ class Value:
 
 def _settings(backend: str) -> Iterator[tuple[str, list[Value]]]:
     """The settings, and their values; the first is what the library does by itself."""
-    default = LoaderOptions()
     yield "reads ahead", [Value("adaptive *", {}), *map(_depth, _DEPTHS)]
     for name, values in (("prefetch_bytes", _PREFETCH), ("pinned_bytes", _PINNED)):
         if name == "prefetch_bytes" or backend in ("auto", "bounce"):
-            own = cast("int", getattr(default, name))
+            own = default_bytes(name)
             yield name, [Value(f"{format_bytes(own)} *", {}), *(_option(name, size) for size in values if size != own)]
     yield "group bytes", [Value("own *", {}), *map(_group, _GROUP)]
     yield "read_threads", [Value("own *", {}), *(_option("read_threads", count) for count in _THREADS)]
@@ -92,7 +90,7 @@ def _depth(depth: int) -> Value:
 
 def _group(nbytes: int) -> Value:
     names = ("_LEAST_GROUP_BYTES", "_MOST_GROUP_BYTES", "_GROUP_BYTES_IN_ORDER", "_GROUP_BYTES_ON_GPU")
-    patches = ((groups, "_PLANNED_BY_GPU_BYTES", nbytes), *((setup, name, nbytes) for name in names))
+    patches = ((limits, "_PLANNED_BY_GPU_BYTES", nbytes), *((budgets, name, nbytes) for name in names))
     return Value(format_bytes(nbytes), {}, patches)
 
 

@@ -12,17 +12,12 @@ import numpy as np
 import pytest
 import torch
 
+from gdsload.system import threads
 from gdsload.system.version import __version__
 
 NEEDS = "GDSLOAD_REQUIRE"
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _no_tuned_settings(tmp_path_factory):
-    """What whoever runs the tests has tuned must not count."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
-        yield
+# Fixtures that tests of several rooms use; conftest.py of a room has those of it alone.
+pytest_plugins = ["tests.machines", "tests.on_gpu", "tests.page_cache"]
 
 
 def pytest_report_header() -> str:
@@ -85,6 +80,12 @@ def held_elsewhere():
             holding.join()
 
     return held
+
+
+@pytest.fixture
+def own_end(monkeypatch):
+    """Whatever is said of the interpreter's end, it is not said to later tests."""
+    monkeypatch.setattr(threads, "program_end", threads.ProgramEnd())
 
 
 @pytest.fixture

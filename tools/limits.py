@@ -6,7 +6,8 @@ Prints every violation as ``path:line: message`` and exits with 1 if there is on
 
 - a file has at most 400 lines, or 600 in tests;
 - a function has at most 50 lines from its ``def`` on, its docstring not counted, and at most 7 parameters, not counting
-  ``self``, ``cls``, ``*args`` and ``**kwargs``;
+  ``self``, ``cls``, ``*args`` and ``**kwargs``. The signatures in `LONG_SIGNATURES` count for neither, for the reason
+  given there;
 - no module is named after nothing in particular (``utils`` and the like);
 - the modules of gdsload do not import each other in a circle. Imports inside functions and under ``TYPE_CHECKING`` do
   not count: they cannot fail at import.
@@ -24,6 +25,10 @@ PACKAGE = "gdsload"
 MAX_FILE_LINES = {PACKAGE: 400, "benchmarks": 400, "examples": 400, "tools": 400, "tests": 600}
 MAX_FUNCTION_LINES = 50
 MAX_PARAMETERS = 7
+LONG_SIGNATURES = {
+    ("gdsload/loader/loader.py", "DataLoader.__init__"): "each option of the loader is declared once, in its signature",
+}
+"""Functions that may have any number of parameters, by file and qualified name, each with its reason."""
 VAGUE_NAMES = frozenset({"common", "helper", "helpers", "misc", "util", "utils"})
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -82,7 +87,7 @@ def _check_name(source: Source) -> Iterator[Violation]:
 
 def _check_functions(source: Source) -> Iterator[Violation]:
     methods = {
-        id(method)
+        id(method): f"{node.name}.{method.name}"
         for node in ast.walk(source.tree)
         if isinstance(node, ast.ClassDef)
         for method in node.body
@@ -91,12 +96,13 @@ def _check_functions(source: Source) -> Iterator[Violation]:
     for node in ast.walk(source.tree):
         if not isinstance(node, Function):
             continue
-        lines = _count_lines(node)
+        exempt = (source.path.as_posix(), methods.get(id(node), node.name)) in LONG_SIGNATURES
+        lines = _count_lines(node) - (node.body[0].lineno - node.lineno if exempt else 0)
         if lines > MAX_FUNCTION_LINES:
             message = f"{node.name} has {lines} lines, at most {MAX_FUNCTION_LINES} are allowed"
             yield Violation(str(source.path), node.lineno, message)
         parameters = _count_parameters(node, is_method=id(node) in methods)
-        if parameters > MAX_PARAMETERS:
+        if parameters > MAX_PARAMETERS and not exempt:
             message = f"{node.name} has {parameters} parameters, at most {MAX_PARAMETERS} are allowed"
             yield Violation(str(source.path), node.lineno, message)
 

@@ -37,7 +37,7 @@ class Gdsload(Contender):
         """Dicts of tensors."""
         shuffle: str | bool = self.kind if mode == "shuffled" else False
         path = str(self.folder / "shards")
-        with gdsload.DataLoader(path, self.workload.batch_size, shuffle, device="cpu", tuned=False) as loader:
+        with gdsload.DataLoader(path, self.workload.batch_size, shuffle, device="cpu") as loader:
             while True:
                 yield from loader
                 if not endless:

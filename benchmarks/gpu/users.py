@@ -119,7 +119,7 @@ class Loader(Load):
     def _make(self, *, with_index: bool) -> gdsload.DataLoader:
         return gdsload.DataLoader(
             self.data.folder, self.batch_size, self._shuffle, device=self.device, backend=self._backend,
-            with_index=with_index, tuned=False,
+            with_index=with_index,
         )  # fmt: skip
 
     def open(self) -> None:

@@ -61,16 +61,22 @@ class BackendStatus:
         chosen: the backend in use.
         reason: why it was chosen.
         bytes_by_path: bytes brought so far, by the path they took, from the backend's counters.
+        answer: which way bytes take, in one sentence.
     """
 
     asked: str
     chosen: str
     reason: str
     bytes_by_path: dict[str, int]
+    answer: str = ""
 
     def __str__(self) -> str:
+        """The answer first, then the evidence, a line each."""
         moved = ", ".join(f"{path}: {count} bytes" for path, count in self.bytes_by_path.items()) or "nothing moved yet"
-        return f"{self.chosen} (asked for {self.asked}; {self.reason}; {moved})"
+        evidence = [self.reason] if self.answer else []
+        return "\n  ".join(
+            [self.answer or f"{self.chosen}: {self.reason}", *evidence, f"asked for {self.asked}", moved]
+        )
 
 
 @dataclass(frozen=True, slots=True)

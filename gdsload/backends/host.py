@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,7 @@ from gdsload.backends.readers import Readers, Reading, done
 from gdsload.shards.files import Files
 from gdsload.shards.guard import Guard
 from gdsload.shards.page_cache import looks_resident
-from gdsload.shards.reads import MAX_GAP_BYTES, Extents, Reads, coalesce, shares, within
+from gdsload.shards.reads import MAX_GAP_BYTES, Extents, Reads, coalesce, cut, shares
 from gdsload.system.memory import BatchPool, address_of
 
 __all__ = ["HostBackend"]
@@ -77,7 +76,7 @@ class HostBackend(FileBackend):
         addresses = self.files.base[wanted.file] + wanted.offset
         if not self._resident(wanted):
             reads = coalesce(wanted, max_gap_bytes=MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES).extents
-            pieces, _ = _cut(reads)
+            pieces = cut(reads, _MAX_READ_BYTES).extents
             return PendingRead(addresses, self._spread(pieces, lambda index: self._populate(pieces, index, wanted)))
         missing = self.files.guard.missing(wanted)
         return PendingRead(addresses, done if missing is None else _MakingSure(self.files.guard, wanted, missing))
@@ -103,9 +102,9 @@ class HostBackend(FileBackend):
         room = -(-reads.extents.nbytes // _LINE) * _LINE
         starts = np.cumsum(room) - room
         lease = self._arena.lease(int(room.sum()))
-        pieces, place = _cut(reads.extents)
-        arena = (lease.data, starts[place.read_of] + place.delta)
-        reading = self._spread(pieces, lambda index: self._pread(pieces, index, arena))
+        pieces = cut(reads.extents, _MAX_READ_BYTES)
+        arena = (lease.data, starts[pieces.read_of] + pieces.delta)
+        reading = self._spread(pieces.extents, lambda index: self._pread(pieces.extents, index, arena))
         held = [lease]
         addresses = _landed(address_of(lease), starts, reads)
         return PendingRead(addresses, reading, lease.nbytes, held.clear)
@@ -132,22 +131,6 @@ class HostBackend(FileBackend):
         self._readers.close()
         self._arena.clear()
         self.files.close()
-
-
-class _Within(NamedTuple):
-    """For each piece the read that it is of, and its byte position in that."""
-
-    read_of: NDArray[np.int64]
-    delta: NDArray[np.int64]
-
-
-def _cut(reads: Extents) -> tuple[Extents, _Within]:
-    """Reads in pieces of `_MAX_READ_BYTES` at the most: a long one should not be one thread's."""
-    counts = -(-reads.nbytes // _MAX_READ_BYTES)
-    read_of = np.repeat(np.arange(len(reads)), counts)
-    delta = within(counts) * _MAX_READ_BYTES
-    nbytes = np.minimum(reads.nbytes[read_of] - delta, _MAX_READ_BYTES)
-    return Extents(reads.file[read_of], reads.offset[read_of] + delta, nbytes), _Within(read_of, delta)
 
 
 def _run(work: Callable[[int], None], chosen: range) -> None:

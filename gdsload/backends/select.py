@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -14,6 +14,7 @@ from gdsload.backends.bounce.bounce import PINNED_BYTES, BounceBackend
 from gdsload.backends.gds.gds import GdsBackend
 from gdsload.backends.host import HostBackend
 from gdsload.backends.mapped import MappedBackend
+from gdsload.backends.registry import BACKENDS, BackendChoice
 from gdsload.backends.tiers.registered import RegisteredTier
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.errors import BackendUnavailableError
@@ -26,15 +27,23 @@ from gdsload.system.ram import memory_room
 __all__ = [
     "BackendRequest",
     "OpenedBackend",
+    "Placement",
     "choose",
     "default_register_bytes",
     "dma_is_possible",
     "expected",
     "preflight",
+    "reads_in_place",
 ]
+
+Placement = Literal["host", "gpu"]
+"""Where batches are built: in CPU memory, or by the GPU in its own."""
 
 _DOCTOR = "Run `gdsload doctor PATH`: it says what is missing."
 _SHARE_OF_MEMORY = 0.5
+_CPU = torch.device("cpu")
+_IN_REACH = "mapped: every byte of this dataset can be gathered from the page cache by the GPU"
+_WAY = {"bounce": "through pinned host memory", "gds": "from the drive by DMA"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +52,7 @@ class BackendRequest:
 
     Attributes:
         backend: a backend's name, or ``"auto"``.
+        device: where batches go.
         engine: what calls cuFile: ``"cufile"`` or ``"kvikio"``.
         allow_compat: whether `gds` by name may be cuFile's own compat mode, which reads by the CPU.
         pinned_bytes: bytes of the pinned ring.
@@ -51,13 +61,19 @@ class BackendRequest:
         read_threads: threads that read; None for what suits the backend.
     """
 
-    backend: str = "auto"
+    backend: BackendChoice = "auto"
+    device: torch.device = _CPU
     engine: str = "cufile"
     allow_compat: bool = False
     pinned_bytes: int = PINNED_BYTES
     register_bytes: int = 0
     fill: bool = False
     read_threads: int | None = None
+
+    @property
+    def placement(self) -> Placement:
+        """Where batches are built; nobody else decides that."""
+        return "gpu" if self.device.type == "cuda" and self.backend != "host" else "host"
 
     @property
     def threads(self) -> dict[str, Any]:
@@ -67,25 +83,30 @@ class BackendRequest:
 
 @dataclass(frozen=True, slots=True)
 class OpenedBackend:
-    """A backend, and why it is this one."""
+    """A backend, and why it is this one.
+
+    Attributes:
+        backend: the backend.
+        name: what it is called.
+        reason: the evidence that it was chosen by, as it is now.
+        answer: which way the bytes take now, in one sentence.
+    """
 
     backend: Backend
     name: str
     reason: Callable[[], str]
+    answer: Callable[[], str] = str
 
 
 Probing = Callable[[str, str], CufileProbe]
 
 
-def preflight(
-    request: BackendRequest, path: str, device: torch.device, *, mapped: bool, probe: Probing = probe_cufile
-) -> CufileProbe | None:
+def preflight(request: BackendRequest, path: str, *, mapped: bool, probe: Probing = probe_cufile) -> CufileProbe | None:
     """Refuse a backend that was asked for by name and cannot be used; nothing is opened.
 
     Args:
         request: what was asked for.
         path: one of the shards.
-        device: where batches go.
         mapped: whether the shards are mapped.
         probe: what asks cuFile.
 
@@ -95,8 +116,8 @@ def preflight(
     Raises:
         BackendUnavailableError: if the backend cannot be used.
     """
-    name = request.backend
-    if name in ("auto", "host"):
+    name, device = request.backend, request.device
+    if name == "auto" or not BACKENDS[name].needs_cuda:
         return None
     if device.type != "cuda":
         raise BackendUnavailableError(
@@ -118,29 +139,41 @@ def preflight(
     return found
 
 
-def choose(
-    request: BackendRequest, files: Files, device: torch.device, *, probe: Probing = probe_cufile
-) -> OpenedBackend:
-    """Open the backend for some shards and a device.
+def choose(request: BackendRequest, files: Files, *, probe: Probing = probe_cufile) -> OpenedBackend:
+    """Open the backend for some shards.
 
     Raises:
         BackendUnavailableError: if the one that was asked for cannot be used; none is ever used instead of it.
     """
-    found = preflight(request, _trial(files), device, mapped=files.mapped, probe=probe)
-    if request.backend == "host" or device.type != "cuda":
-        _, why = expected(request, device)
+    found, device = preflight(request, _trial(files), mapped=files.mapped, probe=probe), request.device
+    if request.placement == "host":
+        _, why = expected(request)
         return OpenedBackend(HostBackend(files, **request.threads), "host", lambda: why)
     if found is not None:
         reason = f"asked for by name; a trial read took the path {found.path}"
+        way = _WAY["gds"] if found.proven else "by cuFile's compat mode, in which the CPU reads"
         backend = GdsBackend(files, device, engine=request.engine, register=found.proven, **request.threads)
-        return OpenedBackend(backend, "gds", lambda: reason)
+        return OpenedBackend(backend, "gds", lambda: reason, lambda: _answer("gds", way))
     if request.backend == "mapped":
         mapped = MappedBackend(files, device, register_bytes=request.register_bytes)
-        return OpenedBackend(mapped, "mapped", lambda: "asked for by name")
+        return OpenedBackend(mapped, "mapped", lambda: "asked for by name", lambda: _IN_REACH)
     if request.backend == "bounce":
         bounce = BounceBackend(files, device, pinned_bytes=request.pinned_bytes, **request.threads)
-        return OpenedBackend(bounce, "bounce", lambda: "asked for by name")
-    return _auto(request, files, device, probe)
+        return OpenedBackend(bounce, "bounce", lambda: "asked for by name", lambda: _answer("bounce"))
+    return _auto(request, files, probe)
+
+
+def reads_in_place(request: BackendRequest, *, mapped: bool) -> bool:
+    """What `choose` will open says of itself: whether it gathers bytes from where they are.
+
+    Args:
+        request: what was asked for.
+        mapped: whether the shards are mapped.
+    """
+    if request.placement == "host":
+        return mapped
+    kind = Tiered if request.backend == "auto" else BACKENDS[request.backend].backend
+    return kind.in_place
 
 
 def _refuse_unless(found: Probe, name: str) -> None:
@@ -148,34 +181,51 @@ def _refuse_unless(found: Probe, name: str) -> None:
         raise BackendUnavailableError(f"backend {name!r} cannot be used: {found.reason}", remedy=found.remedy or None)
 
 
-def expected(request: BackendRequest, device: torch.device) -> tuple[str, str]:
+def expected(request: BackendRequest) -> tuple[str, str]:
     """The name of the backend that `choose` will open, and why it will; as far as that is known beforehand."""
-    if request.backend == "host" or device.type != "cuda":
+    if request.placement == "host":
         where = "batches are built in CPU memory"
-        return "host", where if device.type == "cpu" else f"{where}, and torch copies them to {device}"
+        return "host", where if request.device.type == "cpu" else f"{where}, and torch copies them to {request.device}"
     if request.backend == "auto":
         return "undecided", "that is decided when the first batch is asked for"
     return request.backend, "asked for by name"
 
 
-def _auto(request: BackendRequest, files: Files, device: torch.device, probe: Probing) -> OpenedBackend:
-    cold, name, why = _cold(request, files, device, probe)
-    found = MappedBackend.probe(device, mapped=files.mapped)
+def _auto(request: BackendRequest, files: Files, probe: Probing) -> OpenedBackend:
+    cold, name, why = _cold(request, files, probe)
+    found = MappedBackend.probe(request.device, mapped=files.mapped)
     if not found.usable or not request.register_bytes:
         none = f"{why}; no page is registered: {found.reason if not found.usable else 'register_bytes is 0'}"
-        return OpenedBackend(cold, name, lambda: none)
-    tier = RegisteredTier(files, device, register_bytes=request.register_bytes, read_in=request.fill)
-    return OpenedBackend(Tiered("auto", files, tier, cold), f"mapped+{name}", lambda: _account(tier, why))
+        return OpenedBackend(cold, name, lambda: none, lambda: _answer(name))
+    tier = RegisteredTier(files, request.device, register_bytes=request.register_bytes, read_in=request.fill)
+    backend = Tiered("auto", files, tier, cold)
+    return OpenedBackend(backend, f"mapped+{name}", lambda: _account(tier, why), lambda: _shares(tier, name))
 
 
 def _account(tier: RegisteredTier, why: str) -> str:
     registered, shards = int(tier.ready.sum()), len(tier.ready)
     trouble = f" ({tier.trouble})" if tier.trouble else ""
-    return f"{registered} of {shards} shards are resident and registered{trouble}; the others: {why}"
+    rest = f"; the others: {why}" if registered < shards else ""
+    return f"{registered} of {shards} shards are resident and registered{trouble}{rest}"
 
 
-def _cold(request: BackendRequest, files: Files, device: torch.device, probe: Probing) -> tuple[Backend, str, str]:
+def _shares(tier: RegisteredTier, name: str) -> str:
+    registered, shards = int(tier.ready.sum()), len(tier.ready)
+    if registered == shards:
+        return _IN_REACH
+    if not registered:
+        return _answer(name)
+    some = f"{registered} of {shards} shards can be gathered from the page cache by the GPU"
+    return f"mapped+{name}: {some}, the others are brought to it {_WAY[name]}"
+
+
+def _answer(name: str, way: str | None = None) -> str:
+    return f"{name}: every byte is brought to the GPU {way or _WAY[name]}"
+
+
+def _cold(request: BackendRequest, files: Files, probe: Probing) -> tuple[Backend, str, str]:
     """What reads from the drive, its name, and why it is that."""
+    device = request.device
     possible, why = dma_is_possible()
     if possible:
         found = probe(_trial(files), str(device))

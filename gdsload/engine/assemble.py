@@ -1,4 +1,4 @@
-"""Batches from stages: one gather per field for a group of batches, then tensors that own their part of the memory."""
+"""Batches from loaded rows: one gather a field for a group, then tensors that own their part of the memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.engine.stage import RowSlice
+from gdsload.engine.read_planner import RowSlice
 from gdsload.errors import FormatError
 from gdsload.shards.format.schema import Field
 from gdsload.shards.gather_host import gather_pieces, gather_rows
@@ -73,11 +73,11 @@ class BatchMaker:
     def __init__(self, fields: Mapping[str, Field], form: BatchForm) -> None:
         self.fields, self.form = dict(fields), form
 
-    def assemble(self, pieces: Sequence[RowSlice], sizes: Sequence[int]) -> list[Batch]:
+    def assemble(self, slices: Sequence[RowSlice], sizes: Sequence[int]) -> list[Batch]:
         """Gather a group of batches.
 
         Args:
-            pieces: the samples of all the batches, in order. Their landings must be complete.
+            slices: the samples of all the batches, in order. Their bytes must be there, and stay until it returns.
             sizes: number of samples of each batch.
         """
         raise NotImplementedError
@@ -134,12 +134,12 @@ class BatchMaker:
         shared.append((lengths, offsets))
         return offsets
 
-    def add_index(self, batches: Sequence[Batch], pieces: Sequence[RowSlice], edges: Sequence[tuple[int, int]]) -> None:
+    def add_index(self, batches: Sequence[Batch], slices: Sequence[RowSlice], edges: Sequence[tuple[int, int]]) -> None:
         """Add to each batch what the user calls its samples, if that is wanted."""
         if self.form.index is None:
             return
         none = np.zeros(0, np.int64)
-        index = np.concatenate([none, *(piece.stage.index[piece.low : piece.high] for piece in pieces)])
+        index = np.concatenate([none, *(part.rows.index[part.low : part.high] for part in slices)])
         for batch, (low, high) in zip(batches, edges, strict=True):
             batch[self.form.index] = torch.from_numpy(index[low:high].copy())
 
@@ -157,9 +157,9 @@ class Assembler(BatchMaker):
         super().__init__(fields, form)
         self.pool = pool
 
-    def assemble(self, pieces: Sequence[RowSlice], sizes: Sequence[int]) -> list[Batch]:
+    def assemble(self, slices: Sequence[RowSlice], sizes: Sequence[int]) -> list[Batch]:
         """See `BatchMaker.assemble`."""
-        sources = {name: joined(name, field.ragged, pieces) for name, field in self.fields.items()}
+        sources = {name: joined(name, field.ragged, slices) for name, field in self.fields.items()}
         begins, total = self._lay_out(sources)
         lease = self.pool.lease(total)
         base, memory = address_of(lease), lease.data
@@ -172,11 +172,9 @@ class Assembler(BatchMaker):
             else:
                 gather_pieces(addresses, lengths, field.row_bytes, base + begins[name])
                 rows[name] = _Rows(begins[name], lengths)
-        for piece in pieces:
-            piece.stage.used(piece.high - piece.low)
         edges = list(pairwise(accumulate(sizes, initial=0)))
         batches = [self._batch(memory, rows, low, high) for low, high in edges]
-        self.add_index(batches, pieces, edges)
+        self.add_index(batches, slices, edges)
         return batches
 
     def close(self) -> None:
@@ -215,9 +213,9 @@ class Assembler(BatchMaker):
         return batch
 
 
-def joined(name: str, ragged: bool, pieces: Sequence[RowSlice]) -> tuple[IntArray, IntArray | None]:
-    """Addresses, and rows if the field is ragged, of a field of the samples of all pieces."""
-    parts = [(piece.stage.fields[name], piece.low, piece.high) for piece in pieces]
+def joined(name: str, ragged: bool, slices: Sequence[RowSlice]) -> tuple[IntArray, IntArray | None]:
+    """Addresses, and rows if the field is ragged, of a field of the samples of all slices."""
+    parts = [(part.rows.fields[name], part.low, part.high) for part in slices]
     none = np.zeros(0, np.int64)
     addresses = np.concatenate([none, *(rows.addresses[low:high] for rows, low, high in parts)])
     if not ragged:

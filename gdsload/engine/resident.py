@@ -1,95 +1,307 @@
-"""Batches of an epoch that lies in the GPU's memory whole: made when they are asked for, on the consumer's stream.
+"""The gather of batches whose shards the GPU can reach already, in registered page cache or in VRAM: nothing is read.
 
-There is nothing to be ahead of. A gather out of VRAM takes microseconds, and queued on the consumer's stream it comes
-before the work that uses the batch: no thread, no event and no waiting is needed, and the memory is the consumer's.
+The GPU works out by itself which samples come where, if it can: there is nothing to plan then. What only the host can
+say, as with a sampler or a mixture, is uploaded for each group.
 """
 
 from __future__ import annotations
 
-import os
 import threading
-import time
-from typing import Any
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import groupby
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from gdsload.engine.direct import Direct
-from gdsload.engine.gpu.assemble_device import hand_over
-from gdsload.engine.ready import Ready
-from gdsload.engine.stats import LoaderStats
-from gdsload.errors import LoaderClosedError
-from gdsload.shards.values import no_inference
-from gdsload.system.streams import current_stream, no_room, stream_handle
+from gdsload.backends.base import Backend, ShardAddresses
+from gdsload.engine.assemble import Batch
+from gdsload.engine.gpu.assemble_device import DeviceAssembler
+from gdsload.engine.gpu.block_ids import BlockIds
+from gdsload.engine.gpu.gather_positions import DeviceRows, PositionBatch, PositionGather
+from gdsload.engine.runs import lie_in_runs
+from gdsload.engine.steps import Job, Ordered
+from gdsload.order import BlockOrder, FullOrder, SequentialOrder
+from gdsload.shards.values import torch_dtype
+from gdsload.system.copies import LONG_BYTES, copies_scattered_runs
 
-__all__ = ["ResidentPipeline"]
+__all__ = ["ResidentGather"]
+
+IntArray = NDArray[np.int64]
+
+_MOST_ROW_BYTES = 8 * 2**20
+"""The kernel counts the words of a row in 32 bits, and few rows as long make planning cheap anyway."""
+_MOST_SHARDS = 256
+"""Files that are looked at within a millisecond, which a consumer can wait for now and then."""
+_MOST_SELECTED = 2**26
+"""Indices of a selection that are worth 8 bytes each of the GPU's memory."""
 
 
-class ResidentPipeline:
-    """Delivers the batches of one epoch, as `Pipeline` does.
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """Where the samples are.
 
-    Args:
-        direct: makes the batches; ready.
-        start: the first step.
-        stats: where time is counted.
-        group: how many batches are made at once, which is what makes small ones quick.
-        device: the GPU.
+    Attributes:
+        addresses: where the shards are.
+        over_pcie: whether some of them are in host memory.
+        gather: what finds them; None where no field needs it.
+        rows: the fields that it gathers. Others are copied: in the order of the shards all of them are runs, and long
+            rows over the link are better copied each than gathered.
+        ids: what makes the ids of all positions; None where the gather itself knows them, gets
+            them from the host, or needs none.
     """
 
-    def __init__(self, direct: Direct, *, start: int, stats: LoaderStats, group: int, device: torch.device) -> None:
-        self._direct, self._device = direct, device
-        self._next, self._stats, self._group = start, stats, group
-        self._made_on = torch.cuda.current_stream(device)
-        self._turn = threading.RLock()  # held while a gather is queued: what it reads from must stay until then
-        self._closed = False
-        self._owner = os.getpid()
+    addresses: ShardAddresses
+    over_pcie: bool
+    gather: PositionGather | None
+    rows: dict[str, DeviceRows]
+    ids: BlockIds | None = None
 
-    def start(self) -> None:
-        """Nothing: it has no threads."""
 
-    def get(self) -> Ready | None:
-        """The next batches, or None at the end of the epoch.
+class ResidentGather:
+    """Gathers batches of an epoch by their positions, once all shards are within the GPU's reach.
 
-        Raises:
-            LoaderClosedError: if the pipeline was closed.
-        """
-        with self._turn:
-            if self._closed:
-                raise LoaderClosedError("the loader was closed while a batch was being waited for")
-            steps = range(self._next, min(self._next + self._group, self._direct.steps))
-            if not steps:
-                return None
-            began = time.perf_counter()
-            self._made_on = current_stream(self._device)
+    Args:
+        job: what to deliver.
+        ordered: the job's steps, if they are those of an order that the GPU can evaluate; else None.
+        backend: where the shards are.
+        maker: what allocates and finishes batches.
+    """
+
+    def __init__(self, job: Job, ordered: Ordered | None, backend: Backend, maker: DeviceAssembler) -> None:
+        self._job, self._backend, self._maker = job, backend, maker
+        self._ordered = ordered
+        self._fields = {name: job.table.schema[name] for name in job.fields}
+        self._ends: list[int] = job.table.ends.tolist()
+        # Changed at once: one thread may find another base while the next one queues what it found before.
+        self._reach: _Reach | None = None
+        self._ids: BlockIds | None = None
+        self._hopeless = False
+        self._lock = threading.Lock()
+        self._sample_bytes = sum(field.row_bytes for field in self._fields.values())
+
+    @classmethod
+    def of(cls, job: Job, backend: Backend, maker: object) -> ResidentGather | None:
+        """One for this epoch, or None if its batches cannot be made so."""
+        if not (backend.addressable and isinstance(maker, DeviceAssembler)):
+            return None
+        fields = [job.table.schema[name] for name in job.fields]
+        if any(field.ragged or field.row_bytes > _MOST_ROW_BYTES for field in fields):
+            return None
+        gather = cls(job, _computable(job, with_index=maker.form.index is not None), backend, maker)
+        return gather if gather.in_order or maker.gather.kernel else None
+
+    def ready(self) -> bool:
+        """Whether all shards are within reach now, and the GPU has room for what it needs to find samples there."""
+        found = None if self._hopeless else self._backend.addresses()
+        if found is None or not len(found.base):
+            return False
+        with self._lock:
             try:
-                with no_inference():  # batches may outlive the mode that the consumer is in
-                    ready = self._direct.make(steps)
+                if self._reach is None or found is not self._reach.addresses:
+                    self._reach = self._located(found)
             except torch.OutOfMemoryError:
-                self._next = self._direct.steps
-                return Ready([], [], no_room(self._device, "a group of batches"))
-            self._next = steps.stop if ready.error is None else self._direct.steps
-            self._stats.add(read_s=0.0, gather_s=time.perf_counter() - began)
-            return ready
-
-    def hand_over(self, batch: Any) -> Any:
-        """The batch is the consumer's already, unless it has changed to another stream since."""
-        if stream_handle(self._device) != self._made_on.cuda_stream:
-            stream = current_stream(self._device)
-            stream.wait_stream(self._made_on)
-            hand_over(batch, stream)
-        return batch
+                self.give_up()  # in this epoch: its batches are planned by the host
+        return not self._hopeless
 
     @property
-    def stopped(self) -> bool:
-        """Whether the pipeline was closed or stopped."""
-        return self._closed
+    def over_pcie(self) -> bool:
+        """Whether the shards are in host memory; known once it is ready."""
+        return self._reach is not None and self._reach.over_pcie
 
-    def stop(self) -> None:
-        """Ask for the epoch's end."""
-        self._closed = True
+    @property
+    def planned_by_gpu(self) -> bool:
+        """Whether a group costs the host a few numbers, and a look at few files; known once it is ready."""
+        if self.in_order:
+            return True
+        if self.ids_from_host or len(self._ends) > _MOST_SHARDS:
+            return False
+        gathered = {} if self._reach is None else self._reach.rows
+        wanted = [name for name, field in self._fields.items() if field.row_bytes]
+        return self._maker.form.index is None and all(name in gathered for name in wanted)
 
-    def close(self) -> None:
-        """End the epoch; when it returns, nothing more is queued."""
-        self._closed = True
-        if self._owner == os.getpid():  # after a fork, the lock may be locked for ever
-            with self._turn:
-                pass
+    def give_up(self) -> None:
+        """Never be ready again."""
+        self._hopeless = True
+
+    def _located(self, addresses: ShardAddresses) -> _Reach:
+        job, table, base = self._job, self._job.table, addresses.base
+        table.ensure_open(np.arange(len(base)))
+        # Of the rows, not of the shards: of one that is kept in part, the first byte is an address like any other.
+        begins = {name: base + table.begin[name] for name in self._fields}
+        over_pcie = any(self._maker.gather.on_host(begin).any() for begin in begins.values())
+        if self.in_order:
+            return _Reach(addresses, over_pcie, None, {})
+        order = None if self._ordered is None else self._ordered.order
+        copied = over_pcie and copies_scattered_runs()
+        fields = {name: field.row_bytes for name, field in self._fields.items() if field.row_bytes}
+        fields = {name: nbytes for name, nbytes in fields.items() if not copied or nbytes < LONG_BYTES}
+        if not fields:
+            return _Reach(addresses, over_pcie, None, {})
+        gather = PositionGather(
+            self._maker.device,
+            table.ends,
+            over_pcie=over_pcie,
+            recipe=order.permutation.recipe() if isinstance(order, FullOrder) else None,
+            selection=None if self.ids_from_host else job.selection.ids,
+            aside=self._maker.aside if over_pcie else None,
+        )
+        if self._ids is None and self._ordered is not None and isinstance(order, BlockOrder):
+            self._ids = BlockIds(self._maker.device, order, self._ordered.schedule)
+        rows = {name: DeviceRows(gather, begins[name], nbytes) for name, nbytes in fields.items()}
+        return _Reach(addresses, over_pcie, gather, rows, self._ids)
+
+    def shards(self, steps: range) -> IntArray:
+        """The shards that some steps' batches may be made from."""
+        if not self.in_order:
+            return np.arange(len(self._job.table.ends))
+        schedule = self._evaluated.schedule
+        found = self._shards_between(schedule.span(steps[0])[0], schedule.span(steps[-1])[1])
+        return np.arange(found.start, found.stop)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether positions are samples in the order of the shards."""
+        ordered = self._ordered
+        return ordered is not None and isinstance(ordered.order, SequentialOrder) and self._job.selection.ids is None
+
+    @property
+    def _evaluated(self) -> Ordered:
+        """The steps, where the GPU evaluates their order."""
+        if self._ordered is None:
+            raise RuntimeError("the samples of batches are for the host to say")
+        return self._ordered
+
+    @property
+    def ids_from_host(self) -> bool:
+        """Whether the host works out which samples batches have."""
+        return self._ordered is None
+
+    def samples(self, steps: range) -> IntArray | None:
+        """The samples of some steps, one after the other; None where the GPU works them out."""
+        return self._samples(steps) if self.ids_from_host else None
+
+    def prefers_copy_engine(self, samples: IntArray) -> bool:
+        """Whether these samples are better read: long runs of the shards are for the copy engine."""
+        return self.over_pcie and lie_in_runs(samples, self._sample_bytes)
+
+    def _samples(self, steps: range) -> IntArray:
+        """The host's own samples of some steps."""
+        positions, selected = self._job.steps.positions(steps), self._job.selection.ids
+        return positions if selected is None else selected[positions]
+
+    def _shards_between(self, start: int, stop: int) -> range:
+        """The shards that samples in the order of the shards lie in."""
+        # By bisect: numpy takes longer for its calls than for what they do, and the training step waits meanwhile.
+        return range(bisect_right(self._ends, start), bisect_right(self._ends, stop - 1) + 1)
+
+    def gather(self, steps: range, samples: IntArray | None = None) -> list[Batch]:
+        """Queue the gathering of some steps' batches on the current stream; `ready` must have said yes."""
+        reach = self._reach
+        if reach is None:
+            raise RuntimeError("batches are made from positions before all shards are within reach")
+        parts = self._found(steps, reach) if samples is None else self._uploaded(steps, reach, samples)
+        batches: list[Batch] = [{} for _ in steps]
+        for name, field in self._fields.items():
+            made: list[torch.Tensor] = []
+            for some, positions in parts:
+                shape, dtype = (positions.size, *field.row_shape), torch_dtype(field.dtype)
+                outs = [torch.empty(shape, dtype=dtype, device=self._maker.device) for _ in some]
+                self._rows_of(reach, name, some, positions, outs)
+                made += outs
+            for batch, out in zip(batches, made, strict=True):
+                batch[name] = out
+        if self._maker.form.index is not None:
+            for step, batch in zip(steps, batches, strict=True):
+                batch[self._maker.form.index] = torch.from_numpy(self._index(step))
+        count = sum(positions.size * positions.batches for _, positions in parts)
+        reach.addresses.count(count * self._sample_bytes)
+        return batches
+
+    def sizes(self, steps: range) -> list[int]:
+        """Number of samples of each of some steps."""
+        if self._ordered is not None:
+            return self._ordered.schedule.sizes(steps)
+        return [self._job.steps.size(step) for step in steps]
+
+    def _found(self, steps: range, reach: _Reach) -> list[tuple[range, PositionBatch]]:
+        """The positions of some steps, in parts of one size: all batches but an epoch's last have one."""
+        schedule = self._evaluated.schedule
+        full = len(steps) - (schedule.position(steps.stop) - schedule.position(steps[-1]) != schedule.global_batch)
+        parts = []
+        for some in (steps[:full], steps[full:]):
+            if some and (ids := self._ids_at(reach, some)) is not None:
+                size = schedule.size(some[0])
+                parts.append((some, PositionBatch(0, size, len(some), size, ids)))
+            elif some:
+                first, size = schedule.span(some[0])[0], schedule.size(some[0])
+                parts.append((some, PositionBatch(first, schedule.global_batch, len(some), size)))
+        return parts
+
+    def _ids_at(self, reach: _Reach, steps: range) -> torch.Tensor | None:
+        """The ids at some steps' positions; None where the gather itself works them out."""
+        ids = reach.ids
+        return None if reach.gather is None or ids is None else reach.gather.beforehand(lambda: (ids(steps),))[0]
+
+    def _uploaded(self, steps: range, reach: _Reach, samples: IntArray) -> list[tuple[range, PositionBatch]]:
+        """The same, of samples that the host has said."""
+        on_gpu = None
+        if reach.gather is not None and len(samples):
+            (on_gpu,) = reach.gather.beforehand(lambda: (self._maker.gather.upload(samples),))
+        parts, step, row = [], steps.start, 0
+        for size, same in groupby(self.sizes(steps)):
+            count = len(list(same))
+            ids = None if on_gpu is None else on_gpu[row : row + count * size]
+            parts.append((range(step, step + count), PositionBatch(0, size, count, size, ids)))
+            step, row = step + count, row + count * size
+        return parts
+
+    def _rows_of(
+        self, reach: _Reach, name: str, steps: range, positions: PositionBatch, outs: list[torch.Tensor]
+    ) -> None:
+        """Fill batches of one size with rows of a field."""
+        if not self._fields[name].row_bytes or not positions.size:
+            return
+        if reach.gather is not None and name in reach.rows:
+            reach.gather.rows(reach.rows[name], positions, outs)
+            return
+        for step, out in zip(steps, outs, strict=True):
+            self._copy(reach.addresses.base, name, step, out)
+
+    def _copy(self, base: IntArray, name: str, step: int, out: torch.Tensor) -> None:
+        """Copy the rows of a step: in the order of the shards a run for each of them, else each row."""
+        table, row_bytes = self._job.table, self._fields[name].row_bytes
+        if not self.in_order:
+            rows, _ = table.extents(name, table.locate(self._samples(range(step, step + 1))))
+            self._maker.gather.runs(base[rows.file] + rows.offset, rows.nbytes, out)
+            return
+        start, stop = self._evaluated.schedule.span(step)
+        addresses, nbytes = [], []
+        for file in self._shards_between(start, stop):
+            first = self._ends[file - 1] if file else 0
+            low, high = max(first, start), min(self._ends[file], stop)
+            if low < high:
+                begin = int(base[file]) + int(table.begin[name][file])
+                addresses.append(begin + (low - first) * row_bytes)
+                nbytes.append((high - low) * row_bytes)
+        self._maker.gather.runs(addresses, nbytes, out)
+
+    def _index(self, step: int) -> IntArray:
+        """What the user calls the samples of a step."""
+        positions, index = self._job.steps.positions(range(step, step + 1)), self._job.selection.index
+        return np.array(positions if index is None else index[positions])
+
+
+def _computable(job: Job, *, with_index: bool) -> Ordered | None:
+    """The steps of a job if the GPU can work out which samples their batches have."""
+    steps, selected = job.steps, job.selection.ids
+    if not isinstance(steps, Ordered) or (selected is not None and len(selected) > _MOST_SELECTED):
+        return None
+    if isinstance(steps.order, BlockOrder):
+        # Of blocks the host's positions are all that planning costs: where it must know them anyway, its threads make
+        # them beside the consumer, who in an epoch out of VRAM would have to do it himself.
+        computable = not with_index and BlockIds.possible(steps.order, steps.schedule)
+    else:
+        computable = isinstance(steps.order, FullOrder | SequentialOrder)
+    return steps if computable else None

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from gdsload.backends.host import HostBackend
 from gdsload.engine.assemble import Assembler, BatchForm
-from gdsload.engine.stage import FieldRows, LoadedRows, RowSlice
+from gdsload.engine.landed import LandedSource
+from gdsload.engine.stats import LoaderStats
+from gdsload.engine.steps import Job, OneBatch, Selection
 from gdsload.errors import FileChangedError, OptionError, SampleIndexError
 from gdsload.shards.catalog import Catalog, open_catalog
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.identity import ShardSource
-from gdsload.shards.reads import concat_extents
 from gdsload.shards.shard_table import ShardTable
 from gdsload.shards.verify import VerifyReport, verify_shards
 from gdsload.system.memory import BatchPool
@@ -146,7 +147,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
         Raises:
             GdsloadError: see `__getitems__`.
         """
-        return self._open_reader().batch(self._ids(indices))[0]
+        return self._open_reader().batch(self._ids(indices))
 
     def sample_bytes(self, indices: Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor) -> NDArray[np.int64]:
         """How many bytes each of these samples takes in a shard, offsets included; shape ``[samples]``.
@@ -227,25 +228,15 @@ class _Reader:
         """Samples by id, as dicts of tensors that share no memory with later ones."""
         if not len(ids):
             return []
-        batch, lengths = self.batch(ids)
-        split = {name: _split(batch[name], lengths[name]) for name in self._schema}
+        batch = self.batch(ids)
+        split = {name: _split(batch[name]) for name in self._schema}
         return [dict(zip(split, values, strict=True)) for values in zip(*split.values(), strict=True)]
 
-    def batch(self, ids: NDArray[np.int64]) -> tuple[dict[str, Any], dict[str, NDArray[np.int64] | None]]:
-        """Samples by id as one batch, and how many rows each has of each ragged field."""
-        found = self._table.locate(ids)
-        self._backend.check(found.file)
-        columns = {name: self._table.extents(name, found) for name in self._schema}
-        landing = self._backend.read(concat_extents([extents for extents, _ in columns.values()]))
-        landing.completion.wait()
-        parts = np.split(landing.addresses, len(columns))
-        fields = {
-            name: FieldRows(part, lengths) for (name, (_, lengths)), part in zip(columns.items(), parts, strict=True)
-        }
-        stage = LoadedRows(fields, ids, found.file, landing, len(ids))
-        batch = self._assembler.assemble([RowSlice(stage, 0, len(ids))], [len(ids)])[0]
-        self._backend.check(found.file)
-        return batch, {name: lengths for name, (_, lengths) in columns.items()}
+    def batch(self, ids: NDArray[np.int64]) -> dict[str, Any]:
+        """Samples by id as one batch."""
+        job = Job(self._table, OneBatch(ids), Selection(), tuple(self._schema))
+        found: dict[str, Any] = LandedSource(job, self._backend, self._assembler, LoaderStats()).make(0).batches[0]
+        return found
 
     def sizes(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Bytes of samples in a shard."""
@@ -281,11 +272,11 @@ def _whole(indices: Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor) -> 
         return clipped
 
 
-def _split(value: Any, lengths: NDArray[np.int64] | None) -> Sequence[Any]:
+def _split(value: Any) -> Sequence[Any]:
     """A batch's field, sample by sample."""
     if isinstance(value, list):
         return value
-    if lengths is not None:
-        values, _ = value
-        return torch.split(values, lengths.tolist())
+    if isinstance(value, tuple):
+        values, offsets = value
+        return torch.split(values, offsets.diff().tolist())
     return torch.unbind(value)

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from gdsload.engine.ready import Deliverer
+from gdsload.engine.prefetch import Prefetcher
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import LoaderClosedError
 from gdsload.loader.state import Place
@@ -57,7 +57,7 @@ class Epoch(Iterator[Any]):
     def __init__(self, owner: EpochOwner, finish: Callable[[Any, Place, int], Any] | None) -> None:
         self._owner, self._finish = owner, finish
         self._turn = threading.RLock()
-        self.pipeline: Deliverer | None = None
+        self.pipeline: Prefetcher | None = None
         self._batches: deque[tuple[Any, int]] = deque()
         self._error: BaseException | None = None
         self._begun = self._over = False
@@ -158,7 +158,7 @@ class Epoch(Iterator[Any]):
         finally:
             del error  # or error, traceback and this frame were a circle, in which all that they refer to would stay
 
-    def reads_from(self, pipeline: Deliverer) -> Closer:
+    def reads_from(self, pipeline: Prefetcher) -> Closer:
         """Set the pipeline that the batches come from. Gives what closes it if we are dropped half-way."""
         self._dropped = Closer(self, pipeline.close)
         self.pipeline = pipeline

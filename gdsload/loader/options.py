@@ -1,49 +1,35 @@
-"""The loader's options, checked in one place, with an answer to those that only torch's loader needs."""
+"""The values of `gdsload.DataLoader`'s keywords, checked and made plain; those of torch's loader have an answer, too.
+
+Which keywords there are, their types, defaults and meaning is declared by the signature and docstring of that class.
+"""
 
 from __future__ import annotations
 
-import numbers
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal, TypedDict, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypedDict, cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from gdsload.backends.registry import BACKEND_CHOICES, BackendChoice
-from gdsload.engine.assemble import RaggedForm
-from gdsload.errors import OptionError, SchemaError
+from gdsload.backends.registry import BACKEND_CHOICES
+from gdsload.errors import OptionError
 from gdsload.order.checks import check_whole
-from gdsload.shards.format.dtypes import DType
-from gdsload.shards.format.schema import Schema
-from gdsload.shards.values import as_bytes, held
 from gdsload.system.names import check_names
 from gdsload.system.units import parse_bytes
 
-__all__ = ["MOST_READ_THREADS", "LoaderKeywords", "LoaderOptions", "padding_of", "parse_options", "resolve_device"]
+__all__ = [
+    "MOST_READ_THREADS",
+    "TorchKeywords",
+    "byte_count",
+    "check_choices",
+    "check_torch_keywords",
+    "resolve_device",
+    "share",
+    "thread_count",
+    "transforms",
+]
 
-_UNNEEDED = frozenset(
-    {
-        "num_workers",
-        "pin_memory",
-        "pin_memory_device",
-        "prefetch_factor",
-        "persistent_workers",
-        "worker_init_fn",
-        "multiprocessing_context",
-        "timeout",
-        "in_order",
-    }
-)
-_REFUSED = {
-    "collate_fn": "Batches are gathered whole: nothing is left to collate. Pass transform=: it gets the whole batch.",
-    "generator": "Pass seed=, or a sampler with this generator.",
-}
-_NAMED = ("batch_size", "shuffle", "seed", "drop_last", "device")
-"""Those that `gdsload.DataLoader` has as parameters of their own."""
 MOST_READ_THREADS = 512
 _CHOICES: dict[str, tuple[object, ...]] = {
     "ragged": ("jagged", "offsets", "padded"),
@@ -51,39 +37,17 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "gds_engine": ("cufile", "kvikio"),
     "cache": ("none", "auto", "vram", "pagecache"),
     "reuse_buffers": (False, True),
-    "tuned": (False, True),
+}
+_REFUSED = {
+    "collate_fn": "Batches are gathered whole: nothing is left to collate. Pass transform=: it gets the whole batch.",
+    "generator": "Pass seed=, or a sampler with this generator.",
+    "tuned": "Leave it out: a loader takes no settings from a file. Pass the keywords that `gdsload tune PATH` prints.",
 }
 
 
-class LoaderKeywords(TypedDict, total=False):
-    """The keywords of `gdsload.DataLoader` after the first few; its documentation says what they mean."""
+class TorchKeywords(TypedDict, total=False):
+    """Keywords of torch's loader that have no meaning here."""
 
-    fields: Sequence[str] | None
-    with_index: bool
-    transform: Callable[[dict[str, Any]], Any] | None
-    device_transform: Callable[..., Any] | Sequence[Callable[..., Any]] | None
-    reuse_buffers: bool
-    ragged: RaggedForm
-    padding_value: float | Mapping[str, float]
-    backend: BackendChoice
-    gds_engine: Literal["cufile", "kvikio"]
-    gds_compat: bool
-    pinned_bytes: int | str
-    register_bytes: int | str | None
-    cache: Literal["none", "auto", "vram", "pagecache"]
-    vram_bytes: int | str | None
-    block: int | None
-    window: int | None
-    lanes: int | None
-    sampler: Iterable[Any] | None
-    batch_sampler: Iterable[Any] | None
-    rank: int | None
-    world_size: int | None
-    prefetch_bytes: int | str
-    arena_bytes: int | str
-    mmap: bool | None
-    read_threads: int | None
-    tuned: bool
     num_workers: int
     pin_memory: bool
     pin_memory_device: str
@@ -95,135 +59,77 @@ class LoaderKeywords(TypedDict, total=False):
     in_order: bool
 
 
-@dataclass(frozen=True, slots=True)
-class LoaderOptions:
-    """The options that are left when torch's have been answered. `gdsload.DataLoader` says what they mean."""
+def check_torch_keywords(given: Mapping[str, object], known: Iterable[str]) -> None:
+    """Answer the keywords that the loader does not have: with one warning for those that it does not need.
 
-    fields: Sequence[str] | None = None
-    with_index: bool = False
-    transform: Callable[[dict[str, Any]], Any] | None = None
-    device_transform: Any = ()
-    reuse_buffers: bool = False
-    ragged: RaggedForm = "jagged"
-    padding_value: float | Mapping[str, float] = 0
-    backend: str = "auto"
-    gds_engine: str = "cufile"
-    gds_compat: bool = False
-    pinned_bytes: int | str = "96MiB"
-    register_bytes: int | str | None = None
-    cache: str = "none"
-    vram_bytes: int | str | None = None
-    block: int | None = None
-    window: int | None = None
-    lanes: int | None = None
-    sampler: Any = None
-    batch_sampler: Any = None
-    rank: int | None = None
-    world_size: int | None = None
-    prefetch_bytes: int | str = "256MiB"
-    arena_bytes: int | str = "1GiB"
-    mmap: bool | None = None
-    read_threads: int | None = None
-    tuned: bool = True
-
-    def __post_init__(self) -> None:
-        for name, known in _CHOICES.items():
-            if getattr(self, name) not in known:
-                supported = f"Supported are {', '.join(map(repr, known))}."
-                raise OptionError(f"{name} is {getattr(self, name)!r}", remedy=supported)
-        if self.cache == "pagecache" and self.backend not in ("auto", "host"):
-            raise OptionError(
-                f'cache="pagecache" and backend={self.backend!r} exclude each other',
-                remedy='Leave backend= out: "auto" reads shards from the page cache that are there.',
-            )
-        given = self.padding_value
-        for value in given.values() if isinstance(given, Mapping) else [given]:
-            if not isinstance(value, numbers.Number):
-                raise OptionError(f"padding_value is {given!r}, which is no number")
-        if self.mmap not in (None, False, True):
-            raise OptionError(f"mmap is {self.mmap!r}", remedy="Pass True or False, or None for what the dataset does.")
-        if self.transform is not None and not callable(self.transform):
-            raise OptionError(f"transform is {self.transform!r}, which cannot be called")
-        if self.read_threads is not None:
-            object.__setattr__(self, "read_threads", _thread_count(self.read_threads))
-        object.__setattr__(self, "device_transform", _several(self.device_transform))
-        object.__setattr__(self, "prefetch_bytes", parse_bytes(self.prefetch_bytes, "prefetch_bytes", at_least=1))
-        object.__setattr__(self, "pinned_bytes", parse_bytes(self.pinned_bytes, "pinned_bytes", at_least=2**20))
-        for name in ("register_bytes", "vram_bytes"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, parse_bytes(getattr(self, name), name))
-        object.__setattr__(self, "arena_bytes", parse_bytes(self.arena_bytes, "arena_bytes", at_least=1))
-
-
-def _several(transforms: Any) -> tuple[Callable[..., Any], ...]:
-    """Transforms as they are given: none, one, or several in a list or tuple."""
-    if transforms is None:
-        return ()
-    found = tuple(transforms) if isinstance(transforms, list | tuple) else (transforms,)
-    for transform in found:
-        if not callable(transform):
-            raise OptionError(f"device_transform is {transforms!r}: {transform!r} cannot be called")
-    return found
-
-
-def parse_options(given: Mapping[str, object]) -> LoaderOptions:
-    """Check the keywords that a loader was made with.
+    Args:
+        given: the keywords.
+        known: those that the loader has.
 
     Raises:
-        OptionError: if one is refused, unknown, or has a value that cannot be used.
+        OptionError: if one is refused, or unknown.
     """
     for name, remedy in _REFUSED.items():
         if given.get(name) is not None:
             raise OptionError(f"{name} is not supported", remedy=remedy)
-    known = {field.name for field in fields(LoaderOptions)}
-    unneeded = sorted(given.keys() & _UNNEEDED)
-    check_names("DataLoader", sorted(given.keys() - _UNNEEDED - _REFUSED.keys()), {*known, *_NAMED})
-    if unneeded:
+    unneeded = TorchKeywords.__annotations__.keys()
+    check_names("DataLoader", sorted(given.keys() - unneeded - _REFUSED.keys()), known)
+    if found := sorted(given.keys() & unneeded):
         warnings.warn(
-            f"gdsload.DataLoader does not need {', '.join(unneeded)}: it reads ahead in threads of its own",
+            f"gdsload.DataLoader does not need {', '.join(found)}: it reads ahead in threads of its own",
             UserWarning,
             stacklevel=3,
         )
-    return LoaderOptions(**cast("dict[str, Any]", {name: value for name, value in given.items() if name in known}))
 
 
-def padding_of(options: LoaderOptions, schema: Schema, fields: Sequence[str]) -> dict[str, NDArray[np.uint8]]:
-    """For each field that is padded, the bytes of the element that it is filled up with; shape ``[itemsize]``.
-
-    Raises:
-        OptionError: if a field's element type cannot hold its value, or a field is named that there is not.
-    """
-    if options.ragged != "padded":
-        return {}
-    given, ragged = options.padding_value, [name for name in schema if schema[name].kind == "ragged"]
-    values = given if isinstance(given, Mapping) else dict.fromkeys(ragged, given)
-    unknown = [name for name in values if name not in ragged]
-    if unknown:
+def check_choices(given: Mapping[str, object]) -> None:
+    """Refuse what is none of the values that an option may have."""
+    for name, known in _CHOICES.items():
+        if given[name] not in known:
+            raise OptionError(f"{name} is {given[name]!r}", remedy=f"Supported are {', '.join(map(repr, known))}.")
+    if given["mmap"] not in (None, False, True):
+        remedy = "Pass True or False, or None for what the dataset does."
+        raise OptionError(f"mmap is {given['mmap']!r}", remedy=remedy)
+    if given["cache"] == "pagecache" and given["backend"] not in ("auto", "host"):
         raise OptionError(
-            f"padding_value names {unknown[0]!r}, which is no field that is padded",
-            remedy=f"Those are {', '.join(map(repr, ragged)) or 'none'}.",
+            f'cache="pagecache" and backend={given["backend"]!r} exclude each other',
+            remedy='Leave backend= out: "auto" reads shards from the page cache that are there.',
         )
-    return {name: _element(name, schema[name].dtype, values.get(name, 0)) for name in ragged if name in fields}
 
 
-def _element(name: str, dtype: DType, value: float) -> NDArray[np.uint8]:
-    """The bytes of a number, by the rule that `ShardWriter.write` has."""
-    try:
-        return as_bytes(value.item() if isinstance(value, np.generic) else value, dtype, name)
-    except SchemaError:
-        raise OptionError(
-            f"padding_value is {value!r}, which {dtype.name} cannot hold: it holds {held(dtype)}",
-            field=name,
-            remedy="Pass another one, or one for each field: padding_value={'tokens': 0, 'labels': -100}. To have this "
-            "one, convert the field to an element type that holds it.",
-        ) from None
+def byte_count(given: Mapping[str, Any], name: str, *, at_least: int = 0) -> int:
+    """A number of bytes, from a number or a text."""
+    return parse_bytes(given[name], name, at_least=at_least)
 
 
-def _thread_count(value: int) -> int:
-    count = check_whole(value, "read_threads", 1)
+def thread_count(given: Mapping[str, Any], name: str) -> int | None:
+    """A number of threads; None for what suits."""
+    if given[name] is None:
+        return None
+    count = check_whole(given[name], name, 1)
     if count > MOST_READ_THREADS:
-        raise OptionError(f"read_threads is {count}", remedy=f"At most {MOST_READ_THREADS} can be had.")
+        raise OptionError(f"{name} is {count}", remedy=f"At most {MOST_READ_THREADS} can be had.")
     return count
+
+
+def transforms(given: Mapping[str, Any], name: str) -> tuple[Callable[..., Any], ...]:
+    """Transforms as they are given: none, one, or several in a list or tuple."""
+    value = given[name]
+    if value is None:
+        return ()
+    found = tuple(value) if isinstance(value, list | tuple) else (value,)
+    for transform in found:
+        if not callable(transform):
+            raise OptionError(f"{name} is {value!r}: {transform!r} cannot be called")
+    return found
+
+
+def share(given: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Rank and world size as they are given; None if they are torch.distributed's."""
+    rank, world_size = given["rank"], given["world_size"]
+    if (rank is None) != (world_size is None):
+        raise OptionError("rank and world_size go together", remedy="Pass both, or neither.")
+    return None if rank is None else (check_whole(rank, "rank", 0), check_whole(world_size, "world_size", 1))
 
 
 def resolve_device(device: str | torch.device | int | None) -> torch.device:

@@ -4,35 +4,62 @@ from __future__ import annotations
 
 import os
 import weakref
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from gdsload.errors import OptionError
-from gdsload.loader.options import LoaderOptions
-from gdsload.loader.samplers import SampledSchedule, expected_batch
-from gdsload.loader.selection import Selected
-from gdsload.order import OrderOptions, Schedule
-from gdsload.order.checks import check_whole
+from gdsload.loader.samplers import SampledSchedule
+from gdsload.order import Schedule
 
-__all__ = ["Schedules", "world"]
+__all__ = ["ScheduleRule", "Schedules"]
 
 _AVAILABLE = torch.distributed.is_available()
 
 
-def world(options: LoaderOptions) -> tuple[int, int]:
-    """Rank and world size: as given, else those of torch.distributed, else 0 of 1.
+@dataclass(frozen=True, slots=True)
+class ScheduleRule:
+    """What the steps of an epoch follow from, beside the ranks that there are when it begins.
 
-    Raises:
-        OptionError: if only one of them is given.
+    Attributes:
+        samples: samples of an epoch of all ranks.
+        batch_size: samples of a batch of one rank; of a batch sampler, as far as it says.
+        drop_last: leave out the last global batch if it is not full.
+        lanes: number of lanes of the order.
+        share: rank and world size, if they are given; None: torch.distributed's.
+        sampled: whether a sampler gives the samples of this rank, so that ranks share nothing out, as in torch.
     """
-    if (options.rank is None) != (options.world_size is None):
-        raise OptionError("rank and world_size go together", remedy="Pass both, or neither.")
-    if options.rank is not None and options.world_size is not None:
-        return check_whole(options.rank, "rank", 0), check_whole(options.world_size, "world_size", 1)
-    if _AVAILABLE and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return 0, 1
+
+    samples: int
+    batch_size: int
+    drop_last: bool
+    lanes: int
+    share: tuple[int, int] | None = None
+    sampled: bool = False
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the steps are the same whatever ranks there are."""
+        return self.sampled or self.share is not None
+
+    def world(self) -> tuple[int, int]:
+        """Rank and world size now: as given, else those of torch.distributed, else 0 of 1."""
+        if self.share is not None:
+            return self.share
+        if _AVAILABLE and torch.distributed.is_initialized():
+            return torch.distributed.get_rank(), torch.distributed.get_world_size()
+        return 0, 1
+
+    def schedule(self) -> Schedule:
+        """The steps of an epoch that begins now.
+
+        Raises:
+            OptionError: if there is no such rank.
+        """
+        if self.sampled:
+            return SampledSchedule(self.samples, self.batch_size, drop_last=self.drop_last)
+        return Schedule(self.samples, self.batch_size, *self.world(), self.drop_last, self.lanes)
 
 
 class _Seen:
@@ -57,28 +84,19 @@ def _process_group() -> Any:
 
 
 class Schedules:
-    """The steps of epochs, and which part of them is this rank's; all of them if it has a sampler, as in torch.
+    """The steps of epochs, and which part of them is this rank's.
 
     Args:
-        selected: the samples.
-        options: with rank and world size, if they are given.
-        order: the order options.
-        batch_size: samples of a batch of one rank.
-        drop_last: leave out the last global batch if it is not full.
+        rule: what they follow from.
 
     Raises:
-        OptionError: if these are no such numbers.
+        OptionError: if there is no such rank.
     """
 
-    def __init__(
-        self, selected: Selected, options: LoaderOptions, order: OrderOptions, batch_size: int, *, drop_last: bool
-    ) -> None:
-        self._selected, self._options, self._order = selected, options, order
-        self._batch_size, self._drop_last = batch_size, drop_last
-        self._sampled = options.sampler is not None or options.batch_sampler is not None
-        self._fixed = self._sampled or options.rank is not None
+    def __init__(self, rule: ScheduleRule) -> None:
+        self._rule = rule
         self._seen = _Seen()
-        self.newest = self._make()
+        self.newest = rule.schedule()
         """That of the newest epoch; before the first one, as far as is known."""
 
     def now(self) -> Schedule:
@@ -87,7 +105,7 @@ class Schedules:
         Raises:
             OptionError: if this is one of several processes, and nobody has said which.
         """
-        if self._fixed:
+        if self._rule.fixed:
             return self.newest
         size = os.environ.get("WORLD_SIZE", "")
         if size.isdecimal() and int(size) > 1 and _process_group() is None:
@@ -100,7 +118,7 @@ class Schedules:
             )
         if not self._seen.is_now():
             seen = _Seen()
-            self.newest, self._seen = self._make(), seen
+            self.newest, self._seen = self._rule.schedule(), seen
         return self.newest
 
     def check(self, begun: Schedule) -> None:
@@ -109,19 +127,12 @@ class Schedules:
         Raises:
             OptionError: if it is not.
         """
-        if self._fixed or (self.newest is begun and self._seen.is_now()):
+        if self._rule.fixed or (self.newest is begun and self._seen.is_now()):
             return
-        now = world(self._options)
+        now = self._rule.world()
         if now != (begun.rank, begun.world_size):
             raise OptionError(
                 f"the epoch began as rank {begun.rank} of {begun.world_size}, and this process is now rank {now[0]} of "
                 f"{now[1]}: its batches would not fit together with those of the other ranks",
                 remedy="Initialise torch.distributed before the first batch, and begin a new epoch where it changes.",
             )
-
-    def _make(self) -> Schedule:
-        if self._sampled:
-            size = expected_batch(self._options.batch_sampler) or self._batch_size
-            return SampledSchedule(len(self._selected), size, drop_last=self._drop_last)
-        samples, lanes = self._selected.epoch_samples, self._order.lanes
-        return Schedule(samples, self._batch_size, *world(self._options), self._drop_last, lanes)

@@ -14,6 +14,7 @@ from gdsload.errors import OptionError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.mix import Mix
 from gdsload.order import Mixture
+from gdsload.shards.format.schema import Schema
 
 __all__ = ["Selected", "select"]
 
@@ -35,6 +36,11 @@ class Selected:
     def mapped(self, wanted: bool | None) -> bool:
         """Whether the shards are mapped into memory: as wanted, or where that is None as the datasets were opened."""
         return all(dataset.mmap for dataset in self.datasets) if wanted is None else wanted
+
+    @property
+    def schema(self) -> Schema:
+        """The fields of a sample, the same in all datasets."""
+        return self.datasets[0].schema
 
     @property
     def epoch_samples(self) -> int:

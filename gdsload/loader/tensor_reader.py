@@ -15,13 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend
-from gdsload.backends.registry import BACKENDS, BackendChoice
+from gdsload.backends.registry import BackendChoice
 from gdsload.backends.select import BackendRequest, choose, default_register_bytes
 from gdsload.errors import LoaderClosedError
 from gdsload.shards.files import Files
 from gdsload.shards.format.header import TensorEntry
 from gdsload.shards.gather_host import gather_pieces
-from gdsload.shards.reads import Extents, concat_extents, shares, within
+from gdsload.shards.reads import Extents, concat_extents, cut, shares
 from gdsload.shards.values import no_inference, torch_dtype
 from gdsload.system.copies import copy_runs
 from gdsload.system.streams import record
@@ -57,10 +57,10 @@ class Block:
 
     def pieces(self) -> Extents:
         """The runs, in pieces that are not too long."""
-        counts = np.full(len(self.offset), -(-self.run_bytes // _PIECE_BYTES))
-        delta = within(counts) * _PIECE_BYTES
-        nbytes = np.minimum(self.run_bytes - delta, _PIECE_BYTES)
-        return Extents(np.full(len(delta), self.file), np.repeat(self.offset, counts) + delta, nbytes)
+        count = len(self.offset)
+        return cut(
+            Extents(np.full(count, self.file), self.offset, np.full(count, self.run_bytes)), _PIECE_BYTES
+        ).extents
 
 
 def block_of(file: int, entry: TensorEntry, bounds: Sequence[tuple[int, int]], kept: Iterable[int]) -> Block:
@@ -124,9 +124,10 @@ class TensorReader:
 
     def __init__(self, files: Files, device: torch.device, backend: BackendChoice) -> None:
         self._files, self._device = files, device
-        self._request = BackendRequest(backend, register_bytes=default_register_bytes() if device.type == "cuda" else 0)
+        register_bytes = default_register_bytes() if device.type == "cuda" else 0
+        self._request = BackendRequest(backend, device, register_bytes=register_bytes)
         self._backend: Backend | None = None
-        self._on_gpu = device.type == "cuda" and (backend == "auto" or BACKENDS[backend].needs_cuda)
+        self._on_gpu = self._request.placement == "gpu"
         self._lock = threading.RLock()
         self._closed = self._reading = False
 
@@ -160,7 +161,7 @@ class TensorReader:
         if self._closed:
             raise LoaderClosedError("the file was closed")
         if self._backend is None:
-            self._backend = choose(self._request, self._files, self._device).backend
+            self._backend = choose(self._request, self._files).backend
         return self._backend
 
     def _fill(self, backend: Backend, copies: _Copies) -> None:

@@ -19,7 +19,15 @@ from gdsload.errors import DatasetExistsError, DiskFullError, FormatError, Gdslo
 from gdsload.shards.format.index import INDEX_NAME, parse_index
 from gdsload.system.paths import absolute
 
-__all__ = ["Publication", "fsync_path", "shard_name", "strangers", "write_error"]
+__all__ = [
+    "Publication",
+    "fsync_path",
+    "remove_left_behind",
+    "renameat2",
+    "shard_name",
+    "strangers",
+    "write_error",
+]
 
 _LOCK_SUFFIX, _ASIDE_SUFFIX = ".lock", ".old"
 _DATASET_MARK = b'"gdsload-dataset"'
@@ -73,7 +81,7 @@ class Publication:
         parent = os.path.dirname(self.path)
         try:
             os.makedirs(parent, exist_ok=True)
-            _remove_left_behind(self.path)
+            remove_left_behind(self.path)
             self._check_place()
             self.folder, self._lock = _make_folder(self.path)
         except OSError as error:
@@ -131,7 +139,7 @@ class Publication:
         """Let the folder and what is at its place change places; False if there is nothing to change places with."""
         if not os.path.lexists(self.path) or _is_empty_folder(self.path):
             return False
-        if _libc_rename(self.folder, self.path, _RENAME_EXCHANGE) != 0:
+        if renameat2(self.folder, self.path, _RENAME_EXCHANGE) != 0:
             code = ctypes.get_errno()
             if code not in _NOT_SUPPORTED:
                 raise OSError(code, os.strerror(code))
@@ -231,7 +239,7 @@ def _prefix(path: str) -> str:
     return os.path.join(parent, f".{name}.gdsload-")
 
 
-def _remove_left_behind(path: str) -> None:
+def remove_left_behind(path: str) -> None:
     """Remove what killed writers to `path` have left."""
     parent, prefix = os.path.split(_prefix(path))
     pattern = re.compile(re.escape(prefix) + "[0-9a-f]{12}" + re.escape(_LOCK_SUFFIX))
@@ -266,13 +274,14 @@ def _discard(folder: str, path: str) -> None:
 
 def _rename(source: str, target: str) -> None:
     """Rename, never over something that is not an empty folder."""
-    if _libc_rename(source, target, _RENAME_NOREPLACE) == 0:
+    if renameat2(source, target, _RENAME_NOREPLACE) == 0:
         return
     # An empty folder at the target, or a file system without the flag: rename(2) replaces nothing but an empty folder.
     os.rename(source, target)
 
 
-def _libc_rename(source: str, target: str, flags: int) -> int:
+def renameat2(source: str, target: str, flags: int) -> int:
+    """The system's call of that name; -1, with the reason in errno, where there is none."""
     if not hasattr(_libc, "renameat2"):
         ctypes.set_errno(errno.ENOSYS)
         return -1

@@ -12,9 +12,11 @@ __all__ = [
     "MAX_GAP_BYTES",
     "PAGE_BYTES",
     "Extents",
+    "Pieces",
     "Reads",
     "coalesce",
     "concat_extents",
+    "cut",
     "distinct",
     "shares",
     "within",
@@ -81,6 +83,30 @@ def concat_extents(parts: list[Extents]) -> Extents:
 def within(counts: IntArray) -> IntArray:
     """Positions within runs of so many each: 0, 1, 2, ..., and for the next run from 0 on."""
     return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Reads, cut.
+
+    Attributes:
+        extents: the pieces, in the order of the reads.
+        read_of: for each piece the index of the read that it is of.
+        delta: for each piece its byte position inside that read.
+    """
+
+    extents: Extents
+    read_of: IntArray
+    delta: IntArray
+
+
+def cut(reads: Extents, most_bytes: int) -> Pieces:
+    """Cut reads into pieces of so many bytes at most: a long one should not be one thread's. Empty ones have none."""
+    counts = -(-reads.nbytes // most_bytes)
+    read_of = np.repeat(np.arange(len(reads)), counts)
+    delta = within(counts) * most_bytes
+    nbytes = np.minimum(reads.nbytes[read_of] - delta, most_bytes)
+    return Pieces(Extents(reads.file[read_of], reads.offset[read_of] + delta, nbytes), read_of, delta)
 
 
 def shares(nbytes: IntArray, about: int) -> list[range]:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["Driver", "driver"]
+__all__ = ["BATCH_CALLS", "Driver", "DriverError", "driver"]
 
 IntArray = NDArray[np.int64]
 
@@ -61,7 +61,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuEventQuery": (ctypes.c_void_p,),
     "cuGetErrorString": (ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)),
 }
-_MANY = {
+BATCH_CALLS = {
     "cuMemcpyBatchAsync_v2": False,  # CUDA 13.0
     "cuMemcpyBatchAsync": True,  # 12.8
 }
@@ -88,10 +88,14 @@ _LOADER_SYNC_DOMAIN = _LaunchAttribute(_DOMAIN_MAP, 0, (ctypes.c_ubyte * 64)(2, 
 """The domains of what is launched as "default" and as "remote": number 2 instead of 0, and 1 as always."""
 
 
+class DriverError(RuntimeError):
+    """A call of the driver was refused, or something that was queued before has failed."""
+
+
 class Driver:
     """The calls. Streams and events are torch's: their handles are what the driver knows them by.
 
-    All raise RuntimeError with the driver's own text if it refuses, or if something that was queued before has failed.
+    All raise DriverError with the driver's own text if it refuses, or if something that was queued before has failed.
 
     Args:
         library: the driver's library, as ctypes opened it.
@@ -104,7 +108,7 @@ class Driver:
         self._copy, self._record = library.cuMemcpyHtoDAsync_v2, library.cuEventRecord
         self._query, self._copy_any = library.cuEventQuery, library.cuMemcpyAsync
         self._launch = library.cuLaunchKernelEx
-        self._many = next((name for name in _MANY if hasattr(library, name)), None)
+        self._many = next((name for name in BATCH_CALLS if hasattr(library, name)), None)
         self._attributes, self._index = _Attributes(_IN_STREAM_ORDER), ctypes.c_size_t(0)
         self._primary: dict[int, int] = {}
         self._has_own_domain: dict[int, bool] = {}  # of each device, whether it has a domain for us alone
@@ -165,7 +169,7 @@ class Driver:
             return False
         pointers = [ctypes.c_void_p(array.ctypes.data) for array in (targets, sources, nbytes)]
         attributes = ctypes.byref(self._attributes), ctypes.byref(self._index), ctypes.c_size_t(1)
-        failed = (ctypes.byref(ctypes.c_size_t()),) if _MANY[self._many] else ()
+        failed = (ctypes.byref(ctypes.c_size_t()),) if BATCH_CALLS[self._many] else ()
         call = getattr(self._library, self._many)
         code = call(*pointers, ctypes.c_size_t(len(targets)), *attributes, *failed, ctypes.c_void_p(stream))
         if code:
@@ -237,10 +241,10 @@ class Driver:
         if code := getattr(self._library, name)(*arguments):
             raise self._error(name, code)
 
-    def _error(self, name: str, code: int) -> RuntimeError:
+    def _error(self, name: str, code: int) -> DriverError:
         text = ctypes.c_char_p()
         self._library.cuGetErrorString(code, ctypes.byref(text))
-        return RuntimeError(f"{name}: {(text.value or b'unknown error').decode()} ({code})")
+        return DriverError(f"{name}: {(text.value or b'unknown error').decode()} ({code})")
 
 
 @cache

@@ -19,13 +19,16 @@ from typing import Any, Generic, Protocol, TypeVar
 __all__ = [
     "Closer",
     "HasBackgroundThread",
+    "ProgramEnd",
     "WeakList",
     "Worker",
     "call_all",
+    "end_all",
     "end_at_exit",
     "note_exit",
     "own_thread",
     "park_at_exit",
+    "program_end",
     "settle_dropped",
     "start_all",
     "wait_all",
@@ -43,7 +46,7 @@ _GRACE_S = 2.0
 within it; one that hangs for good must not take a Ctrl-C for each place that waits for it."""
 
 
-class _End:
+class ProgramEnd:
     """The program's end.
 
     Attributes:
@@ -58,7 +61,7 @@ class _End:
         return time.monotonic() > max(self.began, self.hurried) + _GRACE_S
 
 
-_end = _End()
+program_end = ProgramEnd()
 
 
 class Worker(threading.Thread):
@@ -125,10 +128,10 @@ def wait_until(over: Callable[[], bool], gate: threading.Lock) -> None:
         while not over():
             if gate.acquire(timeout=_LOOK_EVERY_S):
                 gate.release()
-            elif _end.overdue() and threading.get_ident() == threading.main_thread().ident:
+            elif program_end.overdue() and threading.get_ident() == threading.main_thread().ident:
                 raise KeyboardInterrupt
     except BaseException:
-        _end.hurried = min(_end.hurried, time.monotonic())
+        program_end.hurried = min(program_end.hurried, time.monotonic())
         raise
 
 
@@ -193,7 +196,7 @@ def end_at_exit(owner: HasBackgroundThread) -> None:
 
 def note_exit() -> None:
     """Have `park_at_exit` keep threads from now on."""
-    _end.began = min(_end.began, time.monotonic())
+    program_end.began = min(program_end.began, time.monotonic())
 
 
 def park_at_exit() -> None:
@@ -202,7 +205,7 @@ def park_at_exit() -> None:
     Only daemon threads are left then. They are killed where they next want the interpreter lock, and what torch keeps
     for each thread is torn down without it: now and then that ends the process with a crash. Who sleeps is left alone.
     """
-    if _end.began < math.inf and threading.current_thread() is not threading.main_thread():
+    if program_end.began < math.inf and threading.current_thread() is not threading.main_thread():
         time.sleep(_TAKEN_DOWN_S)
 
 
@@ -316,7 +319,8 @@ def settle_dropped() -> None:
 
 
 @atexit.register
-def _end_all() -> None:
+def end_all() -> None:
+    """End what goes on by itself, and close what was dropped: the last that is done before the interpreter goes."""
     note_exit()
     call_all([*(owner.end for owner in _endless), settle_dropped, _closers.clear])
 

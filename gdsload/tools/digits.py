@@ -48,11 +48,12 @@ class DemoResult:
     backend: BackendStatus
 
     def __str__(self) -> str:
+        backend = "; ".join(line.strip() for line in str(self.backend).splitlines())
         return (
             f"accuracy     {self.accuracy:.2%} of {self.held_out} held-out digits\n"
             f"speed        {self.samples_per_s:,.0f} samples/s on {self.device}\n"
             f"waiting      {self.wait_share:.1%} of the training time was spent waiting for data\n"
-            f"backend      {self.backend}"
+            f"backend      {backend}"
         )
 
 

@@ -115,13 +115,13 @@ def wrapped(monkeypatch):
     """Has every loader's backend wrapped: wrapped(around)."""
 
     def wrap(around):
-        choose = gdsload.loader.parts.choose
+        choose = gdsload.loader.resources.choose
 
         def chosen(*arguments):
             found = choose(*arguments)
             return type(found)(around(found.backend), found.name, found.reason)
 
-        monkeypatch.setattr("gdsload.loader.parts.choose", chosen)
+        monkeypatch.setattr("gdsload.loader.resources.choose", chosen)
 
     return wrap
 
@@ -130,7 +130,7 @@ def wrapped(monkeypatch):
 def small_groups(monkeypatch):
     """A group is a batch, so that there are many."""
     for name in ("_LEAST_GROUP_BYTES", "_MOST_GROUP_BYTES", "_GROUP_BYTES_IN_ORDER"):
-        monkeypatch.setattr(f"gdsload.loader.setup.{name}", 1)
+        monkeypatch.setattr(f"gdsload.loader.budgets.{name}", 1)
 
 
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])

@@ -62,6 +62,18 @@ def test_a_function_may_have_as_many_parameters_as_the_limit_and_no_more(tmp_pat
     ]
 
 
+def test_a_function_is_exempt_by_file_and_name_alone(tmp_path: Path):
+    ((file, name),) = limits.LONG_SIGNATURES
+    kind, _, method = name.partition(".")
+    parameters = "".join(f"        p{number},\n" for number in range(60))
+    signature = f"class {kind}:\n    def {method}(\n        self,\n{parameters}    ):\n"
+    body = "        x = 1\n"
+    assert messages(tmp_path, {file: signature + body * 50}) == []
+    assert len(messages(tmp_path, {file: signature + body * 51})) == 1
+    others = {"gdsload/loader/other.py": signature + body, file: signature.replace(kind, "Another") + body}
+    assert len(messages(tmp_path, others)) == 4  # too many parameters, and too many lines, in both
+
+
 @pytest.mark.parametrize("first", ["self", "cls"])
 def test_only_a_method_may_have_self_besides(tmp_path: Path, first: str):
     function = f"def f({first}, a, b, c, d, e, f, g): ..."

@@ -13,7 +13,7 @@ import pytest
 import gdsload
 from gdsload import LoaderClosedError
 from gdsload.engine import assemble
-from gdsload.engine import pipeline as pipeline_module
+from gdsload.engine import prefetch as prefetch_module
 from gdsload.loader import loader as loader_module
 from gdsload.loader.ranks import Schedules
 from gdsload.shards.identity import Watch
@@ -196,13 +196,13 @@ def test_closed_by_a_signal_while_files_are_opened(load, plain, wrap, threads, m
     """As a handler of SIGTERM does, wherever it strikes."""
     made = wrap(RecordingBackend)
     loader = load(plain, 10, mmap=mmap)
-    opened = loader_module.open_parts
+    opened = loader_module.open_resources
 
     def struck(*args):
         loader.close()
         return opened(*args)
 
-    monkeypatch.setattr(loader_module, "open_parts", struck)
+    monkeypatch.setattr(loader_module, "open_resources", struck)
     with pytest.raises(LoaderClosedError, match="closed"):
         next(iter(loader))
     assert [one.closed for one in made] == [1]
@@ -235,7 +235,7 @@ def test_an_epoch_whose_threads_cannot_be_started_is_not_over(load, plain, threa
 
     loader = load(plain, 10)
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline_module, "start_all", struck)
+        patch.setattr(prefetch_module, "start_all", struck)
         with pytest.raises(type(error)):
             next(iter(loader))
     assert (loader.epoch, threads()) == (0, [])
@@ -243,15 +243,15 @@ def test_an_epoch_whose_threads_cannot_be_started_is_not_over(load, plain, threa
     assert loader.epoch == 1
 
 
-def test_interrupted_between_the_making_of_a_pipeline_and_its_noting(load, plain, threads, mmap, monkeypatch):
+def test_interrupted_between_the_making_of_a_prefetcher_and_its_noting(load, plain, threads, mmap, monkeypatch):
     def struck(*args, **named):
-        made.append(deliver(*args, **named))
+        made.append(prefetch(*args, **named))
         raise KeyboardInterrupt
 
     loader, made = load(plain, 10, mmap=mmap), []
-    deliver = loader_module.deliver
+    prefetch = loader_module.prefetch
     with monkeypatch.context() as patch:
-        patch.setattr(loader_module, "deliver", struck)
+        patch.setattr(loader_module, "prefetch", struck)
         with pytest.raises(KeyboardInterrupt):
             next(iter(loader))
     assert len(made) == 1
@@ -467,10 +467,11 @@ class TestIterators:
             if name in left:
                 raise ValueError(left.clear() if name == "transform" else name)
 
-        monkeypatch.setattr(Schedules, "now", lambda _: strike("begin") or now)
+        now = Schedules.now
+        monkeypatch.setattr(Schedules, "now", lambda self: strike("begin") or now(self))
         monkeypatch.setattr(Watch, "check_passed", lambda _: strike("end"))
         loader = load(plain, 100, transform=lambda batch: strike("transform") or batch)
-        now, iterator = loader._schedules.newest, iter(loader)
+        iterator = iter(loader)
         monkeypatch.setattr(iterator, "_turn", SlowToGoOn())
         found, errors = [], []
 
@@ -501,12 +502,11 @@ class TestIterators:
         assert [next(iterator, "none") for _ in range(3)] == ["none"] * 3
 
 
-@pytest.mark.parametrize("workers", [0, 1], ids=["consumer", "worker"])
-def test_no_memory_is_given_back_under_whoever_gathers(load, plain, wrap, mmap, monkeypatch, workers):
-    """The consumer gathers, too, and is no thread that `close` could join."""
+@pytest.mark.parametrize("count", [1, 2])
+def test_no_memory_is_given_back_under_whoever_gathers(load, plain, wrap, mmap, monkeypatch, count):
     made = wrap(RecordingBackend)
     started, seen = threading.Event(), []
-    monkeypatch.setattr("gdsload.engine.groups.MOST_WORKERS", workers)
+    monkeypatch.setattr("gdsload.engine.limits.MOST_THREADS", count)
 
     def gather(*arguments):
         started.set()

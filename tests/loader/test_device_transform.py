@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from gdsload import LoaderClosedError, OptionError, ReadError
+from gdsload.engine.batch_source import transformed
 from gdsload.engine.gpu.assemble_device import tensors_of
-from gdsload.engine.ready import transformed
-from gdsload.loader import loader as loader_module
-from gdsload.loader import parts
+from gdsload.loader.plan import LoaderPlan
 from gdsload.order import Purpose, derive_key
 from gdsload.testing import Fault, FaultyBackend, assert_resumes_everywhere, fingerprint
 from gdsload.transforms import Cast, RandomFlip
@@ -44,8 +43,8 @@ class Module(torch.nn.Module):
 
 @pytest.fixture
 def workers(monkeypatch):
-    """Sets how many threads a pipeline has."""
-    return lambda count: monkeypatch.setattr("os.sched_getaffinity", lambda _: range(count + 1))
+    """Sets how many threads a loader has."""
+    return lambda count: monkeypatch.setattr("os.sched_getaffinity", lambda _: range(max(count, 2)))
 
 
 def prints(loader):
@@ -78,8 +77,11 @@ class TestRandomNumbers:
         assert next(iter(loader))["key"] == derive_key(0, 0, Purpose.TRANSFORM, 0, 3)
 
     def test_a_seed_beside_a_sampler_needs_a_transform(self, load, plain):
-        with pytest.raises(OptionError, match="seed"):
-            load(plain, 10, seed=5, sampler=range(10))
+        """It would change nothing, and who passes it wants another order."""
+        for given in ({"sampler": range(10)}, {"batch_sampler": [[1], [2]], "batch_size": 1}):
+            with pytest.raises(OptionError, match="together with seed.*a seed is its generator's"):
+                load(plain, seed=5, **given)
+            load(plain, seed=5, device_transform=key_of, **given)
 
     @pytest.mark.parametrize("order", [*ORDERS, {"sampler": range(143)}], ids=str)
     def test_resumes_at_every_step(self, load, rich, order):
@@ -195,8 +197,7 @@ class TestCalls:
             return prints(load(plain, 100, "full", device_transform=noisy))
 
         ahead = run()
-        for module in (loader_module, parts):
-            monkeypatch.setattr(module, "moves", lambda *_: True)
+        monkeypatch.setattr(LoaderPlan, "copies", True)
         assert run() == ahead
         loader = load(plain, 100, device_transform=fail_late)
         iterator = iter(loader)

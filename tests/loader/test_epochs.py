@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gdsload
-from gdsload.order import make_order
+from gdsload.order import Schedule, make_order
 from gdsload.testing import RecordingBackend, SlowBackend, fingerprint
 from tests.order.quality import batch_ids
 
@@ -91,9 +91,8 @@ def test_all_ranks_together_give_every_sample_once(plain, order, batch_size, wor
             for batch in found:
                 assert batch["x"][:, 0].tolist() == batch["x"][:, -1].tolist() == batch["index"].tolist()
             wanted = make_order(loader.order_options, [256, 256, 256, 232], seed, 0)
-            assert indices(found) == [
-                batch_ids(wanted, loader._schedules.now(), step).tolist() for step in range(len(loader))
-            ]
+            schedule = Schedule(1000, batch_size, rank, world_size, drop_last, wanted.lanes)
+            assert indices(found) == [batch_ids(wanted, schedule, step).tolist() for step in range(len(loader))]
             steps.append(indices(found))
     seen = sorted(index for rank in steps for batch in rank for index in batch)
     if drop_last:
@@ -160,7 +159,7 @@ class TestNothingElseDecidesTheOrder:
 
     @pytest.mark.parametrize("workers", [2, 7])
     def test_the_number_of_threads(self, load, rich, order, reference, workers, monkeypatch):
-        monkeypatch.setattr("gdsload.engine.groups.MOST_WORKERS", workers)
+        monkeypatch.setattr("gdsload.engine.limits.MOST_THREADS", workers)
         monkeypatch.setattr("os.sched_getaffinity", lambda _: range(workers + 1))
         self.same(load(rich, 6, seed=3, with_index=True, **order), reference)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import re
+import threading
 import warnings
 
 import numpy as np
@@ -12,7 +14,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 import gdsload
 from gdsload import BudgetError, DatasetNotFoundError, Field, OptionError
-from gdsload.loader.options import LoaderKeywords, LoaderOptions
+from gdsload.loader.options import TorchKeywords
 from gdsload.testing import RecordingBackend
 
 IGNORED = {
@@ -36,7 +38,7 @@ class TestTorchsKeywords:
     def test_all_of_them_have_an_answer(self):
         own = set(inspect.signature(gdsload.DataLoader.__init__).parameters)
         torchs = set(inspect.signature(TorchDataLoader.__init__).parameters)
-        own |= set(LoaderOptions.__dataclass_fields__)
+        assert set(TorchKeywords.__annotations__) == IGNORED.keys()
         assert torchs - own - IGNORED.keys() - REFUSED.keys() == set()
 
     def test_those_without_a_meaning_here_give_one_warning_at_the_callers_line(self, plain):
@@ -75,14 +77,35 @@ class TestTorchsKeywords:
         ):
             load(plain, with_indices=True)
 
+    def test_a_keyword_that_there_was_says_what_to_do_now(self, load, plain):
+        for value in (True, False):
+            with pytest.raises(OptionError, match="tuned is not supported.*the keywords that `gdsload tune PATH`"):
+                load(plain, tuned=value)
 
-def test_every_option_is_typed_and_documented():
-    own = set(LoaderOptions.__dataclass_fields__)
-    assert set(LoaderKeywords.__annotations__) == own | IGNORED.keys()
-    text = gdsload.DataLoader.__doc__
-    assert [name for name in own if f"`{name}`" not in text] == []
-    parameters = list(inspect.signature(gdsload.DataLoader).parameters)[:-1]
-    assert [name for name in parameters if f"{name}: " not in text] == []
+
+class TestSignature:
+    def test_it_has_every_option_as_a_keyword_with_its_default_and_type(self):
+        parameters = inspect.signature(gdsload.DataLoader).parameters
+        first, *options, unneeded = parameters.values()
+        assert (first.name, first.default) == ("dataset", inspect.Parameter.empty)
+        assert [option.name for option in options[:2]] == ["batch_size", "shuffle"]  # by position, as in torch
+        assert {option.kind for option in options[2:]} == {inspect.Parameter.KEYWORD_ONLY}
+        assert all(option.default is not inspect.Parameter.empty and option.annotation for option in options)
+        assert unneeded.kind is inspect.Parameter.VAR_KEYWORD
+        assert (parameters["prefetch_bytes"].default, parameters["cache"].default) == ("256MiB", "none")
+
+    def test_each_default_may_be_passed(self, load, plain):
+        defaults = {
+            option.name: option.default
+            for option in inspect.signature(gdsload.DataLoader).parameters.values()
+            if option.kind is inspect.Parameter.KEYWORD_ONLY and option.name != "device"
+        }
+        assert len(list(load(plain, 100, **defaults))) == 10
+
+    def test_the_documentation_names_each_once_in_order(self):
+        text = gdsload.DataLoader.__doc__.partition("Args:")[2].partition("Raises:")[0]
+        named = re.findall(r"^        (\**\w+): ", text, re.MULTILINE)
+        assert [name.lstrip("*") for name in named] == list(inspect.signature(gdsload.DataLoader).parameters)
 
 
 class TestNumbers:
@@ -239,7 +262,9 @@ class TestShown:
 
     def test_backend(self, load, plain):
         loader = load(plain, 100)
-        assert str(loader.backend) == "host (asked for auto; batches are built in CPU memory; nothing moved yet)"
+        assert str(loader.backend).splitlines() == [
+            "host: batches are built in CPU memory", "  asked for auto", "  nothing moved yet"
+        ]  # fmt: skip
         list(loader)
         assert loader.backend.bytes_by_path == {"host": 32_000}
         assert "host: 32000 bytes" in str(loader.backend)
@@ -292,3 +317,25 @@ def test_a_tier_that_there_cannot_be_is_refused(plain):
         assert len(list(loader)) == len(loader)
         assert loader.cache.tiers == {}
         assert "no tier" in str(loader.cache)
+
+
+def test_so_many_threads_read_as_were_asked_for(load, plain):
+    def reading():
+        return sum(thread.name.startswith("gdsload-host-") for thread in threading.enumerate())
+
+    before = reading()
+    next(iter(load(plain, 64, mmap=False, read_threads=3)))
+    assert reading() - before == 3
+    for wrong in (0, -1, 513, 1.5, "8"):
+        with pytest.raises(OptionError, match="read_threads"):
+            load(plain, 64, read_threads=wrong)
+
+
+def test_no_file_of_the_users_is_read(load, plain, tmp_path, monkeypatch):
+    """Two loaders with the same arguments are the same, whoever makes them."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "gdsload").mkdir()
+    (tmp_path / "gdsload/tuned.json").write_text("{")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load(plain, 100)._plan.backend.read_threads is None

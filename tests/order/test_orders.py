@@ -11,6 +11,7 @@ from gdsload.order import (
     BlockOrder,
     FullOrder,
     OrderOptions,
+    Permutation,
     Schedule,
     SequentialOrder,
     derive_key,
@@ -185,9 +186,9 @@ def test_ids_do_not_depend_on_how_blocks_are_looked_up(monkeypatch, window, lane
 
 def test_no_piece_is_made_twice_in_an_epoch(monkeypatch):
     order = block_order(run_lengths=[8000], block=50, window=100, lanes=8)
+    order.sequence()
     made = []
-    make = BlockOrder._make_piece
-    monkeypatch.setattr(BlockOrder, "_make_piece", lambda self, place: (made.append(place), make(self, place))[1])
+    monkeypatch.setattr(blocks_module, "Permutation", lambda n, key: (made.append((n, key)), Permutation(n, key))[1])
     epoch_ids(order, batch_size=64)
     assert len(made) == len(set(made)) == sum(len(windows(order, number)) for number in range(8))
 

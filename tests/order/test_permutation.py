@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gdsload.errors import OptionError
 from gdsload.order import FullOrder, Permutation
 from gdsload.order.checks import MAX_SAMPLES
-from gdsload.order.feistel import Feistel
+from gdsload.order.feistel import TILE, Feistel
 from gdsload.order.permutation import EXACT_LIMIT, exact_table
 
 KEYS = st.integers(0, 2**64 - 1)
@@ -54,13 +54,13 @@ def test_feistel_is_a_permutation_on_small_domains_too(n, key):
 @example(4096**2, 0, 0)
 def test_looked_up_images_are_those_that_are_computed(n, key, seed):
     computing, looking_up = Feistel(n, key), Feistel(n, key)
-    looking_up._tables = looking_up._make_tables()
+    looking_up.map_in_place(np.zeros(TILE, np.uint64))
     values = np.random.default_rng(seed).integers(0, n, 500).astype(np.uint64)
     values[:2] = 0, n - 1
     images = values.copy()
     computing.map_in_place(values)
     looking_up.map_in_place(images)
-    assert computing._tables is None
+    assert computing.table_bytes == 0 < looking_up.table_bytes
     assert np.array_equal(images, values)
 
 
@@ -68,14 +68,12 @@ def test_looked_up_images_are_those_that_are_computed(n, key, seed):
 def test_tables_are_made_where_many_numbers_are_mapped_and_they_are_small(n, tabled):
     network = Feistel(n, 1)
     network.map_in_place(np.arange(1000, dtype=np.uint64))
-    assert network._tables is None
+    assert network.table_bytes == 0
     images = np.arange(40_000, dtype=np.uint64)
     network.map_in_place(images)
-    assert (network._tables is not None) == tabled
+    assert (network.table_bytes > 0) == tabled
     assert images[:1000].tolist() == feistel(n, 1, np.arange(1000)).tolist()
-    if network._tables is not None:
-        arrays = [*network._tables.rounds, network._tables.left, network._tables.right]
-        assert sum(array.nbytes for array in arrays) <= 1.1 * 2**20
+    assert network.table_bytes <= 1.1 * 2**20
 
 
 @pytest.mark.parametrize("n", [MAX_SAMPLES, MAX_SAMPLES - 1, 10**10])
@@ -88,10 +86,13 @@ def test_feistel_images_stay_inside_huge_domains(n):
 
 
 def test_cycle_walking_is_what_keeps_images_inside():
-    n = 65_537  # 257 x 256 pairs: 255 too many
-    values = np.arange(n, dtype=np.uint64)
-    Feistel(n, 1)._pass(values)
-    assert 0 < np.count_nonzero(values >= n) < 257
+    """Where the domain is all pairs of halves there is none, and the rounds of two domains with these halves are one."""
+    n, pairs = 65_537, 257 * 256
+    walked, passed = feistel(n, 1), feistel(pairs, 1, np.arange(n))
+    outside = passed >= n
+    assert 0 < np.count_nonzero(outside) < 257
+    assert np.array_equal(walked[~outside], passed[~outside])
+    assert walked.max() < n
 
 
 @pytest.mark.parametrize("n", [1000, 200_000])

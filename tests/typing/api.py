@@ -52,8 +52,10 @@ mix = gdsload.Mix({"a": "shards/", "b": dataset}, {"a": 0.7, "b": 1}, samples="a
 gdsload.DataLoader(gdsload.Mix([dataset, dataset], [1, 2], samples=100), 32, True)
 assert_type(mix.locate(torch.arange(3)), tuple[torch.Tensor, torch.Tensor])
 assert_type(mix.names, tuple[str, ...])
-gdsload.DataLoader(dataset, read_threads=4, tuned=False)
+gdsload.DataLoader(dataset, read_threads=4)
 gdsload.DataLoader(dataset, workers=4)  # type: ignore[call-arg]
+gdsload.DataLoader(dataset, tuned=False)  # type: ignore[call-arg]
+gdsload.DataLoader(dataset, device_transform=3)  # type: ignore[arg-type]
 gdsload.DataLoader(dataset, ragged="dense")  # type: ignore[arg-type]
 gdsload.DataLoader(dataset, batch_size="32")  # type: ignore[arg-type]
 gdsload.DataLoader(dataset, collate_fn=len)  # type: ignore[call-arg]
@@ -67,6 +69,7 @@ assert_type(loader.stats.samples, int)
 assert_type(loader.stats.reads_ahead, int)
 assert_type(loader.backend.bytes_by_path, dict[str, int])
 assert_type(loader.backend.reason, str)
+assert_type(loader.backend.answer, str)
 assert_type(loader.order_options.reason, str)
 loader.set_epoch(3)
 loader.load_state_dict(loader.state_dict())

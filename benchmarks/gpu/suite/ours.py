@@ -37,7 +37,6 @@ class Gdsload(Contender):
             case.batch_size,
             SHUFFLE[case.order],
             device=self.place.device,
-            tuned=False,
             **(self.options | options),
         )
         return self._loader

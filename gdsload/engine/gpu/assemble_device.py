@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gdsload.engine.assemble import Batch, BatchForm, BatchMaker, joined, texts
 from gdsload.engine.gpu.gather_device import DeviceGather
-from gdsload.engine.stage import RowSlice
+from gdsload.engine.read_planner import RowSlice
 from gdsload.shards.format.schema import Field
 from gdsload.shards.values import torch_dtype
 from gdsload.system.streams import SideStream, current_stream, no_room, on, record, side_stream
@@ -76,17 +76,15 @@ class DeviceAssembler(BatchMaker):
         """See `BatchMaker.hand_over`: to the stream that is current now."""
         return self._hand_over(batch)
 
-    def assemble(self, pieces: Sequence[RowSlice], sizes: Sequence[int]) -> list[Batch]:
+    def assemble(self, slices: Sequence[RowSlice], sizes: Sequence[int]) -> list[Batch]:
         """See `BatchMaker.assemble`. The batches are complete when it returns: the gather has ended.
 
         Raises:
             BudgetError: if the device has no memory left.
         """
         edges = list(pairwise(accumulate(sizes, initial=0)))
-        batches = self.build(lambda: self._gather(pieces, edges))
-        for piece in pieces:
-            piece.stage.used(piece.high - piece.low)
-        self.add_index(batches, pieces, edges)
+        batches = self.build(lambda: self._gather(slices, edges))
+        self.add_index(batches, slices, edges)
         return batches
 
     def build(self, make: Callable[[], T]) -> T:
@@ -101,12 +99,12 @@ class DeviceAssembler(BatchMaker):
         except torch.OutOfMemoryError:
             raise no_room(self.device, f"a group of batches ({self.budget})") from None
 
-    def _gather(self, pieces: Sequence[RowSlice], edges: Sequence[tuple[int, int]]) -> list[Batch]:
+    def _gather(self, slices: Sequence[RowSlice], edges: Sequence[tuple[int, int]]) -> list[Batch]:
         batches: list[Batch] = [{} for _ in edges]
-        begins = np.unique(np.concatenate([np.zeros(0, np.int64), *(piece.stage.landing.begins for piece in pieces)]))
+        begins = np.unique(np.concatenate([np.zeros(0, np.int64), *(part.rows.pending.begins for part in slices)]))
         shared: list[list[tuple[IntArray, torch.Tensor]]] = [[] for _ in edges]
         for name, field in self.fields.items():
-            addresses, lengths = joined(name, field.ragged, pieces)
+            addresses, lengths = joined(name, field.ragged, slices)
             if lengths is None:
                 for batch, (low, high) in zip(batches, edges, strict=True):
                     batch[name] = self.empty(high - low, field)

@@ -263,6 +263,11 @@ class BlockIds:
         edges = -(-(share - 1) // order.window)
         return order.lanes * (1 + edges) <= MOST_WINDOWS
 
+    @property
+    def tabled(self) -> set[tuple[int, int]]:
+        """The windows whose tables are held: lane, and number of the window there."""
+        return set(self._tables)
+
     def __call__(self, steps: range) -> torch.Tensor:
         """Queue the making of some steps' position ids on the current stream.
 
@@ -283,12 +288,12 @@ class BlockIds:
         self._uploads.use()
         address = out.data_ptr()
         for part in (steps[:full], steps[full:]):
-            for some, reached in self._launches(part):
+            for some, reached in self.launches(part):
                 self._launch(some, reached, self._reach(reached), address)
                 address += 8 * len(some) * schedule.size(some[0])
         return out
 
-    def _launches(self, steps: range) -> Iterator[tuple[range, _Reached]]:
+    def launches(self, steps: range) -> Iterator[tuple[range, _Reached]]:
         """Steps of one size as so many launches that none meets too many windows."""
         if not steps or not self._schedule.size(steps[0]):
             return
@@ -297,7 +302,7 @@ class BlockIds:
             yield steps, reached
             return
         for half in (steps[: len(steps) // 2], steps[len(steps) // 2 :]):
-            yield from self._launches(half)
+            yield from self.launches(half)
 
     def _reached(self, steps: range) -> _Reached:
         """The windows that steps of one size meet; and maybe a few more."""

@@ -21,13 +21,13 @@ from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP, Grid, kernel, l
 from gdsload.order.permutation import Recipe
 from gdsload.system.streams import SideStream, Tensors, current_stream, on, side_stream, stream_handle
 
-__all__ = ["MOST_BATCHES", "PERMUTATION", "DeviceRows", "PositionBatch", "PositionGather", "Uploads"]
+__all__ = ["MOST_BATCHES", "PART", "PERMUTATION", "DeviceRows", "PositionBatch", "PositionGather", "Uploads", "tile_of"]
 
 IntArray = NDArray[np.int64]
 
 MOST_BATCHES = 64
 """Batches of one launch: the length of `out` in the kernel."""
-_PART = 256
+PART = 256
 """Words of a long row that are worth a tile of their own."""
 _NEAR_BYTES = 2**30
 _SORTED_BYTES = range(64, 2**14)
@@ -318,7 +318,7 @@ class PositionGather:
 
     def _cut(self, rows: DeviceRows, size: int, batches: int, most: int = WARP) -> dict[str, int]:
         """How the words of batches of one size are shared out, in tiles of so many rows at most."""
-        words, tile = size * rows.width, _tile(size * batches, rows.width, self._grid.warps)
+        words, tile = size * rows.width, tile_of(size * batches, rows.width, self._grid.warps)
         tile = min(tile, most * rows.width)
         tiles = -(-words // tile)
         return {"words": words, "tile": tile, "tiles": tiles, "all": tiles * batches}
@@ -362,7 +362,7 @@ class PositionGather:
         launch(made, self.device, grid, words, over_pcie=self.over_pcie and name == "gather")
 
 
-def _tile(rows: int, width: int, warps: int) -> int:
+def tile_of(rows: int, width: int, warps: int) -> int:
     """Words that a warp copies at once: those of up to 32 rows, as each of its threads finds one; or a part of a row.
 
     So many that all warps get as many tiles, where that can be.
@@ -374,6 +374,6 @@ def _tile(rows: int, width: int, warps: int) -> int:
     """
     rounds = -(-rows // (WARP * warps))
     whole = -(-rows // (rounds * warps))
-    if whole > 1 or width <= _PART:
+    if whole > 1 or width <= PART:
         return min(max(whole, WARP // width), WARP) * width
-    return min(-(-rows * width // (warps * _PART)) * _PART, width)
+    return min(-(-rows * width // (warps * PART)) * PART, width)

@@ -103,6 +103,12 @@ class Draws:
         with self._lock:
             return self._first + len(self._batches)
 
+    @property
+    def kept(self) -> int:
+        """How many batches are known: drawn, and not seen to be handed out."""
+        with self._lock:
+            return len(self._batches)
+
     def reach(self, step: int) -> int:
         """See `Steps`."""
         ahead = 1 if self._vectors is None or self._size is None else max(_AHEAD // self._size, 1)
@@ -112,6 +118,12 @@ class Draws:
             count = wanted - self.steps if ahead == 1 else ahead - self.steps % ahead
             self._draw(min(count, _MOST_AT_ONCE) if self._stateful is None else 1)
         return self._largest
+
+    def error(self, step: int) -> Exception | None:
+        """See `Steps`."""
+        with self._lock:
+            batch = self._batches[step - self._first]
+        return batch if isinstance(batch, Exception) else None
 
     def size(self, step: int) -> int:
         """See `Steps`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import copy
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -20,13 +20,12 @@ import xxhash
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from gdsload.errors import OptionError, StateError
-from gdsload.loader.options import LoaderOptions
 from gdsload.loader.samplers.draws import Draws, Stateful
 from gdsload.loader.samplers.indices import IndexSource
 from gdsload.loader.state import Place
 from gdsload.order import Schedule
 
-__all__ = ["Sampled", "SampledSchedule", "expected_batch", "sampled_by"]
+__all__ = ["Sampled", "SampledSchedule", "expected_batch", "index_source"]
 
 _FIXED = (list, tuple, range, torch.Tensor, np.ndarray, SequentialSampler)
 """What gives the same indices each time."""
@@ -231,31 +230,33 @@ def _another() -> StateError:
     )
 
 
-def sampled_by(
-    options: LoaderOptions, samples: int, shuffle: bool | str, batch_size: int, drop_last: bool, seed: int
-) -> Sampled | None:
-    """The sampler that a loader was made with; None if it has none.
+def index_source(given: Mapping[str, Any], samples: int) -> IndexSource | None:
+    """What gives the indices; None if the loader has no sampler.
+
+    Args:
+        given: the loader's keywords.
+        samples: samples of the dataset.
 
     Raises:
         OptionError: if it cannot be used, or another option says what it says.
     """
-    if options.batch_sampler is not None:
-        name, given = "batch_sampler", {"batch_size": batch_size != 1, "drop_last": drop_last}
-        given["sampler"] = options.sampler is not None
-    elif options.sampler is not None:
-        name, given = "sampler", {}
+    if given["batch_sampler"] is not None:
+        name = "batch_sampler"
+        twice = {"batch_size": given["batch_size"] != 1, "drop_last": given["drop_last"]}
+        twice["sampler"] = given["sampler"] is not None
+    elif given["sampler"] is not None:
+        name, twice = "sampler", {}
     else:
         return None
-    # A seed may still be that of the transform's random numbers.
-    given |= {"shuffle": shuffle is not False, "seed": seed != 0 and not options.device_transform}
-    given |= {
-        other: getattr(options, other) is not None for other in ("block", "window", "lanes", "rank", "world_size")
-    }
-    if refused := [other for other, is_given in given.items() if is_given]:
+    # Beside a transform the seed is that of its random numbers. Without, it would be for nothing: who passes one means
+    # the order, which no seed of ours can change.
+    twice |= {"shuffle": given["shuffle"] is not False, "seed": given["seed"] != 0 and not given["device_transform"]}
+    twice |= {other: given[other] is not None for other in ("block", "window", "lanes", "rank", "world_size")}
+    if refused := [other for other, is_given in twice.items() if is_given]:
         raise OptionError(
             f"{name} cannot be used together with {', '.join(refused)}",
-            remedy=f"The {name} alone says which samples this rank gets, in which order.",
+            remedy=f"The {name} alone says which samples this rank gets, in which order: a seed is its generator's.",
         )
     if name == "sampler":
-        return Sampled(IndexSource(options.sampler, batch_size, drop_last, samples))
-    return Sampled(IndexSource(options.batch_sampler, None, False, samples))
+        return IndexSource(given["sampler"], given["batch_size"], given["drop_last"], samples)
+    return IndexSource(given["batch_sampler"], None, False, samples)

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, WeightedRandomSampler
 
-__all__ = ["Vectors", "vectors_of"]
+__all__ = ["Vectors", "as_in_torch", "vectors_of"]
 
 IntArray = NDArray[np.int64]
 Drawn = Generator[torch.Tensor, int, None]
@@ -67,7 +67,7 @@ def vectors_of(sampler: object) -> Vectors | None:
     """Vectors of the indices that a sampler, or a `BatchSampler` of it, gives; None if it has to be iterated."""
     if type(sampler) is BatchSampler and type(sampler.batch_size) is int:
         sampler = sampler.sampler
-    if type(sampler) not in _DRAWN or not _as_in_torch():
+    if type(sampler) not in _DRAWN or not as_in_torch():
         return None
     if type(sampler) is DistributedSampler and not _fits(sampler):
         return None
@@ -142,7 +142,7 @@ _DRAWN: dict[type, Any] = {
 
 
 @functools.cache
-def _as_in_torch() -> bool:
+def as_in_torch() -> bool:
     """Whether small samplers give torch's indices, and leave torch's states."""
     with _trying, torch.random.fork_rng(devices=[]):
         return all(_agrees(number) for number in range(len(_tiny(None))))

@@ -19,7 +19,7 @@ from gdsload.shards.shard_checksums import PIECE_BYTES
 from gdsload.shards.values import torch_dtype
 from gdsload.shards.verify.opened import OpenShard
 
-__all__ = ["not_finite", "wrong_booleans", "wrong_texts"]
+__all__ = ["not_finite", "wrong_booleans", "wrong_runs", "wrong_texts"]
 
 
 def not_finite(data: memoryview, dtype: DType) -> tuple[int, int]:
@@ -51,7 +51,7 @@ def wrong_texts(opened: OpenShard, entry: TensorEntry, offsets_begin: int) -> It
         edges = offsets[low : high + 1]
         data = bytearray(int(edges[-1] - edges[0]))
         opened.read(memoryview(data), entry.begin + int(edges[0]))
-        for first, last, reason in _wrong_runs(bytes(data), edges - edges[0]):
+        for first, last, reason in wrong_runs(bytes(data), edges - edges[0]):
             begin, end = int(edges[first]), int(edges[last])
             message = f"{last - first} texts are no valid UTF-8: {reason}"
             numbers = opened.first + low + first, opened.first + low + last
@@ -59,7 +59,7 @@ def wrong_texts(opened: OpenShard, entry: TensorEntry, offsets_begin: int) -> It
         low = high
 
 
-def _wrong_runs(data: bytes, edges: NDArray[np.int64]) -> Iterator[tuple[int, int, str]]:
+def wrong_runs(data: bytes, edges: NDArray[np.int64]) -> Iterator[tuple[int, int, str]]:
     """Runs of wrong texts: the first, one behind the last, and what is wrong with the first."""
     if _all_right(data, edges):
         return

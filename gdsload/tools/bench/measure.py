@@ -16,7 +16,7 @@ from gdsload.tools.bench.check import Reference, check_route
 from gdsload.tools.bench.routes import Route, make_routes
 from gdsload.tools.bench.trial import run_trial, summarise
 
-__all__ = ["conditions", "measure_cold", "measure_hot", "run_bench", "settle"]
+__all__ = ["conditions", "measure_cold", "measure_hot", "run_bench", "settle", "turns"]
 
 _MOST_UNTIMED = 4
 _SHORT_S = 0.5
@@ -77,7 +77,7 @@ def conditions(plan: BenchPlan) -> dict[str, Any]:
     }
 
 
-def _turns(routes: Sequence[Route], trials: int) -> Iterator[tuple[int, Route]]:
+def turns(routes: Sequence[Route], trials: int) -> Iterator[tuple[int, Route]]:
     """Every contender once a round; who comes first goes round."""
     for number in range(trials):
         first = number % len(routes)
@@ -91,7 +91,7 @@ def measure_cold(plan: BenchPlan, routes: Sequence[Route], file_system: str) -> 
         return _refused(f"not cold: {blind}")
     trials: dict[str, list[dict[str, Any]]] = {route.name: [] for route in routes}
     most = 0.0
-    for number, route in _turns(routes, plan.trials):
+    for number, route in turns(routes, plan.trials):
         with route.open(plan, shuffle=plan.shuffle) as loader:
             found = drop(plan.files)
             if not found.cold:
@@ -115,7 +115,7 @@ def measure_hot(plan: BenchPlan, routes: Sequence[Route], file_system: str) -> d
     with ExitStack() as stack:
         loaders = {route.name: stack.enter_context(route.open(plan, shuffle=plan.shuffle)) for route in routes}
         untimed = {route.name: settle(route, loaders[route.name], plan) for route in routes}
-        for number, route in _turns(routes, plan.trials):
+        for number, route in turns(routes, plan.trials):
             trials[route.name].append(run_trial(route, loaders[route.name], plan, number))
         found = look(plan.files)
     if not found.hot:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,9 +12,10 @@ import torch
 from gdsload.backends.registry import BackendChoice
 from gdsload.engine.assemble import Batch
 from gdsload.loader.loader import DataLoader
+from gdsload.system.units import parse_bytes
 from gdsload.tools.bench.bench_plan import BenchPlan
 
-__all__ = ["Route", "make_routes", "sample_bytes", "synchronise"]
+__all__ = ["Route", "default_bytes", "make_routes", "sample_bytes", "synchronise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +26,7 @@ class Route:
         name: what it is called.
         way: what it is meant to be; which path bytes took, counters say.
         backend: what brings its batches to the device; None: they are built in RAM, and the consumer copies them.
-        settings: further options of its loader. What `gdsload tune` has found is left aside: it is no condition that
-            the record would name.
+        settings: further options of its loader.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Route:
         device = "cpu" if self.backend is None else plan.device
         return DataLoader(
             plan.path, plan.batch_size, shuffle, device=device, backend=self.backend or "host", ragged="offsets",
-            with_index=with_index, tuned=False, **self.settings,
+            with_index=with_index, **self.settings,
         )  # fmt: skip
 
     def copies(self, plan: BenchPlan) -> bool:
@@ -62,6 +63,11 @@ def make_routes(plan: BenchPlan) -> list[Route]:
     straight, around = ("SSD→VRAM", "SSD→RAM→VRAM") if plan.on_device else ("SSD→RAM", "SSD→RAM")
     routes = [Route(f"direct, {name}", around if name == "host" else straight, name) for name in plan.backends]
     return [*routes, Route("by RAM", around, None)]
+
+
+def default_bytes(name: str) -> int:
+    """What a budget of the loader is if it is not given."""
+    return parse_bytes(inspect.signature(DataLoader).parameters[name].default, name)
 
 
 def sample_bytes(batch: Batch) -> int:

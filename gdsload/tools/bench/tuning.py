@@ -12,34 +12,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gdsload.errors import OptionError
-from gdsload.loader.options import LoaderOptions
-from gdsload.loader.tuned import Key
 from gdsload.system.units import format_bytes
 from gdsload.tools.bench.bench_plan import BenchPlan, describe, machine, versions
 from gdsload.tools.bench.check import Reference, check_route
 from gdsload.tools.bench.measure import conditions, measure_cold, measure_hot
-from gdsload.tools.bench.routes import Route
+from gdsload.tools.bench.routes import Route, default_bytes
 
-__all__ = ["key_of", "run_tune"]
+__all__ = ["axes", "best_of", "run_tune"]
 
 _THREADS = (4, 8, 16, 32)
 _PARTS = (1, 2, 4)
 """A budget is tried whole, and its half and quarter: less memory in flight may stay in a cache."""
 _FASTER = 1.05
-"""How much faster a setting must be: less is not worth a file that says so."""
+"""How much faster a setting must be: less is not worth a line in a script."""
 _LEAST_TRIALS = 3
 
 _Settings = dict[str, int]
 _Entry = dict[str, Any]
 
 
-def key_of(plan: BenchPlan) -> Key:
-    """What the settings of a plan count for."""
-    return Key.of(plan.path, plan.device)
-
-
 def run_tune(plan: BenchPlan, budgets: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """Search, and compare bytes before the search and with what came of it. Nothing is written.
+    """Search, and compare bytes before the search and with what came of it.
 
     Args:
         plan: what is measured; its first backend is used.
@@ -66,14 +59,14 @@ def run_tune(plan: BenchPlan, budgets: Mapping[str, int] | None = None) -> dict[
         "rounds": [],
     }
     best: _Settings = {}
-    for name, values in _axes(plan, budgets or {}):
+    for name, values in axes(plan, budgets or {}):
         routes = [_route(plan, settings) for settings in _contenders(best, name, values)]
         states = {
             "cold": measure_cold(plan, routes, dataset["file_system"]),
             "hot": measure_hot(plan, routes, dataset["file_system"]),
         }
         telling = [state["contenders"] for state in states.values() if state["contenders"] and not state["warning"]]
-        winner = _winner(telling)
+        winner = best_of(telling)
         record["measured"] |= bool(telling)
         best = dict(routes[winner].settings)
         record["rounds"].append({"setting": name, "best": routes[winner].name, **states})
@@ -83,12 +76,12 @@ def run_tune(plan: BenchPlan, budgets: Mapping[str, int] | None = None) -> dict[
     return record
 
 
-def _axes(plan: BenchPlan, budgets: Mapping[str, int]) -> Iterator[tuple[str, list[int]]]:
+def axes(plan: BenchPlan, budgets: Mapping[str, int]) -> Iterator[tuple[str, list[int]]]:
     """The settings that are searched, one after the other, and the values of each."""
     yield "read_threads", list(_THREADS)
     for name in ("prefetch_bytes", "pinned_bytes"):
         if name == "prefetch_bytes" or plan.device.type == "cuda":  # else nothing is pinned
-            default = getattr(LoaderOptions(), name)
+            default = default_bytes(name)
             values = [budgets.get(name, default) // part for part in _PARTS]
             yield name, [value for value in values if value != default]
 
@@ -103,7 +96,7 @@ def _route(plan: BenchPlan, settings: _Settings) -> Route:
     return Route(", ".join(shown) or "defaults", "", plan.backends[0], settings)
 
 
-def _winner(states: Sequence[Sequence[_Entry]]) -> int:
+def best_of(states: Sequence[Sequence[_Entry]]) -> int:
     """Which contender is best; the first one if there is no reason to change.
 
     Args:

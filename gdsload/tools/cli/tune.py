@@ -1,16 +1,14 @@
-"""`gdsload tune PATH`: the settings that are fastest here, for later loaders to take."""
+"""`gdsload tune PATH`: the settings that are fastest here, as keywords of the loader."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gdsload.loader.tuned import check_file, check_setting, save
 from gdsload.system.units import parse_bytes
 from gdsload.tools.bench import make_plan, run_tune
-from gdsload.tools.bench.tuning import key_of
 from gdsload.tools.cli.bench import add_what, aligned, as_seconds, conditions, figures, what_of
 from gdsload.tools.cli.terminal import plain, say
 
@@ -19,11 +17,12 @@ __all__ = ["add_to", "render_text"]
 _HEADINGS = ("", "GB/s", "quartiles", "first batch", "waited")
 _STATES = ("cold", "hot")
 _BUDGETS = ("prefetch_bytes", "pinned_bytes")
+_MIB = 2**20
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = commands.add_parser("tune", help="measure which settings are fastest here, for loaders to take")
+    parser = commands.add_parser("tune", help="measure which settings are fastest here, and print them as keywords")
     add_what(parser)
     parser.add_argument(
         "--seconds", type=as_seconds, default=2.0, metavar="S", help="end a trial after S (default: %(default)g)"
@@ -32,38 +31,15 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         parser.add_argument(
             f"--{name.replace('_', '-')}", default=None, metavar="SIZE", help="the most to try (default: the loader's)"
         )
-    parser.add_argument("--dry-run", action="store_true", help="keep nothing")
     parser.set_defaults(run=_run)
 
 
 def _run(chosen: argparse.Namespace) -> int:
     given = {name: getattr(chosen, name) for name in _BUDGETS if getattr(chosen, name) is not None}
-    budgets = {name: parse_bytes(value, name, at_least=4 * 2**20) for name, value in given.items()}
-    for name, value in budgets.items():
-        check_setting(name, value)
-    plan = make_plan(**what_of(chosen))
-    if not chosen.dry_run:
-        check_file()  # before minutes of measuring
-    record = run_tune(plan, budgets)
-    record["file"] = None
-    try:
-        if record["measured"] and not chosen.dry_run:
-            rounds = {"rounds": _medians(record)}
-            record["file"] = save(key_of(plan), record["settings"], record["conditions"] | rounds)
-    finally:
-        say(json.dumps(record, indent=1) if chosen.json else render_text(record))
+    budgets = {name: parse_bytes(value, name, at_least=4 * _MIB) for name, value in given.items()}
+    record = run_tune(make_plan(**what_of(chosen)), budgets)
+    say(json.dumps(record, indent=1) if chosen.json else render_text(record))
     return 0
-
-
-def _medians(record: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """GB/s of every contender, for people who look into the file."""
-    return {
-        f"{found['setting']}, {state}": {
-            entry["contender"]: entry["gb_per_s"]["median"] for entry in found[state]["contenders"]
-        }
-        for found in record["rounds"]
-        for state in _STATES
-    }
 
 
 def render_text(record: dict[str, Any]) -> str:
@@ -73,12 +49,21 @@ def render_text(record: dict[str, Any]) -> str:
         for state in _STATES:
             lines += ["", *_table(found["setting"], found[state])]
         lines.append(f"best: {found['best']}")
-    settings = ", ".join(f"{name}={value}" for name, value in record["settings"].items())
     why = "nothing is faster beyond the spread" if record["measured"] else "no trial was long enough to tell"
-    lines += ["", f"settings   {settings or f'the defaults: {why}'}"]
-    lines.append(f"kept in    {record['file'] or 'no file'}")
+    lines += ["", _call(record["settings"]) if record["settings"] else f"the defaults stay: {why}"]
     lines += ["", *(f"- {note}" for note in record["conditions"]["notes"])]
     return "\n".join(map(plain, lines))
+
+
+def _call(settings: Mapping[str, int]) -> str:
+    """The settings as keywords, to be pasted."""
+    keywords = (f"{name}={_literal(name, value)}" for name, value in settings.items())
+    return f"gdsload.DataLoader(..., {', '.join(keywords)})"
+
+
+def _literal(name: str, value: int) -> str:
+    """A value as Python has it; sizes as people write them, where that is exact."""
+    return f'"{value // _MIB}MiB"' if name.endswith("bytes") and not value % _MIB else str(value)
 
 
 def _table(setting: str, found: dict[str, Any]) -> Iterator[str]:

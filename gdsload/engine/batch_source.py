@@ -1,0 +1,114 @@
+"""The seam between the prefetcher and the ways that batches are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+__all__ = ["BatchSource", "PendingBatches", "Ready", "StepTransform", "transformed"]
+
+StepTransform = Callable[[int, Any], Any]
+"""What is made of the batch of a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Some batches, and the error that is raised in the place of the one after them."""
+
+    batches: list[Any]
+    sizes: list[int]
+    error: BaseException | None = None
+
+
+class PendingBatches(Protocol):
+    """Batches of consecutive steps that are being made."""
+
+    def landed(self) -> bool:
+        """Whether all that they are made of is there, so that `result` does not wait for a drive; never waits."""
+        ...
+
+    def result(self, stopped: Callable[[], bool]) -> Ready:
+        """Wait for the bytes, make the batches, and make sure that the files are still those that were opened.
+
+        Args:
+            stopped: whether nobody wants the batches any more.
+
+        Raises:
+            ReadError: if bytes cannot be read.
+            FileChangedError: if a file has changed.
+            FormatError: if what is in a file is damaged.
+            BudgetError: if a device has no memory left.
+        """
+        ...
+
+    def drop(self) -> None:
+        """Give back what is held for them, after their reads have ended; nothing happens after `result`, or twice."""
+
+
+class BatchSource(Protocol):
+    """Makes batches of an epoch. One thread at a time calls `start`, `arena_bytes` and `close`."""
+
+    takes_processor: bool
+    """Whether making batches keeps a processor busy; if not, whoever makes them waits for a device."""
+
+    def start(self, steps: range) -> PendingBatches:
+        """Queue the reads or kernels that make the batches of some steps; never waits for a drive.
+
+        Args:
+            steps: consecutive steps, best those after the ones of the last call.
+
+        Raises:
+            GdsloadError: if that cannot be done; nothing is held for these steps then.
+        """
+        ...
+
+    def arena_bytes(self, steps: range, window_bytes: int) -> int:
+        """Arena memory held, and what `start` would take for these steps; 0 if it would take none.
+
+        Args:
+            steps: consecutive steps.
+            window_bytes: expected bytes of a window.
+        """
+        ...
+
+    def hand_over(self, batch: Any) -> Any:
+        """The last step of each batch, or of what a transform made of it, in the consumer's thread."""
+
+    def again(self) -> BatchSource:
+        """A source that makes the same batches by the most general way, to find the batch that an error belongs to."""
+        ...
+
+    def close(self) -> None:
+        """Give back what is held for steps to come."""
+
+
+def transformed(
+    transform: StepTransform | None,
+    batches: list[Any],
+    sizes: list[int],
+    steps: range,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Ready:
+    """What the user's transform makes of some steps' batches, as far as it goes.
+
+    Args:
+        transform: called for each batch in turn; None: they stay as they are.
+        batches: taken out one by one, so that each goes when it has been replaced.
+        sizes: number of samples of each.
+        steps: their steps.
+        stopped: whether nobody wants them any more.
+    """
+    if transform is None:
+        return Ready(batches, sizes)
+    made: list[Any] = []
+    try:
+        for step in steps:
+            if stopped():
+                break
+            made.append(transform(step, batches.pop(0)))
+    except KeyboardInterrupt:  # it is the consumer's, who happens to do this
+        raise
+    except BaseException as error:  # whatever it is: in a thread of ours it would be lost
+        return Ready(made, sizes[: len(made)], error)
+    return Ready(made, sizes[: len(made)])

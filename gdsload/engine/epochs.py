@@ -1,0 +1,66 @@
+"""Which source makes the batches of an epoch, and who runs it."""
+
+from __future__ import annotations
+
+from gdsload.backends.base import Backend
+from gdsload.engine.assemble import BatchMaker
+from gdsload.engine.gpu.assemble_device import DeviceAssembler
+from gdsload.engine.landed import LandedSource
+from gdsload.engine.limits import Limits, gatherers
+from gdsload.engine.prefetch import Prefetcher, Runner
+from gdsload.engine.resident import ResidentGather
+from gdsload.engine.resident_source import ResidentSource, VramSource
+from gdsload.engine.stats import LoaderStats
+from gdsload.engine.steps import Job
+
+__all__ = ["prefetch"]
+
+_IN_VRAM = Runner(threads=0, most_groups=1, by_gpu=True)
+_TRANSFORMED_IN_VRAM = Runner(threads=0, most_groups=1)
+"""What a transform makes of a group is there at once, and may be larger: groups are no larger than elsewhere."""
+_PLANNED_BY_GPU = Runner(threads=0, by_gpu=True)
+
+
+def prefetch(
+    job: Job, backend: Backend, maker: BatchMaker, *, limits: Limits, start: int, stats: LoaderStats
+) -> Prefetcher:
+    """What delivers the batches of an epoch.
+
+    Args:
+        job: what to deliver.
+        backend: what reads the bytes.
+        maker: what makes batches of them.
+        limits: what may be used.
+        start: the first step.
+        stats: where time is counted.
+    """
+    landed = LandedSource(job, backend, maker, stats)
+    gather = ResidentGather.of(job, backend, maker)
+    source: LandedSource | ResidentSource | VramSource = landed
+    runner = Runner(_threads(backend, maker))
+    if gather is not None and isinstance(maker, DeviceAssembler):
+        source = ResidentSource(gather, maker, landed)
+        plain = job.transform is None
+        if gather.ready():
+            if not gather.over_pcie and not gather.ids_from_host:
+                source = VramSource(gather, job, maker.device, stats)
+                runner = _IN_VRAM if plain else _TRANSFORMED_IN_VRAM
+            elif plain and gather.planned_by_gpu:
+                runner = _PLANNED_BY_GPU
+            elif not gather.ids_from_host:
+                # One thread queues and awaits all groups: several would wait for each other at the driver's locks.
+                runner = Runner(1)
+    if job.transform is not None and not isinstance(source, VramSource):
+        maker.follow()  # what it computes with may still be being made
+    return Prefetcher(source, job.steps, limits=limits, start=start, stats=stats, runner=runner)
+
+
+def _threads(backend: Backend, maker: BatchMaker) -> int:
+    """How many threads make groups.
+
+    Where gathering takes a processor, see `gatherers`. On a GPU they only wait for it, and wait for each other at the
+    interpreter lock: a second one pays where gathers may go over the link, and so take long.
+    """
+    if maker.takes_processor:
+        return gatherers()
+    return 2 if backend.addressable else 1

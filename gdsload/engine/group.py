@@ -1,0 +1,123 @@
+"""Groups of batches: started together, finished together, and what is done when that fails."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+
+from gdsload.engine.batch_source import BatchSource, PendingBatches, Ready
+from gdsload.errors import GdsloadError, LoaderClosedError
+from gdsload.system.driver import DriverError
+
+__all__ = ["Group"]
+
+_log = logging.getLogger("gdsload")
+_EXPECTED = (GdsloadError, torch.OutOfMemoryError, torch.AcceleratorError, DriverError, MemoryError, OSError)
+"""Kinds of errors that files, devices and too little memory cause. Any other is logged with its traceback."""
+
+
+class Group:
+    """Consecutive batches that are made together.
+
+    Args:
+        steps: whose batches.
+
+    Attributes:
+        ready: where they are put when they are there, once.
+    """
+
+    def __init__(self, steps: range) -> None:
+        self.steps = steps
+        self.ready = SimpleQueue[Ready]()
+        self._pending: PendingBatches | None = None
+        self._error: Exception | None = None
+
+    def start(self, source: BatchSource) -> None:
+        """Start making them. What goes wrong comes up in `make`."""
+        try:
+            self._pending = source.start(self.steps)
+        except Exception as error:
+            self._error = error
+
+    def landed(self) -> bool:
+        """Whether all that they are made of is there."""
+        try:
+            return self._pending is None or self._pending.landed()
+        except Exception:
+            # Who asks is planning, and nobody would hear of it there: it comes up again in `make`.
+            return True
+
+    def make(self, source: BatchSource, stopped: Callable[[], bool]) -> Ready:
+        """Wait for their bytes, make them, and put them where the consumer waits for them.
+
+        An error is looked for batch by batch, so that it comes out in its place. If it does not come again, the epoch
+        goes on where a file or a device may have failed for a moment; any other error is raised all the same.
+        """
+        ready = Ready([], [], LoaderClosedError("the making of a batch was interrupted"))
+        try:
+            found = self._result(stopped)
+            ready = found if isinstance(found, Ready) else self._one_by_one(source, stopped, found)
+        finally:
+            # Whatever happened: a group that never gets ready would be waited for for ever.
+            self._pending = self._error = None
+            self.ready.put(ready)
+        return ready
+
+    def drop(self) -> None:
+        """Give back what is held for them, as nobody wants them."""
+        if self._pending is not None:
+            self._pending.drop()
+        self.ready.put(Ready([], [], LoaderClosedError("the loader was closed")))
+
+    def _result(self, stopped: Callable[[], bool]) -> Ready | Exception:
+        """The batches, or why they could not be made."""
+        try:
+            if self._pending is None:
+                return self._error or RuntimeError("a group of batches was not started")
+            return self._pending.result(stopped)
+        except Exception as error:
+            return error
+        finally:
+            if self._pending is not None:
+                self._pending.drop()
+
+    def _one_by_one(self, source: BatchSource, stopped: Callable[[], bool], error: Exception) -> Ready:
+        """The batches up to the one that an error belongs to."""
+        expected = isinstance(error, _EXPECTED)
+        if not expected:
+            _log.error("batches of steps %d to %d cannot be made", self.steps[0], self.steps[-1], exc_info=error)
+        ready = _each(self.steps, source.again(), stopped)
+        if ready.error is not None:
+            return ready
+        if not expected:
+            return Ready([], [], error)
+        _log.warning("batches that could not be made at first were made one by one: %s", error)
+        return ready
+
+
+def _each(steps: range, source: BatchSource, stopped: Callable[[], bool]) -> Ready:
+    """Batches that are made one after the other, as far as it goes."""
+    batches: list[Any] = []
+    sizes: list[int] = []
+    try:
+        for step in steps:
+            if stopped():
+                return Ready(batches, sizes, LoaderClosedError("the loader was closed"))
+            pending = source.start(range(step, step + 1))
+            try:
+                ready = pending.result(stopped)
+            finally:
+                pending.drop()
+            batches += ready.batches
+            sizes += ready.sizes
+            if ready.error is not None:
+                return Ready(batches, sizes, ready.error)
+    except Exception as wrong:
+        return Ready(batches, sizes, wrong)
+    finally:
+        source.close()
+    return Ready(batches, sizes)

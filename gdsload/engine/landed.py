@@ -1,0 +1,122 @@
+"""Batches whose bytes a backend reads: extents are read, and the batches are gathered from their addresses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gdsload.backends.base import Backend
+from gdsload.engine.assemble import BatchMaker
+from gdsload.engine.batch_source import Ready, transformed
+from gdsload.engine.read_planner import LoadedRows, ReadPlanner, RowSlice
+from gdsload.engine.stats import LoaderStats
+from gdsload.engine.steps import Job
+
+__all__ = ["LandedSource"]
+
+
+class LandedSource:
+    """Reads extents, and gathers batches from where they land: any backend, any order, any field.
+
+    Args:
+        job: what to deliver.
+        backend: what reads.
+        maker: what gathers.
+        stats: where time is counted.
+    """
+
+    def __init__(self, job: Job, backend: Backend, maker: BatchMaker, stats: LoaderStats) -> None:
+        self.job, self.backend, self.maker, self.stats = job, backend, maker, stats
+        self.takes_processor = maker.takes_processor
+        self._planner = ReadPlanner(job, backend)
+        self._loaded: list[LoadedRows] = []  # that hold arena memory
+        self._batch_bytes = 0  # of a batch in the arena, the most that was seen: reads take more room than is wanted
+
+    def start(self, steps: range) -> LandedBatches:
+        """See `BatchSource.start`."""
+        slices = self._planner.slices(steps)
+        loaded = {id(part.rows): part.rows for part in slices}
+        if not self._planner.windowed:
+            self._batch_bytes = max(self._batch_bytes, sum(rows.nbytes for rows in loaded.values()) // len(steps))
+        known = {id(rows) for rows in self._loaded}
+        self._loaded += [rows for rows in loaded.values() if rows.nbytes and id(rows) not in known]
+        return LandedBatches(self, steps, slices)
+
+    def make(self, step: int, stopped: Callable[[], bool] = lambda: False) -> Ready:
+        """The batch of one step, at once."""
+        pending = self.start(range(step, step + 1))
+        try:
+            return pending.result(stopped)
+        finally:
+            pending.drop()
+
+    def arena_bytes(self, steps: range, window_bytes: int) -> int:
+        """See `BatchSource.arena_bytes`."""
+        planner = self._planner
+        wanted = planner.opens(steps) * window_bytes if planner.windowed else len(steps) * self._batch_bytes
+        if not wanted:
+            return 0
+        self._loaded = [rows for rows in self._loaded if rows.nbytes]
+        return wanted + sum(rows.nbytes for rows in self._loaded)
+
+    def hand_over(self, batch: Any) -> Any:
+        """See `BatchSource.hand_over`."""
+        return self.maker.hand_over(batch)
+
+    def again(self) -> LandedSource:
+        """See `BatchSource.again`."""
+        return LandedSource(self.job, self.backend, self.maker, self.stats)
+
+    def let_go(self) -> None:
+        """Give up the windows that are held, as other steps are wanted next than those after the last ones."""
+        self._planner.let_go()
+
+    def close(self) -> None:
+        """See `BatchSource.close`."""
+        self._planner.let_go()
+
+
+class LandedBatches:
+    """Batches whose bytes are being read.
+
+    Args:
+        source: who reads them.
+        steps: whose batches.
+        slices: their samples, in order.
+    """
+
+    def __init__(self, source: LandedSource, steps: range, slices: list[RowSlice]) -> None:
+        self._source, self._steps, self._slices = source, steps, slices
+
+    def landed(self) -> bool:
+        """See `PendingBatches.landed`."""
+        return all(part.rows.landed() for part in self._slices)
+
+    def result(self, stopped: Callable[[], bool]) -> Ready:
+        """See `PendingBatches.result`."""
+        source, steps, slices = self._source, self._steps, self._slices
+        began = time.perf_counter()
+        for part in slices:
+            part.rows.wait()
+        landed = time.perf_counter()
+        sizes = [source.job.steps.size(step) for step in steps]
+        batches = source.maker.assemble(slices, sizes)
+        self._slices = []
+        for part in slices:
+            part.rows.used(part.count)
+        if slices:
+            source.backend.check(np.concatenate([part.rows.files for part in slices]))
+        source.stats.add(read_s=landed - began, gather_s=time.perf_counter() - landed)
+        transform = source.job.transform
+        if transform is None:
+            return Ready(batches, sizes)
+        return source.maker.build(lambda: transformed(transform, batches, sizes, steps, stopped))
+
+    def drop(self) -> None:
+        """See `PendingBatches.drop`."""
+        slices, self._slices = self._slices, []
+        for part in slices:
+            part.rows.drop(part.count)

@@ -1,0 +1,55 @@
+"""What a prefetcher may use, and how many threads it has."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+__all__ = ["MOST_THREADS", "Limits", "gatherers"]
+
+MOST_THREADS = 5
+_MOST_BATCHES = 64
+_PLANNED_BY_GPU_BYTES = 128 * 2**20
+"""A group that the GPU plans costs the host the same however large it is, and the consumer pays. By default
+`prefetch_bytes` has room for two such groups."""
+
+
+def gatherers() -> int:
+    """How many threads gather at once where that takes a processor: as many as pay."""
+    return min(MOST_THREADS, max(len(os.sched_getaffinity(0)), 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a prefetcher may use.
+
+    Attributes:
+        prefetch_bytes: bytes of batches that may be ahead of the consumer.
+        arena_bytes: bytes that reads may take in an arena.
+        group_bytes: about how many bytes of batches are gathered at once; small batches are gathered several at a time,
+            because handing a batch from thread to thread costs as much as copying a megabyte.
+        batch_bytes: expected bytes of a batch.
+        window_bytes: expected bytes of a window.
+        sample_bytes: expected bytes of a sample, where larger batches than expected may come.
+    """
+
+    prefetch_bytes: int
+    arena_bytes: int
+    group_bytes: int
+    batch_bytes: int
+    window_bytes: int
+    sample_bytes: int = 0
+
+    def group(self, *, by_gpu: bool = False) -> int:
+        """Number of batches that are made at once.
+
+        Args:
+            by_gpu: whether the GPU plans that by itself.
+        """
+        nbytes = max(self.group_bytes, _PLANNED_BY_GPU_BYTES) if by_gpu else self.group_bytes
+        wanted = min(nbytes, self.prefetch_bytes // 2) // max(self.batch_bytes, 1)
+        return max(1, min(wanted, _MOST_BATCHES))
+
+    def pool_bytes(self) -> int:
+        """Batch memory that is worth keeping: what is ahead of the consumer, and what it and each thread hold."""
+        return self.prefetch_bytes + (gatherers() + 2) * self.group() * self.batch_bytes * 2

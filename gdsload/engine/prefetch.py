@@ -1,0 +1,339 @@
+"""The prefetcher: one queue of batches that are being made ahead of the consumer, in order and within budgets.
+
+    source.start(steps) ──> PendingBatches ──result()──> Ready ──> consumer, in order
+     └── at most prefetch_bytes of batches, and arena_bytes of memory that reads land in ──┘
+
+Who runs it is a number of threads. Each takes its turn at planning, which starts reads and kernels, claims the oldest
+group of batches that nobody has claimed, and finishes it alone: a batch shared out among threads would wait for the
+slowest of them. With no threads, the consumer does both when it asks for a batch. Planning a group for the GPU costs
+the host a few calls of CUDA, and a thread that makes them would want the interpreter lock for each, which a training
+step that launches kernels gives up only after milliseconds.
+
+Invariants:
+    1. Batches come out in the order of their steps, each once.
+    2. The bytes of groups ahead of the consumer stay within `prefetch_bytes`, but two groups are always allowed.
+    3. An error comes out in the place of the batch it belongs to, after all batches before it, once.
+    4. `close` ends all threads from any state, and no read is under way when it returns.
+    5. With threads, the consumer waits in `SimpleQueue.get` alone, which is C: Ctrl-C tears nothing apart there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from gdsload.engine.batch_source import BatchSource, Ready
+from gdsload.engine.group import Group
+from gdsload.engine.limits import Limits
+from gdsload.engine.pace import Pace
+from gdsload.engine.stats import LoaderStats
+from gdsload.engine.steps import Steps
+from gdsload.errors import LoaderClosedError
+from gdsload.shards.gather_host import one_thread
+from gdsload.shards.values import no_inference
+from gdsload.system.threads import WeakList, Worker, call_all, note_exit, start_all, wait_all
+
+__all__ = ["Prefetcher", "Runner"]
+
+_log = logging.getLogger("gdsload")
+_AT_ONCE = 2
+"""Groups started by one call of a consumer that runs the prefetcher itself: the first batch should not wait until all
+are queued that there is room for."""
+_LAST_BYTES = 16 * 2**20
+"""Groups are not made smaller than this at an epoch's end: a fraction of a millisecond over PCIe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Who makes batches, and how far ahead.
+
+    Attributes:
+        threads: how many threads plan and finish groups; 0: the consumer does.
+        most_groups: groups that may be ahead of the consumer, whatever the budgets allow.
+        by_gpu: whether the GPU plans groups by itself, so that large ones cost the host no more than small ones.
+    """
+
+    threads: int
+    most_groups: int = 1 << 30
+    by_gpu: bool = False
+
+
+class Prefetcher:
+    """Delivers the batches of one epoch.
+
+    Args:
+        source: makes the batches.
+        steps: the steps of the epoch.
+        limits: what may be used.
+        start: the first step.
+        stats: where the depth of reads is kept between epochs.
+        runner: who makes the batches.
+    """
+
+    def __init__(
+        self, source: BatchSource, steps: Steps, *, limits: Limits, start: int, stats: LoaderStats, runner: Runner
+    ) -> None:
+        self.source, self.runner = source, runner
+        self._steps, self._limits, self._stats = steps, limits, stats
+        self._next = start
+        # The first group is one batch, so that it is there soon; then they grow to what is most efficient.
+        self._batches = 1 if runner.most_groups > 1 else self._most_batches
+        self._ahead: deque[int] = deque()  # batches of each group that the consumer has not taken yet
+        self._unclaimed: deque[Group] = deque()
+        self._pace = Pace(stats.reads_ahead)
+        self._held_back = False  # whether the depth alone, and no budget, kept the last turn from starting more reads
+        self._planned = SimpleQueue[Group | None]()  # in order; None behind the last one
+        self._taken = SimpleQueue[tuple[float, float] | None]()  # when groups were taken, and the wait; None: closed
+        self._turn = threading.RLock()  # held by whoever plans; an RLock, as a signal's handler may close
+        self._planning_inline = False
+        self._ended = self._failed = self._closed = False
+        self._owner = os.getpid()
+        self._threads: list[Worker] = []
+
+    def get(self) -> Ready | None:
+        """The next batches, or None at the end of the epoch. Waits for them, or makes them.
+
+        Raises:
+            LoaderClosedError: if the prefetcher was closed.
+            RuntimeError: if it was not started, and the system has no further thread.
+        """
+        self.start()
+        if not self.runner.threads:
+            self._run_inline()
+        self._refuse_if_closed()
+        began = time.perf_counter()
+        group = self._planned.get()
+        if group is None:
+            self._planned.put(None)  # for whoever asks again
+            self._refuse_if_closed()
+            return None
+        late = self._held_back and not group.landed()
+        ready = group.ready.get()
+        self._refuse_if_closed()
+        now = time.perf_counter()
+        self._taken.put((now, now - began if late else 0.0))
+        return ready
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise LoaderClosedError("the loader was closed while a batch was being waited for")
+
+    def start(self) -> None:
+        """Start the threads. Not in the constructor: Ctrl-C before anybody knows us would leave them at work.
+
+        Whoever closes the loader then would unmap files under them.
+        """
+        if self._threads or self._closed or not self.runner.threads:
+            return
+        self._threads = [Worker(self._run, f"gdsload-{number}") for number in range(self.runner.threads)]
+        _live.add(self)
+        try:
+            start_all(self._threads)
+        except BaseException:
+            self.close()
+            raise
+
+    def hand_over(self, batch: Any) -> Any:
+        """The last step of each batch, in the consumer's thread."""
+        return self.source.hand_over(batch)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the prefetcher was closed or stopped."""
+        return self._closed
+
+    def stop(self) -> None:
+        """Ask for the epoch's end, and wait for nothing: all that a finaliser may do, which can run in any thread."""
+        if self._owner != os.getpid():
+            return  # after a fork: the threads are not here, and their locks may be locked for ever
+        self._closed = True
+        self._taken.put(None)
+        self._planned.put(None)
+
+    def close(self) -> None:
+        """End all threads and let go of everything; may be called twice and from any thread.
+
+        Raises:
+            LoaderClosedError: if a signal's handler calls it while this very thread makes batches and would go on with
+                that after the handler. `get` then ends with such an error, too, and nothing was given back: close once
+                more.
+        """
+        if self._owner != os.getpid():
+            return
+        self.stop()
+        wait_all(self._threads)
+        with self._turn:
+            if self._planning_inline:
+                raise LoaderClosedError("a signal's handler closed the loader while it was asked for a batch")
+            with suppress(Empty):
+                while True:
+                    self._planned.get_nowait()
+            self._planned.put(None)
+            while self._unclaimed:
+                self._unclaimed.popleft().drop()
+            self.source.close()
+
+    def _run(self) -> None:
+        """What each thread does."""
+        if self._closed:
+            return
+        if self.source.takes_processor:
+            one_thread()
+        try:
+            while (group := self._claim()) is not None:
+                self._finish(group)
+        except Exception as error:
+            _log.exception("batches cannot be planned")
+            self._end_with(error)
+        except BaseException:  # a thread that is torn out of its work must leave nobody waiting
+            self._end_with(LoaderClosedError("the planning of batches was interrupted"))
+            raise
+
+    def _end_with(self, error: Exception) -> None:
+        """End the epoch with an error after all that was planned."""
+        with self._turn:
+            group = Group(range(0))
+            group.ready.put(Ready([], [], error))
+            self._ended = True
+            self._planned.put(group)
+            self._planned.put(None)
+
+    def _run_inline(self) -> None:
+        """Start groups, and finish the oldest one if there is one, in the consumer's thread."""
+        with self._turn:
+            if self._closed:
+                return
+            self._planning_inline = True
+            try:
+                with no_inference():  # batches may outlive the mode that the consumer is in
+                    self._plan_ahead()
+                    group = self._unclaimed.popleft() if self._unclaimed else None
+                    if group is not None and not self._closed:
+                        self._finish(group)
+            finally:
+                self._planning_inline = False
+
+    def _claim(self) -> Group | None:
+        """The oldest group that nobody has claimed, planned first if need be; None if there is none left."""
+        with self._turn:
+            while not self._closed:
+                self._plan_ahead()
+                if self._unclaimed:
+                    return self._unclaimed.popleft()
+                if self._ended:
+                    return None
+                self._note_taken(self._taken.get())
+        return None
+
+    def _note_taken(self, taken: tuple[float, float] | None) -> None:
+        """Note that the consumer took a group, and have the depth of reads follow it."""
+        if taken is not None:
+            self._ahead.popleft()
+            self._pace.taken(*taken)
+            self._stats.reads_ahead = self._pace.depth
+
+    def _plan_ahead(self) -> None:
+        """Start groups until one can be finished and enough of them are under way."""
+        self._held_back = False
+        started = 0
+        while not (self._ended or self._closed):
+            with suppress(Empty):
+                while True:
+                    self._note_taken(self._taken.get_nowait())
+            steps = self._next_steps()
+            if steps and not self._has_room(steps):
+                return
+            if self._unclaimed and self._enough(started):
+                self._held_back = bool(steps)
+                return
+            if not steps:
+                self._ended = True
+                self._planned.put(None)
+                return
+            self._start(steps)
+            started += 1
+
+    def _enough(self, started: int) -> bool:
+        """Whether as many groups are under way as it takes to hide reads from the consumer."""
+        if not self.runner.threads:
+            return started >= _AT_ONCE
+        return all(group.landed() for group in self._unclaimed) or len(self._unclaimed) >= self._pace.depth
+
+    def _start(self, steps: range) -> None:
+        """Start a group, or put the error there that is in the place of its only step."""
+        error = self._steps.error(steps.stop - 1)
+        if error is not None and len(steps) > 1:
+            steps = steps[:-1]
+            error = None
+        group = Group(steps)
+        if error is not None:
+            group.ready.put(Ready([], [], error))
+            self._failed = True
+        else:
+            group.start(self.source)
+            self._unclaimed.append(group)
+        self._next = steps.stop
+        self._ahead.append(len(steps))
+        self._batches = min(2 * self._batches, self._most_batches)
+        self._planned.put(group)
+
+    @property
+    def _most_batches(self) -> int:
+        """Batches of a group at most."""
+        return self._limits.group(by_gpu=self.runner.by_gpu)
+
+    def _next_steps(self) -> range:
+        """The steps of the next group; none after an error, or behind the last one."""
+        if self._failed:
+            return range(0)
+        # One more than its own: the last group must be known to be the last.
+        largest = self._steps.reach(self._next + self._batches) * self._limits.sample_bytes
+        if largest > self._limits.batch_bytes:
+            self._limits = replace(self._limits, batch_bytes=largest)
+            self._batches = min(self._batches, self._most_batches)
+        left = self._steps.steps - self._next
+        count = min(self._batches, left)
+        if self.runner.by_gpu and self.runner.most_groups > 1:
+            # Towards the epoch's end, half of what is left: while the last group is used, nothing is loaded any more.
+            count = min(count, max(-(-left // 2), _LAST_BYTES // max(self._limits.batch_bytes, 1)))
+        return range(self._next, self._next + max(count, 0))
+
+    def _has_room(self, steps: range) -> bool:
+        """Whether another group may be ahead of the consumer."""
+        if len(self._ahead) >= self.runner.most_groups:
+            return False
+        if len(self._ahead) < min(2, self.runner.most_groups):
+            return True
+        if (sum(self._ahead) + len(steps)) * self._limits.batch_bytes > self._limits.prefetch_bytes:
+            return False
+        return self.source.arena_bytes(steps, self._limits.window_bytes) <= self._limits.arena_bytes
+
+    def _finish(self, group: Group) -> None:
+        """Wait for a group's bytes and make its batches."""
+        try:
+            ready = group.make(self.source, lambda: self._closed)
+            self._failed = self._failed or ready.error is not None
+        except BaseException:
+            self._failed = True
+            raise
+
+
+_live = WeakList[Prefetcher]()
+
+
+@atexit.register
+def _close_all() -> None:
+    """A thread that runs on while the interpreter is taken down would crash it."""
+    note_exit()
+    prefetchers = list(_live)
+    for prefetcher in prefetchers:
+        prefetcher.stop()
+    call_all(prefetcher.close for prefetcher in prefetchers)

@@ -1,0 +1,268 @@
+"""What has to be read for some steps: samples that are loaded together, and which slices of them make which batches.
+
+Where bytes are used in place, or the order has no window, a group of batches is read at once. Where bytes are read into
+an arena and the order shuffles within windows, a whole window is: its blocks are read once, in large pieces, and its
+samples are handed out over many batches.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.backends.base import Backend, PendingRead
+from gdsload.engine.runs import Runs, runs_of
+from gdsload.engine.steps import Job, Ordered
+from gdsload.order import LaneRun
+from gdsload.shards.reads import Extents, concat_extents, distinct
+
+__all__ = ["FieldRows", "LoadedRows", "ReadPlanner", "RowSlice"]
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class FieldRows:
+    """One field of loaded samples: the address of each, and the rows of each if it is ragged."""
+
+    addresses: IntArray
+    lengths: IntArray | None
+
+    @classmethod
+    def of_runs(cls, addresses: IntArray, runs: Runs, counts: Sequence[int], row_bytes: int) -> FieldRows:
+        """Rows of one shape, from where parts of runs of them begin and how many each part has."""
+        stretches: list[list[int]] = []  # of parts that lie one behind the other
+        for address, count in zip(addresses.tolist(), counts, strict=True):
+            if stretches and address == stretches[-1][0] + stretches[-1][1] * row_bytes:
+                stretches[-1][1] += count
+            else:
+                stretches.append([address, count])
+        parts = [address + np.arange(count) * row_bytes for address, count in stretches]
+        found = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if runs.order is None:
+            return cls(found, None)
+        rows = np.empty_like(found)
+        rows[runs.order] = found
+        return cls(rows, None)
+
+
+_Wanted = tuple[IntArray, list[Extents], Sequence[Callable[[IntArray], FieldRows]]]
+"""Shards, for each field the extents that are wanted of it, and what makes its rows of their addresses."""
+
+
+@dataclass(slots=True)
+class LoadedRows:
+    """Samples that are read together.
+
+    Attributes:
+        fields: where their rows are.
+        index: what the user calls each.
+        files: the shards they come from.
+        pending: when they are there.
+        remaining: how many have not been gathered yet.
+        released: whether the arena memory has gone back.
+    """
+
+    fields: dict[str, FieldRows]
+    index: IntArray
+    files: IntArray
+    pending: PendingRead
+    remaining: int
+    released: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def nbytes(self) -> int:
+        """Arena memory that is held until the last sample is gathered."""
+        return 0 if self.released else self.pending.nbytes
+
+    def landed(self) -> bool:
+        """Whether the bytes are there; never waits.
+
+        Raises:
+            Exception: if it cannot even be asked for.
+        """
+        return self.pending.completion.landed
+
+    def wait(self) -> None:
+        """Wait until the bytes are there.
+
+        Raises:
+            ReadError: if some are not.
+        """
+        self.pending.completion.wait()
+
+    def used(self, count: int) -> None:
+        """Note that `count` samples have been gathered, or are not wanted.
+
+        After the last one the memory goes back. Threads share loaded rows.
+        """
+        with self._lock:
+            self.remaining -= count
+            last = not self.remaining and not self.released
+            self.released = self.released or last
+        if last:
+            self.pending.release()
+
+    def drop(self, count: int) -> None:
+        """Note that `count` samples are not wanted, after the reads have ended."""
+        with suppress(Exception):  # whatever went wrong has been reported, or nobody wants these bytes any more
+            self.wait()
+        self.used(count)
+
+
+@dataclass(frozen=True, slots=True)
+class RowSlice:
+    """Samples `low` to `high` - 1 of loaded rows."""
+
+    rows: LoadedRows
+    low: int
+    high: int
+
+    @property
+    def count(self) -> int:
+        """Number of samples."""
+        return self.high - self.low
+
+
+@dataclass(slots=True)
+class _Window:
+    """The window of a lane that is being handed out: its last position, its rows, and how far it was handed out."""
+
+    stop: int
+    rows: LoadedRows
+    cursor: int = 0
+
+
+class ReadPlanner:
+    """Turns steps into slices of loaded rows, starting reads as it goes.
+
+    Args:
+        job: what to deliver.
+        backend: what reads it.
+    """
+
+    def __init__(self, job: Job, backend: Backend) -> None:
+        self.job, self.backend = job, backend
+        self._windows: dict[int, _Window] = {}
+        fields = [job.table.schema[name] for name in job.fields]
+        self._sample_bytes = 0 if any(field.ragged for field in fields) else sum(field.row_bytes for field in fields)
+        self._behind: int | None = None  # the step after those that slices were made of last
+        self._windowed: Ordered | None = None
+        if isinstance(job.steps, Ordered) and job.steps.order.window is not None and not backend.in_place:
+            self._windowed = job.steps
+
+    @property
+    def windowed(self) -> bool:
+        """Whether whole windows are read."""
+        return self._windowed is not None
+
+    def opens(self, steps: range) -> int:
+        """How many windows `slices` would have to read for these steps, beside those that it then holds.
+
+        None for steps that do not follow: whoever makes the ones before without slices makes these so, too.
+        """
+        if self._windowed is None or steps.start != self._behind:
+            return 0
+        reached: dict[int, int] = {}
+        for step in steps:
+            reached.update((run.lane, run.stop) for run in self._windowed.schedule.runs(step))
+        held = self._windows
+        return sum(lane not in held or stop > held[lane].stop for lane, stop in reached.items())
+
+    def slices(self, steps: range) -> list[RowSlice]:
+        """The slices of loaded rows that hold the samples of some steps, in their order.
+
+        If it fails, nothing is held for any step, and the next call reads windows anew.
+
+        Args:
+            steps: consecutive steps. Where windows are read, best those after the ones of the last call: if some were
+                left out in between, their windows are read anew.
+        """
+        if (ordered := self._windowed) is None:
+            positions = self.job.steps.positions(steps)
+            if not len(positions):
+                return []
+            loaded = self._read(positions)
+            return [RowSlice(loaded, 0, loaded.remaining)]
+        if steps.start != self._behind:
+            self.let_go()
+        self._behind = steps.stop
+        found: list[RowSlice] = []
+        try:
+            for step in steps:
+                for run in ordered.schedule.runs(step):
+                    found.extend(self._from_windows(ordered, step, run))
+        except BaseException:
+            self._behind = None
+            for part in found:
+                part.rows.drop(part.count)
+            self.let_go()
+            raise
+        return found
+
+    def let_go(self) -> None:
+        """Give up what is left of the windows held: another step is wanted now than the one after the last call's."""
+        for window in self._windows.values():
+            window.rows.drop(len(window.rows.index) - window.cursor)
+        self._windows = {}
+
+    def _from_windows(self, ordered: Ordered, step: int, run: LaneRun) -> Iterable[RowSlice]:
+        position = run.start
+        while position < run.stop:
+            window = self._windows.get(run.lane)
+            if window is None or position >= window.stop:
+                window = self._windows[run.lane] = self._open_window(ordered, step, run.lane, position)
+            count = min(run.stop, window.stop) - position
+            first = window.cursor
+            window.cursor += count
+            position += count
+            yield RowSlice(window.rows, first, first + count)
+
+    def _open_window(self, ordered: Ordered, step: int, lane: int, position: int) -> _Window:
+        """Read what this rank takes, from `position` on, of the window of `lane` that holds it."""
+        order, schedule = ordered.order, ordered.schedule
+        _, stop = order.window_at(lane, position)
+        runs = schedule.runs_within(lane, step, position, stop)
+        return _Window(stop, self._read(np.concatenate([order.lane_ids(lane, run.start, run.stop) for run in runs])))
+
+    def _read(self, positions: IntArray) -> LoadedRows:
+        """Start reading the samples at these positions."""
+        selection = self.job.selection
+        ids = positions if selection.ids is None else selection.ids[positions]
+        index = positions if selection.index is None else selection.index[positions]
+        runs = runs_of(ids, self._sample_bytes, self.windowed) if self._sample_bytes else None
+        files, wanted, rest = self._rows(ids) if runs is None else self._runs(runs)
+        pending = self.backend.read(concat_extents(wanted))
+        parts = [pending.addresses]
+        if len(wanted) > 1:
+            parts = np.split(pending.addresses, np.cumsum([len(extents) for extents in wanted[:-1]]))
+        fields = {name: rows(part) for name, rows, part in zip(self.job.fields, rest, parts, strict=True)}
+        return LoadedRows(fields, index, files, pending, len(ids))
+
+    def _rows(self, ids: IntArray) -> _Wanted:
+        """Each sample by itself."""
+        table = self.job.table
+        found = table.locate(ids)
+        files = distinct(found.file, len(table.starts))
+        self.backend.check(files)
+        columns = [table.extents(name, found) for name in self.job.fields]
+        return files, [extents for extents, _ in columns], [partial(FieldRows, lengths=rows) for _, rows in columns]
+
+    def _runs(self, runs: Runs) -> _Wanted:
+        """Many samples that lie one behind the other at once: what is worked out for each of them takes time."""
+        table = self.job.table
+        columns = [table.runs(name, runs.bounds) for name in self.job.fields]
+        files = distinct(columns[0][0].file, len(table.starts))
+        self.backend.check(files)
+        rest = [
+            partial(FieldRows.of_runs, runs=runs, counts=counts, row_bytes=table.schema[name].row_bytes)
+            for name, (_, counts) in zip(self.job.fields, columns, strict=True)
+        ]
+        return files, [extents for extents, _ in columns], rest

@@ -1,0 +1,216 @@
+"""Batches of shards that the GPU can reach: queued as gathers, group by group."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gdsload.engine.batch_source import BatchSource, PendingBatches, Ready, transformed
+from gdsload.engine.gpu.assemble_device import DeviceAssembler, hand_over
+from gdsload.engine.landed import LandedSource
+from gdsload.engine.resident import ResidentGather
+from gdsload.engine.stats import LoaderStats
+from gdsload.engine.steps import Job
+from gdsload.errors import GdsloadError
+from gdsload.system.streams import current_stream, no_room, on, record, stream_handle
+
+__all__ = ["ResidentSource", "VramSource"]
+
+_log = logging.getLogger("gdsload")
+
+
+class ResidentSource:
+    """Gathers what the GPU can reach on the loader's stream, and has all else read.
+
+    Args:
+        gather: what gathers, whenever it is ready.
+        maker: on whose stream.
+        landed: what makes the groups that cannot be gathered so.
+    """
+
+    takes_processor = False
+
+    def __init__(self, gather: ResidentGather, maker: DeviceAssembler, landed: LandedSource) -> None:
+        self._gather, self._stream, self._landed = gather, maker.stream, landed
+
+    def start(self, steps: range) -> PendingBatches:
+        """See `BatchSource.start`."""
+        pending = self._queued(steps) if self._gather.ready() else None
+        if pending is None:
+            return self._landed.start(steps)
+        self._landed.let_go()
+        return pending
+
+    def _queued(self, steps: range) -> _ResidentBatches | None:
+        """Batches that the GPU gathers; None if they have to be read, which also finds out what is wrong."""
+        gather, stream = self._gather, self._stream
+        before = current_stream(stream.device)
+        try:
+            samples = gather.samples(steps)
+            if samples is not None and gather.prefers_copy_engine(samples):
+                return None
+            shards, began = gather.shards(steps), time.perf_counter()
+            with on(stream):
+                batches = gather.gather(steps, samples)
+                event = record(stream)
+            queued_s = time.perf_counter() - began
+        except (GdsloadError, torch.OutOfMemoryError):
+            return None
+        except RuntimeError:  # CUDA's, torch's and cupy's
+            # The batches will be made all the same, but the other way is slower, and nobody should wonder why.
+            _log.warning("batches cannot be gathered by their positions, and are read instead", exc_info=True)
+            gather.give_up()
+            return None
+        except BaseException:
+            # Ctrl-C may strike where torch changes streams, in Python: the consumer would be left on the loader's.
+            with torch.cuda.device(stream.device):  # which may not be the one that is current for the consumer
+                torch.cuda.set_stream(before)
+            raise
+        ready = Ready(batches, gather.sizes(steps))
+        return _ResidentBatches(self._landed, stream, steps, ready, (event, shards, queued_s))
+
+    def arena_bytes(self, steps: range, window_bytes: int) -> int:
+        """See `BatchSource.arena_bytes`."""
+        return self._landed.arena_bytes(steps, window_bytes)
+
+    def hand_over(self, batch: Any) -> Any:
+        """See `BatchSource.hand_over`."""
+        return self._landed.hand_over(batch)
+
+    def again(self) -> BatchSource:
+        """See `BatchSource.again`."""
+        return self._landed.again()
+
+    def close(self) -> None:
+        """See `BatchSource.close`: no gather is under way any more when it returns."""
+        self._landed.close()
+        with suppress(Exception):  # what went wrong concerns batches that nobody wants any more
+            self._stream.synchronize()
+
+
+class _ResidentBatches:
+    """Batches whose gathers are queued on the loader's stream.
+
+    Args:
+        landed: whose job, backend and stats they use.
+        stream: the loader's stream.
+        steps: their steps.
+        ready: the batches, as they will be.
+        queued: the event after the gathers, the shards they read, and how long it took the host to queue them.
+    """
+
+    def __init__(
+        self,
+        landed: LandedSource,
+        stream: torch.cuda.Stream,
+        steps: range,
+        ready: Ready,
+        queued: tuple[torch.cuda.Event, NDArray[np.int64], float],
+    ) -> None:
+        self._landed, self._stream, self._steps, self._ready = landed, stream, steps, ready
+        self._event, self._shards, self._queued_s = queued
+
+    def landed(self) -> bool:
+        """See `PendingBatches.landed`: there is no drive to wait for."""
+        return True
+
+    def result(self, stopped: Callable[[], bool]) -> Ready:
+        """See `PendingBatches.result`."""
+        landed, began = self._landed, time.perf_counter()
+        ready, self._ready = self._ready, Ready([], [])
+        transform = landed.job.transform
+        if transform is not None:
+            # With bytes that are not what they were, a transform may end in an error that takes the GPU with it.
+            landed.backend.check(self._shards)
+            with on(self._stream):
+                ready = transformed(transform, ready.batches, ready.sizes, self._steps, stopped)
+                self._event = record(self._stream)
+        self._event.synchronize()
+        landed.backend.check(self._shards)
+        landed.stats.add(read_s=0.0, gather_s=self._queued_s + time.perf_counter() - began)
+        return ready
+
+    def drop(self) -> None:
+        """See `PendingBatches.drop`: the memory is the allocator's, which knows the stream."""
+        self._ready = Ready([], [])
+
+
+class VramSource:
+    """Gathers out of shards that are in VRAM whole, on the stream that is current for the consumer.
+
+    A gather out of VRAM takes microseconds, and queued on the consumer's stream it comes before the work that uses the
+    batch: no thread, no event and no waiting is needed, and the memory is the consumer's. So `start` and `result` are
+    the consumer's to call, and one group ahead is enough.
+
+    Args:
+        gather: what gathers; ready.
+        job: what to deliver.
+        device: the GPU.
+        stats: where time is counted.
+    """
+
+    takes_processor = False
+
+    def __init__(self, gather: ResidentGather, job: Job, device: torch.device, stats: LoaderStats) -> None:
+        self._gather, self._job, self._device, self._stats = gather, job, device, stats
+        self._made_on = torch.cuda.current_stream(device)
+
+    def start(self, steps: range) -> _VramBatches:
+        """See `BatchSource.start`.
+
+        Raises:
+            BudgetError: if the GPU has no memory left.
+        """
+        began = time.perf_counter()
+        self._made_on = current_stream(self._device)
+        try:
+            batches = self._gather.gather(steps)
+            ready = transformed(self._job.transform, batches, self._gather.sizes(steps), steps)
+        except torch.OutOfMemoryError:
+            raise no_room(self._device, "a group of batches") from None
+        self._stats.add(read_s=0.0, gather_s=time.perf_counter() - began)
+        return _VramBatches(ready)
+
+    def arena_bytes(self, _steps: range, _window_bytes: int) -> int:
+        """See `BatchSource.arena_bytes`."""
+        return 0
+
+    def hand_over(self, batch: Any) -> Any:
+        """The batch is the consumer's already, unless it has changed to another stream since."""
+        if stream_handle(self._device) != self._made_on.cuda_stream:
+            stream = current_stream(self._device)
+            stream.wait_stream(self._made_on)
+            hand_over(batch, stream)
+        return batch
+
+    def again(self) -> VramSource:
+        """See `BatchSource.again`."""
+        return self
+
+    def close(self) -> None:
+        """See `BatchSource.close`: nothing is held."""
+
+
+class _VramBatches:
+    """Batches that are queued on the consumer's stream."""
+
+    def __init__(self, ready: Ready) -> None:
+        self._ready = ready
+
+    def landed(self) -> bool:
+        """See `PendingBatches.landed`."""
+        return True
+
+    def result(self, _stopped: Callable[[], bool]) -> Ready:
+        """See `PendingBatches.result`."""
+        return self._ready
+
+    def drop(self) -> None:
+        """See `PendingBatches.drop`: nothing is held."""

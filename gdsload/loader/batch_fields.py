@@ -1,0 +1,112 @@
+"""Which fields a batch has, how ragged ones are padded, and how many bytes a sample has."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.engine.assemble import BatchForm
+from gdsload.errors import OptionError, SchemaError
+from gdsload.loader.selection import Selected
+from gdsload.shards.format.dtypes import DType
+from gdsload.shards.format.schema import Schema
+from gdsload.shards.values import as_bytes, held
+from gdsload.system.names import check_list
+
+__all__ = ["batch_form", "check_padding", "field_names", "mean_sample_bytes", "refuse_ragged"]
+
+
+def field_names(schema: Schema, given: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fields that are read, in the schema's order.
+
+    Raises:
+        OptionError: if one does not exist, or is called "index" beside the samples' indices.
+    """
+    check_list("fields", given["fields"])
+    try:
+        wanted = list(schema) if given["fields"] is None else list(given["fields"])
+    except TypeError:
+        raise OptionError(f"fields is {given['fields']!r}, which is no list of names") from None
+    unknown = [name for name in wanted if not isinstance(name, str) or name not in schema]
+    if unknown:
+        raise OptionError(f"the dataset has no field {unknown[0]!r}", remedy=f"It has {', '.join(map(repr, schema))}.")
+    if not wanted:
+        raise OptionError("fields is empty", remedy="Name at least one field, or leave it out to read all.")
+    if given["with_index"] and "index" in wanted:
+        raise OptionError('with_index=True adds "index" to each batch, but the dataset has a field of that name')
+    return tuple(name for name in schema if name in wanted)
+
+
+def batch_form(schema: Schema, fields: Sequence[str], given: Mapping[str, Any]) -> BatchForm:
+    """How a batch looks.
+
+    Raises:
+        OptionError: if a field cannot be padded as asked.
+    """
+    padding = _padding(schema, fields, given["padding_value"]) if given["ragged"] == "padded" else {}
+    return BatchForm(given["ragged"], padding, "index" if given["with_index"] else None)
+
+
+def check_padding(given: Mapping[str, Any]) -> None:
+    """Refuse a `padding_value` that is no number, whether anything is padded or not."""
+    padding = given["padding_value"]
+    for value in padding.values() if isinstance(padding, Mapping) else [padding]:
+        if not isinstance(value, numbers.Number):
+            raise OptionError(f"padding_value is {padding!r}, which is no number")
+
+
+def _padding(schema: Schema, fields: Sequence[str], given: Any) -> dict[str, NDArray[np.uint8]]:
+    """For each field that is padded, the bytes of the element that it is filled up with; shape ``[itemsize]``.
+
+    Raises:
+        OptionError: if a field's element type cannot hold its value, or a field is named that there is not.
+    """
+    ragged = [name for name in schema if schema[name].kind == "ragged"]
+    values = given if isinstance(given, Mapping) else dict.fromkeys(ragged, given)
+    unknown = [name for name in values if name not in ragged]
+    if unknown:
+        raise OptionError(
+            f"padding_value names {unknown[0]!r}, which is no field that is padded",
+            remedy=f"Those are {', '.join(map(repr, ragged)) or 'none'}.",
+        )
+    return {name: _element(name, schema[name].dtype, values.get(name, 0)) for name in ragged if name in fields}
+
+
+def _element(name: str, dtype: DType, value: float) -> NDArray[np.uint8]:
+    """The bytes of a number, by the rule that `ShardWriter.write` has."""
+    try:
+        return as_bytes(value.item() if isinstance(value, np.generic) else value, dtype, name)
+    except SchemaError:
+        raise OptionError(
+            f"padding_value is {value!r}, which {dtype.name} cannot hold: it holds {held(dtype)}",
+            field=name,
+            remedy="Pass another one, or one for each field: padding_value={'tokens': 0, 'labels': -100}. To have this "
+            "one, convert the field to an element type that holds it.",
+        ) from None
+
+
+def refuse_ragged(schema: Schema, fields: Sequence[str]) -> None:
+    """Refuse fields that differ in shape from sample to sample, where batches are copied into the same tensors."""
+    for name in fields:
+        if schema[name].ragged:
+            raise OptionError(
+                f"reuse_buffers=True needs fields of a fixed shape, but {name!r} is ragged or a text",
+                remedy="Leave it out: fields=[...] names those to read.",
+            )
+
+
+def mean_sample_bytes(selected: Selected, fields: Sequence[str]) -> float:
+    """Bytes of an average sample, over the fields that are read; for ragged ones an estimate from file lengths."""
+    schema = selected.schema
+    fixed = sum(schema[name].row_bytes for name in fields if not schema[name].ragged)
+    ragged = [name for name in schema if schema[name].ragged]
+    chosen = [name for name in ragged if name in fields]
+    samples = sum(len(dataset) for dataset in selected.datasets)
+    if not chosen or not samples:
+        return float(fixed)
+    data = sum(dataset.num_bytes for dataset in selected.datasets) / samples - schema.fixed_bytes
+    return fixed + max(data, 0.0) * len(chosen) / len(ragged)

@@ -1,0 +1,85 @@
+"""How many bytes a loader may use, and how many it handles at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gdsload.backends.select import Placement
+from gdsload.engine.limits import Limits, gatherers
+from gdsload.errors import BudgetError
+from gdsload.order import OrderOptions, Schedule
+from gdsload.system.units import format_bytes
+
+__all__ = ["Budgets"]
+
+_LEAST_GROUP_BYTES, _MOST_GROUP_BYTES = 24 * 2**20, 64 * 2**20
+"""Of rows that lie scattered, in mapped shards; of others the least, as reads bring more than is wanted. 64 MiB are
+about 8 ms of gathering by two threads. Each group costs more than 1 ms of Python, which a thread may have to wait for
+in the other one, and longer where the system has taken the processor from whoever holds the interpreter lock. More
+threads get smaller groups, so that by default `prefetch_bytes` have room for two of each; and a batch that is kept
+holds the memory of its group."""
+_GROUP_BYTES_IN_ORDER = 8 * 2**20
+"""Rows in order are copied at the speed of memory, and need little planning: what counts is that batches under way stay
+within a cache of some 32 MiB."""
+_GROUP_BYTES_ON_GPU = 64 * 2**20
+"""Little more than 1 ms at the speed of PCIe 5: asking a backend for a group costs up to 0.5 ms of Python while its
+readers hold the interpreter lock in turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """The budgets of the engine, and what they are spent on.
+
+    Attributes:
+        prefetch_bytes: bytes of batches that may be ahead of the consumer.
+        arena_bytes: bytes that reads may take in an arena.
+        placement: where batches are built.
+        in_place: whether bytes are gathered from where they are, so that nothing lands in an arena.
+        order: the order options.
+        sample_bytes: expected bytes of a sample.
+        sizes_vary: whether larger batches than expected may come.
+    """
+
+    prefetch_bytes: int
+    arena_bytes: int
+    placement: Placement
+    in_place: bool
+    order: OrderOptions
+    sample_bytes: float
+    sizes_vary: bool
+
+    def limits(self, schedule: Schedule) -> Limits:
+        """The limits of an epoch with these steps.
+
+        Raises:
+            BudgetError: if the windows that must be in memory at once do not fit `arena_bytes`.
+        """
+        order, mean = self.order, self.sample_bytes
+        # A window ends with its lane.
+        window_bytes = int(mean * min(order.window, -(-schedule.samples // order.lanes)))
+        # A slice of the global batch meets its own share of the lanes, and one more where it begins inside a lane.
+        lanes = min(order.lanes, -(-order.lanes // schedule.world_size) + 1)
+        if not self.in_place and order.window and (lanes + 1) * window_bytes > self.arena_bytes:
+            raise BudgetError(
+                f"arena_bytes is {format_bytes(self.arena_bytes)}, but {lanes} lanes and one window read ahead, of "
+                f"{format_bytes(window_bytes)} each, need {format_bytes((lanes + 1) * window_bytes)}",
+                remedy=f"Raise arena_bytes, or lower lanes (here {order.lanes}) or window (here {order.window} "
+                "samples).",
+            )
+        return Limits(
+            self.prefetch_bytes,
+            self.arena_bytes,
+            self._group_bytes(),
+            max(int(mean * schedule.batch_size), 1),
+            window_bytes,
+            int(mean) if self.sizes_vary else 0,
+        )
+
+    def _group_bytes(self) -> int:
+        if self.placement == "gpu":
+            return _GROUP_BYTES_ON_GPU
+        if self.order.shuffle == "sequential":
+            return _GROUP_BYTES_IN_ORDER
+        if not self.in_place:
+            return _LEAST_GROUP_BYTES
+        return max(_LEAST_GROUP_BYTES, min(self.prefetch_bytes // (2 * gatherers()), _MOST_GROUP_BYTES))

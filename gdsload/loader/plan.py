@@ -1,0 +1,252 @@
+"""What a loader is going to do, decided once: plain values, from the dataset and the keywords.
+
+    plan_loader(dataset, given) -> LoaderPlan      looks at the dataset and at which devices there are; opens nothing
+    open_resources(plan, limits) -> OpenResources  at the first batch
+
+Only what depends on the moment is left open: the ranks, which are asked for when an epoch begins (the plan has the
+rule), and the defaults of budgets that are shares of what is free when the resources are opened.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gdsload.backends.select import BackendRequest, Placement, preflight, reads_in_place
+from gdsload.engine.assemble import BatchForm
+from gdsload.errors import BackendUnavailableError, OptionError
+from gdsload.loader import options
+from gdsload.loader.batch_fields import batch_form, check_padding, field_names, mean_sample_bytes, refuse_ragged
+from gdsload.loader.budgets import Budgets
+from gdsload.loader.dataset import ShardDataset
+from gdsload.loader.ranks import ScheduleRule
+from gdsload.loader.sample_space import SampleSpace, sample_space
+from gdsload.loader.samplers import IndexSource, expected_batch, index_source
+from gdsload.loader.selection import Selected, select
+from gdsload.order import DatasetFacts, OrderOptions, make_order, resolve
+from gdsload.order.checks import check_whole
+
+__all__ = ["CacheRequest", "LoaderPlan", "plan_loader"]
+
+_SHARE_OF_VRAM = {"vram": 0.5, "auto": 0.25}
+"""How much of the memory that is free when the loader opens a tier takes, by what was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRequest:
+    """Where samples are kept for later epochs.
+
+    Attributes:
+        asked: the option.
+        in_vram: whether there is a tier in the GPU's memory.
+        vram_bytes: bytes of that tier; None: `vram_share` of what is free when it is made.
+        vram_share: see there.
+    """
+
+    asked: str
+    in_vram: bool
+    vram_bytes: int | None
+    vram_share: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoaderPlan:
+    """Everything that a loader does, but for when it is done.
+
+    Attributes:
+        dataset: what the user handed over; a dataset where that was a path.
+        selected: the samples.
+        space: what the order's positions stand for.
+        schedule: what the steps of an epoch follow from.
+        source: what gives the indices of samples; None if the order does.
+        seed: seed of the order, or beside a sampler of the random numbers of transforms.
+        order: the order options.
+        fields: the fields that are read, in the schema's order.
+        form: how a batch looks.
+        device_transform: what is done to batches on their device; none if empty.
+        transform: what is done to them in the consumer's thread; None: nothing.
+        reuse_buffers: whether batches are copied into the same tensors.
+        mapped: whether shards are mapped into memory.
+        backend: which backend is opened, with which budgets.
+        registers_by_default: whether `backend.register_bytes` is still to be found out, when it is opened.
+        cache: where samples are kept.
+        budgets: what the engine may use.
+    """
+
+    dataset: object
+    selected: Selected
+    space: SampleSpace
+    schedule: ScheduleRule
+    source: IndexSource | None
+    seed: int
+    order: OrderOptions
+    fields: tuple[str, ...]
+    form: BatchForm
+    device_transform: tuple[Callable[..., Any], ...]
+    transform: Callable[..., Any] | None
+    reuse_buffers: bool
+    mapped: bool
+    backend: BackendRequest
+    registers_by_default: bool
+    cache: CacheRequest
+    budgets: Budgets
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches go."""
+        return self.backend.device
+
+    @property
+    def placement(self) -> Placement:
+        """Where batches are built."""
+        return self.backend.placement
+
+    @property
+    def copies(self) -> bool:
+        """Whether torch copies the batches, built in CPU memory, to their device."""
+        return self.placement == "host" and self.device.type != "cpu"
+
+
+def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
+    """Decide what a loader does.
+
+    Args:
+        dataset: what its samples are in.
+        given: its other keywords, all of them by name; see `gdsload.DataLoader`.
+
+    Raises:
+        OptionError: if one cannot be used.
+        BackendUnavailableError: if the backend or the tier that was asked for cannot be used.
+        DatasetNotFoundError, FormatError: see `ShardDataset`.
+    """
+    given = _checked(given)
+    request = _backend_request(given)
+    prefetch_bytes = options.byte_count(given, "prefetch_bytes", at_least=1)
+    arena_bytes = options.byte_count(given, "arena_bytes", at_least=1)
+    cache = _cache_request(given, request.placement)
+    share = options.share(given)
+
+    dataset = ShardDataset(dataset) if isinstance(dataset, str | os.PathLike) else dataset
+    selected = select(dataset)
+    mapped = selected.mapped(given["mmap"])
+    by_default = given["register_bytes"] is None and request.placement == "gpu"
+    _refuse_cache(cache, request, mapped=mapped, registers=by_default or request.register_bytes > 0)
+    source = index_source(given, len(selected))
+    fields = field_names(selected.schema, given)
+    if given["reuse_buffers"]:
+        refuse_ragged(selected.schema, fields)
+    sample_bytes = mean_sample_bytes(selected, fields)
+    order = _order_options(given, selected, sample_bytes)
+    batch_size = expected_batch(given["batch_sampler"]) or given["batch_size"]
+    in_place = reads_in_place(request, mapped=mapped) and not cache.in_vram
+    make_order(order, (), given["seed"], 0)  # refuses a seed that is too large
+    preflight(request, selected.datasets[0].path, mapped=mapped)
+    return LoaderPlan(
+        dataset=dataset,
+        selected=selected,
+        space=sample_space(selected, order),
+        schedule=ScheduleRule(
+            selected.epoch_samples, batch_size, given["drop_last"], order.lanes, share, source is not None
+        ),
+        source=source,
+        seed=given["seed"],
+        order=order,
+        fields=fields,
+        form=batch_form(selected.schema, fields, given),
+        device_transform=given["device_transform"],
+        transform=given["transform"],
+        reuse_buffers=given["reuse_buffers"],
+        mapped=mapped,
+        backend=request,
+        registers_by_default=by_default,
+        cache=cache,
+        budgets=Budgets(
+            prefetch_bytes, arena_bytes, request.placement, in_place, order, sample_bytes,
+            sizes_vary=given["batch_sampler"] is not None,
+        ),
+    )  # fmt: skip
+
+
+def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords, checked as far as each can be by itself."""
+    options.check_choices(given)
+    check_padding(given)
+    transform = given["transform"]
+    if transform is not None and not callable(transform):
+        raise OptionError(f"transform is {transform!r}, which cannot be called")
+    return {
+        **given,
+        "batch_size": check_whole(given["batch_size"], "batch_size", 1),
+        "seed": check_whole(given["seed"], "seed", 0),
+        "drop_last": bool(given["drop_last"]),
+        "device_transform": options.transforms(given, "device_transform"),
+    }
+
+
+def _backend_request(given: Mapping[str, Any]) -> BackendRequest:
+    register = given["register_bytes"]
+    return BackendRequest(
+        given["backend"],
+        options.resolve_device(given["device"]),
+        given["gds_engine"],
+        given["gds_compat"],
+        options.byte_count(given, "pinned_bytes", at_least=2**20),
+        0 if register is None else options.byte_count(given, "register_bytes"),
+        fill=given["cache"] in ("pagecache", "auto"),
+        read_threads=options.thread_count(given, "read_threads"),
+    )
+
+
+def _cache_request(given: Mapping[str, Any], placement: Placement) -> CacheRequest:
+    asked, vram_bytes = given["cache"], given["vram_bytes"]
+    return CacheRequest(
+        asked,
+        asked in _SHARE_OF_VRAM and placement == "gpu",
+        None if vram_bytes is None else options.byte_count(given, "vram_bytes"),
+        _SHARE_OF_VRAM.get(asked, 0.0),
+    )
+
+
+def _refuse_cache(cache: CacheRequest, request: BackendRequest, *, mapped: bool, registers: bool) -> None:
+    """Refuse a tier that was asked for by name and that there cannot be.
+
+    Raises:
+        BackendUnavailableError: if it cannot be used.
+    """
+    if cache.asked == "vram" and not cache.in_vram:
+        raise BackendUnavailableError(
+            f'cache="vram" keeps samples where the GPU gathers them, and batches for {str(request.device)!r} are built '
+            "in CPU memory",
+            remedy='Pass device="cuda" without backend="host", or leave cache= out.',
+        )
+    if cache.asked == "pagecache" and request.placement == "gpu" and not (mapped and registers):
+        what = "register_bytes is 0" if mapped else "the shards are not mapped"
+        raise BackendUnavailableError(
+            f'cache="pagecache" registers mapped shards with CUDA, and {what}', remedy="Leave that option out."
+        )
+
+
+def _order_options(given: Mapping[str, Any], selected: Selected, sample_bytes: float) -> OrderOptions:
+    """The order options: fixed by dataset and arguments alone."""
+    for name in ("batch_sampler", "sampler"):
+        if (sampler := given[name]) is not None:
+            if selected.mixture is not None:
+                raise OptionError(f"{name} cannot be used with a Mix", remedy="Pass a ConcatDataset, or no sampler.")
+            return OrderOptions("sampler", 0, 0, 1, f"{name}={type(sampler).__name__}")
+    facts = DatasetFacts(len(selected), sample_bytes, int(sample_bytes * len(selected)))
+    shuffle, numbers = given["shuffle"], {name: given[name] for name in ("block", "window", "lanes")}
+    # As plain ints: they go into the state, and numpy's cannot be written as JSON.
+    numbers = {name: value if value is None else check_whole(value, name, 1) for name, value in numbers.items()}
+    if selected.mixture is not None and shuffle is True:
+        shuffle = "full"
+    found = resolve(shuffle, facts, **numbers)
+    if selected.mixture is not None and "block" in (shuffle, found.shuffle):
+        raise OptionError(
+            "a Mix cannot be shuffled in blocks: samples of all its datasets come in turn",
+            remedy='Pass shuffle="full", or write one shuffled dataset with gdsload.convert.',
+        )
+    return found

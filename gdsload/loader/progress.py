@@ -1,0 +1,124 @@
+"""Where the consumer of a loader is, and what brings another loader there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gdsload.engine.steps import Ordered, Steps
+from gdsload.loader.plan import LoaderPlan
+from gdsload.loader.ranks import Schedules
+from gdsload.loader.samplers import Sampled
+from gdsload.loader.state import Cursor, OrderIdentity, Place, dataset_digest
+from gdsload.order import Purpose, Schedule, derive_key
+
+__all__ = ["Progress"]
+
+
+class Progress:
+    """The epochs of a loader: which is next, how far the newest one is, and the state of both.
+
+    Not for several threads at once: the loader has the lock.
+
+    Args:
+        plan: the loader's.
+    """
+
+    def __init__(self, plan: LoaderPlan) -> None:
+        self._plan = plan
+        self.schedules = Schedules(plan.schedule)
+        self.sampled = None if plan.source is None else Sampled(plan.source)
+        self._digest: str | None = None
+        self._cursor = Cursor(0, 0)
+        self._newest: Place | None = None
+        self._resumed: dict[str, Any] | None = None
+
+    def batches(self) -> int:
+        """Number of batches of an epoch that begins now."""
+        return self.schedules.now().steps if self.sampled is None else len(self.sampled)
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch that is begun next."""
+        return self._cursor.epoch
+
+    def set_epoch(self, number: int) -> None:
+        """Set the number of the epoch that is begun next."""
+        self._newest = None
+        if number != self._cursor.epoch:
+            self._cursor, self._resumed = Cursor(number, 0), None
+        if self.sampled is not None:
+            self.sampled.set_epoch(number, resumed=self._cursor.position > 0)
+
+    def state(self, *, opened: bool) -> dict[str, Any]:
+        """The state of the loader, behind the last batch handed out.
+
+        Args:
+            opened: whether an epoch has begun, whose ranks count then.
+
+        Raises:
+            StateError: in the middle of an epoch of a sampler that cannot be brought back there.
+        """
+        place, cursor = self._newest, self._cursor
+        if place is not None:
+            cursor, schedule = Cursor(place.epoch, place.schedule.position(place.step)), place.schedule
+        else:
+            schedule = self.schedules.newest if opened else self.schedules.now()
+        state = self._identity(schedule).state(cursor)
+        if self.sampled is not None:
+            state["sampler"] = self.sampled.state(place, cursor.position)
+        return state
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Go on where a state was taken.
+
+        Raises:
+            StateError: if it was taken of another order, or is none; nothing is changed then.
+        """
+        mark = None
+        if self.sampled is not None and isinstance(state, dict):
+            mark = state.get("sampler")
+            state = {name: value for name, value in state.items() if name != "sampler"}
+        cursor = self._identity(self.schedules.now()).resume(state)
+        if self.sampled is not None:
+            self.sampled.resume(mark, cursor.position)
+        self._cursor, self._newest, self._resumed = cursor, None, state
+
+    def next_place(self) -> Place:
+        """Where the next epoch begins, with the ranks that there are now."""
+        cursor, schedule = self._cursor, self.schedules.now()
+        if self._resumed is not None:  # once more, as there may be more ranks by now
+            self._identity(schedule).resume(self._resumed)
+        return Place(cursor.epoch, schedule.step_at(cursor.position), schedule)
+
+    def steps(self, place: Place) -> Steps:
+        """The steps of the epoch at a place."""
+        if self.sampled is not None:
+            return self.sampled.draws(place)
+        return Ordered(self._plan.space.order(self._plan.order, self._plan.seed, place.epoch), place.schedule)
+
+    def begun(self, place: Place) -> None:
+        """Note that the epoch at a place is the newest; it moves on as batches are handed out."""
+        self._newest, self._cursor, self._resumed = place, Cursor(place.epoch + 1, 0), None
+
+    def ended(self, place: Place) -> None:
+        """Note that the epoch at a place is over."""
+        if self._newest is place:
+            self._newest = None
+
+    def transform_key(self, epoch: int, step: int) -> int:
+        """Seed of the random numbers of a step's transforms.
+
+        It depends on the loader's seed, on the epoch, and on the position of the batch's first sample in the order that
+        all ranks share; with a sampler, whose order is this rank's own, on step and rank.
+        """
+        if self.sampled is None:
+            where: tuple[int, ...] = (self.schedules.newest.span(step)[0],)
+        else:
+            where = (step, self._plan.schedule.world()[0])
+        return derive_key(self._plan.seed, epoch, Purpose.TRANSFORM, *where)
+
+    def _identity(self, schedule: Schedule) -> OrderIdentity:
+        plan = self._plan
+        if self._digest is None:
+            self._digest = dataset_digest([dataset.digest for dataset in plan.selected.datasets], plan.selected.ids)
+        return OrderIdentity(schedule, plan.order, plan.seed, self._digest, plan.selected.mixture)

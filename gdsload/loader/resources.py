@@ -1,0 +1,141 @@
+"""What a loader opens for its first batch: files, the backend, and what makes batches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+
+from gdsload.backends.base import Backend
+from gdsload.backends.select import BackendRequest, OpenedBackend, choose, default_register_bytes
+from gdsload.backends.tiers.tiered import Tiered
+from gdsload.backends.tiers.vram import VramTier
+from gdsload.engine.assemble import Assembler, BatchMaker
+from gdsload.engine.gpu.assemble_device import DeviceAssembler
+from gdsload.engine.limits import Limits
+from gdsload.loader.plan import LoaderPlan
+from gdsload.shards.files import Files
+from gdsload.shards.identity import ShardSource
+from gdsload.shards.page_cache import bytes_in_memory
+from gdsload.shards.shard_table import ShardTable
+from gdsload.system.memory import BatchPool
+from gdsload.system.units import format_bytes
+
+__all__ = ["OpenResources", "open_resources", "release"]
+
+_log = logging.getLogger("gdsload")
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class OpenResources:
+    """Everything that epochs share.
+
+    Attributes:
+        files: the shards.
+        table: the samples in them.
+        opened: the backend, and why it is this one.
+        maker: what makes batches.
+    """
+
+    files: Files
+    table: ShardTable
+    opened: OpenedBackend
+    maker: BatchMaker
+
+    @property
+    def backend(self) -> Backend:
+        """The backend."""
+        return self.opened.backend
+
+
+def release(backend: Backend, maker: BatchMaker) -> None:
+    """Close and unmap the files, and give memory back; may be called again, if Ctrl-C struck in it.
+
+    It does not take the resources themselves: what waits for the last reader to let go of them must not hold them.
+    """
+    backend.close()
+    maker.close()
+
+
+def open_resources(plan: LoaderPlan, limits: Limits) -> OpenResources:
+    """Open files and backend.
+
+    Args:
+        plan: which.
+        limits: what may be used.
+
+    Raises:
+        BackendUnavailableError: if the backend that was asked for cannot be used.
+    """
+    datasets, shards = plan.selected.datasets, plan.space.shards
+    sources = [source for dataset in datasets for source in dataset.sources]
+    counts = np.concatenate([dataset.counts for dataset in datasets])
+    names = np.cumsum(counts) - counts
+    if shards is not None:
+        sources, names = [sources[number] for number in shards.tolist()], names[shards]
+    table = ShardTable.of(sources, plan.selected.schema, mapped=plan.mapped, names=names)
+    request = _with_defaults(plan, sources)
+    opened = choose(request, table.files)
+    try:
+        tiered = _with_vram(plan, table, opened)
+        return OpenResources(table.files, table, tiered, _batch_maker(plan, table, limits, request, tiered))
+    except BaseException:  # also Ctrl-C: what is pinned must not go while it is
+        opened.backend.close()
+        raise
+
+
+def _with_defaults(plan: LoaderPlan, sources: Sequence[ShardSource]) -> BackendRequest:
+    """What is asked of backends, with budgets that are shares of what is free now."""
+    if not plan.registers_by_default:
+        return plan.backend
+    # Registering what is in memory whatever happens takes no more of it.
+    return replace(plan.backend, register_bytes=default_register_bytes() + bytes_in_memory(sources))
+
+
+def _batch_maker(
+    plan: LoaderPlan, table: ShardTable, limits: Limits, request: BackendRequest, opened: OpenedBackend
+) -> BatchMaker:
+    wanted = {name: table.schema[name] for name in plan.fields}
+    if plan.placement == "host":
+        return Assembler(wanted, BatchPool(keep_bytes=limits.pool_bytes()), plan.form)
+    budget = (
+        f"the loader's budget is {format_bytes(limits.prefetch_bytes)} of batches ahead (prefetch_bytes) and "
+        f"{format_bytes(limits.arena_bytes)} of slots (arena_bytes)"
+    )
+    _log.info(
+        "%s on %s: %s; pinned memory %s, registered files up to %s",
+        opened.name, plan.device, budget, format_bytes(request.pinned_bytes), format_bytes(request.register_bytes),
+    )  # fmt: skip
+    return DeviceAssembler(
+        wanted, plan.device, plan.form,
+        on_host=table.files.in_mappings, pending_bytes=limits.prefetch_bytes, budget=budget,
+    )  # fmt: skip
+
+
+def _with_vram(plan: LoaderPlan, table: ShardTable, opened: OpenedBackend) -> OpenedBackend:
+    """The backend, behind the tier in VRAM if there is to be one."""
+    cache = plan.cache
+    if not cache.in_vram:
+        return opened
+    nbytes = cache.vram_bytes
+    if nbytes is None:
+        nbytes = int(torch.cuda.mem_get_info(plan.device)[0] * cache.vram_share)
+    span = partial(table.span, names=plan.fields)
+    tier = VramTier(table.files, plan.device, span=span, vram_bytes=nbytes)
+    backend = Tiered(f"vram+{opened.backend.name}", table.files, tier, opened.backend)
+
+    def account() -> str:
+        trouble = f" ({tier.trouble})" if tier.trouble else ""
+        return f"{int(tier.ready.sum())} of {len(tier.ready)} shards are in VRAM{trouble}; {opened.reason()}"
+
+    def answer() -> str:
+        if tier.ready.all():
+            return "vram: every byte of this dataset is in the GPU's memory"
+        kept = f"{int(tier.ready.sum())} of {len(tier.ready)} shards are in the GPU's memory"
+        return f"vram: {kept}; the rest: {opened.answer()}"
+
+    return OpenedBackend(backend, f"vram+{opened.name}", account, answer)

@@ -1,0 +1,173 @@
+"""What every batch source must do, as tests.
+
+    class TestMine(BatchSourceTests):
+        @pytest.fixture
+        def open_source(self):
+            def opened(dataset, steps, fields): ...      # a `BatchSource` of these steps and fields
+            yield opened
+            ...                                          # close what was opened
+
+The reference is `ShardDataset.read_batch`. A source that cannot make batches of ragged fields says `ragged = False`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gdsload.engine.batch_source import BatchSource, Ready
+from gdsload.engine.steps import Ordered, Steps
+from gdsload.errors import FileChangedError
+from gdsload.loader.dataset import ShardDataset
+from gdsload.order import OrderOptions, Schedule, make_order
+from gdsload.shards.format.schema import Field
+from gdsload.shards.writer import ShardWriter
+from gdsload.testing.batches import fingerprint
+
+__all__ = ["BatchSourceTests", "OpenSource"]
+
+OpenSource = Callable[[ShardDataset, Steps, tuple[str, ...]], BatchSource]
+
+_SAMPLES, _BATCH = 230, 8
+_ORDERS = (
+    OrderOptions("sequential", 0, 0, 1),
+    OrderOptions("full", 0, 0, 1),
+    OrderOptions("block", 4, 20, 3),
+)
+_LATER_S = 0.03
+"""Longer than the interval in which a file's identity is not looked up again."""
+
+
+class BatchSourceTests:
+    """Tests of one batch source; pytest collects a subclass whose name begins with "Test"."""
+
+    ragged = True
+    """Whether the source makes batches of ragged fields and texts."""
+
+    @pytest.fixture
+    def open_source(self) -> OpenSource:
+        """What opens the source of some steps; for a subclass to define."""
+        raise NotImplementedError("define a fixture open_source that gives a function to the source; see the module")
+
+    @pytest.fixture
+    def dataset(self, tmp_path: Path) -> ShardDataset:
+        """A dataset of several shards, with rows of one shape, ragged rows and texts."""
+        random = np.random.default_rng(1)
+        fields: dict[str, Any] = {"x": Field("int32", (3,)), "y": Field("float64")}
+        if self.ragged:
+            fields |= {"points": Field("float32", (None, 2)), "text": "str"}
+        with ShardWriter(tmp_path / "shards", fields, shard_bytes="4KiB") as writer:
+            for number in range(_SAMPLES):
+                sample: dict[str, Any] = {"x": np.array([number, -number, 7], np.int32), "y": np.float64(number)}
+                if self.ragged:
+                    sample["points"] = random.standard_normal((number % 4, 2)).astype(np.float32)
+                    sample["text"] = f"sample {number}"
+                writer.write(sample)
+        return ShardDataset(tmp_path / "shards")
+
+    @pytest.fixture(params=_ORDERS, ids=lambda options: str(options.shuffle))
+    def steps(self, request: pytest.FixtureRequest, dataset: ShardDataset) -> Ordered:
+        """The steps of an epoch, of every order."""
+        return _steps(request.param, dataset)
+
+    @pytest.mark.parametrize("group", [1, 3, 100])
+    def test_batches_are_the_references(
+        self, open_source: OpenSource, dataset: ShardDataset, steps: Ordered, group: int
+    ) -> None:
+        """However many are made at once."""
+        source = open_source(dataset, steps, tuple(dataset.schema))
+        found: list[Ready] = []
+        for low in range(0, steps.steps, group):
+            pending = source.start(range(low, min(low + group, steps.steps)))
+            assert isinstance(pending.landed(), bool)
+            found.append(pending.result(lambda: False))
+            pending.drop()
+        assert [one.error for one in found] == [None] * len(found)
+        assert [size for one in found for size in one.sizes] == [steps.size(step) for step in range(steps.steps)]
+        batches = [source.hand_over(batch) for one in found for batch in one.batches]
+        assert [_print(batch) for batch in batches] == _expected(dataset, steps, range(steps.steps))
+
+    def test_groups_are_started_ahead_and_finished_in_any_order(
+        self, open_source: OpenSource, dataset: ShardDataset, steps: Ordered
+    ) -> None:
+        """As several threads finish them."""
+        source = open_source(dataset, steps, ("x", "y"))
+        groups = [range(low, min(low + 2, steps.steps)) for low in range(0, 12, 2)]
+        pending = [source.start(group) for group in groups]
+        found: dict[int, list[str]] = {}
+        for number in (3, 0, 5, 1, 4, 2):
+            ready = pending[number].result(lambda: False)
+            found[number] = [_print(source.hand_over(batch)) for batch in ready.batches]
+        for number, group in enumerate(groups):
+            assert found[number] == _expected(dataset, steps, group, ("x", "y"))
+
+    def test_steps_that_are_left_out(self, open_source: OpenSource, dataset: ShardDataset, steps: Ordered) -> None:
+        """Somebody else may have made them."""
+        source = open_source(dataset, steps, ("x",))
+        for group in (range(2), range(9, 11), range(11, 12), range(20, 25)):
+            ready = source.start(group).result(lambda: False)
+            assert [_print(source.hand_over(batch)) for batch in ready.batches] == _expected(
+                dataset, steps, group, ("x",)
+            )
+
+    def test_nothing_is_held_for_groups_that_are_made_or_dropped(
+        self, open_source: OpenSource, dataset: ShardDataset, steps: Ordered
+    ) -> None:
+        """However often: what is held does not add up."""
+        source, held = open_source(dataset, steps, ("x",)), []
+        for made in (True, True, False, False):
+            pending = source.start(range(4))
+            if made:
+                pending.result(lambda: False)
+            for _ in range(2):
+                pending.drop()
+            source.close()
+            held.append(source.arena_bytes(range(4), 1 << 20))
+        assert held == [held[0]] * 4
+
+    def test_made_again(self, open_source: OpenSource, dataset: ShardDataset, steps: Ordered) -> None:
+        """To find the batch that an error belongs to."""
+        source = open_source(dataset, steps, ("x", "y"))
+        source.start(range(3)).drop()
+        again = source.again()
+        for step in range(4):
+            ready = again.start(range(step, step + 1)).result(lambda: False)
+            assert [_print(source.hand_over(batch)) for batch in ready.batches] == _expected(
+                dataset, steps, range(step, step + 1), ("x", "y")
+            )
+        again.close()
+
+    def test_a_file_that_changes_is_noticed(
+        self, open_source: OpenSource, dataset: ShardDataset, steps: Ordered
+    ) -> None:
+        """When batches are started, or when they are there."""
+        source = open_source(dataset, steps, ("x",))
+        source.start(range(steps.steps)).result(lambda: False)
+        for shard in dataset.shards:
+            os.utime(shard.file)
+        time.sleep(_LATER_S)
+        with pytest.raises(FileChangedError):
+            source.start(range(steps.steps)).result(lambda: False)
+
+
+def _steps(options: OrderOptions, dataset: ShardDataset) -> Ordered:
+    order = make_order(options, dataset.counts.tolist(), 3, 1)
+    return Ordered(order, Schedule(len(dataset), _BATCH, lanes=options.lanes))
+
+
+def _expected(
+    dataset: ShardDataset, steps: Ordered, wanted: Sequence[int], fields: tuple[str, ...] | None = None
+) -> list[str]:
+    """What the batches of some steps hold, from plain reads."""
+    read = [dataset.read_batch(steps.positions(range(step, step + 1))) for step in wanted]
+    return [_print({name: batch[name] for name in fields or batch}) for batch in read]
+
+
+def _print(batch: dict[str, Any]) -> str:
+    return fingerprint({name: batch[name] for name in sorted(batch)})

@@ -1,0 +1,333 @@
+"""The host backend against plain reads of the files."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdsload import FileChangedError, ReadError, ShortReadError
+from gdsload.backends.host import HostBackend
+from gdsload.shards import guard
+from gdsload.shards import page_cache as residency
+from gdsload.shards.catalog import open_catalog
+from gdsload.shards.files import Files
+from gdsload.shards.reads import Extents
+from tests.page_cache import LIBC, chill, in_cache
+
+SIZES = [100_003, 8_000, 1, 2_500_000]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("host")
+    rng = np.random.default_rng(0)
+    for number, size in enumerate(SIZES):
+        safetensors.numpy.save_file({"x": rng.integers(0, 256, (size, 3), np.uint8)}, path / f"{number}.safetensors")
+    return path
+
+
+def backend_of(folder, *, mapped, **options):
+    catalog = open_catalog(str(folder))
+    return HostBackend(Files(catalog.sources, mapped=mapped), **options)
+
+
+@pytest.fixture(params=[True, False], ids=["mapped", "unmapped"])
+def backend(request, folder):
+    found = backend_of(folder, mapped=request.param)
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def contents(folder):
+    return [path.read_bytes() for path in sorted(folder.iterdir())]
+
+
+def extents_of(found):
+    columns = zip(*found, strict=True) if found else ([], [], [])
+    return Extents(*(np.array(column, np.int64) for column in columns))
+
+
+def landed(backend, found):
+    """The bytes of some extents, as the backend brings them."""
+    landing = backend.read(extents_of(found))
+    landing.completion.wait()
+    data = [ctypes.string_at(int(at), size) for at, (_, _, size) in zip(landing.addresses, found, strict=True)]
+    landing.release()
+    return data
+
+
+def compare(backend, contents, found):
+    before = backend.bytes_by_path()["host"]
+    assert [contents[file][offset : offset + size] for file, offset, size in found] == landed(backend, found)
+    assert sum(size for _, _, size in found) == backend.bytes_by_path()["host"] - before
+
+
+@st.composite
+def extents(draw):
+    found = []
+    for _ in range(draw(st.integers(0, 20))):
+        file = draw(st.integers(0, len(SIZES) - 1))
+        length = SIZES[file] * 3 + 60
+        offset = draw(st.integers(0, length) | st.sampled_from([0, 4095, 4096, length]))
+        offset = min(offset, length)
+        size = draw(st.sampled_from([0, 1, 8, 4096, 1_100_000]) | st.integers(0, 5000))
+        found.append((file, offset, min(size, length - offset)))
+    return found
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(extents(), st.booleans())
+def test_any_extents_are_what_a_plain_read_gives(folder, contents, found, mapped):
+    found = [(file, min(offset, len(contents[file])), size) for file, offset, size in found]
+    found = [(file, offset, min(size, len(contents[file]) - offset)) for file, offset, size in found]
+    backend = backend_of(folder, mapped=mapped)
+    compare(backend, contents, found)
+    backend.close()
+
+
+def test_ends_of_files_and_empty_extents(backend, contents):
+    ends = [(file, len(raw), 0) for file, raw in enumerate(contents)]
+    lasts = [(file, len(raw) - 1, 1) for file, raw in enumerate(contents)]
+    wholes = [(file, 0, len(raw)) for file, raw in enumerate(contents)]
+    compare(backend, contents, [])
+    compare(backend, contents, ends)
+    compare(backend, contents, [*ends, *lasts, *wholes, *lasts, (0, 0, 0)])
+
+
+@pytest.mark.parametrize("threads", [1, 16])
+@pytest.mark.parametrize("mapped", [True, False])
+def test_many_threads(folder, contents, mapped, threads):
+    backend, errors = backend_of(folder, mapped=mapped, threads=threads), []
+
+    def work(seed):
+        rng = np.random.default_rng(seed)
+        for _ in range(20):
+            found = []
+            for file in rng.integers(0, len(SIZES), 20).tolist():
+                offset = int(rng.integers(0, len(contents[file])))
+                found.append((file, offset, min(int(rng.integers(0, 5000)), len(contents[file]) - offset)))
+            if [contents[file][offset : offset + size] for file, offset, size in found] != landed(backend, found):
+                errors.append(seed)
+
+    workers = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    backend.close()
+    assert errors == []
+
+
+# --- cold and hot ---
+
+
+def make_cold(folder, backend):
+    """Take a folder's files out of the page cache."""
+    for file in np.flatnonzero(backend.files.base):
+        # Pages that a process has mapped and touched stay.
+        size = backend.files.sources[file].file_bytes
+        LIBC.madvise(ctypes.c_void_p(int(backend.files.base[file])), ctypes.c_size_t(size), mmap.MADV_DONTNEED)
+    for path in folder.iterdir():
+        chill(path)
+
+
+@pytest.fixture
+def populated(monkeypatch):
+    """The ranges that are read ahead: (address, bytes)."""
+    found = []
+    real = guard.populate
+
+    def noting(at, nbytes):
+        found.append((at, nbytes))
+        return real(at, nbytes)
+
+    monkeypatch.setattr(guard, "populate", noting)
+    return found
+
+
+@pytest.fixture
+def told_by_mincore(monkeypatch):
+    """Whether a page is there. A virtual drive may bring it before the kernel says that it is not (test_residency)."""
+
+    def is_there(files, file, offset):
+        return bool(in_cache(Path(files.sources[file].path))[offset // mmap.PAGESIZE])
+
+    monkeypatch.setattr(residency, "_is_there", is_there)
+
+
+@pytest.mark.usefixtures("told_by_mincore")
+def test_cold_file_is_read_ahead_and_hot_one_is_not(folder, contents, populated):
+    backend = backend_of(folder, mapped=True)
+    backend.files.ensure_open(np.arange(len(SIZES)))
+    found = [(3, offset, 3000) for offset in range(0, 7_000_000, 100_000)]
+    make_cold(folder, backend)
+    compare(backend, contents, found)
+    covered = {(at, at + nbytes) for at, nbytes in populated}
+    base = int(backend.files.base[3])
+    assert all(
+        any(low <= base + offset and base + offset + size <= high for low, high in covered) for _, offset, size in found
+    )
+    compare(backend, contents, found)  # the first time that they are believed to be there, they are made sure of
+    del populated[:]
+    for _ in range(50):
+        compare(backend, contents, found)
+    assert populated == []
+    backend.close()
+
+
+@pytest.mark.usefixtures("told_by_mincore")
+def test_what_is_in_memory_is_made_sure_of_without_a_thread(folder, contents, populated):
+    """By whoever waits, each time until it is sure: a dataset from which an item is read starts none."""
+    backend = backend_of(folder, mapped=True)
+    found = [(3, offset, 3000) for offset in range(0, 7_000_000, 100_000)]
+    landing = backend.read(extents_of(found))
+    assert landing.completion.landed
+    assert populated == []
+    for _ in range(2):
+        landing.completion.wait()
+    assert len(populated) == len(set(populated)) > 0
+    assert not any(thread.name.startswith("gdsload-host") for thread in threading.enumerate())
+    backend.close()
+
+
+@pytest.mark.usefixtures("told_by_mincore")
+def test_memory_that_was_trusted_is_looked_at_again(folder, contents, populated):
+    backend = backend_of(folder, mapped=True)
+    found = [(3, offset, 3000) for offset in range(0, 7_000_000, 100_000)]
+    for _ in range(100):
+        compare(backend, contents, found)
+    del populated[:]
+    for _ in range(32):
+        assert not populated
+        make_cold(folder, backend)
+        backend.read(extents_of(found)).completion.wait()
+        if populated:
+            break
+    assert populated
+    backend.close()
+
+
+@pytest.mark.parametrize("error", [BlockingIOError(11, "not here"), OSError(95, "cannot say"), OSError(5, "broken")])
+def test_pages_that_nobody_vouches_for_are_read_ahead(folder, contents, populated, monkeypatch, error):
+    backend = backend_of(folder, mapped=True)
+    backend.files.ensure_open(np.arange(len(SIZES)))
+
+    def refuse(*args):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "preadv", refuse)
+        patch.setattr(residency, "_lives_in_memory", lambda _fd: False)  # wherever the tests' files are
+        compare(backend, contents, [(0, 5, 70), (3, 0, 9)])
+    assert len(populated) == 2
+    backend.close()
+
+
+def test_system_without_the_flag(folder, contents, populated, monkeypatch):
+    monkeypatch.setattr(residency, "_NOWAIT", None)
+    backend = backend_of(folder, mapped=True)
+    compare(backend, contents, [(0, 5, 70), (3, 0, 9)])
+    assert len(populated) == 2
+    backend.close()
+
+
+# --- what goes wrong ---
+
+
+@pytest.fixture
+def short(tmp_path):
+    """A file that loses its end after it was opened, and a way to bring from it."""
+    safetensors.numpy.save_file({"x": np.zeros((100, 4096), np.uint8)}, tmp_path / "a.safetensors")
+
+    def open_and_cut(*, mapped):
+        backend = backend_of(tmp_path, mapped=mapped)
+        backend.files.ensure_open(np.array([0]))
+        os.truncate(tmp_path / "a.safetensors", 8192)
+        return backend
+
+    return open_and_cut
+
+
+def test_unmapped_file_that_became_shorter(short):
+    backend = short(mapped=False)
+    landing = backend.read(extents_of([(0, 0, 10), (0, 8190, 10), (0, 300_000, 10)]))
+    with pytest.raises(ShortReadError, match=r"a.safetensors, byte \d+: the file ended \d+ bytes too early") as caught:
+        landing.completion.wait()
+    assert caught.value.offset >= 8192
+    landing.release()
+    landing = backend.read(extents_of([(0, 0, 10)]))
+    landing.completion.wait()
+    with pytest.raises(FileChangedError, match="the shard was written to while the dataset was in use"):
+        backend.check(np.array([0]))
+    backend.close()
+
+
+def test_mapped_file_that_became_shorter(short, monkeypatch):
+    backend = short(mapped=True)
+    monkeypatch.setattr(residency, "_NOWAIT", None)
+    landing = backend.read(extents_of([(0, 300_000, 10)]))
+    with pytest.raises(FileChangedError, match="the file became shorter while it was being read"):
+        landing.completion.wait()
+    backend.close()
+
+
+def test_disk_that_fails(folder, monkeypatch):
+    backend = backend_of(folder, mapped=False)
+    backend.files.ensure_open(np.arange(len(SIZES)))
+
+    def fail(*args):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "preadv", fail)
+    landing = backend.read(extents_of([(0, 5, 70)]))
+    with pytest.raises(ReadError, match="0.safetensors, byte 5: reading failed: Input/output error"):
+        landing.completion.wait()
+    backend.close()
+
+
+def test_arena_memory_is_used_again(folder):
+    backend = backend_of(folder, mapped=False)
+    seen = set()
+    for _ in range(20):
+        landing = backend.read(extents_of([(3, 0, 500_000)]))
+        landing.completion.wait()
+        assert landing.nbytes >= 500_000
+        seen.add(int(landing.addresses[0]))
+        landing.release()
+        del landing
+    assert len(seen) <= 2
+    backend.close()
+
+
+def test_closing_twice(backend):
+    backend.read(extents_of([(0, 0, 10)])).completion.wait()
+    backend.close()
+    backend.close()
+    assert not backend.files.base.any()
+
+
+def test_a_long_extent_is_shared_out_among_threads(folder, contents):
+    reading = set()
+
+    class Noting(Files):
+        def descriptor(self, file, **options):
+            reading.add(threading.get_ident())
+            time.sleep(0.002)
+            return super().descriptor(file, **options)
+
+    catalog = open_catalog(str(folder))
+    backend = HostBackend(Noting(catalog.sources, mapped=False))
+    compare(backend, contents, [(3, 0, len(contents[3]))])
+    assert len(reading - {threading.get_ident()}) > 3
+    backend.close()

@@ -1,0 +1,441 @@
+"""Which backend is chosen: the one that was asked for or none, and by evidence where the choice is ours. No GPU needed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdsload import BackendUnavailableError
+from gdsload.backends import select
+from gdsload.backends.base import BackendStatus
+from gdsload.backends.gds import engines as gds_engines
+from gdsload.backends.gds import gds
+from gdsload.backends.gds.gds import GdsBackend
+from gdsload.backends.gds.slots import Slots
+from gdsload.backends.host import HostBackend
+from gdsload.backends.mapped import MappedBackend
+from gdsload.backends.readers import Readers
+from gdsload.backends.select import (
+    BackendRequest,
+    choose,
+    default_register_bytes,
+    dma_is_possible,
+    expected,
+    preflight,
+    reads_in_place,
+)
+from gdsload.backends.tiers.tiered import Tiered
+from gdsload.shards.catalog import open_catalog
+from gdsload.shards.files import Files
+from gdsload.system.probe import CufileProbe
+from gdsload.system.probe.result import STATUSES
+from gdsload.system.probe.tree import Tree
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
+NAMES = ("auto", "host", "mapped", "bounce", "gds")
+BY_DMA = CufileProbe("ok", nvfs_reads=2, p2p_reads=0, posix_reads=0)
+BY_CPU = CufileProbe("ok", nvfs_reads=0, p2p_reads=0, posix_reads=2)
+
+
+class Probing:
+    """Answers instead of cuFile, and counts how often it was asked."""
+
+    def __init__(self, found):
+        self.found, self.asked = found, []
+
+    def __call__(self, path, device):
+        self.asked.append((path, device))
+        return self.found
+
+
+def unasked(path, device):
+    raise AssertionError("cuFile was asked")
+
+
+# --- before anything is opened ---
+
+counts = st.none() | st.integers(0, 2)
+probes = st.builds(CufileProbe, st.sampled_from(STATUSES), nvfs_reads=counts, p2p_reads=counts, posix_reads=counts)
+
+
+@settings(derandomize=True, deadline=None, max_examples=500)
+@given(st.sampled_from(NAMES), st.sampled_from([CPU, torch.device("meta"), GPU]), st.booleans(), st.booleans(), probes)
+def test_what_is_asked_for_by_name_is_used_or_refused(name, device, mapped, allow_compat, found):
+    probe = Probing(found)
+    needs = {"auto": True, "host": True, "mapped": device == GPU and mapped, "bounce": device == GPU}
+    by_dma = bool(found.nvfs_reads or found.p2p_reads)
+    needs["gds"] = device == GPU and found.status == "ok" and (by_dma or allow_compat)
+    request = BackendRequest(name, device, allow_compat=allow_compat)
+    try:
+        answer = preflight(request, "/data/a", mapped=mapped, probe=probe)
+    except BackendUnavailableError as error:
+        assert not needs[name]
+        assert error.remedy
+    else:
+        assert needs[name]
+        assert answer is (found if name == "gds" else None)
+    # It takes a process of its own: it is asked where that decides something.
+    assert probe.asked == ([("/data/a", "cuda:0")] if name == "gds" and device == GPU else [])
+
+
+@pytest.mark.parametrize("device", [CPU, torch.device("meta")])
+@pytest.mark.parametrize("name", ["mapped", "bounce", "gds"])
+def test_names_that_need_a_gpu(name, device):
+    message = f"backend '{name}' needs a CUDA device, and the batches go to '{device}'"
+    with pytest.raises(BackendUnavailableError, match=message) as caught:
+        preflight(BackendRequest(name, device), "/data/a", mapped=True, probe=unasked)
+    assert caught.value.remedy == 'Pass device="cuda", or leave backend= out.'
+
+
+def test_mapped_without_mappings():
+    with pytest.raises(BackendUnavailableError, match="'mapped' cannot be used: the files are not mapped") as caught:
+        preflight(BackendRequest("mapped", GPU), "/data/a", mapped=False, probe=unasked)
+    assert caught.value.remedy == "Leave mmap=False out."
+
+
+def test_mapped_on_rocm(monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", "6.0")
+    with pytest.raises(BackendUnavailableError, match="pages of files cannot be registered for cuda") as caught:
+        preflight(BackendRequest("mapped", GPU), "/data/a", mapped=True, probe=unasked)
+    assert caught.value.remedy == 'Use backend="bounce".'
+
+
+@pytest.mark.parametrize("status", sorted(set(STATUSES) - {"ok"}))
+@pytest.mark.parametrize("allow_compat", [True, False])
+def test_gds_where_cufile_does_not_work(status, allow_compat):
+    found = CufileProbe(status, "so it ended", nvfs_reads=1)  # what was counted before that proves nothing
+    with pytest.raises(BackendUnavailableError, match="cuFile cannot be used here: so it ended") as caught:
+        preflight(BackendRequest("gds", GPU, allow_compat=allow_compat), "/data/a", mapped=True, probe=Probing(found))
+    assert "gdsload doctor" in caught.value.remedy
+    assert "gds_compat" not in caught.value.remedy
+
+
+@pytest.mark.parametrize(("found", "path"), [(BY_CPU, "cufile-posix"), (CufileProbe("ok"), "unknown")])
+def test_gds_that_is_no_dma(found, path):
+    with pytest.raises(BackendUnavailableError, match=f"not by DMA: a trial read took the path {path}") as caught:
+        preflight(BackendRequest("gds", GPU), "/data/a", mapped=True, probe=Probing(found))
+    assert "gdsload doctor" in caught.value.remedy
+    assert "gds_compat=True" in caught.value.remedy
+    compat = BackendRequest("gds", GPU, allow_compat=True)
+    assert preflight(compat, "/data/a", mapped=True, probe=Probing(found)) is found
+
+
+# --- what will be chosen ---
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "answer"),
+    [
+        ("auto", CPU, ("host", "batches are built in CPU memory")),
+        ("host", CPU, ("host", "batches are built in CPU memory")),
+        ("auto", torch.device("mps"), ("host", "batches are built in CPU memory, and torch copies them to mps")),
+        ("host", GPU, ("host", "batches are built in CPU memory, and torch copies them to cuda:0")),
+        ("auto", GPU, ("undecided", "that is decided when the first batch is asked for")),
+        ("gds", GPU, ("gds", "asked for by name")),
+        ("mapped", GPU, ("mapped", "asked for by name")),
+        ("bounce", GPU, ("bounce", "asked for by name")),
+    ],
+)
+def test_what_is_expected(name, device, answer):
+    assert expected(BackendRequest(name, device)) == answer
+
+
+# --- choosing ---
+
+
+class Engine:
+    """Stands in for cuFile, which is not there without a GPU."""
+
+    name = "cufile"
+
+    def __init__(self, device):
+        self.device = device
+
+
+class Bounce:
+    """Stands in for `BounceBackend`, which pins memory."""
+
+    name, in_place = "bounce", False
+
+    def __init__(self, files, device, *, pinned_bytes, threads=8):
+        self.files, self.device, self.pinned_bytes, self.threads = files, device, pinned_bytes, threads
+
+    def close(self):
+        self.files.close()
+
+
+@pytest.fixture
+def no_cuda(monkeypatch):
+    """What would touch a GPU when it is made does not, and nothing here depends on what cuFile could do."""
+    monkeypatch.setitem(gds_engines.ENGINES, "cufile", Engine)
+    monkeypatch.setattr(select, "BounceBackend", Bounce)
+    monkeypatch.setattr(select, "dma_is_possible", lambda: (True, ""))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("select")
+    for number in range(3):
+        safetensors.numpy.save_file({"x": np.full((2, 3), number, np.int32)}, path / f"{number}.safetensors")
+    return path
+
+
+@pytest.fixture
+def files(folder):
+    catalog = open_catalog(str(folder))
+    table = Files(catalog.sources, mapped=True)
+    yield table
+    table.close()
+
+
+@pytest.fixture
+def unmapped(folder):
+    catalog = open_catalog(str(folder))
+    table = Files(catalog.sources, mapped=False)
+    yield table
+    table.close()
+
+
+@pytest.mark.usefixtures("no_cuda")
+@pytest.mark.parametrize(
+    ("asked", "kind"),
+    [
+        (BackendRequest("host"), HostBackend),
+        (BackendRequest("host", GPU), HostBackend),
+        (BackendRequest("auto"), HostBackend),
+        (BackendRequest("auto", torch.device("mps"), register_bytes=9), HostBackend),
+        (BackendRequest("mapped", GPU, register_bytes=9), MappedBackend),
+        (BackendRequest("bounce", GPU, pinned_bytes=8), Bounce),
+    ],
+)
+def test_names_that_need_no_cufile(files, asked, kind):
+    chosen = choose(asked, files, probe=unasked)
+    assert type(chosen.backend) is kind
+    assert (chosen.name, chosen.reason()) == (
+        expected(asked) if kind is HostBackend else (asked.backend, "asked for by name")
+    )
+    assert getattr(chosen.backend, "register_bytes", 9) == 9
+    assert getattr(chosen.backend, "pinned_bytes", 8) == 8
+    chosen.backend.close()
+
+
+@pytest.mark.usefixtures("no_cuda")
+@pytest.mark.parametrize(("name", "device"), [("host", CPU), ("bounce", GPU), ("gds", GPU), ("auto", GPU)])
+def test_as_many_threads_read_as_were_asked_for(files, name, device, monkeypatch):
+    counts, made = [], Readers.__init__
+    monkeypatch.setattr(Readers, "__init__", lambda self, *args: (counts.append(args[0]), made(self, *args))[0])
+    request = BackendRequest(name, device, read_threads=5)
+    backend = choose(request, files, probe=Probing(BY_DMA if name == "gds" else BY_CPU)).backend
+    assert ([backend.threads] if isinstance(backend, Bounce) else counts) == [5]
+    backend.close()
+
+
+@pytest.mark.usefixtures("no_cuda")
+@pytest.mark.parametrize("found", [BY_DMA, BY_CPU])
+def test_gds_by_name_asks_with_the_first_shard_and_registers_slots_only_for_dma(files, found, monkeypatch):
+    probe, registering = Probing(found), []
+    monkeypatch.setattr(
+        gds, "Slots", lambda device, engine: registering.append(engine is not None) or Slots(device, engine)
+    )
+    chosen = choose(BackendRequest("gds", GPU, allow_compat=True), files, probe=probe)
+    assert (type(chosen.backend), chosen.name) == (GdsBackend, "gds")
+    assert chosen.reason() == f"asked for by name; a trial read took the path {found.path}"
+    assert registering == [found.proven]
+    assert probe.asked == [(files.sources[0].path, "cuda:0")]
+    chosen.backend.close()
+
+
+@pytest.mark.usefixtures("no_cuda")
+@pytest.mark.parametrize("name", ["mapped", "bounce", "gds"])
+def test_nothing_is_opened_instead_of_what_was_asked_for(files, name):
+    with pytest.raises(BackendUnavailableError, match=f"backend '{name}' needs a CUDA device"):
+        choose(BackendRequest(name), files, probe=unasked)
+
+
+@pytest.mark.usefixtures("no_cuda")
+def test_gds_by_name_is_not_replaced_where_its_engine_cannot_be_opened(files, monkeypatch):
+    def refuse(device):
+        raise BackendUnavailableError("no driver")
+
+    monkeypatch.setitem(gds_engines.ENGINES, "cufile", refuse)
+    with pytest.raises(BackendUnavailableError, match="no driver"):
+        choose(BackendRequest("gds", GPU), files, probe=Probing(BY_DMA))
+
+
+@pytest.mark.usefixtures("no_cuda")
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(probes, st.booleans(), st.booleans(), st.booleans())
+def test_auto_takes_what_there_is_evidence_for(folder, found, is_mapped, registers, possible):
+    catalog = open_catalog(str(folder))
+    files = Files(catalog.sources, mapped=is_mapped)
+    probe = Probing(found)
+    request = BackendRequest("auto", GPU, register_bytes=9 * registers, allow_compat=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(select, "dma_is_possible", lambda: (possible, "" if possible else "there is no way"))
+        chosen = choose(request, files, probe=probe)
+    by_dma = possible and found.proven  # cuFile's own compat mode is never what is best
+    assert chosen.name == ("mapped+" if is_mapped and registers else "") + ("gds" if by_dma else "bounce")
+    cold = chosen.backend.far if is_mapped and registers else chosen.backend
+    assert type(cold) is (GdsBackend if by_dma else Bounce)
+    assert type(chosen.backend) is (Tiered if is_mapped and registers else type(cold))
+    assert len(probe.asked) == possible
+    why = chosen.reason()
+    assert ("there is no way" in why) is not possible
+    if possible and found.status == "ok":
+        assert f"a trial read took the path {found.path}" in why
+    chosen.backend.close()
+
+
+@pytest.mark.usefixtures("no_cuda")
+def test_reasons_of_auto(files, unmapped, monkeypatch):
+    def reason(table, register_bytes, found=BY_DMA):
+        request = BackendRequest("auto", GPU, register_bytes=register_bytes)
+        chosen = choose(request, table, probe=Probing(found))
+        return chosen.backend, chosen.reason
+
+    path = "a trial read took the path gds-nvfs"
+    assert reason(files, 0)[1]() == f"{path}; no page is registered: register_bytes is 0"
+    assert reason(unmapped, 9)[1]() == f"{path}; no page is registered: the files are not mapped"
+    timeout = CufileProbe("timeout", "no answer within 5 s")
+    assert reason(unmapped, 9, timeout)[1]() == (
+        "cuFile: no answer within 5 s; no page is registered: the files are not mapped"
+    )
+    backend, why = reason(files, 9)
+    assert why() == f"0 of 3 shards are resident and registered; the others: {path}"
+    # It is told as it is when it is asked for.
+    backend.near.registered[:2] = True
+    backend.near.trouble = "register_bytes, 9 B, are used up"
+    assert why() == (
+        f"2 of 3 shards are resident and registered (register_bytes, 9 B, are used up); the others: {path}"
+    )
+    backend.near.registered[2] = True
+    backend.near.trouble = ""
+    assert why() == "3 of 3 shards are resident and registered"
+
+
+@pytest.mark.usefixtures("no_cuda")
+@pytest.mark.parametrize(("found", "name"), [(BY_DMA, "gds"), (BY_CPU, "bounce")])
+def test_the_answer_of_auto_is_as_things_are(files, unmapped, found, name):
+    request = BackendRequest("auto", GPU, register_bytes=9)
+    way = {"gds": "from the drive by DMA", "bounce": "through pinned host memory"}[name]
+    none = f"{name}: every byte is brought to the GPU {way}"
+    assert choose(request, unmapped, probe=Probing(found)).answer() == none
+    opened = choose(request, files, probe=Probing(found))
+    assert opened.answer() == none
+    opened.backend.near.registered[:2] = True
+    assert opened.answer() == (
+        f"mapped+{name}: 2 of 3 shards can be gathered from the page cache by the GPU, the others are brought to it {way}"
+    )
+    opened.backend.near.registered[2] = True
+    assert opened.answer() == ("mapped: every byte of this dataset can be gathered from the page cache by the GPU")
+
+
+@pytest.mark.usefixtures("no_cuda")
+@pytest.mark.parametrize(
+    ("name", "found", "answer"),
+    [
+        ("mapped", None, "mapped: every byte of this dataset can be gathered from the page cache by the GPU"),
+        ("bounce", None, "bounce: every byte is brought to the GPU through pinned host memory"),
+        ("gds", BY_DMA, "gds: every byte is brought to the GPU from the drive by DMA"),
+        ("gds", BY_CPU, "gds: every byte is brought to the GPU by cuFile's compat mode, in which the CPU reads"),
+    ],
+)
+def test_the_answer_of_a_backend_asked_for_by_name(files, name, found, answer):
+    request = BackendRequest(name, GPU, allow_compat=True, register_bytes=9)
+    opened = choose(request, files, probe=unasked if found is None else Probing(found))
+    assert opened.answer() == answer
+    status = BackendStatus(name, opened.name, opened.reason(), {name: 7}, opened.answer())
+    assert str(status).splitlines() == [answer, f"  {opened.reason()}", f"  asked for {name}", f"  {name}: 7 bytes"]
+    opened.backend.close()
+
+
+@pytest.mark.usefixtures("no_cuda")
+@pytest.mark.parametrize("device", [CPU, GPU, torch.device("mps")])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("is_mapped", [True, False])
+@pytest.mark.parametrize("found", [BY_DMA, BY_CPU])
+def test_what_is_used_in_place_is_known_beforehand(files, unmapped, device, name, is_mapped, found):
+    request = BackendRequest(name, device, allow_compat=True, register_bytes=9)
+    try:
+        opened = choose(request, files if is_mapped else unmapped, probe=Probing(found))
+    except BackendUnavailableError:
+        return  # as other tests say
+    assert opened.backend.in_place is reads_in_place(request, mapped=is_mapped)
+    opened.backend.close()
+
+
+@pytest.mark.usefixtures("no_cuda")
+def test_auto_bounces_where_cufile_worked_but_cannot_be_opened_here(files, monkeypatch):
+    def refuse(device):
+        raise BackendUnavailableError("cuFile was opened before this process was forked")
+
+    monkeypatch.setitem(gds_engines.ENGINES, "cufile", refuse)
+    chosen = choose(BackendRequest("auto", GPU), files, probe=Probing(BY_DMA))
+    assert chosen.name == "bounce"
+    assert "cuFile was opened before this process was forked" in chosen.reason()
+
+
+@pytest.mark.usefixtures("no_cuda")
+def test_a_dataset_without_shards():
+    probe = Probing(BY_DMA)
+    chosen = choose(BackendRequest("gds", GPU), Files([], mapped=True), probe=probe)
+    assert (chosen.name, probe.asked) == ("gds", [(".", "cuda:0")])
+    chosen.backend.close()
+
+
+# --- what the system could do ---
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """A made-up system, to be written to, and nothing said in the environment."""
+    monkeypatch.delenv("CUFILE_USE_PCIP2PDMA", raising=False)
+    monkeypatch.delenv("CUFILE_ENV_PATH_JSON", raising=False)
+
+    def write(path, text=""):
+        place = tmp_path / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+        return Tree(str(tmp_path))
+
+    return write
+
+
+IMPOSSIBLE = (False, "cuFile has no way to DMA here: nvidia-fs is not loaded, and P2PDMA is not switched on")
+
+
+def test_dma_where_nothing_is_set_up(root):
+    assert dma_is_possible(root("/etc/cufile.json", '{"properties": {"allow_compat_mode": true}}')) == IMPOSSIBLE
+    assert dma_is_possible(root("/proc/driver/nvidia/version")) == IMPOSSIBLE
+
+
+def test_dma_by_nvidia_fs(root):
+    assert dma_is_possible(root("/proc/driver/nvidia-fs/stats", "GDS Version: 1.15")) == (True, "")
+
+
+def test_dma_by_configuration(root, monkeypatch):
+    text = '{"properties": {"use_pci_p2pdma": true}}'
+    assert dma_is_possible(root("/data/own.json", text)) == IMPOSSIBLE
+    monkeypatch.setenv("CUFILE_ENV_PATH_JSON", "/data/own.json")
+    assert dma_is_possible(root("/x")) == (True, "")
+    monkeypatch.delenv("CUFILE_ENV_PATH_JSON")
+    assert dma_is_possible(root("/etc/cufile.json", text)) == (True, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "on"),
+    [("1", True), ("true", True), ("ON", True), ("yes", True), ("0", False), ("", False), ("off", False)],
+)
+def test_dma_by_environment(root, monkeypatch, text, on):
+    monkeypatch.setenv("CUFILE_USE_PCIP2PDMA", text)
+    assert dma_is_possible(root("/x")) == ((True, "") if on else IMPOSSIBLE)
+
+
+def test_half_of_the_memory_is_registered_at_most(root):
+    assert default_register_bytes(root("/proc/meminfo", "MemTotal: 4000 kB\nMemAvailable: 1001 kB\n")) == 1001 * 512
+    root("/proc/self/cgroup", "0::/a\n")
+    assert default_register_bytes(root("/sys/fs/cgroup/a/memory.max", "1001\n")) == 500

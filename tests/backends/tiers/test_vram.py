@@ -1,0 +1,232 @@
+"""The tier in VRAM, with host memory in the GPU's place: what is kept, counted, checked, and ended."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from gdsload import Field, ShardDataset, ShardWriter
+from gdsload.backends.base import ShardAddresses
+from gdsload.backends.host import HostBackend
+from gdsload.backends.tiers import tiered, vram
+from gdsload.backends.tiers.tiered import Tiered
+from gdsload.backends.tiers.vram import VramTier
+from gdsload.shards.reads import Extents, concat_extents
+from gdsload.shards.shard_table import ShardTable
+from gdsload.system import threads
+
+SHARDS, ROWS = 4, 500
+
+
+class Reachable(HostBackend):
+    """A host backend that has all shards within reach from the first."""
+
+    def __init__(self, files):
+        super().__init__(files, threads=2)
+        self.counted = 0
+        self.found = ShardAddresses(files.base, self.count)
+
+    def addresses(self):
+        return self.found
+
+    def count(self, nbytes):
+        self.counted += nbytes
+
+
+@pytest.fixture
+def folder(tmp_path):
+    random = np.random.default_rng(0)
+    fields = {"first": Field("uint8", (300,)), "x": Field("int32", (64,)), "last": Field("uint8", (3,))}
+    with ShardWriter(tmp_path / "shards", fields, shard_bytes=ROWS * (300 + 256 + 3)) as writer:
+        for _ in range(SHARDS):
+            writer.write_batch(
+                {
+                    "first": random.integers(0, 256, (ROWS, 300), np.uint8),
+                    "x": random.integers(0, 2**31, (ROWS, 64), np.int32),
+                    "last": random.integers(0, 256, (ROWS, 3), np.uint8),
+                }
+            )
+    return tmp_path / "shards"
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch):
+    synchronized = SimpleNamespace(synchronize=lambda: None)
+    monkeypatch.setattr(vram, "side_stream", lambda _device: None)
+    monkeypatch.setattr(vram, "record", lambda _stream: synchronized)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _device: None)
+
+
+@pytest.fixture
+def open_tier(folder):
+    opened = []
+
+    def open_one(inner=HostBackend, *, vram_bytes=2**30, fields=("x",)):
+        dataset = ShardDataset(folder)
+        table = ShardTable.of(dataset.sources, dataset.schema, mapped=True)
+        span = partial(table.span, names=fields)
+        cpu = torch.device("cpu")
+        tier = VramTier(table.files, cpu, span=span, vram_bytes=vram_bytes)
+        opened.append(Tiered("vram+inner", table.files, tier, inner(table.files)))
+        opened[-1].table = table
+        return opened[-1]
+
+    yield open_one
+    for tier in opened:
+        tier.close()
+    assert alive() == []
+
+
+def alive():
+    return [thread for thread in threading.enumerate() if thread.name == "gdsload-vram"]
+
+
+def rows(tier, file, count=ROWS):
+    """All rows of the field in a shard, as extents."""
+    begin, _ = tier.table.span(file, ["x"])
+    return Extents(np.full(count, file), begin + 256 * np.arange(count), np.full(count, 256))
+
+
+def brought(tier, wanted):
+    landing = tier.read(wanted)
+    landing.completion.wait()
+    found = [ctypes.string_at(address, 256) for address in landing.addresses.tolist()]
+    landing.release()
+    return found
+
+
+def truth(tier, wanted):
+    data = [Path(source.path).read_bytes() for source in tier.files.sources]
+    pairs = zip(wanted.file.tolist(), wanted.offset.tolist(), strict=True)
+    return [data[file][offset : offset + 256] for file, offset in pairs]
+
+
+def until(happened):
+    for _ in range(2000):
+        if happened():
+            return True
+        time.sleep(0.005)
+    return False
+
+
+def filled(tier):
+    brought(tier, rows(tier, 0, 1))
+    assert until(lambda: not alive())
+    return tier
+
+
+def test_kept_shards_are_their_files(open_tier):
+    tier = filled(open_tier())
+    assert tier.near.ready.all()
+    assert tier.near.trouble == ""
+    for file in range(SHARDS):
+        wanted = rows(tier, file)
+        assert brought(tier, wanted) == truth(tier, wanted)
+    assert tier.near.kept_bytes == SHARDS * ROWS * 256  # what lies before and behind the field is not kept
+    assert np.array_equal(tier.addresses().base, tier.near._base)
+
+
+def test_a_budget_for_some(open_tier):
+    tier = filled(open_tier(vram_bytes=2 * ROWS * 256 + 5))
+    assert tier.near.ready.tolist() == [True, True, False, False]
+    assert "used up" in tier.near.trouble
+    assert tier.addresses() is None
+    both = concat_extents([rows(tier, file, 7) for file in (3, 0)])
+    before = tier.bytes_by_path()
+    assert brought(tier, both) == truth(tier, both)
+    after = tier.bytes_by_path()
+    assert after["vram"] - before.get("vram", 0) == 7 * 256
+    assert after["host"] - before["host"] == 7 * 256
+
+
+def test_bytes_are_counted_where_they_were_gathered(open_tier):
+    """A batch that was begun out of the page cache is none of VRAM's, whatever has been kept since."""
+    tier = open_tier(Reachable)
+    found = tier.addresses()
+    assert found.base is tier.files.base
+    filled(tier)
+    before = tier.bytes_by_path().get("vram", 0)
+    found.count(1000)
+    assert (tier.far.counted, tier.bytes_by_path().get("vram", 0)) == (1000, before)
+    tier.addresses().count(10)
+    assert (tier.far.counted, tier.bytes_by_path()["vram"]) == (1000, before + 10)
+
+
+def test_a_shard_that_changes_while_it_is_copied_is_not_kept(open_tier, monkeypatch):
+    """Also if somebody has just looked at it: nobody ever will again."""
+    tier = open_tier()
+    copied = VramTier._copy
+
+    def copy_and_spoil(self, far, wanted, out):
+        copied(self, far, wanted, out)
+        if wanted.file[0] == 2:
+            self.files.check(np.array([2]))
+            os.utime(self.files.sources[2].path, ns=(1, 1))
+
+    monkeypatch.setattr(VramTier, "_copy", copy_and_spoil)
+    filled(tier)
+    assert tier.near.ready.tolist() == [True, True, False, False]
+    assert "written to" in tier.near.trouble
+
+
+def test_memory_that_is_used_up_is_no_failure(open_tier, monkeypatch):
+    tier = open_tier()
+    real = torch.empty
+
+    def empty(size, **options):
+        if tier.near.ready.sum() == 1:
+            raise torch.OutOfMemoryError
+        return real(size, **options)
+
+    monkeypatch.setattr(vram.torch, "empty", empty)
+    filled(tier)
+    assert tier.near.ready.sum() == 1
+    assert "no memory" in tier.near.trouble
+    wanted = rows(tier, 3, 5)
+    assert brought(tier, wanted) == truth(tier, wanted)
+
+
+def test_no_thread_is_no_failure(open_tier, monkeypatch):
+    def refused(_threads):
+        raise RuntimeError("can't start new thread")
+
+    tier = open_tier()
+    monkeypatch.setattr(tiered, "start_all", refused)
+    wanted = rows(tier, 1, 5)
+    assert brought(tier, wanted) == truth(tier, wanted)
+    assert "can't start" in tier.near.trouble
+
+
+def test_the_thread_ends_with_the_interpreter(open_tier, monkeypatch, own_end):
+    """A loader that nobody has closed: its backend is not, either, but no thread goes on copying."""
+    tier = open_tier()
+    begun, go_on = threading.Event(), threading.Event()
+    copied = VramTier._copy
+
+    def slow_copy(self, far, wanted, out):
+        begun.set()
+        go_on.wait(20)
+        copied(self, far, wanted, out)
+
+    monkeypatch.setattr(VramTier, "_copy", slow_copy)
+    brought(tier, rows(tier, 0, 1))
+    assert begun.wait(20)
+    ending = threading.Thread(target=threads.end_all)
+    ending.start()
+    assert until(lambda: tier._filling.over)
+    go_on.set()
+    ending.join(20)
+    assert not ending.is_alive()
+    assert alive() == []
+    assert tier.near.ready.sum() <= 1

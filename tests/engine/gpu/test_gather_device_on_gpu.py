@@ -1,0 +1,249 @@
+"""The device's gather against numpy, from device memory and from registered pages, at every row size and alignment."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+
+from gdsload.engine.gpu.gather_device import DeviceGather
+from gdsload.engine.gpu.kernels import can_launch
+from gdsload.system.driver import BATCH_CALLS, driver
+from gdsload.system.streams import DeviceBytes, allocate, free, register_host, unregister_host
+
+pytestmark = pytest.mark.cuda
+ROOM = 1 << 22
+
+
+@pytest.fixture(scope="module")
+def pages():
+    """Registered host memory: a view of it, and its address."""
+    memory = mmap.mmap(-1, ROOM)
+    array = np.frombuffer(memory, np.uint8)
+    array[:] = np.random.default_rng(0).integers(0, 256, ROOM, dtype=np.uint8)
+    address = array.ctypes.data
+    assert register_host(torch.device("cuda", 0), address, ROOM) == ""
+    yield array, address
+    assert unregister_host(torch.device("cuda", 0), address) == ""
+
+
+@pytest.fixture(params=["host", "device"])
+def source(request, pages):
+    """Bytes, their address, and a function that says which addresses are the host's."""
+    array, address = pages
+    if request.param == "host":
+        return array, address, lambda found: np.ones(len(found), bool)
+    tensor = torch.from_numpy(array.copy()).cuda()
+    request.node.kept = tensor
+    return array, tensor.data_ptr(), lambda found: np.zeros(len(found), bool)
+
+
+@pytest.fixture(params=["kernel", "torch"])
+def gather(request, source):
+    if request.param == "kernel":
+        pytest.importorskip("cupy")
+    return DeviceGather(torch.device("cuda", 0), source[2], kernel=request.param == "kernel")
+
+
+def random_rows(random, count, row_bytes, step):
+    return random.integers(0, (ROOM - row_bytes) // step + 1, count) * step
+
+
+@pytest.mark.parametrize("row_bytes", [1, 2, 3, 4, 6, 8, 12, 16, 31, 48, 512, 1000, 4096, 4098, 150_528])
+def test_rows(gather, source, row_bytes):
+    array, address, _ = source
+    random = np.random.default_rng(row_bytes)
+    for step in (1, 2, 4, 8, 16, 512):
+        for count in (1, 2, 7, 300 if row_bytes > 5000 else 3000):
+            offsets = random_rows(random, count, row_bytes, step)
+            out = torch.full((count * row_bytes,), 99, dtype=torch.uint8, device="cuda")
+            gather.rows(address + offsets, row_bytes, out)
+            expected = array[offsets[:, None] + np.arange(row_bytes)].reshape(-1)
+            assert np.array_equal(out.cpu().numpy(), expected), (step, count)
+
+
+def test_rows_into_tensors_at_any_alignment(gather, source):
+    array, address, _ = source
+    offsets = np.arange(200) * 24
+    for shift in range(17):
+        room = torch.full((200 * 24 + 40,), 99, dtype=torch.uint8, device="cuda")
+        gather.rows(address + offsets[::-1], 24, room[shift : shift + 4800])
+        expected = array[offsets[::-1][:, None] + np.arange(24)].reshape(-1)
+        assert np.array_equal(room[shift : shift + 4800].cpu().numpy(), expected)
+        assert (room[:shift].cpu() == 99).all()
+        assert (room[shift + 4800 :].cpu() == 99).all()
+
+
+@pytest.mark.parametrize("row_bytes", [24, 4096])
+def test_rows_into_several_tensors(gather, source, row_bytes):
+    array, address, _ = source
+    random, sizes = np.random.default_rng(9), [5, 0, 300, 1, 64]
+    for offsets in (random_rows(random, sum(sizes), row_bytes, 8), np.arange(sum(sizes)) * row_bytes):
+        outs = [torch.full((size * row_bytes,), 99, dtype=torch.uint8, device="cuda") for size in sizes]
+        gather.batches(address + offsets, row_bytes, outs, sizes)
+        expected = array[offsets[:, None] + np.arange(row_bytes)].reshape(-1)
+        assert np.array_equal(torch.cat(outs).cpu().numpy(), expected)
+
+
+def test_runs_of_neighbours(gather, source):
+    array, address, _ = source
+    offsets = np.concatenate([np.arange(500) * 1000 + 7, np.arange(500) * 1000 + 1_000_009, np.arange(200) * 1000])
+    out = torch.empty(len(offsets) * 1000, dtype=torch.uint8, device="cuda")
+    gather.rows(address + offsets, 1000, out)
+    assert np.array_equal(out.cpu().numpy(), array[offsets[:, None] + np.arange(1000)].reshape(-1))
+
+
+@pytest.mark.parametrize("newest", [True, False, None])
+@pytest.mark.parametrize("on_host", [True, False])
+def test_long_rows_that_lie_scattered(pages, on_host, newest, monkeypatch):
+    """Over the link they are copied, all by one call, in whichever form the driver has it; without one, gathered."""
+    calls, (array, address) = driver(), pages
+    forms = [name for name in BATCH_CALLS if hasattr(ctypes.CDLL("libcuda.so.1"), name)]
+    form = None if newest is None or not forms else forms[0 if newest else -1]
+    monkeypatch.setattr(calls, "_many", form)
+    queued = []
+    real = type(calls).copy_many
+    monkeypatch.setattr(type(calls), "copy_many", lambda *args: (queued.append(real(*args)), queued[-1])[1])
+    kept = None if on_host else torch.from_numpy(array.copy()).cuda()
+    gather = DeviceGather(
+        torch.device("cuda", 0), lambda found: np.full(len(found), on_host), kernel=None if can_launch() else False
+    )
+    random, row_bytes = np.random.default_rng(4), 70_001
+    stream = torch.cuda.Stream()
+    for sizes in ([1], [2], [0, 3, 40, 1]):
+        offsets = random.integers(0, ROOM - row_bytes + 1, sum(sizes))
+        with torch.cuda.stream(stream):
+            outs = [torch.full((size, row_bytes), 99, dtype=torch.uint8, device="cuda") for size in sizes]
+            gather.batches((address if kept is None else kept.data_ptr()) + offsets, row_bytes, outs, sizes)
+        stream.synchronize()
+        expected = array[offsets[:, None] + np.arange(row_bytes)]
+        assert np.array_equal(torch.cat(outs).cpu().numpy(), expected)
+    assert queued == ([True, True, True] if on_host and form else [])
+
+
+@pytest.mark.parametrize("row_bytes", [1, 2, 8, 12, 16, 24, 48])
+@pytest.mark.parametrize("longest", [0, 3, 200, 20_000])
+def test_pieces(gather, source, row_bytes, longest):
+    array, address, _ = source
+    random = np.random.default_rng(longest)
+    lengths = random.integers(0, longest + 1, 150)
+    offsets = random.integers(0, (ROOM - longest * row_bytes) // row_bytes, 150) * row_bytes
+    out = torch.full((int(lengths.sum()) * row_bytes,), 99, dtype=torch.uint8, device="cuda")
+    gather.pieces(address + offsets, lengths, row_bytes, out)
+    pairs = zip(offsets.tolist(), (lengths * row_bytes).tolist(), strict=True)
+    expected = np.concatenate([array[begin : begin + nbytes] for begin, nbytes in pairs])
+    assert np.array_equal(out.cpu().numpy(), expected)
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+def test_rows_of_host_and_device_at_once(pages, kernel):
+    """As when some shards are registered and the others come from the drive."""
+    if kernel:
+        pytest.importorskip("cupy")
+    array, address = pages
+    tensor = torch.from_numpy(array.copy()).cuda()
+    for row_bytes in (512, 4096):
+        offsets = random_rows(np.random.default_rng(3), 600, row_bytes, 64)
+        base = np.where(np.arange(600) % 3 == 0, address, tensor.data_ptr())
+        gather = DeviceGather(
+            torch.device("cuda", 0), lambda found: (found >= address) & (found < address + ROOM), kernel=kernel
+        )
+        out = torch.empty(600 * row_bytes, dtype=torch.uint8, device="cuda")
+        gather.rows(base + offsets, row_bytes, out)
+        assert np.array_equal(out.cpu().numpy(), array[offsets[:, None] + np.arange(row_bytes)].reshape(-1))
+
+
+@pytest.mark.parametrize("on_host", [True, False])
+def test_kernels_that_read_over_the_link_are_in_a_domain_of_their_own(pages, on_host, monkeypatch):
+    """The driver takes it as it is asked for, from compute capability 9.0 on."""
+    pytest.importorskip("cupy")
+    calls, (array, address) = driver(), pages
+    seen = []
+
+    def watched(config, *arguments):
+        code, found = real(config, *arguments), config._obj
+        seen.append((code, [(found.attributes[i].id, *found.attributes[i].value[:2]) for i in range(found.count)]))
+        return code
+
+    real = calls._launch
+    monkeypatch.setattr(calls, "_launch", watched)
+    kept = None if on_host else torch.from_numpy(array.copy()).cuda()
+    gather = DeviceGather(torch.device("cuda", 0), lambda found: np.full(len(found), on_host), kernel=True)
+    offsets = random_rows(np.random.default_rng(1), 500, 4096, 8)
+    out = torch.full((500 * 4096,), 99, dtype=torch.uint8, device="cuda")
+    gather.rows((address if kept is None else kept.data_ptr()) + offsets, 4096, out)
+    assert np.array_equal(out.cpu().numpy(), array[offsets[:, None] + np.arange(4096)].reshape(-1))
+    gather.pieces((address if kept is None else kept.data_ptr()) + offsets, np.ones(500, np.int64), 4096, out.zero_())
+    assert np.array_equal(out.cpu().numpy(), array[offsets[:, None] + np.arange(4096)].reshape(-1))
+    apart = on_host and torch.cuda.get_device_capability() >= (9, 0)
+    assert seen == [(0, [(9, 2, 1)] if apart else [])] * 2
+
+
+@pytest.mark.parametrize("kernel", [True, False], ids=["kernel", "torch"])
+def test_from_threads_that_have_called_nothing_of_cuda(pages, devices, kernel):
+    """Which have no context yet, whatever torch says is their device."""
+    if kernel:
+        pytest.importorskip("cupy")
+    array, address = pages
+    offsets = random_rows(np.random.default_rng(6), 300, 1000, 8)
+    for device in [*devices, *devices]:
+        gather = DeviceGather(device, lambda found: np.ones(len(found), bool), kernel=kernel)
+        out = torch.full((300 * 1000,), 99, dtype=torch.uint8, device=device)
+        torch.cuda.synchronize(device)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(gather.rows, address + offsets, 1000, out).result(30)
+        torch.cuda.synchronize(device)
+        assert np.array_equal(out.cpu().numpy(), array[offsets[:, None] + np.arange(1000)].reshape(-1))
+
+
+def test_the_context_that_the_user_is_in_comes_back(devices):
+    """One that is not torch's, as of a library that makes its own, or a green one."""
+    calls = driver()
+    library, mine, found = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
+    for device in devices:
+        torch.zeros(1, device=device)
+        assert library.cuCtxCreate_v2(ctypes.byref(mine), 0, device.index) == 0
+        try:
+            with calls.inside(device.index):
+                assert library.cuCtxGetCurrent(ctypes.byref(found)) == 0
+                assert found.value == calls._primary[device.index] != mine.value
+            assert library.cuCtxGetCurrent(ctypes.byref(found)) == 0
+            assert found.value == mine.value
+        finally:
+            assert library.cuCtxDestroy_v2(mine) == 0
+
+
+@pytest.fixture
+def neighbours():
+    """Two allocations of the device that lie side by side, each of 2 MiB: the address of the second one."""
+    device, size = torch.device("cuda", 0), 2 * 2**20
+    made = [allocate(device, size) for _ in range(64)]
+    found = sorted(set(made) & {address + size for address in made})
+    assert found, "of 64 allocations no two lie side by side"
+    yield found[0], size
+    torch.cuda.synchronize()
+    for address in made:
+        free(device, address)
+
+
+@pytest.mark.parametrize("row_bytes", [2**20, 2**16])
+def test_rows_in_allocations_that_lie_side_by_side(neighbours, row_bytes):
+    """The driver refuses a copy that reaches from one into the other, as arenas in many chunks would ask for."""
+    middle, size = neighbours
+    array = np.random.default_rng(3).integers(0, 256, 2 * size, np.uint8)
+    torch.as_tensor(DeviceBytes(middle - size, size), device="cuda").copy_(torch.from_numpy(array[:size]))
+    torch.as_tensor(DeviceBytes(middle, size), device="cuda").copy_(torch.from_numpy(array[size:]))
+    gather = DeviceGather(torch.device("cuda", 0), lambda found: np.zeros(len(found), bool))
+    rows = 2 * size // row_bytes
+    addresses, out = (
+        middle - size + np.arange(rows) * row_bytes,
+        torch.zeros(2 * size, dtype=torch.uint8, device="cuda"),
+    )
+    gather.batches(addresses, row_bytes, [out], [rows], np.array([middle - size, middle]))
+    assert np.array_equal(out.cpu().numpy(), array)
+    with pytest.raises(RuntimeError, match="cuMemcpyAsync"):  # without being told
+        gather.batches(addresses, row_bytes, [out], [rows])

@@ -1,0 +1,166 @@
+"""How the gather from positions shares its words out among warps, and when it fetches rows in another order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gdsload.engine.gpu import gather_positions
+from gdsload.engine.gpu.gather_positions import PART, DeviceRows, PositionBatch, PositionGather, tile_of
+from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP
+
+WARPS = sorted({OVER_PCIE.warps, IN_VRAM.warps, 1, 3})
+
+
+@given(
+    size=st.integers(1, 3000),
+    batches=st.integers(1, 64),
+    width=st.one_of(st.integers(1, 70), st.integers(1, 20_000)),
+    warps=st.sampled_from(WARPS),
+)
+@example(size=1, batches=1, width=1, warps=1)
+@example(size=2, batches=1, width=PART + 1, warps=3)
+def test_no_tile_has_more_rows_than_a_warp_has_threads(size, batches, width, warps):
+    """A thread finds one row: of a tile with another row there would be words that nobody knows."""
+    tile = tile_of(size * batches, width, warps)
+    assert tile > 0
+    for begin in {0, tile, size * width // tile * tile, (size * width - 1) // tile * tile}:
+        end = min(begin + tile, size * width)
+        assert end <= begin or (end - 1) // width - begin // width < WARP
+
+
+@given(
+    rows=st.integers(1, 200_000),
+    width=st.one_of(st.integers(1, 70), st.integers(1, 20_000)),
+    warps=st.sampled_from(WARPS),
+)
+def test_no_warp_has_much_more_to_do_than_the_others(rows, width, warps):
+    """Unless the words are so few that it does not matter."""
+    tile = tile_of(rows, width, warps)
+    tiles = -(-rows * width // tile)
+    longest = -(-tiles // warps) * tile
+    fair = rows * width / warps
+    assert longest <= 2 * fair + max(PART, width if width <= PART else 0, WARP)
+
+
+class Uploads:
+    """Stands in for `Uploads`: arrays stay where they are."""
+
+    def __init__(self, _device):
+        self.kept = []
+
+    def add(self, array):
+        self.kept.append(torch.from_numpy(np.array(array)))
+        return self.kept[-1]
+
+    def use(self):
+        pass
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """What was launched: name, parameters, and whether rows come in another order. Samples are found by numpy."""
+    found = []
+
+    def launch(self, name, unit, grid, params, outs, *, scattered=False):
+        found.append((name, params, scattered))
+        if name == "samples":
+            batch, number = np.divmod(np.arange(params["all"]), params["size"])
+            outs[0].copy_(torch.from_numpy(-(params["first"] + batch * params["stride"] + number) % 1009))
+
+    monkeypatch.setattr(gather_positions, "Uploads", Uploads)
+    monkeypatch.setattr(PositionGather, "_launch", launch)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("over_pcie", "row_bytes", "samples", "expected"),
+    [
+        (True, 512, 2**22, True),
+        (True, 4096, 2**18 + 1, True),
+        (True, 16_383, 2**17, True),
+        (True, 512, 2**21, False),  # 1 GiB: what the GPU can keep in mind
+        (True, 4096, 2**18, False),
+        (True, 16_384, 2**17, False),  # a row of many pages, which are neighbours
+        (True, 8, 2**20, False),
+        (True, 64, 2**25, True),
+        (True, 63, 2**25, False),  # sorting would take nearly as much memory as the rows
+        (False, 512, 2**22, False),
+    ],
+)
+def test_rows_out_of_much_host_memory_are_sorted(launched, over_pcie, row_bytes, samples, expected):
+    gather = PositionGather(torch.device("cpu"), np.array([samples]), over_pcie=over_pcie)
+    outs = [torch.empty(4 * row_bytes, dtype=torch.uint8) for _ in range(3)]
+    gather.rows(DeviceRows(gather, np.array([4096]), row_bytes), PositionBatch(5, 100, 3, 4), outs)
+    assert [name for name, _, _ in launched] == (["samples"] if expected else []) + ["gather"]
+    assert launched[-1][2] == expected
+
+
+@pytest.mark.parametrize("row_bytes", [64, 512, 2050, 4096, 16_380])
+@pytest.mark.parametrize("rows", [1, 100, 10_000])
+def test_warps_stay_near_to_each_other_where_rows_are_sorted(launched, row_bytes, rows):
+    gather = PositionGather(torch.device("cpu"), np.array([2**25]), over_pcie=True)
+    found = DeviceRows(gather, np.array([4096]), row_bytes)
+    gather.rows(found, PositionBatch(0, rows, 1, rows), [torch.empty(1, dtype=torch.uint8)])
+    _, params, scattered = launched[-1]
+    assert scattered
+    assert 0 < params["tile"] * found.unit <= max(2**15, row_bytes)
+    assert params["tiles"] * params["tile"] >= params["words"] == rows * found.width
+
+
+def test_what_comes_before_rows_is_made_aside(launched):
+    """Not where rows are: it would wait for those of the batches before."""
+    aside = []
+
+    def elsewhere(make):
+        before = len(launched)
+        made = make()
+        aside.extend(launched[before:])
+        return made
+
+    gather = PositionGather(torch.device("cpu"), np.array([2**22]), over_pcie=True, aside=elsewhere)
+    rows, positions = DeviceRows(gather, np.array([4096]), 512), PositionBatch(5, 100, 3, 4)
+    for _ in range(2):
+        gather.rows(rows, positions, [torch.empty(1, dtype=torch.uint8) for _ in range(3)])
+    assert [name for name, *_ in aside] == ["samples"]
+    assert [name for name, *_ in launched] == ["samples", "gather", "gather"]
+    made = (torch.arange(3), torch.arange(4))
+    assert gather.beforehand(lambda: made) is made
+
+
+def test_what_is_sorted_once_serves_all_fields(launched, monkeypatch):
+    monkeypatch.setattr(gather_positions, "_NEAR_BYTES", 0)
+    monkeypatch.setattr(gather_positions, "_SORTED_BYTES", range(2048))
+    gather, positions = (
+        PositionGather(torch.device("cpu"), np.array([2000]), over_pcie=True),
+        PositionBatch(5, 100, 3, 4),
+    )
+    for row_bytes in (16, 24):
+        outs = [torch.empty(4 * row_bytes, dtype=torch.uint8) for _ in range(3)]
+        gather.rows(DeviceRows(gather, np.array([4096]), row_bytes), positions, outs)
+    samples, places = positions.sorted
+    expected = [-position % 1009 for start in (5, 105, 205) for position in range(start, start + 4)]
+    assert samples.tolist() == sorted(expected)
+    assert [expected[place] for place in places.tolist()] == sorted(expected)
+    assert [(name, scattered) for name, _, scattered in launched] == [
+        ("samples", False), ("gather", True), ("gather", True)
+    ]  # fmt: skip
+    for (_, params, _), width in zip(launched[1:], (1, 3), strict=True):
+        assert (params["table"], params["places"]) == (samples.data_ptr(), places.data_ptr())
+        assert (params["size"], params["words"]) == (4, 12 * width)
+        assert "selection" not in params
+        assert "network" not in params
+
+
+def test_more_batches_than_a_launch_takes_are_not_sorted(launched, monkeypatch):
+    monkeypatch.setattr(gather_positions, "_NEAR_BYTES", 0)
+    monkeypatch.setattr(gather_positions, "_SORTED_BYTES", range(2048))
+    gather = PositionGather(torch.device("cpu"), np.array([2000]), over_pcie=True)
+    outs = [torch.empty(16, dtype=torch.uint8) for _ in range(65)]
+    gather.rows(DeviceRows(gather, np.array([4096]), 16), PositionBatch(0, 1, 65, 1), outs)
+    assert [(name, params["first"], scattered) for name, params, scattered in launched] == [
+        ("gather", 0, False), ("gather", 64, False)
+    ]  # fmt: skip

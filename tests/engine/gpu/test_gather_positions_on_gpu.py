@@ -1,0 +1,260 @@
+"""The gather from positions is the order of the host and the bytes of the files, whatever is asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, Subset
+
+from gdsload import DataLoader, Field, ShardDataset, ShardWriter
+from gdsload.engine.gpu import gather_positions
+from gdsload.engine.gpu.gather_positions import DeviceRows, PositionBatch, PositionGather
+from gdsload.engine.resident import ResidentGather
+from gdsload.order import FullOrder
+from gdsload.system.copies import copies_scattered_runs
+from gdsload.system.driver import Driver
+from gdsload.testing import assert_resumes_everywhere, fingerprint
+
+pytestmark = pytest.mark.cuda
+
+
+def shards_of(device, samples, row_bytes, shards, random):
+    """Rows in some pieces of device memory: ends, address of each piece, and all rows on the host."""
+    counts = random.multinomial(samples, np.ones(shards) / shards)
+    rows = torch.from_numpy(random.integers(0, 256, (samples, row_bytes), np.uint8))
+    parts = [part.contiguous().to(device) for part in rows.split(counts.tolist())]
+    begins = np.array([part.data_ptr() for part in parts], np.int64)
+    return np.cumsum(counts), begins, rows, parts
+
+
+@pytest.mark.parametrize("how", ["vram", "over_pcie", "sorted"])
+@pytest.mark.parametrize("row_bytes", [1, 2, 3, 4, 8, 12, 16, 100, 512, 2040, 4096, 9000, 150_528])
+def test_any_row_size(device, row_bytes, how, monkeypatch):
+    if how == "sorted":
+        monkeypatch.setattr(gather_positions, "_SORTED_BYTES", range(2**30))
+        monkeypatch.setattr(gather_positions, "_NEAR_BYTES", 0)
+    random = np.random.default_rng(row_bytes)
+    samples = 70_000 if row_bytes <= 512 else 700
+    ends, begins, rows, parts = shards_of(device, samples, row_bytes, 5, random)
+    order = FullOrder(samples, 77)
+    gather = PositionGather(device, ends, over_pcie=how != "vram", recipe=order.permutation.recipe())
+    found = DeviceRows(gather, begins, row_bytes)
+    for first, count in [(0, samples), (3, 0), (samples - 1, 1), *random.integers(0, samples // 2, (5, 2)).tolist()]:
+        out = torch.full((count, row_bytes), 7, dtype=torch.uint8, device=device)
+        gather.rows(found, PositionBatch(first, 0, 1, count), [out])
+        ids = torch.from_numpy(np.array(order.lane_ids(0, first, first + count)))
+        assert torch.equal(out.cpu(), rows[ids])
+    del parts
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3, 1000, 65_535, 65_536, 65_537, 99_991, 1_000_003])
+def test_any_number_of_samples(device, samples):
+    """The permutation's twin, on both sides of the limit between its two forms."""
+    random = np.random.default_rng(samples)
+    values = torch.arange(samples, dtype=torch.int64, device=device)
+    order = FullOrder(samples, int(random.integers(2**63)))
+    gather = PositionGather(device, np.array([samples]), over_pcie=False, recipe=order.permutation.recipe())
+    out = torch.empty_like(values)
+    gather.rows(DeviceRows(gather, np.array([values.data_ptr()]), 8), PositionBatch(0, 0, 1, samples), [out])
+    assert np.array_equal(out.cpu().numpy(), order.lane_ids(0, 0, samples))
+
+
+def test_many_batches_at_once(device):
+    """More than go into one launch, each with a gap behind it, as a rank of several takes them."""
+    values = torch.arange(100_000, dtype=torch.int64, device=device)
+    order = FullOrder(100_000, 5)
+    gather = PositionGather(device, np.array([100_000]), over_pcie=False, recipe=order.permutation.recipe())
+    outs = [torch.empty(300, dtype=torch.int64, device=device) for _ in range(101)]
+    gather.rows(DeviceRows(gather, np.array([values.data_ptr()]), 8), PositionBatch(17, 900, 101, 300), outs)
+    for number, out in enumerate(outs):
+        start = 17 + 900 * number
+        assert np.array_equal(out.cpu().numpy(), order.lane_ids(0, start, start + 300))
+
+
+def test_a_selection_and_empty_shards(device):
+    values = torch.arange(1000, dtype=torch.int64, device=device)
+    selection = np.random.default_rng(1).integers(0, 1000, 400)
+    gather = PositionGather(device, np.array([0, 300, 300, 1000, 1000]), over_pcie=False, selection=selection)
+    begins = values.data_ptr() + 8 * np.array([0, 0, 300, 300, 1000])
+    out = torch.empty(400, dtype=torch.int64, device=device)
+    gather.rows(DeviceRows(gather, begins, 8), PositionBatch(0, 0, 1, 400), [out])
+    assert np.array_equal(out.cpu().numpy(), selection)
+
+
+@pytest.mark.parametrize("selected", [False, True])
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize(("batches", "size", "stride"), [(1, 1, 0), (7, 300, 900), (64, 33, 33), (3, 5000, 7000)])
+def test_rows_that_lie_far_apart_are_fetched_in_their_order_and_go_where_they_belong(
+    device, monkeypatch, batches, size, stride, given, selected
+):
+    """Fields of several widths share what was sorted once."""
+    monkeypatch.setattr(gather_positions, "_NEAR_BYTES", 0)
+    monkeypatch.setattr(gather_positions, "_SORTED_BYTES", range(2048))
+    random, samples = np.random.default_rng(batches), 30_000
+    ends, begins, rows, parts = shards_of(device, samples, 37, 9, random)
+    others = torch.from_numpy(random.integers(0, 2**60, samples)).to(device)
+    numbers = np.concatenate([[0], ends[:-1]]) * 8 + others.data_ptr()
+    order = FullOrder(samples, 5)
+    selection = random.integers(0, samples, samples) if selected else None
+    gather = PositionGather(
+        device, ends, over_pcie=True, recipe=None if given else order.permutation.recipe(), selection=selection
+    )
+    ids = order.lane_ids(0, 0, samples)
+    first = 17
+    expected = np.stack([ids[first + stride * number :][:size] for number in range(batches)])
+    if given:
+        positions = PositionBatch(0, size, batches, size, torch.from_numpy(expected.ravel()).to(device))
+    else:
+        positions = PositionBatch(first, stride, batches, size)
+    expected = expected if selection is None else selection[expected]
+    wide = [torch.zeros((size, 37), dtype=torch.uint8, device=device) for _ in range(batches)]
+    narrow = [torch.zeros(size, dtype=torch.int64, device=device) for _ in range(batches)]
+    gather.rows(DeviceRows(gather, begins, 37), positions, wide)
+    found = positions.sorted
+    gather.rows(DeviceRows(gather, numbers, 8), positions, narrow)
+    assert found is not None
+    assert positions.sorted is found
+    for number in range(batches):
+        assert torch.equal(wide[number].cpu(), rows[expected[number]])
+        assert torch.equal(narrow[number].cpu(), others.cpu()[expected[number]])
+    del parts
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory):
+    """3000 samples with fields of one shape each, in many shards."""
+    path = tmp_path_factory.mktemp("plain") / "shards"
+    random = np.random.default_rng(3)
+    fields = {"x": Field("uint8", (37,)), "y": Field("float32", (4, 8)), "label": Field("int64")}
+    with ShardWriter(path, fields, shard_bytes="32KiB") as writer:
+        writer.write_batch(
+            {
+                "x": random.integers(0, 256, (3000, 37), np.uint8),
+                "y": random.standard_normal((3000, 4, 8), np.float32),
+                "label": np.arange(3000),
+            }
+        )
+    return path
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The steps that were gathered by positions, and not only tried."""
+    found = []
+    real = ResidentGather.gather
+    monkeypatch.setattr(
+        ResidentGather, "gather", lambda self, steps, samples=None: (real(self, steps, samples), found.extend(steps))[0]
+    )
+    return found
+
+
+BLOCKS = {"shuffle": "block", "block": 40, "window": 300, "lanes": 5}
+
+
+def prints(dataset, epochs=2, **options):
+    with DataLoader(dataset, **options) as loader:
+        return [fingerprint(batch) for _ in range(epochs) for batch in loader]
+
+
+@pytest.mark.parametrize("select", ["all", "subset", "concat"])
+@pytest.mark.parametrize("shuffle", [False, "full", "block"])
+def test_batches_are_those_of_the_cpu(plain, made, shuffle, select):
+    dataset = ShardDataset(plain)
+    if select == "subset":
+        dataset = Subset(dataset, np.random.default_rng(5).integers(0, 3000, 1111).tolist())
+    elif select == "concat":
+        dataset = ConcatDataset([Subset(dataset, range(2999, -1, -1)), ShardDataset(plain)])
+    # The last: of the subset's last 277 samples, which are fewer than twice 139, the second rank gets 139 all the same.
+    for world, batch_size in ((1, 64), (3, 64), (2, 139)):
+        for rank in range(world):
+            options = {
+                "batch_size": batch_size, "shuffle": shuffle, "seed": 9, "with_index": True, "rank": rank, "world_size": world
+            }  # fmt: skip
+            if shuffle == "block":
+                options |= BLOCKS | {"with_index": False}
+            expected = prints(dataset, device="cpu", **options)
+            made.clear()
+            assert prints(dataset, device="cuda", backend="mapped", **options) == expected
+            # The first group finds out which shards are needed; then nothing is planned any more. A rank that takes few
+            # blocks may never need some of them, and then has none registered that it does not need.
+            assert made or (shuffle == "block" and world > 1)
+            assert shuffle == "block" or len(made) >= len(expected) // 2 - 1
+
+
+@pytest.fixture(scope="session")
+def long(tmp_path_factory):
+    """300 samples of a field of long rows, and one of short ones, in several shards."""
+    path = tmp_path_factory.mktemp("long") / "shards"
+    with ShardWriter(path, {"x": Field("uint8", (3, 151, 151)), "label": Field("int64")}, shard_bytes="5MiB") as writer:
+        rows = np.random.default_rng(3).integers(0, 256, (300, 3, 151, 151), np.uint8)
+        writer.write_batch({"x": rows, "label": np.arange(300)})
+    return path
+
+
+@pytest.mark.parametrize("fields", [None, ["x"]])
+@pytest.mark.parametrize("select", ["all", "subset"])
+@pytest.mark.parametrize("shuffle", ["full", "block"])
+def test_long_rows_are_copied_and_are_those_of_the_cpu(long, made, monkeypatch, shuffle, select, fields):
+    """One of the two fields by the copy engine, and the other one by a kernel; or the one alone, without any kernel."""
+    queued = []
+    real = Driver.copy_many
+    monkeypatch.setattr(Driver, "copy_many", lambda *args: (queued.append(real(*args)), queued[-1])[1])
+    dataset = ShardDataset(long)
+    if select == "subset":
+        dataset = Subset(dataset, np.random.default_rng(5).integers(0, 300, 111).tolist())
+    options = {"batch_size": 32, "shuffle": shuffle, "seed": 9, "with_index": shuffle == "full", "fields": fields}
+    expected = prints(dataset, device="cpu", **options)
+    assert prints(dataset, device="cuda", backend="mapped", **options) == expected
+    assert any(queued) == copies_scattered_runs()
+    assert all(queued)
+    assert made
+
+
+@pytest.mark.parametrize("options", [{"shuffle": "full"}, BLOCKS])
+def test_resumes_at_every_step(plain, made, options):
+    assert_resumes_everywhere(lambda: DataLoader(plain, 200, device="cuda", backend="mapped", **options))
+    assert made
+
+
+def test_ragged_fields_go_the_other_way(varied, made):
+    prints(varied, device="cuda", backend="mapped", batch_size=30, shuffle="full")
+    assert not made
+
+
+@pytest.mark.parametrize(
+    "where", [{"backend": "mapped"}, {"backend": "auto"}, {"cache": "pagecache"}, {"cache": "vram"}]
+)
+def test_blocks_while_shards_come_within_reach(numbered, made, where):
+    """Windows that were being read are left where they are, and nothing comes twice or out of turn."""
+    options = {"batch_size": 300, "shuffle": "block", "seed": 4, "block": 64, "window": 900, "lanes": 4}
+    with DataLoader(numbered, device="cpu", **options) as loader:
+        expected = [[batch["x"][:, 0] for batch in loader] for _ in range(3)]
+    with DataLoader(numbered, device="cuda", **where, **options) as loader:
+        for wanted in expected:
+            found = [batch["x"] for batch in loader]
+            assert all((one == one[:, :1]).all() for one in found)
+            assert torch.equal(torch.cat([one[:, 0] for one in found]).cpu(), torch.cat(wanted))
+    assert made or where != {"backend": "mapped"}  # elsewhere they come when they come
+
+
+@pytest.mark.parametrize("shuffle", ["full", False])
+def test_a_shard_that_changes_is_noticed(plain, tmp_path, made, shuffle):
+    import os
+    import shutil
+    import time
+
+    from gdsload import FileChangedError
+
+    shutil.copytree(plain, tmp_path / "copy")
+    with DataLoader(tmp_path / "copy", 10, shuffle, device="cuda", backend="mapped", prefetch_bytes="4KiB") as loader:
+        epoch = iter(loader)
+        for _ in range(20):
+            next(epoch)
+        assert made or not shuffle
+        victim = max((tmp_path / "copy").glob("*.safetensors"))  # in order, its samples are still to come
+        os.utime(victim)
+        time.sleep(0.03)
+        with pytest.raises(FileChangedError, match=victim.name):
+            for _ in epoch:
+                pass

@@ -1,0 +1,54 @@
+"""Who makes the batches of an epoch."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gdsload.engine import epochs
+from gdsload.engine.landed import LandedSource
+from gdsload.engine.limits import Limits
+from gdsload.engine.prefetch import Runner
+from gdsload.engine.stats import LoaderStats
+
+BY_CONSUMER, ONE_GROUP = Runner(0, by_gpu=True), Runner(0, most_groups=1, by_gpu=True)
+
+
+@pytest.mark.parametrize(
+    ("facts", "transform", "source", "runner"),
+    [
+        (None, None, "LandedSource", Runner(2)),
+        ({"ready": False, "over_pcie": True, "planned_by_gpu": True}, None, "ResidentSource", Runner(2)),
+        ({"ready": True, "over_pcie": False, "planned_by_gpu": False}, "flip", "VramSource", Runner(0, 1)),
+        ({"ready": True, "over_pcie": False, "planned_by_gpu": True}, None, "VramSource", ONE_GROUP),
+        (
+            {"ready": True, "over_pcie": False, "planned_by_gpu": False, "ids_from_host": True},
+            None,
+            "ResidentSource",
+            Runner(2),
+        ),
+        ({"ready": True, "over_pcie": True, "planned_by_gpu": False}, None, "ResidentSource", Runner(1)),
+        ({"ready": True, "over_pcie": True, "planned_by_gpu": True}, "flip", "ResidentSource", Runner(1)),
+        ({"ready": True, "over_pcie": True, "planned_by_gpu": True}, None, "ResidentSource", BY_CONSUMER),
+    ],
+)
+def test_who_makes_batches_by_where_the_shards_are_and_what_is_left_for_the_host(
+    monkeypatch, facts, transform, source, runner
+):
+    gather = None
+    if facts is not None:
+        ready = facts["ready"]
+        gather = SimpleNamespace(**{"ids_from_host": False, **facts, "ready": lambda: ready})
+    monkeypatch.setattr(epochs.ResidentGather, "of", lambda *_: gather)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: None)
+    monkeypatch.setattr(epochs, "LandedSource", lambda job, *_: LandedSource.__new__(LandedSource))
+    monkeypatch.setattr(LandedSource, "takes_processor", False, raising=False)
+    maker = object.__new__(epochs.DeviceAssembler)
+    maker.device, maker.stream, maker.follow = torch.device("cuda", 0), None, lambda: None
+    job = SimpleNamespace(transform=transform, steps=None)
+    limits = Limits(1 << 30, 1, 64 << 20, 16 << 20, 1)
+    reaching = SimpleNamespace(addressable=True)
+    found = epochs.prefetch(job, reaching, maker, limits=limits, start=3, stats=LoaderStats())
+    assert (type(found.source).__name__, found.runner) == (source, runner)

@@ -1,0 +1,45 @@
+"""How many threads make batches, and how large groups of them are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gdsload
+from gdsload.engine import limits
+
+
+@pytest.mark.parametrize(("processors", "expected"), [(16, 5), (3, 3), (2, 2), (1, 2)])
+def test_threads_that_gather(monkeypatch, processors, expected):
+    monkeypatch.setattr(limits.os, "sched_getaffinity", lambda _process: set(range(processors)))
+    assert limits.gatherers() == expected
+
+
+@pytest.mark.parametrize(
+    ("processors", "prefetch_mib", "shuffle", "mmap", "expected_mib"),
+    [
+        (1, 256, "full", True, 64),
+        (2, 256, "full", True, 64),
+        (2, 256, "block", True, 64),
+        (2, 256, "full", False, 24),
+        (2, 256, False, True, 8),
+        (2, 1024, "full", True, 64),
+        (2, 128, "full", True, 32),
+        (2, 32, "full", True, 24),
+        (3, 256, "full", True, 256 / 6),
+        (5, 256, "full", True, 256 / 10),
+        (16, 256, "full", True, 256 / 10),
+        (16, 256, "full", False, 24),
+        (16, 1024, "full", True, 64),
+    ],
+)
+def test_bytes_of_a_group(tmp_path, monkeypatch, processors, prefetch_mib, shuffle, mmap, expected_mib):
+    monkeypatch.setattr(limits.os, "sched_getaffinity", lambda _process: set(range(processors)))
+    with gdsload.ShardWriter(tmp_path / "shards") as writer:
+        writer.write_batch({"x": np.zeros((8, 2**18), np.uint8)})
+    options = {"prefetch_bytes": prefetch_mib * 2**20, "mmap": mmap}
+    with gdsload.DataLoader(tmp_path / "shards", 2, shuffle, device="cpu", **options) as loader:
+        found = loader._limits
+    assert found.group_bytes == int(expected_mib * 2**20)
+    assert found.group() == min(int(expected_mib * 2), prefetch_mib, 64)
+    assert found.pool_bytes() >= found.prefetch_bytes + 2 * limits.gatherers() * found.group() * found.batch_bytes

@@ -1,0 +1,591 @@
+"""The prefetcher: in order, within budgets, each group once, whoever runs it; also where threads meet in unlucky places."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import torch
+
+import gdsload
+from gdsload.backends.host import HostBackend
+from gdsload.engine import prefetch
+from gdsload.engine.assemble import Assembler, BatchForm
+from gdsload.engine.batch_source import Ready
+from gdsload.engine.landed import LandedSource
+from gdsload.engine.limits import Limits
+from gdsload.engine.prefetch import Prefetcher, Runner
+from gdsload.engine.stats import LoaderStats
+from gdsload.engine.steps import Job, Ordered, Selection
+from gdsload.errors import LoaderClosedError, ReadError
+from gdsload.order import OrderOptions, Schedule, make_order
+from gdsload.shards.shard_table import ShardTable
+from gdsload.system.memory import BatchPool
+from gdsload.testing import Fault, FaultyBackend, RecordingBackend, SlowBackend
+
+SAMPLES = 500
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    path = tmp_path_factory.mktemp("prefetcher") / "shards"
+    with gdsload.ShardWriter(path, shard_bytes=4096) as writer:
+        writer.write_batch({"x": np.repeat(np.arange(SAMPLES, dtype=np.int64)[:, None], 4, axis=1)})
+    return gdsload.ShardDataset(path)
+
+
+@pytest.fixture
+def make(dataset):
+    """Makes prefetchers over what a backend reads, and closes them."""
+    made = []
+
+    def build(around=lambda inner: inner, *, limits=None, start=0, options=None, mapped=True, steps=None, threads=2):
+        options = options or OrderOptions("sequential", 0, 0, 1)
+        table = ShardTable.of(dataset.sources, dataset.schema, mapped=mapped)
+        backend = around(HostBackend(table.files))
+        order = make_order(options, dataset.counts.tolist(), 0, 0)
+        steps = steps or Ordered(order, Schedule(SAMPLES, 5, lanes=options.lanes))
+        job = Job(table, steps, Selection(), ("x",))
+        stats = LoaderStats()
+        source = LandedSource(job, backend, Assembler(dataset.schema, BatchPool(1 << 20), BatchForm()), stats)
+        limits = limits or Limits(1 << 20, 1 << 30, 1 << 12, 32 * 5, 0)
+        found = Prefetcher(source, steps, limits=limits, start=start, stats=stats, runner=Runner(threads))
+        made.append((found, backend))
+        found.start()
+        return found
+
+    yield build
+    for found, backend in made:
+        found.close()
+        backend.close()
+
+
+def drain(prefetcher):
+    """All batches, as the numbers of their samples, and the error behind them."""
+    found = []
+    while (ready := prefetcher.get()) is not None:
+        assert len(ready.batches) == len(ready.sizes)
+        found += [batch["x"][:, 0].tolist() for batch in ready.batches]
+        if ready.error is not None:
+            return found, ready.error
+    return found, None
+
+
+ALL = [list(range(start, start + 5)) for start in range(0, SAMPLES, 5)]
+
+
+@pytest.mark.parametrize("start", [0, 1, 57, 99, 100])
+@pytest.mark.parametrize("prefetch_bytes", [1, 1000, 1 << 20])
+def test_all_batches_come_in_order(make, start, prefetch_bytes):
+    prefetcher = make(start=start, limits=Limits(prefetch_bytes, 1 << 30, 1 << 12, 160, 0))
+    assert drain(prefetcher) == (ALL[start:], None)
+    assert prefetcher.get() is None
+
+
+def test_the_first_group_is_one_batch_so_that_it_is_there_soon(make):
+    assert len(make().get().batches) == 1
+
+
+def test_reading_ahead_stays_within_the_budget(make):
+    """Nothing is asked for beyond it while the consumer holds still."""
+    backends = []
+
+    def around(inner):
+        backends.append(RecordingBackend(inner))
+        return backends[-1]
+
+    for budget in (1600, 16_000):
+        prefetcher = make(around, limits=Limits(budget, 1 << 30, 1 << 30, 160, 0))
+        ready = prefetcher.get()
+        taken = len(ready.batches)
+        time.sleep(0.1)
+        planned = sum(extents.total_bytes for extents in backends[-1].brought) - 160 * taken
+        # Two groups are always allowed; a group grows to half of the budget.
+        assert planned <= max(budget, 2 * 160)
+        assert drain(prefetcher)[0] == ALL[taken:]
+
+
+def test_the_last_group_is_not_lost_between_being_planned_and_being_there(make, monkeypatch):
+    """The end of the epoch is where nothing is left to be planned and no group is there: both must be seen at once."""
+    grow = Limits.group
+
+    def slowly(self, **how):
+        time.sleep(0.002)
+        return grow(self, **how)
+
+    monkeypatch.setattr(Limits, "group", slowly)
+    for _ in range(5):
+        # The consumer is at its heels: there is never more than one group.
+        assert drain(make(lambda inner: SlowBackend(inner, 0.001), limits=Limits(1, 1 << 30, 1, 160, 0), start=70)) == (
+            ALL[70:],
+            None,
+        )
+
+
+def test_an_error_is_not_lost_either(make, monkeypatch):
+    grow = Limits.group
+
+    def slowly(self, **how):
+        time.sleep(0.002)
+        return grow(self, **how)
+
+    monkeypatch.setattr(Limits, "group", slowly)
+    for when in ("read", "completion"):
+        fault = Fault(lambda: ReadError("bad"), files=[2], when=when)
+        found, error = drain(
+            make(lambda inner, fault=fault: FaultyBackend(inner, fault), limits=Limits(1, 1 << 30, 1, 160, 0))
+        )
+        assert str(error) == "bad"
+        assert found == ALL[: len(found)]
+        assert 0 < len(found) < 100
+
+
+@pytest.mark.parametrize("kind", [TypeError, SystemExit])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_error_in_planning_ends_the_epoch(make, monkeypatch, kind, threads):
+    """After what was planned before it; nobody waits for a batch that nobody plans."""
+    grow, asked = Limits.group, []
+
+    def odd(self, **how):
+        asked.append(None)
+        if len(asked) == 3:
+            raise kind("a mistake")
+        return grow(self, **how)
+
+    monkeypatch.setattr(Limits, "group", odd)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    prefetcher = make(threads=threads)
+    found, error = drain(prefetcher)
+    prefetcher.close()
+    assert found == ALL[: len(found)]
+    assert isinstance(error, TypeError if kind is TypeError else LoaderClosedError)
+
+
+def test_many_switches_between_threads(make):
+    """Threads change places as often as the interpreter lets them."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(10):
+            assert drain(make(limits=Limits(500, 1 << 30, 400, 160, 0))) == (ALL, None)
+    finally:
+        sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_windows_are_given_back_after_their_last_sample(make, mapped):
+    backends = []
+
+    def around(inner):
+        backends.append(RecordingBackend(inner))
+        return backends[-1]
+
+    options = OrderOptions("block", 4, 20, 3)
+    prefetcher = make(around, options=options, mapped=mapped, limits=Limits(1000, 4 * 20 * 32, 1 << 12, 160, 20 * 32))
+    found, error = drain(prefetcher)
+    assert error is None
+    assert sorted(number for batch in found for number in batch) == list(range(SAMPLES))
+    assert backends[0].held_bytes == 0
+    assert backends[0].released_twice == 0
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit, KeyboardInterrupt])
+def test_a_thread_that_is_torn_out_of_its_work_leaves_nobody_waiting(make, monkeypatch, kind):
+    """Whatever ends it: its group is not waited for for ever."""
+    torn = threading.Event()
+    assemble = Assembler.assemble
+
+    def tear(self, slices, sizes):
+        if threading.current_thread().name.startswith("gdsload-") and not torn.is_set():
+            torn.set()
+            raise kind("torn")
+        return assemble(self, slices, sizes)
+
+    monkeypatch.setattr(Assembler, "assemble", tear)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    prefetcher = make(limits=Limits(1, 1 << 30, 1, 160, 0))
+    found, error = drain(prefetcher)
+    assert found == ALL[: len(found)]
+    if kind is RuntimeError:
+        assert str(error) == "torn", "what nobody expects is not tried again in silence"
+    elif torn.is_set():
+        assert isinstance(error, LoaderClosedError)
+    prefetcher.close()
+
+
+def test_close_while_a_consumer_waits(make):
+    prefetcher = make(lambda inner: SlowBackend(inner, 0.3))
+    errors = []
+
+    def consume():
+        try:
+            drain(prefetcher)
+        except LoaderClosedError as error:
+            errors.append(error)
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    time.sleep(0.05)
+    began = time.monotonic()
+    prefetcher.close()
+    prefetcher.close()
+    consumer.join(10)
+    assert time.monotonic() - began < 5
+    assert len(errors) == 1
+    with pytest.raises(LoaderClosedError, match="closed"):
+        prefetcher.get()
+
+
+def test_stop_waits_for_nobody(make):
+    prefetcher = make(lambda inner: SlowBackend(inner, 0.3))
+    threads = list(prefetcher._threads)
+    assert threads
+    assert not prefetcher.stopped
+    began = time.monotonic()
+    prefetcher.stop()
+    assert time.monotonic() - began < 0.2
+    assert prefetcher.stopped
+    prefetcher.close()
+    assert not [thread for thread in threads if thread.is_alive()]
+
+
+def test_a_pipeline_has_no_threads_before_it_is_started(make, monkeypatch):
+    """Nobody could end them yet, if Ctrl-C struck."""
+    before = set(threading.enumerate())
+    monkeypatch.setattr(Prefetcher, "start", lambda self: None)
+    prefetcher = make()
+    assert set(threading.enumerate()) == before
+    monkeypatch.undo()
+    prefetcher.start()
+    threads = list(prefetcher._threads)
+    prefetcher.start()
+    assert prefetcher._threads == threads
+    assert drain(prefetcher)[0] == ALL
+
+
+def test_groups_of_batches_within_the_limits():
+    assert Limits(1 << 28, 0, 1 << 23, 1 << 20, 0).group() == 8
+    assert Limits(1 << 28, 0, 1 << 23, 1, 0).group() == 64
+    assert Limits(1 << 28, 0, 1 << 23, 1 << 30, 0).group() == 1
+    assert Limits(1 << 20, 0, 1 << 23, 1 << 17, 0).group() == 4
+    assert Limits(1, 0, 1 << 23, 0, 0).group() == 1
+
+
+class Drawn:
+    """Steps of a sampler: batches of any size, and an error in the place of the last."""
+
+    def __init__(self, batches):
+        self.batches, self.known = batches, 1
+
+    @property
+    def steps(self):
+        return self.known
+
+    def reach(self, step):
+        self.known = max(self.known, min(step + 1, len(self.batches)))
+        return max((len(batch) for batch in self.batches if not isinstance(batch, Exception)), default=0)
+
+    def error(self, step):
+        return self.batches[step] if isinstance(self.batches[step], Exception) else None
+
+    def size(self, step):
+        return len(self.batches[step])
+
+    def positions(self, steps):
+        return np.concatenate([np.array(self.batches[step], np.int64) for step in steps])
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+@pytest.mark.parametrize("fails_at", [None, 0, 1, 7, 29])
+def test_what_a_sampler_raises_comes_in_its_place(make, fails_at, threads):
+    random = np.random.default_rng(5)
+    batches = [random.integers(0, 200, count).tolist() for count in random.integers(0, 9, 30)]
+    error = None if fails_at is None else ValueError("the sampler is empty")
+    steps = Drawn([*batches[:fails_at], *([] if error is None else [error])])
+    found, raised = drain(make(steps=steps, threads=threads))
+    assert found == batches[:fails_at]
+    assert raised is error
+
+
+class Noting:
+    """A source that makes batches at once, and takes notes."""
+
+    takes_processor = False
+
+    def __init__(self, batches=ALL):
+        self.batches, self.started, self.dropped, self.closed = batches, [], [], 0
+        self.failing: dict[int, Exception] = {}  # at groups that hold these steps, when they are started
+        self.lost: dict[int, Exception] = {}  # the same, when they are waited for
+        self.healed = False  # whether they work when they are made one by one
+        self.ahead, self.most_ahead = 0, 0
+        self.inside = lambda: None
+
+    def start(self, steps):
+        self.inside()
+        for step in steps:
+            if step in self.failing:
+                raise self.failing[step]
+        self.started.append(steps)
+        self.ahead += len(steps)
+        self.most_ahead = max(self.most_ahead, self.ahead)
+        return Noted(self, steps)
+
+    def arena_bytes(self, _steps, _window_bytes):
+        return 0
+
+    def hand_over(self, batch):
+        return batch
+
+    def again(self):
+        found = Noting(self.batches)
+        if not self.healed:
+            found.failing, found.lost = self.failing, self.lost
+        return found
+
+    def close(self):
+        self.closed += 1
+
+
+class Noted:
+    """Batches of `Noting`."""
+
+    def __init__(self, source, steps):
+        self.source, self.steps = source, steps
+
+    def landed(self):
+        return False
+
+    def result(self, _stopped):
+        for step in self.steps:
+            if step in self.source.lost:
+                raise self.source.lost[step]
+        self.source.ahead -= len(self.steps)
+        batches = [{"x": torch.tensor(self.source.batches[step])[:, None]} for step in self.steps]
+        return Ready(batches, [len(self.source.batches[step]) for step in self.steps])
+
+    def drop(self):
+        self.source.dropped.append(self.steps)
+
+
+@pytest.fixture
+def run(request):
+    """Makes prefetchers over any source."""
+
+    def build(source, runner, *, start=0, prefetch_bytes=1 << 20, group_bytes=1 << 10):
+        steps = Ordered(make_order(OrderOptions("sequential", 0, 0, 1), [SAMPLES], 0, 0), Schedule(SAMPLES, 5))
+        limits = Limits(prefetch_bytes, 1 << 30, group_bytes, 160, 0)
+        found = Prefetcher(source, steps, limits=limits, start=start, stats=LoaderStats(), runner=runner)
+        request.addfinalizer(found.close)
+        return found
+
+    return build
+
+
+BY_CONSUMER, ONE_GROUP = Runner(0, by_gpu=True), Runner(0, most_groups=1, by_gpu=True)
+RUNNERS = pytest.mark.parametrize(
+    "runner", [BY_CONSUMER, ONE_GROUP, Runner(0), Runner(1), Runner(3)], ids=["consumer", "one", "small", "1", "3"]
+)
+
+
+@RUNNERS
+@pytest.mark.parametrize("start", [0, 1, 7, 99, 100])
+def test_whoever_runs_it_batches_come_in_order_each_once(run, runner, start):
+    source = Noting()
+    prefetcher = run(source, runner, start=start)
+    assert drain(prefetcher) == (ALL[start:], None)
+    assert prefetcher.get() is None
+    assert [step for steps in source.started for step in steps] == list(range(start, 100))
+
+
+def test_a_consumer_starts_small_grows_and_never_starts_all_at_once(run):
+    source = Noting()
+    drain(run(source, BY_CONSUMER, prefetch_bytes=17 * 160))
+    assert [len(steps) for steps in source.started][:5] == [1, 2, 4, 8, 8]
+    first = Noting()
+    assert len(run(first, BY_CONSUMER).get().batches) == 1
+    assert len(first.started) == 2  # and not all that there is room for
+
+
+@RUNNERS
+@pytest.mark.parametrize("batches", [1, 2, 5, 16, 1000])
+def test_what_is_ahead_keeps_to_the_budget_but_for_two_groups(run, runner, batches):
+    source = Noting()
+    limits = Limits(batches * 160, 0, 8 * 160, 160, 0)
+    drain(run(source, runner, prefetch_bytes=batches * 160, group_bytes=8 * 160))
+    assert source.most_ahead <= max(batches, 2 * limits.group(by_gpu=runner.by_gpu))
+
+
+@pytest.mark.parametrize("least", [1, 3, 1000])
+@pytest.mark.parametrize("start", [0, 1, 98, 100])
+def test_groups_become_smaller_towards_the_end(run, monkeypatch, least, start):
+    """Half of what is left, down to so many batches: nothing is loaded while the last group is used."""
+    monkeypatch.setattr(prefetch, "_LAST_BYTES", least * 160)
+    source = Noting()
+    assert drain(run(source, BY_CONSUMER, start=start)) == (ALL[start:], None)
+    left = [100 - steps.start for steps in source.started]
+    wanted = [min(2**number, max(-(-some // 2), least), some, 64) for number, some in enumerate(left)]
+    assert [len(steps) for steps in source.started] == wanted
+
+
+@RUNNERS
+@pytest.mark.parametrize("step", [0, 1, 2, 6, 20, 99])
+@pytest.mark.parametrize("when", ["failing", "lost"])
+@pytest.mark.parametrize("kind", [ReadError("moved away"), torch.OutOfMemoryError("no room"), TypeError("a mistake")])
+def test_an_error_comes_in_its_place_after_all_batches_before(run, caplog, runner, step, when, kind):
+    source = Noting()
+    getattr(source, when)[step] = kind
+    assert drain(run(source, runner)) == (ALL[:step], kind)
+    assert ("a mistake" in caplog.text) == isinstance(kind, TypeError), "one that nobody expects is logged"
+
+
+@RUNNERS
+@pytest.mark.parametrize("when", ["failing", "lost"])
+def test_what_files_and_devices_cause_may_go_well_the_second_time_and_nothing_else(run, caplog, runner, when):
+    source = Noting()
+    source.healed, getattr(source, when)[20] = True, ReadError("for a moment")
+    assert drain(run(source, runner)) == (ALL, None)
+    assert "for a moment" in caplog.text
+    source = Noting()
+    source.healed, getattr(source, when)[20] = True, TypeError("a mistake")
+    found, error = drain(run(source, runner))
+    assert isinstance(error, TypeError)
+    assert found == ALL[: len(found)]
+    assert len(found) <= 20
+
+
+@RUNNERS
+def test_batches_that_are_made_in_inference_mode_can_be_trained_on(run, runner):
+    prefetcher = run(Noting(), runner)
+    with torch.inference_mode():
+        ready = prefetcher.get()
+    assert not ready.batches[0]["x"].is_inference()
+
+
+@RUNNERS
+def test_what_was_started_and_nobody_takes_is_dropped(run, runner):
+    source = Noting()
+    prefetcher = run(source, runner)
+    taken = len(prefetcher.get().batches)
+    prefetcher.close()
+    left = [step for steps in source.started for step in steps if step >= taken]
+    assert sorted(step for steps in source.dropped for step in steps if step >= taken) == left
+    assert source.closed == 1
+
+
+def test_close_waits_for_what_the_consumer_starts(run):
+    source, inside, go_on, order = Noting(), threading.Event(), threading.Event(), []
+    source.inside = lambda: (inside.set(), go_on.wait(20), order.append("started"))
+    prefetcher = run(source, BY_CONSUMER)
+
+    def get():
+        with pytest.raises(LoaderClosedError):
+            prefetcher.get()
+        order.append("ended")
+
+    getting = threading.Thread(target=get)
+    getting.start()
+    assert inside.wait(20)
+    closing = threading.Thread(target=lambda: (prefetcher.close(), order.append("closed")))
+    closing.start()
+    closing.join(0.05)
+    assert closing.is_alive()
+    go_on.set()
+    closing.join(20)
+    getting.join(20)
+    assert order.index("started") < order.index("closed")
+    assert "ended" in order
+    with pytest.raises(LoaderClosedError):
+        prefetcher.get()
+
+
+def test_a_handler_that_closes_while_a_group_is_started_ends_that(run):
+    """Or it would be made after the handler, out of files that are no longer there."""
+    source = Noting()
+    prefetcher = run(source, BY_CONSUMER)
+    source.inside = prefetcher.close
+    with pytest.raises(LoaderClosedError):
+        prefetcher.get()
+    source.inside = lambda: None
+    prefetcher.close()
+    with pytest.raises(LoaderClosedError):
+        prefetcher.get()
+    assert not source.started
+    assert source.closed
+
+
+@RUNNERS
+def test_stop_and_close_after_a_fork_wait_for_nobody(run, runner, ends_in_a_child):
+    """Another thread was inside, and is not in the child to come out again."""
+    source, inside, go_on = Noting(), threading.Event(), threading.Event()
+    source.inside = lambda: (inside.set(), go_on.wait(20))
+    prefetcher = run(source, runner)
+    getting = threading.Thread(target=lambda: suppressed(prefetcher.get))
+    getting.start()
+    assert inside.wait(20)
+    try:
+        assert ends_in_a_child(prefetcher.close)
+        prefetcher.stop()
+        assert prefetcher.stopped
+    finally:
+        go_on.set()
+        getting.join(20)
+
+
+def suppressed(call):
+    with suppress(LoaderClosedError):
+        call()
+
+
+def test_a_group_that_is_there_does_not_wait_for_a_slow_sampler(make):
+    """What it gives next is needed for groups that come later."""
+    taken, held = threading.Event(), []
+
+    class Slow(Drawn):
+        def reach(self, step):
+            if step >= 4:  # one batch is known beyond what is planned, and one is planned
+                held.append(not taken.wait(5))
+            return super().reach(step)
+
+    batches = [[1], [2], [3], [4]]
+    prefetcher = make(steps=Slow(batches), limits=Limits(1 << 20, 1 << 30, 1, 32, 0))
+    found = []
+    while len(found) < 2:
+        found += [batch["x"][:, 0].tolist() for batch in prefetcher.get().batches]
+    taken.set()
+    assert found + drain(prefetcher)[0] == batches
+    assert held
+    assert not any(held), "what was there was handed out later than what it does not need"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_windows_that_are_held_while_others_make_some_batches(make, dataset, seed):
+    """They were handed out up to a step that is long past: what is wanted next of them lies somewhere else."""
+    backends, random = [], np.random.default_rng(seed)
+
+    def around(inner):
+        backends.append(RecordingBackend(inner))
+        return backends[-1]
+
+    options = OrderOptions("block", 4, 50, 3)
+    order = make_order(options, dataset.counts.tolist(), 0, 0)
+    steps = Ordered(order, Schedule(SAMPLES, 5, lanes=3))
+    expected = [steps.positions(range(step, step + 1)).tolist() for step in range(steps.steps)]
+    prefetcher = make(around, options=options, mapped=False, limits=Limits(640, 6 * 50 * 32, 320, 160, 50 * 32))
+    landed, start = prefetcher.source, prefetcher.source.start
+
+    def sometimes(wanted):
+        if random.integers(2):
+            return start(wanted)
+        landed.let_go()
+        return Noting(expected).start(wanted)
+
+    prefetcher.source.start = sometimes
+    assert drain(prefetcher) == (expected, None)
+    prefetcher.close()
+    assert backends[0].brought
+    assert backends[0].held_bytes == 0
+    assert backends[0].released_twice == 0

@@ -1,0 +1,106 @@
+"""Epochs of registered shards that the consumer queues itself: the CPU's batches, with no thread."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from gdsload import DataLoader
+from gdsload.engine import resident_source
+from gdsload.engine.resident import ResidentGather
+from gdsload.engine.resident_source import ResidentSource
+from gdsload.testing import fingerprint
+
+pytestmark = pytest.mark.cuda
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """Groups that the consumer started, and the threads of ours that were there then."""
+    pytest.importorskip("cupy")
+    found = []
+    real = ResidentSource.start
+
+    def start(self, steps):
+        if threading.current_thread() is threading.main_thread():
+            found.append([one.name for one in threading.enumerate() if one.name.startswith("gdsload-")])
+        return real(self, steps)
+
+    monkeypatch.setattr(ResidentSource, "start", start)
+    return found
+
+
+def prints(loader):
+    return [fingerprint(batch) for batch in loader]
+
+
+@pytest.mark.parametrize("prefetch_bytes", ["1MiB", "256MiB"])
+@pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (1, 3)])
+@pytest.mark.parametrize("shuffle", [False, "full"])
+def test_batches_are_those_of_the_cpu(numbered, taken, shuffle, rank, world_size, prefetch_bytes):
+    options = {"batch_size": 100, "shuffle": shuffle, "seed": 4, "rank": rank, "world_size": world_size}
+    with DataLoader(numbered, device="cpu", **options) as loader:
+        expected = [prints(loader) for _ in range(3)]
+    with DataLoader(numbered, device="cuda", backend="mapped", prefetch_bytes=prefetch_bytes, **options) as loader:
+        assert prints(loader) == expected[0]
+        assert not taken
+        with torch.inference_mode():
+            found = list(loader)
+        assert not any(batch["x"].is_inference() for batch in found)
+        assert [fingerprint(batch) for batch in found] == expected[1]
+        assert len(taken) > 1
+        with torch.cuda.stream(torch.cuda.Stream()):
+            assert prints(loader) == expected[2]
+    assert not any(taken), "a thread of the loader's was there"
+
+
+@pytest.mark.parametrize("where", ["start", "end"])
+@pytest.mark.parametrize("group", [0, 1, 5])
+def test_a_group_that_fails_is_made_the_other_way(numbered, taken, monkeypatch, group, where):
+    """Each batch once."""
+    with DataLoader(numbered, 100, "full", seed=4, device="cpu") as loader:
+        expected = [prints(loader) for _ in range(2)]
+    with DataLoader(numbered, 100, "full", seed=4, device="cuda", backend="mapped") as loader:
+        assert prints(loader) == expected[0]
+        gather_all, record, groups = ResidentGather.gather, resident_source.record, []
+
+        def gather(self, steps, samples=None):
+            groups.append(steps)
+            if where == "start" and len(groups) == group + 1:
+                raise RuntimeError("no such kernel")
+            return gather_all(self, steps, samples)
+
+        def recorded(stream):
+            return Lost() if where == "end" and len(groups) == group + 1 else record(stream)
+
+        monkeypatch.setattr(ResidentGather, "gather", gather)
+        monkeypatch.setattr(resident_source, "record", recorded)
+        assert prints(loader) == expected[1]
+    assert len(groups) > group
+    assert taken
+
+
+class Lost:
+    """An event that fails."""
+
+    def synchronize(self):
+        raise torch.AcceleratorError("an illegal memory access")
+
+
+def test_an_epoch_that_is_dropped_half_way(numbered, taken):
+    with DataLoader(numbered, 100, "full", seed=4, device="cpu") as loader:
+        expected = [prints(loader) for _ in range(4)]
+    with DataLoader(numbered, 100, "full", seed=4, device="cuda", backend="mapped") as loader:
+        assert prints(loader) == expected[0]
+        epoch = iter(loader)
+        assert [fingerprint(next(epoch)) for _ in range(7)] == expected[1][:7]
+        del epoch
+        epoch = iter(loader)
+        assert [fingerprint(next(epoch)) for _ in range(7)] == expected[2][:7]
+        state = loader.state_dict()
+        loader.load_state_dict(state)
+        assert prints(loader) == expected[2][7:]
+        assert prints(loader) == expected[3]
+    assert taken

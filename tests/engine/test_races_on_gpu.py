@@ -1,0 +1,281 @@
+"""Races, each with its negative control: a delayed stream and a removed guard must show corruption, or the test sees
+nothing. With the guard there is none.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from gdsload import DataLoader
+from gdsload.backends.bounce import copier
+from gdsload.engine import resident_source
+from gdsload.engine.gpu import assemble_device, gather_positions
+from gdsload.engine.gpu.gather_positions import PositionGather
+from gdsload.engine.resident import ResidentGather
+from gdsload.engine.resident_source import VramSource
+from gdsload.system import streams
+
+pytestmark = pytest.mark.cuda
+CYCLES = 20_000_000  # about 10 ms
+
+
+def wrong_batches(path, use, batches=40, again=False, **options):
+    """How many of the first batches hold other rows than theirs, by what `use` made of them on the GPU.
+
+    `again`: in the second epoch, whose batches of registered shards are queued by the consumer.
+    """
+    found = []
+    with DataLoader(path, 256, device="cuda", **options) as loader:
+        if again:
+            for _ in loader:
+                pass
+        for batch, _ in zip(loader, range(batches), strict=False):
+            found.append(use(batch))
+            del batch
+        torch.cuda.synchronize()
+    rows = torch.arange(256 * len(found), dtype=torch.int32).view(-1, 256)
+    return sum(not torch.equal(mine.cpu(), rows[number][:, None].expand(-1, 1024)) for number, mine in enumerate(found))
+
+
+def later(batch):
+    """Uses a batch on the current stream, after a while, and lets go of it at once."""
+    torch.cuda._sleep(CYCLES)
+    return batch["x"].clone()
+
+
+@pytest.mark.parametrize(("backend", "again"), [("bounce", False), ("mapped", False), ("mapped", True)])
+@pytest.mark.parametrize("guard", [True, False])
+def test_memory_of_a_dropped_batch(numbered, backend, again, guard, monkeypatch):
+    """Kernels that were queued before a batch was dropped still read it."""
+    if not guard:
+        monkeypatch.setattr("gdsload.engine.gpu.assemble_device.hand_over", lambda batch, _stream: batch["x"].nbytes)
+    wrong = wrong_batches(numbered, later, again=again, backend=backend, prefetch_bytes="4MiB")
+    assert (wrong == 0) == guard, f"{wrong} batches were wrong"
+
+
+@pytest.mark.parametrize("guard", [True, False])
+def test_memory_of_a_batch_that_is_used_on_another_stream(numbered, guard):
+    """torch's rule for further streams: wait, then record_stream."""
+    other = torch.cuda.Stream()
+
+    def use(batch):
+        other.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(other):
+            mine = later(batch)
+        if guard:
+            batch["x"].record_stream(other)
+        return mine
+
+    wrong = wrong_batches(numbered, use, backend="bounce", prefetch_bytes="4MiB")
+    assert (wrong == 0) == guard, f"{wrong} batches were wrong"
+
+
+@pytest.mark.parametrize("guard", [True, False])
+def test_a_batch_is_complete_when_it_is_handed_out(numbered, guard, monkeypatch):
+    """The gather may run late: nobody sees the batch, and nothing it reads from goes back, before it has ended."""
+    batches = assemble_device.DeviceGather.batches
+
+    def slow_batches(self, *arguments):
+        torch.cuda._sleep(CYCLES)
+        batches(self, *arguments)
+
+    monkeypatch.setattr(assemble_device.DeviceGather, "batches", slow_batches)
+    if not guard:
+        monkeypatch.setattr(assemble_device, "record", lambda stream: _Past())
+    wrong = wrong_batches(numbered, lambda batch: batch["x"].clone(), backend="bounce")
+    assert (wrong == 0) == guard, f"{wrong} batches were wrong"
+
+
+class _Past:
+    def synchronize(self):
+        pass
+
+    def query(self):
+        return True
+
+
+@pytest.mark.parametrize("by", ["driver", "torch"])
+@pytest.mark.parametrize("off", ["nothing", "fill again", "landed"])
+def test_a_block_that_is_being_copied_is_neither_filled_again_nor_landed(numbered, off, by, monkeypatch):
+    copy = copier.Copier.copy
+
+    def slow_copy(self, *arguments):
+        with torch.cuda.stream(self.stream):
+            torch.cuda._sleep(CYCLES)
+        copy(self, *arguments)
+
+    monkeypatch.setattr(copier.Copier, "copy", slow_copy)
+    if by == "torch":
+        monkeypatch.setattr(copier, "driver", lambda: None)
+    if off == "fill again":
+        monkeypatch.setattr(copier.Copier, "wait", lambda self, block: None)
+    if off == "landed":
+        monkeypatch.setattr(copier.Copying, "_last", lambda self: None)
+    wrong = wrong_batches(numbered, lambda batch: batch["x"].clone(), backend="bounce", pinned_bytes="4MiB")
+    assert (wrong == 0) == (off == "nothing"), f"{wrong} batches were wrong"
+
+
+@pytest.mark.parametrize("backend", ["bounce", "mapped", "auto"])
+def test_batches_that_are_kept_for_many_steps(numbered, backend):
+    """They are the user's: nothing overwrites them, whatever is loaded meanwhile."""
+    wrong = wrong_batches(numbered, lambda batch: batch["x"], batches=70, backend=backend, prefetch_bytes="4MiB")
+    assert wrong == 0
+
+
+@pytest.mark.parametrize("backend", ["bounce", "mapped", "auto"])
+def test_a_consumer_on_a_stream_of_its_own(numbered, backend):
+    mine = torch.cuda.Stream()
+    with torch.cuda.stream(mine):
+        wrong = wrong_batches(numbered, later, backend=backend, prefetch_bytes="4MiB")
+    assert wrong == 0
+
+
+def strangers(found):
+    """How many batches hold other rows than those of their index."""
+    torch.cuda.synchronize()
+    return sum(not torch.equal(rows.cpu(), index.int()[:, None].expand(-1, 1024)) for rows, index in found)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [{"shuffle": "full"}, {}, {"sampler": torch.arange(19_999, -1, -1)}],
+    ids=["full", "in order", "ids from the host"],
+)
+@pytest.mark.parametrize("guard", [True, False])
+def test_a_batch_that_is_made_from_positions_is_complete(numbered, order, guard, monkeypatch):
+    """As with pieces: the gather may run late. What is handed out sooner holds other rows, or none.
+
+    A thread queues the first (its index takes the host some planning), the consumer the second, threads the last.
+    """
+    pytest.importorskip("cupy")
+    gather = ResidentGather.gather
+
+    def slow_gather(self, *given):
+        torch.cuda._sleep(CYCLES)
+        return gather(self, *given)
+
+    with DataLoader(numbered, 256, device="cuda", backend="mapped", with_index=True, **order) as loader:
+        for _ in loader:
+            pass
+        monkeypatch.setattr(ResidentGather, "gather", slow_gather)
+        if not guard:
+            monkeypatch.setattr(resident_source, "record", lambda stream: _Past())
+        wrong = strangers([(batch["x"].clone(), batch["index"]) for batch in loader])
+    assert (wrong == 0) == guard, f"{wrong} batches were wrong"
+
+
+BEFORE_ROWS = pytest.mark.parametrize(
+    ("options", "sort"),
+    [
+        ({"shuffle": "full"}, True),
+        ({"shuffle": "block"}, False),
+        ({"shuffle": "block"}, True),
+        ({"sampler": torch.arange(19_999, -1, -1)}, False),
+    ],
+    ids=["full, sorted", "block", "block, sorted", "ids from the host"],
+)
+"""What has to be known of batches before their rows can be fetched: ids, or samples in the order of their addresses."""
+
+
+def epochs(path, options, device, slow=None):
+    """The rows of the second epoch, with the batches of the first gone."""
+    with DataLoader(path, 256, device=device, backend="mapped" if device == "cuda" else "auto", **options) as loader:
+        for _ in loader:
+            pass
+        if slow:
+            slow()
+        found = [batch["x"].clone() for batch in loader]
+        return torch.cat([rows.cpu() for rows in found])
+
+
+@BEFORE_ROWS
+@pytest.mark.parametrize("guard", [True, False])
+def test_rows_are_fetched_once_it_is_known_which(numbered, options, sort, guard, monkeypatch):
+    """What is made aside may be late. Whoever does not wait for it fetches the first sample only."""
+    pytest.importorskip("cupy")
+    call, calls = streams.SideStream.__call__, []
+
+    def late(self, make):
+        def slowly():
+            made = make()
+            found = tuple(torch.zeros_like(tensor) for tensor in made)
+            torch.cuda.synchronize()
+            torch.cuda._sleep(CYCLES)
+            for tensor, there in zip(found, made, strict=True):
+                tensor.copy_(there)
+            return found
+
+        calls.append(None)
+        return call(self, slowly)
+
+    def slow():
+        monkeypatch.setattr(streams.SideStream, "__call__", late)
+        if not guard:
+            monkeypatch.setattr(streams, "record", lambda _stream: torch.cuda.Event())
+
+    if sort:
+        monkeypatch.setattr(gather_positions, "_NEAR_BYTES", 0)
+    rows = epochs(numbered, options, "cuda", slow)
+    assert calls
+    assert torch.equal(rows, epochs(numbered, options, "cpu")) == guard
+
+
+@pytest.mark.parametrize("guard", [True, False])
+@pytest.mark.parametrize("options", [{"shuffle": "block"}, {"sampler": torch.arange(19_999, -1, -1)}])
+def test_ids_stay_until_the_rows_are_fetched(numbered, options, guard, monkeypatch):
+    """They are of a stream that runs ahead, and the next ones would be written over them."""
+    pytest.importorskip("cupy")
+    launch = PositionGather._launch
+
+    def careless(self, make):
+        """All that it does, but `record_stream`."""
+        with torch.cuda.stream(self._stream):
+            made, event = make(), streams.record(self._stream)
+        torch.cuda.current_stream(self._device).wait_event(event)
+        return made
+
+    def late(self, *given, **more):
+        torch.cuda._sleep(CYCLES)
+        launch(self, *given, **more)
+
+    def slow():
+        monkeypatch.setattr(PositionGather, "_launch", late)
+        if not guard:
+            monkeypatch.setattr(streams.SideStream, "__call__", careless)
+
+    rows = epochs(numbered, options, "cuda", slow)
+    assert torch.equal(rows, epochs(numbered, options, "cpu")) == guard
+
+
+@pytest.mark.parametrize("guard", [True, False])
+def test_another_stream_in_the_middle_of_a_group_out_of_vram(numbered, guard, monkeypatch):
+    """A group is queued on the stream that asks for its first batch; who asks for the next one may be on another."""
+    pytest.importorskip("cupy")
+    gather = ResidentGather.gather
+
+    def slow_gather(self, *given):
+        torch.cuda._sleep(5 * CYCLES)
+        return gather(self, *given)
+
+    others = [torch.cuda.Stream(), torch.cuda.Stream()]
+    with DataLoader(numbered, 256, "full", device="cuda", cache="vram", with_index=True) as loader:
+        for _ in loader:
+            pass
+        deadline = time.monotonic() + 20
+        while loader.cache.tiers["vram"].shards < loader.cache.shards and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert loader.cache.tiers["vram"].shards == loader.cache.shards
+        monkeypatch.setattr(ResidentGather, "gather", slow_gather)
+        if not guard:
+            monkeypatch.setattr(VramSource, "hand_over", lambda self, batch: batch)
+        epoch, found = iter(loader), []
+        for step in range(len(loader)):
+            with torch.cuda.stream(others[step % 2]):
+                batch = next(epoch)
+                found.append((batch["x"].clone(), batch["index"]))
+                del batch
+        wrong = strangers(found)
+    assert (wrong == 0) == guard, f"{wrong} batches were wrong"

@@ -1,0 +1,211 @@
+"""Samples that the host says, for the GPU to gather: of samplers, mixtures, and orders that it cannot evaluate."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import BatchSampler, ConcatDataset, RandomSampler, Subset, WeightedRandomSampler
+
+from gdsload import DataLoader, Field, FileChangedError, Mix, SampleIndexError, ShardDataset, ShardWriter
+from gdsload.engine.resident import ResidentGather
+from gdsload.testing import assert_resumes_everywhere, fingerprint
+
+pytestmark = pytest.mark.cuda
+
+SAMPLES = 1200
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory):
+    """Fields of one shape each, short ones and one that is copied, in several shards."""
+    path = tmp_path_factory.mktemp("told") / "shards"
+    random = np.random.default_rng(3)
+    fields = {"x": Field("uint8", (37,)), "long": Field("float32", (131, 127)), "label": Field("int64")}
+    with ShardWriter(path, fields, shard_bytes="3MiB") as writer:
+        for low in range(0, SAMPLES, 300):
+            writer.write_batch(
+                {
+                    "x": random.integers(0, 256, (300, 37), np.uint8),
+                    "long": random.standard_normal((300, 131, 127), np.float32),
+                    "label": np.arange(low, low + 300),
+                }
+            )
+    return path
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """The samples that the GPU was told."""
+    pytest.importorskip("cupy")
+    found = []
+    real = ResidentGather.gather
+
+    def gather(self, steps, samples=None):
+        if samples is not None:
+            found.extend(samples.tolist())
+        return real(self, steps, samples)
+
+    monkeypatch.setattr(ResidentGather, "gather", gather)
+    return found
+
+
+def seeded(seed=3):
+    return torch.Generator().manual_seed(seed)
+
+
+def lists(seed=3):
+    """Batches of any length, also of none; they need all shards."""
+    random = np.random.default_rng(seed)
+    return [random.integers(0, SAMPLES, size).tolist() for size in [1, 60, 60, 60, 0, 0, 200, 7, 7, 900]]
+
+
+ALL = range(SAMPLES)
+GIVEN = {
+    "a tensor": lambda: {"sampler": torch.randperm(SAMPLES, generator=seeded()), "batch_size": 64},
+    "random": lambda: {"sampler": RandomSampler(ALL, generator=seeded()), "batch_size": 64, "drop_last": True},
+    "with replacement": lambda: {
+        "sampler": RandomSampler(ALL, replacement=True, num_samples=777, generator=seeded()), "batch_size": 100
+    },
+    "weighted": lambda: {
+        "sampler": WeightedRandomSampler(torch.arange(1.0 * SAMPLES) + SAMPLES, 2000, generator=seeded()), "batch_size": 250
+    },
+    "batches": lambda: {"batch_sampler": BatchSampler(RandomSampler(ALL, generator=seeded()), 111, drop_last=False)},
+    "lists of any length": lambda: {"batch_sampler": lists()},
+    "the same again and again": lambda: {"sampler": [*range(SAMPLES), *[5, SAMPLES - 1] * 300], "batch_size": 50},
+    "blocks with an index": lambda: {
+        "shuffle": "block", "block": 40, "window": 300, "lanes": 5, "batch_size": 64, "seed": 4
+    },
+    "too many windows": lambda: {"shuffle": "block", "block": 1, "window": 1, "lanes": 300, "batch_size": 30},
+}  # fmt: skip
+WAYS = [{"backend": "mapped"}, {"cache": "vram"}]
+
+
+def prints(dataset, epochs=3, **options):
+    with DataLoader(dataset, with_index=True, **options) as loader:
+        return [[fingerprint(batch) for batch in loader] for _ in range(epochs)]
+
+
+@pytest.mark.parametrize("select", ["all", "subset", "concat"])
+@pytest.mark.parametrize("way", WAYS, ids=["mapped", "vram"])
+@pytest.mark.parametrize("name", GIVEN)
+def test_batches_are_those_of_the_cpu(plain, told, name, way, select):
+    dataset = ShardDataset(plain)
+    if select == "subset":
+        dataset = Subset(dataset, np.random.default_rng(5).permutation(SAMPLES).tolist())
+    elif select == "concat":
+        dataset = ConcatDataset([Subset(dataset, range(SAMPLES - 1, 499, -1)), Subset(ShardDataset(plain), range(500))])
+    expected = prints(dataset, device="cpu", **GIVEN[name]())
+    assert prints(dataset, device="cuda", **way, **GIVEN[name]()) == expected
+    assert told
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["mapped", "vram"])
+@pytest.mark.parametrize("shuffle", ["full", False])
+def test_mixtures_are_those_of_the_cpu(plain, told, way, shuffle):
+    def mix():
+        parts = {"a": Subset(ShardDataset(plain), range(0, SAMPLES, 3)), "b": ShardDataset(plain)}
+        return Mix(parts, {"a": 0.7, "b": 0.3}, samples=2000)
+
+    options = {"batch_size": 70, "shuffle": shuffle, "seed": 6}
+    expected = prints(mix(), device="cpu", **options)
+    assert prints(mix(), device="cuda", **way, **options) == expected
+    assert told
+
+
+def test_an_order_that_is_mostly_that_of_the_shards_is_left_to_the_copy_engine(plain, told):
+    options = {"sampler": torch.arange(SAMPLES), "batch_size": 500, "fields": ["x", "label"]}
+    expected = prints(plain, device="cpu", **options)
+    assert prints(plain, device="cuda", backend="mapped", **options) == expected
+    assert not told
+
+
+@pytest.mark.parametrize("name", ["random", "lists of any length"])
+def test_resumes_at_every_step(plain, told, name):
+    assert_resumes_everywhere(lambda: DataLoader(plain, device="cuda", backend="mapped", **GIVEN[name]()))
+    assert told
+
+
+def test_a_transform_gets_each_batch(plain, told):
+    def transform(batch):
+        return {"sum": batch["x"].long().sum(1), "label": batch["label"] + 1}
+
+    options = GIVEN["lists of any length"]()
+    expected = [one for _ in range(2) for one in lists()]
+    with DataLoader(plain, device="cuda", backend="mapped", device_transform=transform, **options) as loader:
+        found = [batch["label"].tolist() for _ in range(2) for batch in loader]
+    assert found == [[number + 1 for number in batch] for batch in expected]
+    assert told
+
+
+@pytest.mark.parametrize("at", [0, 1, 5, 9])
+def test_what_a_sampler_raises_comes_in_its_place(plain, told, at):
+    """An index that is not there, and an error of its own; in the first epoch, and when all is within reach."""
+
+    class Sampler:
+        def __init__(self, wrong):
+            self.wrong = wrong
+
+        def __iter__(self):
+            for number, batch in enumerate(lists()):
+                if number == at and isinstance(self.wrong, Exception):
+                    raise self.wrong
+                yield [*batch, self.wrong] if number == at and self.wrong is not None else batch
+
+    sampler = Sampler(None)
+    with DataLoader(plain, device="cuda", backend="mapped", batch_sampler=sampler) as loader:
+        for wrong, expected in [
+            (None, None),
+            (SAMPLES, SampleIndexError),
+            (ValueError("odd"), ValueError),
+            (None, None),
+        ]:
+            sampler.wrong, found, raised = wrong, [], None
+            try:
+                found.extend(batch["label"].tolist() for batch in loader)
+            except Exception as error:
+                raised = type(error)
+            assert raised is expected
+            assert found == lists()[: None if expected is None else at]
+    assert told
+
+
+def test_a_shard_that_changes_is_noticed(plain, tmp_path, told):
+    import os
+    import shutil
+    import time
+
+    shutil.copytree(plain, tmp_path / "copy")
+    options = {"sampler": torch.randperm(SAMPLES), "batch_size": 10, "prefetch_bytes": "4KiB"}
+    with DataLoader(tmp_path / "copy", device="cuda", backend="mapped", **options) as loader:
+        for _ in loader:
+            pass
+        epoch = iter(loader)
+        for _ in range(20):
+            next(epoch)
+        assert told
+        victim = next((tmp_path / "copy").glob("*.safetensors"))
+        os.utime(victim)
+        time.sleep(0.03)
+        with pytest.raises(FileChangedError, match=victim.name):
+            for _ in epoch:
+                pass
+
+
+def test_batches_stay_whole_while_the_consumer_is_slow(numbered, told):
+    """Memory of ids and of batches goes round among groups; a stream of the consumer's still reads them."""
+    index = torch.randperm(20_000, generator=seeded())
+    stream = torch.cuda.Stream()
+    with DataLoader(numbered, 500, sampler=index, device="cuda", backend="mapped", prefetch_bytes="8MiB") as loader:
+        for _ in range(3):
+            sums = []
+            with torch.cuda.stream(stream):
+                for batch in loader:
+                    torch.cuda._sleep(2_000_000)
+                    sums.append((batch["x"].min(1).values, batch["x"].max(1).values))
+                    del batch
+            stream.synchronize()
+            for low, high in zip(*[torch.cat(one).cpu() for one in zip(*sums, strict=True)], strict=True):
+                assert low == high
+            assert torch.equal(torch.cat([low for low, _ in sums]).cpu(), index.int())
+    assert told

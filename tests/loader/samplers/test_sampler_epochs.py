@@ -1,0 +1,146 @@
+"""Where one epoch of a sampler ends and the next begins: behind its last batch, and behind one that was left."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from torch.utils.data import BatchSampler, RandomSampler
+
+import gdsload
+from gdsload.testing import assert_resumes_everywhere
+from tests.loader.samplers.test_samplers import ALL, RollsOver, Stateful, numbers, of_torch, seeded
+
+
+@pytest.fixture
+def make(plain):
+    """Makes loaders that give the samples' indices; the caller closes them."""
+    return lambda batch_size=1, **options: gdsload.DataLoader(
+        plain, batch_size, device="cpu", with_index=True, **options
+    )
+
+
+@pytest.mark.parametrize("size", [40, 63, 300, 500])
+@pytest.mark.parametrize("sampler", [Stateful, RollsOver])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_state_behind_the_last_batch_leaves_nothing_of_its_epoch(make, sampler, size, drop_last):
+    """Also if a batch could not be filled, and some samplers stood at the next epoch's begin already."""
+    ways = (
+        lambda: {"sampler": sampler(), "batch_size": size, "drop_last": drop_last},
+        lambda: {"batch_sampler": BatchSampler(sampler(), size, drop_last)},
+    )
+    for way in ways:
+        state = None
+        with make(**way()) as loader:
+            for _ in loader:
+                state = json.loads(json.dumps(loader.state_dict()))
+            wanted = numbers(loader)
+        with make(**way()) as loader:
+            if state is not None:
+                loader.load_state_dict(state)
+                again = loader.state_dict()
+                assert numbers(loader) == []
+                assert again == state
+            assert loader.epoch == (state is not None)
+            assert numbers(loader) == wanted
+
+
+@pytest.mark.parametrize("taken", [0, 1, 3, 7, 8, 9, 20, 25, 26])
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        lambda: RandomSampler(ALL, generator=seeded()),
+        lambda: RandomSampler(ALL, num_samples=2600, generator=seeded()),
+        lambda: RandomSampler(ALL, replacement=True, num_samples=2600, generator=seeded()),
+    ],
+    ids=["random", "several times", "with replacement"],
+)
+def test_an_epoch_behind_one_that_was_left_does_not_hang_on_how_fast_that_was(make, monkeypatch, taken, sampler):
+    """On how many of its batches were taken it may, as in torch."""
+    monkeypatch.setattr("gdsload.loader.samplers.draws._AHEAD", 800)
+    found = []
+    for prefetch in (100, 2**20):
+        for wait in (0, 0.05):
+            with make(100, sampler=sampler(), prefetch_bytes=prefetch) as loader:
+                iterator = iter(loader)
+                for _ in zip(range(taken), iterator, strict=False):
+                    pass
+                time.sleep(wait)  # for what is drawn ahead
+                del iterator
+                found.append((numbers(loader), numbers(loader)))
+    assert all(one == found[0] for one in found)
+
+
+def test_a_generator_that_is_seeded_anew_stays_so(make):
+    generator = seeded(1)
+    with make(100, sampler=RandomSampler(ALL, generator=generator)) as loader:
+        next(iter(loader))
+        generator.manual_seed(9)
+        wanted = of_torch(sampler=RandomSampler(ALL, generator=seeded(9)), batch_size=100)[0]
+        assert numbers(loader) == wanted
+
+
+class Slow(RollsOver):
+    """Takes its time, so that it is still being drawn from when it is set back."""
+
+    def __iter__(self):
+        for index in super().__iter__():
+            time.sleep(1e-4)
+            yield index
+
+
+@pytest.mark.parametrize("sampler", [Slow, lambda: RandomSampler(ALL, generator=seeded())], ids=["state", "generator"])
+def test_a_state_is_loaded_while_an_older_iterator_is_alive(make, sampler):
+    with make(10, sampler=sampler()) as loader:
+        wanted = numbers(loader)
+    with make(10, sampler=sampler()) as loader:
+        iterator = iter(loader)
+        assert numbers([next(iterator) for _ in range(3)]) == wanted[:3]
+        state = json.loads(json.dumps(loader.state_dict()))
+        assert numbers([next(iterator) for _ in range(3)]) == wanted[3:6]
+        loader.load_state_dict(state)
+        time.sleep(0.01)
+        assert numbers(loader) == wanted[3:]
+        assert list(iterator) == []
+
+
+CHANGED = {
+    "drop_last": [
+        {"batch_sampler": BatchSampler(RandomSampler(ALL, generator=seeded()), 30, last)} for last in (False, True)
+    ],
+    "samples": [{"sampler": RandomSampler(ALL, num_samples=number, generator=seeded())} for number in (100, 50)],
+    "samples, with replacement": [
+        {"sampler": RandomSampler(ALL, replacement=True, num_samples=number, generator=seeded())}
+        for number in (100, 500)
+    ],
+    "a list": [{"sampler": list(range(number))} for number in (50, 100)],
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_sampler_of_another_length_does_not_go_on_in_the_middle(make, name):
+    before, after = CHANGED[name]
+    with make(**{"batch_size": 10, **before} if "sampler" in before else before) as loader:
+        iterator = iter(loader)
+        next(iterator), next(iterator)
+        state = loader.state_dict()
+        assert len(list(iterator)) == len(loader) - 2
+    with make(**{"batch_size": 10, **after} if "sampler" in after else after) as loader:
+        with pytest.raises(gdsload.StateError, match="batches, not"):
+            loader.load_state_dict(state)
+        assert len(numbers(loader)) == len(loader)
+
+
+class Uneven(Stateful):
+    """Batches of the user's, of at most `batch_size` samples."""
+
+    batch_size = 64
+
+    def __iter__(self):
+        for index in super().__iter__():
+            yield [index] * (1 + index % 64)
+
+
+def test_short_batches_of_the_users_own_are_no_end(make):
+    assert_resumes_everywhere(lambda: make(batch_sampler=Uneven()))

@@ -1,0 +1,598 @@
+"""Samplers: the batches that torch's loader makes with them, resumed at every step, and errors in their place."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+import threading
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+from torch.utils.data import DataLoader as TorchDataLoader
+
+import gdsload
+from gdsload import OptionError, SampleIndexError, StateError
+from gdsload.loader.samplers import Draws, sampled
+from gdsload.testing import RecordingBackend, assert_resumes_everywhere
+
+ALL = range(1000)
+EXAMPLES = settings(
+    max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def seeded(seed=3):
+    return torch.Generator().manual_seed(seed)
+
+
+class Own:
+    """A user's sampler, shuffled by a function of its epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        for number in range(300):
+            yield number * 7 * (self.epoch + 1) % 1000
+
+    def __len__(self):
+        return 300
+
+
+class Stateful(Own):
+    """Keeps its place as the samplers of torchdata do: a state from its end ends once more."""
+
+    def __init__(self):
+        self.yielded, self.skip = 0, None
+
+    def __iter__(self):
+        self.yielded, self.skip = self.skip or 0, None
+        for index in itertools.islice(super().__iter__(), self.yielded, None):
+            self.yielded += 1
+            yield index
+
+    def state_dict(self):
+        return {"yielded": self.yielded, "epoch": self.epoch}
+
+    def load_state_dict(self, state):
+        self.skip, self.epoch = state["yielded"], state["epoch"]
+
+
+class RollsOver(Own):
+    """Keeps its place in one state that is changed in place: one from its end is that of a new begin."""
+
+    def __init__(self):
+        self.state = {"next": 0}
+
+    def __iter__(self):
+        while self.state["next"] < 300:
+            self.state["next"] += 1
+            yield self.state["next"] * 3
+        self.state["next"] = 0
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state):
+        self.state = dict(state)
+
+
+RESUMABLE = {
+    "sequential": lambda: SequentialSampler(ALL),
+    "random": lambda: RandomSampler(ALL, generator=seeded()),
+    "random, 2.5 times": lambda: RandomSampler(ALL, num_samples=2500, generator=seeded()),
+    "with replacement": lambda: RandomSampler(ALL, replacement=True, num_samples=777, generator=seeded()),
+    "weighted": lambda: WeightedRandomSampler(torch.arange(1000.0), 500, generator=seeded()),
+    "subset": lambda: SubsetRandomSampler(range(100, 400), generator=seeded()),
+    "distributed": lambda: DistributedSampler(ALL, 3, 1, seed=5),
+    "distributed, in order": lambda: DistributedSampler(ALL, 3, 2, shuffle=False, drop_last=True),
+    "own, with an epoch": Own,
+    "own, with a state": Stateful,
+    "own, with a state that rolls over": RollsOver,
+    "a tensor": lambda: torch.randperm(1000, generator=seeded()),
+    "a tensor of int32": lambda: torch.randperm(500, generator=seeded(), dtype=torch.int32),
+    "a strided array": lambda: np.arange(2000, dtype=np.uint16)[::-2] // 2,
+    "a list": lambda: [5, 999, 0, 5] * 50,
+    "a range": lambda: range(900, 100, -3),
+    "none at all": lambda: torch.zeros(0, dtype=torch.int64),
+}
+BATCHES = {
+    "batches": lambda: BatchSampler(RandomSampler(ALL, generator=seeded()), 50, drop_last=False),
+    "full batches": lambda: BatchSampler(RandomSampler(ALL, generator=seeded()), 63, drop_last=True),
+    "batches with a state": lambda: BatchSampler(Stateful(), 31, drop_last=False),
+    "batches with a state that rolls over": lambda: BatchSampler(RollsOver(), 31, drop_last=False),
+    "full batches with a state that rolls over": lambda: BatchSampler(RollsOver(), 31, drop_last=True),
+    "batches with an epoch": lambda: BatchSampler(DistributedSampler(ALL, 4, 0), 31, drop_last=True),
+    "lists of any length": lambda: [[1, 2, 3], [4], [5] * 100, [6, 7]],
+    "tensors and tuples": lambda: [torch.arange(9), (7, np.int8(3)), np.arange(50, dtype=np.int16), range(3)],
+    "rows of a tensor": lambda: torch.arange(60).view(12, 5),
+}
+
+
+def of_torch(epochs=1, **options):
+    """The batches of torch's loader, as lists of indices."""
+    loader = TorchDataLoader(ALL, collate_fn=lambda batch: [int(index) for index in batch], **options)
+    return [list(loader) for _ in range(epochs)]
+
+
+def numbers(loader):
+    found = []
+    for batch in loader:
+        found.append(batch["index"].tolist())
+        assert batch["x"][:, 0].tolist() == batch["x"][:, -1].tolist() == found[-1]
+    return found
+
+
+@pytest.fixture
+def make(plain):
+    """Makes loaders that give the samples' indices; the caller closes them."""
+
+    def loader(batch_size=1, **options):
+        return gdsload.DataLoader(plain, batch_size, device="cpu", **{"with_index": True, **options})
+
+    return loader
+
+
+class TestSameAsTorch:
+    @pytest.mark.parametrize("mmap", [True, False])
+    @pytest.mark.parametrize(("batch_size", "drop_last"), [(63, False), (63, True), (1, False), (5000, False)])
+    @pytest.mark.parametrize("name", RESUMABLE)
+    def test_sampler(self, make, name, batch_size, drop_last, mmap):
+        options = {"batch_size": batch_size, "drop_last": drop_last}
+        wanted = of_torch(2, sampler=RESUMABLE[name](), **options)
+        with make(sampler=RESUMABLE[name](), mmap=mmap, **options) as loader:
+            assert [numbers(loader) for _ in range(2)] == wanted
+            assert len(loader) == len(wanted[0])
+
+    @pytest.mark.parametrize("name", BATCHES)
+    def test_batch_sampler(self, make, name):
+        wanted = of_torch(2, batch_sampler=BATCHES[name]())
+        with make(batch_sampler=BATCHES[name](), prefetch_bytes=1000) as loader:
+            assert [numbers(loader) for _ in range(2)] == wanted
+            assert len(loader) == len(wanted[0])
+            assert loader.batch_size is None
+
+    @EXAMPLES
+    @given(
+        indices=st.lists(st.integers(0, 999), max_size=200),
+        batch_size=st.integers(1, 30),
+        drop_last=st.booleans(),
+        kind=st.sampled_from([list, tuple, iter, torch.tensor, lambda indices: np.array(indices, np.int64)]),
+    )
+    def test_any_indices(self, make, indices, batch_size, drop_last, kind):
+        options = {"batch_size": batch_size, "drop_last": drop_last}
+        sampler = kind(indices) if indices else indices
+        with make(sampler=sampler, prefetch_bytes=2000, **options) as loader:
+            assert [numbers(loader)] == of_torch(sampler=indices, **options)
+
+    @EXAMPLES
+    @given(batches=st.lists(st.lists(st.integers(0, 999), max_size=40), max_size=40))
+    def test_any_batches(self, make, batches):
+        with make(batch_sampler=batches, prefetch_bytes=3000) as loader:
+            assert numbers(loader) == batches
+
+    def test_without_a_seed_torchs_global_one_decides(self, make):
+        """What these samplers draw from it they draw in the consumer's thread, when the epoch begins."""
+        for name in (RandomSampler, SubsetRandomSampler):
+            found = []
+            for _ in range(2):
+                torch.manual_seed(5)
+                with make(10, sampler=name(ALL)) as loader:
+                    found.append(numbers(loader))
+            assert found[0] == found[1]
+            assert sorted(itertools.chain(*found[0])) == list(ALL)
+
+    def test_a_generator_serves_one_epoch(self, make):
+        with make(7, sampler=(index for index in range(30))) as loader:
+            assert [index for batch in numbers(loader) for index in batch] == list(range(30))
+            assert numbers(loader) == []
+            with pytest.raises(TypeError, match="has no len"):
+                len(loader)
+
+    def test_indices_count_in_the_users_dataset(self, load, plain):
+        subset = Subset(gdsload.ShardDataset(plain), range(500, 1000, 2))
+        batch = next(iter(load(subset, 3, sampler=[0, 249, 1], with_index=True)))
+        assert batch["index"].tolist() == [0, 249, 1]
+        assert batch["x"][:, 0].tolist() == [500, 998, 502]
+        with pytest.raises(SampleIndexError, match="gave index 250, but the dataset has samples 0 to 249"):
+            next(iter(load(subset, 3, sampler=[250])))
+
+    def test_ranks_do_not_share_it_out(self, make, monkeypatch):
+        monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+        with make(100, sampler=range(300)) as loader:
+            assert len(numbers(loader)) == len(loader) == 3
+
+    def test_it_is_an_attribute_as_with_torch(self, make):
+        sampler, batches = Own(), [[1], [2]]
+        with make(10, sampler=sampler) as one, make(batch_sampler=batches) as other:
+            assert (one.sampler, one.batch_sampler) == (sampler, None)
+            assert (other.sampler, other.batch_sampler) == (None, batches)
+            assert "sampler order (sampler=Own)" in repr(one)
+
+
+class TestResume:
+    @pytest.mark.parametrize("name", RESUMABLE)
+    def test_sampler_at_every_step(self, make, name):
+        assert_resumes_everywhere(lambda: make(63, sampler=RESUMABLE[name]()))
+
+    @pytest.mark.parametrize("name", BATCHES)
+    def test_batch_sampler_at_every_step(self, make, name):
+        resumed = functools.partial(make, prefetch_bytes=900, mmap=False)
+        assert_resumes_everywhere(
+            lambda: make(batch_sampler=BATCHES[name]()), lambda: resumed(batch_sampler=BATCHES[name]())
+        )
+
+    @pytest.mark.parametrize("name", RESUMABLE)
+    @pytest.mark.parametrize("after", [0, 1, 2])
+    def test_between_epochs_the_next_ones_are_the_same(self, make, name, after):
+        """Also where the sampler's generator goes on from epoch to epoch."""
+        sampler = RESUMABLE[name]
+        with make(40, sampler=sampler()) as loader:
+            for _ in range(after):
+                numbers(loader)
+            state = json.loads(json.dumps(loader.state_dict()))
+            wanted = [numbers(loader) for _ in range(2)]
+        with make(40, sampler=sampler()) as loader:
+            loader.load_state_dict(state)
+            assert [numbers(loader) for _ in range(2)] == wanted
+
+    def test_a_state_that_is_changed_in_place_is_that_of_its_batch(self, make):
+        with make(40, sampler=RollsOver()) as loader:
+            iterator = iter(loader)
+            seen = numbers([next(iterator)])
+            state = loader.state_dict()
+            wanted = numbers(iterator)
+        assert state["sampler"] == {"state": {"next": 40}}
+        for _ in range(2):
+            with make(40, sampler=RollsOver()) as loader:
+                loader.load_state_dict(state)
+                assert numbers(loader) == wanted
+        assert seen == [[3 * number for number in range(1, 41)]]
+
+    def test_the_epoch_after_a_resumed_one_is_the_same_too(self, make):
+        def sampler():
+            return RandomSampler(ALL, replacement=True, generator=seeded())
+
+        with make(100, sampler=sampler()) as loader:
+            wanted = [numbers(loader) for _ in range(3)]
+        with make(100, sampler=sampler()) as loader:
+            numbers(loader)
+            iterator = iter(loader)
+            for _ in range(4):
+                next(iterator)
+            state = loader.state_dict()
+        with make(100, sampler=sampler()) as loader:
+            loader.load_state_dict(state)
+            assert [numbers(loader) for _ in range(2)] == [wanted[1][4:], wanted[2]]
+
+    @pytest.mark.parametrize("direct", [True, False])
+    def test_set_epoch_is_passed_on(self, make, direct):
+        """Or the sampler is told itself, as torch's users do."""
+        for wrap in (
+            lambda inner: {"sampler": inner, "batch_size": 50},
+            lambda inner: {"batch_sampler": BatchSampler(inner, 50, False)},
+        ):
+            inner, other = DistributedSampler(ALL, 2, 0), DistributedSampler(ALL, 2, 0)
+            with make(**wrap(inner)) as loader:
+                for epoch in (0, 4, 1):
+                    (inner if direct else loader).set_epoch(epoch)
+                    other.set_epoch(epoch)
+                    iterator = iter(loader)
+                    found = numbers([next(iterator)])
+                    state = loader.state_dict()
+                    found += numbers(iterator)
+                    assert [found] == of_torch(batch_size=50, sampler=other)
+                    with make(**wrap(DistributedSampler(ALL, 2, 0))) as resumed:
+                        resumed.load_state_dict(state)
+                        if not direct:
+                            resumed.set_epoch(epoch)
+                        assert numbers(resumed) == found[1:]
+
+    @pytest.mark.parametrize(
+        "sampler",
+        [lambda: RandomSampler(ALL), lambda: SubsetRandomSampler(ALL), lambda: iter(ALL), lambda: {1: 2, 3: 4}],
+    )
+    def test_what_cannot_be_brought_back_is_refused_within_an_epoch_alone(self, make, sampler):
+        with make(1, sampler=sampler()) as loader:
+            state = loader.state_dict()
+            iterator = iter(loader)
+            next(iterator)
+            with pytest.raises(StateError, match="cannot be brought back into the middle .*seeded generator.*between"):
+                loader.state_dict()
+            list(iterator)
+            assert loader.state_dict()["epoch"] == 1
+            loader.load_state_dict(state)
+
+    def test_one_that_does_not_repeat_itself_is_noticed(self, make):
+        def sampler(seed):
+            return RandomSampler(ALL, generator=seeded(seed))
+
+        with make(10, sampler=sampler(1)) as loader:
+            iterator = iter(loader)
+            next(iterator), next(iterator)
+            state = loader.state_dict()
+        short = {**state, "position": 999}
+        with make(10, sampler=RandomSampler(range(999), generator=seeded())) as other:
+            for wrong in (state, short):
+                other.load_state_dict(wrong)
+                for _ in range(2):
+                    with pytest.raises(StateError, match="does not give the indices again .*same seed"):
+                        next(iter(other))
+            other.set_epoch(5)
+            assert len(numbers(other)) == 100
+
+    @pytest.mark.parametrize(
+        ("before", "after", "match"),
+        [
+            (lambda: torch.arange(9), lambda: torch.arange(1, 10), "indices are not those of the state"),
+            (lambda: torch.arange(9), lambda: range(9), "sampler of another kind"),
+            (lambda: range(9), Stateful, "sampler of another kind"),
+            (Stateful, Own, "sampler of another kind"),
+            (Own, lambda: iter(ALL), "sampler of another kind"),
+        ],
+    )
+    def test_another_kind_is_refused(self, make, before, after, match):
+        with make(2, sampler=before()) as loader, make(2, sampler=after()) as other:
+            next(iter(loader))
+            mine = other.state_dict()
+            with pytest.raises(StateError, match=match):
+                other.load_state_dict(loader.state_dict())
+            assert other.state_dict() == mine
+
+    @pytest.mark.parametrize("junk", [None, 5, {}, {"begin": {}}, {"begin": 1, "digest": 2}, {"begin": {"generator": "?"}, "digest": 3}, {"begin": {"generator": "AAAA"}, "digest": 3}, {"begin": {"generator": None}, "digest": 3}])  # fmt: skip
+    def test_junk_is_refused(self, make, junk):
+        with make(2, sampler=RandomSampler(ALL, generator=seeded())) as loader:
+            next(iter(loader))
+            with pytest.raises(StateError, match="another kind|generator cannot be used"):
+                loader.load_state_dict({**loader.state_dict(), "sampler": junk})
+
+    @pytest.mark.parametrize("epoch", [None, "1", 1.0])
+    def test_an_epoch_that_is_none_is_refused(self, make, epoch):
+        with make(2, sampler=Own()) as loader:
+            state = loader.state_dict()
+            with pytest.raises(StateError, match="the sampler's epoch .* is no number"):
+                loader.load_state_dict({**state, "sampler": {"begin": {"epoch": epoch}, "digest": 0}})
+            assert loader.state_dict() == state
+
+    def test_a_sampler_and_none_do_not_mix(self, make):
+        with make(10, sampler=range(1000)) as one, make(10) as other:
+            for loader, state in ((one, other.state_dict()), (other, one.state_dict())):
+                with pytest.raises(StateError, match="the order options differ"):
+                    loader.load_state_dict(state)
+
+
+def collect(iterator):
+    """Batches until an error, and that error."""
+    found = []
+    try:
+        found.extend(batch["index"].tolist() for batch in iterator)
+    except Exception as error:
+        return found, error
+    return found, None
+
+
+class TestErrors:
+    @pytest.mark.parametrize("inner", [SequentialSampler(ALL), RandomSampler(ALL)], ids=["sequential", "random"])
+    def test_batches_from_what_should_give_indices(self, make, inner):
+        with (
+            make(sampler=BatchSampler(inner, 25, False)) as loader,
+            pytest.raises(OptionError, match="is no whole number"),
+        ):
+            next(iter(loader))
+
+    @pytest.mark.parametrize(
+        ("bad", "kind", "match"),
+        [
+            (1000, SampleIndexError, "gave index 1000, but the dataset has samples 0 to 999"),
+            (-1, SampleIndexError, "gave index -1.*not counted from the end"),
+            (2**70, SampleIndexError, "gave index 1180591620717411303424"),
+            (1.5, OptionError, "gave 1.5, which is no whole number.*Let it give .*indices"),
+            ("7", OptionError, "gave '7', which"),
+            (None, OptionError, "gave None, which"),
+            ([1], OptionError, r"gave \[1\], which"),
+            (torch.tensor(0.5), OptionError, "which is no whole number"),
+        ],
+        ids=str,
+    )
+    @pytest.mark.parametrize("at", [0, 37, 299])
+    def test_an_index_that_is_none(self, make, bad, kind, match, at):
+        indices = [bad if place == at else place for place in range(300)]
+        for options in (
+            {"batch_size": 10, "sampler": indices},
+            {"batch_sampler": [indices[low : low + 10] for low in range(0, 300, 10)]},
+        ):
+            with make(**options) as loader:
+                iterator = iter(loader)
+                found, error = collect(iterator)
+                assert found == [list(range(low, low + 10)) for low in range(0, at // 10 * 10, 10)]
+                with pytest.raises(kind, match=match):
+                    raise error
+                assert list(iterator) == []
+                assert loader.state_dict()["position"] == at // 10
+
+    @pytest.mark.parametrize("at", [0, 5, 10, 123])
+    @pytest.mark.parametrize("batches", [False, True])
+    def test_a_sampler_that_raises(self, make, at, batches):
+        def sampler():
+            for number in range(300):
+                if number == at:
+                    raise ZeroDivisionError("mine")
+                yield [number, number] if batches else number
+
+        with make(**({"batch_sampler": sampler()} if batches else {"batch_size": 10, "sampler": sampler()})) as loader:
+            iterator = iter(loader)
+            found, error = collect(iterator)
+            assert len(found) == (at if batches else at // 10)
+            with pytest.raises(ZeroDivisionError, match="mine"):
+                raise error
+            assert list(iterator) == []
+
+    @pytest.mark.parametrize("where", ["__iter__", "state_dict"])
+    def test_one_that_raises_elsewhere(self, make, where):
+        class Raises(Stateful):
+            pass
+
+        def fail(_):
+            raise ZeroDivisionError("mine")
+
+        with make(10, sampler=(sampler := Raises())) as loader:
+            setattr(Raises, where, fail)
+            found, error = collect(iter(loader))
+            assert found == []
+            assert isinstance(error, ZeroDivisionError)
+            assert type(sampler) is Raises
+
+    @pytest.mark.parametrize("at", [0, 5, 40])
+    def test_one_that_ends_its_thread_leaves_no_gap(self, make, at, monkeypatch):
+        monkeypatch.setattr("threading.excepthook", lambda _: None)
+
+        class Leaves:
+            count = 0
+
+            def __iter__(self):
+                return self
+
+            def __next__(self):
+                self.count += 1
+                if self.count == at:
+                    raise SystemExit
+                return self.count % 1000 if self.count < 100 else self.end()
+
+            def end(self):
+                raise StopIteration
+
+        with make(1, sampler=Leaves()) as loader:
+            seen = []
+            with pytest.raises((SystemExit, RuntimeError)) if at else contextlib.nullcontext():
+                seen.extend(batch["index"].item() for batch in loader)
+            assert seen == list(range(1, len(seen) + 1))
+            assert len(seen) < at if at else len(seen) == 99
+
+    def test_batches_that_are_none(self, make):
+        with make(batch_sampler=[[1, 2], 3]) as loader:
+            found, error = collect(iter(loader))
+            assert found == [[1, 2]]
+            with pytest.raises(OptionError, match="gave 3, which is no whole number nor a batch of them.*lists of"):
+                raise error
+
+    @pytest.mark.parametrize(
+        "sampler", [torch.zeros(3, dtype=torch.bool), torch.zeros(2, 2, dtype=torch.int64), np.array([0.5]), 5]
+    )
+    def test_what_gives_no_indices(self, make, sampler):
+        with pytest.raises(OptionError, match="sampler is .*Pass"):
+            make(sampler=sampler)
+
+    @pytest.mark.parametrize(
+        ("options", "match"),
+        [
+            ({"sampler": [1], "shuffle": True}, "sampler cannot be used together with shuffle"),
+            ({"sampler": [1], "seed": 5}, "together with seed"),
+            ({"sampler": [1], "rank": 0, "world_size": 1}, "together with rank, world_size"),
+            ({"sampler": [1], "block": 5}, "together with block"),
+            ({"batch_sampler": [[1]], "batch_size": 2}, "batch_sampler cannot be used together with batch_size"),
+            ({"batch_sampler": [[1]], "drop_last": True}, "together with drop_last"),
+            ({"batch_sampler": [[1]], "sampler": [1]}, "together with sampler"),
+            ({"batch_sampler": [[1]], "shuffle": "full"}, "together with shuffle"),
+        ],
+        ids=str,
+    )
+    def test_what_says_the_same_twice_is_refused(self, make, options, match):
+        with pytest.raises(OptionError, match=match):
+            make(**options)
+
+
+class TestDrawing:
+    @pytest.fixture
+    def draws(self, monkeypatch):
+        """The draws of each epoch."""
+        made = []
+        monkeypatch.setattr(sampled, "Draws", lambda *args: made.append(Draws(*args)) or made[-1])
+        return made
+
+    def test_an_endless_sampler_is_drawn_from_within_bounds(self, make, draws):
+        drawn = 0
+
+        def endless():
+            nonlocal drawn
+            for drawn in itertools.count():
+                yield drawn % 1000
+
+        with make(10, sampler=endless(), prefetch_bytes=3200) as loader:
+            for step, batch in enumerate(itertools.islice(loader, 200)):
+                assert batch["index"].tolist() == [number % 1000 for number in range(10 * step, 10 * step + 10)]
+                assert drawn < 10 * (step + 64)
+            assert draws[-1].kept < 64
+
+    def test_it_runs_in_one_thread_at_a_time_and_ahead(self, make, soon):
+        inside, drawn = threading.Lock(), []
+
+        class Watched:
+            def __iter__(self):
+                for number in range(1000):
+                    assert inside.acquire(blocking=False)
+                    drawn.append(number)
+                    inside.release()
+                    yield number
+
+        with make(10, sampler=Watched()) as loader:
+            iterator = iter(loader)
+            next(iterator)
+            soon(lambda: len(drawn) >= 100)
+            assert len(numbers(iterator)) == 99
+
+    def test_tensors_are_not_looked_through_one_by_one(self, make, monkeypatch):
+        class Whole(np.ndarray):
+            __iter__ = tolist = None
+
+        for method in ("__iter__", "tolist"):
+            monkeypatch.setattr(torch.Tensor, method, None)
+        for indices in (torch.arange(1000), np.arange(1000).view(Whole)):
+            with make(10, sampler=indices) as loader:
+                assert sum(len(batch["x"]) for batch in loader) == 1000
+
+    def test_batches_far_larger_than_the_first_stay_within_the_budget(self, make, draws, wrap):
+        """32 bytes a sample; two groups are always allowed."""
+        wrap(RecordingBackend)
+        sizes = [1, 1, 2, 3, *[500] * 30]
+        with make(batch_sampler=[range(size) for size in sizes], prefetch_bytes=4 * 500 * 32) as loader:
+            iterator = iter(loader)
+            for _ in range(6):
+                next(iterator)
+            ahead = draws[-1].steps - 6
+            assert ahead <= 8
+            assert list(map(len, numbers(iterator))) == sizes[6:]
+
+    def test_abandoned_epochs_draw_no_more(self, make):
+        drawn = []
+
+        class Counts:
+            def __iter__(self):
+                for number in range(1000):
+                    drawn.append(number)
+                    yield number
+
+        with make(10, sampler=Counts(), prefetch_bytes=1000) as loader:
+            for _ in range(3):
+                for _batch in loader:
+                    break
+                loader.set_epoch(0)
+                count = len(drawn)
+                assert count < 1000
+            assert len(drawn) == count
+            assert len(numbers(loader)) == 100

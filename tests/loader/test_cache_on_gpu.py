@@ -1,0 +1,218 @@
+"""Tiers: later epochs come from where the samples were put, and are the same batches."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+import torch
+
+from gdsload import DataLoader, OptionError
+from gdsload.engine.resident_source import VramSource
+from gdsload.testing import assert_resumes_everywhere, fingerprint
+
+pytestmark = pytest.mark.cuda
+
+
+def prints(loader):
+    return [fingerprint(batch) for batch in loader]
+
+
+def wait_until_kept(loader, shards=None, seconds=20):
+    """Until the tier in VRAM holds so many shards, or all."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        tier = loader.cache.tiers["vram"]
+        if tier.shards == (loader.cache.shards if shards is None else shards):
+            return
+        time.sleep(0.01)
+    pytest.fail(f"not there after {seconds} s: {loader.cache}")
+
+
+@pytest.mark.parametrize("backend", ["auto", "bounce", "mapped"])
+@pytest.mark.parametrize("shuffle", [False, "full", "block"])
+def test_epochs_in_vram_are_those_of_the_cpu(varied, shuffle, backend):
+    options = {"batch_size": 17, "shuffle": shuffle, "seed": 5, "with_index": True}
+    with DataLoader(varied, device="cpu", **options) as loader:
+        expected = [prints(loader) for _ in range(3)]
+    with DataLoader(varied, device="cuda", backend=backend, cache="vram", **options) as loader:
+        assert prints(loader) == expected[0]
+        wait_until_kept(loader)
+        before = loader.backend.bytes_by_path
+        assert [prints(loader) for _ in range(2)] == expected[1:]
+        after = loader.backend.bytes_by_path
+    assert {path: count for path, count in after.items() if path != "vram"} == {
+        path: count for path, count in before.items() if path != "vram"
+    }, "something was read again"
+    assert after["vram"] > before.get("vram", 0)
+
+
+@pytest.mark.parametrize("shuffle", [False, "full", "block"])
+def test_an_epoch_of_plain_fields_needs_no_thread(numbered, shuffle, monkeypatch):
+    made = []
+    real = VramSource.start
+    monkeypatch.setattr(VramSource, "start", lambda self, steps: (made.append(1), real(self, steps))[1])
+    with DataLoader(numbered, 300, shuffle, device="cuda", cache="vram") as loader:
+        for epoch in range(3):
+            seen = []
+            for batch in loader:
+                assert (batch["x"] == batch["x"][:, :1]).all()
+                seen.append(batch["x"][:, 0])
+            assert torch.equal(torch.cat(seen).sort().values.cpu(), torch.arange(20_000, dtype=torch.int32))
+            if not epoch:
+                wait_until_kept(loader)
+                assert not made
+                before = loader.backend.bytes_by_path.get("vram", 0)
+        assert made
+        assert not [one for one in threading.enumerate() if one.name.startswith("gdsload-") and one.name[-1].isdigit()
+                    and "bounce" not in one.name]  # fmt: skip
+        assert loader.backend.bytes_by_path["vram"] - before == 2 * 20_000 * 4096
+
+
+def test_a_budget_for_some_of_the_shards(numbered):
+    with DataLoader(numbered, 300, "full", device="cuda", cache="vram", vram_bytes="40MiB", backend="bounce") as loader:
+        list(loader)
+        wait_until_kept(loader, 2)
+        time.sleep(0.1)
+        before = loader.backend.bytes_by_path.get("vram", 0)
+        seen = torch.cat([batch["x"][:, 0] for batch in loader])
+        assert torch.equal(seen.sort().values.cpu(), torch.arange(20_000, dtype=torch.int32))
+        tier = loader.cache.tiers["vram"]
+        # Every sample comes once, so what came out of the tier is what it holds.
+        assert loader.backend.bytes_by_path["vram"] - before == tier.held_bytes
+        assert (tier.shards, tier.evictions, tier.budget_bytes) == (2, 0, 40 * 2**20)
+        assert "used up" in tier.trouble
+        assert "used up" in str(loader.cache)
+
+
+@pytest.mark.parametrize("shuffle", ["full", "block"])
+def test_resumes_at_every_step_of_an_epoch_in_vram(numbered, shuffle):
+    loaders = []
+
+    def make():
+        loader = DataLoader(numbered, 4000, shuffle, device="cuda", cache="vram")
+        loaders.append(loader)
+        for _ in loader:
+            pass
+        wait_until_kept(loader)
+        loader.set_epoch(0)
+        return loader
+
+    assert_resumes_everywhere(make)
+    assert all(loader.backend.bytes_by_path["vram"] for loader in loaders[:2])
+
+
+def test_a_consumer_that_is_behind_and_drops_its_batches(numbered):
+    """What was queued before a batch was dropped still reads it: its memory is ordered on the consumer's stream."""
+    stream = torch.cuda.Stream()
+    with DataLoader(numbered, 256, device="cuda", cache="vram") as loader:
+        for _ in loader:
+            pass
+        wait_until_kept(loader)
+        found = []
+        with torch.cuda.stream(stream):
+            for batch, _ in zip(loader, range(40), strict=False):
+                torch.cuda._sleep(5_000_000)
+                found.append(batch["x"].clone())
+                del batch
+        stream.synchronize()
+    for number, mine in enumerate(found):
+        rows = torch.arange(number * 256, number * 256 + 256, dtype=torch.int32)
+        assert torch.equal(mine.cpu(), rows[:, None].expand(-1, 1024))
+
+
+@pytest.mark.parametrize("shuffle", ["full", "block"])
+def test_a_consumer_that_changes_its_stream(numbered, shuffle):
+    """In mid-epoch, and in the middle of a group; each stream is behind, and nobody waits for it."""
+    options = {"batch_size": 100, "shuffle": shuffle, "seed": 2}
+    if shuffle == "block":
+        options |= {"block": 64, "window": 900, "lanes": 4}
+    with DataLoader(numbered, device="cpu", **options) as loader:
+        loader.set_epoch(1)
+        expected = torch.cat([batch["x"][:, 0] for batch in loader])
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    with DataLoader(numbered, device="cuda", cache="vram", **options) as loader:
+        for _ in loader:
+            pass
+        wait_until_kept(loader)
+        epoch, found = iter(loader), []
+        for number in range(200):
+            with torch.cuda.stream(streams[number // 7 % 3]):
+                torch.cuda._sleep(1_000_000)
+                found.append(next(epoch)["x"][:, 0].clone())
+        torch.cuda.synchronize()
+        assert torch.equal(torch.cat(found).cpu(), expected)
+
+
+def test_closing_while_the_tier_fills_and_while_an_epoch_runs(numbered):
+    for pause in (0.0, 0.002, 0.02):
+        loader = DataLoader(numbered, 300, "full", device="cuda", cache="vram")
+        epoch = iter(loader)
+        next(epoch)
+        time.sleep(pause)
+        loader.close()
+    with DataLoader(numbered, 300, "full", device="cuda", cache="vram") as loader:
+        list(loader)
+        wait_until_kept(loader)
+        epoch = iter(loader)
+        kept = [next(epoch)["x"] for _ in range(5)]
+    torch.cuda.synchronize()
+    assert all((one == one[:, :1]).all() for one in kept)
+
+
+def test_memory_comes_back(numbered):
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    with DataLoader(numbered, 300, device="cuda", cache="vram") as loader:
+        list(loader)
+        wait_until_kept(loader)
+        assert torch.cuda.memory_allocated() - before >= 20_000 * 4096
+    assert torch.cuda.memory_allocated() <= before
+
+
+def test_auto_fills_vram_and_then_the_page_cache(numbered):
+    options = {"cache": "auto", "vram_bytes": "40MiB", "register_bytes": "1GiB"}
+    with DataLoader(numbered, 300, "full", device="cuda", **options) as loader:
+        deadline, wanted = time.monotonic() + 20, {"vram": 2, "pagecache": loader.cache.shards}
+        found = {}
+        while time.monotonic() < deadline and found != wanted:
+            list(loader)
+            found = {name: tier.shards for name, tier in loader.cache.tiers.items()}
+        assert found == wanted, loader.cache
+
+
+def test_pagecache_reads_what_is_not_there(numbered):
+    from gdsload.tools.bench.cache_state import drop, look
+
+    names = [str(path) for path in sorted(numbered.glob("*.safetensors"))]
+    if not drop(names).cold:
+        pytest.skip("this file system keeps its pages")
+    with DataLoader(numbered, 300, "full", device="cuda", cache="pagecache") as loader:
+        deadline = time.monotonic() + 20
+        list(loader)
+        while time.monotonic() < deadline and loader.cache.tiers["pagecache"].shards < loader.cache.shards:
+            list(loader)
+        assert look(names).hot
+        before = loader.backend.bytes_by_path
+        list(loader)
+        after = loader.backend.bytes_by_path
+    assert after["mapped"] - before["mapped"] == 20_000 * 4096
+
+
+def test_pagecache_beside_a_backend_by_name_is_refused(numbered):
+    with pytest.raises(OptionError, match="exclude"):
+        DataLoader(numbered, 300, device="cuda", cache="pagecache", backend="bounce")
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_two_devices_in_one_process(numbered):
+    """Both on their default streams, which CUDA gives one handle."""
+    expected = torch.arange(20_000, dtype=torch.int32)
+    for index in (0, 1, 0):
+        with DataLoader(numbered, 300, "full", device=f"cuda:{index}", cache="vram") as loader:
+            list(loader)
+            wait_until_kept(loader)
+            seen = torch.cat([batch["x"][:, 0] for batch in loader])
+            assert seen.device.index == index
+            assert torch.equal(seen.sort().values.cpu(), expected)

@@ -1,0 +1,204 @@
+"""The loader on a GPU gives what it gives on the CPU, whatever the backend."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+import gdsload
+from gdsload import BackendUnavailableError, BudgetError, DataLoader
+from gdsload.engine.gpu.assemble_device import tensors_of
+from gdsload.testing import assert_resumes_everywhere, fingerprint
+
+pytestmark = pytest.mark.cuda
+BACKENDS = ["auto", "bounce", "mapped", "host"]
+
+
+def prints(path, **options):
+    with DataLoader(path, **options) as loader:
+        return [fingerprint(batch) for batch in loader]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shuffle", [False, "full", "block"])
+def test_batches_are_those_of_the_cpu(varied, backend, shuffle):
+    for ragged in ("jagged", "offsets", "padded"):
+        options = {"batch_size": 17, "shuffle": shuffle, "seed": 5, "ragged": ragged, "with_index": True}
+        expected = prints(varied, device="cpu", **options)
+        assert prints(varied, device="cuda", backend=backend, **options) == expected
+
+
+@pytest.mark.usefixtures("cufile")
+@pytest.mark.parametrize("engine", ["cufile", "kvikio"])
+@pytest.mark.parametrize("shuffle", [False, "full", "block"])
+def test_batches_by_cufile_are_those_of_the_cpu(varied, engine, shuffle):
+    if engine == "kvikio":
+        pytest.importorskip("kvikio")
+    options = {"batch_size": 17, "shuffle": shuffle, "seed": 5, "with_index": True}
+    expected = prints(varied, device="cpu", **options)
+    found = prints(varied, device="cuda", backend="gds", gds_compat=True, gds_engine=engine, **options)
+    assert found == expected
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+def test_several_epochs(numbered, mmap):
+    """In `auto`, shards become registered on the way, and mixed batches come out right."""
+    with DataLoader(numbered, 512, "full", device="cuda", mmap=mmap) as loader:
+        for _ in range(4):
+            seen = []
+            for batch in loader:
+                assert (batch["x"] == batch["x"][:, :1]).all()
+                seen.append(batch["x"][:, 0])
+            assert torch.equal(torch.cat(seen).sort().values.cpu(), torch.arange(20_000, dtype=torch.int32))
+        moved = loader.backend.bytes_by_path
+    assert sum(moved.values()) >= 4 * 20_000 * 4096
+    assert set(moved) <= {"mapped", "bounce-direct", "bounce-buffered"}
+
+
+def test_resumes_at_every_step(varied):
+    for shuffle in (False, "full", "block"):
+        assert_resumes_everywhere(lambda s=shuffle: DataLoader(varied, 40, s, device="cuda", backend="bounce"))
+
+
+def test_where_tensors_are(varied):
+    with DataLoader(varied, 8, device="cuda", with_index=True) as loader:
+        batch = next(iter(loader))
+    for name, value in batch.items():
+        devices = {tensor.device.type for tensor in tensors_of(value)}
+        assert devices == (set() if name == "text" else {"cpu"} if name == "index" else {"cuda"})
+    assert batch["points"].layout == torch.jagged
+    assert torch.equal(
+        (batch["points"] + batch["normals"]).values(), batch["points"].values() + batch["normals"].values()
+    )
+
+
+def test_a_batch_outlives_its_loader(numbered):
+    loader = DataLoader(numbered, 100, device="cuda", backend="mapped")
+    batches = [batch for batch, _ in zip(loader, range(50), strict=False)]
+    loader.close()
+    torch.cuda.synchronize()
+    for number, batch in enumerate(batches):
+        assert torch.equal(batch["x"][:, 0].cpu(), torch.arange(number * 100, number * 100 + 100, dtype=torch.int32))
+
+
+def test_memory_stays_within_the_budget(numbered):
+    """Over many epochs, with a consumer that never waits for the GPU."""
+    budget = 2 * 2**24 + 2**25
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    options = {"prefetch_bytes": 2**24, "arena_bytes": 2**25, "backend": "bounce"}
+    with DataLoader(numbered, 512, "full", device="cuda", **options) as loader:
+        for _ in range(5):
+            for batch in loader:
+                batch["x"].float().mul_(2)
+    # Beside the budget: two groups of batches and their slots, which are always allowed, and the consumer's own.
+    assert torch.cuda.max_memory_allocated() - before < budget + 8 * 2**23
+
+
+def test_status_says_what_was_asked_chosen_and_moved(numbered):
+    with DataLoader(numbered, 1000, device="cuda", backend="bounce") as loader:
+        assert (loader.backend.chosen, loader.backend.bytes_by_path) == ("bounce", {})
+        for _ in loader:
+            pass
+        status = loader.backend
+    assert (status.asked, status.chosen) == ("bounce", "bounce")
+    assert sum(status.bytes_by_path.values()) >= 20_000 * 4096
+    assert "bounce" in str(status)
+
+
+@pytest.mark.usefixtures("cufile")
+def test_gds_by_name_means_dma(numbered, cufile):
+    """Where cuFile answers in its compat mode only, it is refused, unless the caller allows it; and it is named."""
+    if cufile.proven:
+        pytest.skip("DMA works here")
+    with pytest.raises(BackendUnavailableError, match="cufile-posix"):
+        DataLoader(numbered, 100, device="cuda", backend="gds")
+    with DataLoader(numbered, 1000, device="cuda", backend="gds", gds_compat=True) as loader:
+        for number, batch in enumerate(loader):
+            assert torch.equal(
+                batch["x"][:, 3].cpu(), torch.arange(number * 1000, number * 1000 + 1000, dtype=torch.int32)
+            )
+        moved = loader.backend.bytes_by_path
+    assert set(moved) == {"cufile-posix"}
+    assert moved["cufile-posix"] >= 20_000 * 4096
+
+
+def test_mapped_without_mapping_is_refused(numbered):
+    with pytest.raises(BackendUnavailableError, match="not mapped"):
+        DataLoader(numbered, 100, device="cuda", backend="mapped", mmap=False)
+
+
+def test_mapped_beyond_its_budget_is_refused_with_both_numbers(numbered):
+    loader = DataLoader(numbered, 1000, "full", device="cuda", backend="mapped", register_bytes="20MiB")
+    with loader, pytest.raises(BudgetError, match="20 MiB"):
+        next(iter(loader))
+
+
+def test_mapped_in_order_goes_round_within_its_budget(numbered):
+    options = {"backend": "mapped", "register_bytes": "50MiB", "prefetch_bytes": "1MiB"}
+    with DataLoader(numbered, 500, device="cuda", **options) as loader:
+        seen = torch.cat([batch["x"][:, 0] for batch in loader])
+    assert torch.equal(seen.cpu(), torch.arange(20_000, dtype=torch.int32))
+
+
+def test_a_full_device_names_the_budget(numbered):
+    torch.cuda.empty_cache()
+    _, total = torch.cuda.mem_get_info()
+    # Not by taking all memory, which others on this GPU would miss.
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 2**26) / total)
+    try:
+        loader = DataLoader(numbered, 20_000, device="cuda", backend="bounce")
+        with loader, pytest.raises(BudgetError, match="prefetch_bytes"):
+            list(loader)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_closing_in_the_middle_ends_all_threads(numbered):
+    for backend in BACKENDS:
+        loader = DataLoader(numbered, 100, "full", device="cuda", backend=backend)
+        iterator = iter(loader)
+        for _ in range(5):
+            next(iterator)
+        loader.close()
+        assert [thread.name for thread in threading.enumerate() if thread.name.startswith("gdsload")] == []
+
+
+def test_device_without_an_index_is_the_current_one(numbered):
+    with DataLoader(numbered, 100, device="cuda") as loader:
+        assert loader.device == torch.device("cuda", torch.cuda.current_device())
+    with DataLoader(numbered, 100) as loader:
+        assert loader.device.type == "cuda"
+    assert gdsload.DataLoader(numbered, 100, device="cpu").device.type == "cpu"
+
+
+@pytest.fixture(scope="module", params=[(12, 16), (40, 32)], ids=["16 MiB", "32 MiB"])
+def volumes(request, tmp_path_factory):
+    """A dataset of large samples, and how many; those of 16 MiB are as large as a slot's chunk."""
+    count, mebibytes = request.param
+    path = tmp_path_factory.mktemp("volumes") / "shards"
+    values = mebibytes * 2**18
+    with gdsload.ShardWriter(path, {"x": gdsload.Field("int32", (values,))}, shard_bytes="64MiB") as writer:
+        for number in range(count):
+            writer.write({"x": torch.full((values,), number, dtype=torch.int32)})
+    return path, count
+
+
+@pytest.mark.usefixtures("cufile")
+@pytest.mark.parametrize("backend", ["gds", "bounce"])
+@pytest.mark.parametrize("shuffle", [False, "full", "block"])
+def test_samples_of_a_chunk_or_more(volumes, backend, shuffle):
+    """Their chunks lie side by side, and no copy may reach from one into another."""
+    path, count = volumes
+    options = {"gds_compat": True} if backend == "gds" else {}
+    with DataLoader(path, 4, shuffle, device="cuda", backend=backend, **options) as loader:
+        for _ in range(2):
+            seen = []
+            for batch in loader:
+                assert (batch["x"] == batch["x"][:, :1]).all()
+                seen += batch["x"][:, 0].tolist()
+            assert sorted(seen) == list(range(count))

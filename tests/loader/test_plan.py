@@ -1,0 +1,130 @@
+"""What a loader decides before it opens anything. Devices are made up: a plan does not touch them."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+
+import numpy as np
+import pytest
+import torch
+
+import gdsload
+from gdsload.loader import options, plan
+from gdsload.loader.plan import plan_loader
+from gdsload.loader.ranks import ScheduleRule, Schedules
+
+CPU, GPU, MPS = torch.device("cpu"), torch.device("cuda", 0), torch.device("mps")
+DEFAULTS = {
+    name: option.default
+    for name, option in inspect.signature(gdsload.DataLoader).parameters.items()
+    if name not in ("dataset", "unneeded")
+}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plan") / "shards"
+    with gdsload.ShardWriter(path) as writer:
+        writer.write_batch({"x": np.zeros((1000, 8), np.int32)})
+    return path
+
+
+@pytest.fixture
+def planned(path, monkeypatch):
+    """Plans a loader for a device that need not be there."""
+    monkeypatch.setattr(options, "resolve_device", lambda device: device)
+    monkeypatch.setattr(plan, "preflight", lambda *_, **__: None)
+    return lambda device=CPU, **given: plan_loader(path, {**DEFAULTS, "device": device, **given})
+
+
+@pytest.mark.parametrize(
+    ("device", "backend", "placement", "copies"),
+    [
+        (CPU, "auto", "host", False),
+        (CPU, "host", "host", False),
+        (MPS, "auto", "host", True),
+        (GPU, "host", "host", True),
+        (GPU, "auto", "gpu", False),
+        (GPU, "mapped", "gpu", False),
+        (GPU, "bounce", "gpu", False),
+        (GPU, "gds", "gpu", False),
+    ],
+)
+def test_where_batches_are_built(planned, device, backend, placement, copies):
+    found = planned(device, backend=backend)
+    assert (found.placement, found.copies, found.budgets.placement) == (placement, copies, placement)
+    assert found.device == device
+
+
+@pytest.mark.parametrize(
+    ("device", "given", "in_place"),
+    [
+        (CPU, {}, True),
+        (CPU, {"mmap": False}, False),
+        (GPU, {"backend": "host"}, True),
+        (GPU, {"backend": "mapped"}, True),
+        (GPU, {"backend": "bounce"}, False),
+        (GPU, {}, False),
+        (GPU, {"backend": "mapped", "cache": "vram"}, False),  # what fills the tier reads by windows
+        (CPU, {"cache": "auto"}, True),
+    ],
+)
+def test_windows_count_where_bytes_land_in_an_arena(planned, device, given, in_place):
+    order = {"shuffle": "block", "block": 10, "window": 100, "lanes": 4}
+    found = planned(device, arena_bytes=10_000, **order, **given)
+    schedule = Schedules(found.schedule).newest
+    assert found.budgets.in_place is in_place
+    if in_place:
+        assert found.budgets.limits(schedule).arena_bytes == 10_000
+    else:
+        with pytest.raises(gdsload.BudgetError, match="arena_bytes is 9.766 KiB, but 4 lanes"):
+            found.budgets.limits(schedule)
+
+
+def test_sizes_are_numbers_from_then_on(planned):
+    sizes = {"prefetch_bytes": "1MiB", "arena_bytes": "2MiB", "pinned_bytes": "3MiB", "register_bytes": "4MiB"}
+    found = planned(GPU, cache="vram", vram_bytes="5MiB", **sizes)
+    assert (found.budgets.prefetch_bytes, found.budgets.arena_bytes) == (2**20, 2 * 2**20)
+    assert (found.backend.pinned_bytes, found.backend.register_bytes) == (3 * 2**20, 4 * 2**20)
+    assert (found.cache.vram_bytes, found.registers_by_default) == (5 * 2**20, False)
+
+
+@pytest.mark.parametrize(("cache", "share"), [("none", None), ("pagecache", None), ("vram", 0.5), ("auto", 0.25)])
+def test_what_is_a_share_of_what_is_free_is_left_until_it_is_taken(planned, cache, share):
+    found = planned(GPU, cache=cache)
+    assert found.registers_by_default
+    assert (found.cache.in_vram, found.cache.vram_bytes) == (share is not None, None)
+    assert found.cache.vram_share == (share or 0)
+    assert not planned(CPU, cache="auto").cache.in_vram
+
+
+@pytest.mark.parametrize(
+    ("given", "why"), [({"mmap": False}, "the shards are not mapped"), ({"register_bytes": 0}, "register_bytes is 0")]
+)
+def test_a_page_cache_that_cannot_be_registered_is_refused(planned, given, why):
+    with pytest.raises(gdsload.BackendUnavailableError, match=why):
+        planned(GPU, cache="pagecache", **given)
+    assert planned(CPU, cache="pagecache", **given).cache.asked == "pagecache"
+
+
+def test_a_plan_cannot_be_changed(planned):
+    with pytest.raises(dataclasses.FrozenInstanceError, match="seed"):
+        planned().seed = 3
+
+
+def test_options_are_refused_before_the_dataset_is_looked_at(tmp_path):
+    with pytest.raises(gdsload.OptionError, match="arena_bytes is"):
+        gdsload.DataLoader(tmp_path / "nothing", device="cpu", arena_bytes="many")
+
+
+def test_the_ranks_are_a_rule(planned, monkeypatch):
+    """The plan is made once, and process groups come and go."""
+    rule = planned(batch_size=10, drop_last=True).schedule
+    assert rule == ScheduleRule(1000, 10, drop_last=True, lanes=1)
+    assert rule.world() == (0, 1)
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 3)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 4)
+    assert rule.world() == (3, 4)
+    assert planned(rank=1, world_size=2).schedule.world() == (1, 2)

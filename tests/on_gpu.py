@@ -1,0 +1,98 @@
+"""Datasets for tests on a GPU, devices, and whether cuFile answers here."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import numpy as np
+import pytest
+import torch
+
+import gdsload
+from gdsload import Field
+from gdsload.system.probe import probe_cufile
+
+FIELDS = {
+    "image": Field("float32", (3, 5)),
+    "label": Field("int64"),
+    "odd": Field("uint8", (7,)),
+    "fp8": Field("float8_e4m3fn", (5,)),
+    "points": Field("float32", (None, 2)),
+    "normals": Field("float32", (None, 2)),
+    "codes": Field("uint16", (None,)),
+    "text": "str",
+}
+
+
+def sample(number):
+    random = np.random.default_rng(number)
+    points, codes = random.integers(0, 5, 2).tolist()
+    return {
+        "image": random.standard_normal((3, 5), np.float32),
+        "label": torch.tensor(number),
+        "odd": random.integers(0, 256, 7, np.uint8),
+        "fp8": torch.from_numpy(random.integers(0, 256, 5, np.uint8)).view(torch.float8_e4m3fn),
+        "points": random.standard_normal((points, 2), np.float32),
+        "normals": random.standard_normal((points, 2), np.float32),
+        "codes": random.integers(0, 2**16, codes, np.uint16),
+        "text": f"sample {number} {'€' * (number % 4)}",
+    }
+
+
+@pytest.fixture(scope="session")
+def varied(tmp_path_factory):
+    """300 samples with fields of every kind, in some dozen shards."""
+    path = tmp_path_factory.mktemp("varied") / "shards"
+    with gdsload.ShardWriter(path, FIELDS, shard_bytes="16KiB") as writer:
+        for number in range(300):
+            writer.write(sample(number))
+    return path
+
+
+@pytest.fixture(scope="session")
+def numbered(tmp_path_factory):
+    """20 000 samples of 4 KiB: int32, each its own number in all places."""
+    path = tmp_path_factory.mktemp("numbered") / "shards"
+    with gdsload.ShardWriter(path, {"x": Field("int32", (1024,))}, shard_bytes="16MiB") as writer:
+        for low in range(0, 20_000, 1000):
+            numbers = np.arange(low, low + 1000, dtype=np.int32)
+            writer.write_batch({"x": np.repeat(numbers[:, None], 1024, axis=1)})
+    return path
+
+
+@pytest.fixture
+def device():
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+@pytest.fixture
+def devices():
+    """The first two GPUs, or the one that there is. Fails if there must be two."""
+    count = torch.cuda.device_count()
+    if count < 2 and "two" in os.environ.get("GDSLOAD_REQUIRE", "").split(","):
+        pytest.fail("GDSLOAD_REQUIRE=two, but there is one GPU", pytrace=False)
+    return [torch.device("cuda", index) for index in range(min(count, 2))]
+
+
+@pytest.fixture
+def two_gpus(devices):
+    """Skips where there is one GPU only."""
+    if len(devices) < 2:
+        pytest.skip("one GPU only")
+
+
+@functools.cache
+def cufile_status(path):
+    return probe_cufile(path, "cuda:0")
+
+
+@pytest.fixture
+def cufile(tmp_path):
+    """Skips where cuFile does not answer, or fails if it must."""
+    found = cufile_status(os.fspath(tmp_path.parent))
+    if found.status != "ok":
+        if "cufile" in os.environ.get("GDSLOAD_REQUIRE", "").split(","):
+            pytest.fail(f"GDSLOAD_REQUIRE=cufile, but cuFile does not answer: {found}", pytrace=False)
+        pytest.skip(f"cuFile does not answer: {found.reason}")
+    return found

@@ -1,0 +1,473 @@
+"""Writers that are killed, that meet a full disk, or that meet each other; and readers who look on."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import random
+import resource
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from gdsload import (
+    DatasetExistsError,
+    DatasetNotFoundError,
+    FileChangedError,
+    GdsloadError,
+    ShardDataset,
+    ShardWriter,
+    WriteError,
+)
+from gdsload.shards import publish as publish_module
+from gdsload.shards.catalog import open_catalog
+from gdsload.shards.verify import verify_shards
+
+STEPS = [
+    (os, "open"), (os, "pwrite"), (os, "ftruncate"), (os, "fsync"), (os, "mkdir"), (os, "rename"), (os, "unlink"),
+    (os, "rmdir"), (publish_module.fcntl, "flock"), (publish_module, "renameat2"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def no_sync(monkeypatch):
+    """A killed process takes nothing with it that the system has taken already: syncing would only cost time."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+
+
+def mark_of(path):
+    """Which version of the small dataset is there, whole."""
+    dataset = ShardDataset(path)
+    samples = dataset.__getitems__(range(len(dataset)))
+    marks = {int(sample["x"][1]) for sample in samples}
+    assert len(marks) == 1
+    assert list(range(20)) == [int(sample["x"][0]) for sample in samples]
+    return marks.pop()
+
+
+def call_hooks(monkeypatch, hook):
+    """Call `hook(name)` before and after each step by which a writer changes the disk."""
+    for module, name in STEPS:
+        real = getattr(module, name)
+
+        def stepped(*args, real=real, name=name, **options):
+            hook(f"before {name}")
+            if name == "pwrite" and len(args[1]) > 1:
+                # A write may end anywhere.
+                half = len(args[1]) // 2
+                real(args[0], args[1][:half], args[2])
+                hook("amid pwrite")
+            result = real(*args, **options)
+            if name in ("renameat2", "mkdir", "unlink", "open", "flock"):
+                hook(f"after {name}")  # after the others comes only the next step
+            return result
+
+        monkeypatch.setattr(module, name, stepped)
+
+
+def die_at(monkeypatch, step):
+    """Make this process kill itself at a step of its next writer."""
+    left = [step]
+
+    def hook(name):
+        left[0] -= 1
+        if left[0] < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    call_hooks(monkeypatch, hook)
+
+
+def count_steps(monkeypatch, work):
+    names = []
+    with monkeypatch.context() as patch:
+        call_hooks(patch, names.append)
+        work()
+    return names
+
+
+def only_whole_datasets(parent):
+    """Whatever lies there, however hidden, is refused or whole."""
+    for entry in os.scandir(parent):
+        if entry.is_dir():
+            with contextlib.suppress(GdsloadError):
+                mark_of(entry.path)
+
+
+@pytest.mark.usefixtures("no_sync")
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_writer_killed_at_any_step(tmp_path, write_small, forked, monkeypatch, overwrite):
+    write = functools.partial(write_small, shard_bytes=7000)  # one shard
+
+    def first():
+        write(tmp_path / "count/d")
+        names = count_steps(monkeypatch, lambda: write(tmp_path / "count/d", mark=1, overwrite=True))
+        assert {"before pwrite", "amid pwrite", "before fsync", "after renameat2", "after flock"} <= set(names)
+        return len(names)
+
+    steps, ends = first(), set()
+    for step in range(steps):
+        place = tmp_path / f"{step}/d"
+        place.parent.mkdir()
+        if overwrite:
+            write(place)
+
+        def work(place=place, step=step):
+            die_at(monkeypatch, step)
+            write(place, mark=1, overwrite=overwrite)
+
+        code = forked(work)
+        assert code in (-signal.SIGKILL, 0)
+        try:
+            ends.add((code, mark_of(place)))
+        except DatasetNotFoundError:
+            assert not overwrite
+            ends.add((code, None))
+        only_whole_datasets(place.parent)
+        write(place, mark=2, overwrite=True)
+        assert (os.listdir(place.parent), mark_of(place)) == (["d"], 2)
+    assert {(-signal.SIGKILL, 0 if overwrite else None), (-signal.SIGKILL, 1)} <= ends
+
+
+@pytest.mark.usefixtures("no_sync")
+def test_writer_killed_at_any_time(tmp_path, write_small, forked):
+    rng = random.Random(5)
+    write_small(tmp_path / "d")
+
+    def work():
+        while True:
+            write_small(tmp_path / "d", mark=1, overwrite=True)
+
+    for _ in range(25):
+        child = forked(work, wait=False)
+        time.sleep(rng.random() * 0.03)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        assert mark_of(tmp_path / "d") in (0, 1)
+        only_whole_datasets(tmp_path)
+    write_small(tmp_path / "d", mark=2, overwrite=True)
+    assert (os.listdir(tmp_path), mark_of(tmp_path / "d")) == (["d"], 2)
+
+
+# --- readers look on ---
+
+
+def look_on(path, stop):
+    """Open and read a dataset again and again; 0 if it was whole each time, 3 if it was missing."""
+    rounds = 0
+    while not stop.exists() or rounds < 3:
+        try:
+            assert mark_of(path) in range(1000)
+        except FileChangedError:
+            pass  # replaced between opening and reading, which is what the error is for
+        except DatasetNotFoundError:
+            return 3
+        rounds += 1
+    return 0
+
+
+def overwrite_while(tmp_path, write_small, forked, times):
+    write_small(tmp_path / "d")
+    child = forked(lambda: look_on(tmp_path / "d", tmp_path / "stop"), wait=False)
+    for mark in range(1, times):
+        # Other lengths, other counts, other numbers of shards under the same names.
+        write_small(tmp_path / "d", mark=mark, overwrite=True, shard_bytes=(200, 400, 10_000)[mark % 3])
+    (tmp_path / "stop").touch()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_reader_sees_the_old_or_the_new(tmp_path, write_small, forked):
+    assert overwrite_while(tmp_path, write_small, forked, 60) == 0
+
+
+def test_reader_would_see_a_gap(tmp_path, write_small, forked, monkeypatch):
+    """The control of the test above: without an exchange of the folders it fails."""
+    monkeypatch.setattr(publish_module, "renameat2", lambda *args: publish_module.ctypes.set_errno(errno.ENOSYS) or -1)
+    rename = os.rename
+    monkeypatch.setattr(os, "rename", lambda *args: (rename(*args), time.sleep(0.02)))
+    assert overwrite_while(tmp_path, write_small, forked, 20) == 3
+    assert mark_of(tmp_path / "d") == 19
+
+
+def test_opening_while_it_is_replaced(small, write_small, monkeypatch):
+    """Between the index and the shards the folder is replaced: the reader begins again with the new one."""
+    real, left, reading = os.scandir, [2], [True]
+
+    def slow(folder):
+        if left[0] and reading[0] and isinstance(folder, int):  # and not by name, as a writer
+            left[0] -= 1
+            reading[0] = False
+            write_small(small, mark=7 - left[0], overwrite=True)
+            reading[0] = True
+        return real(folder)
+
+    monkeypatch.setattr(os, "scandir", slow)
+    assert (mark_of(small), left[0]) == (7, 0)
+    left[0] = 2
+    found = open_catalog(str(small), whole=False)
+    assert verify_shards(found.sources, found.schema, deep=False, progress=None).shards == len(found.sources)
+    assert left[0] == 0
+
+
+# --- what overwriting must not touch ---
+
+
+def something(path, kind):
+    if kind == "file":
+        path.write_text("{}")
+        return
+    if kind == "link":
+        (path.parent / "other").mkdir()
+        path.symlink_to(path.parent / "other")
+        return
+    path.mkdir()
+    (path / ("index.json" if kind == "foreign index" else "note")).write_text('{"format": "website"}')
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "folder", "foreign index"])
+def test_what_is_no_dataset_is_never_replaced(tmp_path, kind):
+    something(tmp_path / "d", kind)
+    before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
+    for overwrite, message in (
+        (False, "there is something already. Pass overwrite=True"),
+        (True, "is no gdsload dataset"),
+    ):
+        with pytest.raises(DatasetExistsError, match=message):
+            ShardWriter(tmp_path / "d", overwrite=overwrite)
+    assert before == sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
+
+
+def test_link_to_a_dataset_is_not_replaced(small):
+    (small.parent / "link").symlink_to(small)
+    with pytest.raises(DatasetExistsError, match="is no gdsload dataset"):
+        ShardWriter(small.parent / "link", overwrite=True)
+    assert mark_of(small) == 0
+
+
+def test_dataset_is_replaced_only_when_asked(small, write_small):
+    with pytest.raises(DatasetExistsError, match="there is something already. Pass overwrite=True"):
+        write_small(small, mark=1)
+    assert (os.listdir(small.parent), mark_of(small)) == (["small"], 0)
+    write_small(small, mark=1, overwrite=True)
+    assert (os.listdir(small.parent), mark_of(small)) == (["small"], 1)
+
+
+def test_damaged_dataset_may_be_replaced(small, write_small):
+    raw = (small / "index.json").read_bytes()
+    (small / "index.json").write_bytes(raw[: len(raw) // 2])
+    write_small(small, mark=1, overwrite=True)
+    assert mark_of(small) == 1
+
+
+def test_empty_folder_is_filled(tmp_path, write_small):
+    (tmp_path / "d").mkdir()
+    write_small(tmp_path / "d")
+    assert mark_of(tmp_path / "d") == 0
+
+
+def test_overwrite_where_nothing_is(tmp_path, write_small):
+    write_small(tmp_path / "a/b/d", overwrite=True)
+    assert mark_of(tmp_path / "a/b/d") == 0
+
+
+# --- two writers ---
+
+
+def test_folder_of_a_live_writer_is_left_alone(tmp_path, write_small):
+    with ShardWriter(tmp_path / "d", shard_bytes=1, overwrite=True) as first:
+        first.write({"x": 1})
+        write_small(tmp_path / "d")
+        write_small(tmp_path / "d", mark=1, overwrite=True)
+        assert mark_of(tmp_path / "d") == 1
+        first.write({"x": 2})
+    assert [int(sample["x"]) for sample in ShardDataset(tmp_path / "d")] == [1, 2]
+    assert os.listdir(tmp_path) == ["d"]
+
+
+def test_live_writer_of_another_process_is_left_alone(tmp_path, write_small, forked):
+    def work():
+        with ShardWriter(tmp_path / "d", shard_bytes=1, overwrite=True) as writer:
+            writer.write({"x": 1})
+            (tmp_path / "ready").touch()
+            while not (tmp_path / "go").exists():
+                time.sleep(0.001)
+            writer.write({"x": 2})
+
+    child = forked(work, wait=False)
+    while not (tmp_path / "ready").exists():
+        time.sleep(0.001)
+    write_small(tmp_path / "d")
+    (tmp_path / "go").touch()
+    assert os.waitpid(child, 0)[1] == 0
+    assert [int(sample["x"]) for sample in ShardDataset(tmp_path / "d")] == [1, 2]
+
+
+def test_second_of_two_writers_does_not_replace_the_first(tmp_path, write_small):
+    late = ShardWriter(tmp_path / "d")
+    late.write({"x": 1})
+    write_small(tmp_path / "d")
+    with pytest.raises(DatasetExistsError, match="there is something already"):
+        late.close()
+    assert (os.listdir(tmp_path), mark_of(tmp_path / "d")) == (["d"], 0)
+
+
+def test_dataset_that_appears_in_the_last_moment_is_not_replaced(tmp_path, write_small, monkeypatch):
+    """The check has passed, and only then the other one is published."""
+    real, others = publish_module.renameat2, []
+
+    def late(*args):
+        if not others:
+            others.append(1)
+            write_small(tmp_path / "d", mark=1)
+        return real(*args)
+
+    writer = ShardWriter(tmp_path / "d")
+    writer.write({"x": 1})
+    monkeypatch.setattr(publish_module, "renameat2", late)
+    with pytest.raises(DatasetExistsError, match="something appeared there meanwhile"):
+        writer.close()
+    assert (os.listdir(tmp_path), mark_of(tmp_path / "d")) == (["d"], 1)
+
+
+def test_fork_of_a_writer_does_no_harm(tmp_path, forked):
+    with ShardWriter(tmp_path / "d", shard_bytes=1) as writer:
+        writer.write({"x": 1})
+
+        def child():
+            with pytest.raises(WriteError, match="the writer belongs to another process"):
+                writer.write({"x": 2})
+            writer.abort()
+            writer.__del__()
+
+        assert forked(child) == 0
+        writer.write({"x": 3})
+    assert [int(sample["x"]) for sample in ShardDataset(tmp_path / "d")] == [1, 3]
+
+
+def test_other_hidden_folders_are_left_alone(tmp_path, write_small):
+    names = [
+        ".d.gdsload-mine",
+        ".d.gdsload-0123456789ab",
+        ".d.gdsload-",
+        ".e.gdsload-0123456789ab",
+        "d.gdsload-x",
+    ]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    write_small(tmp_path / "d")
+    assert sorted([*names, "d"]) == sorted(os.listdir(tmp_path))
+
+
+def test_dataset_that_was_moved_aside_comes_back(small, write_small, forked, monkeypatch):
+    """Without an exchange, a writer may die when the old dataset is away and the new one not there yet."""
+
+    def work():
+        monkeypatch.setattr(
+            publish_module, "renameat2", lambda *args: publish_module.ctypes.set_errno(errno.ENOSYS) or -1
+        )
+        rename = os.rename
+        monkeypatch.setattr(os, "rename", lambda *args: (rename(*args), os.kill(os.getpid(), signal.SIGKILL)))
+        write_small(small, mark=1, overwrite=True)
+
+    assert forked(work) == -signal.SIGKILL
+    assert not small.exists()
+    with pytest.raises(DatasetExistsError, match="there is something already"):
+        write_small(small, mark=2)
+    assert (os.listdir(small.parent), mark_of(small)) == (["small"], 0)
+
+
+# --- full and broken disks ---
+
+
+@pytest.mark.parametrize(("name", "code"), [
+    ("pwrite", errno.ENOSPC), ("pwrite", errno.EDQUOT), ("pwrite", errno.EIO), ("ftruncate", errno.ENOSPC),
+    ("fsync", errno.EIO), ("fsync", errno.ENOSPC), ("open", errno.EMFILE), ("mkdir", errno.ENOSPC),
+    ("mkdir", errno.EROFS),
+])  # fmt: skip
+def test_error_of_the_disk_leaves_nothing(small, write_small, monkeypatch, name, code):
+    """Whichever call it is that fails, the first, the second and so on."""
+    total = sum(
+        called == f"before {name}" for called in count_steps(monkeypatch, lambda: write_small(small, overwrite=True))
+    )
+    assert total
+    for number in range(total):
+        left, real = [number], getattr(os, name)
+
+        def fail(*args, left=left, real=real, **options):
+            left[0] -= 1
+            if left[0] == -1:
+                raise OSError(code, os.strerror(code))
+            return real(*args, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, fail)
+            try:
+                write_small(small, mark=1, overwrite=True)
+            except WriteError as error:
+                assert os.strerror(code) in str(error)
+                assert ("Free some space" in str(error)) == (code in (errno.ENOSPC, errno.EDQUOT)) or name in (
+                    "mkdir",
+                    "fsync",
+                )
+        assert mark_of(small) in (0, 1)
+        if name == "open":  # without descriptors nothing can be removed, which the next writer makes up for
+            write_small(small, mark=1, overwrite=True)
+        assert os.listdir(small.parent) == ["small"]
+
+
+def test_file_size_limit(tmp_path, write_small, forked):
+    def work():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        with pytest.raises(WriteError, match="the file cannot be written: File too large. Pass a smaller shard_bytes"):
+            write_small(tmp_path / "d", shard_bytes=2**20)
+
+    assert forked(work) == 0
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.fixture
+def tiny_disk(tmp_path):
+    """A file system of 256 KiB."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", tmp_path], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("only root may mount a file system")
+    yield tmp_path
+    subprocess.run(["umount", "-l", tmp_path], check=True)
+
+
+def test_disk_that_is_full(tiny_disk, write_small):
+    write_small(tiny_disk / "d", shard_bytes=2**20)
+    with pytest.raises(WriteError, match="No space left on device. Free some space, or write elsewhere") as caught:
+        write_small(tiny_disk / "d", samples=100_000, mark=1, overwrite=True, shard_bytes=20_000)
+    assert ".safetensors" in caught.value.file
+    assert (os.listdir(tiny_disk), mark_of(tiny_disk / "d")) == (["d"], 0)
+
+
+def test_writer_goes_no_further_after_a_full_disk(tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    writer = ShardWriter(tmp_path / "d", shard_bytes=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(WriteError, match="No space left on device"):
+            writer.write({"x": 1})
+    with pytest.raises(WriteError, match="the writer is aborted. Make a new one"):
+        writer.write({"x": 2})
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("path", ["file/d", "d" * 250, "\0"])
+def test_place_that_cannot_be(tmp_path, path):
+    Path(tmp_path, "file").touch()
+    with pytest.raises((WriteError, ValueError), match="the dataset's folder cannot be made|null byte"):
+        ShardWriter(tmp_path / path)
+    assert os.listdir(tmp_path) == ["file"]

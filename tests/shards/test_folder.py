@@ -1,0 +1,447 @@
+"""What docs/spec/shard-v1.md says of the bytes on disk and of the folder around them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch.utils.data import Subset
+
+from gdsload import (
+    ChecksumError,
+    DataLoader,
+    DatasetNotFoundError,
+    Field,
+    FileChangedError,
+    FormatError,
+    ReadError,
+    ShardDataset,
+    ShardWriter,
+    UnfinishedDatasetError,
+    WriteError,
+)
+from gdsload.errors import Problem
+from gdsload.shards import publish as publish_module
+from gdsload.shards.format.checksum import BLOCK_BYTES
+from gdsload.shards.format.index import Index, IndexEntry, parse_index
+from gdsload.shards.format.shard import PADDING_PREFIX
+from gdsload.shards.opening import load_shard
+
+RENAME_EXCHANGE = 2  # linux/fs.h
+GOLDEN = Path(__file__).parents[1] / "data/shards/v1"
+
+
+def header_of(path):
+    with path.open("rb") as file:
+        return load_shard(file.fileno(), str(path)).header
+
+
+def shards_of(folder):
+    return sorted(folder.glob("*.safetensors"))
+
+
+def poke(path, offset, data):
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+def write_index(folder, index):
+    (folder / "index.json").write_bytes(index.to_bytes())
+
+
+def read_index(folder):
+    return parse_index((folder / "index.json").read_bytes(), "index.json")
+
+
+def changed_entry(entry, **changes):
+    return IndexEntry(**{name: changes.get(name, getattr(entry, name)) for name in IndexEntry.__slots__})
+
+
+def all_of(folder):
+    dataset = ShardDataset(folder)
+    return dataset.__getitems__(range(len(dataset)))
+
+
+# --- padding, text, offsets, checksums ---
+
+
+def test_padding_of_written_shards_is_zero(small):
+    found = 0
+    for path in shards_of(small):
+        data = path.read_bytes()
+        for name, entry in header_of(path).tensors.items():
+            if name.startswith(PADDING_PREFIX):
+                assert not any(data[entry.begin : entry.end])
+                found += 1
+    assert found
+
+
+def test_verify_reports_padding_that_is_not_zero(small):
+    path = shards_of(small)[1]
+    padding = next(entry for name, entry in header_of(path).tensors.items() if name.startswith(PADDING_PREFIX))
+    poke(path, padding.begin + 5, b"\1")
+    with pytest.raises(ChecksumError, match="padding is not zero") as caught:
+        ShardDataset(small).verify()
+    assert (Problem("padding is not zero", str(path), padding.begin + 5),) == caught.value.problems
+
+
+def test_text_that_is_no_utf8_is_refused(small):
+    path = shards_of(small)[0]
+    poke(path, header_of(path).tensors["words"].begin, b"\xff")
+    for mmap in (True, False):
+        with pytest.raises(FormatError, match="'words' holds a text that is no valid UTF-8"):
+            ShardDataset(small, mmap=mmap)[1]
+
+
+@pytest.fixture
+def ragged(tmp_path):
+    """One shard of four samples of 2, 0, 3 and 1 rows, and where its offsets lie."""
+    with ShardWriter(tmp_path / "r", {"x": Field("int16", (None,))}) as writer:
+        for length in (2, 0, 3, 1):
+            writer.write({"x": np.arange(length, dtype=np.int16)})
+    path = shards_of(tmp_path / "r")[0]
+    return tmp_path / "r", path, header_of(path).tensors["gdsload:offsets:x"].begin
+
+
+def refuses_offsets(ragged, number, value, sample):
+    folder, path, begin = ragged
+    poke(path, begin + 8 * number, value.to_bytes(8, "little", signed=True))
+    for mmap in (True, False):
+        dataset = ShardDataset(folder, mmap=mmap)
+        with pytest.raises(FormatError, match="the offsets of a ragged field are damaged") as caught:
+            dataset[sample]
+        assert (str(path), "x", (sample, sample + 1)) == (
+            caught.value.problems[0].file,
+            caught.value.problems[0].field,
+            caught.value.problems[0].samples,
+        )
+    with pytest.raises(ChecksumError, match="its offsets"):
+        ShardDataset(folder).verify()
+
+
+@pytest.mark.parametrize("value", [1, 2, -1, -(2**63), 2**63 - 1])
+def test_offsets_that_do_not_begin_with_0_are_refused(ragged, value):
+    refuses_offsets(ragged, 0, value, sample=0)
+
+
+@pytest.mark.parametrize("value", [1, 0, -1, 7, 2**62, -(2**63)])
+def test_offsets_that_fall_are_refused(ragged, value):
+    refuses_offsets(ragged, 2, value, sample=1 if value < 2 else 2)
+
+
+@pytest.mark.parametrize("value", [5, 7, 2**40, 2**63 - 1, -1])
+def test_offsets_that_do_not_end_with_the_rows_are_refused(ragged, value):
+    refuses_offsets(ragged, 4, value, sample=3)
+
+
+def test_verify_reports_every_block_that_differs(tmp_path):
+    with ShardWriter(tmp_path / "d") as writer:
+        writer.write_batch({"x": np.zeros((5, BLOCK_BYTES // 2), np.uint8), "y": np.arange(5)})
+    path = shards_of(tmp_path / "d")[0]
+    begin = header_of(path).tensors["x"].begin
+    for offset in (0, 1, BLOCK_BYTES + 7, 2 * BLOCK_BYTES):
+        poke(path, begin + offset, b"\1")
+    with pytest.raises(ChecksumError, match="3 problems in 1 of 1 shards") as caught:
+        ShardDataset(tmp_path / "d").verify()
+    assert [
+        (begin, (0, 2)),
+        (begin + BLOCK_BYTES, (2, 4)),
+        (begin + 2 * BLOCK_BYTES, (4, 5)),
+    ] == [(problem.offset, problem.samples) for problem in caught.value.problems]
+    assert {("x", str(path))} == {(problem.field, problem.file) for problem in caught.value.problems}
+
+
+# --- index and shards ---
+
+
+def refuses_shard(folder, number, message, kind=FormatError):
+    """The shard is refused when it is read, and by verify; the others can be read."""
+    for mmap in (True, False):
+        dataset = ShardDataset(folder, mmap=mmap)
+        first = int(dataset.counts[:number].sum())
+        with pytest.raises(kind, match=message) as caught:
+            dataset[first]
+        assert str(shards_of(folder)[number]) == caught.value.file
+        assert dataset[0] is not None or number == 0
+    with pytest.raises(ChecksumError, match=r"\d problems? in 1 of"):
+        ShardDataset(folder).verify()
+
+
+def test_shard_of_another_schema_is_refused(small, tmp_path):
+    with ShardWriter(tmp_path / "other", {"z": Field("int32", (3,))}) as writer:
+        writer.write({"z": [1, 2, 3]})
+    path = shards_of(small)[1]
+    shutil.copy(shards_of(tmp_path / "other")[0], path)
+    index = read_index(small)
+    entry = changed_entry(index.shards[1], samples=1, bytes=path.stat().st_size, sha256=header_of(path).sha256)
+    write_index(small, Index(index.schema, (index.shards[0], entry, *index.shards[2:])))
+    refuses_shard(small, 1, "its fields are Schema.*'z'.*, but the dataset's are")
+
+
+def test_missing_shard_is_refused_at_once(small):
+    paths, before = shards_of(small), ShardDataset(small).counts.tolist()
+    paths[1].unlink()
+    paths[2].unlink()
+    with pytest.raises(FormatError, match="2 of . shards are missing or of another length") as caught:
+        ShardDataset(small)
+    counts = np.cumsum([0, *before])
+    assert list(caught.value.problems) == [
+        Problem("the shard is missing", str(paths[number]), samples=(counts[number], counts[number + 1]))
+        for number in (1, 2)
+    ]
+    assert caught.value.samples == ((counts[1], counts[3]),)
+
+
+@pytest.mark.parametrize("change", [-4096, 4096, -1, 1])
+def test_shard_of_another_length_is_refused_at_once(small, change):
+    path = shards_of(small)[1]
+    size = path.stat().st_size
+    os.truncate(path, size + change)
+    with pytest.raises(FormatError, match="1 of . shards are missing or of another length") as caught:
+        ShardDataset(small)
+    message = f"the shard has {size + change} bytes, but the index says {size}"
+    assert (message, str(path)) == (caught.value.problems[0].message, caught.value.problems[0].file)
+
+
+def test_shard_with_another_header_is_refused(small, tmp_path, write_small):
+    """Two shards that changed places, and a shard of another dataset of the same form."""
+    write_small(tmp_path / "other", mark=1)
+    paths = shards_of(small)
+    twin = shards_of(tmp_path / "other")[1]
+    assert paths[1].stat().st_size == twin.stat().st_size
+    shutil.copy(twin, paths[1])
+    refuses_shard(small, 1, "its header is not the one that the index describes")
+
+
+def test_shard_with_another_count_is_refused(small):
+    index = read_index(small)
+    first, second = index.shards[:2]
+    write_index(
+        small,
+        Index(
+            index.schema,
+            (first, changed_entry(second, samples=second.samples + 1), *index.shards[2:]),
+        ),
+    )
+    refuses_shard(small, 1, f"it holds {second.samples} samples, but the index says {second.samples + 1}")
+
+
+def test_empty_dataset_is_an_index_alone(tmp_path):
+    with ShardWriter(tmp_path / "d", {"x": "str"}):
+        pass
+    assert os.listdir(tmp_path / "d") == ["index.json"]
+    assert json.loads((tmp_path / "d/index.json").read_text())["shards"] == []
+    assert len(ShardDataset(tmp_path / "d")) == 0
+
+
+# --- becoming visible ---
+
+
+@pytest.fixture
+def events(monkeypatch):
+    """What a writer asks of the system: ("sync", path) and ("rename", source, target, flags), as they happen."""
+    found = []
+
+    def fsync(fd, real=os.fsync):
+        found.append(("sync", os.readlink(f"/proc/self/fd/{fd}")))
+        real(fd)
+
+    def rename(source, target, flags, real=publish_module.renameat2):
+        found.append(("rename", source, target, flags, sorted(os.listdir(source))))
+        return real(source, target, flags)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(publish_module, "renameat2", rename)
+    return found
+
+
+def test_folder_becomes_visible_by_one_rename(tmp_path, write_small, events):
+    write_small(tmp_path / "d")
+    renames = [event[1:] for event in events if event[0] == "rename"]
+    assert [(str(tmp_path / "d"), sorted(os.listdir(tmp_path / "d")))] == [
+        (target, names) for _, target, _, names in renames
+    ]
+    assert os.listdir(tmp_path) == ["d"]
+
+
+def test_files_are_synced_before_the_rename(tmp_path, write_small, events):
+    write_small(tmp_path / "d")
+    position = next(number for number, event in enumerate(events) if event[0] == "rename")
+    folder = events[position][1]
+    wanted = {folder, *(f"{folder}/{name}" for name in os.listdir(tmp_path / "d"))}
+    assert wanted == {event[1] for event in events[:position]}
+    assert [("sync", str(tmp_path))] == events[position + 1 :]
+
+
+def test_overwriting_exchanges_the_folders(tmp_path, write_small, events, expect):
+    write_small(tmp_path / "d")
+    del events[:]
+    write_small(tmp_path / "d", mark=1, overwrite=True)
+    assert [(str(tmp_path / "d"), RENAME_EXCHANGE)] == [event[2:4] for event in events if event[0] == "rename"]
+    expect(ShardDataset(tmp_path / "d"), mark=1)
+    assert os.listdir(tmp_path) == ["d"]
+
+
+def test_failed_writer_leaves_the_old_dataset(small, write_small, expect, monkeypatch):
+    def full(source, target, flags):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(publish_module, "renameat2", full)
+    with pytest.raises(WriteError, match="the dataset cannot be moved to its place: No space left on device"):
+        write_small(small, mark=1, overwrite=True)
+    expect(ShardDataset(small), mark=0)
+    assert os.listdir(small.parent) == ["small"]
+
+
+def test_index_is_written_last(tmp_path, write_small, events):
+    write_small(tmp_path / "d")
+    synced = [Path(event[1]).name for event in events if ".gdsload-" in os.path.dirname(event[1])]
+    assert [*(path.name for path in shards_of(tmp_path / "d")), "index.json"] == synced
+
+
+# --- what is refused ---
+
+
+def test_shards_without_an_index_are_refused(small):
+    (small / "index.json").unlink()
+    with pytest.raises(UnfinishedDatasetError, match="gdsload shards, but no index.json: its writer never finished"):
+        ShardDataset(small)
+    assert len(all_of(shards_of(small)[0]))
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"{}", b"null", None], ids=str)
+def test_shards_with_a_damaged_index_are_refused(small, damage):
+    raw = (small / "index.json").read_bytes()
+    (small / "index.json").write_bytes(raw[:-10] if damage is None else damage)
+    with pytest.raises(FormatError, match="no valid index of a dataset") as caught:
+        ShardDataset(small)
+    assert str(small / "index.json") == caught.value.file
+
+
+def test_index_that_is_too_long_is_refused_unread(small):
+    os.truncate(small / "index.json", 2**40)
+    with pytest.raises(FormatError, match="no valid index of a dataset") as caught:
+        ShardDataset(small)
+    assert caught.value.problems[0].message == "it has 1099511627776 bytes; the most is 1073741824"
+
+
+def test_shard_that_is_a_link_out_of_the_folder_is_refused(small):
+    path = shards_of(small)[1]
+    path.rename(small.parent / "elsewhere")
+    path.symlink_to(small.parent / "elsewhere")
+    with pytest.raises(FormatError, match="the shard is no regular file"):
+        ShardDataset(small)
+
+
+def test_shard_that_becomes_a_link_is_refused(small):
+    dataset = ShardDataset(small)
+    path = shards_of(small)[1]
+    path.rename(small.parent / "elsewhere")
+    path.symlink_to(small.parent / "elsewhere")
+    number = int(dataset.counts[0])
+    with pytest.raises(ReadError, match="It is a symbolic link, which a dataset must not contain"):
+        dataset[number]
+    with pytest.raises(ChecksumError, match="It is a symbolic link, which a dataset must not contain"):
+        dataset.verify()
+
+
+def test_index_that_is_a_link_out_of_the_folder_is_refused(small):
+    (small / "index.json").rename(small.parent / "elsewhere")
+    (small / "index.json").symlink_to(small.parent / "elsewhere")
+    with pytest.raises(ReadError, match="It is a symbolic link, which a dataset must not contain"):
+        ShardDataset(small)
+
+
+def test_folder_that_is_a_link_may_be_read(small, expect):
+    (small.parent / "link").symlink_to(small)
+    expect(ShardDataset(small.parent / "link"))
+
+
+def test_shard_that_is_a_pipe_is_refused(small):
+    path = shards_of(small)[1]
+    dataset = ShardDataset(small)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(FormatError, match="the shard is no regular file"):
+        ShardDataset(small)
+    with pytest.raises(ReadError, match="it is no regular file"):
+        dataset[int(dataset.counts[0])]
+    (small / "index.json").unlink()
+    with pytest.raises(ReadError, match="it is no regular file"):
+        ShardDataset(small)
+    with pytest.raises(ReadError, match="it is no regular file"):
+        ShardDataset(path)
+
+
+def test_index_that_is_a_pipe_is_refused(small):
+    (small / "index.json").unlink()
+    os.mkfifo(small / "index.json")
+    with pytest.raises(ReadError, match="it is no regular file"):
+        ShardDataset(small)
+
+
+def test_folder_in_place_of_a_shard_is_refused(small):
+    path = shards_of(small)[1]
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(FormatError, match="the shard is no regular file"):
+        ShardDataset(small)
+
+
+def test_files_that_the_index_does_not_name_are_ignored(small, expect):
+    digest = ShardDataset(small).digest
+    shutil.copy(shards_of(small)[0], small / "shard-99999.safetensors")
+    (small / "damaged.safetensors").write_bytes(b"no shard")
+    os.mkfifo(small / "pipe.safetensors")
+    (small / "notes").mkdir()
+    dataset = ShardDataset(small)
+    expect(dataset)
+    assert (digest, 20) == (dataset.digest, len(dataset))
+    assert len(dataset.shards) == dataset.verify().shards
+
+
+def test_nothing_is_there(tmp_path):
+    with pytest.raises(DatasetNotFoundError, match="there is no dataset here: No such file"):
+        ShardDataset(tmp_path / "none")
+    with pytest.raises(DatasetNotFoundError, match="neither index.json nor .safetensors files. Pass the folder"):
+        ShardDataset(tmp_path)
+
+
+def test_shard_that_vanishes_after_the_dataset_was_opened(small):
+    dataset = ShardDataset(small)
+    shards_of(small)[1].unlink()
+    with pytest.raises(FileChangedError, match="the shard was removed while the dataset was in use"):
+        dataset[int(dataset.counts[0])]
+    with pytest.raises(ChecksumError, match="the shard is missing"):
+        dataset.verify()
+
+
+# --- version 1, for ever ---
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize("name", sorted(os.listdir(GOLDEN)) if GOLDEN.exists() else ["missing"])
+def test_golden_datasets_of_version_1_open(name, mmap):
+    dataset = ShardDataset(GOLDEN / name, mmap=mmap)
+    assert len(dataset) == len(dataset.__getitems__(range(len(dataset))))
+    assert len(dataset.shards) == dataset.verify().shards
+
+
+@pytest.mark.parametrize("shuffle", [False, "full"])
+def test_errors_name_samples_of_the_dataset_also_where_some_shards_are_left_out(tmp_path, shuffle):
+    with ShardWriter(tmp_path / "r", {"x": Field("int16", (None,))}, shard_bytes=400) as writer:
+        for _ in range(100):
+            writer.write({"x": np.zeros(3, np.int16)})
+    dataset = ShardDataset(tmp_path / "r")
+    third, start = shards_of(tmp_path / "r")[2], int(dataset.counts[:2].sum())
+    poke(third, header_of(third).tensors["gdsload:offsets:x"].begin + 8 * 3, (-1).to_bytes(8, "little", signed=True))
+    wanted = Subset(ShardDataset(tmp_path / "r"), range(start + 1, start + 3))
+    with DataLoader(wanted, 2, shuffle, device="cpu") as loader, pytest.raises(FormatError) as caught:
+        list(loader)
+    assert loader.cache.shards == 1
+    assert caught.value.problems[0].samples == (start + 2, start + 3)

@@ -1,0 +1,348 @@
+"""What is made sure of before a mapping is touched: once for each piece, and no more than is wanted has to be there."""
+
+from __future__ import annotations
+
+import errno
+import linecache
+import mmap
+import os
+import sys
+import threading
+from functools import partial
+from itertools import count
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gdsload
+from gdsload import BackendUnavailableError, FileChangedError, ReadError
+from gdsload.backends import mapped
+from gdsload.backends.host import HostBackend
+from gdsload.shards import guard
+from gdsload.shards import page_cache as residency
+from gdsload.shards.catalog import open_catalog
+from gdsload.shards.files import Files
+from gdsload.shards.guard import Guard
+from gdsload.shards.reads import Extents
+from gdsload.shards.shard_table import ShardTable
+from gdsload.system.memory import map_file, unmap
+
+PIECE, PAGE = 2**17, mmap.PAGESIZE
+SIZES = [3 * PIECE, 5 * PAGE + 17, PIECE + 1, 20 * PIECE]
+
+
+def extents(*found):
+    return Extents(*(np.array(column, np.int64) for column in zip(*found, strict=True)))
+
+
+class Disk:
+    """Mapped files, some of whose pages cannot be read, and what is asked of them."""
+
+    def __init__(self, sizes, *, bad=(), supported=True):
+        self.sizes, self.bad, self.supported = sizes, set(bad), supported
+        self.base = np.cumsum([0, *(size // PAGE * PAGE + 7 * PAGE for size in sizes[:-1])]) + 10 * PAGE
+        self.populated, self.read_bytes = [], 0
+        self.guard = Guard([f"file {number}" for number in range(len(sizes))], self.base, self.read)
+        for file in np.random.default_rng(0).permutation(len(sizes)).tolist():
+            self.guard.opened(file, sizes[file])
+
+    def breaks(self, file, offset, nbytes):
+        """The first page that cannot be read, of so many bytes."""
+        pages = range(offset // PAGE, -(-(offset + nbytes) // PAGE))
+        return next((page for page in pages if (file, page) in self.bad), None)
+
+    def read(self, file, offset, nbytes):
+        self.read_bytes += nbytes
+        if (page := self.breaks(file, offset, nbytes)) is not None:
+            raise ReadError("reading failed", file=f"file {file}", offset=max(page * PAGE, offset))
+
+    def populate(self, address, nbytes):
+        file = int(np.searchsorted(self.base, address, side="right")) - 1
+        offset = address - int(self.base[file])
+        assert 0 <= offset < offset + nbytes <= self.sizes[file], "only what is in a mapping"
+        self.populated.append((file, offset, nbytes))
+        if not self.supported:
+            return errno.EINVAL
+        return 0 if self.breaks(file, offset, nbytes) is None else errno.EFAULT
+
+    def ensure(self, *found, **options):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(guard, "populate", self.populate)
+            self.guard.ensure(extents(*found), **options)
+
+
+@st.composite
+def wanted(draw):
+    file = draw(st.integers(0, len(SIZES) - 1))
+    low = draw(st.integers(0, SIZES[file]) | st.sampled_from([0, PIECE - 1, PIECE, SIZES[file]]))
+    low = min(low, SIZES[file])
+    return file, low, min(draw(st.integers(0, 9000) | st.sampled_from([PAGE, PIECE, 3 * PIECE])), SIZES[file] - low)
+
+
+BAD = st.lists(st.integers(0, 3).flatmap(lambda file: st.tuples(st.just(file), st.integers(0, SIZES[file] // PAGE))))
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(st.lists(wanted(), min_size=1, max_size=12), BAD, st.booleans())
+def test_what_is_wanted_is_brought_in_and_only_its_own_pages_can_fail(found, bad, supported):
+    disk = Disk(SIZES, bad=bad, supported=supported)
+    broken = [disk.breaks(*extent) for extent in found if extent[2]]
+    if any(page is not None for page in broken):
+        with pytest.raises(ReadError, match=r"file \d, byte \d+: reading failed") as caught:
+            disk.ensure(*found)
+        file, offset = int(caught.value.file[-1]), caught.value.offset
+        page = offset // PAGE * PAGE
+        assert (file, offset // PAGE) in disk.bad
+        assert any(at == file and low < page + PAGE and page < low + size for at, low, size in found)
+        return
+    disk.ensure(*found)
+    for file, low, nbytes in found:
+        for page in range(low // PAGE, -(-(low + nbytes) // PAGE) if nbytes else 0):
+            begin = page * PAGE
+            assert any(at == file and first <= begin < first + size for at, first, size in disk.populated)
+    assert bool(disk.read_bytes) == (not supported and any(nbytes for _, _, nbytes in disk.populated)) or disk.bad
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(st.lists(wanted(), min_size=1, max_size=12), st.integers(0, 3))
+def test_once_is_enough_until_a_page_of_the_shard_is_found_gone(found, gone):
+    disk = Disk(SIZES)
+    disk.ensure(*found)
+    assert sum(nbytes for *_, nbytes in disk.populated) <= sum(SIZES), "nothing is populated twice"
+    del disk.populated[:]
+    disk.ensure(*found)
+    assert disk.populated == []
+    disk.guard.forget(gone)
+    disk.ensure(*found)
+    assert {file for file, *_ in disk.populated} <= {gone}
+    assert bool(disk.populated) >= any(file == gone and nbytes for file, _, nbytes in found)
+
+
+def test_nothing_is_asked_any_more_when_all_is_sure():
+    disk = Disk(SIZES)
+    for file, size in enumerate(SIZES):
+        assert disk.guard.left > 0
+        disk.ensure((file, 0, size))
+    assert disk.guard.left == 0
+    disk.guard.forget(0)
+    assert disk.guard.left == 3
+    disk.ensure((0, 0, 1), (0, 2 * PIECE, PIECE))
+    assert disk.guard.left == 1
+    disk.ensure((0, PIECE, 1), lasting=True)
+    disk.guard.forget(0)
+    assert disk.guard.left == 2
+    disk.ensure((0, 0, SIZES[0]))
+    assert disk.guard.left == 0
+
+
+def test_what_is_no_field_s_need_not_be_sure():
+    disk = Disk([])
+    disk.guard = Guard(["a"], np.array([PAGE]), disk.read)
+    assert disk.guard.left == 1
+    disk.guard.opened(0, 10 * PIECE)
+    disk.guard.only(0, [(PIECE + 5, PIECE + 6), (3 * PIECE, 5 * PIECE)])
+    assert disk.guard.left == 3
+
+
+def test_pages_that_can_be_read_but_not_mapped(monkeypatch):
+    """A hole on a full file system."""
+    disk = Disk(SIZES)
+    monkeypatch.setattr(guard, "populate", lambda *_: errno.EFAULT)
+    with pytest.raises(ReadError, match="file 3, byte 4096: its bytes can be read, but .* Pass mmap=False"):
+        disk.guard.ensure(extents((3, 5000, 9)))
+
+
+def test_a_real_mapping_that_was_cut_short(tmp_path):
+    """What would end the process is an error, and what lies before the cut can be had."""
+    path = tmp_path / "a"
+    path.write_bytes(bytes(2 * PIECE))
+
+    def read(_file, offset, nbytes):
+        with open(path, "rb") as opened:
+            found = os.pread(opened.fileno(), nbytes, offset)
+        if len(found) < nbytes:
+            raise FileChangedError("it is shorter", file=str(path), offset=offset + len(found))
+
+    with open(path, "rb") as opened:
+        address = map_file(opened.fileno(), 2 * PIECE, "a")
+    os.truncate(path, 3 * PAGE)
+    sure = Guard([str(path)], np.array([address]), read)
+    sure.opened(0, 2 * PIECE)
+    sure.ensure(extents((0, 0, 3 * PAGE), (0, 2 * PAGE, 7)))
+    with pytest.raises(FileChangedError, match="it is shorter") as caught:
+        sure.ensure(extents((0, 2 * PAGE, 2 * PAGE)))
+    assert caught.value.offset == 3 * PAGE
+    unmap(address, 2 * PIECE)
+
+
+def struck(call, lines):
+    """Whether Ctrl-C struck: at this line of what the guard notes, unless it has fewer."""
+
+    def step(frame, event, _):
+        nonlocal lines
+        if frame.f_code not in (Guard.opened.__code__, Guard.only.__code__):
+            return None
+        # Not at `with`, where a tracer may raise with the lock still taken, which no signal can.
+        lines -= event == "line" and "with " not in linecache.getline(guard.__file__, frame.f_lineno)
+        if not lines:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return step
+
+    before = sys.gettrace()
+    sys.settrace(step)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def test_ctrl_c_while_a_shard_is_opened_leaves_no_mark_that_must_not_be():
+    """It is opened once more then, by whoever wants it next."""
+
+    for lines in count(1):
+        disk = Disk([])
+        disk.sizes, disk.base = SIZES, np.arange(4) * 100 * PIECE
+        disk.guard = Guard([""] * 4, disk.base, disk.read)
+        again = [struck(partial(disk.guard.opened, file, SIZES[file]), lines) for file in range(4)]
+        for file in range(4):
+            disk.guard.opened(file, SIZES[file])
+        for file in (2, 0, 3, 1):
+            assert disk.guard.left
+            disk.ensure((file, 0, SIZES[file]))
+        pages = {
+            (file, page)
+            for file, low, nbytes in disk.populated
+            for page in range(low // PAGE, -(-(low + nbytes) // PAGE))
+        }
+        assert pages == {(file, page) for file, size in enumerate(SIZES) for page in range(-(-size // PAGE))}
+        if not any(again):
+            assert lines > 8
+            break
+
+
+def test_ctrl_c_while_it_is_noted_what_is_touched_leaves_no_piece_unasked_for():
+    for lines in count(1):
+        disk = Disk(SIZES)
+        narrow = partial(disk.guard.only, 3, [(5 * PIECE, 7 * PIECE + 1)])
+        if not struck(narrow, lines):
+            break
+        assert disk.guard.left >= np.count_nonzero(~disk.guard._sure)
+        narrow()
+        disk.ensure((3, 5 * PIECE, 2 * PIECE + 1), *((file, 0, SIZES[file]) for file in (0, 1, 2)))
+        assert np.count_nonzero(~disk.guard._sure) == 0
+    assert disk.guard.left == np.count_nonzero(~disk.guard._sure)
+    assert lines > 4
+
+
+def test_shards_are_opened_while_others_are_asked_for():
+    """Marks that are made while the table grows are not lost."""
+    count = 300
+    sure = Guard([str(number) for number in range(count)], np.zeros(count, np.int64), lambda *_: None)
+    opened, errors = threading.Semaphore(0), []
+
+    def ask():
+        for file in range(count):
+            opened.acquire()
+            sure.populate(file, 0, PIECE + 1, extents((file, 0, PIECE + 1)))
+            if sure.missing(extents((file, 0, PIECE + 1))) is not None:
+                errors.append(file)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(guard, "populate", lambda *_: 0)
+        thread = threading.Thread(target=ask)
+        thread.start()
+        for file in range(count):
+            sure.opened(file, PIECE + 1)
+            opened.release()
+        thread.join()
+    assert errors == []
+    assert sure.left == 0
+
+
+# --- who touches mappings ---
+
+
+@pytest.fixture
+def ragged(tmp_path):
+    with gdsload.ShardWriter(tmp_path / "shards", {"t": gdsload.Field("int32", (None,))}) as writer:
+        writer.write_batch({"t": [np.arange(number % 7, dtype=np.int32) for number in range(2000)]})
+    return tmp_path / "shards"
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """Pages that cannot be read, as mappings and reads tell it: call it with nothing to have them fail."""
+
+    def fail():
+        real = os.preadv
+
+        def refuse(fd, buffers, offset, *flags):
+            if flags:
+                return real(fd, buffers, offset, *flags)  # a look: the page cache may have what the disk has lost
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        monkeypatch.setattr(guard, "populate", lambda *_: errno.EFAULT)
+        monkeypatch.setattr(os, "preadv", refuse)
+
+    return fail
+
+
+def test_offsets_are_made_sure_of_before_they_are_touched(ragged, failing, monkeypatch):
+    made, of = [], ShardTable.of
+    monkeypatch.setattr(ShardTable, "of", lambda *args, **options: made.append(of(*args, **options)) or made[0])
+    dataset = gdsload.ShardDataset(ragged)
+    dataset.sample_bytes([])
+    made[0].ensure_open(np.array([0]))
+    failing()
+    with pytest.raises(ReadError, match=r"shard-00000.safetensors, byte \d+: reading failed: Input/output error"):
+        dataset.sample_bytes([5])
+
+
+def test_rows_that_look_resident_are_made_sure_of(tmp_path, failing, monkeypatch):
+    safetensors.numpy.save_file({"x": np.zeros((100, 4096), np.uint8)}, tmp_path / "a.safetensors")
+    catalog = open_catalog(str(tmp_path))
+    backend = HostBackend(Files(catalog.sources, mapped=True))
+    backend.files.ensure_open(np.array([0]))
+    monkeypatch.setattr(residency, "_is_there", lambda *_: True)
+    failing()
+    with pytest.raises(ReadError, match="a.safetensors, byte 8192: reading failed: Input/output error"):
+        backend.read(extents((0, 9000, 10))).completion.wait()
+    backend.close()
+
+
+def test_a_look_that_finds_a_page_gone_takes_the_marks_back(tmp_path, monkeypatch):
+    safetensors.numpy.save_file({"x": np.zeros((100, 4096), np.uint8)}, tmp_path / "a.safetensors")
+    catalog = open_catalog(str(tmp_path))
+    files = Files(catalog.sources, mapped=True)
+    files.ensure_open(np.array([0]))
+    files.guard.ensure(files.whole(0))
+    assert files.guard.left == 0
+    monkeypatch.setattr(residency, "_is_there", lambda *_: False)
+    assert not residency.looks_resident(files, files.whole(0))
+    assert files.guard.left == 4
+    files.close()
+
+
+def test_pages_that_cannot_be_registered_because_they_cannot_be_read(tmp_path, failing, monkeypatch):
+    """CUDA only says that it could not."""
+    safetensors.numpy.save_file({"x": np.zeros((100, 4096), np.uint8)}, tmp_path / "a.safetensors")
+    catalog = open_catalog(str(tmp_path))
+    files = Files(catalog.sources, mapped=True)
+    files.ensure_open(np.array([0]))
+    monkeypatch.setattr(mapped, "register_host", lambda *_, **_options: "invalid argument")
+    backend = mapped.MappedBackend(files, torch.device("cuda"), register_bytes=2**30)
+    with pytest.raises(BackendUnavailableError, match="cannot be registered with CUDA: invalid argument"):
+        backend.read(extents((0, 9000, 10)))
+    files.guard.forget(0)
+    failing()
+    with pytest.raises(ReadError, match="a.safetensors, byte 0: reading failed: Input/output error"):
+        backend.read(extents((0, 9000, 10)))
+    backend.close()

@@ -1,0 +1,171 @@
+"""Folders in the making and their locks; how writers that are killed look from outside is in tests/shards/test_crashes.py."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import gdsload
+from gdsload import DatasetExistsError, WriteError
+from gdsload.shards import publish as publish_module
+from gdsload.shards.format.index import parse_index
+from gdsload.shards.publish import Publication, fsync_path
+
+
+def lock_of(place):
+    """The descriptor of a folder's lock."""
+    [found] = [int(fd.name) for fd in Path("/proc/self/fd").iterdir() if os.path.realpath(fd) == f"{place.folder}.lock"]
+    return found
+
+
+def test_folder_is_hidden_and_locked(tmp_path):
+    place = Publication(str(tmp_path / "d"), overwrite=False)
+    assert re.fullmatch(r"\.d\.gdsload-[0-9a-f]{12}", os.path.basename(place.folder))
+    with (
+        open(place.folder + ".lock", "rb") as lock,
+        pytest.raises(BlockingIOError, match="temporarily unavailable"),
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    place.abandon()
+    assert os.listdir(tmp_path) == []
+
+
+def test_lock_that_another_writer_took_is_not_used(tmp_path, monkeypatch):
+    """Between making its lock and holding it, a writer's lock looks left behind; it must notice that it lost it."""
+    real, thefts = fcntl.flock, []
+
+    def late(fd, how):
+        if how == fcntl.LOCK_EX and len(thefts) < 3:
+            thefts.append(fd)
+            publish_module.remove_left_behind(str(tmp_path / "d"))
+        real(fd, how)
+
+    monkeypatch.setattr(publish_module.fcntl, "flock", late)
+    before = len(os.listdir("/proc/self/fd"))
+    place = Publication(str(tmp_path / "d"), overwrite=False)
+    assert {os.path.basename(place.folder), os.path.basename(place.folder) + ".lock"} == set(os.listdir(tmp_path))
+    assert len(thefts) == 3
+    place.abandon()
+    assert before == len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK])
+def test_file_system_without_locks(tmp_path, monkeypatch, code):
+    """Nothing is taken for left behind there, and writing works."""
+
+    def refuse(fd, how):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(publish_module.fcntl, "flock", refuse)
+    first = Publication(str(tmp_path / "d"), overwrite=False)
+    second = Publication(str(tmp_path / "d"), overwrite=False)
+    assert os.path.isdir(first.folder)
+    second.abandon()
+    first.publish()
+    assert os.listdir(tmp_path) == ["d"]
+
+
+def test_lock_that_fails(tmp_path, monkeypatch):
+    def refuse(fd, how):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(publish_module.fcntl, "flock", refuse)
+    with pytest.raises(WriteError, match="the dataset's folder cannot be made: Input/output error"):
+        Publication(str(tmp_path / "d"), overwrite=False)
+    assert os.listdir(tmp_path) == []
+
+
+def test_folder_that_cannot_be_removed_keeps_its_lock(tmp_path, monkeypatch):
+    place = Publication(str(tmp_path / "d"), overwrite=False)
+
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publish_module.shutil, "rmtree", refuse)
+        place.abandon()
+    assert len(os.listdir(tmp_path)) == 2
+    publish_module.remove_left_behind(str(tmp_path / "d"))
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["[a-z]*", "a.gdsload-x", "ä", "a b", "-", "..."])
+def test_odd_names(tmp_path, name):
+    place = Publication(str(tmp_path / name), overwrite=False)
+    os.close(lock_of(place))  # as if the writer had been killed
+    other = Publication(str(tmp_path / name), overwrite=False)
+    assert not os.path.exists(place.folder)
+    other.publish()
+    assert [name] == os.listdir(tmp_path)
+
+
+def test_syncing_leaves_nothing_open(tmp_path):
+    before = len(os.listdir("/proc/self/fd"))
+    fsync_path(str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="No such file"):
+        fsync_path(str(tmp_path / "none"))
+    assert before == len(os.listdir("/proc/self/fd"))
+
+
+def dataset(path, *values, **options):
+    with gdsload.ShardWriter(path, **options) as writer:
+        for value in values:
+            writer.write({"n": value})
+
+
+FOREIGN = {
+    "a file": lambda folder: (folder / "notes.txt").write_text("mine"),
+    "a hidden file": lambda folder: (folder / ".notes").write_text("mine"),
+    "a folder": lambda folder: (folder / "chapters").mkdir(),
+    "a folder with the name of a shard": lambda folder: (folder / "shard-00007.safetensors").mkdir(),
+    "a link with the name of a shard": lambda folder: (folder / "shard-00007.safetensors").symlink_to("elsewhere"),
+    "nearly a shard": lambda folder: (folder / "shard-00000.safetensors.bak").write_text("mine"),
+}
+
+
+@pytest.mark.parametrize("make", FOREIGN.values(), ids=FOREIGN)
+@pytest.mark.parametrize("moment", ["before", "meanwhile"])
+def test_a_folder_with_other_files_is_not_replaced(tmp_path, make, moment):
+    dataset(tmp_path / "d", 1)
+    if moment == "before":
+        make(tmp_path / "d")
+    with (
+        pytest.raises(
+            DatasetExistsError, match=r"more than a dataset, which would be lost: '.+'\. Move that elsewhere"
+        ),
+        gdsload.ShardWriter(tmp_path / "d", overwrite=True) as writer,
+    ):
+        writer.write({"n": 2})
+        if moment == "meanwhile":
+            make(tmp_path / "d")
+    assert len(os.listdir(tmp_path / "d")) == 3
+    assert int(gdsload.ShardDataset(tmp_path / "d")[0]["n"]) == 1
+    assert os.listdir(tmp_path) == ["d"]
+
+
+def test_many_other_files_are_counted(tmp_path):
+    dataset(tmp_path / "d", 1)
+    for number in range(7):
+        (tmp_path / "d" / f"{number}.txt").write_text("mine")
+    with pytest.raises(DatasetExistsError, match=r"'0\.txt', '1\.txt', '2\.txt', '3\.txt', '4\.txt' and 2 more"):
+        dataset(tmp_path / "d", 2, overwrite=True)
+
+
+def test_shards_of_any_name_are_the_datasets_own(tmp_path):
+    """Something else may have written it: what the index names is replaced, and so are shards that it has no more."""
+    dataset(tmp_path / "d", 1)
+    folder = tmp_path / "d"
+    (folder / "shard-00000.safetensors").rename(folder / "mine.safetensors")
+    index = parse_index((folder / "index.json").read_bytes(), "index.json")
+    shards = tuple(replace(shard, file="mine.safetensors") for shard in index.shards)
+    (folder / "index.json").write_bytes(replace(index, shards=shards).to_bytes())
+    (folder / "shard-00001.safetensors").write_bytes(b"of an older one")
+    dataset(folder, 2, overwrite=True)
+    assert int(gdsload.ShardDataset(folder)[0]["n"]) == 2
+    assert sorted(os.listdir(folder)) == ["index.json", "shard-00000.safetensors"]

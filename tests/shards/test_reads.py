@@ -1,0 +1,192 @@
+"""Reads that cover what is wanted."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gdsload.shards.reads import Extents, coalesce, concat_extents, cut, distinct, shares, within
+
+SETTINGS = settings(derandomize=True, deadline=None, max_examples=300)
+EXTENTS = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 3000) | st.integers(2**40, 2**40 + 3000), st.integers(0, 400)),
+    max_size=30,
+)
+
+
+LIMITS = [
+    st.sampled_from([0, 1, 50, 10_000]),
+    st.sampled_from([1, 100, 1000, 2**20]),
+    st.sampled_from([1, 8, 512, 4096]),
+]
+"""Gap, longest read, alignment."""
+
+
+def extents_of(found):
+    columns = zip(*found, strict=True) if found else ([], [], [])
+    return Extents(*(np.array(column, np.int64) for column in columns))
+
+
+@SETTINGS
+@given(EXTENTS, *LIMITS)
+@example([], 0, 1, 1)
+@example([(0, 0, 0)], 0, 1, 4096)
+@example([(0, 10, 5), (0, 0, 30), (0, 12, 1)], 0, 4, 1)
+@example([(0, 0, 100), (0, 100, 100), (0, 200, 100)], 0, 100, 1)
+@example([(1, 2**60, 5), (3, 7, 5), (0, 2**60, 5), (3, 2, 2)], 0, 100, 1)
+def test_reads_cover_without_overlap(found, gap, most, alignment):
+    check_cover(found, gap, most, alignment)
+
+
+def check_cover(found, gap, most, alignment):
+    """Every wanted byte is read, in reads that are as they may be: they share a page at most."""
+    wanted = extents_of(found)
+    reads = coalesce(wanted, max_gap_bytes=gap, max_read_bytes=most, alignment=alignment)
+    assert len(found) == len(reads.read_of) == len(reads.delta)
+    begin, nbytes = reads.extents.offset, reads.extents.nbytes
+    for (file, offset, size), read, delta in zip(found, reads.read_of, reads.delta, strict=True):
+        assert (file, offset) == (reads.extents.file[read], begin[read] + delta)
+        assert delta >= 0
+        assert delta + size <= nbytes[read]
+    rows = list(zip(reads.extents.file.tolist(), begin.tolist(), (begin + nbytes).tolist(), strict=True))
+    assert sorted(rows) == rows
+    for (file, _, end), (other, start, _) in itertools.pairwise(rows):
+        assert file != other or end <= start + (alignment if alignment > 1 else 0)
+    assert not (begin % alignment).any()
+    assert not (nbytes % alignment).any()
+    assert set(range(len(rows))) == set(reads.read_of.tolist())
+    check_bounds(found, reads, gap, most, alignment)
+
+
+def check_bounds(found, reads, gap, most, alignment):
+    """A read is as long as it may be, plus its last extent and a page; and no gap in it is longer than allowed.
+
+    Of extents right behind one another it is twice as long.
+    """
+    for number in range(len(reads.extents)):
+        inside = sorted((found[index][1], found[index][2]) for index in np.flatnonzero(reads.read_of == number))
+        rounded = [
+            (offset // alignment * alignment, -(-(offset + size) // alignment) * alignment) for offset, size in inside
+        ]
+        reach, wasted = rounded[0][1], 0
+        for low, high in rounded:
+            assert low <= reach + gap
+            wasted = max(wasted, low - reach)
+            reach = max(reach, high)
+        overlapping = any(low < offset + size for (offset, size), (low, _) in itertools.pairwise(inside))
+        longest = max(high - low for low, high in rounded)
+        touching = any(low == offset + size for (offset, size), (low, _) in itertools.pairwise(inside))
+        assert overlapping or int(reads.extents.nbytes[number]) <= (1 + touching) * most + longest + alignment
+
+
+RUNS = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 20_000), st.integers(0, 300), st.integers(1, 40), st.booleans()),
+    max_size=5,
+)
+
+
+@SETTINGS
+@given(RUNS, *LIMITS)
+@example([(0, 0, 0, 5, False)], 0, 1, 1)
+def test_rows_in_order_are_covered_like_any_others(runs, gap, most, alignment):
+    """Runs of rows, one behind the other or backwards, that may overlap each other."""
+    found = []
+    for file, offset, size, count, backwards in runs:
+        rows = [(file, offset + number * size, size) for number in range(count)]
+        found += rows[::-1] if backwards else rows
+    check_cover(found, gap, most, alignment)
+
+
+def test_neighbours_are_read_together():
+    wanted = extents_of([(0, 300, 10), (0, 0, 100), (1, 0, 5), (0, 120, 100)])
+    reads = coalesce(wanted, max_gap_bytes=20, max_read_bytes=1000)
+    assert (
+        reads.extents.file.tolist(),
+        reads.extents.offset.tolist(),
+        reads.extents.nbytes.tolist(),
+    ) == ([0, 0, 1], [0, 300, 0], [220, 10, 5])
+    assert (reads.read_of.tolist(), reads.delta.tolist()) == ([1, 0, 2, 0], [0, 0, 0, 120])
+
+
+def test_long_runs_are_cut():
+    reads = coalesce(
+        extents_of([(0, 100 * number, 100) for number in range(100)]), max_gap_bytes=0, max_read_bytes=1000
+    )
+    assert reads.extents.nbytes.tolist() == [1000] * 10
+
+
+@pytest.mark.parametrize("row_bytes", [1000, 4096, 100_000, 150_528, 5_000_000])
+def test_long_runs_are_cut_also_where_rows_meet_inside_a_page(row_bytes):
+    count = 2**28 // row_bytes
+    reads = coalesce(
+        extents_of([(0, 100 + row_bytes * number, row_bytes) for number in range(count)]),
+        max_gap_bytes=16384, max_read_bytes=2**23, alignment=4096,
+    )  # fmt: skip
+    assert len(reads.extents) >= 2**28 // (2**23 + row_bytes)
+    assert reads.extents.nbytes.max() <= 2**23 + row_bytes + 2 * 4096
+    assert reads.extents.nbytes.sum() <= row_bytes * count + 2 * 4096 * len(reads.extents)
+
+
+@SETTINGS
+@given(st.lists(st.integers(0, 6)))
+def test_positions_within_runs(counts):
+    found = within(np.array(counts, np.int64))
+    assert found.tolist() == [position for count in counts for position in range(count)]
+    assert found.dtype == np.int64
+
+
+@SETTINGS
+@given(st.lists(st.integers(0, 50)), st.integers(51, 60))
+def test_distinct_is_unique(numbers, limit):
+    assert sorted(set(numbers)) == distinct(np.array(numbers, np.int64), limit).tolist()
+
+
+@settings(SETTINGS, max_examples=60)
+@given(st.lists(EXTENTS, min_size=1, max_size=4))
+def test_concatenation(parts):
+    whole = concat_extents([extents_of(part) for part in parts])
+    flat = [item for part in parts for item in part]
+    assert flat == list(zip(whole.file.tolist(), whole.offset.tolist(), whole.nbytes.tolist(), strict=True))
+    assert (len(flat), sum(size for _, _, size in flat)) == (len(whole), whole.total_bytes)
+
+
+@pytest.mark.parametrize("count", [100_000])
+def test_many_extents_are_quick(count):
+    rng = np.random.default_rng(2)
+    wanted = Extents(rng.integers(0, 5000, count), rng.integers(0, 2**30, count), np.full(count, 3000))
+    reads = coalesce(wanted, max_gap_bytes=16_384, max_read_bytes=2**20)
+    assert (wanted.offset == reads.extents.offset[reads.read_of] + reads.delta).all()
+
+
+@given(st.lists(st.integers(0, 50), max_size=60), st.integers(1, 100))
+def test_shares_take_every_read_once_and_are_of_about_one_size(lengths, about):
+    found = shares(np.array(lengths, np.int64), about)
+    assert [index for share in found for index in share] == list(range(len(lengths)))
+    assert all(sum(lengths[index] for index in share) <= about + max(lengths, default=0) for share in found)
+    assert all(len(share) for share in found)
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 10**6), st.integers(0, 10_000)), max_size=12))
+def test_pieces_are_the_reads(reads):
+    pieces = cut(
+        Extents(*(np.array(column, np.int64) for column in (zip(*reads, strict=True) if reads else [[]] * 3))), 1000
+    )
+    found = pieces.extents
+    bytes_of = {
+        (read, delta + at): (file, offset + at)
+        for file, offset, nbytes, read, delta in zip(
+            *map(list, (found.file, found.offset, found.nbytes, pieces.read_of, pieces.delta)), strict=True
+        )
+        for at in range(nbytes)
+    }
+    assert int(found.nbytes.sum()) == len(bytes_of)
+    assert found.nbytes.max(initial=0) <= 1000
+    expected = {
+        (read, at): (file, offset + at) for read, (file, offset, nbytes) in enumerate(reads) for at in range(nbytes)
+    }
+    assert bytes_of == expected

@@ -1,0 +1,240 @@
+"""Sample ids to shards and rows."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import gdsload
+from gdsload import FormatError, LoaderClosedError
+from gdsload.backends.host import HostBackend
+from gdsload.engine.read_planner import FieldRows
+from gdsload.engine.runs import Runs, lie_in_runs, runs_of
+from gdsload.shards import shard_table
+from gdsload.shards.catalog import open_catalog
+from gdsload.shards.identity import ShardSource
+from gdsload.shards.reads import Extents
+from gdsload.shards.shard_table import ShardTable
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(
+    st.one_of(
+        st.lists(st.integers(0, 6), min_size=1, max_size=8),
+        st.tuples(st.integers(0, 6), st.integers(1, 6), st.integers(0, 8)).map(
+            lambda found: [found[0]] * found[1] + [found[2]]
+        ),
+    ),
+    st.randoms(use_true_random=False),
+)
+@example([3, 3, 3], None)
+@example([3, 3, 4], None)
+@example([3, 3, 0], None)
+@example([0, 0, 3], None)
+@example([0], None)
+def test_every_sample_is_found_once(counts, random):
+    """Shards of one size, of several, empty ones, and a last one that is shorter or longer; ids in any order."""
+    opened = []
+    table = ShardTable(_files(counts), {})
+    table.ensure_open = opened.append
+    expected = [(file, row) for file, count in enumerate(counts) for row in range(count)]
+    ids = list(range(len(expected)))
+    if random is not None:
+        random.shuffle(ids)
+    found = table.locate(np.array(ids, np.int64))
+    assert list(zip(found.file.tolist(), found.row.tolist(), strict=True)) == [expected[number] for number in ids]
+    assert opened[0] is found.file
+
+
+def _files(counts):
+    return SimpleNamespace(sources=[ShardSource("", count) for count in counts])
+
+
+def _table(counts, row_bytes):
+    """Shards of one field of so many bytes a row, which begins at another offset in each."""
+    table = ShardTable(_files(counts), {"x": SimpleNamespace(row_bytes=row_bytes, ragged=False)})
+    table.begin["x"][:] = np.arange(len(counts)) * 64 + 128
+    table.asked = []
+    table.ensure_open = lambda files: table.asked.extend(files.tolist())
+    return table
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.integers(0, 8), st.integers(1, 50), st.data())
+def test_runs_are_the_bytes_of_their_samples(counts, row_bytes, run_bytes, data):
+    total = sum(counts)
+    if not total:
+        return
+    bounds = []
+    for _ in range(data.draw(st.integers(1, 3))):
+        first = data.draw(st.integers(0, total - 1))
+        bounds.append((first, data.draw(st.integers(first + 1, total))))
+    table = _table(counts, row_bytes)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("gdsload.shards.shard_table._RUN_BYTES", run_bytes)
+        extents, samples = table.runs("x", bounds)
+    each, _ = table.extents("x", table.locate(np.concatenate([np.arange(*run) for run in bounds])))
+    assert min(samples) > 0
+    assert (extents.nbytes == np.array(samples) * row_bytes).all()
+    assert (extents.nbytes <= max(run_bytes, row_bytes)).all()
+    assert {column.dtype for column in (extents.file, extents.offset, extents.nbytes)} == {np.dtype(np.int64)}
+    assert set(table.asked) == set(extents.file.tolist()), "empty shards need not be there"
+    runs = zip(extents.offset.tolist(), samples, strict=True)
+    assert [offset + at * row_bytes for offset, count in runs for at in range(count)] == each.offset.tolist()
+    assert np.repeat(extents.file, samples).tolist() == each.file.tolist()
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(1, 6)), min_size=1, max_size=8),
+    st.integers(0, 9),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_rows_of_runs(parts, row_bytes, shuffled, random):
+    """Parts that lie one behind the other, and such that do not; in order, and not."""
+    addresses, at = [], 1000
+    for gap, count in parts:
+        addresses.append(at + gap)
+        at += gap + count * row_bytes
+    counts = [count for _, count in parts]
+    expected = [begin + at * row_bytes for begin, count in zip(addresses, counts, strict=True) for at in range(count)]
+    order = list(range(len(expected)))
+    random.shuffle(order)
+    runs = Runs([], np.array(order) if shuffled else None)
+    rows = FieldRows.of_runs(np.array(addresses, np.int64), runs, counts, row_bytes)
+    assert rows.addresses.dtype == np.int64
+    assert rows.lengths is None
+    assert (rows.addresses[order] if shuffled else rows.addresses).tolist() == expected
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(
+    st.lists(st.tuples(st.integers(0, 500), st.integers(1, 300)), min_size=1, max_size=6),
+    st.booleans(),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_ids_as_runs(runs, mixed, shuffled, random):
+    """Some runs, which may overlap, in order or all mixed up."""
+    ids = [first + at for first, count in runs for at in range(count)]
+    if mixed:
+        random.shuffle(ids)
+    found = runs_of(np.array(ids), 1024, shuffled)
+    if found is None:
+        assert len(ids) > 1
+        return
+    assert found.order is None or shuffled
+    each = [number for first, stop in found.bounds for number in range(first, stop)]
+    assert len(found.bounds) == 1 or len(found.bounds) - 1 < len(ids) / 64
+    assert each == (ids if found.order is None else np.array(ids)[found.order].tolist())
+
+
+def test_what_is_a_run():
+    whole = np.arange(400)
+    assert runs_of(whole, 4096, False).bounds == [(0, 400)]
+    assert runs_of(whole[5:6], 4096, False).bounds == [(5, 6)]
+    assert runs_of(np.concatenate([whole[200:], whole[:200]]), 4096, False).bounds == [(200, 400), (0, 200)]
+    assert runs_of(whole[::-1], 4096, False) is None
+    assert runs_of(whole[::-1], 4096, True).bounds == [(0, 400)]
+    assert runs_of(whole[::2], 4096, True) is None
+    # One run is one whatever it is; of short rows it takes longer ones.
+    assert runs_of(whole[:2], 1, False).bounds == [(0, 2)]
+    assert runs_of(np.concatenate([whole[200:], whole[:200]]), 100, False) is None
+
+
+@pytest.mark.parametrize(("ids", "row_bytes", "expected"), [
+    (range(1), 1, True),
+    (range(400), 4096, True),
+    ([*range(200, 400), *range(200)], 4096, True),
+    ([*range(200, 400), *range(200)], 100, False),  # of short rows it takes longer runs
+    (range(0, 800, 2), 4096, False),
+    (range(400, 0, -1), 2**20, False),
+    ([5] * 100, 4096, False),
+    ([], 4096, False),
+])  # fmt: skip
+def test_what_lies_in_runs_as_it_comes(ids, row_bytes, expected):
+    assert lie_in_runs(np.array(ids, np.int64), row_bytes) == expected
+
+
+# --- opening ---
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for number in range(10):
+        safetensors.numpy.save_file({"x": np.full((2, 3), number, np.int32)}, tmp_path / f"{number}.safetensors")
+    return tmp_path
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_shards_are_opened_on_first_use(folder, mapped):
+    catalog = open_catalog(str(folder))
+    table = ShardTable.of(catalog.sources, catalog.schema, mapped=mapped)
+    table.locate(np.array([14, 7, 15]))
+    assert np.flatnonzero(table.opened).tolist() == np.flatnonzero(table.files.opened).tolist() == [3, 7]
+    assert table.rows["x"][[3, 7]].tolist() == [2, 2]
+    assert table.span(7, ["x"]) == (int(table.begin["x"][7]), int(table.begin["x"][7]) + 24)
+    assert table.span(7, []) == (0, 0)
+    table.files.close()
+    for _ in range(2):
+        with pytest.raises(LoaderClosedError, match="the shards were closed"):
+            table.locate(np.array([7]))
+
+
+def test_a_backend_reads_what_no_table_has_opened(folder, monkeypatch):
+    """No header is parsed for that: what bytes mean is not its business."""
+    catalog = open_catalog(str(folder))
+    table = ShardTable.of(catalog.sources, catalog.schema, mapped=True)
+    monkeypatch.setattr(shard_table, "load_named", None)
+    backend = HostBackend(table.files)
+    pending = backend.read(Extents(np.array([3]), np.array([8]), np.array([2])))
+    pending.completion.wait()
+    assert ctypes.string_at(int(pending.addresses[0]), 2) == b'{"'
+    assert (table.files.opened.sum(), table.opened.sum()) == (1, 0)
+    backend.close()
+
+
+@pytest.mark.parametrize("ragged", [True, False])
+def test_nothing_is_asked_of_the_guard_once_all_fields_are_there(tmp_path, ragged):
+    """Headers and padding are never touched, and nobody makes sure of them."""
+    value = np.zeros((300_000 if ragged else 100_000, 4), np.uint8)
+    with gdsload.ShardWriter(
+        tmp_path / "d", {"x": gdsload.Field("uint8", (None, 4) if ragged else value.shape)}
+    ) as out:
+        out.write({"x": value})
+    catalog = open_catalog(str(tmp_path / "d"))
+    table = ShardTable.of(catalog.sources, catalog.schema, mapped=True)
+    extents, _ = table.extents("x", table.locate(np.array([0])))
+    assert table.files.guard.left > 0
+    table.files.guard.ensure(extents)
+    assert table.files.guard.left == 0
+    table.files.close()
+
+
+def test_shard_of_which_nothing_is_known(folder):
+    """Without an index, a shard says itself what it is."""
+    schema = open_catalog(str(folder)).schema
+    table = ShardTable.of([ShardSource(str(folder / "4.safetensors"))], schema, mapped=False)
+    table.ensure_open(np.array([0]))
+    assert table.rows["x"][0] == 2
+    table.files.close()
+
+
+@pytest.mark.parametrize(("known", "message"), [
+    ({"samples": 3}, "it holds 2 samples, but the index says 3"), ({"file_bytes": 7}, r"bytes, but the index says 7"),
+    ({"sha256": "0" * 64}, "its header is not the one that the index describes"),
+])  # fmt: skip
+def test_shard_that_is_another(folder, known, message):
+    table = ShardTable.of(
+        [ShardSource(str(folder / "4.safetensors"), **known)], open_catalog(str(folder)).schema, mapped=True
+    )
+    with pytest.raises(FormatError, match=message):
+        table.ensure_open(np.array([0]))
+    table.files.close()

@@ -1,0 +1,374 @@
+"""Schemas from first samples, refusals, and writers that do not end well."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdsload import (
+    DatasetExistsError,
+    Field,
+    OptionError,
+    Schema,
+    SchemaError,
+    ShardDataset,
+    ShardWriter,
+    WriteError,
+)
+from gdsload.shards import writer as writer_module
+
+# --- schemas from the first sample or batch ---
+
+INFERRED = [
+    (3, Field("int64")),
+    (True, Field("bool")),
+    (1.5, Field("float32")),
+    (1j, Field("complex64")),
+    (2**63, Field("uint64")),
+    (np.float64(1.5), Field("float64")),
+    (np.uint16(3), Field("uint16")),
+    ("text", Field("str")),
+    (b"raw", Field("bytes")),
+    ([1, 2, 3], Field("int64", (3,))),
+    ([2**63 + 1, 5], Field("uint64", (2,))),
+    ([[1.0, 2.0]], Field("float32", (1, 2))),
+    ([], Field("float32", (0,))),
+    ([np.zeros(2), np.ones(2)], Field("float64", (2, 2))),
+    ([torch.zeros(2, dtype=torch.bfloat16)] * 3, Field("bfloat16", (3, 2))),
+    (np.zeros((2, 3), ">i2"), Field("int16", (2, 3))),
+    (torch.zeros(4, dtype=torch.float8_e4m3fn), Field("float8_e4m3fn", (4,))),
+]
+
+
+@pytest.mark.parametrize(("value", "field"), INFERRED, ids=lambda value: repr(value)[:30])
+def test_schema_of_a_first_sample(tmp_path, value, field):
+    with ShardWriter(tmp_path / "d") as writer:
+        assert writer.schema is None
+        writer.write({"x": value})
+        assert Schema({"x": field}) == writer.schema
+    assert Schema({"x": field}) == ShardDataset(tmp_path / "d").schema
+
+
+def nested(lengths, **options):
+    return torch.nested.nested_tensor([torch.ones(length, 2) for length in lengths], layout=torch.jagged, **options)
+
+
+BATCHES = [
+    ([1, 2], Field("int64")),
+    (["a", "b"], Field("str")),
+    ([b"a", b"b"], Field("bytes")),
+    (torch.zeros(2, 3), Field("float32", (3,))),
+    ([torch.zeros(3), torch.zeros(3)], Field("float32", (3,))),
+    ([torch.zeros(3, 2), torch.zeros(4, 2)], Field("float32", (None, 2))),
+    ((torch.zeros(5, 2), [0, 2, 5]), Field("float32", (None, 2))),
+    (nested([2, 3]), Field("float32", (None, 2))),
+    (nested([2, 3], requires_grad=True), Field("float32", (None, 2))),
+]
+
+
+@pytest.mark.parametrize(("value", "field"), BATCHES, ids=lambda value: str(type(value)))
+def test_schema_of_a_first_batch(tmp_path, value, field):
+    with ShardWriter(tmp_path / "d") as writer:
+        writer.write_batch({"x": value})
+        assert Schema({"x": field}) == writer.schema
+    assert len(ShardDataset(tmp_path / "d")) == 2
+
+
+def test_nested_tensor_with_holes(tmp_path):
+    """One that `narrow` made shares values with what it was made of; its samples are not all of them."""
+    whole = torch.arange(20.0).reshape(4, 5)
+    holes = torch.nested.narrow(whole, 1, torch.tensor([0, 1, 2, 3]), torch.tensor([1, 2, 3, 2]), layout=torch.jagged)
+    with ShardWriter(tmp_path / "d") as writer:
+        writer.write_batch({"x": holes})
+    found = [sample["x"].tolist() for sample in ShardDataset(tmp_path / "d")]
+    assert found == [[0], [6, 7], [12, 13, 14], [18, 19]]
+
+
+def test_nested_tensor_whose_second_dimension_varies(tmp_path):
+    turned = nested([2, 3]).transpose(1, 2)
+    with ShardWriter(tmp_path / "d", {"x": Field("float32", (None, 2))}) as writer:
+        with pytest.raises(
+            SchemaError, match="field 'x': a sample has shape \\[2, 3\\], but \\[any, 2\\] was expected"
+        ):
+            writer.write_batch({"x": turned})
+        writer.write({"x": torch.ones(1, 2)})
+
+
+# --- refusals ---
+
+FIELDS = {
+    "x": Field("float32", (2,)),
+    "n": Field("uint8"),
+    "r": Field("int16", (None, 2)),
+    "s": "str",
+    "b": "bytes",
+}
+GOOD = {"x": [1.0, 2.0], "n": 7, "r": np.ones((3, 2), np.int16), "s": "ok", "b": b"ok"}
+BAD = [
+    ({"x": torch.zeros(3)}, "field 'x': a sample has shape [3], but [2] was expected"),
+    ({"x": torch.zeros(2, 1)}, "field 'x': a sample has shape [2, 1], but [2] was expected"),
+    ({"x": 1.0}, "field 'x': a sample has shape [], but [2] was expected"),
+    ({"x": torch.zeros(2, dtype=torch.float64)}, "field 'x': it is float64, but the schema says float32"),
+    ({"x": np.zeros(2, np.float16)}, "field 'x': it is float16, but the schema says float32"),
+    ({"x": [[1.0], [2.0, 3.0]]}, "field 'x': nested lists of different lengths have no shape"),
+    ({"x": [1e300, 0.0]}, "field 'x': 1e+300 at [0] does not fit float32"),
+    ({"x": [1j, 0]}, "field 'x': [1j, 0] is complex, but float32 was expected"),
+    ({"x": "no"}, "field 'x': 'no' is no number or list of numbers"),
+    ({"x": None}, "field 'x': 'None' is no number or list of numbers"),
+    ({"x": np.array(["a", "b"])}, "field 'x': element type 'str32' cannot be stored"),
+    ({"x": torch.zeros(2).to_sparse()}, "field 'x': a tensor of layout torch.sparse_coo cannot be stored"),
+    ({"x": torch.zeros(2, device="meta")}, "field 'x': a tensor on the meta device has no data"),
+    ({"x": nested([1, 2])}, "field 'x': a nested tensor holds many samples"),
+    ({"x": [torch.zeros(1), torch.zeros(2)]}, "field 'x': the list cannot be made one tensor"),
+    ({"n": 256}, "field 'n': 256 does not fit uint8"),
+    ({"n": -1}, "field 'n': -1 does not fit uint8"),
+    ({"n": 1.5}, "field 'n': 1.5 does not fit uint8"),
+    ({"n": float("nan")}, "field 'n': nan does not fit uint8"),
+    ({"n": 2**70}, "field 'n': '1180591620717411303424' is no number"),
+    ({"r": np.ones((3, 3), np.int16)}, "field 'r': a sample has shape [3, 3], but [any, 2] was expected"),
+    ({"r": np.ones(3, np.int16)}, "field 'r': a sample has shape [3], but [any, 2] was expected"),
+    ({"s": b"raw"}, "field 's': it is bytes, but str was expected"),
+    ({"s": 3}, "field 's': it is int, but str was expected"),
+    ({"s": "\ud800"}, "field 's': the text '\\ud800' is no valid Unicode"),
+    ({"b": "text"}, "field 'b': it is str, but bytes was expected"),
+    (
+        {"more": 1},
+        "the fields are 'x', 'n', 'r', 's', 'b', 'more', but 'x', 'n', 'r', 's', 'b' were expected",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD, ids=lambda value: str(value)[:40])
+def test_refused_sample_leaves_nothing(tmp_path, change, message):
+    with ShardWriter(tmp_path / "d", FIELDS) as writer:
+        writer.write(GOOD)
+        with pytest.raises(SchemaError, match=re.escape(message)) as caught:
+            writer.write({**GOOD, **change})
+        assert str(caught.value) == str(pickle.loads(pickle.dumps(caught.value)))
+        writer.write({**GOOD, "n": 8})
+        assert writer.samples == 2
+    dataset = ShardDataset(tmp_path / "d")
+    assert [int(sample["n"]) for sample in dataset] == [7, 8]
+    assert dataset.verify().shards == 1
+
+
+BAD_BATCHES = [
+    ({"n": [1, 2, 3]}, "different numbers of samples ('x': 2, 'n': 3, 'r': 2, 's': 2, 'b': 2)"),
+    ({"n": 3}, "field 'n': a batch needs one value for each sample, but this is a single number"),
+    ({"n": torch.tensor(3, dtype=torch.uint8)}, "field 'n': a batch needs one value for each sample"),
+    ({"x": torch.zeros(2, 3)}, "field 'x': a sample has shape [3], but [2] was expected"),
+    ({"x": [torch.zeros(2), torch.zeros(3)]}, "field 'x': a sample has shape [3], but [2] was expected"),
+    (
+        {"r": torch.zeros(2, 3, 2, dtype=torch.int16)},
+        "field 'r': a batch of a ragged field is a list of tensors",
+    ),
+    (
+        {"r": (np.ones((3, 2), np.int16), [0, 1, 2])},
+        "field 'r': offsets must rise from 0 to the number of rows, 3",
+    ),
+    (
+        {"r": (np.ones((3, 2), np.int16), [1, 2, 3])},
+        "field 'r': offsets must rise from 0 to the number of rows, 3",
+    ),
+    (
+        {"r": (np.ones((3, 2), np.int16), [0, 4, 3])},
+        "field 'r': offsets must rise from 0 to the number of rows, 3",
+    ),
+    (
+        {"r": (np.ones((3, 2), np.int16), [0.0, 1.0, 3.0])},
+        "field 'r': offsets are no vector of whole numbers",
+    ),
+    (
+        {"r": (np.ones((3, 2), np.int16), torch.zeros(3, dtype=torch.bfloat16))},
+        "field 'r': offsets are no vector",
+    ),
+    ({"r": (np.ones((3, 2), np.int16), [[0], [1, 3]])}, "field 'r': offsets are no vector of whole numbers"),
+    ({"r": (np.ones((3, 2), np.int16), 3)}, "field 'r': offsets are no vector of whole numbers"),
+    ({"s": "ab"}, "field 's': a batch needs a list of str, not str"),
+    ({"s": ["a", b"b"]}, "field 's': it is bytes, but str was expected"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD_BATCHES, ids=lambda value: str(value)[:40])
+def test_refused_batch_leaves_nothing(tmp_path, change, message):
+    good = {"x": torch.ones(2, 2), "n": [1, 2], "r": [GOOD["r"]] * 2, "s": ["a", "b"], "b": [b"", b"c"]}
+    with ShardWriter(tmp_path / "d", FIELDS) as writer:
+        writer.write_batch(good)
+        with pytest.raises(SchemaError, match=re.escape(message)):
+            writer.write_batch({**good, **change})
+        writer.write_batch(good)
+    assert [int(sample["n"]) for sample in ShardDataset(tmp_path / "d")] == [1, 2, 1, 2]
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(
+    st.sampled_from(["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]),
+    st.lists(st.integers(-(2**65), 2**65) | st.integers(-300, 300), min_size=1, max_size=3),
+)
+def test_whole_numbers_are_stored_exactly_or_refused(dtype, numbers):
+    from gdsload.shards.encode import sample_rows
+
+    schema = Schema({"x": Field(dtype, (len(numbers),))})
+    info = np.iinfo(dtype)
+    try:
+        data = sample_rows(schema, {"x": numbers})["x"].data
+    except SchemaError:
+        assert min(numbers) < info.min or max(numbers) > info.max
+    else:
+        assert numbers == data.view(dtype)[0].tolist()
+
+
+def test_numbers_that_an_fp8_type_cannot_hold_are_refused(tmp_path):
+    with ShardWriter(tmp_path / "d", {"x": Field("float8_e4m3fn")}) as writer:
+        writer.write({"x": 448})
+        for number in (500.0, float("inf"), 1e6):
+            with pytest.raises(SchemaError, match="field 'x': .* does not fit float8_e4m3fn"):
+                writer.write({"x": number})
+    assert [float(sample["x"]) for sample in ShardDataset(tmp_path / "d")] == [448.0]
+
+
+def test_refused_first_sample_decides_nothing(tmp_path):
+    with ShardWriter(tmp_path / "d") as writer:
+        with pytest.raises(SchemaError, match="different numbers of samples"):
+            writer.write_batch({"a": [1, 2], "b": [1.0]})
+        assert writer.schema is None
+        writer.write({"c": 1})
+    assert list(ShardDataset(tmp_path / "d").schema) == ["c"]
+
+
+@pytest.mark.parametrize("sample", [(1, 2), [1], torch.ones(2), None, "text"], ids=str)
+def test_sample_that_is_no_mapping(tmp_path, sample):
+    for schema in (None, {"x": Field("int64")}):
+        with ShardWriter(tmp_path / "d", schema, overwrite=True) as writer:
+            for write in (writer.write, writer.write_batch):
+                with pytest.raises(SchemaError, match="but a mapping from field names to values was expected"):
+                    write(sample)
+            writer.write({"x": 1})
+
+
+def test_empty_batches(tmp_path):
+    fields = {"x": Field("float32", (2,)), "r": Field("int8", (None, 3)), "s": "str"}
+    with ShardWriter(tmp_path / "d", fields) as writer:
+        writer.write_batch({"x": [], "r": [], "s": []})
+        writer.write_batch({"x": torch.zeros(0, 2), "r": (torch.zeros(0, 3, dtype=torch.int8), [0]), "s": []})
+        assert writer.samples == 0
+    assert len(ShardDataset(tmp_path / "d")) == 0
+    with ShardWriter(tmp_path / "e") as writer:
+        with pytest.raises(
+            SchemaError, match="an empty list does not say what it is a list of. Give the writer a schema"
+        ):
+            writer.write_batch({"x": []})
+        writer.write({"x": 1})
+
+
+# --- shards ---
+
+
+def test_sample_larger_than_a_shard(tmp_path):
+    with ShardWriter(tmp_path / "d", {"x": Field("uint8", (None,))}, shard_bytes="1KiB") as writer:
+        for size in (10, 5000, 20):
+            writer.write({"x": np.full(size, size % 256, np.uint8)})
+    dataset = ShardDataset(tmp_path / "d")
+    assert (dataset.counts.tolist(), len(dataset[1]["x"])) == ([1, 1, 1], 5000)
+
+
+@pytest.mark.parametrize("shard_bytes", [0, -1, "0", "many", 1.5, None])
+def test_shard_bytes_that_make_no_sense(tmp_path, shard_bytes):
+    with pytest.raises(OptionError, match="shard_bytes is"):
+        ShardWriter(tmp_path / "d", shard_bytes=shard_bytes)
+    assert os.listdir(tmp_path) == []
+
+
+# --- ends ---
+
+
+def test_empty_dataset(tmp_path):
+    with ShardWriter(tmp_path / "d", {"x": "str"}):
+        pass
+    dataset = ShardDataset(tmp_path / "d")
+    assert (len(dataset), len(dataset.shards), dataset.__getitems__([])) == (0, 0, [])
+    assert dataset.verify().shards == 0
+    with pytest.raises(IndexError, match="sample 0 does not exist: the dataset has 0"):
+        dataset[0]
+
+
+def test_neither_samples_nor_schema(tmp_path):
+    with (
+        pytest.raises(WriteError, match="neither samples nor a schema. Give a schema"),
+        ShardWriter(tmp_path / "d"),
+    ):
+        pass
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_exception_leaves_nothing(tmp_path, error):
+    def work():
+        with ShardWriter(tmp_path / "d", shard_bytes=1) as writer:
+            writer.write({"x": 1})
+            raise error("stop")
+
+    with pytest.raises(error, match="stop"):
+        work()
+    assert os.listdir(tmp_path) == []
+
+
+def test_interrupt_amid_a_write_leaves_nothing(tmp_path, monkeypatch):
+    """Half of a sample may be there already, so there is no going on."""
+    writer = ShardWriter(tmp_path / "d", {"x": Field("int64"), "y": Field("int64")})
+    writer.write({"x": 1, "y": 1})
+    real = writer_module.sample_rows
+
+    class Struck(np.ndarray):
+        def __getitem__(self, _):
+            raise KeyboardInterrupt("now")
+
+    def struck(*args):
+        rows = real(*args)
+        return {**rows, "y": replace(rows["y"], data=rows["y"].data.view(Struck))}
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match="now"):
+        patch.setattr(writer_module, "sample_rows", struck)
+        writer.write({"x": 2, "y": 2})
+    with pytest.raises(WriteError, match="the writer is aborted"):
+        writer.write({"x": 3, "y": 3})
+    assert os.listdir(tmp_path) == []
+
+
+def test_forgotten_writer_leaves_nothing(tmp_path):
+    writer = ShardWriter(tmp_path / "d")
+    writer.write({"x": 1})
+    del writer
+    assert os.listdir(tmp_path) == []
+
+
+def test_closed_writer_refuses(tmp_path):
+    writer = ShardWriter(tmp_path / "d")
+    writer.write({"x": 1})
+    writer.close()
+    for act in (writer.close, lambda: writer.write({"x": 1}), lambda: writer.write_batch({"x": [1]})):
+        with pytest.raises(WriteError, match="the writer is closed"):
+            act()
+    writer.abort()
+    assert (writer.samples, len(ShardDataset(tmp_path / "d"))) == (1, 1)
+
+
+def test_something_that_appears_meanwhile_is_not_replaced(tmp_path, write_small):
+    for overwrite, wanted in ((False, "there is something already"), (True, "no gdsload dataset")):
+        place = tmp_path / str(overwrite)
+        writer = ShardWriter(place, overwrite=overwrite)
+        writer.write({"x": 1})
+        place.mkdir()
+        (place / "note").write_text("mine")
+        with pytest.raises(DatasetExistsError, match=wanted):
+            writer.close()
+        assert os.listdir(place) == ["note"]
+    assert sorted(os.listdir(tmp_path)) == ["False", "True"]

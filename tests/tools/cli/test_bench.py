@@ -1,0 +1,283 @@
+import json
+import os
+import shutil
+import tempfile
+
+import numpy as np
+import pytest
+import torch
+
+import gdsload
+from gdsload.loader.loader import DataLoader
+from gdsload.tools.bench import BenchPlan, make_plan, routes, run_bench
+from gdsload.tools.bench import cache_state as cache
+from gdsload.tools.bench import measure as run
+from gdsload.tools.cli import main
+
+TRIAL_NUMBERS = {"seconds", "gb_per_s", "first_batch_s", "wait_share", "bytes", "samples", "batches", "bytes_by_path"}
+
+
+def write(path, **more):
+    schema = {
+        "image": gdsload.Field("uint8", (32, 32)),
+        "label": gdsload.Field("int64"),
+        "tokens": gdsload.Field("int16", (None,)),
+        "text": "str",
+        "blob": "bytes",
+    } | more
+    random = np.random.default_rng(0)
+    with gdsload.ShardWriter(path, schema, shard_bytes="256KiB") as writer:
+        for number in range(700):
+            sample = {
+                "image": random.integers(0, 256, (32, 32), np.uint8),
+                "label": number,
+                "tokens": np.arange(number % 5, dtype=np.int16),
+                "text": "é" * (number % 3),
+                "blob": bytes(number % 4),
+            }
+            writer.write(sample | dict.fromkeys(more, number))
+    return path
+
+
+SAMPLE_BYTES = sum(1024 + 8 + 2 * (number % 5) + 2 * (number % 3) + number % 4 for number in range(700))
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("bench") / "shards")
+
+
+@pytest.fixture
+def tmpfs():
+    if not os.path.isdir("/dev/shm") or run.describe(make_plan_of("/dev/shm"))["file_system"] != "tmpfs":
+        pytest.skip("/dev/shm is no tmpfs here")
+    folder = tempfile.mkdtemp(dir="/dev/shm", prefix="gdsload-bench-")
+    yield folder
+    shutil.rmtree(folder)
+
+
+def make_plan_of(path):
+    schema = gdsload.Schema({"x": "str"})
+    return BenchPlan(path, schema, (), 1, 1, "", torch.device("cpu"), 1, False)
+
+
+def record_of(capsys, *arguments):
+    assert main(["bench", *map(str, arguments), "--device", "cpu", "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def drops(path):
+    """Whether files here can be dropped from the page cache at all."""
+    plan = make_plan(str(path), device="cpu")
+    return not cache.why_blind(plan.files) and cache.drop(plan.files).cold
+
+
+def test_the_record_has_conditions_and_all_trials(dataset, capsys):
+    record = record_of(capsys, dataset, "--batch-size", 64, "--trials", 3, "--shuffle", "full")
+    assert {"cpu", "cores", "ram_bytes", "kernel", "gpu"} <= record["machine"].keys()
+    assert {"gdsload", "python", "torch", "numpy"} <= record["versions"].keys()
+    opened = gdsload.ShardDataset(dataset)
+    found = record["dataset"]
+    assert (found["samples"], found["bytes"], found["shards"]) == (700, opened.num_bytes, len(opened.shards))
+    assert found["digest"] == opened.digest
+    conditions = record["conditions"]
+    assert (conditions["device"], conditions["batch_size"], conditions["shuffle"]) == ("cpu", 64, "full")
+    assert [contender["name"] for contender in record["contenders"]] == ["direct, auto", "by RAM"]
+    for checked in record["verified"]:
+        assert (checked["samples"], checked["epoch_samples"], checked["whole_epoch"]) == (512, 700, True)
+        assert checked["bytes"] > 512 * 1032
+    states = [record["hot"], record["cold"]] if drops(dataset) else [record["hot"]]
+    for state in states:
+        assert state["state"] in ("hot", "cold")
+        for entry in state["contenders"]:
+            assert len(entry["trials"]) == 3
+            assert entry["gb_per_s"]["q1"] <= entry["gb_per_s"]["median"] <= entry["gb_per_s"]["q3"]
+            for trial in entry["trials"]:
+                assert trial.keys() >= TRIAL_NUMBERS
+                assert (trial["bytes"], trial["samples"], trial["batches"]) == (SAMPLE_BYTES, 700, 11)
+                assert trial["bytes_by_path"] == {"host": SAMPLE_BYTES}
+                assert trial["gb_per_s"] == pytest.approx(SAMPLE_BYTES / trial["seconds"] / 1e9)
+                assert 0 < trial["first_batch_s"] <= trial["seconds"]
+                assert 0 <= trial["wait_share"] <= 1
+
+
+def test_without_an_accelerator_nothing_claims_vram(dataset, capsys):
+    assert main(["bench", str(dataset), "--device", "cpu", "--trials", "1", "--hot-only"]) == 0
+    out = capsys.readouterr().out
+    assert "SSD→VRAM" not in out
+    assert "SSD→RAM;" in out
+    assert "no accelerator: batches of all contenders end in RAM" in out
+    assert "host 100.0%" in out
+    assert "warning: a trial took" in out  # so little data that the numbers mean nothing
+    assert "cold (" not in out
+
+
+def test_each_half_can_be_left_out(dataset, capsys):
+    assert record_of(capsys, dataset, "--trials", 1, "--hot-only")["cold"] is None
+    assert record_of(capsys, dataset, "--trials", 1, "--cold-only")["hot"] is None
+
+
+def test_cold_is_refused_where_files_are_in_memory_alone(tmpfs, capsys):
+    path = write(os.path.join(tmpfs, "shards"))
+    record = record_of(capsys, path, "--trials", 1)
+    assert record["cold"]["state"].startswith("not cold: ")
+    assert "tmpfs" in record["cold"]["state"]
+    assert record["cold"]["contenders"] == []
+    assert record["hot"]["state"] == "hot"
+    assert main(["bench", path, "--device", "cpu", "--trials", "1", "--cold-only"]) == 0
+    out = capsys.readouterr().out
+    assert "not cold: " in out
+    assert "GB/s" not in out
+
+
+@pytest.mark.parametrize("owner", [True, False])
+def test_a_mapped_file_is_not_cold(dataset, monkeypatch, owner):
+    """The negative control of the check, by both ways of asking."""
+    if not owner:
+        monkeypatch.setattr(cache.os, "geteuid", lambda: -1)
+    if not drops(dataset):
+        pytest.skip("files cannot be dropped from the page cache here")
+    plan = make_plan(str(dataset), device="cpu", trials=1)
+    assert cache.look(plan.files).asked == ("mincore" if owner else "RWF_NOWAIT")
+    assert cache.fill(plan.files).hot
+    assert cache.drop(plan.files).cold
+    with DataLoader(dataset, 64, device="cpu") as loader:
+        assert len(list(loader)) == 11
+        assert not cache.drop(plan.files).cold
+        record = run_bench(plan, hot=False)
+        assert record["cold"]["state"].startswith("not cold: ")
+        assert record["cold"]["contenders"] == []
+    assert run_bench(plan, hot=False)["cold"]["state"] == "cold"
+
+
+def test_who_cannot_see_pages_is_not_believed(dataset, monkeypatch, capsys):
+    monkeypatch.setattr(cache, "_mincore", lambda fd, file, nbytes: np.zeros(1, bool))
+    monkeypatch.setattr(cache, "is_resident", lambda fd, offset: False)
+    record = record_of(capsys, dataset, "--trials", 1)
+    assert "does not see a page that was just read" in record["cold"]["state"]
+    assert record["hot"]["state"].startswith("not hot: ")
+    assert record["hot"]["contenders"] == record["cold"]["contenders"] == []
+
+
+def test_hot_is_refused_where_memory_is_too_small(dataset, monkeypatch, capsys):
+    monkeypatch.setattr(run, "memory_room", lambda tree: 1000)
+    state = record_of(capsys, dataset, "--trials", 1, "--hot-only")["hot"]
+    assert "1000 B of memory are to be had" in state["state"]
+    assert state["contenders"] == []
+
+
+def test_what_lies_in_memory_takes_no_room_there(dataset, monkeypatch, capsys):
+    monkeypatch.setattr(run, "memory_room", lambda tree: 1000)
+    real = run.describe
+    monkeypatch.setattr(run, "describe", lambda plan: real(plan) | {"file_system": "tmpfs"})
+    assert record_of(capsys, dataset, "--trials", 1, "--hot-only")["hot"]["state"] == "hot"
+
+
+class Corrupting(DataLoader):
+    """Alters a byte of the last sample of each batch."""
+
+    def __iter__(self):
+        for batch in super().__iter__():
+            batch["image"][-1, -1, -1] ^= 1
+            yield batch
+
+
+class Forgetful(DataLoader):
+    """Leaves the last batch out."""
+
+    def __iter__(self):
+        yield from list(super().__iter__())[:-1]
+
+
+class Repeating(DataLoader):
+    """Hands out the first batch twice."""
+
+    def __iter__(self):
+        batches = list(super().__iter__())
+        yield from [dict(batches[0]), *batches]
+
+
+class Swapping(DataLoader):
+    """Gives a sample the text of another."""
+
+    def __iter__(self):
+        for batch in super().__iter__():
+            batch["text"].reverse()
+            yield batch
+
+
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        (Corrupting, "has other bytes than ShardDataset reads"),
+        (Forgetful, "did not come in a whole epoch"),
+        (Repeating, "came twice"),
+        (Swapping, "has other bytes than ShardDataset reads"),
+    ],
+)
+@pytest.mark.parametrize("shuffle", ["none", "full", "block"])
+def test_wrong_bytes_end_it_with_1_and_no_number(dataset, monkeypatch, capsys, wrong, match, shuffle):
+    monkeypatch.setattr(routes, "DataLoader", wrong)
+    arguments = ["bench", str(dataset), "--device", "cpu", "--batch-size", "2", "--shuffle", shuffle]
+    assert main(arguments) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert match in err
+    assert "nothing was measured" in err
+
+
+def test_a_field_called_index_is_verified_in_order(tmp_path, capsys, monkeypatch):
+    path = write(tmp_path / "d", index=gdsload.Field("int64"))
+    record = record_of(capsys, path, "--trials", 1, "--shuffle", "full", "--hot-only")
+    assert [checked["samples"] for checked in record["verified"]] == [512, 512]
+    monkeypatch.setattr(routes, "DataLoader", Corrupting)
+    assert main(["bench", str(path), "--device", "cpu", "--batch-size", "2"]) == 1
+
+
+@pytest.mark.parametrize("bound", [("--max-bytes", "100kB"), ("--seconds", "0.000001")])
+def test_a_trial_can_be_bounded(dataset, capsys, bound):
+    record = record_of(capsys, dataset, "--trials", 2, "--batch-size", 50, "--hot-only", *bound)
+    for entry in record["hot"]["contenders"]:
+        for trial in entry["trials"]:
+            assert not trial["whole_epoch"]
+            assert trial["batches"] == (2 if bound[0] == "--max-bytes" else 1)
+    assert all(checked["samples"] > 0 for checked in record["verified"])
+
+
+def test_turns_go_round():
+    names = [route.name for _, route in run.turns(routes.make_routes(make_plan_of(".")), 3)]
+    assert names == ["direct, auto", "by RAM", "by RAM", "direct, auto", "direct, auto", "by RAM"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (["--backends", "gds"], "needs a CUDA device"),
+        (["--backends", "auto", "bounce"], "needs a CUDA device"),
+    ],
+)
+def test_a_backend_that_cannot_be_used_is_refused(dataset, capsys, arguments, match):
+    assert main(["bench", str(dataset), "--device", "cpu", *arguments]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert match in err
+
+
+def test_no_dataset_and_no_samples_give_exit_code_1(tmp_path, capsys):
+    assert main(["bench", str(tmp_path / "nothing")]) == 1
+    assert "there is no dataset here" in capsys.readouterr().err
+    with gdsload.ShardWriter(tmp_path / "empty", {"x": "str"}):
+        pass
+    assert main(["bench", str(tmp_path / "empty")]) == 1
+    assert "nothing to measure" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], [".", "--trials", "0"], [".", "--shuffle", "x"], [".", "--max-bytes", "x"], [".", "--seconds", "nan"],
+     [".", "--batch-size", "-1"], [".", "--cold-only", "--hot-only"], [".", "--backends", "x"]],
+)  # fmt: skip
+def test_wrong_usage_gives_exit_code_2(arguments, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["bench", *arguments])
+    assert "usage: gdsload bench" in capsys.readouterr().err

@@ -1,0 +1,171 @@
+"""DMA without nvidia-fs: each condition is found, and found by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import os
+
+import pytest
+
+from tests.machines import CLOSED_DRIVER, Made
+
+NAMES = ("kernel", "option", "driver", "bar1", "multipath", "gpu", "drive", "config")
+
+
+def failed(made: Made) -> list[str]:
+    found = made.findings()
+    assert found["cufile.p2p"].evidence["failed"] == [
+        f"cufile.p2p-{name}" for name in NAMES if found[f"cufile.p2p-{name}"].evidence["fulfilled"] is False
+    ]
+    return [name.removeprefix("cufile.p2p-") for name in found["cufile.p2p"].evidence["failed"]]
+
+
+def test_a_machine_that_fulfils_them_all(p2p: Made):
+    found = p2p.findings()
+    assert [found[f"cufile.p2p-{name}"].severity for name in NAMES] == ["ok"] * len(NAMES)
+    assert found["cufile.p2p"].severity == "ok"
+    assert p2p.diagnose().verdict.backend == "gds"
+
+
+def old_kernel(made: Made):
+    made.write("/proc/sys/kernel/osrelease", "5.15.0-100-generic")
+    made.write("/boot/config-5.15.0-100-generic", "CONFIG_PCI=y\nCONFIG_PCI_P2PDMA=y\n")
+
+
+def no_option(made: Made):
+    made.write("/boot/config-6.8.0-45-generic", "CONFIG_PCI=y\n# CONFIG_PCI_P2PDMA is not set\n")
+
+
+def closed_driver(made: Made):
+    made.write("/proc/driver/nvidia/version", CLOSED_DRIVER)
+
+
+def old_driver(made: Made):
+    made.write(
+        "/proc/driver/nvidia/version",
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  Release",
+    )
+
+
+def no_dwords(made: Made):
+    made.write("/proc/driver/nvidia/params", 'RegistryDwords: "RMForceStaticBar1=0;RmForceDisableIomapWC=1;"\n')
+
+
+def multipath(made: Made):
+    made.write("/sys/module/nvme_core/parameters/multipath", "Y\n")
+
+
+def small_gpu(made: Made):
+    made.gpu = dataclasses.replace(made.gpu, name="NVIDIA GeForce RTX 4090")
+
+
+def grace_hopper(made: Made):
+    made.gpu = dataclasses.replace(made.gpu, name="NVIDIA GH200 480GB")
+
+
+def raid(made: Made):
+    made.mounts("27 1 259:2 / / rw - ext4 /dev/nvme0n1p2 rw", "40 27 9:0 / /data rw - xfs /dev/md0 rw")
+    made.block("md0", "9:0", "/sys/devices/virtual/block/md0")
+    made.write("/sys/devices/virtual/block/md0/md/level", "raid0\n")
+    drive = os.path.relpath(os.path.realpath(f"{made.root}/sys/class/block/nvme0n1"), made.root)
+    made.link("/sys/devices/virtual/block/md0/slaves/nvme0n1", f"/{drive}")
+
+
+def fabrics(made: Made):
+    made.write("/sys/class/block/nvme0n1/device/transport", "tcp\n")
+
+
+def no_config(made: Made):
+    made.remove("/etc/cufile.json")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "condition", "remedy"),
+    [
+        (old_kernel, "kernel", "6.2"),
+        (no_option, "option", "CONFIG_PCI_P2PDMA=y"),
+        (closed_driver, "driver", "open kernel modules"),
+        (old_driver, "driver", "570"),
+        (no_dwords, "bar1", "RMForceStaticBar1=1"),
+        (multipath, "multipath", "options nvme_core multipath=N"),
+        (small_gpu, "gpu", "nvidia-fs"),
+        (grace_hopper, "gpu", "nvidia-fs"),
+        (raid, "drive", "one by one"),
+        (fabrics, "drive", "local NVMe"),
+        (no_config, "config", "use_pci_p2pdma"),
+    ],
+)
+def test_each_condition_fails_alone_and_names_its_remedy(p2p: Made, spoil, condition: str, remedy: str):
+    spoil(p2p)
+    p2p.probe = dataclasses.replace(p2p.probe, p2p_reads=0, posix_reads=1)
+    assert failed(p2p) == [condition]
+    finding = p2p.findings()[f"cufile.p2p-{condition}"]
+    assert finding.severity == "warning"
+    assert remedy in finding.remedy
+    verdict = p2p.diagnose().verdict
+    assert verdict.backend == "mapped"
+    assert any(remedy in text for text in verdict.improvements)
+
+
+def test_with_nvidia_fs_or_without_a_gpu_a_failing_condition_is_only_a_fact(nvfs: Made, tmp_path):
+    assert {finding.severity for finding in nvfs.diagnose().findings if "p2p" in finding.check} <= {
+        "ok",
+        "info",
+    }
+    assert failed(nvfs) == ["bar1", "config"]
+
+
+def test_a_laptop_hears_of_no_failing_condition(laptop: Made):
+    assert {finding.severity for finding in laptop.diagnose().findings if "p2p" in finding.check} <= {
+        "ok",
+        "info",
+    }
+
+
+@pytest.mark.parametrize("variable", ["1", "true", "TRUE"])
+def test_the_variable_replaces_the_configuration(p2p: Made, variable: str):
+    no_config(p2p)
+    p2p.environ["CUFILE_USE_PCIP2PDMA"] = variable
+    assert failed(p2p) == []
+
+
+def test_other_processors_need_no_registry_keys(p2p: Made):
+    no_dwords(p2p)
+    p2p.architecture = "aarch64"
+    assert failed(p2p) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("CONFIG_PCI_P2PDMA=y", True), ("# CONFIG_PCI_P2PDMA is not set", False)]
+)
+def test_the_option_is_found_in_the_compressed_configuration(p2p: Made, text: str, expected: bool):
+    p2p.remove("/boot/config-6.8.0-45-generic")
+    p2p.write("/proc/config.gz", gzip.compress(f"CONFIG_PCI=y\n{text}\n".encode()))
+    assert p2p.findings()["cufile.p2p-option"].evidence["fulfilled"] is expected
+
+
+@pytest.mark.parametrize(
+    ("symbols", "expected"),
+    [("0000 d p2pdma_pgmap_ops\n", True), ("0000 d jiffies\n", False), (None, None)],
+)
+def test_the_option_is_found_in_the_symbols_or_stays_unknown(p2p: Made, symbols: str | None, expected: bool | None):
+    p2p.remove("/boot/config-6.8.0-45-generic")
+    if symbols is not None:
+        p2p.write("/proc/kallsyms", symbols)
+    finding = p2p.findings()["cufile.p2p-option"]
+    assert finding.evidence["fulfilled"] is expected
+    assert expected is not None or finding.severity == "unknown"
+
+
+def test_the_parameter_in_sysfs_is_not_believed(p2p: Made):
+    # It is empty even when the keys are in force.
+    p2p.write("/sys/module/nvidia/parameters/NVreg_RegistryDwords", "\n")
+    assert failed(p2p) == []
+
+
+def test_all_fulfilled_and_yet_no_dma_is_said(p2p: Made):
+    p2p.probe = dataclasses.replace(p2p.probe, p2p_reads=0, posix_reads=1)
+    finding = p2p.findings()["cufile.p2p"]
+    assert finding.severity == "info"
+    assert "no DMA was seen" in finding.message

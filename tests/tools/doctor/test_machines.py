@@ -1,0 +1,353 @@
+"""Whole machines and the parts of them: GPU, cuFile, topology, memory, packages."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import time
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gdsload.system.probe import CufileProbe
+from gdsload.system.probe.library import parse_config
+from gdsload.tools.doctor import Calls
+from gdsload.tools.doctor import checkup as run
+from gdsload.tools.doctor.gpu_trial import GpuTrial, parse_trial
+from tests.machines import DRIVE, GPU, ROOT_MOUNT, Hang, Made, make_drive, make_gpu, make_host
+
+
+def test_a_bare_laptop_has_no_fault_and_reads_into_cpu_memory(laptop: Made):
+    report = laptop.diagnose()
+    assert {finding.severity for finding in report.findings} <= {"ok", "info"}
+    assert report.verdict.backend == "host"
+    assert report.verdict.improvements == []
+
+
+def test_a_machine_that_shows_nothing_at_all(made: Made):
+    report = made.diagnose("/")
+    assert report.verdict.backend == "host"
+    assert {finding.severity for finding in report.findings} <= {"ok", "info", "unknown"}
+
+
+def test_a_machine_with_nvidia_fs(nvfs: Made):
+    report = nvfs.diagnose()
+    bad = [finding.check for finding in report.findings if finding.severity not in ("ok", "info")]
+    assert bad == []
+    assert report.verdict.backend == "gds"
+    assert "gds-nvfs" in report.verdict.why
+    assert report.machine["gpu"] == "NVIDIA H100 80GB HBM3"
+
+
+def test_a_gpu_without_a_driver_is_an_error(nvfs: Made):
+    shutil.rmtree(nvfs.root / "proc/driver/nvidia")
+    nvfs.gpu = GpuTrial(error="torch sees no GPU")
+    report = nvfs.diagnose()
+    found = {finding.check: finding for finding in report.findings}
+    assert found["gpu.driver"].severity == found["gpu.device"].severity == "error"
+    assert report.verdict.backend == "host"
+    assert "gpu.driver: Install the NVIDIA driver" in report.verdict.improvements[0]
+
+
+def test_a_torch_for_the_cpu_beside_a_gpu_is_an_error(nvfs: Made):
+    nvfs.build = dataclasses.replace(nvfs.build, accelerator="", cuda="")
+    assert "built for CUDA" in nvfs.findings()["gpu.device"].remedy
+
+
+def test_cufile_has_its_time_once_more_after_it_has_loaded(nvfs: Made, hang: Hang, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(run, "_FILES_S", 0.1)
+    monkeypatch.setattr(run, "_GRACE_S", 0.1)
+    nvfs.calls["probe"] = lambda *_asked: (time.sleep(1.6), nvfs.probe)[1]
+    assert run.diagnose("/data/set", system=nvfs.system(), timeout_s=1.0).verdict.backend == "gds"
+    nvfs.calls["probe"] = hang
+    start = time.monotonic()
+    assert run.diagnose("/data/set", system=nvfs.system(), timeout_s=0.2).verdict.backend != "gds"
+    assert time.monotonic() - start < 10
+
+
+def test_a_driver_that_hangs(nvfs: Made):
+    nvfs.gpu = GpuTrial(status="timeout", error="torch and CUDA gave no answer within 5 s")
+    assert nvfs.findings()["gpu.device"].severity == "error"
+
+
+def test_the_cpu_asked_for(nvfs: Made):
+    report = nvfs.diagnose(device="cpu")
+    assert report.verdict.backend == "host"
+    assert "error" not in {finding.severity for finding in report.findings}
+
+
+def test_another_accelerator_gets_host(laptop: Made):
+    laptop.build = dataclasses.replace(laptop.build, accelerator="xpu")
+    laptop.gpu = GpuTrial("xpu", "xpu")
+    assert laptop.diagnose().verdict.backend == "host"
+
+
+@pytest.mark.parametrize(("release", "dxg"), [("5.15.167.4-microsoft-standard-WSL2", False), ("6.8.0", True)])
+def test_wsl(nvfs: Made, release: str, dxg: bool):
+    nvfs.write("/proc/sys/kernel/osrelease", release)
+    if dxg:
+        nvfs.write("/dev/dxg")
+    assert nvfs.findings()["machine.wsl"].severity == "warning"
+
+
+def test_signs_of_a_container(laptop: Made):
+    laptop.write("/.dockerenv")
+    laptop.write("/proc/1/cgroup", "12:memory:/kubepods/burstable/pod1\n")
+    assert laptop.findings()["machine.container"].evidence["signs"] == [
+        "/.dockerenv",
+        "/proc/1/cgroup says kubepods",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("probe", "severity", "says"),
+    [
+        (CufileProbe("timeout", "no answer within 5 s", "driver-open"), "warning", "timeout"),
+        (CufileProbe("crashed", "SIGSEGV while reading"), "warning", "SIGSEGV"),
+        (
+            CufileProbe("failed", "the file cannot be registered", error="HANDLE_NOT_REGISTERED"),
+            "warning",
+            "registered",
+        ),
+        (CufileProbe("missing", "no library"), "info", "no library"),
+        (CufileProbe("ok", posix_reads=3, nvfs_reads=0, p2p_reads=0), "warning", "not by DMA"),
+        (CufileProbe("ok"), "warning", "counters cannot be read"),
+    ],
+)
+def test_what_cufile_did(nvfs: Made, probe: CufileProbe, severity: str, says: str):
+    nvfs.probe = probe
+    report = nvfs.diagnose()
+    finding = next(finding for finding in report.findings if finding.check == "cufile.probe")
+    assert finding.severity == severity
+    assert says in finding.message
+    assert report.verdict.backend == "mapped"
+
+
+def test_cufile_is_not_asked_unless_wanted_nor_without_a_gpu(nvfs: Made, tmp_path):
+    def never(*arguments) -> CufileProbe:
+        raise AssertionError("asked")
+
+    nvfs.calls["probe"] = never
+    assert nvfs.findings(probe=False)["cufile.probe"].severity == "unknown"
+    other = Made(tmp_path / "other")
+    make_host(other)
+    other.calls["probe"] = never
+    assert "no NVIDIA GPU" in other.findings()["cufile.probe"].message
+
+
+def test_a_kernel_without_proc_modules(nvfs: Made):
+    nvfs.remove("/proc/modules")
+    nvfs.probe = CufileProbe("timeout", "no answer within 5 s while opening cuFile's driver", "driver-open")
+    found = nvfs.findings()
+    assert found["cufile.modules"].evidence == {"exists": False}
+    assert "cufile.modules" in found["cufile.probe"].remedy
+
+
+def test_a_container_that_hides_the_nodes_of_nvidia_fs(nvfs: Made):
+    nvfs.remove("/dev/nvidia-fs0")
+    finding = nvfs.findings()["cufile.nvidia-fs"]
+    assert finding.severity == "warning"
+    assert "NVIDIA_GDS=enabled" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "environ", "says"),
+    [
+        ("{broken", {}, "no valid JSON"),
+        ('{"properties": {"force_compat_mode": true}}', {}, "forced"),
+        ("{}", {"CUFILE_FORCE_COMPAT_MODE": "true"}, "forced"),
+        ("{}", {"CUFILE_ALLOW_COMPAT_MODE": "false"}, "no such variable"),
+        (None, {"CUFILE_ENV_PATH_JSON": "/none.json"}, "cannot be read"),
+        (
+            '{"properties": {"allow_compat_mode": false}, "fs": {"weka": {}}}',
+            {},
+            '"allow_compat_mode": false',
+        ),
+    ],
+)
+def test_the_configuration(nvfs: Made, text: str | None, environ: dict[str, str], says: str):
+    if text is not None:
+        nvfs.write("/etc/cufile.json", text)
+    nvfs.environ |= environ
+    assert says in nvfs.findings()["cufile.config"].message
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ('{"a": "//no comment", /* b */ "c": 1 // d\n}', {"a": "//no comment", "c": 1}),
+        ('{"a": "\\" // still inside"}', {"a": '" // still inside'}),
+        ("[1]", {}),
+        ('{"a": ' + "[" * 100_000, {}),
+        ('"' + '\\"' * 300_000, {}),
+        ("/*" * 300_000, {}),
+        ("", {}),
+    ],
+)
+def test_comments_in_the_configuration(text: str, values: dict[str, object]):
+    found, error = parse_config(text)
+    assert found == values
+    assert bool(error) == (not values)
+
+
+FAR = "/sys/devices/pci0000:80/0000:80:01.0"
+
+
+@pytest.mark.parametrize(
+    ("parent", "node", "distance", "severity"),
+    [
+        ("/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0", 0, "same switch", "ok"),
+        ("/sys/devices/pci0000:00/0000:00:01.0", 0, "same root port", "ok"),
+        ("/sys/devices/pci0000:00/0000:00:05.0", 0, "same root complex", "info"),
+        (FAR, 0, "same NUMA node", "info"),
+        (FAR, 1, "another NUMA node", "warning"),
+        (FAR, -1, "another root complex", "info"),
+    ],
+)
+def test_how_far_drive_and_gpu_are_apart(made: Made, parent: str, node: int, distance: str, severity: str):
+    make_host(made)
+    make_drive(made)
+    make_gpu(made, parent, node)
+    found = made.findings()
+    assert found["topology.distance"].evidence == {"gpu": GPU, "drives": {DRIVE: distance}}
+    assert found["topology.distance"].severity == severity
+    assert found["topology.numa"].evidence == {
+        "nodes": 2,
+        "gpu": node if node >= 0 else None,
+        "drives": {DRIVE: 0},
+    }
+
+
+@pytest.mark.parametrize(
+    ("speed", "width", "severity"), [("32.0 GT/s PCIe", "16", "ok"), ("2.5 GT/s PCIe", "16", "info"),
+                                     ("32.0 GT/s PCIe", "8", "warning"), ("Unknown", "0", "info")]
+)  # fmt: skip
+def test_the_link_of_the_gpu(nvfs: Made, speed: str, width: str, severity: str):
+    nvfs.write(f"/sys/bus/pci/devices/{GPU}/current_link_speed", speed)
+    nvfs.write(f"/sys/bus/pci/devices/{GPU}/current_link_width", width)
+    assert nvfs.findings()["gpu.link"].severity == severity
+
+
+def test_a_small_window(nvfs: Made):
+    lines = [
+        "0x00000000f0000000 0x00000000f0ffffff 0x40200",
+        "0x00000000e0000000 0x00000000efffffff 0x14220c",
+    ]
+    nvfs.write(f"/sys/bus/pci/devices/{GPU}/resource", "\n".join(lines))
+    assert nvfs.findings()["gpu.bar1"].evidence == {"bytes": 256 * 2**20}
+
+
+@pytest.mark.parametrize(
+    ("units", "line", "mode", "severity"),
+    [
+        ([], "quiet", None, "ok"),
+        (["dmar0"], "intel_iommu=on", "DMA", "warning"),
+        (["dmar0"], "intel_iommu=on iommu=pt", "DMA", "ok"),
+        (["ivhd0"], "quiet", "identity", "ok"),
+    ],
+)
+def test_the_iommu(nvfs: Made, units: list[str], line: str, mode: str | None, severity: str):
+    nvfs.write("/proc/cmdline", line)
+    for unit in units:
+        nvfs.write(f"/sys/class/iommu/{unit}/x")
+    if mode:
+        nvfs.write(f"/sys/bus/pci/devices/{GPU}/iommu_group/type", mode)
+    assert nvfs.findings()["topology.iommu"].severity == severity
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "room"),
+    [
+        ("0::/\n", {}, 125829120 * 1024),
+        ("0::/a/b\n", {"/sys/fs/cgroup/a/memory.max": "1000000"}, 1000000),
+        (
+            "0::/a/b\n",
+            {"/sys/fs/cgroup/a/b/memory.max": "max", "/sys/fs/cgroup/memory.max": "2000000"},
+            2000000,
+        ),
+        ("4:memory:/docker/1\n0::/\n", {"/sys/fs/cgroup/memory/memory.limit_in_bytes": "3000000"}, 3000000),
+        (
+            "4:memory:/\n",
+            {"/sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712"},
+            125829120 * 1024,
+        ),
+    ],
+)
+def test_room_for_the_page_cache(nvfs: Made, group: str, files: dict[str, str], room: int):
+    nvfs.write("/proc/self/cgroup", group)
+    for path, text in files.items():
+        nvfs.write(path, text)
+    finding = nvfs.findings()["memory.page-cache"]
+    assert finding.evidence["room_bytes"] == room
+    assert finding.evidence["fits"] is True
+
+
+def test_data_of_a_tmpfs_take_no_room(nvfs: Made):
+    nvfs.write("/sys/fs/cgroup/memory.max", "4096")
+    nvfs.mounts(ROOT_MOUNT, "40 27 0:31 / /data rw - tmpfs tmpfs rw")
+    finding = nvfs.findings()["memory.page-cache"]
+    assert (finding.severity, finding.evidence["fits"]) == ("ok", True)
+
+
+def test_data_larger_than_memory_get_bounce(nvfs: Made):
+    nvfs.write("/sys/fs/cgroup/memory.max", "4096")
+    nvfs.probe = CufileProbe("missing")
+    report = nvfs.diagnose()
+    assert report.verdict.backend == "bounce"
+    assert "do not fit" in report.verdict.why
+
+
+def test_limits_against_the_number_of_shards(nvfs: Made):
+    nvfs.write("/proc/sys/vm/max_map_count", "100")
+    nvfs.write("/proc/self/limits", "Max open files            64                 64              files\n")
+    found = nvfs.findings()
+    assert found["memory.mappings"].severity == "warning"
+    assert found["memory.open-files"].severity == "info"
+    assert found["memory.memlock"].severity == "unknown"
+
+
+@pytest.mark.parametrize("text", ["expandable_segments:True", "backend:cudaMallocAsync,x:1"])
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_settings_of_torchs_allocator(nvfs: Made, name: str, text: str):
+    nvfs.environ[name] = text
+    finding = nvfs.findings()["gpu.allocator"]
+    assert finding.severity == "info"
+    assert finding.evidence["settings"] == {name: text}
+
+
+def test_packages_that_are_missing_broken_doubled_or_for_another_cuda(nvfs: Made):
+    nvfs.distributions = {"cupy-cuda12x": "13.0.0", "kvikio-cu13": "26.10.0"}
+    nvfs.broken = {"kvikio": "RuntimeError: libcufile.so.0"}
+    report = nvfs.diagnose()
+    found = {finding.check: finding for finding in report.findings}
+    assert found["packages.cuda-bindings"].remedy == 'pip install "gdsload[cu13]"'
+    assert found["packages.kvikio"].severity == "error"
+    assert "cupy-cuda12x (CUDA 12)" in found["packages.cuda-major"].message
+    nvfs.distributions["cupy-cuda13x"] = "14.2.0"
+    report = nvfs.diagnose()
+    assert "more than one cupy" in next(f.message for f in report.findings if f.check == "packages.cupy")
+    assert report.verdict.backend == "bounce"
+
+
+@given(text=st.one_of(st.text(max_size=50), st.dictionaries(st.text(max_size=9), st.integers()).map(json.dumps)))
+@example(json.dumps(dataclasses.asdict(GpuTrial()) | {"registered": "yes"}))
+@example("[" * 100_000)
+def test_an_answer_of_the_process_that_asks_torch_is_not_trusted(text: str):
+    assert parse_trial(text) is None
+
+
+def test_an_answer_of_the_process_that_asks_torch_comes_whole():
+    trial = GpuTrial("cuda", "NVIDIA H100", GPU, 1, registered=False, register_error="invalid argument")
+    assert parse_trial("noise\n" + json.dumps(dataclasses.asdict(trial)) + "\n") == trial
+
+
+@pytest.mark.slow
+def test_the_process_that_asks_torch_answers_on_this_machine(tmp_path):
+    (tmp_path / "file").write_bytes(bytes(8192))
+    trial = Calls().try_gpu(str(tmp_path / "file"), "cuda:0", 50.0)
+    assert trial.status == "ok"
+    assert torch.accelerator.is_available() or trial.error == "torch sees no GPU"
+    assert Calls().try_gpu("", "cuda:0", 0.01).status == "timeout"

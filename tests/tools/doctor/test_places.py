@@ -1,0 +1,258 @@
+"""Where the data lie: file systems, layers, drives, and what is said of each."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+
+import pytest
+
+from gdsload.system.probe.mounts import find_mount, parse_mounts
+from gdsload.tools.doctor import checkup as run
+from gdsload.tools.doctor.file_trial import FileTrial
+from tests.machines import DATA_MOUNT, ROOT_MOUNT, Hang, Made
+
+
+def mounted(made: Made, line: str):
+    made.mounts(ROOT_MOUNT, line)
+    return made.findings()
+
+
+def test_ext4_in_ordered_mode(nvfs: Made):
+    finding = nvfs.findings()["storage.filesystem"]
+    assert (finding.severity, finding.evidence["data"], finding.evidence["point"]) == (
+        "ok",
+        "ordered",
+        "/data",
+    )
+
+
+def test_ext4_whose_mode_the_mount_table_does_not_show(nvfs: Made):
+    finding = mounted(nvfs, DATA_MOUNT.replace(",data=ordered", ""))["storage.filesystem"]
+    assert finding.severity == "warning"
+    assert "Unmount it and mount it again with -o data=ordered" in finding.remedy
+    assert "a remount does not show it" in finding.remedy
+
+
+def test_ext4_in_another_mode(nvfs: Made):
+    finding = mounted(nvfs, DATA_MOUNT.replace("ordered", "journal"))["storage.filesystem"]
+    assert (finding.severity, finding.evidence["data"]) == ("warning", "journal")
+
+
+@pytest.mark.parametrize(
+    ("line", "severity", "says"),
+    [
+        ("40 27 259:1 / /data rw - xfs /dev/nvme0n1p1 rw,attr2", "ok", "supports"),
+        (
+            "40 27 0:50 / /data rw - overlay overlay rw,lowerdir=/l,upperdir=/u,workdir=/w",
+            "warning",
+            "refuses",
+        ),
+        ("40 27 0:50 / /data rw - tmpfs tmpfs rw,size=1g", "info", "in memory already"),
+        ("40 27 0:50 / /data rw - nfs4 host:/export rw,vers=4.2,proto=tcp", "warning", "without RDMA"),
+        ("40 27 0:50 / /data rw - nfs host:/export rw,vers=3,proto=rdma", "info", "over RDMA"),
+        ("40 27 0:50 / /data rw - lustre mgs@tcp:/fs rw", "info", "vendor's client"),
+        ("40 27 0:50 / /data rw - 9p share rw", "warning", "network file system"),
+        ("40 27 0:50 / /data rw - zfs tank/data rw", "warning", "none that cuFile reads"),
+    ],
+)
+def test_other_file_systems(nvfs: Made, line: str, severity: str, says: str):
+    finding = mounted(nvfs, line)["storage.filesystem"]
+    assert finding.severity == severity
+    assert says in finding.message
+
+
+def test_no_file_system_is_a_fault_without_a_gpu(laptop: Made):
+    finding = mounted(laptop, "40 27 0:50 / /data rw - nfs4 host:/export rw")["storage.filesystem"]
+    assert finding.severity == "info"
+
+
+def test_a_container_without_udev_gets_the_exact_remedy(nvfs: Made):
+    nvfs.remove("/run/udev/data/b259:1")
+    finding = nvfs.findings()["cufile.udev"]
+    assert finding.severity == "warning"
+    assert "/run/udev/data/b259:1 is missing" in finding.message
+    assert "udevadm trigger --action=change /dev/nvme0n1p1" in finding.remedy
+    (nvfs.root / "run/udev/data").rmdir()
+    (nvfs.root / "run/udev").rmdir()
+    finding = nvfs.findings()["cufile.udev"]
+    assert "-v /run/udev:/run/udev:ro" in finding.remedy
+    line = r'mkdir -p /run/udev/data && printf "E:ID_FS_TYPE=ext4\nE:ID_FS_USAGE=filesystem\n" > /run/udev/data/b259:1'
+    assert line in finding.remedy
+    assert finding.remedy in " ".join(nvfs.diagnose().verdict.improvements)
+
+
+def test_a_record_without_the_property_is_not_enough(nvfs: Made):
+    nvfs.write("/run/udev/data/b259:1", "E:ID_FS_TYPE=ext4\n")
+    assert "has no ID_FS_USAGE" in nvfs.findings()["cufile.udev"].message
+
+
+def test_md_raid0_is_read_through_nvidia_fs_only(nvfs: Made):
+    nvfs.block("md0", "9:0", "/sys/devices/virtual/block/md0")
+    nvfs.write("/sys/devices/virtual/block/md0/md/level", "raid0\n")
+    drive = "/" + os.path.relpath(os.path.realpath(nvfs.root / "sys/class/block/nvme0n1"), nvfs.root)
+    nvfs.link("/sys/devices/virtual/block/md0/slaves/nvme0n1", drive)
+    found = mounted(nvfs, "40 27 9:0 / /data rw - xfs /dev/md0 rw")
+    assert found["storage.layers"].severity == "ok"
+    assert [layer["name"] for layer in found["storage.layers"].evidence["stack"]] == ["md0", "nvme0n1"]
+    assert [drive["name"] for drive in found["storage.drive"].evidence["drives"]] == ["nvme0n1"]
+    for name in ("version", "devcount"):
+        nvfs.remove(f"/proc/driver/nvidia-fs/{name}")
+    found = nvfs.findings()
+    assert found["storage.layers"].severity == found["cufile.p2p-drive"].severity == "warning"
+    nvfs.write("/sys/devices/virtual/block/md0/md/level", "raid5\n")
+    assert "only raid0" in nvfs.findings()["storage.layers"].remedy
+
+
+def test_an_encrypted_volume(nvfs: Made):
+    nvfs.block("dm-0", "253:0", "/sys/devices/virtual/block/dm-0")
+    nvfs.write("/sys/devices/virtual/block/dm-0/dm/uuid", "CRYPT-LUKS2-abc-root\n")
+    drive = "/" + os.path.relpath(os.path.realpath(nvfs.root / "sys/class/block/nvme0n1p1"), nvfs.root)
+    nvfs.link("/sys/devices/virtual/block/dm-0/slaves/nvme0n1p1", drive)
+    found = mounted(nvfs, "40 27 253:0 / /data rw - ext4 /dev/mapper/data rw,data=ordered")
+    assert "dm-0 is encrypted" in found["storage.attributes"].message
+    assert found["storage.layers"].severity == "info"
+    assert found["storage.drive"].evidence["drives"][0]["pci"] == "0000:04:00.0"
+
+
+def test_layers_that_form_a_circle_end(nvfs: Made):
+    nvfs.block("dm-0", "253:0", "/sys/devices/virtual/block/dm-0")
+    nvfs.link("/sys/devices/virtual/block/dm-0/slaves/dm-0", "/sys/devices/virtual/block/dm-0")
+    found = mounted(nvfs, "40 27 253:0 / /data rw - xfs /dev/mapper/data rw")
+    assert [layer["name"] for layer in found["storage.layers"].evidence["stack"]] == ["dm-0"]
+
+
+def test_btrfs_is_found_by_its_source(nvfs: Made):
+    found = mounted(nvfs, "40 27 0:33 /@data /data rw - btrfs /dev/nvme0n1p1 rw,compress=zstd:1,subvol=/@data")
+    assert found["storage.drive"].evidence["drives"][0]["name"] == "nvme0n1p1"
+    assert "compress=zstd:1" in found["storage.attributes"].evidence["attributes"]
+    assert found["storage.filesystem"].evidence["bind"] is True
+
+
+def test_nvme_multipath_hides_the_controller_behind_a_subsystem(nvfs: Made):
+    subsystem = "/sys/devices/virtual/nvme-subsystem/nvme-subsys0"
+    nvfs.block("nvme1n1", "259:9", f"{subsystem}/nvme1n1")
+    controller = "/" + os.path.relpath(os.path.realpath(nvfs.root / "sys/class/block/nvme0n1/device"), nvfs.root)
+    nvfs.link(f"{subsystem}/nvme0", controller)
+    nvfs.link(f"{subsystem}/nvme1n1/device", subsystem)
+    found = mounted(nvfs, "40 27 259:9 / /data rw - xfs /dev/nvme1n1 rw")
+    drive = found["storage.drive"].evidence["drives"][0]
+    assert (drive["transport"], drive["pci"]) == ("pcie", "0000:04:00.0")
+
+
+def test_a_virtual_disk_and_a_loop_device(nvfs: Made):
+    nvfs.block("vda", "254:0", "/sys/devices/pci0000:00/0000:00:05.0/virtio2/block/vda")
+    found = mounted(nvfs, "40 27 254:0 / /data rw - xfs /dev/vda rw")
+    assert "virtual machine" in found["storage.drive"].message
+    nvfs.block("loop0", "7:0", "/sys/devices/virtual/block/loop0")
+    nvfs.write("/sys/devices/virtual/block/loop0/loop/backing_file", "/images/data.img\n")
+    found = mounted(nvfs, "40 27 7:0 / /data rw - xfs /dev/loop0 rw")
+    assert found["storage.layers"].severity == "warning"
+
+
+@pytest.mark.parametrize(
+    ("trial", "check", "severity"),
+    [
+        (FileTrial("f", False, "open: Invalid argument"), "storage.direct-io", "warning"),
+        (FileTrial("f", True, "", 512, 65536, True), "storage.direct-io", "warning"),
+        (FileTrial(), "storage.direct-io", "unknown"),
+        (
+            FileTrial("f", True, nowait=False, nowait_error="Operation not supported"),
+            "storage.nowait",
+            "info",
+        ),
+        (FileTrial(), "storage.nowait", "unknown"),
+        (FileTrial("f", True, attributes=("encrypted",)), "storage.attributes", "warning"),
+    ],
+)
+def test_what_reads_can_do(nvfs: Made, trial: FileTrial, check: str, severity: str):
+    nvfs.file = trial
+    assert nvfs.findings()[check].severity == severity
+
+
+def test_a_tmpfs_need_not_be_asked(nvfs: Made):
+    nvfs.file = FileTrial("f", True, nowait=False, nowait_error="Operation not supported")
+    assert mounted(nvfs, "40 27 0:31 / /data rw - tmpfs tmpfs rw")["storage.nowait"].severity == "ok"
+
+
+def test_a_path_that_is_not_there(nvfs: Made):
+    report = nvfs.diagnose("/data/none/of/this")
+    found = {finding.check: finding for finding in report.findings}
+    assert found["storage.path"].severity == "error"
+    assert "/data was looked at instead" in found["storage.path"].message
+    assert found["storage.filesystem"].evidence["point"] == "/data"
+    assert not list((nvfs.root / "data").glob(".gdsload*"))
+
+
+def test_a_file_system_that_hangs_is_reported_and_asked_once(nvfs: Made, hang: Hang, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(run, "_FILES_S", 0.3)
+    asked = []
+
+    def number(path: str) -> str:
+        asked.append(path)
+        hang()
+        return "0:0"
+
+    nvfs.calls["number"] = number
+    nvfs.calls["try_file"] = lambda file: pytest.fail("the file system was asked again")
+    start = time.monotonic()
+    found = nvfs.findings()
+    assert time.monotonic() - start < 2
+    assert len(asked) == 1
+    assert "did not answer" in found["storage.path"].message
+    assert found["gpu.device"].severity == "ok"
+
+
+def test_a_check_that_hangs_costs_nothing_but_its_own_finding(nvfs: Made, hang: Hang, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(run, "_FILES_S", 0.5)
+    nvfs.calls["space"] = hang
+    start = time.monotonic()
+    report = nvfs.diagnose()
+    assert time.monotonic() - start < 3
+    assert [finding.check for finding in report.findings if finding.severity == "unknown"] == ["memory.shm"]
+
+
+def test_a_check_that_fails_is_a_finding(nvfs: Made):
+    def broken(path: str) -> tuple[int, int]:
+        raise ZeroDivisionError("bang")
+
+    nvfs.calls["space"] = broken
+    finding = nvfs.findings()["memory.shm"]
+    assert finding.severity == "unknown"
+    assert "bang" in finding.message
+
+
+TABLE = parse_mounts(
+    "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"
+    "2 1 8:2 / /data rw - xfs /dev/sdb rw\n"
+    "3 1 8:3 / /data\\040two rw - xfs /dev/sdc rw\n"
+    "4 2 8:4 /inner /data/x rw shared:1 master:2 - ext4 /dev/sdd rw\n"
+    "5 1 8:5 / /data rw - ext4 /dev/sde rw\n"
+    "garbage\n6 1 nonsense / /data rw - ext4 /dev/sdf rw\n7 1 8:9 / /data rw ext4\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "number", "source"),
+    [
+        ("/", None, "/dev/sda1"),
+        ("/database", None, "/dev/sda1"),
+        ("/data", None, "/dev/sde"),
+        ("/data", "8:2", "/dev/sdb"),
+        ("/data/y", "99:99", "/dev/sde"),
+        ("/data two/z", None, "/dev/sdc"),
+        ("/data/x/y", None, "/dev/sdd"),
+        ("/data/x/y", "8:5", "/dev/sde"),
+    ],
+)
+def test_the_mount_that_holds_a_path(path: str, number: str | None, source: str):
+    mount = find_mount(TABLE, path, number)
+    assert mount is not None
+    assert mount.source == source
+
+
+def test_no_mount_table(nvfs: Made):
+    nvfs.remove("/proc/self/mountinfo")
+    assert nvfs.findings()["storage.filesystem"].severity == "unknown"
+    assert dataclasses.asdict(nvfs.diagnose().verdict)
