@@ -352,7 +352,7 @@ def test_close_by_a_signals_handler_in_the_middle_of_a_read_is_refused(large, mo
     file.close()
 
 
-@pytest.mark.parametrize("part", [0, 3, 20])
+@pytest.mark.parametrize("part", [0, 3, -1])
 def test_a_file_that_changes_in_the_middle_of_a_read(large, monkeypatch, part):
     """No tensor is handed out that may be half of another file."""
     real, parts = tensor_reader.gather_pieces, []
@@ -360,10 +360,14 @@ def test_a_file_that_changes_in_the_middle_of_a_read(large, monkeypatch, part):
     def spoil(*arguments):
         real(*arguments)
         parts.append(1)
-        if len(parts) == part + 1:
+        if len(parts) == at:
             os.utime(large, ns=(1, 1))
 
     monkeypatch.setattr(tensor_reader, "gather_pieces", spoil)
+    at = 0
+    gdsload.load_file(large)
+    at = range(1, len(parts) + 1)[part]
+    parts.clear()
     with pytest.raises(gdsload.FileChangedError, match="was written to while the dataset was in use"):
         gdsload.load_file(large)
-    assert len(parts) > part
+    assert len(parts) >= at

@@ -66,15 +66,14 @@ class Near(Protocol):
     """Why it takes no further shard; empty while it may."""
     thread: str
     """What the thread that fills it is called."""
+    copies: bool
+    """Whether what it has are copies, which stay as they are whatever happens to the files."""
 
     def read(self, wanted: Extents) -> PendingRead:
         """See `Backend.read`, of shards that it has."""
 
     def addresses(self) -> ShardAddresses | None:
         """See `Backend.addresses`."""
-
-    def check(self, files: IntArray) -> None:
-        """See `Backend.check`, of shards that it has."""
 
     def bytes_by_path(self) -> dict[str, int]:
         """See `Backend.bytes_by_path`."""
@@ -147,11 +146,9 @@ class Tiered(FileBackend):
 
     def check(self, files: IntArray) -> None:
         """See `Backend.check`."""
-        ready = self.near.ready[files]
-        if ready.any():
-            self.near.check(files[ready])
-        if not ready.all():
-            self.far.check(files[~ready])
+        others = files[~self.near.ready[files]] if self.near.copies else files
+        if len(others):
+            self.far.check(others)
 
     def bytes_by_path(self) -> dict[str, int]:
         """See `Backend.bytes_by_path`: also what was read to fill the tier."""

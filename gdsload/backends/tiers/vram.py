@@ -44,7 +44,7 @@ class VramTier:
         vram_bytes: bytes that may be kept.
     """
 
-    thread = "gdsload-vram"
+    thread, copies = "gdsload-vram", True
 
     def __init__(self, files: Files, device: torch.device, *, span: Span, vram_bytes: int) -> None:
         self.files, self.device, self.vram_bytes = files, device, vram_bytes
@@ -73,9 +73,6 @@ class VramTier:
     def _count(self, nbytes: int) -> None:
         with self._lock:
             self._gathered += nbytes
-
-    def check(self, files: IntArray) -> None:
-        """See `Near.check`. What is in VRAM stays as it is, whatever happens to its file."""
 
     def bytes_by_path(self) -> dict[str, int]:
         """See `Near.bytes_by_path`."""

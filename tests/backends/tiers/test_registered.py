@@ -350,3 +350,11 @@ def test_close_while_shards_are_being_registered(folder, monkeypatch):
         asked = len(routed.near.asked)
         time.sleep(0.001)
         assert len(routed.near.asked) == asked
+
+
+def test_registered_shards_are_looked_at_like_the_others(routed):
+    """At once, as by one look: they are read out of the same files."""
+    routed.files.ensure_open(np.arange(len(SIZES)))
+    routed.near.registered[:2] = True
+    routed.check(np.array([0, 3, 1, 2]))
+    assert routed.far.checked == [[0, 3, 1, 2]]

@@ -24,6 +24,7 @@ from gdsload.backends.tiers.vram import VramTier
 from gdsload.shards.reads import Extents, concat_extents
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system import threads
+from gdsload.testing import RecordingBackend
 
 SHARDS, ROWS = 4, 500
 
@@ -230,3 +231,12 @@ def test_the_thread_ends_with_the_interpreter(open_tier, monkeypatch, own_end):
     assert not ending.is_alive()
     assert alive() == []
     assert tier.near.ready.sum() <= 1
+
+
+def test_only_what_is_not_kept_is_looked_at(open_tier):
+    """A copy stays what it is, whatever happens to its file."""
+    tier = filled(open_tier(lambda files: RecordingBackend(HostBackend(files)), vram_bytes=2 * ROWS * 256 + 5))
+    assert tier.near.ready.tolist() == [True, True, False, False]
+    tier.check(np.array([0, 3, 1, 2]))
+    tier.check(np.array([0, 1]))
+    assert tier.far.checked == [[3, 2]]
