@@ -29,10 +29,11 @@ import numpy as np
 import gdsload
 from benchmarks.record import public, spread
 from gdsload.backends.bounce import bounce
+from gdsload.backends.registry import BackendChoice
 from gdsload.engine import limits, pace
 from gdsload.loader import budgets
 from gdsload.system.units import format_bytes, parse_bytes
-from gdsload.tools.bench.bench_plan import BackendName, BenchPlan, describe, machine, make_plan, versions
+from gdsload.tools.bench.bench_plan import BenchPlan, describe, machine, make_plan, versions
 from gdsload.tools.bench.cache_state import drop, fill
 from gdsload.tools.bench.measure import settle
 from gdsload.tools.bench.routes import Route, default_bytes
@@ -101,7 +102,7 @@ def _block(nbytes: int) -> Value:
 
 
 def _sweep(
-    plan: BenchPlan, backend: BackendName, values: list[Value], state: str, *, mapped: bool
+    plan: BenchPlan, backend: BackendChoice, values: list[Value], state: str, *, mapped: bool
 ) -> list[dict[str, Any]]:
     """Trials of each value of a setting, in turns."""
     more = {"mmap": False} if not plan.on_device and not mapped else {}

@@ -33,6 +33,7 @@ from gdsload.errors import (
 from gdsload.loader.dataset import ShardDataset, ShardInfo
 from gdsload.loader.loader import DataLoader
 from gdsload.loader.mix import Mix
+from gdsload.loader.weights import load_file, safe_open
 from gdsload.order import OrderOptions
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.verify import VerifyReport
@@ -76,7 +77,9 @@ __all__ = [
     "WriteError",
     "__version__",
     "convert",
+    "load_file",
     "merge",
     "reshard",
+    "safe_open",
     "split",
 ]

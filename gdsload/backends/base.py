@@ -23,8 +23,18 @@ from numpy.typing import NDArray
 
 from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents
+from gdsload.system.units import format_bytes
 
-__all__ = ["Backend", "BackendStatus", "Completion", "FileBackend", "PendingRead", "Probe", "ShardAddresses"]
+__all__ = [
+    "Backend",
+    "BackendStatus",
+    "Completion",
+    "FileBackend",
+    "PendingRead",
+    "Probe",
+    "ShardAddresses",
+    "TierStatus",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +77,32 @@ class BackendStatus:
         return "\n  ".join(
             [self.answer or f"{self.chosen}: {self.reason}", *evidence, f"asked for {self.asked}", moved]
         )
+
+
+@dataclass(frozen=True, slots=True)
+class TierStatus:
+    """One tier.
+
+    Attributes:
+        budget_bytes: what it may hold.
+        held_bytes: what it holds.
+        shards: how many shards it holds.
+        hit_bytes: bytes of samples that came out of it.
+        evictions: how many times a shard had to make room for another.
+        trouble: why it takes no further shard; empty while it may.
+    """
+
+    budget_bytes: int
+    held_bytes: int
+    shards: int
+    hit_bytes: int
+    evictions: int = 0
+    trouble: str = ""
+
+    def __str__(self) -> str:
+        room = f"{format_bytes(self.held_bytes)} of {format_bytes(self.budget_bytes)}"
+        trouble = f" ({self.trouble})" if self.trouble else ""
+        return f"{self.shards} shards, {room}, {format_bytes(self.hit_bytes)} served, {self.evictions} evicted{trouble}"
 
 
 class Completion(Protocol):
@@ -161,6 +197,9 @@ class Backend(Protocol):
     def bytes_by_path(self) -> dict[str, int]:
         """Bytes read or gathered so far, by path."""
 
+    def tiers(self) -> dict[str, TierStatus]:
+        """What its tiers hold now and have served, by name: ``"vram"``, ``"pagecache"``; empty if it has none."""
+
     def close(self) -> None:
         """End all reads and give everything back; may be called twice."""
 
@@ -185,3 +224,7 @@ class FileBackend:
     def check(self, files: NDArray[np.int64]) -> None:
         """See `Backend.check`."""
         self.files.check(files)
+
+    def tiers(self) -> dict[str, TierStatus]:
+        """See `Backend.tiers`."""
+        return {}

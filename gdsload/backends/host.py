@@ -18,16 +18,12 @@ from gdsload.backends.readers import Readers, Reading, done
 from gdsload.shards.files import Files
 from gdsload.shards.guard import Guard
 from gdsload.shards.page_cache import looks_resident
-from gdsload.shards.reads import Extents, Reads, coalesce, cut, shares
+from gdsload.shards.reads import MAX_GAP_BYTES, Extents, Reads, coalesce, cut, shares
 from gdsload.system.memory import BatchPool, address_of
 
 __all__ = ["HostBackend"]
 
-_PROBES = 8
 _MOST_TRUST = 31
-_MAX_GAP_BYTES = 16 * 1024
-"""A disk that reads 117 k random 4 KiB blocks or 4.3 GB/s reads 36 KiB in the time of one more request; half of it, to
-be on the safe side with disks that are better at random reads."""
 _MAX_READ_BYTES = 2**20
 _THREADS = 16
 _LINE = 64
@@ -79,7 +75,7 @@ class HostBackend(FileBackend):
             return self._read(wanted)
         addresses = self.files.base[wanted.file] + wanted.offset
         if not self._resident(wanted):
-            reads = coalesce(wanted, max_gap_bytes=_MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES).extents
+            reads = coalesce(wanted, max_gap_bytes=MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES).extents
             pieces = cut(reads, _MAX_READ_BYTES).extents
             return PendingRead(addresses, self._spread(pieces, lambda index: self._populate(pieces, index, wanted)))
         missing = self.files.guard.missing(wanted)
@@ -95,14 +91,14 @@ class HostBackend(FileBackend):
             if self._trusted:
                 self._trusted -= 1
                 return True
-        resident = looks_resident(self.files, wanted, _PROBES)
+        resident = looks_resident(self.files, wanted)
         with self._lock:
             self._trust = min(2 * self._trust + 1, _MOST_TRUST) if resident else 0
             self._trusted = self._trust
         return resident
 
     def _read(self, wanted: Extents) -> PendingRead:
-        reads = coalesce(wanted, max_gap_bytes=_MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES)
+        reads = coalesce(wanted, max_gap_bytes=MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES)
         room = -(-reads.extents.nbytes // _LINE) * _LINE
         starts = np.cumsum(room) - room
         lease = self._arena.lease(int(room.sum()))

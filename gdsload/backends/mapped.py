@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.backends.base import FileBackend, PendingRead, Probe, ShardAddresses
+from gdsload.backends.base import FileBackend, PendingRead, Probe, ShardAddresses, TierStatus
 from gdsload.backends.readers import Reading
 from gdsload.errors import BackendUnavailableError, BudgetError, LoaderClosedError
 from gdsload.shards.files import Files
@@ -48,6 +48,8 @@ class MappedBackend(FileBackend):
         self.device, self.register_bytes = device, register_bytes
         self.registered = np.zeros(len(files.sources), bool)
         self.registered_bytes = self.evictions = 0
+        self.trouble = ""
+        """Why no further shard can be registered; empty while it can."""
         self._users: OrderedDict[int, int] = OrderedDict()  # registered shards, least recently used first
         self._over: deque[list[int]] = deque()
         self._lock = threading.Lock()
@@ -175,6 +177,14 @@ class MappedBackend(FileBackend):
     def bytes_by_path(self) -> dict[str, int]:
         """See `Backend.bytes_by_path`."""
         return {"mapped": self._moved}
+
+    def tiers(self) -> dict[str, TierStatus]:
+        """See `Backend.tiers`."""
+        count = int(self.registered.sum())
+        status = TierStatus(
+            self.register_bytes, self.registered_bytes, count, self._moved, self.evictions, self.trouble
+        )
+        return {"pagecache": status}
 
     def unregister(self) -> None:
         """Take all registrations back, and make no more. Waits for the GPU, which may still be reading."""

@@ -14,7 +14,9 @@ from gdsload.backends.bounce.bounce import PINNED_BYTES, BounceBackend
 from gdsload.backends.gds.gds import GdsBackend
 from gdsload.backends.host import HostBackend
 from gdsload.backends.mapped import MappedBackend
-from gdsload.backends.tiers.routed import RoutedBackend
+from gdsload.backends.registry import BACKENDS, BackendChoice
+from gdsload.backends.tiers.registered import RegisteredTier
+from gdsload.backends.tiers.tiered import Tiered
 from gdsload.errors import BackendUnavailableError
 from gdsload.shards.files import Files
 from gdsload.system.probe import CufileProbe, probe_cufile
@@ -59,7 +61,7 @@ class BackendRequest:
         read_threads: threads that read; None for what suits the backend.
     """
 
-    backend: str = "auto"
+    backend: BackendChoice = "auto"
     device: torch.device = _CPU
     engine: str = "cufile"
     allow_compat: bool = False
@@ -115,7 +117,7 @@ def preflight(request: BackendRequest, path: str, *, mapped: bool, probe: Probin
         BackendUnavailableError: if the backend cannot be used.
     """
     name, device = request.backend, request.device
-    if name in ("auto", "host"):
+    if name == "auto" or not BACKENDS[name].needs_cuda:
         return None
     if device.type != "cuda":
         raise BackendUnavailableError(
@@ -170,13 +172,8 @@ def reads_in_place(request: BackendRequest, *, mapped: bool) -> bool:
     """
     if request.placement == "host":
         return mapped
-    kinds: dict[str, type[Backend]] = {
-        "mapped": MappedBackend,
-        "bounce": BounceBackend,
-        "gds": GdsBackend,
-        "auto": RoutedBackend,
-    }
-    return kinds[request.backend].in_place
+    kind = Tiered if request.backend == "auto" else BACKENDS[request.backend].backend
+    return kind.in_place
 
 
 def _refuse_unless(found: Probe, name: str) -> None:
@@ -200,20 +197,20 @@ def _auto(request: BackendRequest, files: Files, probe: Probing) -> OpenedBacken
     if not found.usable or not request.register_bytes:
         none = f"{why}; no page is registered: {found.reason if not found.usable else 'register_bytes is 0'}"
         return OpenedBackend(cold, name, lambda: none, lambda: _answer(name))
-    mapped = MappedBackend(files, request.device, register_bytes=request.register_bytes)
-    routed = RoutedBackend(files, mapped, cold, fill=request.fill)
-    return OpenedBackend(routed, f"mapped+{name}", lambda: _account(routed, mapped, why), lambda: _shares(mapped, name))
+    tier = RegisteredTier(files, request.device, register_bytes=request.register_bytes, read_in=request.fill)
+    backend = Tiered("auto", files, tier, cold)
+    return OpenedBackend(backend, f"mapped+{name}", lambda: _account(tier, why), lambda: _shares(tier, name))
 
 
-def _account(routed: RoutedBackend, mapped: MappedBackend, why: str) -> str:
-    registered, shards = int(mapped.registered.sum()), len(mapped.registered)
-    trouble = f" ({routed.trouble})" if routed.trouble else ""
+def _account(tier: RegisteredTier, why: str) -> str:
+    registered, shards = int(tier.ready.sum()), len(tier.ready)
+    trouble = f" ({tier.trouble})" if tier.trouble else ""
     rest = f"; the others: {why}" if registered < shards else ""
     return f"{registered} of {shards} shards are resident and registered{trouble}{rest}"
 
 
-def _shares(mapped: MappedBackend, name: str) -> str:
-    registered, shards = int(mapped.registered.sum()), len(mapped.registered)
+def _shares(tier: RegisteredTier, name: str) -> str:
+    registered, shards = int(tier.ready.sum()), len(tier.ready)
     if registered == shards:
         return _IN_REACH
     if not registered:

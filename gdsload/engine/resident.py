@@ -127,6 +127,7 @@ class ResidentGather:
 
     def _located(self, addresses: ShardAddresses) -> _Reach:
         job, table, base = self._job, self._job.table, addresses.base
+        table.ensure_open(np.arange(len(base)))
         # Of the rows, not of the shards: of one that is kept in part, the first byte is an address like any other.
         begins = {name: base + table.begin[name] for name in self._fields}
         over_pcie = any(self._maker.gather.on_host(begin).any() for begin in begins.values())

@@ -12,7 +12,7 @@ import torch
 
 from gdsload.backends.base import BackendStatus
 from gdsload.backends.select import expected
-from gdsload.backends.tiers.cache_status import CacheStatus, cache_status
+from gdsload.backends.tiers.cache_status import CacheStatus
 from gdsload.engine.epochs import prefetch
 from gdsload.engine.prefetch import Prefetcher
 from gdsload.engine.stats import LoaderStats
@@ -224,7 +224,7 @@ class DataLoader:
             shards = self._plan.space.shards
             every = sum(len(one.sources) for one in self._plan.selected.datasets)
             return CacheStatus(self._plan.cache.asked, every if shards is None else len(shards))
-        return cache_status(self._plan.cache.asked, len(resources.table.starts), resources.backend)
+        return CacheStatus(self._plan.cache.asked, len(resources.table.starts), resources.backend.tiers())
 
     def state_dict(self) -> dict[str, Any]:
         """Where the consumer is: small, JSON-able, and exact after every batch.

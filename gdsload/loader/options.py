@@ -12,6 +12,7 @@ from typing import Any, TypedDict, cast
 
 import torch
 
+from gdsload.backends.registry import BACKEND_CHOICES
 from gdsload.errors import OptionError
 from gdsload.order.checks import check_whole
 from gdsload.system.names import check_names
@@ -32,7 +33,7 @@ __all__ = [
 MOST_READ_THREADS = 512
 _CHOICES: dict[str, tuple[object, ...]] = {
     "ragged": ("jagged", "offsets", "padded"),
-    "backend": ("auto", "gds", "mapped", "bounce", "host"),
+    "backend": BACKEND_CHOICES,
     "gds_engine": ("cufile", "kvikio"),
     "cache": ("none", "auto", "vram", "pagecache"),
     "reuse_buffers": (False, True),

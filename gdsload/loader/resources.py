@@ -12,7 +12,8 @@ import torch
 
 from gdsload.backends.base import Backend
 from gdsload.backends.select import BackendRequest, OpenedBackend, choose, default_register_bytes
-from gdsload.backends.tiers.vram import VramBackend
+from gdsload.backends.tiers.tiered import Tiered
+from gdsload.backends.tiers.vram import VramTier
 from gdsload.engine.assemble import Assembler, BatchMaker
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.limits import Limits
@@ -123,16 +124,17 @@ def _with_vram(plan: LoaderPlan, table: ShardTable, opened: OpenedBackend) -> Op
     if nbytes is None:
         nbytes = int(torch.cuda.mem_get_info(plan.device)[0] * cache.vram_share)
     span = partial(table.span, names=plan.fields)
-    backend = VramBackend(table.files, plan.device, opened.backend, span=span, vram_bytes=nbytes)
+    tier = VramTier(table.files, plan.device, span=span, vram_bytes=nbytes)
+    backend = Tiered(f"vram+{opened.backend.name}", table.files, tier, opened.backend)
 
     def account() -> str:
-        trouble = f" ({backend.trouble})" if backend.trouble else ""
-        return f"{int(backend.kept.sum())} of {len(backend.kept)} shards are in VRAM{trouble}; {opened.reason()}"
+        trouble = f" ({tier.trouble})" if tier.trouble else ""
+        return f"{int(tier.ready.sum())} of {len(tier.ready)} shards are in VRAM{trouble}; {opened.reason()}"
 
     def answer() -> str:
-        if backend.kept.all():
+        if tier.ready.all():
             return "vram: every byte of this dataset is in the GPU's memory"
-        kept = f"{int(backend.kept.sum())} of {len(backend.kept)} shards are in the GPU's memory"
+        kept = f"{int(tier.ready.sum())} of {len(tier.ready)} shards are in the GPU's memory"
         return f"vram: {kept}; the rest: {opened.answer()}"
 
     return OpenedBackend(backend, f"vram+{opened.name}", account, answer)

@@ -147,10 +147,18 @@ class Files:
             return
         for file in distinct(files, len(self.sources)):
             with self._lock:
-                if self._closed:
-                    raise LoaderClosedError("the shards were closed")
+                self.refuse_closed()
                 if not self.opened[file]:
                     self._open(int(file))
+
+    def refuse_closed(self) -> None:
+        """Make sure that the files were not closed.
+
+        Raises:
+            LoaderClosedError: if they were.
+        """
+        if self._closed:
+            raise LoaderClosedError("the shards were closed")
 
     def _open(self, file: int) -> None:
         with self.descriptor(file) as fd:

@@ -146,10 +146,8 @@ class Guard:
         if (pieces := pieces or self.missing(wanted)) is None:
             return
         for low in range(0, len(pieces), _MOST_CALLS):
-            part = slice(low, low + _MOST_CALLS)
-            few = Extents(pieces.file[part], pieces.offset[part], pieces.nbytes[part])
             with self._populating:  # whoever wants the same pieces finds them sure afterwards
-                if (missing := self.missing(few)) is not None:
+                if (missing := self.missing(pieces[low : low + _MOST_CALLS])) is not None:
                     self._populate_all(missing, wanted, lasting)
 
     def _populate_all(self, pieces: Extents, wanted: Extents, lasting: bool) -> None:

@@ -15,7 +15,7 @@ import ctypes
 import errno
 import os
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 import numpy as np
@@ -25,13 +25,11 @@ from gdsload.shards.identity import ShardSource
 from gdsload.shards.reads import Extents
 
 __all__ = [
-    "PROBES",
+    "block_looks_resident",
     "bytes_in_memory",
+    "file_is_resident",
     "is_resident",
     "looks_resident",
-    "page_is_there",
-    "random_below",
-    "shard_is_resident",
 ]
 
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
@@ -39,9 +37,10 @@ _IN_MEMORY = (0x01021994, 0x858458F6)  # TMPFS_MAGIC and RAMFS_MAGIC of include/
 _STATFS_BYTES = 256  # struct statfs is shorter on every architecture; its first word is the file system's number
 _libc = ctypes.CDLL(None)
 _answers: dict[int, bool] = {}
-PROBES = 3
+_PROBES_OF_A_READ = 8
+_PROBES_OF_A_BLOCK = 3
 _PROBES_OF_A_SHARD = 32
-random_below = random.Random().randrange  # its own: what users draw after `random.seed` must not depend on us
+_random_below = random.Random().randrange  # its own: what users draw after `random.seed` must not depend on us
 
 
 def is_resident(fd: int, offset: int) -> bool:
@@ -85,36 +84,43 @@ def bytes_in_memory(sources: Iterable[ShardSource]) -> int:
     return total
 
 
-def looks_resident(files: Files, wanted: Extents, probes: int = PROBES) -> bool:
-    """Whether a few pages of some extents of open shards, drawn anew each time, are in the page cache.
+def looks_resident(files: Files, wanted: Extents, probes: int = _PROBES_OF_A_READ) -> bool:
+    """Whether a few pages of some extents of open files, drawn anew each time, are in the page cache.
 
     Every byte is as likely to be drawn as every other, so that a short extent does not speak for a long one.
     """
     ends = np.cumsum(wanted.nbytes)
-    if not len(ends) or not ends[-1]:
-        return True
-    for _ in range(probes):
-        place = random_below(int(ends[-1]))
-        index = int(np.searchsorted(ends, place, side="right"))
-        offset = int(wanted.offset[index] + wanted.nbytes[index] - (ends[index] - place))
-        if not page_is_there(files, int(wanted.file[index]), offset):
+
+    def place_of(byte: int) -> tuple[int, int]:
+        index = int(np.searchsorted(ends, byte, side="right"))
+        return int(wanted.file[index]), int(wanted.offset[index] + wanted.nbytes[index] - (ends[index] - byte))
+
+    return _places_are_there(files, int(ends[-1]) if len(ends) else 0, place_of, probes)
+
+
+def block_looks_resident(files: Files, nbytes: int, place_of: Callable[[int], tuple[int, int]]) -> bool:
+    """As `looks_resident`, of a block of so many bytes; `place_of` says where each is: its file, and the offset."""
+    return _places_are_there(files, nbytes, place_of, _PROBES_OF_A_BLOCK)
+
+
+def file_is_resident(files: Files, file: int) -> bool:
+    """Whether pages all over an open file, drawn anew each time, are in the page cache."""
+    return looks_resident(files, files.whole(file), _PROBES_OF_A_SHARD)
+
+
+def _places_are_there(files: Files, nbytes: int, place_of: Callable[[int], tuple[int, int]], probes: int) -> bool:
+    """Whether the pages of some bytes that are drawn among so many are there.
+
+    If one is not, others of its file may be gone, too, that were made sure of before.
+    """
+    for _ in range(probes if nbytes else 0):
+        file, offset = place_of(_random_below(nbytes))
+        if not _is_there(files, file, offset):
+            files.guard.forget(file)
             return False
     return True
-
-
-def page_is_there(files: Files, file: int, offset: int) -> bool:
-    """Whether a page is there; if not, others of its shard may be gone, too, that were made sure of before."""
-    if _is_there(files, file, offset):
-        return True
-    files.guard.forget(file)
-    return False
 
 
 def _is_there(files: Files, file: int, offset: int) -> bool:
     with files.descriptor(file) as fd:
         return is_resident(fd, offset)
-
-
-def shard_is_resident(files: Files, file: int) -> bool:
-    """Whether pages all over an open shard, drawn anew each time, are in the page cache."""
-    return looks_resident(files, files.whole(file), _PROBES_OF_A_SHARD)

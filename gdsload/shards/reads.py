@@ -8,9 +8,29 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Extents", "Pieces", "Reads", "coalesce", "concat_extents", "cut", "distinct", "shares", "within"]
+__all__ = [
+    "MAX_GAP_BYTES",
+    "PAGE_BYTES",
+    "Extents",
+    "Pieces",
+    "Reads",
+    "coalesce",
+    "concat_extents",
+    "cut",
+    "distinct",
+    "shares",
+    "within",
+]
 
 IntArray = NDArray[np.int64]
+
+MAX_GAP_BYTES = 16 * 1024
+"""The largest gap that is read along with what is around it, by whoever reads from a drive. One that reads 117 k random
+4 KiB blocks or 4.3 GB/s reads 36 KiB in the time of one more request; half of it, to be on the safe side with drives
+that are better at random reads."""
+PAGE_BYTES = 4096
+"""What reads around the page cache want of offsets, lengths and memory: O_DIRECT everywhere but on few devices (statx,
+STATX_DIOALIGN), and nvidia-fs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +49,9 @@ class Extents:
 
     def __len__(self) -> int:
         return len(self.file)
+
+    def __getitem__(self, chosen: slice | NDArray[np.intp] | NDArray[np.bool_]) -> Extents:
+        return Extents(self.file[chosen], self.offset[chosen], self.nbytes[chosen])
 
     @property
     def total_bytes(self) -> int:

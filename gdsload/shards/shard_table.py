@@ -88,9 +88,10 @@ class ShardTable:
             ReadError: if one cannot be opened.
             LoaderClosedError: after the files were closed.
         """
-        self.files.ensure_open(files)
         if not self._unopened or self.opened[files].all():
+            self.files.refuse_closed()
             return
+        self.files.ensure_open(files)
         for file in distinct(files, len(self.opened)).tolist():
             with self._lock:
                 if not self.opened[file]:

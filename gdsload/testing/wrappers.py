@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.backends.base import Backend, Completion, PendingRead, ShardAddresses
+from gdsload.backends.base import Backend, Completion, PendingRead, ShardAddresses, TierStatus
 from gdsload.shards.reads import Extents
 
 __all__ = ["Fault", "FaultyBackend", "RecordingBackend", "SlowBackend"]
@@ -41,6 +41,10 @@ class _Wrapper:
     def bytes_by_path(self) -> dict[str, int]:
         """See `Backend.bytes_by_path`."""
         return self.inner.bytes_by_path()
+
+    def tiers(self) -> dict[str, TierStatus]:
+        """See `Backend.tiers`."""
+        return self.inner.tiers()
 
     def close(self) -> None:
         """See `Backend.close`."""

@@ -10,7 +10,8 @@ import torch
 from gdsload.backends.bounce.bounce import BounceBackend
 from gdsload.backends.gds.gds import GdsBackend
 from gdsload.backends.mapped import MappedBackend
-from gdsload.backends.tiers.routed import RoutedBackend
+from gdsload.backends.tiers.registered import RegisteredTier
+from gdsload.backends.tiers.tiered import Tiered
 from gdsload.system.streams import DeviceBytes
 from gdsload.testing import BackendTests
 
@@ -90,19 +91,19 @@ class TestMapped(OnDevice):
         return lambda files: MappedBackend(files, self.device, register_bytes=2**30)
 
 
-class TestRouted(OnDevice):
+class TestRegistered(OnDevice):
     mapped = may_be_in_place = True
 
     @pytest.fixture
     def open_backend(self):
         def make(files):
-            mapped = MappedBackend(files, self.device, register_bytes=2**30)
-            return RoutedBackend(files, mapped, BounceBackend(files, self.device, pinned_bytes=2**22))
+            tier = RegisteredTier(files, self.device, register_bytes=2**30)
+            return Tiered("auto", files, tier, BounceBackend(files, self.device, pinned_bytes=2**22))
 
         return make
 
 
-class TestRoutedWithLittleRoom(OnDevice):
+class TestRegisteredWithLittleRoom(OnDevice):
     """Some shards are registered, others never are."""
 
     mapped = may_be_in_place = True
@@ -110,8 +111,8 @@ class TestRoutedWithLittleRoom(OnDevice):
     @pytest.fixture
     def open_backend(self):
         def make(files):
-            mapped = MappedBackend(files, self.device, register_bytes=2 * 2**20)
-            return RoutedBackend(files, mapped, BounceBackend(files, self.device, pinned_bytes=2**22))
+            tier = RegisteredTier(files, self.device, register_bytes=2 * 2**20)
+            return Tiered("auto", files, tier, BounceBackend(files, self.device, pinned_bytes=2**22))
 
         return make
 

@@ -28,7 +28,7 @@ from gdsload.backends.select import (
     preflight,
     reads_in_place,
 )
-from gdsload.backends.tiers.routed import RoutedBackend
+from gdsload.backends.tiers.tiered import Tiered
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.files import Files
 from gdsload.system.probe import CufileProbe
@@ -279,9 +279,9 @@ def test_auto_takes_what_there_is_evidence_for(folder, found, is_mapped, registe
         chosen = choose(request, files, probe=probe)
     by_dma = possible and found.proven  # cuFile's own compat mode is never what is best
     assert chosen.name == ("mapped+" if is_mapped and registers else "") + ("gds" if by_dma else "bounce")
-    cold = chosen.backend.cold if is_mapped and registers else chosen.backend
+    cold = chosen.backend.far if is_mapped and registers else chosen.backend
     assert type(cold) is (GdsBackend if by_dma else Bounce)
-    assert type(chosen.backend) is (RoutedBackend if is_mapped and registers else type(cold))
+    assert type(chosen.backend) is (Tiered if is_mapped and registers else type(cold))
     assert len(probe.asked) == possible
     why = chosen.reason()
     assert ("there is no way" in why) is not possible
@@ -307,13 +307,13 @@ def test_reasons_of_auto(files, unmapped, monkeypatch):
     backend, why = reason(files, 9)
     assert why() == f"0 of 3 shards are resident and registered; the others: {path}"
     # It is told as it is when it is asked for.
-    backend.mapped.registered[:2] = True
-    backend.trouble = "register_bytes, 9 B, are used up"
+    backend.near.registered[:2] = True
+    backend.near.trouble = "register_bytes, 9 B, are used up"
     assert why() == (
         f"2 of 3 shards are resident and registered (register_bytes, 9 B, are used up); the others: {path}"
     )
-    backend.mapped.registered[2] = True
-    backend.trouble = ""
+    backend.near.registered[2] = True
+    backend.near.trouble = ""
     assert why() == "3 of 3 shards are resident and registered"
 
 
@@ -326,11 +326,11 @@ def test_the_answer_of_auto_is_as_things_are(files, unmapped, found, name):
     assert choose(request, unmapped, probe=Probing(found)).answer() == none
     opened = choose(request, files, probe=Probing(found))
     assert opened.answer() == none
-    opened.backend.mapped.registered[:2] = True
+    opened.backend.near.registered[:2] = True
     assert opened.answer() == (
         f"mapped+{name}: 2 of 3 shards can be gathered from the page cache by the GPU, the others are brought to it {way}"
     )
-    opened.backend.mapped.registered[2] = True
+    opened.backend.near.registered[2] = True
     assert opened.answer() == ("mapped: every byte of this dataset can be gathered from the page cache by the GPU")
 
 

@@ -21,7 +21,7 @@ from gdsload.shards import page_cache as residency
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.files import Files
 from gdsload.shards.identity import ShardSource
-from gdsload.shards.page_cache import is_resident, looks_resident, shard_is_resident
+from gdsload.shards.page_cache import file_is_resident, is_resident, looks_resident
 from gdsload.shards.reads import Extents
 from tests.page_cache import chill, in_cache
 
@@ -104,13 +104,13 @@ def run(offset: int, nbytes: int) -> Extents:
     return Extents(np.array([0]), np.array([offset]), np.array([nbytes]))
 
 
-def test_a_shard_is_resident_when_it_was_read_and_not_when_it_was_dropped(shard, files):
+def test_a_file_is_resident_when_it_was_read_and_not_when_it_was_dropped(shard, files):
     for _ in range(3):
         shard.read_bytes()
-        assert shard_is_resident(files, 0)
+        assert file_is_resident(files, 0)
         assert looks_resident(files, run(3 * PAGE, 700 * PAGE))
         chill(shard)
-        assert is_cold(shard, shard_is_resident(files, 0))
+        assert is_cold(shard, file_is_resident(files, 0))
         chill(shard)
         assert is_cold(shard, looks_resident(files, run(3 * PAGE, 700 * PAGE)))
 
@@ -121,13 +121,13 @@ def test_half_a_shard_is_not_resident_but_its_half_is(shard, files):
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         file.read(SHARD_PAGES // 2 * PAGE)
     assert looks_resident(files, run(0, SHARD_PAGES // 2 * PAGE))
-    assert is_cold(shard, shard_is_resident(files, 0))
+    assert is_cold(shard, file_is_resident(files, 0))
 
 
 @pytest.mark.parametrize(
     ("look", "times"),
     [
-        (lambda files: shard_is_resident(files, 0), 60),
+        (lambda files: file_is_resident(files, 0), 60),
         (lambda files: looks_resident(files, run(5 * PAGE, 2000 * PAGE)), 10),
     ],
     ids=["shard", "run"],
@@ -144,7 +144,7 @@ def test_looking_draws_nothing_from_the_users_random_numbers(shard, files):
     random.seed(5)
     expected = random.random()
     random.seed(5)
-    shard_is_resident(files, 0)
+    file_is_resident(files, 0)
     looks_resident(files, run(0, 100))
     assert random.random() == expected
 
@@ -154,7 +154,7 @@ def test_nothing_of_an_empty_file_is_missing(tmp_path, small):
     path.touch()
     table = Files([ShardSource(str(path))], mapped=False)
     with table.descriptor(0):
-        assert shard_is_resident(table, 0)
+        assert file_is_resident(table, 0)
     assert looks_resident(table, run(0, 0))
     table.close()
 
@@ -177,7 +177,7 @@ def test_what_cannot_be_told_is_not_resident(shard, files, monkeypatch):
     os.close(fd)
     assert not is_resident(fd, 0)
     monkeypatch.setattr(residency, "_NOWAIT", None)  # a system without the flag
-    assert not shard_is_resident(files, 0)
+    assert not file_is_resident(files, 0)
 
 
 def refuse(*_args):
@@ -222,6 +222,6 @@ def test_what_lies_in_a_tmpfs_is_resident():
         file.flush()
         table = Files([ShardSource(file.name)], mapped=False)
         with table.descriptor(0):
-            assert shard_is_resident(table, 0)
+            assert file_is_resident(table, 0)
         table.close()
         assert residency.bytes_in_memory([ShardSource(file.name)]) == 64 * PAGE

@@ -19,9 +19,9 @@ from gdsload.backends.bounce.copier import Copier, Copying
 from gdsload.backends.bounce.fill_task import BouncePath, DirectIOPolicy, FillTask
 from gdsload.backends.bounce.fill_threads import ThreadFill
 from gdsload.backends.bounce.resident_rows import ResidentRows
-from gdsload.backends.bounce.slot_layout import PAGE, lay_out
+from gdsload.backends.bounce.slot_layout import lay_out
 from gdsload.shards.files import Files
-from gdsload.shards.reads import Extents
+from gdsload.shards.reads import PAGE_BYTES, Extents
 from gdsload.system.pinned import PinnedRing, node_of, processors_of
 from gdsload.system.streams import no_room
 from gdsload.system.units import format_bytes
@@ -68,7 +68,7 @@ class BounceBackend(FileBackend):
         self.device = device
         processors, threads = threads or _PROCESSORS, threads or _THREADS
         block = _MAX_BLOCK_BYTES
-        while block > PAGE and block * (threads + _COPIED) > pinned_bytes:
+        while block > PAGE_BYTES and block * (threads + _COPIED) > pinned_bytes:
             block //= 2
         self._ring = PinnedRing(device, max(pinned_bytes // block, 2), block)
         node = node_of(device)

@@ -14,7 +14,7 @@ import torch
 from gdsload.backends.bounce.copier import Copier
 from gdsload.backends.bounce.slot_layout import BlockFill
 from gdsload.shards.files import Files
-from gdsload.shards.page_cache import PROBES, page_is_there, random_below
+from gdsload.shards.page_cache import block_looks_resident
 from gdsload.system.pinned import PinnedRing
 
 __all__ = ["BouncePath", "DirectIOPolicy", "FillTask"]
@@ -82,10 +82,10 @@ class BouncePath:
 
 
 def part_looks_resident(files: Files, part: BlockFill) -> bool:
-    """Whether a few pages of what fills a block, drawn anew each time, are in the page cache."""
-    for _ in range(PROBES):
-        place = random_below(part.nbytes)
-        file, offset, begin, nbytes = part.reads[bisect_right(part.reads, place, key=itemgetter(2)) - 1]
-        if not page_is_there(files, file, offset + min(place - begin, nbytes - 1)):
-            return False
-    return True
+    """Whether what fills a block looks as if it were in the page cache."""
+
+    def place_of(byte: int) -> tuple[int, int]:
+        file, offset, begin, nbytes = part.reads[bisect_right(part.reads, byte, key=itemgetter(2)) - 1]
+        return file, offset + min(byte - begin, nbytes - 1)
+
+    return block_looks_resident(files, part.nbytes, place_of)

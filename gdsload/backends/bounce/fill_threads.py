@@ -16,18 +16,15 @@ import numpy as np
 
 from gdsload.backends.bounce.copier import Copying
 from gdsload.backends.bounce.fill_task import BouncePath, FillTask
-from gdsload.backends.bounce.slot_layout import PAGE, Read
+from gdsload.backends.bounce.slot_layout import GATHERED_BELOW_BYTES, Read
 from gdsload.backends.readers import Readers
 from gdsload.errors import ReadError
 from gdsload.shards.gather_host import gather_rows, one_thread
 from gdsload.shards.identity import LOOK_BEFORE_S
-from gdsload.shards.reads import Extents, within
+from gdsload.shards.reads import PAGE_BYTES, Extents, within
 from gdsload.system.pinned import PinnedBlock
 
 __all__ = ["ThreadFill"]
-
-_SMALL_BYTES = 64 * 1024
-"""Mean length of reads below which they are gathered from a mapping, if there is one and they are in the page cache."""
 
 
 class _Here(threading.local):
@@ -77,7 +74,7 @@ class ThreadFill:
             around = through = 0
             if direct:
                 around, through = self._around(reads, block)
-            elif means.files.mapped and nbytes < len(reads) * _SMALL_BYTES:
+            elif means.files.mapped and nbytes < len(reads) * GATHERED_BELOW_BYTES:
                 through = self._gather(reads, block)
             else:
                 here, memory = self._here, block.memory
@@ -114,7 +111,7 @@ class ThreadFill:
         """Read with O_DIRECT what can be; returns the bytes read so, and the others."""
         files, around, through = self._means.files, 0, 0
         for file, offset, begin, length in reads:
-            done, whole = 0, -(-length // PAGE) * PAGE
+            done, whole = 0, -(-length // PAGE_BYTES) * PAGE_BYTES
             if files.allows_direct(file):
                 with files.descriptor(file, direct=True) as fd:
                     into = block.memory[begin : begin + whole]
@@ -130,11 +127,11 @@ class ThreadFill:
         file, offset, _, nbytes = (np.array(column) for column in zip(*reads, strict=True))
         files.check(file, believed_s=LOOK_BEFORE_S)  # touching a mapping that was cut short would end the process
         files.guard.ensure(Extents(file, offset, nbytes))
-        pages = -(-nbytes // PAGE)
+        pages = -(-nbytes // PAGE_BYTES)
         first = files.base[file] + offset
         if self._here.limit is None:
             self._here.limit = one_thread()
-        gather_rows(np.repeat(first, pages) + within(pages) * PAGE, PAGE, block.address)
+        gather_rows(np.repeat(first, pages) + within(pages) * PAGE_BYTES, PAGE_BYTES, block.address)
         return int(nbytes.sum())
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from gdsload.backends.base import PendingRead
 from gdsload.backends.bounce.copier import Copying
 from gdsload.backends.bounce.fill_task import BouncePath
+from gdsload.backends.bounce.slot_layout import GATHERED_BELOW_BYTES
 from gdsload.backends.readers import Readers
 from gdsload.shards.gather_host import limit_threads, take_rows
 from gdsload.shards.identity import LOOK_BEFORE_S
@@ -32,11 +33,8 @@ IntArray = NDArray[np.int64]
 
 _THREADS = 2
 """One gathers while the other queues its copy and looks for the next block."""
-_PROBES = 8
 _MOST_LENGTHS = 16
 """Runs of rows of one length that a landing may have: fields of one shape make one each, ragged ones many."""
-_LONG_BYTES = 64 * 1024
-"""Mean length of what lies together from which reading it is faster."""
 _ALIGNMENT = 512
 """Where runs begin in a slot, at the least: what a GPU reads in the widest words."""
 
@@ -84,13 +82,16 @@ class ResidentRows:
         """
         if not len(wanted) or wanted.nbytes.max() > self._means.ring.block_bytes:
             return False
-        if wanted.total_bytes >= len(wanted) * _LONG_BYTES or np.count_nonzero(np.diff(wanted.nbytes)) >= _MOST_LENGTHS:
+        if (
+            wanted.total_bytes >= len(wanted) * GATHERED_BELOW_BYTES
+            or np.count_nonzero(np.diff(wanted.nbytes)) >= _MOST_LENGTHS
+        ):
             return False
         behind = wanted.offset[1:] == wanted.offset[:-1] + wanted.nbytes[:-1]
         runs = len(wanted) - np.count_nonzero(behind & (wanted.file[1:] == wanted.file[:-1]))
-        if wanted.total_bytes >= runs * _LONG_BYTES:
+        if wanted.total_bytes >= runs * GATHERED_BELOW_BYTES:
             return False
-        return surely or looks_resident(self._means.files, wanted, _PROBES)
+        return surely or looks_resident(self._means.files, wanted)
 
     def read(self, wanted: Extents, allocate: Callable[[int], torch.Tensor]) -> PendingRead:
         """Start bringing extents.
@@ -108,8 +109,7 @@ class ResidentRows:
             addresses[run.low : run.high] = slot.data_ptr() + run.begin + np.arange(run.high - run.low) * run.nbytes
             step = self._means.ring.block_bytes // max(run.nbytes, 1)
             for low in range(run.low, run.high if run.nbytes else run.low, step):
-                part = slice(low, min(low + step, run.high))
-                rows = Extents(wanted.file[part], wanted.offset[part], wanted.nbytes[part])
+                rows = wanted[low : min(low + step, run.high)]
                 begin = run.begin + (low - run.low) * run.nbytes
                 works.append(partial(self._fill, rows, slot, begin, files))
         reading = self._readers.run(works, Copying(len(works), self._means.copier))

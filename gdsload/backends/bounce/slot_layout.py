@@ -16,20 +16,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.shards.reads import Extents, coalesce
+from gdsload.shards.reads import MAX_GAP_BYTES, PAGE_BYTES, Extents, coalesce
 
-__all__ = ["PAGE", "BlockFill", "Layout", "Read", "lay_out"]
+__all__ = ["GATHERED_BELOW_BYTES", "BlockFill", "Layout", "Read", "lay_out"]
 
 IntArray = NDArray[np.int64]
 Read = tuple[int, int, int, int]
 """A shard, byte offset there, byte position in the block, and length, no further than the shard goes."""
 
-PAGE = 4096
-"""What O_DIRECT wants of offsets, lengths and memory, everywhere but on few devices (statx, STATX_DIOALIGN)."""
-_MAX_GAP_BYTES = 16 * 1024
+GATHERED_BELOW_BYTES = 64 * 1024
+"""Mean length of reads below which they are gathered out of a mapping, where there is one and they are in the page
+cache: that many calls would take longer."""
 _FEW = 64
-_LONG_BYTES = 64 * 1024
-"""Mean length of extents that are worked out one by one: of shorter ones, numpy may be able to merge many."""
+_WORKED_OUT_FROM_BYTES = 64 * 1024
+"""Mean length of few extents from which they are worked out one by one: of shorter ones, numpy may merge many."""
 
 
 class BlockFill(NamedTuple):
@@ -71,11 +71,11 @@ def lay_out(wanted: Extents, sizes: IntArray, longest: int, block_of: Callable[[
         longest: see `coalesce`, max_read_bytes; of few long extents, those that touch are one read however long it is.
         block_of: bytes of a block, for a slot of so many bytes; a multiple of a page.
     """
-    if len(wanted) <= _FEW and wanted.total_bytes >= len(wanted) * _LONG_BYTES:
+    if len(wanted) <= _FEW and wanted.total_bytes >= len(wanted) * _WORKED_OUT_FROM_BYTES:
         runs = _in_order(wanted)
         if runs is not None:
             return _one_by_one(*runs, sizes, block_of)
-    reads = coalesce(wanted, max_gap_bytes=_MAX_GAP_BYTES, max_read_bytes=longest, alignment=PAGE)
+    reads = coalesce(wanted, max_gap_bytes=MAX_GAP_BYTES, max_read_bytes=longest, alignment=PAGE_BYTES)
     starts = np.cumsum(reads.extents.nbytes) - reads.extents.nbytes
     total = int(reads.extents.nbytes.sum())
     parts = _cut(reads.extents, starts, total, sizes, block_of(total))
@@ -93,12 +93,12 @@ def _in_order(wanted: Extents) -> tuple[list[tuple[int, int, int]], list[int]] |
     for file, offset, nbytes in zip(wanted.file.tolist(), wanted.offset.tolist(), wanted.nbytes.tolist(), strict=True):
         if (file, offset) < (last, low):
             return None
-        if file != last or offset // PAGE * PAGE > end:
+        if file != last or offset // PAGE_BYTES * PAGE_BYTES > end:
             place += end - begin
-            begin = end = offset // PAGE * PAGE
+            begin = end = offset // PAGE_BYTES * PAGE_BYTES
             runs.append((file, begin, end))
         places.append(place + offset - begin)
-        end = max(end, -(-(offset + nbytes) // PAGE) * PAGE)
+        end = max(end, -(-(offset + nbytes) // PAGE_BYTES) * PAGE_BYTES)
         runs[-1] = (file, begin, end)
         last, low = file, offset
     return runs, places

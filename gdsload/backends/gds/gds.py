@@ -24,12 +24,10 @@ from gdsload.backends.gds.slots import Slots
 from gdsload.backends.readers import Readers
 from gdsload.errors import GdsloadError, ReadError, ShortReadError
 from gdsload.shards.files import Files
-from gdsload.shards.reads import Extents, coalesce, shares
+from gdsload.shards.reads import MAX_GAP_BYTES, PAGE_BYTES, Extents, coalesce, shares
 
 __all__ = ["GdsBackend"]
 
-_PAGE = 4096  # nvidia-fs: offsets, sizes and addresses of direct reads are multiples of it
-_MAX_GAP_BYTES = 16 * 1024
 _MAX_READ_BYTES = 8 * 2**20
 _WORK_BYTES = _MAX_READ_BYTES // 4
 _THREADS = 12
@@ -90,7 +88,7 @@ class GdsBackend(FileBackend):
     def read(self, wanted: Extents) -> PendingRead:
         """See `Backend.read`."""
         self.files.ensure_open(wanted.file)
-        reads = coalesce(wanted, max_gap_bytes=_MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES, alignment=_PAGE)
+        reads = coalesce(wanted, max_gap_bytes=MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES, alignment=PAGE_BYTES)
         lease = self._slots.lease(reads.extents.nbytes)
         works = [
             partial(self._read_all, reads.extents, part, lease) for part in shares(reads.extents.nbytes, _WORK_BYTES)

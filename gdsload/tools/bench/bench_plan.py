@@ -6,11 +6,12 @@ import os
 import platform
 import sys
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
+from gdsload.backends.registry import BackendChoice
 from gdsload.errors import OptionError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.options import resolve_device
@@ -20,9 +21,7 @@ from gdsload.system.probe.mounts import find_mount, read_mounts
 from gdsload.system.probe.tree import Tree
 from gdsload.system.version import __version__
 
-__all__ = ["BackendName", "BenchPlan", "describe", "machine", "make_plan", "versions"]
-
-BackendName = Literal["auto", "gds", "mapped", "bounce", "host"]
+__all__ = ["BenchPlan", "describe", "machine", "make_plan", "versions"]
 
 _BATCH_BYTES = 16 * 2**20
 
@@ -56,7 +55,7 @@ class BenchPlan:
     device: torch.device
     batch_size: int
     shuffle: bool | str
-    backends: tuple[BackendName, ...] = ("auto",)
+    backends: tuple[BackendChoice, ...] = ("auto",)
     trials: int = 5
     seconds: float | None = None
     max_bytes: int | None = None
@@ -73,7 +72,7 @@ def make_plan(
     batch_size: int | None = None,
     shuffle: bool | str = False,
     device: str | None = None,
-    backends: tuple[BackendName, ...] = ("auto",),
+    backends: tuple[BackendChoice, ...] = ("auto",),
     **bounds: Any,
 ) -> BenchPlan:
     """Look at a dataset and fill in the defaults.

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
+from gdsload.backends.registry import BackendChoice
 from gdsload.engine.assemble import Batch
 from gdsload.loader.loader import DataLoader
 from gdsload.system.units import parse_bytes
-from gdsload.tools.bench.bench_plan import BackendName, BenchPlan
+from gdsload.tools.bench.bench_plan import BenchPlan
 
 __all__ = ["Route", "default_bytes", "make_routes", "sample_bytes", "synchronise"]
 
@@ -30,7 +31,7 @@ class Route:
 
     name: str
     way: str
-    backend: BackendName | None
+    backend: BackendChoice | None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def open(self, plan: BenchPlan, *, shuffle: bool | str, with_index: bool = False) -> DataLoader:

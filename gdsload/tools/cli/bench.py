@@ -8,13 +8,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from gdsload.backends.registry import BACKEND_CHOICES, BACKENDS
 from gdsload.system.units import format_bytes, parse_bytes
 from gdsload.tools.bench import make_plan, run_bench
 from gdsload.tools.cli.terminal import plain, say
 
 __all__ = ["add_to", "add_what", "aligned", "as_seconds", "conditions", "figures", "render_text", "what_of"]
 
-_BACKENDS = ("auto", "gds", "mapped", "bounce", "host")
 _HEADINGS = ("", "GB/s", "quartiles", "first batch", "waited", "path by counters")
 
 
@@ -22,9 +22,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     """Add the command."""
     parser = commands.add_parser("bench", help="measure SSD→VRAM beside SSD→RAM→VRAM, cold and hot")
     add_what(parser)
+    ways = "; ".join(f"{name}: {row.summary}" for name, row in BACKENDS.items())
     parser.add_argument(
-        "--backends", nargs="+", choices=_BACKENDS, default=["auto"], help="one contender each (default: auto)"
-    )
+        "--backends", nargs="+", choices=BACKEND_CHOICES, default=["auto"],
+        help=f"one contender each (default: auto). {ways}",
+    )  # fmt: skip
     parser.add_argument("--seconds", type=as_seconds, default=None, metavar="S", help="end a trial after S seconds")
     parser.add_argument(
         "--max-bytes", type=_size, default=None, metavar="SIZE", help='end a trial after SIZE of samples ("4GiB")'

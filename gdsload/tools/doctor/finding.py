@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from gdsload.backends.registry import BackendName
+
 __all__ = [
     "Finding", "Report", "Severity", "Verdict", "clip", "error", "info", "ok", "unknown", "warning",
 ]  # fmt: skip
@@ -43,7 +45,7 @@ class Verdict:
         improvements: what would make it better, the most important first.
     """
 
-    backend: Literal["gds", "mapped", "bounce", "host"]
+    backend: BackendName
     why: str
     improvements: list[str]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
+from gdsload.backends.registry import BackendName
 from gdsload.tools.doctor.finding import Finding, Verdict
 
 __all__ = ["judge"]
@@ -30,7 +31,7 @@ def _evidence(known: dict[str, Finding], check: str) -> dict[str, Any]:
     return known[check].evidence if check in known else {}
 
 
-def _choose(known: dict[str, Finding]) -> tuple[Literal["gds", "mapped", "bounce", "host"], str]:
+def _choose(known: dict[str, Finding]) -> tuple[BackendName, str]:
     device = _evidence(known, "gpu.device")
     if device.get("usable") is not True:
         return "host", known["gpu.device"].message if "gpu.device" in known else "nothing is known of a GPU"

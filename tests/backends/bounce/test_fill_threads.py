@@ -20,15 +20,15 @@ from gdsload.backends.bounce import fill_threads, resident_rows
 from gdsload.backends.bounce.fill_task import BouncePath, DirectIOPolicy, FillTask
 from gdsload.backends.bounce.fill_threads import ThreadFill
 from gdsload.backends.bounce.resident_rows import ResidentRows
-from gdsload.backends.bounce.slot_layout import PAGE, BlockFill, lay_out
+from gdsload.backends.bounce.slot_layout import BlockFill, lay_out
 from gdsload.backends.readers import Reading
 from gdsload.errors import FileChangedError, LoaderClosedError, ReadError, ShortReadError
 from gdsload.shards import guard as guard_module
 from gdsload.shards.files import Files
-from gdsload.shards.reads import Extents
+from gdsload.shards.reads import PAGE_BYTES, Extents
 from gdsload.system import pinned
 
-BLOCK, BLOCKS, ROWS = 4 * PAGE, 5, 700
+BLOCK, BLOCKS, ROWS = 4 * PAGE_BYTES, 5, 700
 
 
 class Copier:
@@ -429,7 +429,7 @@ def test_the_answer_for_a_block_is_believed_for_a_moment(monkeypatch):
 
     monkeypatch.setattr(blocks, "part_looks_resident", look)
     monkeypatch.setattr(blocks.time, "monotonic", lambda: now[0])
-    cold, parts = DirectIOPolicy(None, None), [BlockFill([(file, 0, 0, PAGE)], 0, PAGE) for file in (0, 1)]
+    cold, parts = DirectIOPolicy(None, None), [BlockFill([(file, 0, 0, PAGE_BYTES)], 0, PAGE_BYTES) for file in (0, 1)]
     assert [cold(parts[0]), cold(parts[1]), cold(parts[0]), cold(parts[1])] == [True, False, True, False]
     assert asked == [0, 1]
     answers.update({0: True, 1: False})

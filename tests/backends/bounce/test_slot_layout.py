@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsload.backends.bounce import slot_layout as layout
-from gdsload.backends.bounce.slot_layout import PAGE, lay_out
-from gdsload.shards.reads import Extents
+from gdsload.backends.bounce.slot_layout import lay_out
+from gdsload.shards.reads import PAGE_BYTES, Extents
 
-BLOCK = 4 * PAGE
+BLOCK = 4 * PAGE_BYTES
 
 
 def extents(wanted):
@@ -22,7 +22,7 @@ def extents(wanted):
 def lay(wanted, sizes, *, few, block=BLOCK):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(layout, "_FEW", 10**9 if few else -1)
-        patched.setattr(layout, "_LONG_BYTES", 0)
+        patched.setattr(layout, "_WORKED_OUT_FROM_BYTES", 0)
         return lay_out(extents(wanted), np.array(sizes, np.int64), BLOCK, lambda _nbytes: block)
 
 
@@ -32,7 +32,7 @@ def pages_of(found):
         part.low + begin + at: (file, offset + at)
         for part in found.parts
         for file, offset, begin, nbytes in part.reads
-        for at in range(0, nbytes, PAGE)
+        for at in range(0, nbytes, PAGE_BYTES)
     }
 
 
@@ -49,14 +49,14 @@ def hold(found, wanted, sizes, block):
             room = (part.nbytes if last else part.reads[index + 1][2]) - begin
             assert 0 < nbytes <= room
             assert nbytes == min(room, sizes[file] - offset)  # shorter only at the end of the shard
-            assert [offset % PAGE, begin % PAGE] == [0, 0]  # or O_DIRECT would refuse it
+            assert [offset % PAGE_BYTES, begin % PAGE_BYTES] == [0, 0]  # or O_DIRECT would refuse it
             at += room
     assert at == found.nbytes
     assert found.places.dtype == np.int64
     slot = pages_of(found)
     for (file, offset, nbytes), place in zip(wanted, found.places.tolist(), strict=True):
         for byte in {0, nbytes // 2, nbytes - 1} if nbytes else ():
-            page, within = (place + byte) // PAGE * PAGE, (place + byte) % PAGE
+            page, within = (place + byte) // PAGE_BYTES * PAGE_BYTES, (place + byte) % PAGE_BYTES
             assert slot[page] == (file, offset + byte - within)
 
 
@@ -78,8 +78,8 @@ def anything(draw):
 @settings(derandomize=True, deadline=None, max_examples=300)
 @given(anything(), st.integers(1, 16), st.booleans())
 def test_every_wanted_byte_is_read_to_its_place(wanted, block_pages, few):
-    found = lay(wanted, SIZES, few=few, block=block_pages * PAGE)
-    hold(found, wanted, SIZES, block_pages * PAGE)
+    found = lay(wanted, SIZES, few=few, block=block_pages * PAGE_BYTES)
+    hold(found, wanted, SIZES, block_pages * PAGE_BYTES)
 
 
 @settings(derandomize=True, deadline=None, max_examples=300)
@@ -87,12 +87,15 @@ def test_every_wanted_byte_is_read_to_its_place(wanted, block_pages, few):
 def test_extents_in_order_are_laid_out_one_by_one_as_by_numpy(wanted, block_pages):
     """Byte for byte; only that gaps are not read along."""
     wanted = sorted(wanted)
-    one_by_one, by_numpy = (lay(wanted, SIZES, few=few, block=block_pages * PAGE) for few in (True, False))
-    hold(one_by_one, wanted, SIZES, block_pages * PAGE)
+    one_by_one, by_numpy = (lay(wanted, SIZES, few=few, block=block_pages * PAGE_BYTES) for few in (True, False))
+    hold(one_by_one, wanted, SIZES, block_pages * PAGE_BYTES)
     first, other = pages_of(one_by_one), pages_of(by_numpy)
     for (_, _, nbytes), *places in zip(wanted, one_by_one.places.tolist(), by_numpy.places.tolist(), strict=True):
-        for byte in range(0, nbytes, PAGE):
-            assert first[(places[0] + byte) // PAGE * PAGE] == other[(places[1] + byte) // PAGE * PAGE]
+        for byte in range(0, nbytes, PAGE_BYTES):
+            assert (
+                first[(places[0] + byte) // PAGE_BYTES * PAGE_BYTES]
+                == other[(places[1] + byte) // PAGE_BYTES * PAGE_BYTES]
+            )
     assert one_by_one.nbytes <= by_numpy.nbytes
     assert len(set(first.values())) == len(first)  # no page is read twice
 
@@ -135,6 +138,6 @@ def test_order_decides_which_way_it_goes(monkeypatch):
     ],
 )
 def test_blocks_of_two_pages(wanted, parts, places, few):
-    found = lay(wanted, [100_000] * 4, few=few, block=2 * PAGE)
+    found = lay(wanted, [100_000] * 4, few=few, block=2 * PAGE_BYTES)
     assert [tuple(part) for part in found.parts] == parts
     assert found.places.tolist() == places

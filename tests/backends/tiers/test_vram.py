@@ -18,11 +18,13 @@ import torch
 from gdsload import Field, ShardDataset, ShardWriter
 from gdsload.backends.base import ShardAddresses
 from gdsload.backends.host import HostBackend
-from gdsload.backends.tiers import vram
-from gdsload.backends.tiers.vram import VramBackend
+from gdsload.backends.tiers import tiered, vram
+from gdsload.backends.tiers.tiered import Tiered
+from gdsload.backends.tiers.vram import VramTier
 from gdsload.shards.reads import Extents, concat_extents
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system import threads
+from gdsload.testing import RecordingBackend
 
 SHARDS, ROWS = 4, 500
 
@@ -76,7 +78,8 @@ def open_tier(folder):
         table = ShardTable.of(dataset.sources, dataset.schema, mapped=True)
         span = partial(table.span, names=fields)
         cpu = torch.device("cpu")
-        opened.append(VramBackend(table.files, cpu, inner(table.files), span=span, vram_bytes=vram_bytes))
+        tier = VramTier(table.files, cpu, span=span, vram_bytes=vram_bytes)
+        opened.append(Tiered("vram+inner", table.files, tier, inner(table.files)))
         opened[-1].table = table
         return opened[-1]
 
@@ -126,19 +129,19 @@ def filled(tier):
 
 def test_kept_shards_are_their_files(open_tier):
     tier = filled(open_tier())
-    assert tier.kept.all()
-    assert tier.trouble == ""
+    assert tier.near.ready.all()
+    assert tier.near.trouble == ""
     for file in range(SHARDS):
         wanted = rows(tier, file)
         assert brought(tier, wanted) == truth(tier, wanted)
-    assert tier.kept_bytes == SHARDS * ROWS * 256  # what lies before and behind the field is not kept
-    assert np.array_equal(tier.addresses().base, tier._base)
+    assert tier.near.kept_bytes == SHARDS * ROWS * 256  # what lies before and behind the field is not kept
+    assert np.array_equal(tier.addresses().base, tier.near._base)
 
 
 def test_a_budget_for_some(open_tier):
     tier = filled(open_tier(vram_bytes=2 * ROWS * 256 + 5))
-    assert tier.kept.tolist() == [True, True, False, False]
-    assert "used up" in tier.trouble
+    assert tier.near.ready.tolist() == [True, True, False, False]
+    assert "used up" in tier.near.trouble
     assert tier.addresses() is None
     both = concat_extents([rows(tier, file, 7) for file in (3, 0)])
     before = tier.bytes_by_path()
@@ -156,26 +159,26 @@ def test_bytes_are_counted_where_they_were_gathered(open_tier):
     filled(tier)
     before = tier.bytes_by_path().get("vram", 0)
     found.count(1000)
-    assert (tier.inner.counted, tier.bytes_by_path().get("vram", 0)) == (1000, before)
+    assert (tier.far.counted, tier.bytes_by_path().get("vram", 0)) == (1000, before)
     tier.addresses().count(10)
-    assert (tier.inner.counted, tier.bytes_by_path()["vram"]) == (1000, before + 10)
+    assert (tier.far.counted, tier.bytes_by_path()["vram"]) == (1000, before + 10)
 
 
 def test_a_shard_that_changes_while_it_is_copied_is_not_kept(open_tier, monkeypatch):
     """Also if somebody has just looked at it: nobody ever will again."""
     tier = open_tier()
-    copied = VramBackend._copy
+    copied = VramTier._copy
 
-    def copy_and_spoil(self, wanted, out):
-        copied(self, wanted, out)
+    def copy_and_spoil(self, far, wanted, out):
+        copied(self, far, wanted, out)
         if wanted.file[0] == 2:
             self.files.check(np.array([2]))
             os.utime(self.files.sources[2].path, ns=(1, 1))
 
-    monkeypatch.setattr(VramBackend, "_copy", copy_and_spoil)
+    monkeypatch.setattr(VramTier, "_copy", copy_and_spoil)
     filled(tier)
-    assert tier.kept.tolist() == [True, True, False, False]
-    assert "written to" in tier.trouble
+    assert tier.near.ready.tolist() == [True, True, False, False]
+    assert "written to" in tier.near.trouble
 
 
 def test_memory_that_is_used_up_is_no_failure(open_tier, monkeypatch):
@@ -183,14 +186,14 @@ def test_memory_that_is_used_up_is_no_failure(open_tier, monkeypatch):
     real = torch.empty
 
     def empty(size, **options):
-        if tier.kept.sum() == 1:
+        if tier.near.ready.sum() == 1:
             raise torch.OutOfMemoryError
         return real(size, **options)
 
     monkeypatch.setattr(vram.torch, "empty", empty)
     filled(tier)
-    assert tier.kept.sum() == 1
-    assert "no memory" in tier.trouble
+    assert tier.near.ready.sum() == 1
+    assert "no memory" in tier.near.trouble
     wanted = rows(tier, 3, 5)
     assert brought(tier, wanted) == truth(tier, wanted)
 
@@ -200,31 +203,40 @@ def test_no_thread_is_no_failure(open_tier, monkeypatch):
         raise RuntimeError("can't start new thread")
 
     tier = open_tier()
-    monkeypatch.setattr(vram, "start_all", refused)
+    monkeypatch.setattr(tiered, "start_all", refused)
     wanted = rows(tier, 1, 5)
     assert brought(tier, wanted) == truth(tier, wanted)
-    assert "can't start" in tier.trouble
+    assert "can't start" in tier.near.trouble
 
 
 def test_the_thread_ends_with_the_interpreter(open_tier, monkeypatch, own_end):
     """A loader that nobody has closed: its backend is not, either, but no thread goes on copying."""
     tier = open_tier()
     begun, go_on = threading.Event(), threading.Event()
-    copied = VramBackend._copy
+    copied = VramTier._copy
 
-    def slow_copy(self, wanted, out):
+    def slow_copy(self, far, wanted, out):
         begun.set()
         go_on.wait(20)
-        copied(self, wanted, out)
+        copied(self, far, wanted, out)
 
-    monkeypatch.setattr(VramBackend, "_copy", slow_copy)
+    monkeypatch.setattr(VramTier, "_copy", slow_copy)
     brought(tier, rows(tier, 0, 1))
     assert begun.wait(20)
     ending = threading.Thread(target=threads.end_all)
     ending.start()
-    assert until(lambda: tier._closed)
+    assert until(lambda: tier._filling.over)
     go_on.set()
     ending.join(20)
     assert not ending.is_alive()
     assert alive() == []
-    assert tier.kept.sum() <= 1
+    assert tier.near.ready.sum() <= 1
+
+
+def test_only_what_is_not_kept_is_looked_at(open_tier):
+    """A copy stays what it is, whatever happens to its file."""
+    tier = filled(open_tier(lambda files: RecordingBackend(HostBackend(files)), vram_bytes=2 * ROWS * 256 + 5))
+    assert tier.near.ready.tolist() == [True, True, False, False]
+    tier.check(np.array([0, 3, 1, 2]))
+    tier.check(np.array([0, 1]))
+    assert tier.far.checked == [[3, 2]]

@@ -9,15 +9,16 @@ import time
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload.backends.base import PendingRead, ShardAddresses
+from gdsload.backends.base import PendingRead
 from gdsload.backends.host import HostBackend
 from gdsload.backends.readers import Reading, done
-from gdsload.backends.tiers import routed as routed_module
-from gdsload.backends.tiers.routed import RoutedBackend
-from gdsload.backends.tiers.tiered import _Both
+from gdsload.backends.tiers import registered as registered_module
+from gdsload.backends.tiers.registered import RegisteredTier
+from gdsload.backends.tiers.tiered import Tiered, _Both
 from gdsload.errors import LoaderClosedError
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.files import Files
@@ -28,21 +29,18 @@ SIZES = [100_003, 8_000, 5, 2_500_000]
 FULL = "register_bytes are used up"
 
 
-class Registrar:
-    """Stands in for `MappedBackend`, which needs a GPU: brings from mappings, and only what is registered.
+class Registrar(RegisteredTier):
+    """Registers nothing, which needs a GPU, but brings from mappings, and only what is as if registered.
 
     Args:
         files: the shards, mapped.
         room: how many shards may be registered.
     """
 
-    name, in_place = "mapped", True
-
     def __init__(self, files, room=100):
-        self.files, self.room = files, room
-        self.registered = np.zeros(len(files.sources), bool)
-        self.found = ShardAddresses(files.base, self.count)
-        self.asked, self.moved, self.released, self.closed = [], 0, 0, 0
+        super().__init__(files, torch.device("cpu"), register_bytes=2**40)
+        self.room = room
+        self.asked, self.released, self.closed = [], 0, 0
         self.completion = done
         self.error = None
 
@@ -51,7 +49,7 @@ class Registrar:
             raise LoaderClosedError("the backend was closed")
         assert self.registered[wanted.file].all()
         assert len(wanted)
-        self.moved += wanted.total_bytes
+        self._moved += wanted.total_bytes
         return PendingRead(self.files.base[wanted.file] + wanted.offset, self.completion, 0, self._release)
 
     def _release(self):
@@ -64,19 +62,8 @@ class Registrar:
         if self.registered.sum() >= self.room:
             return FULL
         self.registered[file] = True
+        self._users[file] = 0
         return ""
-
-    def addresses(self):
-        return self.found if self.registered.all() else None
-
-    def count(self, nbytes):
-        self.moved += nbytes
-
-    def check(self, files):
-        self.files.check(files)
-
-    def bytes_by_path(self):
-        return {"mapped": self.moved}
 
     def unregister(self):
         # What reads from the drive may be copying out of the mappings still: they must be there.
@@ -88,7 +75,7 @@ def routed_on(files, room=100):
     """A backend whose drive is really read, into memory of its own, although the files are mapped, too."""
     drive = HostBackend(files, threads=2)
     drive.in_place = False
-    return RoutedBackend(files, Registrar(files, room), RecordingBackend(drive))
+    return Tiered("auto", files, Registrar(files, room), RecordingBackend(drive))
 
 
 class TestConformance(BackendTests):
@@ -128,7 +115,7 @@ def open_routed(folder, room=100):
 
 @pytest.fixture
 def routed(folder, monkeypatch):
-    monkeypatch.setattr(routed_module, "_LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(registered_module, "_LOOK_EVERY_S", 0.001)
     found = open_routed(folder)
     yield found
     found.close()
@@ -192,34 +179,34 @@ def extents(draw):
 @given(extents(), st.sets(st.integers(0, len(SIZES) - 1)))
 def test_bytes_are_the_same_whatever_is_registered(folder, contents, found, ready):
     routed = open_routed(folder)
-    routed.trouble = "nothing more is to be registered"
+    routed.near.trouble = "nothing more is to be registered"
     routed.files.ensure_open(np.arange(len(SIZES)))
-    routed.mapped.registered[list(ready)] = True
+    routed.near.registered[list(ready)] = True
     landing = routed.read(extents_of(found))
     assert landed(landing, found) == [contents[file][offset : offset + size] for file, offset, size in found]
-    assert routed.cold.held_bytes == landing.nbytes
+    assert routed.far.held_bytes == landing.nbytes
     landing.release()
     # Each byte by its path; and who has nothing to bring is not asked.
     by_path = {"mapped": 0, "host": 0}
     for file, _, size in found:
         by_path["mapped" if file in ready else "host"] += size
     assert routed.bytes_by_path() == {path: count for path, count in by_path.items() if count}
-    assert all(not ready & set(wanted.file.tolist()) for wanted in routed.cold.brought)
-    assert len(routed.cold.brought) == (not found or any(file not in ready for file, _, _ in found))
-    assert routed.cold.held_bytes == routed.cold.released_twice == 0
+    assert all(not ready & set(wanted.file.tolist()) for wanted in routed.far.brought)
+    assert len(routed.far.brought) == (not found or any(file not in ready for file, _, _ in found))
+    assert routed.far.held_bytes == routed.far.released_twice == 0
     routed.close()
 
 
 def test_both_landings_are_released(routed):
-    routed.trouble = "nothing more is to be registered"
+    routed.near.trouble = "nothing more is to be registered"
     routed.files.ensure_open(np.arange(len(SIZES)))
-    routed.mapped.registered[:2] = True
+    routed.near.registered[:2] = True
     landing = routed.read(ONE_OF_EACH)
     landing.completion.wait()
-    assert routed.cold.held_bytes == landing.nbytes > 0
-    assert routed.mapped.released == 0
+    assert routed.far.held_bytes == landing.nbytes > 0
+    assert routed.near.released == 0
     landing.release()
-    assert (routed.cold.held_bytes, routed.mapped.released) == (0, 1)
+    assert (routed.far.held_bytes, routed.near.released) == (0, 1)
 
 
 def test_an_error_of_one_part_does_not_keep_from_waiting_for_the_other():
@@ -256,23 +243,23 @@ def test_errors_of_either_part_are_raised(which):
 @pytest.mark.usefixtures("resident")
 def test_resident_shards_are_registered_behind_the_loaders_back(routed, contents):
     assert threads() == []
-    assert until(routed.mapped.registered.all, routed)
-    asked = len(routed.cold.brought)
+    assert until(routed.near.registered.all, routed)
+    asked = len(routed.far.brought)
     whole = [(file, 0, len(raw)) for file, raw in enumerate(contents)]
     landing = routed.read(extents_of(whole))
     assert landed(landing, whole) == contents
     assert landing.nbytes == 0
-    assert len(routed.cold.brought) == asked
-    assert sorted(routed.mapped.asked) == list(range(len(SIZES)))
-    assert routed.trouble == ""
+    assert len(routed.far.brought) == asked
+    assert sorted(routed.near.asked) == list(range(len(SIZES)))
+    assert routed.near.trouble == ""
 
 
 @pytest.mark.usefixtures("resident")
 def test_only_shards_that_are_wanted_are_registered(routed):
     wanted = extents_of([(1, 0, 10)])
-    assert until(lambda: routed.mapped.registered[1], routed, wanted)
+    assert until(lambda: routed.near.registered[1], routed, wanted)
     time.sleep(0.02)
-    assert routed.mapped.registered.tolist() == [False, True, False, False]
+    assert routed.near.registered.tolist() == [False, True, False, False]
 
 
 def test_shards_are_registered_when_they_have_become_resident(routed, monkeypatch):
@@ -283,46 +270,46 @@ def test_shards_are_registered_when_they_have_become_resident(routed, monkeypatc
         looked.append(file)
         return file in resident
 
-    monkeypatch.setattr(routed_module, "shard_is_resident", look)
+    monkeypatch.setattr(registered_module, "file_is_resident", look)
     wanted = extents_of([(3, 5_000_000, 10)])
     assert until(lambda: len(looked) > 2, routed, wanted)
-    assert (routed.mapped.asked, len(threads())) == ([], 1)
+    assert (routed.near.asked, len(threads())) == ([], 1)
     resident.add(3)
-    assert until(lambda: routed.mapped.registered[3], routed, wanted)
+    assert until(lambda: routed.near.registered[3], routed, wanted)
     assert set(looked) == {3}
 
 
 @pytest.mark.usefixtures("resident")
 def test_trouble_ends_all_registering(folder, contents, monkeypatch):
-    monkeypatch.setattr(routed_module, "_LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(registered_module, "_LOOK_EVERY_S", 0.001)
     routed = open_routed(folder, room=2)
-    assert until(lambda: routed.trouble, routed)
-    assert routed.trouble == FULL
+    assert until(lambda: routed.near.trouble, routed)
+    assert routed.near.trouble == FULL
     assert until(lambda: not threads(), routed)
-    asked = len(routed.mapped.asked)
+    asked = len(routed.near.asked)
     assert asked == 3
     whole = [(file, 0, len(raw)) for file, raw in enumerate(contents)]
     for _ in range(5):
         landing = routed.read(extents_of(whole))
         assert landed(landing, whole) == contents
         landing.release()
-    assert len(routed.mapped.asked) == asked
+    assert len(routed.near.asked) == asked
     assert threads() == []
-    assert routed.mapped.registered.sum() == 2
+    assert routed.near.registered.sum() == 2
     routed.close()
 
 
 @pytest.mark.usefixtures("resident")
 def test_errors_while_registering_are_nobodys_business(routed, contents):
-    routed.mapped.error = OSError("the file is gone")
-    assert until(lambda: len(routed.mapped.asked) > 8, routed)
+    routed.near.error = OSError("the file is gone")
+    assert until(lambda: len(routed.near.asked) > 8, routed)
     whole = [(file, 0, len(raw)) for file, raw in enumerate(contents)]
     landing = routed.read(extents_of(whole))
     assert landed(landing, whole) == contents
     landing.release()
-    assert not routed.mapped.registered.any()
-    routed.mapped.error = None
-    assert until(routed.mapped.registered.all, routed)
+    assert not routed.near.registered.any()
+    routed.near.error = None
+    assert until(routed.near.registered.all, routed)
 
 
 # --- closing ---
@@ -330,16 +317,16 @@ def test_errors_while_registering_are_nobodys_business(routed, contents):
 
 @pytest.mark.usefixtures("resident")
 def test_close_ends_the_thread_and_does_not_wait_for_its_next_look(folder, monkeypatch):
-    monkeypatch.setattr(routed_module, "_LOOK_EVERY_S", 1000)
+    monkeypatch.setattr(registered_module, "_LOOK_EVERY_S", 1000)
     routed = open_routed(folder)
     # The first look may come before the shards are open, and then the next one does not come before it is over.
     routed.files.ensure_open(np.arange(len(SIZES)))
-    assert until(routed.mapped.registered.all, routed)
+    assert until(routed.near.registered.all, routed)
     assert len(threads()) == 1
     routed.close()
     assert threads() == []
     routed.close()
-    assert routed.mapped.closed == routed.cold.closed == 2
+    assert routed.near.closed == routed.far.closed == 2
 
 
 def test_close_of_a_backend_that_never_worked(folder):
@@ -353,13 +340,21 @@ def test_close_of_a_backend_that_never_worked(folder):
 
 @pytest.mark.usefixtures("resident")
 def test_close_while_shards_are_being_registered(folder, monkeypatch):
-    monkeypatch.setattr(routed_module, "_LOOK_EVERY_S", 0)
+    monkeypatch.setattr(registered_module, "_LOOK_EVERY_S", 0)
     for number in range(30):
         routed = open_routed(folder)
         for _ in range(number % 6):
             routed.read(ONE_OF_EACH).completion.wait()
         routed.close()
         assert threads() == []
-        asked = len(routed.mapped.asked)
+        asked = len(routed.near.asked)
         time.sleep(0.001)
-        assert len(routed.mapped.asked) == asked
+        assert len(routed.near.asked) == asked
+
+
+def test_registered_shards_are_looked_at_like_the_others(routed):
+    """At once, as by one look: they are read out of the same files."""
+    routed.files.ensure_open(np.arange(len(SIZES)))
+    routed.near.registered[:2] = True
+    routed.check(np.array([0, 3, 1, 2]))
+    assert routed.far.checked == [[0, 3, 1, 2]]

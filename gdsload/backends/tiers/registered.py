@@ -1,0 +1,72 @@
+"""The tier of shards whose pages are registered with CUDA: the GPU reads them out of the page cache by itself.
+
+Its thread looks which shards could be registered, so that nobody waits for it: until it gets there, the other backend
+reads resident pages, too. So an epoch that fills the page cache is followed by one out of it.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+import numpy as np
+import torch
+
+from gdsload.backends.base import Backend
+from gdsload.backends.mapped import MappedBackend
+from gdsload.backends.tiers.tiered import Filling
+from gdsload.shards.files import Files
+from gdsload.shards.page_cache import file_is_resident
+
+__all__ = ["RegisteredTier"]
+
+_FILL_BYTES = 4 * 2**20
+_LOOK_EVERY_S = 0.25
+"""How often shards are looked at that were not resident the last time: 32 reads of a byte each."""
+
+
+class RegisteredTier(MappedBackend):
+    """Shards that are resident and registered.
+
+    Args:
+        files: the shards, mapped.
+        device: the GPU.
+        register_bytes: bytes of files that may be registered at once; none makes room for another.
+        read_in: whether shards are read into the page cache to be registered, as far as they can stay there.
+    """
+
+    thread, copies = "gdsload-register", False
+
+    def __init__(self, files: Files, device: torch.device, *, register_bytes: int, read_in: bool = False) -> None:
+        super().__init__(files, device, register_bytes=register_bytes)
+        self.ready = self.registered
+        self._read_in = read_in
+
+    def fill(self, _far: Backend, filling: Filling) -> None:
+        """See `Near.fill`."""
+        while not filling.over:
+            filling.wait()
+            for file in np.flatnonzero(filling.wanted & self.files.opened & ~self.ready).tolist():
+                if filling.over or self.trouble:
+                    return
+                with suppress(Exception):  # what is wrong with a file comes up where it is read
+                    if file_is_resident(self.files, file) or self._filled(file, filling):
+                        self.trouble = self.try_register(file)
+                filling.wanted[file] = False
+            filling.pause(_LOOK_EVERY_S)
+
+    def _filled(self, file: int, filling: Filling) -> bool:
+        """Read a shard into the page cache, if that is wanted and it can stay there."""
+        if not self._read_in or not self.has_room(file):
+            return False
+        scratch = memoryview(bytearray(_FILL_BYTES))
+        with self.files.descriptor(file) as fd:
+            for offset in range(0, self.files.length(file), _FILL_BYTES):
+                if filling.over:
+                    return False
+                os.preadv(fd, [scratch], offset)
+        return True
+
+    def give_back(self) -> None:
+        """See `Near.give_back`."""
+        self.unregister()

@@ -1,0 +1,214 @@
+"""Blocks of tensors out of files: few reads of many bytes, and copies into memory that is the caller's own."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gdsload.backends.base import Backend
+from gdsload.backends.registry import BackendChoice
+from gdsload.backends.select import BackendRequest, choose, default_register_bytes
+from gdsload.errors import LoaderClosedError
+from gdsload.shards.files import Files
+from gdsload.shards.format.header import TensorEntry
+from gdsload.shards.gather_host import gather_pieces
+from gdsload.shards.reads import Extents, concat_extents, cut, shares
+from gdsload.shards.values import no_inference, torch_dtype
+from gdsload.system.copies import copy_runs
+from gdsload.system.streams import record
+
+__all__ = ["Block", "TensorReader", "block_of"]
+
+IntArray = NDArray[np.int64]
+
+_PIECE_BYTES = 4 * 2**20
+"""The longest extent: so that a read has some for each of a backend's threads."""
+_READ_BYTES = 64 * 2**20
+_MOST_COPYING = 4
+"""Threads that copy on the host. To a GPU two wait by turns, so that one read is under way while another is copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block of a tensor: runs of bytes of a file, one after the other.
+
+    Attributes:
+        file: the file.
+        offset: byte offset of each run.
+        run_bytes: bytes of each.
+        shape: the block's shape.
+        dtype: its element type.
+    """
+
+    file: int
+    offset: IntArray
+    run_bytes: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def pieces(self) -> Extents:
+        """The runs, in pieces that are not too long."""
+        count = len(self.offset)
+        return cut(
+            Extents(np.full(count, self.file), self.offset, np.full(count, self.run_bytes)), _PIECE_BYTES
+        ).extents
+
+
+def block_of(file: int, entry: TensorEntry, bounds: Sequence[tuple[int, int]], kept: Iterable[int]) -> Block:
+    """A block of a tensor.
+
+    Args:
+        file: the tensor's file.
+        entry: where it is.
+        bounds: of each dimension the first index, and the one after the last.
+        kept: the dimensions that the block has; of others there is one index.
+    """
+    whole, stride = len(bounds), entry.dtype.itemsize
+    while whole and bounds[whole - 1] == (0, entry.shape[whole - 1]):
+        whole -= 1
+        stride *= entry.shape[whole]
+    offset, run = np.array([entry.begin]), stride
+    for axis in reversed(range(whole)):
+        low, high = bounds[axis]
+        if axis == whole - 1:
+            offset, run = offset + low * stride, (high - low) * stride
+        else:
+            offset = (np.arange(low, high)[:, None] * stride + offset).reshape(-1)
+        stride *= entry.shape[axis]
+    shape = tuple(bounds[axis][1] - bounds[axis][0] for axis in kept)
+    return Block(file, offset, run, shape, torch_dtype(entry.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class _Copies:
+    """What is read, and where it goes; arrays of one length.
+
+    Attributes:
+        wanted: pieces of files.
+        which: index of the tensor that each is of.
+        position: byte position in that tensor.
+        outs: the tensors, as vectors of bytes.
+    """
+
+    wanted: Extents
+    which: IntArray
+    position: IntArray
+    outs: list[torch.Tensor]
+
+    @classmethod
+    def of(cls, blocks: Sequence[Block], outs: Sequence[torch.Tensor]) -> _Copies:
+        """Those that fill tensors with blocks."""
+        parts = [block.pieces() for block in blocks]
+        which = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        position = np.concatenate([np.cumsum(part.nbytes) - part.nbytes for part in parts])
+        return cls(concat_extents(parts), which, position, [out.view(-1).view(torch.uint8) for out in outs])
+
+
+class TensorReader:
+    """Reads blocks of tensors. Its methods may be called from several threads.
+
+    Args:
+        files: the files, mapped; closed with this.
+        device: where tensors go.
+        backend: how the bytes travel.
+    """
+
+    def __init__(self, files: Files, device: torch.device, backend: BackendChoice) -> None:
+        self._files, self._device = files, device
+        register_bytes = default_register_bytes() if device.type == "cuda" else 0
+        self._request = BackendRequest(backend, device, register_bytes=register_bytes)
+        self._backend: Backend | None = None
+        self._on_gpu = self._request.placement == "gpu"
+        self._lock = threading.RLock()
+        self._closed = self._reading = False
+
+    def read(self, blocks: Sequence[Block]) -> list[torch.Tensor]:
+        """Blocks as tensors, each in memory of its own.
+
+        Raises:
+            BackendUnavailableError: if the backend that was asked for cannot be used.
+            ReadError: if bytes cannot be read, or a file was changed.
+            LoaderClosedError: after `close`.
+        """
+        with self._lock:  # or `close` might take the memory away that is copied from
+            self._reading = True
+            try:
+                return self._read(blocks, self._open())
+            finally:
+                self._reading = False
+
+    def _read(self, blocks: Sequence[Block], backend: Backend) -> list[torch.Tensor]:
+        where = self._device if self._on_gpu else torch.device("cpu")
+        with no_inference():
+            outs = [torch.empty(block.shape, dtype=block.dtype, device=where) for block in blocks]
+        filled = [index for index, out in enumerate(outs) if out.numel()]
+        if filled:
+            copies = _Copies.of([blocks[index] for index in filled], [outs[index] for index in filled])
+            self._fill(backend, copies)
+            self._files.watch.check_now(np.unique(copies.wanted.file))  # last of all, or bytes might be another file's
+        return outs if where == self._device else [out.to(self._device) for out in outs]
+
+    def _open(self) -> Backend:
+        if self._closed:
+            raise LoaderClosedError("the file was closed")
+        if self._backend is None:
+            self._backend = choose(self._request, self._files).backend
+        return self._backend
+
+    def _fill(self, backend: Backend, copies: _Copies) -> None:
+        """Read all pieces and copy them: some reads under way while others are copied."""
+        stream = torch.cuda.current_stream(self._device) if self._on_gpu else None
+        parts = shares(copies.wanted.nbytes, _READ_BYTES)
+        count = 2 if self._on_gpu else min(_MOST_COPYING, len(os.sched_getaffinity(0)))
+        if len(parts) == 1 or count == 1:
+            for part in parts:
+                self._fill_part(backend, copies, part, stream)
+            return
+        with ThreadPoolExecutor(min(count, len(parts)), "gdsload-weights") as threads:
+            for _ in threads.map(lambda part: self._fill_part(backend, copies, part, stream), parts):
+                pass  # what failed first is raised here, and what nobody has begun is left
+
+    def _fill_part(self, backend: Backend, copies: _Copies, part: range, stream: torch.cuda.Stream | None) -> None:
+        low, high = part.start, part.stop
+        wanted = copies.wanted[low:high]
+        backend.check(wanted.file)  # touching a mapping that was cut short would end the process
+        pending = backend.read(wanted)
+        try:
+            pending.completion.wait()
+            edges = [0, *(np.flatnonzero(np.diff(copies.which[low:high])) + 1).tolist(), high - low]
+            for first, stop in pairwise(edges):
+                out = copies.outs[int(copies.which[low + first])][int(copies.position[low + first]) :]
+                addresses, nbytes = pending.addresses[first:stop], wanted.nbytes[first:stop]
+                if stream is None:
+                    gather_pieces(addresses, nbytes, 1, out.data_ptr())
+                else:
+                    with torch.cuda.stream(stream):
+                        copy_runs(addresses, nbytes, self._files.in_mappings, out)
+        finally:
+            with suppress(Exception):
+                pending.completion.wait()  # also after Ctrl-C: what is read into is given back
+            if stream is not None:
+                with torch.cuda.stream(stream):
+                    record(stream).synchronize()  # also of what was queued before something went wrong
+            pending.release()
+
+    def close(self) -> None:
+        """Close the backend and the files; may be called twice. Waits for other threads that read.
+
+        Raises:
+            LoaderClosedError: if a signal's handler calls it in the middle of `read`; nothing is closed then.
+        """
+        with self._lock:
+            if self._reading:
+                raise LoaderClosedError("a signal's handler closed the file while a tensor was being read")
+            self._closed = True
+            (self._backend or self._files).close()
