@@ -8,6 +8,8 @@ rows (compressed blocks), a backend around the one that reads turns offsets of r
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal, Protocol
@@ -103,6 +105,10 @@ class Plain(_Codec):
 class Jagged(_Codec):
     """Ragged rows as nested tensors of torch's jagged layout."""
 
+    def __init__(self, name: str, stored: Field) -> None:
+        super().__init__(name, stored)
+        _take_torchs_warning()
+
     def decode(self, values: torch.Tensor, lengths: IntArray | None, beside: BatchTensors) -> torch.Tensor:
         """See `FieldCodec.decode`."""
         known = _of_each(lengths)
@@ -132,14 +138,14 @@ class Padded(_Codec):
 
     def __init__(self, name: str, stored: Field, padding: NDArray[np.uint8]) -> None:
         super().__init__(name, stored)
-        self.padding = padding
+        self._padding = torch.from_numpy(np.array(padding))
 
     def decode(
         self, values: torch.Tensor, lengths: IntArray | None, beside: BatchTensors
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `FieldCodec.decode`."""
         known = _of_each(lengths)
-        return _pad(values, known, self.padding), beside.tensor(known.copy())
+        return _pad(values, known, self._padding), beside.tensor(known.copy())
 
 
 class Bytes(_Codec):
@@ -197,13 +203,28 @@ def codecs_of(
     return {name: made(name, schema[name]) for name in fields}
 
 
+@functools.cache
+def _take_torchs_warning() -> None:
+    """Make a first jagged tensor, at which torch warns of a call of its own, once a process, and keep that to us."""
+
+    def quiet(record: logging.LogRecord) -> bool:
+        return "is_fx_tracing" not in record.getMessage()
+
+    logger = logging.getLogger("torch.fx._symbolic_trace")
+    logger.addFilter(quiet)
+    try:
+        torch.nested.nested_tensor_from_jagged(torch.zeros(1, 1), torch.tensor([0, 1]))
+    finally:
+        logger.removeFilter(quiet)
+
+
 def _of_each(lengths: IntArray | None) -> IntArray:
     if lengths is None:
         raise RuntimeError("a ragged field is decoded without the lengths of its samples")
     return lengths
 
 
-def _pad(values: torch.Tensor, lengths: IntArray, padding: NDArray[np.uint8]) -> torch.Tensor:
+def _pad(values: torch.Tensor, lengths: IntArray, padding: torch.Tensor) -> torch.Tensor:
     """Rows of samples, one behind the other, as ``[samples, longest, *row_shape]``, filled up with an element's bytes.
 
     torch's own padding knows neither uint16 nor fp8; indexing bytes knows all.
@@ -212,7 +233,7 @@ def _pad(values: torch.Tensor, lengths: IntArray, padding: NDArray[np.uint8]) ->
     shape = (len(lengths), longest, *values.shape[1:])
     padded = torch.empty(shape, dtype=values.dtype, device=values.device)
     width = values[:1].numel() * values.element_size() if len(values) else 0
-    padded.view(torch.uint8).view(-1, values.element_size())[:] = torch.from_numpy(padding).to(values.device)
+    padded.view(torch.uint8).view(-1, values.element_size())[:] = padding.to(values.device)
     if width:
         mask = torch.from_numpy(np.arange(longest) < lengths[:, None]).to(values.device)
         padded.view(torch.uint8).view(len(lengths), longest, width)[mask] = values.view(torch.uint8).view(-1, width)

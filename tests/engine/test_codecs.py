@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -102,3 +105,12 @@ def test_a_codec_of_ones_own_decodes_before_the_hand_over(tmp_path, monkeypatch)
         found = list(loader)
     assert torch.cat([batch["x"]["twice"] for batch in found]).tolist() == (2 * np.arange(20).reshape(10, 2)).tolist()
     assert torch.cat([batch["y"] for batch in found]).tolist() == list(range(10))
+
+
+def test_jagged_batches_say_nothing_in_the_terminal(tmp_path):
+    """torch warns of a call of its own, which nobody who loads batches could mend."""
+    with ShardWriter(tmp_path / "shards", {"r": Field("float32", (None,))}) as writer:
+        writer.write_batch({"r": [np.zeros(2, np.float32), np.zeros(3, np.float32)]})
+    script = f"import gdsload; print(next(iter(gdsload.DataLoader({str(tmp_path / 'shards')!r}, 2)))['r'].is_nested)"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50, check=True)
+    assert (ran.stdout, ran.stderr) == ("True\n", "")

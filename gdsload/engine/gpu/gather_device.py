@@ -226,7 +226,8 @@ class DeviceGather:
 
     def upload(self, array: NDArray[Any]) -> torch.Tensor:
         """An array on the device, by way of pinned memory, so that nobody waits."""
-        source = torch.from_numpy(np.ascontiguousarray(array))
+        # Writable, or torch warns: what a user has drawn may be an array that is not.
+        source = torch.from_numpy(np.require(array, requirements=["C", "W"]))
         return source.pin_memory().to(self.device, non_blocking=True)
 
     def runs(self, addresses: IntArray | list[int], nbytes: IntArray | list[int], out: torch.Tensor) -> None:
