@@ -58,9 +58,9 @@ def prefetch(
 def _threads(backend: Backend, maker: BatchMaker) -> int:
     """How many threads make groups.
 
-    Where gathering takes a processor, see `gatherers`. On a GPU they only wait for it, and wait for each other at the
-    interpreter lock: a second one pays where gathers may go over the link, and so take long.
+    Where gathering takes a processor, the consumer is one of the `gatherers`. On a GPU they only wait for it, and wait
+    for each other at the interpreter lock: a second one pays where gathers may go over the link, and so take long.
     """
     if maker.takes_processor:
-        return gatherers()
+        return gatherers() - 1
     return 2 if backend.addressable else 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 __all__ = ["MOST_THREADS", "Limits", "gatherers"]
 
-MOST_THREADS = 5
+MOST_THREADS = 4
 _MOST_BATCHES = 64
 _PLANNED_BY_GPU_BYTES = 128 * 2**20
 """A group that the GPU plans costs the host the same however large it is, and the consumer pays. By default
@@ -15,8 +15,8 @@ _PLANNED_BY_GPU_BYTES = 128 * 2**20
 
 
 def gatherers() -> int:
-    """How many threads gather at once where that takes a processor: as many as pay."""
-    return min(MOST_THREADS, max(len(os.sched_getaffinity(0)), 2))
+    """How many gather at once where that takes a processor: as many threads as pay, and the consumer."""
+    return min(MOST_THREADS, max(len(os.sched_getaffinity(0)) - 1, 1)) + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,18 @@
 
 Who runs it is a number of threads. Each takes its turn at planning, which starts reads and kernels, claims the oldest
 group of batches that nobody has claimed, and finishes it alone: a batch shared out among threads would wait for the
-slowest of them. With no threads, the consumer does both when it asks for a batch. Planning a group for the GPU costs
-the host a few calls of CUDA, and a thread that makes them would want the interpreter lock for each, which a training
-step that launches kernels gives up only after milliseconds.
+slowest of them. Where that takes a processor, a consumer that finds nothing ready takes its turn, too: it would wait on
+a processor that could gather. With no threads, the consumer does it all when it asks for a batch. Planning a group for
+the GPU costs the host a few calls of CUDA, and a thread that makes them would want the interpreter lock for each, which
+a training step that launches kernels gives up only after milliseconds.
 
 Invariants:
     1. Batches come out in the order of their steps, each once.
     2. The bytes of groups ahead of the consumer stay within `prefetch_bytes`, but two groups are always allowed.
     3. An error comes out in the place of the batch it belongs to, after all batches before it, once.
     4. `close` ends all threads from any state, and no read is under way when it returns.
-    5. With threads, the consumer waits in `SimpleQueue.get` alone, which is C: Ctrl-C tears nothing apart there.
+    5. Threads and consumer wait in `SimpleQueue.get` alone, which is C, and `stop` ends every such wait: wherever
+       Ctrl-C strikes the consumer, nobody waits for something that it had in its hands.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import os
 import threading
 import time
 from collections import deque
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -91,9 +93,14 @@ class Prefetcher:
         self._pace = Pace(stats.reads_ahead)
         self._held_back = False  # whether the depth alone, and no budget, kept the last turn from starting more reads
         self._planned = SimpleQueue[Group | None]()  # in order; None behind the last one
-        self._taken = SimpleQueue[tuple[float, float] | None]()  # when groups were taken, and the wait; None: closed
-        self._turn = threading.RLock()  # held by whoever plans; an RLock, as a signal's handler may close
-        self._planning_inline = False
+        self._taken: deque[tuple[float, float]] = deque()  # when the consumer took groups, and how long it had waited
+        self._room = SimpleQueue[None]()  # something for each group taken, which threads that have no room wait for
+        # Has something in it while nobody plans. Not a lock: one that Ctrl-C has torn out of the consumer's hands stays
+        # locked for ever, while `stop` can put more in here than anybody waits for.
+        self._turn = SimpleQueue[None]()
+        self._turn.put(None)
+        self._inside = threading.RLock()  # held by a consumer that makes batches; an RLock: a handler may close
+        self._working = False  # whether it does
         self._ended = self._failed = self._closed = False
         self._owner = os.getpid()
         self._threads: list[Worker] = []
@@ -106,8 +113,8 @@ class Prefetcher:
             RuntimeError: if it was not started, and the system has no further thread.
         """
         self.start()
-        if not self.runner.threads:
-            self._run_inline()
+        if not self.runner.threads or (self.source.takes_processor and self._planned.empty()):
+            self._work()
         self._refuse_if_closed()
         began = time.perf_counter()
         group = self._planned.get()
@@ -116,10 +123,13 @@ class Prefetcher:
             self._refuse_if_closed()
             return None
         late = self._held_back and not group.landed()
+        while self.source.takes_processor and group.ready.empty() and self._work():
+            pass
         ready = group.ready.get()
         self._refuse_if_closed()
         now = time.perf_counter()
-        self._taken.put((now, now - began if late else 0.0))
+        self._taken.append((now, now - began if late else 0.0))
+        self._room.put(None)
         return ready
 
     def _refuse_if_closed(self) -> None:
@@ -155,8 +165,10 @@ class Prefetcher:
         if self._owner != os.getpid():
             return  # after a fork: the threads are not here, and their locks may be locked for ever
         self._closed = True
-        self._taken.put(None)
         self._planned.put(None)
+        for _ in range(self.runner.threads + 1):
+            self._turn.put(None)
+            self._room.put(None)
 
     def close(self) -> None:
         """End all threads and let go of everything; may be called twice and from any thread.
@@ -170,8 +182,8 @@ class Prefetcher:
             return
         self.stop()
         wait_all(self._threads)
-        with self._turn:
-            if self._planning_inline:
+        with self._inside:
+            if self._working:
                 raise LoaderClosedError("a signal's handler closed the loader while it was asked for a batch")
             with suppress(Empty):
                 while True:
@@ -190,64 +202,86 @@ class Prefetcher:
         try:
             while (group := self._claim()) is not None:
                 self._finish(group)
-        except Exception as error:
-            _log.exception("batches cannot be planned")
-            self._end_with(error)
         except BaseException:  # a thread that is torn out of its work must leave nobody waiting
             self._end_with(LoaderClosedError("the planning of batches was interrupted"))
             raise
 
     def _end_with(self, error: Exception) -> None:
         """End the epoch with an error after all that was planned."""
-        with self._turn:
-            group = Group(range(0))
-            group.ready.put(Ready([], [], error))
-            self._ended = True
-            self._planned.put(group)
-            self._planned.put(None)
+        group = Group(range(0))
+        group.ready.put(Ready([], [], error))
+        self._ended = True
+        self._planned.put(group)
+        self._planned.put(None)
 
-    def _run_inline(self) -> None:
-        """Start groups, and finish the oldest one if there is one, in the consumer's thread."""
-        with self._turn:
+    def _work(self) -> bool:
+        """Plan, and finish a group, in the consumer's thread; whether there was one, and no thread was planning."""
+        with self._inside:
             if self._closed:
-                return
-            self._planning_inline = True
+                return False
+            self._working = True
             try:
-                with no_inference():  # batches may outlive the mode that the consumer is in
-                    self._plan_ahead()
-                    group = self._unclaimed.popleft() if self._unclaimed else None
-                    if group is not None and not self._closed:
-                        self._finish(group)
+                try:
+                    self._turn.get_nowait()
+                except Empty:
+                    return False
+                group = self._planned_group()
+                if group is None or self._closed:
+                    return False
+                # Batches may outlive the mode that the consumer is in.
+                with no_inference(), one_thread() if self.source.takes_processor else nullcontext():
+                    self._finish(group)
+                return True
             finally:
-                self._planning_inline = False
+                self._working = False
 
     def _claim(self) -> Group | None:
         """The oldest group that nobody has claimed, planned first if need be; None if there is none left."""
-        with self._turn:
-            while not self._closed:
-                self._plan_ahead()
-                if self._unclaimed:
-                    return self._unclaimed.popleft()
-                if self._ended:
-                    return None
-                self._note_taken(self._taken.get())
+        while not self._closed:
+            self._turn.get()
+            group = self._planned_group()
+            if group is not None:
+                return group
+            if self._ended:
+                break
+            self._room.get()
+        self._room.put(None)  # for the next thread that waits
         return None
 
-    def _note_taken(self, taken: tuple[float, float] | None) -> None:
-        """Note that the consumer took a group, and have the depth of reads follow it."""
-        if taken is not None:
+    def _planned_group(self) -> Group | None:
+        """Take the turn that was got: plan, claim the oldest group if there is one, and let others have theirs."""
+        try:
+            if self._closed:
+                return None
+            try:
+                with no_inference():
+                    self._plan_ahead()
+            except Exception as error:
+                _log.exception("batches cannot be planned")
+                self._end_with(error)
+            group = self._unclaimed.popleft() if self._unclaimed else None
+            if group is not None or self._ended:
+                self._room.put(None)  # there may be room for another, or nothing left: the next thread is to look
+            return group
+        finally:
+            self._turn.put(None)
+
+    def _note_taken(self) -> None:
+        """Note which groups the consumer took, and have the depth of reads follow it."""
+        with suppress(Empty):
+            while True:
+                self._room.get_nowait()
+        while self._taken:
+            self._pace.taken(*self._taken.popleft())
             self._ahead.popleft()
-            self._pace.taken(*taken)
-            self._stats.reads_ahead = self._pace.depth
+        self._stats.reads_ahead = self._pace.depth
 
     def _plan_ahead(self) -> None:
         """Start groups until one can be finished and enough of them are under way."""
         self._held_back = False
         started = 0
         while not (self._ended or self._closed):
-            with suppress(Empty):
-                while True:
-                    self._note_taken(self._taken.get_nowait())
+            self._note_taken()
             steps = self._next_steps()
             if steps and not self._has_room(steps):
                 return

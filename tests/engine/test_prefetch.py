@@ -147,10 +147,19 @@ def test_an_error_is_not_lost_either(make, monkeypatch):
         assert 0 < len(found) < 100
 
 
-@pytest.mark.parametrize("kind", [TypeError, SystemExit])
-@pytest.mark.parametrize("threads", [1, 2])
-def test_an_error_in_planning_ends_the_epoch(make, monkeypatch, kind, threads):
+@pytest.mark.parametrize(
+    ("kind", "threads", "helps"),
+    [
+        (TypeError, 0, False),
+        (TypeError, 1, True),
+        (TypeError, 2, False),
+        (SystemExit, 1, False),
+        (SystemExit, 2, False),
+    ],
+)
+def test_an_error_in_planning_ends_the_epoch(make, monkeypatch, kind, threads, helps):
     """After what was planned before it; nobody waits for a batch that nobody plans."""
+    monkeypatch.setattr(Assembler, "takes_processor", helps)
     grow, asked = Limits.group, []
 
     def odd(self, **how):
