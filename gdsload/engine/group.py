@@ -75,15 +75,13 @@ class Group:
 
     def _result(self, stopped: Callable[[], bool]) -> Ready | Exception:
         """The batches, or why they could not be made."""
+        if self._pending is None:
+            return self._error or RuntimeError("a group of batches was not started")
         try:
-            if self._pending is None:
-                return self._error or RuntimeError("a group of batches was not started")
             return self._pending.result(stopped)
-        except Exception as error:
+        except Exception as error:  # not Ctrl-C, whose user does not want to wait for reads that may hang
+            self._pending.drop()
             return error
-        finally:
-            if self._pending is not None:
-                self._pending.drop()
 
     def _one_by_one(self, source: BatchSource, stopped: Callable[[], bool], error: Exception) -> Ready:
         """The batches up to the one that an error belongs to."""
@@ -110,8 +108,9 @@ def _each(steps: range, source: BatchSource, stopped: Callable[[], bool]) -> Rea
             pending = source.start(range(step, step + 1))
             try:
                 ready = pending.result(stopped)
-            finally:
+            except Exception:
                 pending.drop()
+                raise
             batches += ready.batches
             sizes += ready.sizes
             if ready.error is not None:

@@ -50,8 +50,9 @@ class LandedSource:
         pending = self.start(range(step, step + 1))
         try:
             return pending.result(stopped)
-        finally:
+        except Exception:
             pending.drop()
+            raise
 
     def arena_bytes(self, steps: range, window_bytes: int) -> int:
         """See `BatchSource.arena_bytes`."""

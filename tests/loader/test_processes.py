@@ -235,7 +235,7 @@ def test_reads_that_hang_for_good_take_two_ctrl_c(run):
     began = time.monotonic()
     for code, _, err in run([(program, WAYS[1], [0.3, 0.3])]):
         assert code == -signal.SIGINT, err
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 20
 
 
 @pytest.mark.slow
