@@ -13,9 +13,9 @@ from typing import Any
 
 from benchmarks.contenders import NAMES
 from benchmarks.contenders.base import MODES, Mode
-from benchmarks.processes import Process, WorkerError
-from benchmarks.record import ratio, summarise
-from benchmarks.residency import Residency, files_under, measure, warm
+from benchmarks.processes import Launch, Process, WorkerError
+from benchmarks.record import faults, ratio, summarise
+from benchmarks.residency import Residency, files_under, keep_warm, warm
 from benchmarks.worker import busy_cpu_s
 from benchmarks.workloads import Workload, generate
 
@@ -26,7 +26,6 @@ _CHECK_S = 600
 _START_S = 120
 """Limits, generous: they are there to end what hangs."""
 _IDLE_S = 0.5
-_WARM_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,8 @@ def _processes(workload: Workload, plan: Plan, folder: Path, source: Path) -> It
     processes: list[Process] = []
     try:
         for name in plan.names:
-            python = plan.pythons.get(name, sys.executable)
-            processes.append(Process(name, folder / name, source, workload, python=python, scratch=plan.scratch))
+            launch = Launch(plan.pythons.get(name, sys.executable), plan.scratch)
+            processes.append(Process(name, folder / name, source, workload, launch))
         yield processes
     finally:
         for process in processes:
@@ -125,9 +124,8 @@ def _check(runner: _Runner) -> None:
             _fail(runner, mode, "check", str(error))
             continue
         entry["check"] = found
-        if found["missing"] or found["repeated"] or found["foreign"]:
-            counts = ", ".join(f"{found[key]} {key}" for key in ("missing", "repeated", "foreign"))
-            _fail(runner, mode, "check", f"the epoch is not the source's: {counts}")
+        if reason := faults(found):
+            _fail(runner, mode, "check", reason)
 
 
 def _round(runners: list[_Runner], plan: Plan) -> None:
@@ -145,14 +143,8 @@ def _round(runners: list[_Runner], plan: Plan) -> None:
 
 
 def _note_residency(runner: _Runner) -> None:
-    """Ask the kernel before each trial, and keep the worst answer. What is not in the cache is read again, untimed."""
-    files = runner.files()
-    found = measure(files)
-    for _ in range(_WARM_TRIES):
-        if found.fraction == 1:
-            break
-        warm(files)
-        found = measure(files)
+    """Ask the kernel before each trial, and keep the worst answer."""
+    found = keep_warm(runner.files())
     if runner.least is None or found.fraction < runner.least.fraction:
         runner.least = found
 

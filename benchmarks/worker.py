@@ -131,6 +131,8 @@ def _perform(contender: Contender, order: dict[str, Any]) -> dict[str, Any]:
         began = time.perf_counter()
         contender.prepare(contender.open_source())
         return {"seconds": time.perf_counter() - began}
+    if order["op"] == "files":
+        return {"files": [str(path) for path in contender.files()]}
     if order["op"] == "check":
         return check(contender, order["mode"], np.load(contender.source.with_suffix(".hashes.npy")))
     return trial(contender, order["mode"], order["warm_s"], order["seconds"])

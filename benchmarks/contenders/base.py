@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.residency import files_under
 from benchmarks.workloads import Workload
 
 __all__ = ["MODES", "Contender", "Mode", "open_rows", "permutation", "spans"]
@@ -63,6 +64,10 @@ class Contender(ABC):
 
         A batch is handed out as the library's user would get it: nothing is converted for the benchmark's sake.
         """
+
+    def files(self) -> list[Path]:
+        """The files that it reads."""
+        return files_under(self.folder) if self.owns_data else [self.source]
 
     def data(self, batch: Any) -> Any:
         """The tensor or array in a batch."""

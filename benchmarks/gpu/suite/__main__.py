@@ -136,12 +136,11 @@ def _own(rows: Rows, cases: tuple[Any, ...], workers: int) -> int:
 def _conditions(plan: Plan, options: argparse.Namespace) -> dict[str, Any]:
     """What holds for all that one call has measured. No paths: those of this machine help nobody."""
     device = torch.device(plan.device)
-    gpu = {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda} if device.type == "cuda" else {}
     return {
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "small": options.small,
         "device": device.type,
-        "machine": machine() | gpu,
+        "machine": machine(device),
         "versions": versions(),
         "rounds": plan.rounds,
         "bytes": options.bytes,

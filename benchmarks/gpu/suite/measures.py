@@ -16,8 +16,8 @@ import gdsload
 from benchmarks.gpu.suite.cases import Case, Order
 from benchmarks.gpu.suite.contenders import Contender
 from benchmarks.gpu.suite.ours import Gdsload
+from benchmarks.gpu.suite.trial import synchronise
 from benchmarks.gpu.suite.work import KINDS, Work, seconds
-from gdsload.tools.bench.routes import synchronise
 
 __all__ = ["run_measure"]
 

@@ -14,9 +14,8 @@ from benchmarks.gpu.suite.cases import Case
 from benchmarks.gpu.suite.contenders import Contender
 from benchmarks.gpu.suite.data import row_hashes
 from benchmarks.worker import close, compare
-from gdsload.tools.bench.routes import synchronise
 
-__all__ = ["check", "cold_trial", "cpu_s", "hot_trial", "moved"]
+__all__ = ["check", "cold_trial", "cpu_s", "hot_trial", "moved", "synchronise"]
 
 
 def hot_trial(contender: Contender, case: Case, warm_s: float, seconds: float) -> dict[str, Any]:
@@ -81,6 +80,12 @@ def cold_trial(contender: Contender, case: Case, seconds: float) -> dict[str, An
         "paths": paths,
         "whole_epoch": nbytes >= contender.samples(case) * row_bytes,
     }
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until the device has done all that it was given."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
 
 
 def _result(nbytes: int, row_bytes: int, seconds: float, cpu: float, first_s: float) -> dict[str, Any]:
