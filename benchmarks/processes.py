@@ -56,7 +56,7 @@ class Process:
     """A contender's process.
 
     Args:
-        name: key in `benchmarks.contenders.NAMES`.
+        name: key in `benchmarks.contenders.CONTENDERS`.
         folder: a folder of its own.
         source: the rows.
         workload: what the rows are.

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contenders import NAMES
-from benchmarks.contenders.base import MODES, Mode
+from benchmarks.contenders import CONTENDERS
 from benchmarks.processes import Launch, Process, WorkerError
 from benchmarks.record import faults, ratio, summarise
-from benchmarks.residency import Residency, files_under, keep_warm, warm
-from benchmarks.worker import busy_cpu_s
+from benchmarks.residency import Residency, keep_warm, warm
+from benchmarks.worker import MODES, Mode, busy_cpu_s
 from benchmarks.workloads import Workload, generate
 
 __all__ = ["Plan", "busy_cores", "run_workload"]
@@ -45,13 +44,9 @@ class _Runner:
     """A contender during the run of a workload."""
 
     process: Process
-    about: dict[str, Any]
     entries: dict[Mode, dict[str, Any]]
+    files: list[Path]
     least: Residency | None = None
-
-    def files(self) -> list[Path]:
-        """What it reads."""
-        return files_under(self.process.folder) if self.about["owns_data"] else [self.process.source]
 
 
 def run_workload(workload: Workload, plan: Plan, folder: Path) -> dict[str, Any]:
@@ -99,6 +94,7 @@ def _ready(process: Process, result: dict[str, Any]) -> _Runner | None:
         stage = "prepare"
         _say(f"  {process.name}: preparing")
         prepared = process.ask({"op": "prepare"}, _PREPARE_S)
+        files = [Path(file) for file in process.ask({"op": "files"}, _START_S)["files"]]
     except WorkerError as error:
         _say(f"  {process.name}: {stage} failed: {error}")
         for mode in about["modes"]:
@@ -109,9 +105,9 @@ def _ready(process: Process, result: dict[str, Any]) -> _Runner | None:
     for mode in about["modes"]:
         entries[mode] = {"name": process.name, **about, "prepare_s": prepared["seconds"], "trials": []}
         result["modes"][mode].append(entries[mode])
-    runner = _Runner(process, about, entries)
+    runner = _Runner(process, entries, files)
     os.sync()  # so that no write-back of what was just written falls into a trial
-    warm(runner.files())
+    warm(runner.files)
     return runner
 
 
@@ -144,7 +140,7 @@ def _round(runners: list[_Runner], plan: Plan) -> None:
 
 def _note_residency(runner: _Runner) -> None:
     """Ask the kernel before each trial, and keep the worst answer."""
-    found = keep_warm(runner.files())
+    found = keep_warm(runner.files)
     if runner.least is None or found.fraction < runner.least.fraction:
         runner.least = found
 
@@ -167,7 +163,7 @@ def _finish(runners: list[_Runner], result: dict[str, Any]) -> None:
                     "bytes": least.bytes,
                     "least_resident": least.fraction,
                 }
-    order = list(NAMES)
+    order = list(CONTENDERS)
     result["ratios"] = {}
     for mode, entries in result["modes"].items():
         entries.sort(key=lambda entry: order.index(entry["name"]))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.contenders import CONTENDERS, names
 from benchmarks.gpu.suite import cases as gpu
 from benchmarks.gpu.suite.data import Stored
 from benchmarks.gpu.suite.rounds import Plan, placed
@@ -19,7 +20,10 @@ from benchmarks.workloads import FULL, SMALL, generate
 __all__ = ["Case", "cpu_cases", "cpu_names", "gpu_cases", "gpu_names"]
 
 _PREPARE_S = 600
-_CPU = {"shuffled": ("gdsload", "gdsload-block"), "sequential": ("gdsload",)}
+_CPU = {
+    "shuffled": [name for name in names("cpu", "cpu") if CONTENDERS[name].package == "gdsload"],
+    "sequential": ["gdsload"],
+}
 _TIMES = {"warm_s": 0.5, "seconds": 1.0, "cold_s": 1.5}
 _SMALL_TIMES = {"warm_s": 0.02, "seconds": 0.05, "cold_s": 0.05}
 
@@ -104,7 +108,7 @@ def gpu_names() -> list[str]:
 
 
 def _ours(case: gpu.Case) -> list[str]:
-    return [name for name in case.contenders if name.startswith("gdsload")]
+    return [name for name in case.contenders if CONTENDERS[name].package == "gdsload"]
 
 
 def gpu_cases(wanted: set[str], folder: Path, device: str, nbytes: int) -> Iterator[Case]:
@@ -115,7 +119,7 @@ def gpu_cases(wanted: set[str], folder: Path, device: str, nbytes: int) -> Itera
     plan = Plan((), rows, {}, (), (), device, 1, 0, {}, 0.0)
     source = folder / "rows"
     source.mkdir(parents=True)
-    for name in sorted({f"{case.rows}-shards" if name == "gdsload-shards" else case.rows for case, name in pairs}):
+    for name in sorted({case.rows_of(name) for case, name in pairs}):
         Stored(rows[name], source / name).write()
     for case, name in pairs:
         yield Case(

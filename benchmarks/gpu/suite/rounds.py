@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.contenders import CONTENDERS
 from benchmarks.gpu.suite.cases import Case, Measure, Rows
-from benchmarks.gpu.suite.contenders import NAMES
 from benchmarks.gpu.suite.data import Stored
 from benchmarks.processes import Launch, Process, WorkerError
 from benchmarks.record import faults, ratio, spread
@@ -155,7 +155,7 @@ def _runners(plan: Plan, folder: Path, scratch: Path) -> Iterator[dict[str, _Run
     wanted = {name for case in plan.cases for name in case.contenders} | {each.contender for each in plan.measures}
     runners: dict[str, _Runner] = {}
     try:
-        for name in NAMES:
+        for name in CONTENDERS:
             if name in wanted and name in plan.names:
                 runners[name] = _Runner(name, plan, folder, scratch)
         _write(plan, folder)  # meanwhile
@@ -170,10 +170,8 @@ def _runners(plan: Plan, folder: Path, scratch: Path) -> Iterator[dict[str, _Run
 
 def _write(plan: Plan, folder: Path) -> None:
     """All rows that are needed, at the same time."""
-    needed = {case.rows for case in plan.cases} | {each.rows for each in plan.measures}
-    for case in plan.cases:
-        if "gdsload-shards" in case.contenders:
-            needed.add(f"{case.rows}-shards")
+    needed = {case.rows_of(name) for case in plan.cases for name in case.contenders}
+    needed |= {each.rows for each in plan.measures}
     (folder / _ROWS).mkdir()
     with ThreadPoolExecutor() as threads:
         list(threads.map(lambda name: Stored(plan.rows[name], folder / _ROWS / name).write(), sorted(needed)))
