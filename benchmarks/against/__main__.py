@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+import gdsload
 from benchmarks.against.cases import Case, cpu_cases, cpu_names, gpu_cases, gpu_names
 from benchmarks.against.rounds import run_case
 from benchmarks.against.trees import Tree, TreeError, opened
@@ -52,6 +53,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         parser.error("--rounds: at least 2, or there is no spread")
     if options.device == "cuda" and not (options.small or torch.cuda.is_available()):
         parser.error("--device cuda: torch has no CUDA device here")
+    for place in (options.work_dir, options.json and options.json.parent):
+        if place and not place.is_dir():
+            parser.error(f"{place} is no folder")
+    try:
+        options.bytes = parse_bytes(options.bytes, "--bytes")
+    except gdsload.OptionError as error:
+        parser.error(str(error))
     names = cpu_names() if options.device == "cpu" else gpu_names()
     wanted = options.cases or names
     if unknown := [case for case in wanted if not any(_means(case, name) for name in names)]:
@@ -107,7 +115,10 @@ def _run(options: argparse.Namespace, trees: tuple[Tree, Tree]) -> dict[str, Any
             if "failed" not in found:
                 verdict = judge(*([trial[case.rate] for trial in found["trials"][tree.name]] for tree in trees))
                 found |= dataclasses.asdict(verdict)
+                found["paths"] = {tree.name: _paths(found["trials"][tree.name]) for tree in trees}
             print(f"{case.name:36}{found.get('failed') or verdict}", flush=True)
+            if len(set(map(str, found.get("paths", {}).values()))) > 1:
+                print(f"  bytes took other paths: {_words(found['paths'])}")
     return record
 
 
@@ -115,7 +126,12 @@ def _cases(options: argparse.Namespace, folder: Path, scratch: Path) -> Iterator
     if options.device == "cpu":
         return cpu_cases(options.cases, folder, scratch, small=options.small)
     device = "cpu" if options.small else options.device
-    return gpu_cases(options.cases, folder, device, parse_bytes(options.bytes, "--bytes"))
+    return gpu_cases(options.cases, folder, device, options.bytes)
+
+
+def _paths(trials: list[dict[str, Any]]) -> list[str]:
+    """The paths that bytes took, by the loader's counters; none on the CPU, where the suite does not ask."""
+    return sorted({path for trial in trials for path in trial.get("paths", ())})
 
 
 def _words(found: dict[str, Any]) -> str:

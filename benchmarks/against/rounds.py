@@ -30,7 +30,7 @@ def run_case(case: Case, trees: Sequence[Tree], rounds: int, scratch: Path) -> d
     try:
         for tree in trees:
             if reason := faults(_asked(case, tree, "check", scratch)):
-                raise WorkerError(f"{tree.name}: {reason}")
+                raise WorkerError(f"{tree.name}, check: {reason}")
         for number in range(rounds):
             for tree in trees if number % 2 == 0 else reversed(trees):
                 found["trials"][tree.name].append(_asked(case, tree, "trial", scratch))

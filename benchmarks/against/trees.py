@@ -40,40 +40,41 @@ class Tree:
 
 
 @contextmanager
-def opened(where: str) -> Iterator[tuple[Tree, Tree]]:
+def opened(where: str, now: Path = CHECKED_OUT) -> Iterator[tuple[Tree, Tree]]:
     """The checked-out tree and another one.
 
     Args:
         where: a folder that has the package ``gdsload``, or a git ref of the checked-out tree's repository, which is
             checked out into a temporary worktree.
+        now: the checked-out tree.
 
     Raises:
         TreeError: if it is neither.
     """
     with tempfile.TemporaryDirectory(prefix="gdsload-trees-") as folder:
         place = Path(folder)
-        with _folder_of(where, place / "worktree") as other:
-            yield _linked("now", CHECKED_OUT, place), _linked("before", other, place)
+        with _folder_of(where, now, place / "worktree") as other:
+            yield _linked("now", now, place), _linked("before", other, place)
 
 
 @contextmanager
-def _folder_of(where: str, place: Path) -> Iterator[Path]:
+def _folder_of(where: str, now: Path, place: Path) -> Iterator[Path]:
     folder = Path(where).resolve()
     if (folder / _PACKAGE / "__init__.py").is_file():
         yield folder
         return
     try:
-        commit = _git(CHECKED_OUT, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{where}^{{commit}}")
+        commit = _git(now, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{where}^{{commit}}")
     except TreeError:
         what = f"a folder without {_PACKAGE}/__init__.py" if folder.is_dir() else "no folder"
-        raise TreeError(f"{where} is {what}, and no commit of {CHECKED_OUT}") from None
-    _git(CHECKED_OUT, "worktree", "add", "--detach", "--quiet", str(place), commit)
+        raise TreeError(f"{where} is {what}, and no commit of {now}") from None
+    _git(now, "worktree", "add", "--detach", "--quiet", str(place), commit)
     try:
         if not (place / _PACKAGE / "__init__.py").is_file():
             raise TreeError(f"the commit {where} has no {_PACKAGE}/__init__.py")
         yield place
     finally:
-        _git(CHECKED_OUT, "worktree", "remove", "--force", str(place))
+        _git(now, "worktree", "remove", "--force", str(place))
 
 
 def _linked(name: str, tree: Path, place: Path) -> Tree:

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.contenders.base import Contender
 
-__all__ = ["CONTENDERS", "Row", "about", "load", "names"]
+__all__ = ["CONTENDERS", "ROWS", "Row", "about", "load", "names"]
 
 Suite = Literal["cpu", "gpu"]
 DeviceKind = Literal["cpu", "cuda"]
@@ -50,7 +50,7 @@ class Row:
         return self.ours or self.package == "torch"
 
 
-_ROWS = (
+ROWS = (
     Row("P", "limits:CopyPeak", suites=("gpu",)),
     Row("D", "limits:DiskPeak", suites=("gpu",)),
     Row("gather", "limits:ResidentGather", suites=("gpu",), devices=("cuda",)),
@@ -76,14 +76,15 @@ _ROWS = (
     Row("safetensors", "safetensors_loader:Safetensors", "safetensors", suites=("gpu",)),
     Row("dali", "dali_loader:Dali", "nvidia-dali-cuda130", "nvidia.dali", suites=("gpu",)),
 )
+"""All of them, in the order of the tables."""
 
-CONTENDERS = {row.name: row for row in _ROWS}
-"""All of them by name, in the order of the tables."""
+CONTENDERS = {row.name: row for row in ROWS}
+"""The same by name."""
 
 
 def names(suite: Suite, device: str) -> tuple[str, ...]:
     """Those that may take part in a suite, on a kind of device."""
-    return tuple(row.name for row in _ROWS if suite in row.suites and device in row.devices)
+    return tuple(row.name for row in ROWS if suite in row.suites and device in row.devices)
 
 
 def load(name: str) -> type[Contender]:
