@@ -64,7 +64,7 @@ class Case:
 
 def cpu_names() -> list[str]:
     """Cases of the suite on the CPU."""
-    return [f"{load.name}-{mode}/{name}" for load in FULL for mode, names in _CPU.items() for name in names]
+    return [f"{load.name}-{mode}/{name}" for load in FULL for mode, chosen in _CPU.items() for name in chosen]
 
 
 def cpu_cases(wanted: set[str], folder: Path, scratch: Path, *, small: bool) -> Iterator[Case]:
@@ -84,8 +84,8 @@ def cpu_cases(wanted: set[str], folder: Path, scratch: Path, *, small: bool) -> 
                 unit="samples/s",
                 place=lambda files: keep_warm([Path(file) for file in files]).fraction,
             )
-            for mode, names in _CPU.items()
-            for name in names
+            for mode, chosen in _CPU.items()
+            for name in chosen
         ]
         cases = [case for case in cases if case.name in wanted]
         if cases:
