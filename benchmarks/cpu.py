@@ -18,12 +18,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contenders import BASIC, NAMES
+from benchmarks.contenders import CONTENDERS, names
 from benchmarks.record import machine, public, versions
 from benchmarks.rounds import Plan, run_workload
 from benchmarks.workloads import FULL, SEED, SMALL
 
 __all__ = ["main"]
+
+_NAMES = names("cpu", "cpu")
+_BASIC = tuple(name for name in _NAMES if CONTENDERS[name].basic)
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -33,7 +36,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--small", action="store_true", help="a smoke test of seconds: its numbers mean nothing")
     parser.add_argument("--rounds", type=int, help="default: 5, or 2 with --small")
     parser.add_argument("--seconds", type=float, help="timed seconds of a trial (default: 1, or 0.05 with --small)")
-    parser.add_argument("--contenders", nargs="+", choices=list(NAMES), metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("--contenders", nargs="+", choices=_NAMES, metavar="NAME", help=", ".join(_NAMES))
     parser.add_argument("--workloads", nargs="+", choices=[workload.name for workload in FULL], help="default: all")
     parser.add_argument(
         "--python",
@@ -48,7 +51,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     for entry in options.python:
         name, _, path = entry.partition("=")
-        if name not in NAMES or not os.access(path, os.X_OK):
+        if name not in _NAMES or not os.access(path, os.X_OK):
             parser.error(f"--python {entry}: not NAME=PATH with a contender and an interpreter")
     return options
 
@@ -71,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
         tempfile.TemporaryDirectory(prefix="gb-", ignore_cleanup_errors=True) as scratch,
     ):
         plan = Plan(
-            names=tuple(options.contenders or (BASIC if small else NAMES)),
+            names=tuple(options.contenders or (_BASIC if small else _NAMES)),
             rounds=options.rounds or (2 if small else 5),
             seconds=options.seconds or (0.05 if small else 1.0),
             warm_s=0.02 if small else 0.5,
@@ -98,13 +101,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _broken(record: dict[str, Any]) -> list[str]:
     """Contenders whose failure is ours. A peer's failure is a result."""
-    ours = ("copy", "numpy", "gdsload")
     return [
         entry["name"]
         for workload in record["workloads"]
         for entries in workload["modes"].values()
         for entry in entries
-        if entry["name"].startswith(ours) and "failed" in entry
+        if CONTENDERS[entry["name"]].ours and "failed" in entry
     ]
 
 

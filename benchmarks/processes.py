@@ -9,10 +9,11 @@ import select
 import signal
 import subprocess
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-__all__ = ["Process", "WorkerError"]
+__all__ = ["Jsonable", "Launch", "Process", "WorkerError"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 
@@ -21,51 +22,63 @@ class WorkerError(Exception):
     """A contender failed, died or took too long; says which."""
 
 
-class _Jsonable(Protocol):
+class Jsonable(Protocol):
+    """What a process is told of the rows."""
+
     def to_json(self) -> dict[str, Any]:
         """As it goes to the process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a process is started.
+
+    Attributes:
+        python: the interpreter, whose environment has the library.
+        scratch: where the library may leave what it likes. A short path: sockets there must fit into 108 bytes.
+        module: what it runs.
+        packages: a folder of packages that are imported before any others of their names.
+    """
+
+    python: str
+    scratch: Path
+    module: str = "benchmarks.worker"
+    packages: Path | None = None
+
+    def environment(self) -> dict[str, str]:
+        """Environment variables: settings of the user's are nobody's."""
+        places = (self.packages, _ROOT, os.environ.get("PYTHONPATH"))
+        scratch = dict.fromkeys(("TMPDIR", "HF_HOME", "XDG_CONFIG_HOME"), str(self.scratch))
+        return {**os.environ, **scratch, "PYTHONPATH": os.pathsep.join(str(place) for place in places if place)}
 
 
 class Process:
     """A contender's process.
 
     Args:
-        name: key in `benchmarks.contenders.NAMES`.
+        name: key in `benchmarks.contenders.CONTENDERS`.
         folder: a folder of its own.
         source: the rows.
         workload: what the rows are.
-        python: the interpreter, whose environment has the library.
-        scratch: where the library may leave what it likes. A short path: sockets there must fit into 108 bytes.
-        module: what it runs.
+        launch: how it is started.
 
     Attributes:
         lost: whether it has ended or taken too long, so that it cannot be asked again.
     """
 
-    def __init__(
-        self,
-        name: str,
-        folder: Path,
-        source: Path,
-        workload: _Jsonable,
-        *,
-        python: str,
-        scratch: Path,
-        module: str = "benchmarks.worker",
-    ) -> None:
+    def __init__(self, name: str, folder: Path, source: Path, workload: Jsonable, launch: Launch) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.name, self.folder, self.source, self.lost = name, folder, source, False
         self._log = source.parent / f"{name}.log"
-        path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
         with open(self._log, "wb") as log:
             process = subprocess.Popen(
-                [python, "-m", module],
-                cwd=_ROOT,
+                [launch.python, "-m", launch.module],
+                cwd=launch.packages or _ROOT,  # `-m` imports from there first
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,  # so that its own workers can be ended with it
-                env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(scratch), "HF_HOME": str(scratch)},
+                env=launch.environment(),
             )
         self._process, self._rest = process, b""
         self._in, self._out = _pipes(process)

@@ -9,20 +9,25 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from gdsload.tools.bench.trial import spread
 
-__all__ = ["machine", "merged", "pruned", "public", "ratio", "spread", "summarise", "versions"]
+__all__ = ["faults", "machine", "merged", "pruned", "public", "ratio", "spread", "summarise", "versions"]
 
 _PACKAGES = ("numpy", "torch", "xxhash")
 
 
-def machine() -> dict[str, Any]:
-    """What it was measured on."""
+def machine(device: torch.device | None = None) -> dict[str, Any]:
+    """What it was measured on: the processor, and the device if it is a GPU."""
+    on_gpu = device is not None and device.type == "cuda"
+    gpu = {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda} if on_gpu else {}
     return {
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
         "ram_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "kernel": platform.release(),
+        **gpu,
     }
 
 
@@ -58,6 +63,12 @@ def pruned(record: dict[str, Any], parts: tuple[str, ...]) -> dict[str, Any]:
     number = {run: place for place, run in enumerate(used)}
     entries = {part: [{**entry, "run": number[entry["run"]]} for entry in record[part]] for part in parts}
     return {**record, "runs": [record["runs"][run] for run in used], **entries}
+
+
+def faults(check: dict[str, Any]) -> str:
+    """What is wrong with the bytes of an epoch that was compared with its source; empty if nothing is."""
+    counts = ", ".join(f"{check[key]} {key}" for key in ("missing", "repeated", "foreign") if check[key])
+    return f"the epoch is not the source's: {counts}" if counts else ""
 
 
 def summarise(entry: dict[str, Any]) -> None:

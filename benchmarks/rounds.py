@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contenders import NAMES
-from benchmarks.contenders.base import MODES, Mode
-from benchmarks.processes import Process, WorkerError
-from benchmarks.record import ratio, summarise
-from benchmarks.residency import Residency, files_under, measure, warm
-from benchmarks.worker import busy_cpu_s
+from benchmarks.contenders import CONTENDERS
+from benchmarks.processes import Launch, Process, WorkerError
+from benchmarks.record import faults, ratio, summarise
+from benchmarks.residency import Residency, keep_warm, warm
+from benchmarks.worker import MODES, Mode, busy_cpu_s
 from benchmarks.workloads import Workload, generate
 
 __all__ = ["Plan", "busy_cores", "run_workload"]
@@ -26,7 +25,6 @@ _CHECK_S = 600
 _START_S = 120
 """Limits, generous: they are there to end what hangs."""
 _IDLE_S = 0.5
-_WARM_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -46,13 +44,9 @@ class _Runner:
     """A contender during the run of a workload."""
 
     process: Process
-    about: dict[str, Any]
     entries: dict[Mode, dict[str, Any]]
+    files: list[Path]
     least: Residency | None = None
-
-    def files(self) -> list[Path]:
-        """What it reads."""
-        return files_under(self.process.folder) if self.about["owns_data"] else [self.process.source]
 
 
 def run_workload(workload: Workload, plan: Plan, folder: Path) -> dict[str, Any]:
@@ -84,8 +78,8 @@ def _processes(workload: Workload, plan: Plan, folder: Path, source: Path) -> It
     processes: list[Process] = []
     try:
         for name in plan.names:
-            python = plan.pythons.get(name, sys.executable)
-            processes.append(Process(name, folder / name, source, workload, python=python, scratch=plan.scratch))
+            launch = Launch(plan.pythons.get(name, sys.executable), plan.scratch)
+            processes.append(Process(name, folder / name, source, workload, launch))
         yield processes
     finally:
         for process in processes:
@@ -100,6 +94,7 @@ def _ready(process: Process, result: dict[str, Any]) -> _Runner | None:
         stage = "prepare"
         _say(f"  {process.name}: preparing")
         prepared = process.ask({"op": "prepare"}, _PREPARE_S)
+        files = [Path(file) for file in process.ask({"op": "files"}, _START_S)["files"]]
     except WorkerError as error:
         _say(f"  {process.name}: {stage} failed: {error}")
         for mode in about["modes"]:
@@ -110,9 +105,9 @@ def _ready(process: Process, result: dict[str, Any]) -> _Runner | None:
     for mode in about["modes"]:
         entries[mode] = {"name": process.name, **about, "prepare_s": prepared["seconds"], "trials": []}
         result["modes"][mode].append(entries[mode])
-    runner = _Runner(process, about, entries)
+    runner = _Runner(process, entries, files)
     os.sync()  # so that no write-back of what was just written falls into a trial
-    warm(runner.files())
+    warm(runner.files)
     return runner
 
 
@@ -125,9 +120,8 @@ def _check(runner: _Runner) -> None:
             _fail(runner, mode, "check", str(error))
             continue
         entry["check"] = found
-        if found["missing"] or found["repeated"] or found["foreign"]:
-            counts = ", ".join(f"{found[key]} {key}" for key in ("missing", "repeated", "foreign"))
-            _fail(runner, mode, "check", f"the epoch is not the source's: {counts}")
+        if reason := faults(found):
+            _fail(runner, mode, "check", reason)
 
 
 def _round(runners: list[_Runner], plan: Plan) -> None:
@@ -145,14 +139,8 @@ def _round(runners: list[_Runner], plan: Plan) -> None:
 
 
 def _note_residency(runner: _Runner) -> None:
-    """Ask the kernel before each trial, and keep the worst answer. What is not in the cache is read again, untimed."""
-    files = runner.files()
-    found = measure(files)
-    for _ in range(_WARM_TRIES):
-        if found.fraction == 1:
-            break
-        warm(files)
-        found = measure(files)
+    """Ask the kernel before each trial, and keep the worst answer."""
+    found = keep_warm(runner.files)
     if runner.least is None or found.fraction < runner.least.fraction:
         runner.least = found
 
@@ -175,7 +163,7 @@ def _finish(runners: list[_Runner], result: dict[str, Any]) -> None:
                     "bytes": least.bytes,
                     "least_resident": least.fraction,
                 }
-    order = list(NAMES)
+    order = list(CONTENDERS)
     result["ratios"] = {}
     for mode, entries in result["modes"].items():
         entries.sort(key=lambda entry: order.index(entry["name"]))

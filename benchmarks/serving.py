@@ -36,6 +36,8 @@ def serve(
         try:
             if contender is None:
                 contender, answer = begin(order)
+            elif order["op"] == "imported":  # which package of a name it has: several trees may be on this machine
+                answer = {"file": sys.modules[order["name"]].__file__}
             else:
                 answer = perform(contender, order)
         except Exception as error:  # whatever a peer raises is its result

@@ -9,28 +9,37 @@ import gc
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from benchmarks.contenders import load
-from benchmarks.contenders.base import Contender, Mode
+from benchmarks.contenders import about, load
+from benchmarks.contenders.base import Contender, Job, Order
 from benchmarks.serving import serve
 from benchmarks.workloads import Workload, hash_rows
 
-__all__ = ["busy_cpu_s", "check", "close", "compare", "trial"]
+__all__ = ["MODES", "Mode", "busy_cpu_s", "check", "close", "compare", "trial"]
+
+Mode = Literal["shuffled", "sequential"]
+MODES: dict[Mode, tuple[Order, ...]] = {"shuffled": ("full", "block"), "sequential": ("sequential",)}
+"""The orders that each mode of the record stands for, of which a contender runs in the first that it has."""
+_CPU = torch.device("cpu")
+_WORKERS = 2
+"""As many as the machine of the record has cores."""
 
 
-def trial(contender: Contender, mode: Mode, warm_s: float, seconds: float) -> dict[str, float]:
+def trial(contender: Contender, warm_s: float, seconds: float) -> dict[str, float]:
     """Read epoch after epoch for a while and count.
 
     The clock runs from one batch to a later one, after a warm-up under full load: no batch that was fetched while
     nobody waited is counted beyond those that wait at the end. Starts of epochs in between are part of the time.
     """
     began = time.perf_counter()
-    stream = contender.batches(mode, endless=True)
+    stream = contender.batches(endless=True)
     try:
         batch = next(stream)
         first = time.perf_counter()
@@ -55,17 +64,17 @@ def trial(contender: Contender, mode: Mode, warm_s: float, seconds: float) -> di
     }
 
 
-def check(contender: Contender, mode: Mode, expected: NDArray[np.uint64]) -> dict[str, Any]:
+def check(contender: Contender, expected: NDArray[np.uint64]) -> dict[str, Any]:
     """Read one epoch and compare its rows with the source's, by hash: how many are missing, repeated, or of neither."""
     found: list[NDArray[np.uint64]] = []
     view, batch_samples = False, 0
-    stream = contender.batches(mode, endless=False)
+    stream = contender.batches(endless=False)
     try:
         for batch in stream:
-            rows = contender.rows(batch)
-            _check_shape(rows, contender.workload)
+            rows = np.asarray(contender.data(batch))
+            _check_shape(rows, contender.job)
             if not found:
-                view, batch_samples = _is_file_view(rows, contender.source.parent), len(rows)
+                view, batch_samples = _is_file_view(rows, contender.job.source.parent), len(rows)
             found.append(hash_rows(rows))
     finally:
         close(stream)
@@ -100,9 +109,9 @@ def busy_cpu_s() -> float:
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
-def _check_shape(rows: NDArray[Any], workload: Workload) -> None:
-    if rows.dtype != np.dtype(workload.dtype) or rows.shape[1:] != workload.shape:
-        raise ValueError(f"a batch is {rows.dtype}{rows.shape}, not {workload.dtype} rows of {workload.shape}")
+def _check_shape(rows: NDArray[Any], job: Job) -> None:
+    if rows.dtype != np.dtype(job.dtype) or rows.shape[1:] != job.shape:
+        raise ValueError(f"a batch is {rows.dtype}{rows.shape}, not {job.dtype} rows of {job.shape}")
 
 
 def _is_file_view(rows: NDArray[Any], folder: Path) -> bool:
@@ -125,28 +134,51 @@ def close(stream: Iterator[Any]) -> None:
     gc.collect()
 
 
-def _perform(contender: Contender, order: dict[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A contender's class, and what it loads."""
+
+    kind: type[Contender]
+    job: Job
+
+    def contender(self, mode: Mode | None) -> Contender:
+        """The contender for a mode, or for what is the same in all."""
+        wanted = MODES[mode] if mode else self.kind.orders
+        return self.kind(replace(self.job, order=next(order for order in wanted if order in self.kind.orders)))
+
+
+def _perform(place: _Place, order: dict[str, Any]) -> dict[str, Any]:
     """Do one thing that was asked for."""
+    contender = place.contender(order.get("mode"))
     if order["op"] == "prepare":
         began = time.perf_counter()
         contender.prepare(contender.open_source())
         return {"seconds": time.perf_counter() - began}
+    if order["op"] == "files":
+        return {"files": [str(path) for path in contender.files()]}
     if order["op"] == "check":
-        return check(contender, order["mode"], np.load(contender.source.with_suffix(".hashes.npy")))
-    return trial(contender, order["mode"], order["warm_s"], order["seconds"])
+        return check(contender, np.load(place.job.source.with_suffix(".hashes.npy")))
+    return trial(contender, order["warm_s"], order["seconds"])
 
 
-def _begin(order: dict[str, Any]) -> tuple[Contender, dict[str, Any]]:
+def _begin(order: dict[str, Any]) -> tuple[_Place, dict[str, Any]]:
     kind, workload = load(order["name"]), Workload.from_json(order["workload"])
-    contender = kind(Path(order["folder"]), Path(order["source"]), workload)
-    return contender, {
-        "title": kind.title,
-        "package": kind.package,
-        "version": contender.version,
-        "settings": kind.settings,
-        "shuffle": kind.shuffle,
-        "modes": list(kind.modes),
-        "owns_data": kind.owns_data,
+    job = Job(
+        folder=Path(order["folder"]),
+        source=Path(order["source"]),
+        shape=workload.shape,
+        dtype=workload.dtype,
+        samples=workload.samples,
+        batch_size=workload.batch_size,
+        order="full",
+        device=_CPU,
+        workers=_WORKERS,
+    )
+    found = about(order["name"], _CPU, _WORKERS)
+    return _Place(kind, job), found | {
+        "shuffle": kind.shuffle or "full",
+        "modes": [mode for mode, orders in MODES.items() if set(orders) & set(kind.orders)],
+        "owns_data": kind(job).owns_data,
     }
 
 

@@ -1,55 +1,119 @@
-"""The contenders, one file for each library, all behind `benchmarks.contenders.base.Contender`."""
+"""The contenders of both suites: a row for each here, and a class behind `benchmarks.contenders.base.Contender`."""
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+import importlib.metadata
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
 
 from benchmarks.contenders.base import Contender
 
-__all__ = ["BASIC", "NAMES", "find", "load"]
+__all__ = ["CONTENDERS", "ROWS", "Row", "about", "load", "names"]
 
-NAMES = {
-    "copy": "references:ContiguousCopy",
-    "numpy": "references:FancyIndexing",
-    "gdsload": "gdsload_loader:Gdsload",
-    "gdsload-block": "gdsload_loader:GdsloadBlock",
-    "torch-w0": "torch_loader:TorchItems0",
-    "torch-w2": "torch_loader:TorchItems2",
-    "torch-batched-w0": "torch_loader:TorchBatches0",
-    "torch-batched-w2": "torch_loader:TorchBatches2",
-    "datasets": "huggingface:HuggingFace",
-    "webdataset": "tar_files:WebDatasetTar",
-    "mosaicml": "mosaicml:MosaicML",
-    "litdata": "lightning:LitData",
-    "grain": "grain_loader:Grain",
-    "grain-processes": "grain_loader:GrainProcesses",
-    "spdl": "spdl_loader:Spdl",
-}
-"""Where each one is, in the order of the table. Imported only in its own process: a peer may be absent."""
+Suite = Literal["cpu", "gpu"]
+DeviceKind = Literal["cpu", "cuda"]
 
-BASIC = tuple(name for name in NAMES if name in {"copy", "numpy"} or name.startswith(("gdsload", "torch")))
-"""Those that need nothing besides gdsload's own dependencies."""
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is known of a contender without importing it: its library may be absent.
+
+    Attributes:
+        name: its key in records and on command lines.
+        where: its module in this package, and its class.
+        package: the distribution that is measured, for its version; empty for a reference or a limit.
+        module: what to import, if not named as the package.
+        suites: in which suites it may take part.
+        devices: kinds of device that it can hand out batches on.
+        many_shards: whether it reads the rows in many shards instead of one.
+    """
+
+    name: str
+    where: str
+    package: str = ""
+    module: str = ""
+    suites: tuple[Suite, ...] = ("cpu", "gpu")
+    devices: tuple[DeviceKind, ...] = ("cpu", "cuda")
+    many_shards: bool = False
+
+    @property
+    def ours(self) -> bool:
+        """Whether its failure is ours. A peer's failure is a result."""
+        return self.package in ("", "gdsload")
+
+    @property
+    def basic(self) -> bool:
+        """Whether it needs nothing besides gdsload's own dependencies."""
+        return self.ours or self.package == "torch"
+
+
+ROWS = (
+    Row("P", "limits:CopyPeak", suites=("gpu",)),
+    Row("D", "limits:DiskPeak", suites=("gpu",)),
+    Row("gather", "limits:ResidentGather", suites=("gpu",), devices=("cuda",)),
+    Row("copy", "references:ContiguousCopy", suites=("cpu",), devices=("cpu",)),
+    Row("numpy", "references:FancyIndexing", suites=("cpu",), devices=("cpu",)),
+    Row("gdsload", "gdsload_loader:Gdsload", "gdsload"),
+    Row("gdsload-block", "gdsload_loader:GdsloadBlock", "gdsload", suites=("cpu",)),
+    Row("gdsload-bounce", "gdsload_loader:GdsloadBounce", "gdsload", suites=("gpu",), devices=("cuda",)),
+    Row("gdsload-shards", "gdsload_loader:GdsloadShards", "gdsload", suites=("gpu",), many_shards=True),
+    Row("gdsload-vram", "gdsload_loader:GdsloadVram", "gdsload", suites=("gpu",), devices=("cuda",)),
+    Row("torch-items-w0", "torch_loader:TorchItemsAlone", "torch", suites=("cpu",)),
+    Row("torch-items", "torch_loader:TorchItems", "torch"),
+    Row("torch-batches-w0", "torch_loader:TorchBatchesAlone", "torch", suites=("cpu",)),
+    Row("torch-batches", "torch_loader:TorchBatches", "torch"),
+    Row("datasets", "huggingface:HuggingFace", "datasets"),
+    Row("webdataset", "tar_files:WebDatasetTar", "webdataset"),
+    Row("mosaicml", "mosaicml:MosaicML", "mosaicml-streaming", "streaming"),
+    Row("litdata", "lightning:LitData", "litdata"),
+    Row("grain", "grain_loader:Grain", "grain"),
+    Row("grain-processes", "grain_loader:GrainProcesses", "grain"),
+    Row("spdl", "spdl_loader:Spdl", "spdl", "spdl.pipeline"),
+    Row("kvikio", "kvikio_loader:Kvikio", "kvikio-cu13", "kvikio", suites=("gpu",), devices=("cuda",)),
+    Row("safetensors", "safetensors_loader:Safetensors", "safetensors", suites=("gpu",)),
+    Row("dali", "dali_loader:Dali", "nvidia-dali-cuda130", "nvidia.dali", suites=("gpu",)),
+)
+"""All of them, in the order of the tables."""
+
+CONTENDERS = {row.name: row for row in ROWS}
+"""The same by name."""
+
+
+def names(suite: Suite, device: str) -> tuple[str, ...]:
+    """Those that may take part in a suite, on a kind of device."""
+    return tuple(row.name for row in ROWS if suite in row.suites and device in row.devices)
 
 
 def load(name: str) -> type[Contender]:
-    """The class of a contender.
+    """The class of a contender, for use in a process of its own.
 
     Raises:
         ImportError: if its library is not installed.
     """
-    kind: type[Contender] = find(f"benchmarks.contenders.{NAMES[name]}")
-    return kind
+    row = CONTENDERS[name]
+    module, kind = row.where.split(":")
+    found: type[Contender] = getattr(importlib.import_module(f"benchmarks.contenders.{module}"), kind)
+    if row.package:
+        importlib.import_module(row.module or row.package)
+    return found
 
 
-def find(where: str) -> Any:
-    """The class at ``package.module:name``, which says what library it needs: that is imported, too.
+def about(name: str, device: torch.device, workers: int) -> dict[str, Any]:
+    """What a contender says of itself, for the record.
 
     Raises:
-        ImportError: if the library is not installed.
+        ImportError: if its library is not installed.
     """
-    module, name = where.split(":")
-    kind = getattr(importlib.import_module(module), name)
-    if kind.package:
-        importlib.import_module(kind.module or kind.package)
-    return kind
+    row, kind = CONTENDERS[name], load(name)
+    copied = "; pinned, copied without waiting on a side stream" if kind.host and device.type == "cuda" else ""
+    return {
+        "title": kind.title.format(workers=workers),
+        "package": row.package,
+        "version": kind.version or importlib.metadata.version(row.package),
+        "settings": kind.settings.format(workers=workers) + copied,
+        "shuffle": kind.shuffle,
+        "checked": kind.checked,
+    }

@@ -2,81 +2,145 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from benchmarks.workloads import Workload
+from benchmarks.residency import files_under
 
-__all__ = ["MODES", "Contender", "Mode", "open_rows", "permutation", "spans"]
+__all__ = ["Contender", "Job", "Order", "open_rows", "permutation", "spans"]
 
-Mode = Literal["shuffled", "sequential"]
-MODES: tuple[Mode, ...] = ("shuffled", "sequential")
+Order = Literal["sequential", "full", "block"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a contender loads, and where to.
+
+    Attributes:
+        folder: a folder of its own.
+        source: the rows: a ``.npy`` file, or the first shard of a dataset of gdsload's with one field, ``x``.
+        shape: of a sample.
+        dtype: numpy's name of the element type.
+        samples: how many it loads.
+        batch_size: samples of a batch.
+        order: the order of samples. A library that has no such order uses the one that comes nearest.
+        device: where batches go.
+        workers: how many processes or threads it may use, if it uses any.
+    """
+
+    folder: Path
+    source: Path
+    shape: tuple[int, ...]
+    dtype: str
+    samples: int
+    batch_size: int
+    order: Order
+    device: torch.device
+    workers: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a sample."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all samples."""
+        return self.samples * self.row_bytes
+
+    @property
+    def shuffled(self) -> bool:
+        """Whether samples come in another order than the dataset's."""
+        return self.order != "sequential"
+
+    @property
+    def pinned(self) -> bool:
+        """Whether batches in CPU memory should be pinned, where the library can do that."""
+        return self.device.type == "cuda"
+
+    @property
+    def sharded(self) -> bool:
+        """Whether the rows are a dataset of gdsload's."""
+        return self.source.suffix == ".safetensors"
 
 
 class Contender(ABC):
     """One way to get batches out of files.
 
     Attributes:
-        title: its name in the table.
-        package: the distribution that is measured, for its version; empty for a reference.
-        module: what to import, if not named as the package.
+        title: its name in the tables; ``{workers}`` is filled in, here and in `settings`.
         settings: how it is set up, for the record.
-        shuffle: what its shuffled order is: libraries mean different things by the word.
-        modes: the orders that it takes part in.
-        owns_data: whether it reads files of its own in `folder`, or else the source itself.
-        workers: how many processes or threads it may use, if it uses any.
-        pin_memory: whether its batches are to be in pinned memory, if it can do that.
+        version: of what is measured, if not that of the package which the registry names.
+        shuffle: what its shuffled order is, if it is not the one asked for: libraries mean
+            different things by the word.
+        orders: the orders that it takes part in.
+        host: whether its batches are in CPU memory whatever the device: who wants them there copies them.
+        own_format: whether it writes the rows in a format of its own.
+        checked: whether it hands out rows, so that they can be compared.
+        bursts: whether its batches come in bursts, so that only whole epochs tell its rate; or whether its first epoch
+            is unlike the others.
     """
 
     title: ClassVar[str]
-    package: ClassVar[str] = ""
-    module: ClassVar[str] = ""
     settings: ClassVar[str] = ""
-    shuffle: ClassVar[str] = "full"
-    modes: ClassVar[tuple[Mode, ...]] = MODES
-    owns_data: ClassVar[bool] = True
-    workers: int = 2
-    pin_memory: bool = False
+    version: ClassVar[str] = ""
+    shuffle: ClassVar[str] = ""
+    orders: ClassVar[tuple[Order, ...]] = ("sequential", "full", "block")
+    host: ClassVar[bool] = True
+    own_format: ClassVar[bool] = False
+    checked: ClassVar[bool] = True
+    bursts: ClassVar[bool] = False
 
-    def __init__(self, folder: Path, source: Path, workload: Workload) -> None:
-        self.folder, self.source, self.workload = folder, source, workload
+    def __init__(self, job: Job) -> None:
+        self.job = job
 
     @property
-    def version(self) -> str:
-        """Version of the library."""
-        return importlib.metadata.version(self.package) if self.package else np.__version__
+    def owns_data(self) -> bool:
+        """Whether it reads files of its own, or else the source itself."""
+        return self.own_format
 
     def prepare(self, rows: NDArray[Any]) -> None:  # noqa: B027  (one that reads the source has nothing to do)
-        """Write the rows into `folder` in its own format. Not timed as reading."""
+        """Write the rows into the folder in its own format. Not timed as reading."""
+
+    def files(self) -> list[Path]:
+        """The files that it reads."""
+        if self.owns_data:
+            return files_under(self.job.folder)
+        source = self.job.source
+        return sorted(source.parent.glob("*.safetensors")) if self.job.sharded else [source]
 
     @abstractmethod
-    def batches(self, mode: Mode, *, endless: bool) -> Iterator[Any]:
+    def batches(self, *, endless: bool) -> Iterator[Any]:
         """One epoch of batches; or epoch after epoch, worker processes kept where the library can keep them.
 
-        A batch is handed out as the library's user would get it: nothing is converted for the benchmark's sake.
+        A batch is handed out as the library's user would get it: nothing is converted for the benchmark's sake. One on
+        a GPU is ready on the current stream.
         """
 
     def data(self, batch: Any) -> Any:
         """The tensor or array in a batch."""
         return batch
 
-    def rows(self, batch: Any) -> NDArray[Any]:
-        """The batch as a numpy array, for verification."""
-        data = self.data(batch)
-        found: NDArray[Any] = data if isinstance(data, np.ndarray) else data.numpy()
-        return found
+    def num_bytes(self, data: Any) -> int:
+        """Bytes of what `data` gave."""
+        return int(data.nbytes)
+
+    def paths(self) -> dict[str, int]:
+        """Bytes by path so far, from counters, where there are any."""
+        return {}
 
     def open_source(self) -> NDArray[Any]:
-        """The source's rows, mapped."""
-        return open_rows(self.source)
+        """The rows that are to be loaded, mapped."""
+        return open_rows(self.job.source)[: self.job.samples]
 
 
 def open_rows(path: str | Path) -> NDArray[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.contenders.base import Contender, Mode, open_rows
+from benchmarks.contenders.base import Contender, open_rows
 
 __all__ = ["Grain", "GrainProcesses"]
 
@@ -38,20 +38,19 @@ class RowSource:
 class Grain(Contender):
     """Its data set interface over the mapped rows, which is faster than through its record files."""
 
-    title = "Grain, 2 threads"
-    package = "grain"
-    settings = "MapDataset.source(memmap).shuffle().batch(n).to_iter_dataset(2 threads, buffer of 4)"
-    owns_data = False
+    title = "Grain, {workers} threads"
+    settings = "MapDataset.source(memmap).shuffle().batch(n).to_iter_dataset({workers} threads)"
+    shuffle = "full"
 
-    def batches(self, mode: Mode, *, endless: bool) -> Iterator[Any]:
+    def batches(self, *, endless: bool) -> Iterator[Any]:
         """Arrays."""
         grain = importlib.import_module("grain")
-        found = grain.MapDataset.source(RowSource(str(self.source)))
-        if mode == "shuffled":
+        found = grain.MapDataset.source(RowSource(str(self.job.source)))
+        if self.job.shuffled:
             found = found.seed(0).shuffle()
         found = found.repeat() if endless else found
-        found = found.batch(self.workload.batch_size)
-        options = grain.ReadOptions(num_threads=self.workers, prefetch_buffer_size=2 * self.workers)
+        found = found.batch(self.job.batch_size)
+        options = grain.ReadOptions(num_threads=self.job.workers, prefetch_buffer_size=2 * self.job.workers)
         yield from self.spread(found.to_iter_dataset(options))
 
     def spread(self, dataset: Any) -> Any:
@@ -62,8 +61,8 @@ class Grain(Contender):
 class GrainProcesses(Grain):
     """The same in worker processes."""
 
-    title = "Grain, 2 processes"
-    settings = "as Grain, with mp_prefetch of 2 processes"
+    title = "Grain, {workers} processes"
+    settings = "as Grain, with mp_prefetch of {workers} processes"
 
     def spread(self, dataset: Any) -> Any:
         """See `Grain.spread`."""
@@ -71,4 +70,4 @@ class GrainProcesses(Grain):
         if not flags.is_parsed():
             flags.mark_as_parsed()  # it asks for flags of a program that is no program of absl's
         options = importlib.import_module("grain").MultiprocessingOptions
-        return dataset.mp_prefetch(options(num_workers=self.workers))
+        return dataset.mp_prefetch(options(num_workers=self.job.workers))

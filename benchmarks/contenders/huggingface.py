@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.contenders.base import Contender, Mode, spans
+from benchmarks.contenders.base import Contender, spans
 
 __all__ = ["HuggingFace"]
 
@@ -23,44 +23,45 @@ class HuggingFace(Contender):
     dimensions are an extension type there, and came out up to 20 times slower.
     """
 
-    title = "Hugging Face datasets, 2 workers"
-    package = "datasets"
+    title = "Hugging Face datasets, {workers} workers"
     settings = (
         'flat List(length=n), with_format("torch", dtype=...), batch.view(shape); '
-        "DataLoader(sampler=BatchSampler(...), batch_size=None, num_workers=2)"
+        "DataLoader(sampler=BatchSampler(...), batch_size=None, num_workers={workers})"
     )
+    shuffle = "full"
+    own_format = True
 
     def prepare(self, rows: NDArray[Any]) -> None:
         """Arrow files."""
         hf, arrow = importlib.import_module("datasets"), importlib.import_module("pyarrow")
         hf.disable_progress_bars()
-        length = math.prod(self.workload.shape)
-        features = hf.Features({"data": hf.List(hf.Value(self.workload.dtype), length=length)})
+        length = math.prod(self.job.shape)
+        features = hf.Features({"data": hf.List(hf.Value(self.job.dtype), length=length)})
         parts = []
-        for low, high in spans(len(rows), max(2**26 // self.workload.row_bytes, 1)):
+        for low, high in spans(len(rows), max(2**26 // self.job.row_bytes, 1)):
             flat = arrow.array(np.ascontiguousarray(rows[low:high]).reshape(-1))
             lists = arrow.FixedSizeListArray.from_arrays(flat, length)
             parts.append(hf.Dataset(arrow.table({"data": lists}, schema=features.arrow_schema)))
-        hf.concatenate_datasets(parts).save_to_disk(str(self.folder / "arrow"))
+        hf.concatenate_datasets(parts).save_to_disk(str(self.job.folder / "arrow"))
 
-    def batches(self, mode: Mode, *, endless: bool) -> Iterator[Any]:
+    def batches(self, *, endless: bool) -> Iterator[Any]:
         """Tensors. Without `dtype`, every integer would come as int64."""
         hf = importlib.import_module("datasets")
-        dtype = getattr(torch, self.workload.dtype)
-        found = hf.load_from_disk(str(self.folder / "arrow")).with_format("torch", dtype=dtype)
+        dtype = getattr(torch, self.job.dtype)
+        found = hf.load_from_disk(str(self.job.folder / "arrow")).with_format("torch", dtype=dtype)
         torch_data = torch.utils.data
-        inner: Any = torch_data.RandomSampler(found) if mode == "shuffled" else torch_data.SequentialSampler(found)
-        sampler = torch_data.BatchSampler(inner, self.workload.batch_size, drop_last=False)
+        inner: Any = torch_data.RandomSampler(found) if self.job.shuffled else torch_data.SequentialSampler(found)
+        sampler = torch_data.BatchSampler(inner, self.job.batch_size, drop_last=False)
         loader: Any = torch_data.DataLoader(
             found,
             batch_size=None,
             sampler=sampler,
-            num_workers=self.workers,
+            num_workers=self.job.workers,
             persistent_workers=True,
-            pin_memory=self.pin_memory,
+            pin_memory=self.job.pinned,
         )
         while True:
             for batch in loader:
-                yield batch["data"].view(-1, *self.workload.shape)
+                yield batch["data"].view(-1, *self.job.shape)
             if not endless:
                 return

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.contenders.base import Contender, Mode, open_rows
+from benchmarks.contenders.base import Contender, open_rows
 
 __all__ = ["LitData"]
 
@@ -24,43 +24,45 @@ def row_of(path: str, index: int) -> torch.Tensor:
 class LitData(Contender):
     """Chunks on the local disk; tokens through its loader for tokens, which needs no decoding."""
 
-    title = "LitData, 2 workers"
-    package = "litdata"
-    settings = "optimize(64MB chunks), StreamingDataLoader(StreamingDataset(local), num_workers=2); 1-d: TokensLoader"
+    title = "LitData, {workers} workers"
+    settings = (
+        "optimize(64MB chunks), StreamingDataLoader(StreamingDataset(local), num_workers={workers}); 1-d: TokensLoader"
+    )
     shuffle = "chunks, then samples within a chunk"
+    own_format = True
 
     def _item_loader(self) -> Any:
-        shape = self.workload.shape
+        shape = self.job.shape
         return importlib.import_module("litdata").TokensLoader(block_size=shape[0]) if len(shape) == 1 else None
 
     def prepare(self, rows: NDArray[Any]) -> None:
         """Chunks."""
         litdata = importlib.import_module("litdata")
         litdata.optimize(
-            fn=partial(row_of, str(self.source)),
+            fn=partial(row_of, str(self.job.source)),
             inputs=list(range(len(rows))),
-            output_dir=str(self.folder / "chunks"),
+            output_dir=str(self.job.folder / "chunks"),
             chunk_bytes="64MB",
-            num_workers=self.workers,
+            num_workers=self.job.workers,
             item_loader=self._item_loader(),
             verbose=False,
         )
 
-    def batches(self, mode: Mode, *, endless: bool) -> Iterator[Any]:
+    def batches(self, *, endless: bool) -> Iterator[Any]:
         """Tensors."""
         litdata = importlib.import_module("litdata")
         found = litdata.StreamingDataset(
-            str(self.folder / "chunks"),
+            str(self.job.folder / "chunks"),
             item_loader=self._item_loader(),
-            shuffle=mode == "shuffled",
+            shuffle=self.job.shuffled,
             drop_last=False,
         )
         loader = litdata.StreamingDataLoader(
             found,
-            batch_size=self.workload.batch_size,
-            num_workers=self.workers,
+            batch_size=self.job.batch_size,
+            num_workers=self.job.workers,
             persistent_workers=True,
-            pin_memory=self.pin_memory,
+            pin_memory=self.job.pinned,
         )
         try:
             while True:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.contenders.base import Contender, Mode
+from benchmarks.contenders.base import Contender
 
 __all__ = ["MosaicML"]
 
@@ -37,30 +37,31 @@ _import_torchvision()
 class MosaicML(Contender):
     """Shards on the local disk; batches by torch's DataLoader, as its guide says."""
 
-    title = "MosaicML streaming, 2 workers"
-    package = "mosaicml-streaming"
-    module = "streaming"
-    settings = "MDS, ndarray column of fixed shape, not compressed; DataLoader(StreamingDataset(local), num_workers=2)"
+    title = "MosaicML streaming, {workers} workers"
+    settings = (
+        "MDS, ndarray column of fixed shape, not compressed; DataLoader(StreamingDataset(local), num_workers={workers})"
+    )
     shuffle = "its default algorithm (py1e)"
+    own_format = True
 
     def prepare(self, rows: NDArray[Any]) -> None:
         """MDS shards of the default size."""
         streaming = importlib.import_module("streaming")
-        kind = f"ndarray:{self.workload.dtype}:{','.join(map(str, self.workload.shape))}"
-        with streaming.MDSWriter(out=str(self.folder / "mds"), columns={"data": kind}) as writer:
+        kind = f"ndarray:{self.job.dtype}:{','.join(map(str, self.job.shape))}"
+        with streaming.MDSWriter(out=str(self.job.folder / "mds"), columns={"data": kind}) as writer:
             for row in rows:
                 writer.write({"data": row})
 
-    def batches(self, mode: Mode, *, endless: bool) -> Iterator[Any]:
+    def batches(self, *, endless: bool) -> Iterator[Any]:
         """Dicts of tensors."""
         streaming = importlib.import_module("streaming")
         streaming.base.util.clean_stale_shared_memory()
-        size = self.workload.batch_size
+        size = self.job.batch_size
         found = streaming.StreamingDataset(
-            local=str(self.folder / "mds"), shuffle=mode == "shuffled", batch_size=size, num_canonical_nodes=1
+            local=str(self.job.folder / "mds"), shuffle=self.job.shuffled, batch_size=size, num_canonical_nodes=1
         )
         loader: Any = torch.utils.data.DataLoader(
-            found, batch_size=size, num_workers=self.workers, persistent_workers=True, pin_memory=self.pin_memory
+            found, batch_size=size, num_workers=self.job.workers, persistent_workers=True, pin_memory=self.job.pinned
         )
         while True:
             yield from loader

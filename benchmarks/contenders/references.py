@@ -7,22 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.contenders.base import Contender, Mode, permutation, spans
+from benchmarks.contenders.base import Contender, permutation, spans
 
 __all__ = ["ContiguousCopy", "FancyIndexing"]
 
 
-class ContiguousCopy(Contender):
+class _Reference(Contender):
+    version = np.__version__
+
+
+class ContiguousCopy(_Reference):
     """The limit of one thread: rows that lie side by side, into memory that is reused, as no loader can hand it out."""
 
     title = "contiguous copy into reused memory"
     settings = "np.copyto from a memmap into one buffer, in order in both modes, one thread"
     shuffle = "none: in order"
-    owns_data = False
 
-    def batches(self, mode: Mode, *, endless: bool) -> Iterator[Any]:
+    def batches(self, *, endless: bool) -> Iterator[Any]:
         """The same buffer again and again."""
-        rows, size = self.open_source(), self.workload.batch_size
+        rows, size = self.open_source(), self.job.batch_size
         pairs = spans(len(rows), size)
         buffer = np.empty((size, *rows.shape[1:]), rows.dtype)
         while True:
@@ -34,21 +37,20 @@ class ContiguousCopy(Contender):
                 return
 
 
-class FancyIndexing(Contender):
+class FancyIndexing(_Reference):
     """What a script without a loader does: ``rows[ids]``, a fresh array for each batch."""
 
     title = "numpy fancy indexing"
     settings = "memmap[ids], the permutation drawn beforehand and the same in every epoch; in order: a copied slice"
-    owns_data = False
 
-    def batches(self, mode: Mode, *, endless: bool) -> Iterator[Any]:
+    def batches(self, *, endless: bool) -> Iterator[Any]:
         """Fresh arrays."""
         rows = self.open_source()
-        pairs = spans(len(rows), self.workload.batch_size)
+        pairs = spans(len(rows), self.job.batch_size)
         ids = permutation(len(rows), 0)
         chosen = [ids[low:high] for low, high in pairs]
         while True:
-            if mode == "shuffled":
+            if self.job.shuffled:
                 for part in chosen:
                     yield rows[part]
             else:

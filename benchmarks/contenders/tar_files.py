@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.contenders.base import Contender, Mode, spans
+from benchmarks.contenders.base import Contender, spans
 
 __all__ = ["WebDatasetTar"]
 
@@ -38,35 +38,35 @@ def stack(rows: list[NDArray[Any]]) -> torch.Tensor:
 class WebDatasetTar(Contender):
     """Raw bytes, not pickles or images: the least that a sample can cost there."""
 
-    title = "WebDataset, 2 workers"
-    package = "webdataset"
-    settings = f"{_SHARDS} tar files of raw bytes a worker, batched in the workers, WebLoader of 2 workers"
+    title = "WebDataset, {workers} workers"
+    settings = f"{_SHARDS} tar files of raw bytes a worker, batched in the workers, WebLoader of {{workers}} workers"
     shuffle = f"tar files, then a buffer of {_BUFFER}"
+    own_format = True
 
     def prepare(self, rows: NDArray[Any]) -> None:
         """Tar files with an even share each, and a whole number of batches each where that is possible."""
-        size = self.workload.batch_size
-        share = max(-(-len(rows) // (_SHARDS * self.workers) // size) * size, size)
+        size = self.job.batch_size
+        share = max(-(-len(rows) // (_SHARDS * self.job.workers) // size) * size, size)
         for shard, (low, high) in enumerate(spans(len(rows), share)):
-            with tarfile.open(self.folder / f"{shard:05d}.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+            with tarfile.open(self.job.folder / f"{shard:05d}.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
                 for index in range(low, high):
                     data = rows[index].tobytes()
                     info = tarfile.TarInfo(f"{index:09d}.bin")
                     info.size = len(data)
                     tar.addfile(info, io.BytesIO(data))
 
-    def batches(self, mode: Mode, *, endless: bool) -> Iterator[Any]:
+    def batches(self, *, endless: bool) -> Iterator[Any]:
         """Tensors."""
         wds = importlib.import_module("webdataset")
-        shuffled = mode == "shuffled"
-        urls = [str(path) for path in sorted(self.folder.glob("*.tar"))]
+        shuffled = self.job.shuffled
+        urls = [str(path) for path in sorted(self.job.folder.glob("*.tar"))]
         found = wds.WebDataset(urls, shardshuffle=len(urls) if shuffled else False, empty_check=False)
         if shuffled:
             found = found.shuffle(_BUFFER)
-        found = found.map(_Decode(self.workload.dtype, self.workload.shape))
-        found = found.batched(self.workload.batch_size, collation_fn=stack, partial=True)
+        found = found.map(_Decode(self.job.dtype, self.job.shape))
+        found = found.batched(self.job.batch_size, collation_fn=stack, partial=True)
         loader = wds.WebLoader(
-            found, batch_size=None, num_workers=self.workers, persistent_workers=True, pin_memory=self.pin_memory
+            found, batch_size=None, num_workers=self.job.workers, persistent_workers=True, pin_memory=self.job.pinned
         )
         while True:
             yield from loader

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.contenders.base import Contender, Mode, open_rows
+from benchmarks.contenders.base import Contender, open_rows
 
-__all__ = ["TorchBatches0", "TorchBatches2", "TorchItems0", "TorchItems2"]
+__all__ = ["TorchBatches", "TorchBatchesAlone", "TorchItems", "TorchItemsAlone"]
 
 
 class Rows(torch.utils.data.Dataset[Any]):
@@ -48,20 +48,20 @@ def as_is(batch: Any) -> Any:
 
 
 class _Torch(Contender):
-    package = "torch"
-    owns_data = False
+    shuffle = "full"
     batched: ClassVar[bool]
+    alone: ClassVar[bool] = False
 
-    def batches(self, mode: Mode, *, endless: bool) -> Iterator[Any]:
+    def batches(self, *, endless: bool) -> Iterator[Any]:
         """Tensors; workers stay from epoch to epoch."""
-        path = str(self.source)
+        path, workers = str(self.job.source), 0 if self.alone else self.job.workers
         loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
             RowBatches(path) if self.batched else Rows(path),
-            batch_size=self.workload.batch_size,
-            shuffle=mode == "shuffled",
-            num_workers=self.workers,
-            persistent_workers=self.workers > 0,
-            pin_memory=self.pin_memory,
+            batch_size=self.job.batch_size,
+            shuffle=self.job.shuffled,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            pin_memory=self.job.pinned,
             collate_fn=as_is if self.batched else None,
         )
         while True:
@@ -70,33 +70,33 @@ class _Torch(Contender):
                 return
 
 
-class TorchItems0(_Torch):
+class TorchItems(_Torch):
+    """As most use it."""
+
+    title = "torch DataLoader, {workers} workers"
+    settings = "Dataset.__getitem__ over a memmap, default collate, {workers} persistent workers"
+    batched = False
+
+
+class TorchItemsAlone(TorchItems):
     """In the consumer's process."""
 
     title = "torch DataLoader, 0 workers"
     settings = "Dataset.__getitem__ over a memmap, default collate"
-    workers, batched = 0, False
+    alone = True
 
 
-class TorchItems2(_Torch):
-    """In two more."""
+class TorchBatches(_Torch):
+    """The best that its interface allows: whole batches."""
 
-    title = "torch DataLoader, 2 workers"
-    settings = "Dataset.__getitem__ over a memmap, default collate, persistent workers"
-    workers, batched = 2, False
+    title = "torch DataLoader, `__getitems__`, {workers} workers"
+    settings = "Dataset.__getitems__: memmap[ids], no collate, {workers} persistent workers"
+    batched = True
 
 
-class TorchBatches0(_Torch):
+class TorchBatchesAlone(TorchBatches):
     """Whole batches, in the consumer's process."""
 
     title = "torch DataLoader, `__getitems__`, 0 workers"
     settings = "Dataset.__getitems__: memmap[ids], no collate"
-    workers, batched = 0, True
-
-
-class TorchBatches2(_Torch):
-    """Whole batches, in two more."""
-
-    title = "torch DataLoader, `__getitems__`, 2 workers"
-    settings = "Dataset.__getitems__: memmap[ids], no collate, persistent workers"
-    workers, batched = 2, True
+    alone = True

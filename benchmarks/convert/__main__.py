@@ -21,8 +21,8 @@ from typing import Any
 
 from benchmarks.convert.data import FULL, SMALL, Samples, image_files, make
 from benchmarks.convert.writers import NAMES
-from benchmarks.processes import Process, WorkerError
-from benchmarks.record import machine, public, ratio, spread, versions
+from benchmarks.processes import Launch, Process, WorkerError
+from benchmarks.record import faults, machine, public, ratio, spread, versions
 from benchmarks.residency import measure, warm
 from benchmarks.rounds import busy_cores
 
@@ -105,10 +105,8 @@ def _processes(
     pythons = dict(entry.split("=", 1) for entry in options.python)
     scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gc-", ignore_cleanup_errors=True)))
     for name in names:
-        process = Process(
-            name, source.parent / name, source, samples,
-            python=pythons.get(name, sys.executable), scratch=scratch, module="benchmarks.convert.worker",
-        )  # fmt: skip
+        launch = Launch(pythons.get(name, sys.executable), scratch, "benchmarks.convert.worker")
+        process = Process(name, source.parent / name, source, samples, launch)
         stack.callback(process.stop)
         yield process
 
@@ -129,8 +127,8 @@ def _ask(process: Process, entry: dict[str, Any], op: str) -> None:
         entry["trials"].append(found)
         return
     entry["check"] = found
-    if found["missing"] or found["repeated"] or found["foreign"]:
-        entry["failed"] = {"stage": op, "reason": f"the samples are not the source's: {found}"}
+    if reason := faults(found):
+        entry["failed"] = {"stage": op, "reason": reason}
 
 
 def _finish(entries: list[dict[str, Any]], samples: Samples) -> dict[str, Any]:

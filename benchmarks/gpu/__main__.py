@@ -84,7 +84,7 @@ def _conditions(options: argparse.Namespace, data: Data, device: torch.device) -
     return {
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "rounds": options.rounds,
-        "machine": machine() | {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda},
+        "machine": machine(device),
         "versions": versions(),
         "data": {"bytes": data.nbytes, "shards": len(data.paths), "row_bytes": ROW_BYTES},
     }

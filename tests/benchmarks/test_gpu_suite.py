@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import table as tables
-from benchmarks.contenders.base import open_rows
+from benchmarks.contenders import CONTENDERS
+from benchmarks.contenders.base import Contender, Job, open_rows
 from benchmarks.gpu.limits import DirectReads, PinnedCopies
 from benchmarks.gpu.suite import __main__ as suite
 from benchmarks.gpu.suite import chart, table, trial
-from benchmarks.gpu.suite.cases import CASES, MEASURES, Case, Rows, make_rows
-from benchmarks.gpu.suite.contenders import NAMES, OURS, Contender, Place
+from benchmarks.gpu.suite.cases import CASES, MEASURES, Rows, make_rows
 from benchmarks.gpu.suite.data import Stored, row_hashes
 from benchmarks.record import pruned
 
@@ -140,36 +140,39 @@ class Wrong(Contender):
     """Forgets a row, hands out another twice, and alters a third."""
 
     title = "wrong"
+    host = False
 
-    def batches(self, case, *, endless):
-        rows = torch.from_numpy(np.array(open_rows(self.files(case)[0])))
+    def batches(self, *, endless):
+        rows = torch.from_numpy(np.array(self.open_source()))
         rows[1], rows[5] = rows[0], rows[5] ^ 1
-        yield from rows.split(case.batch_size)
+        yield from rows.split(self.job.batch_size)
 
 
-def test_the_check_finds_what_is_wrong(stored, tmp_path):
-    wrong = Wrong(Place(tmp_path, CPU, 1, {"tiny": stored}, {}))
-    found = trial.check(wrong, Case("", "", "tiny", 8, "sequential", "P", ()))
+@pytest.fixture
+def job(stored, tmp_path):
+    return Job(tmp_path, stored.files[0], (3, 8), "uint8", 40, 8, "sequential", CPU, 1)
+
+
+def test_the_check_finds_what_is_wrong(stored, job):
+    found = trial.check(Wrong(job), stored.hashes)
     assert (found["missing"], found["repeated"], found["foreign"]) == (2, 1, 1)
 
 
-def test_a_trial_of_bursts_is_of_whole_epochs(stored, tmp_path):
+def test_a_trial_of_bursts_is_of_whole_epochs(job):
     class Bursts(Wrong):
         bursts = True
 
-        def batches(self, case, *, endless):
+        def batches(self, *, endless):
             while True:
-                yield from super().batches(case, endless=True)
+                yield from super().batches(endless=True)
 
-    case = Case("", "", "tiny", 8, "sequential", "P", ())
-    found = trial.hot_trial(Bursts(Place(tmp_path, CPU, 1, {"tiny": stored}, {})), case, 0.001, 0.001)
+    found = trial.hot_trial(Bursts(job), 0.001, 0.001)
     assert found["bytes"] % (40 * 24) == 0
     assert found["samples_s"] == pytest.approx(found["gb_s"] * 1e9 / 24)
 
 
-def test_a_cold_trial_is_an_epoch_and_its_first_batch_counts(stored, tmp_path):
-    contender = Wrong(Place(tmp_path, CPU, 1, {"tiny": stored}, {}))
-    found = trial.cold_trial(contender, Case("", "", "tiny", 8, "sequential", "P", (), cold=True), 10)
+def test_a_cold_trial_is_an_epoch_and_its_first_batch_counts(job):
+    found = trial.cold_trial(Wrong(job), 10)
     assert found["whole_epoch"]
     assert found["bytes"] == 40 * 24
     part = found["gb_s_after_first"] * (found["seconds"] - found["first_batch_s"]) * 1e9
@@ -202,10 +205,9 @@ def test_what_cases_name_exists():
     rows = make_rows(2**30, multiple=16)
     for case in CASES:
         assert case.limit == case.contenders[0]
-        assert set(case.contenders) <= NAMES.keys()
+        assert set(case.contenders) <= CONTENDERS.keys()
         assert rows[case.rows].samples % case.batch_size == 0
     assert {each.rows for each in MEASURES} <= rows.keys()
-    assert set(OURS) <= NAMES.keys()
 
 
 def test_the_readme_shows_the_record():

@@ -6,16 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from benchmarks import cpu, table
-from benchmarks.contenders.base import Contender
+from benchmarks.contenders.base import Contender, Job
 from benchmarks.residency import measure
 from benchmarks.worker import check, compare
 from benchmarks.workloads import SMALL, Workload, generate
 
 FOLDER = Path(cpu.__file__).parent
 NO_RECORD = "No record yet.\n"
-CONTENDERS = ["copy", "numpy", "gdsload", "torch-batched-w2"]
+CONTENDERS = ["copy", "numpy", "gdsload", "torch-batches"]
 
 
 @pytest.fixture(scope="module")
@@ -82,17 +83,18 @@ class Wrong(Contender):
 
     title = "wrong"
 
-    def batches(self, mode, *, endless):
+    def batches(self, *, endless):
         rows = np.array(self.open_source())
         rows[1], rows[5] = rows[0], rows[5] ^ 1
-        yield from np.split(rows, self.workload.batches)
+        yield from np.split(rows, self.job.samples // self.job.batch_size)
 
 
 def test_the_check_finds_what_is_wrong(tmp_path):
     workload = Workload("tiny", (3, 2), "uint16", 4, 2)
     generate(workload, tmp_path / "rows.npy")
     expected = np.load(tmp_path / "rows.hashes.npy")
-    found = check(Wrong(tmp_path, tmp_path / "rows.npy", workload), "shuffled", expected)
+    job = Job(tmp_path, tmp_path / "rows.npy", (3, 2), "uint16", 8, 4, "full", torch.device("cpu"), 1)
+    found = check(Wrong(job), expected)
     assert (found["missing"], found["repeated"], found["foreign"]) == (2, 1, 1)
     assert not found["in_order"]
 

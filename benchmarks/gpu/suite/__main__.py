@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.contenders import CONTENDERS, names
 from benchmarks.gpu.suite.cases import CASES, MEASURES, Rows, make_rows, small
-from benchmarks.gpu.suite.contenders import GPU_ONLY, NAMES, OURS
 from benchmarks.gpu.suite.rounds import Plan, run
 from benchmarks.record import machine, merged, pruned, versions
 from gdsload.system.units import parse_bytes
@@ -39,11 +39,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu.suite", description="loaders beside gdsload, on a GPU"
     )
-    names = [each.name for each in (*CASES, *MEASURES)]
-    peers = [name for name in NAMES if name not in OURS]
+    cases = [each.name for each in (*CASES, *MEASURES)]
+    peers = [name for name in names("gpu", "cuda") if not CONTENDERS[name].ours]
     parser.add_argument("--out", type=Path, required=True, help="where the JSON record goes")
     parser.add_argument("--merge", action="store_true", help="keep what the record has of other cases")
-    parser.add_argument("--only", nargs="+", choices=names, metavar="CASE", help=", ".join(names))
+    parser.add_argument("--only", nargs="+", choices=cases, metavar="CASE", help=", ".join(cases))
     parser.add_argument("--peers", nargs="*", choices=peers, default=peers, metavar="PEER", help=", ".join(peers))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--bytes", default="4GiB", help="of each kind of rows, about (default: 4GiB)")
@@ -104,12 +104,13 @@ def _plan(options: argparse.Namespace, end: float) -> Plan:
         rows, cases, measures = small()
     else:
         rows, cases, measures = make_rows(parse_bytes(options.bytes, "--bytes"), multiple=workers), CASES, MEASURES
-    on_gpu = torch.device(options.device).type == "cuda"
+    kind = torch.device(options.device).type
+    able, on_gpu = names("gpu", kind), kind == "cuda"
     chosen = tuple(
         case for case in cases if (not options.only or case.name in options.only) and (on_gpu or not case.gpu)
     )
     return Plan(
-        names=tuple(name for name in (*OURS, *options.peers) if on_gpu or name not in GPU_ONLY),
+        names=tuple(name for name in able if CONTENDERS[name].ours or name in options.peers),
         rows=rows,
         own_samples={each.name: _own(each, chosen, workers) for each in rows.values()},
         cases=chosen,
@@ -136,12 +137,11 @@ def _own(rows: Rows, cases: tuple[Any, ...], workers: int) -> int:
 def _conditions(plan: Plan, options: argparse.Namespace) -> dict[str, Any]:
     """What holds for all that one call has measured. No paths: those of this machine help nobody."""
     device = torch.device(plan.device)
-    gpu = {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda} if device.type == "cuda" else {}
     return {
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "small": options.small,
         "device": device.type,
-        "machine": machine() | gpu,
+        "machine": machine(device),
         "versions": versions(),
         "rounds": plan.rounds,
         "bytes": options.bytes,
@@ -154,7 +154,9 @@ def _conditions(plan: Plan, options: argparse.Namespace) -> dict[str, Any]:
 def _broken(cases: list[dict[str, Any]], measures: list[dict[str, Any]]) -> list[str]:
     entries = [(case, entry) for case in cases for entry in case["entries"]]
     found = [
-        f"{case['name']} {entry['name']}" for case, entry in entries if entry["name"] in OURS and "failed" in entry
+        f"{case['name']} {entry['name']}"
+        for case, entry in entries
+        if CONTENDERS[entry["name"]].ours and "failed" in entry
     ]
     return found + [each["name"] for each in measures if "failed" in each]
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
+
+from benchmarks.contenders import CONTENDERS
+from benchmarks.contenders.base import Order
 
 __all__ = ["CASES", "MEASURES", "Case", "Measure", "Rows", "make_rows", "small"]
 
-Order = Literal["sequential", "full", "block"]
 _SMALL_BATCH = 8
 
 
@@ -63,6 +65,10 @@ class Case:
     def to_json(self) -> dict[str, Any]:
         """As it goes into the record and to the workers."""
         return {**asdict(self), "contenders": list(self.contenders)}
+
+    def rows_of(self, contender: str) -> str:
+        """Which rows a contender reads: the same ones, in one shard or in many."""
+        return f"{self.rows}-shards" if CONTENDERS[contender].many_shards else self.rows
 
     @staticmethod
     def from_json(found: dict[str, Any]) -> Case:

@@ -7,17 +7,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from math import ceil
+from pathlib import Path
 from statistics import median
 from typing import Any, cast
 
 import torch
 
 import gdsload
-from benchmarks.gpu.suite.cases import Case, Order
-from benchmarks.gpu.suite.contenders import Contender
-from benchmarks.gpu.suite.ours import Gdsload
+from benchmarks.contenders.base import Order
+from benchmarks.contenders.gdsload_loader import SHUFFLE
+from benchmarks.gpu.suite.trial import synchronise
 from benchmarks.gpu.suite.work import KINDS, Work, seconds
-from gdsload.tools.bench.routes import synchronise
 
 __all__ = ["run_measure"]
 
@@ -33,19 +33,18 @@ _SETTLED = 2
 """Epochs after which memory should no longer grow."""
 
 
-def run_measure(contender: Contender, name: str, rows: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Do one of `benchmarks.gpu.suite.cases.MEASURES`."""
-    return _MEASURES[name](cast("Gdsload", contender), rows, arguments)
+def run_measure(name: str, dataset: Path, device: torch.device, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Do one of `benchmarks.gpu.suite.cases.MEASURES`, of gdsload's loader with its defaults."""
+    return _MEASURES[name](dataset, device, arguments)
 
 
-def _loader(contender: Gdsload, rows: str, batch_size: int, order: Order) -> gdsload.DataLoader:
-    return contender.loader(Case("", "", rows, batch_size, order, limit="", contenders=()))
+def _loader(dataset: Path, device: torch.device, batch_size: int, order: Order) -> gdsload.DataLoader:
+    return gdsload.DataLoader(dataset, batch_size, SHUFFLE[order], device=device)
 
 
-def step(contender: Gdsload, rows: str, arguments: dict[str, Any]) -> dict[str, Any]:
+def step(dataset: Path, device: torch.device, arguments: dict[str, Any]) -> dict[str, Any]:
     """Work on the default stream that takes as long as a batch's load: it alone, the load alone, both at once."""
-    device = contender.place.device
-    with _loader(contender, rows, arguments["batch_size"], arguments["order"]) as loader:
+    with _loader(dataset, device, arguments["batch_size"], arguments["order"]) as loader:
         seconds(device, lambda: _steps(loader, 1, _nothing))  # registers the shards, as the first epoch does
         epoch_s = seconds(device, lambda: _steps(loader, 1, _nothing))
         batch = next(iter(loader))["x"]
@@ -117,13 +116,13 @@ def _nothing(_batch: torch.Tensor) -> None:
     """A step that only takes its batch."""
 
 
-def launches(contender: Gdsload, rows: str, arguments: dict[str, Any]) -> dict[str, Any]:
+def launches(dataset: Path, device: torch.device, arguments: dict[str, Any]) -> dict[str, Any]:
     """Tiny kernels a second, launched by one thread: alone, taking batches at a pace, beside one that takes them all.
 
     The rate of a thread varies by more than is looked for, so that alone and at a pace take turns.
     """
-    device, pace = contender.place.device, arguments["paced_gb_s"] * 1e9
-    with _loader(contender, rows, arguments["batch_size"], "sequential") as loader:
+    pace = arguments["paced_gb_s"] * 1e9
+    with _loader(dataset, device, arguments["batch_size"], "sequential") as loader:
         _steps(loader, 2, _nothing)
         turns = [(_launch_rate(device)[0], _launch_rate(device, loader, pace)) for _ in range(_TURNS)]
         with closing(_Consumer(loader, device)) as consumer:
@@ -206,11 +205,10 @@ class _Consumer:
         self._thread.join()
 
 
-def memory(contender: Gdsload, rows: str, arguments: dict[str, Any]) -> dict[str, Any]:
+def memory(dataset: Path, device: torch.device, arguments: dict[str, Any]) -> dict[str, Any]:
     """Memory after each of some epochs, and by how much it varies once it has settled, in bytes."""
-    device = contender.place.device
     by_epoch: dict[str, list[int]] = {}
-    with _loader(contender, rows, arguments["batch_size"], "full") as loader:
+    with _loader(dataset, device, arguments["batch_size"], "full") as loader:
         for _ in range(arguments["epochs"]):
             seconds(device, lambda: _steps(loader, 1, _nothing))
             for name, nbytes in _memory(device).items():
@@ -234,17 +232,16 @@ def _memory(device: torch.device) -> dict[str, int]:
     return found
 
 
-def first_batch(contender: Gdsload, rows: str, arguments: dict[str, Any]) -> dict[str, Any]:
+def first_batch(dataset: Path, device: torch.device, arguments: dict[str, Any]) -> dict[str, Any]:
     """Milliseconds until a new loader is there, and until its first batch is on the device, in all.
 
     A loader before it has made the CUDA context, and what is probed of the machine once.
     """
-    device = contender.place.device
 
     def start() -> tuple[float, float]:
         synchronise(device)
         began = time.perf_counter()
-        with _loader(contender, rows, arguments["batch_size"], "full") as loader:
+        with _loader(dataset, device, arguments["batch_size"], "full") as loader:
             made = time.perf_counter()
             with closing(cast("Any", iter(loader))) as batches:
                 next(batches)
@@ -257,7 +254,7 @@ def first_batch(contender: Gdsload, rows: str, arguments: dict[str, Any]) -> dic
     return {"loader_ms": made_ms, "first_batch_ms": there_ms}
 
 
-_MEASURES: dict[str, Callable[[Gdsload, str, dict[str, Any]], dict[str, Any]]] = {
+_MEASURES: dict[str, Callable[[Path, torch.device, dict[str, Any]], dict[str, Any]]] = {
     "step-in-order": step,
     "step-full": step,
     "step-gather": step,

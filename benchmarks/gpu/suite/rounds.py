@@ -12,14 +12,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.contenders import CONTENDERS
 from benchmarks.gpu.suite.cases import Case, Measure, Rows
-from benchmarks.gpu.suite.contenders import NAMES
 from benchmarks.gpu.suite.data import Stored
-from benchmarks.processes import Process, WorkerError
-from benchmarks.record import ratio, spread
+from benchmarks.processes import Launch, Process, WorkerError
+from benchmarks.record import faults, ratio, spread
 from gdsload.tools.bench.cache_state import drop, fill, look
 
-__all__ = ["Plan", "run"]
+__all__ = ["Plan", "placed", "run"]
 
 _START_S, _PREPARE_S, _CHECK_S, _TRIAL_S = 120, 240, 120, 60
 """Limits, generous: they are there to end what hangs."""
@@ -82,9 +82,7 @@ class _Runner:
             self._folder / self.name,
             self._folder / _ROWS,
             self._plan,
-            python=sys.executable,
-            scratch=self._scratch,
-            module="benchmarks.gpu.suite.worker",
+            Launch(sys.executable, self._scratch, "benchmarks.gpu.suite.worker"),
         )
 
     def open(self) -> None:
@@ -157,7 +155,7 @@ def _runners(plan: Plan, folder: Path, scratch: Path) -> Iterator[dict[str, _Run
     wanted = {name for case in plan.cases for name in case.contenders} | {each.contender for each in plan.measures}
     runners: dict[str, _Runner] = {}
     try:
-        for name in NAMES:
+        for name in CONTENDERS:
             if name in wanted and name in plan.names:
                 runners[name] = _Runner(name, plan, folder, scratch)
         _write(plan, folder)  # meanwhile
@@ -172,10 +170,8 @@ def _runners(plan: Plan, folder: Path, scratch: Path) -> Iterator[dict[str, _Run
 
 def _write(plan: Plan, folder: Path) -> None:
     """All rows that are needed, at the same time."""
-    needed = {case.rows for case in plan.cases} | {each.rows for each in plan.measures}
-    for case in plan.cases:
-        if "gdsload-shards" in case.contenders:
-            needed.add(f"{case.rows}-shards")
+    needed = {case.rows_of(name) for case in plan.cases for name in case.contenders}
+    needed |= {each.rows for each in plan.measures}
     (folder / _ROWS).mkdir()
     with ThreadPoolExecutor() as threads:
         list(threads.map(lambda name: Stored(plan.rows[name], folder / _ROWS / name).write(), sorted(needed)))
@@ -267,21 +263,20 @@ def _check(turns: list[_Turn]) -> None:
     for turn in able:
         if found := turn.answer("check", _CHECK_S):
             turn.entry["check"] = found
-            if found["missing"] or found["repeated"] or found["foreign"]:
-                counts = ", ".join(f"{found[key]} {key}" for key in ("missing", "repeated", "foreign"))
-                turn.fail("check", f"the epoch is not the source's: {counts}")
+            if reason := faults(found):
+                turn.fail("check", reason)
 
 
 def _trial(turn: _Turn, plan: Plan, number: int) -> None:
     if number % _SLOW_EVERY and any(trial["wall_s"] > _SLOW_S for trial in turn.entry["trials"]):
         return
-    resident = turn.noted("page cache", lambda: _placed(turn.runner.files[turn.case.name], cold=turn.case.cold))
+    resident = turn.noted("page cache", lambda: placed(turn.runner.files[turn.case.name], cold=turn.case.cold))
     began = time.monotonic()
     if resident and (found := turn.ask("trial", _TRIAL_S, **plan.times)):
         turn.entry["trials"].append(found | resident | {"round": number, "wall_s": time.monotonic() - began})
 
 
-def _placed(files: list[str], *, cold: bool) -> dict[str, Any]:
+def placed(files: list[str], *, cold: bool) -> dict[str, Any]:
     """Bring files into the page cache, or drop them; asked of the kernel, right before a trial."""
     found = drop(files) if cold else look(files)
     for _ in range(_FILLS):
@@ -298,7 +293,7 @@ def _measure(measure: Measure, found: dict[str, Any], runners: dict[str, _Runner
         return
     try:
         shards = sorted(str(path) for path in (folder / _ROWS / measure.rows).glob("*.safetensors"))
-        resident = _placed(shards, cold=False)
+        resident = placed(shards, cold=False)
         order = {"op": "measure", "name": measure.name, "rows": measure.rows, "arguments": measure.arguments}
         found["trials"].append(runner.ask(order, _TRIAL_S) | resident)
     except Exception as error:

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.contenders import CONTENDERS
 from benchmarks.gpu.suite.chart import draw
-from benchmarks.gpu.suite.contenders import OURS
 from benchmarks.table import embed, short
 from gdsload.tools.bench.trial import spread
 
@@ -74,7 +74,7 @@ def _case(case: dict[str, Any]) -> str:
             continue
         samples = short(entry["samples_s"]["median"]) if entry["checked"] else "–"
         of_limit = _ratio(case, f"{name}/{limit}")
-        against = "–" if name in OURS else _best_of_ours(case, name)
+        against = "–" if CONTENDERS[name].ours else _best_of_ours(case, name)
         order = "–" if not entry["checked"] else _order(case, entry)
         count = str(len(entry["trials"]))
         rows.append([_title(entry), _spread(entry["gb_s"]), samples, of_limit, against, order, count])

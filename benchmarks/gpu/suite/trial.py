@@ -9,27 +9,27 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from benchmarks.gpu.suite.cases import Case
-from benchmarks.gpu.suite.contenders import Contender
+from benchmarks.contenders.base import Contender
+from benchmarks.gpu.suite.arrival import arriving
 from benchmarks.gpu.suite.data import row_hashes
 from benchmarks.worker import close, compare
-from gdsload.tools.bench.routes import synchronise
 
-__all__ = ["check", "cold_trial", "cpu_s", "hot_trial", "moved"]
+__all__ = ["check", "cold_trial", "cpu_s", "hot_trial", "moved", "synchronise"]
 
 
-def hot_trial(contender: Contender, case: Case, warm_s: float, seconds: float) -> dict[str, Any]:
+def hot_trial(contender: Contender, warm_s: float, seconds: float) -> dict[str, Any]:
     """Read epoch after epoch for a while, out of the page cache.
 
     The clock runs from one batch to a later one, after a warm-up under full load, and until the GPU has ended all work.
     Of contenders whose batches come in bursts, it runs for whole epochs.
     """
-    device, row_bytes = contender.place.device, contender.stored(case).rows.row_bytes
-    whole = contender.samples(case) * row_bytes if contender.bursts else 1
+    job = contender.job
+    device, whole = job.device, job.num_bytes if contender.bursts else 1
     synchronise(device)
     began = time.perf_counter()
-    stream = contender.batches(case, endless=True)
+    stream = arriving(contender, endless=True)
     try:
         nbytes = contender.num_bytes(next(stream))
         synchronise(device)
@@ -48,18 +48,19 @@ def hot_trial(contender: Contender, case: Case, warm_s: float, seconds: float) -
         del batch
     finally:
         close(stream)
-    return _result(nbytes, row_bytes, taken, cpu, first - began) | {"paths": paths}
+    return _result(nbytes, job.row_bytes, taken, cpu, first - began) | {"paths": paths}
 
 
-def cold_trial(contender: Contender, case: Case, seconds: float) -> dict[str, Any]:
+def cold_trial(contender: Contender, seconds: float) -> dict[str, Any]:
     """Read one epoch from the drive, or as much of it as the time after the first batch allows.
 
     The clock runs from the making of the loader, start-up included, so that nothing that is read ahead goes uncounted.
     """
-    device, row_bytes = contender.place.device, contender.stored(case).rows.row_bytes
+    job = contender.job
+    device = job.device
     synchronise(device)
     cpu, began = cpu_s(), time.perf_counter()
-    stream = contender.batches(case, endless=False)
+    stream = arriving(contender, endless=False)
     nbytes, first, first_bytes = 0, 0.0, 0
     try:
         for batch in stream:
@@ -76,11 +77,17 @@ def cold_trial(contender: Contender, case: Case, seconds: float) -> dict[str, An
         close(stream)
     if not nbytes:
         raise RuntimeError("the epoch has no batch")
-    return _result(nbytes, row_bytes, end - began, cpu, first - began) | {
+    return _result(nbytes, job.row_bytes, end - began, cpu, first - began) | {
         "gb_s_after_first": (nbytes - first_bytes) / (end - first) / 1e9,
         "paths": paths,
-        "whole_epoch": nbytes >= contender.samples(case) * row_bytes,
+        "whole_epoch": nbytes >= job.num_bytes,
     }
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until the device has done all that it was given."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
 
 
 def _result(nbytes: int, row_bytes: int, seconds: float, cpu: float, first_s: float) -> dict[str, Any]:
@@ -99,20 +106,20 @@ def moved(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     return {path: count - before.get(path, 0) for path, count in after.items() if count != before.get(path, 0)}
 
 
-def check(contender: Contender, case: Case) -> dict[str, Any]:
+def check(contender: Contender, expected: NDArray[np.int64]) -> dict[str, Any]:
     """Read one epoch and compare its rows, by hash on the device, with what was written."""
-    found, rows = [np.empty(0, np.int64)], contender.stored(case).rows
-    stream = contender.batches(case, endless=False)
+    found, job = [np.empty(0, np.int64)], contender.job
+    stream = arriving(contender, endless=False)
     try:
         for batch in stream:
-            if batch.dtype != torch.uint8 or tuple(batch.shape[1:]) != rows.shape:
-                raise ValueError(f"a batch is {batch.dtype}{tuple(batch.shape)}, not uint8 rows of {rows.shape}")
-            if batch.device.type != contender.place.device.type:
-                raise ValueError(f"a batch is on {batch.device}, not on {contender.place.device}")
+            if batch.dtype != torch.uint8 or tuple(batch.shape[1:]) != job.shape:
+                raise ValueError(f"a batch is {batch.dtype}{tuple(batch.shape)}, not uint8 rows of {job.shape}")
+            if batch.device.type != job.device.type:
+                raise ValueError(f"a batch is on {batch.device}, not on {job.device}")
             found.append(row_hashes(batch).cpu().numpy())
     finally:
         close(stream)
-    hashes, expected = np.concatenate(found), contender.stored(case).hashes[: contender.samples(case)]
+    hashes = np.concatenate(found)
     return compare(hashes, expected) | {"in_order": bool(np.array_equal(hashes, expected))}
 
 

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from gdsload.tools.bench.routes import synchronise
+from benchmarks.gpu.suite.trial import synchronise
 
 __all__ = ["KINDS", "Work", "seconds"]
 

@@ -7,62 +7,62 @@ from typing import Any
 
 import torch
 
-from benchmarks.contenders.base import open_rows, permutation, spans
+from benchmarks.contenders.base import Contender, permutation, spans
 from benchmarks.gpu.limits import DirectReads, PinnedCopies
-from benchmarks.gpu.suite.cases import Case
-from benchmarks.gpu.suite.contenders import Contender
 
 __all__ = ["CopyPeak", "DiskPeak", "ResidentGather"]
 
 
-class CopyPeak(Contender):
+class _Limit(Contender):
+    version = torch.__version__
+    host = False
+
+
+class CopyPeak(_Limit):
     """What the link can do."""
 
     title = "P: pinned memory to the GPU"
     settings = "256 MiB copies out of pinned memory, two under way"
     checked = False
 
-    def batches(self, case: Case, *, endless: bool) -> Iterator[Any]:
+    def batches(self, *, endless: bool) -> Iterator[Any]:
         """The same memory again and again."""
-        for copied, target in enumerate(PinnedCopies(self.place.device)):
-            if (
-                not endless
-                and copied * target.nbytes >= self.stored(case).rows.samples * self.stored(case).rows.row_bytes
-            ):
+        for copied, target in enumerate(PinnedCopies(self.job.device)):
+            if not endless and copied * target.nbytes >= self.job.num_bytes:
                 return
             yield target
 
 
-class DiskPeak(Contender):
+class DiskPeak(_Limit):
     """What the disk can do."""
 
     title = "D: O_DIRECT, 12 threads"
     settings = "12 threads read blocks of 8 MiB with O_DIRECT into pinned memory, and nothing is done with them"
     checked = False
 
-    def batches(self, case: Case, *, endless: bool) -> Iterator[Any]:
+    def batches(self, *, endless: bool) -> Iterator[Any]:
         """Numbers of bytes read."""
-        reads = DirectReads(self.files(case), pinned=self.place.device.type == "cuda")
+        reads = DirectReads(self.files(), pinned=self.job.pinned)
         yield reads.run()
         while endless:
             yield reads.run()
 
-    def num_bytes(self, batch: Any) -> int:
+    def num_bytes(self, data: Any) -> int:
         """See `Contender.num_bytes`."""
-        return int(batch)
+        return int(data)
 
 
-class ResidentGather(Contender):
+class ResidentGather(_Limit):
     """What a script does that keeps its data in VRAM: ``x[ids]``."""
 
     title = "bare gather in VRAM"
     settings = "x[ids] on the resident tensor, the permutation drawn beforehand on the GPU and the same in every epoch"
 
-    def batches(self, case: Case, *, endless: bool) -> Iterator[Any]:
+    def batches(self, *, endless: bool) -> Iterator[Any]:
         """Fresh tensors."""
-        rows = torch.from_numpy(open_rows(self.files(case)[0])).to(self.place.device)
-        ids = torch.from_numpy(permutation(len(rows), 0)).to(self.place.device)
-        chosen = [ids[low:high] for low, high in spans(len(rows), case.batch_size)]
+        rows = torch.from_numpy(self.open_source()).to(self.job.device)
+        ids = torch.from_numpy(permutation(len(rows), 0)).to(self.job.device)
+        chosen = [ids[low:high] for low, high in spans(len(rows), self.job.batch_size)]
         while True:
             for part in chosen:
                 yield rows[part]

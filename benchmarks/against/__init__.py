@@ -1,0 +1,1 @@
+"""The checked-out code beside another tree of it."""
