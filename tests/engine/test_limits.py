@@ -7,6 +7,7 @@ import pytest
 
 import gdsload
 from gdsload.engine import limits
+from gdsload.engine.limits import Limits
 
 
 @pytest.mark.parametrize(("processors", "expected"), [(16, 5), (3, 3), (2, 2), (1, 2)])
@@ -43,3 +44,11 @@ def test_bytes_of_a_group(tmp_path, monkeypatch, processors, prefetch_mib, shuff
     assert found.group_bytes == int(expected_mib * 2**20)
     assert found.group() == min(int(expected_mib * 2), prefetch_mib, 64)
     assert found.pool_bytes() >= found.prefetch_bytes + 2 * limits.gatherers() * found.group() * found.batch_bytes
+
+
+def test_groups_of_batches_within_the_limits():
+    assert Limits(1 << 28, 0, 1 << 23, 1 << 20, 0).group() == 8
+    assert Limits(1 << 28, 0, 1 << 23, 1, 0).group() == 64
+    assert Limits(1 << 28, 0, 1 << 23, 1 << 30, 0).group() == 1
+    assert Limits(1 << 20, 0, 1 << 23, 1 << 17, 0).group() == 4
+    assert Limits(1, 0, 1 << 23, 0, 0).group() == 1

@@ -279,14 +279,6 @@ def test_a_pipeline_has_no_threads_before_it_is_started(make, monkeypatch):
     assert drain(prefetcher)[0] == ALL
 
 
-def test_groups_of_batches_within_the_limits():
-    assert Limits(1 << 28, 0, 1 << 23, 1 << 20, 0).group() == 8
-    assert Limits(1 << 28, 0, 1 << 23, 1, 0).group() == 64
-    assert Limits(1 << 28, 0, 1 << 23, 1 << 30, 0).group() == 1
-    assert Limits(1 << 20, 0, 1 << 23, 1 << 17, 0).group() == 4
-    assert Limits(1, 0, 1 << 23, 0, 0).group() == 1
-
-
 class Drawn:
     """Steps of a sampler: batches of any size, and an error in the place of the last."""
 
