@@ -43,3 +43,18 @@ def test_example_runs(tmp_path, capsys):
     spec.loader.exec_module(module)
     module.main(str(tmp_path))
     assert re.fullmatch(r"y = (2\.9|3\.0)\d x \+ (0\.9|1\.0)\d, epoch 7\n", capsys.readouterr().out)
+
+
+def test_lines_of_markdown_wrap():
+    """But for code, tables, and what a command writes."""
+    long = []
+    for file in sorted(ROOT.rglob("*.md")):
+        if any(part.startswith(".") for part in file.relative_to(ROOT).parts):
+            continue
+        fenced = False
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+            fenced ^= line.lstrip().startswith("```")
+            kept = fenced or line.startswith(("    ", "|")) or " · " in line or " " not in line.strip()
+            if len(line) > 120 and not kept:
+                long.append(f"{file.relative_to(ROOT)}:{number}")
+    assert long == []
