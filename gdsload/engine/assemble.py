@@ -1,4 +1,4 @@
-"""Batches from loaded rows: one gather a field for a group, then tensors that own their part of the memory."""
+"""Batches from loaded rows: one gather per field and group, then tensors that own their part of the memory."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class BatchMaker:
     """
 
     takes_processor = True
-    """Whether gathering keeps a processor busy; if not, whoever gathers waits for a device."""
+    """Whether gathering keeps a processor busy; if not, a thread that gathers waits for a device."""
 
     def __init__(self, form: BatchForm) -> None:
         self.form = form
@@ -72,16 +72,16 @@ class BatchMaker:
         """Gather a group of batches.
 
         Args:
-            slices: the samples of all the batches, in order. Their bytes must be there, and stay until it returns.
+            slices: the samples of all the batches, in order. Their bytes must have landed, and stay until it returns.
             sizes: number of samples of each batch.
         """
         raise NotImplementedError
 
     def follow(self) -> None:
-        """Let what is built from now on come after what the calling thread has queued."""
+        """Order what is built from now on after what the calling thread has queued."""
 
     def build(self, make: Callable[[], T]) -> T:
-        """Make batches, or something of them, and wait until that is complete.
+        """Call `make`, which makes batches or transforms them, and wait until its work is complete.
 
         Raises:
             BudgetError: if the device has no memory left.
@@ -93,14 +93,14 @@ class BatchMaker:
         return batch
 
     def close(self) -> None:
-        """Give kept memory back."""
+        """Release kept memory."""
 
     def tensor(self, array: NDArray[Any]) -> torch.Tensor:
         """An array as a tensor beside the batches' values."""
         return torch.from_numpy(array)
 
     def add_index(self, batches: Sequence[Batch], slices: Sequence[RowSlice], edges: Sequence[tuple[int, int]]) -> None:
-        """Add to each batch what the user calls its samples, if that is wanted."""
+        """Add to each batch the user's indices of its samples, if that is wanted."""
         if self.form.index is None:
             return
         none = np.zeros(0, np.int64)
@@ -148,7 +148,7 @@ class Assembler(BatchMaker):
         self.pool.clear()
 
     def _lay_out(self, sources: dict[str, tuple[IntArray, IntArray | None]]) -> tuple[dict[str, int], int]:
-        """Where each field's bytes begin in the lease, and how long it is."""
+        """Where each field's bytes begin in the lease, and how many bytes it needs."""
         begins, position = {}, 0
         for name, (addresses, lengths) in sources.items():
             begins[name] = position
@@ -194,7 +194,7 @@ def _batch_of(memory: memoryview, begin: int, rows: int, field: Field) -> torch.
         return torch.empty(shape, dtype=dtype, device="cpu")
     if (array := _array_of(memory, begin, rows, field)) is not None:
         return torch.from_numpy(array)
-    # torch's `view` gives the interpreter lock back, and whoever takes it may keep it for a while.
+    # torch's `view` releases the interpreter lock, and another thread may keep it for a while.
     return torch.frombuffer(memory, dtype=dtype, count=count, offset=begin).view(shape)
 
 

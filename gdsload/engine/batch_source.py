@@ -9,12 +9,12 @@ from typing import Any, Protocol
 __all__ = ["BatchSource", "PendingBatches", "Ready", "StepTransform", "transformed"]
 
 StepTransform = Callable[[int, Any], Any]
-"""What is made of the batch of a step."""
+"""What turns the batch of a step into what is handed out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Some batches, and the error that is raised in the place of the one after them."""
+    """Some batches, and the error that is raised instead of the one after them."""
 
     batches: list[Any]
     sizes: list[int]
@@ -25,7 +25,7 @@ class PendingBatches(Protocol):
     """Batches of consecutive steps that are being made."""
 
     def landed(self) -> bool:
-        """Whether all that they are made of is there, so that `result` does not wait for a drive; never waits."""
+        """Whether all their bytes have landed, so that `result` does not wait for a drive; never waits."""
         ...
 
     def result(self, stopped: Callable[[], bool]) -> Ready:
@@ -37,13 +37,13 @@ class PendingBatches(Protocol):
         Raises:
             ReadError: if bytes cannot be read.
             FileChangedError: if a file has changed.
-            FormatError: if what is in a file is damaged.
+            FormatError: if a file's content is damaged.
             BudgetError: if a device has no memory left.
         """
         ...
 
     def drop(self) -> None:
-        """Give back what is held for them, after their reads have ended; nothing happens after `result`, or twice."""
+        """Release what is held for them, after their reads have ended. After `result`, or twice, it does nothing."""
 
 
 class BatchSource(Protocol):
@@ -59,7 +59,7 @@ class BatchSource(Protocol):
             steps: consecutive steps, best those after the ones of the last call.
 
         Raises:
-            GdsloadError: if that cannot be done; nothing is held for these steps then.
+            GdsloadError: if that fails; nothing is held for these steps then.
         """
         ...
 
@@ -73,14 +73,14 @@ class BatchSource(Protocol):
         ...
 
     def hand_over(self, batch: Any) -> Any:
-        """The last step of each batch, or of what a transform made of it, in the consumer's thread."""
+        """The last step for each batch, or for what a transform made of it, in the consumer's thread."""
 
     def again(self) -> BatchSource:
         """A source that makes the same batches by the most general way, to find the batch that an error belongs to."""
         ...
 
     def close(self) -> None:
-        """Give back what is held for steps to come."""
+        """Release what is held for later steps."""
 
 
 def transformed(
@@ -90,11 +90,11 @@ def transformed(
     steps: range,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Ready:
-    """What the user's transform makes of some steps' batches, as far as it goes.
+    """What the user's transform makes of some steps' batches, up to its first error.
 
     Args:
-        transform: called for each batch in turn; None: they stay as they are.
-        batches: taken out one by one, so that each goes when it has been replaced.
+        transform: called for each batch in order; None: they stay as they are.
+        batches: removed one by one, so that each is freed when it has been replaced.
         sizes: number of samples of each.
         steps: their steps.
         stopped: whether nobody wants them any more.
@@ -107,8 +107,8 @@ def transformed(
             if stopped():
                 break
             made.append(transform(step, batches.pop(0)))
-    except KeyboardInterrupt:  # it is the consumer's, who happens to do this
+    except KeyboardInterrupt:  # Ctrl-C of the consumer, whose thread happens to run this
         raise
-    except BaseException as error:  # whatever it is: in a thread of ours it would be lost
+    except BaseException as error:  # of any kind: in a thread of the loader it would be lost
         return Ready(made, sizes[: len(made)], error)
     return Ready(made, sizes[: len(made)])

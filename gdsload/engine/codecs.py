@@ -1,7 +1,7 @@
 """What a field is in a batch, made of what it is on disk.
 
-A codec gets the stored rows of a batch, one sample after the other, and gives what is handed out. A new one is a class
-here and a case in `codecs_of`. It says on which side it wants its bytes: an image decoder may read them from host
+A codec gets the stored rows of a batch, concatenated sample by sample, and returns what is handed out. A new one is a
+class here and a case in `codecs_of`. It says on which side it wants its bytes: an image decoder may read them from host
 memory, while blocks that the GPU decompresses should never leave it. Where a field is stored in another layout than its
 rows (compressed blocks), a backend around the one that reads turns offsets of rows into offsets of the file first.
 """
@@ -72,7 +72,7 @@ class FieldCodec(Protocol):
         """What a batch has of the field. On a device it is called on the loader's stream, which it may queue work on.
 
         Args:
-            values: the stored rows of all samples, one after the other, shape ``[rows, *row_shape]``.
+            values: the stored rows of all samples, concatenated, shape ``[rows, *row_shape]``.
             lengths: rows of each sample; None if every sample has one.
             beside: what makes further tensors on the batch's device.
 
@@ -225,7 +225,7 @@ def _of_each(lengths: IntArray | None) -> IntArray:
 
 
 def _pad(values: torch.Tensor, lengths: IntArray, padding: torch.Tensor) -> torch.Tensor:
-    """Rows of samples, one behind the other, as ``[samples, longest, *row_shape]``, filled up with an element's bytes.
+    """Concatenated rows of samples as ``[samples, longest, *row_shape]``, filled up with an element's bytes.
 
     torch's own padding knows neither uint16 nor fp8; indexing bytes knows all.
     """

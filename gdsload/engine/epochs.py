@@ -17,7 +17,7 @@ __all__ = ["prefetch"]
 
 _IN_VRAM = Runner(threads=0, most_groups=1, by_gpu=True)
 _TRANSFORMED_IN_VRAM = Runner(threads=0, most_groups=1)
-"""What a transform makes of a group is there at once, and may be larger: groups are no larger than elsewhere."""
+"""A transform's results for a group all exist at once, and may be larger: groups are no larger than elsewhere."""
 _PLANNED_BY_GPU = Runner(threads=0, by_gpu=True)
 
 

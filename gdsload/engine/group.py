@@ -1,4 +1,4 @@
-"""Groups of batches: started together, finished together, and what is done when that fails."""
+"""Groups of batches: started together, finished together, made one by one if that fails."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Group:
     """Consecutive batches that are made together.
 
     Args:
-        steps: whose batches.
+        steps: the steps whose batches these are.
 
     Attributes:
-        ready: where they are put when they are there, once.
+        ready: where they are put when they are complete, once.
     """
 
     def __init__(self, steps: range) -> None:
@@ -37,38 +37,39 @@ class Group:
         self._error: Exception | None = None
 
     def start(self, source: BatchSource) -> None:
-        """Start making them. What goes wrong comes up in `make`."""
+        """Start making them. An error is raised again in `make`."""
         try:
             self._pending = source.start(self.steps)
         except Exception as error:
             self._error = error
 
     def landed(self) -> bool:
-        """Whether all that they are made of is there."""
+        """Whether all their bytes have landed."""
         try:
             return self._pending is None or self._pending.landed()
         except Exception:
-            # Who asks is planning, and nobody would hear of it there: it comes up again in `make`.
+            # The caller is planning and could not report it: it is raised again in `make`.
             return True
 
     def make(self, source: BatchSource, stopped: Callable[[], bool]) -> Ready:
         """Wait for their bytes, make them, and put them where the consumer waits for them.
 
-        An error is looked for batch by batch, so that it comes out in its place. If it does not come again, the epoch
-        goes on where a file or a device may have failed for a moment; any other error is raised all the same.
+        After an error, batches are made one by one, so that it is raised at the batch it belongs to. If it does not
+        occur again, the epoch goes on after errors of the expected kinds, as a file or a device may have failed for a
+        moment; any other error is raised nevertheless.
         """
         ready = Ready([], [], LoaderClosedError("the making of a batch was interrupted"))
         try:
             found = self._result(stopped)
             ready = found if isinstance(found, Ready) else self._one_by_one(source, stopped, found)
         finally:
-            # Whatever happened: a group that never gets ready would be waited for for ever.
+            # In any case: the consumer would wait for ever for a group that never gets ready.
             self._pending = self._error = None
             self.ready.put(ready)
         return ready
 
     def drop(self) -> None:
-        """Give back what is held for them, as nobody wants them."""
+        """Release what is held for them, as they are no longer wanted."""
         if self._pending is not None:
             self._pending.drop()
         self.ready.put(Ready([], [], LoaderClosedError("the loader was closed")))
@@ -79,7 +80,7 @@ class Group:
             return self._error or RuntimeError("a group of batches was not started")
         try:
             return self._pending.result(stopped)
-        except Exception as error:  # not Ctrl-C, whose user does not want to wait for reads that may hang
+        except Exception as error:  # not Ctrl-C: its user does not want to wait for reads that may hang
             self._pending.drop()
             return error
 
@@ -98,7 +99,7 @@ class Group:
 
 
 def _each(steps: range, source: BatchSource, stopped: Callable[[], bool]) -> Ready:
-    """Batches that are made one after the other, as far as it goes."""
+    """Batches that are made one by one, up to the first error."""
     batches: list[Any] = []
     sizes: list[int] = []
     try:

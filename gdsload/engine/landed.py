@@ -1,4 +1,4 @@
-"""Batches whose bytes a backend reads: extents are read, and the batches are gathered from their addresses."""
+"""Batches whose bytes a backend reads: extents are read, and batches are gathered from their addresses."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class LandedSource:
         self.job, self.backend, self.maker, self.stats = job, backend, maker, stats
         self.takes_processor = maker.takes_processor
         self._planner = ReadPlanner(job, backend)
-        self._loaded: list[LoadedRows] = []  # that hold arena memory
-        self._batch_bytes = 0  # of a batch in the arena, the most that was seen: reads take more room than is wanted
+        self._loaded: list[LoadedRows] = []  # those that hold arena memory
+        self._batch_bytes = 0  # of a batch in the arena, the maximum so far: reads are larger than what is wanted
 
     def start(self, steps: range) -> LandedBatches:
         """See `BatchSource.start`."""
@@ -72,7 +72,7 @@ class LandedSource:
         return LandedSource(self.job, self.backend, self.maker, self.stats)
 
     def let_go(self) -> None:
-        """Give up the windows that are held, as other steps are wanted next than those after the last ones."""
+        """Release the windows that are held: the next steps wanted are not those after the last ones."""
         self._planner.let_go()
 
     def close(self) -> None:
@@ -84,8 +84,8 @@ class LandedBatches:
     """Batches whose bytes are being read.
 
     Args:
-        source: who reads them.
-        steps: whose batches.
+        source: what reads them.
+        steps: the steps whose batches these are.
         slices: their samples, in order.
     """
 

@@ -10,8 +10,8 @@ __all__ = ["MOST_THREADS", "Limits", "gatherers"]
 MOST_THREADS = 4
 _MOST_BATCHES = 64
 _PLANNED_BY_GPU_BYTES = 128 * 2**20
-"""A group that the GPU plans costs the host the same however large it is, and the consumer pays. By default
-`prefetch_bytes` has room for two such groups."""
+"""A group that the GPU plans costs the host the same whatever its size, and the consumer's thread pays for it. By
+default `prefetch_bytes` has room for two such groups."""
 
 
 def gatherers() -> int:
@@ -44,7 +44,7 @@ class Limits:
         """Number of batches that are made at once.
 
         Args:
-            by_gpu: whether the GPU plans that by itself.
+            by_gpu: whether the GPU plans them by itself.
         """
         nbytes = max(self.group_bytes, _PLANNED_BY_GPU_BYTES) if by_gpu else self.group_bytes
         wanted = min(nbytes, self.prefetch_bytes // 2) // max(self.batch_bytes, 1)

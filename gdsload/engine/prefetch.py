@@ -3,20 +3,20 @@
     source.start(steps) ──> PendingBatches ──result()──> Ready ──> consumer, in order
      └── at most prefetch_bytes of batches, and arena_bytes of memory that reads land in ──┘
 
-Who runs it is a number of threads. Each takes its turn at planning, which starts reads and kernels, claims the oldest
-group of batches that nobody has claimed, and finishes it alone: a batch shared out among threads would wait for the
-slowest of them. Where that takes a processor, a consumer that finds nothing ready takes its turn, too: it would wait on
-a processor that could gather. With no threads, the consumer does it all when it asks for a batch. Planning a group for
-the GPU costs the host a few calls of CUDA, and a thread that makes them would want the interpreter lock for each, which
-a training step that launches kernels gives up only after milliseconds.
+A number of threads runs it. Each takes its turn at planning, which starts reads and kernels, claims the oldest group of
+batches that is not claimed yet, and finishes it alone: a batch shared out among threads would wait for the slowest of
+them. Where gathering takes a processor, a consumer that finds nothing ready takes its turn, too: its own processor
+would be idle otherwise. With no threads, the consumer does all of this when it asks for a batch. Planning a group for
+the GPU costs the host a few calls of CUDA, and a thread that makes them would need the interpreter lock for each, which
+a training step that launches kernels releases only after milliseconds.
 
 Invariants:
     1. Batches come out in the order of their steps, each once.
     2. The bytes of groups ahead of the consumer stay within `prefetch_bytes`, but two groups are always allowed.
-    3. An error comes out in the place of the batch it belongs to, after all batches before it, once.
+    3. An error is raised at the batch it belongs to, after all batches before it, once.
     4. `close` ends all threads from any state, and no read is under way when it returns.
     5. Threads and consumer wait in `SimpleQueue.get` alone, which is C, and `stop` ends every such wait: wherever
-       Ctrl-C strikes the consumer, nobody waits for something that it had in its hands.
+       Ctrl-C is raised in the consumer, no thread waits for something that the consumer had taken.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ __all__ = ["Prefetcher", "Runner"]
 
 _log = logging.getLogger("gdsload")
 _AT_ONCE = 2
-"""Groups started by one call of a consumer that runs the prefetcher itself: the first batch should not wait until all
-are queued that there is room for."""
+"""Groups started by one call of a consumer that runs the prefetcher itself: the first batch should not wait until every
+group that there is room for is queued."""
 _LAST_BYTES = 16 * 2**20
 """Groups are not made smaller than this at an epoch's end: a fraction of a millisecond over PCIe."""
 
@@ -92,11 +92,11 @@ class Prefetcher:
         self._unclaimed: deque[Group] = deque()
         self._pace = Pace(stats.reads_ahead)
         self._held_back = False  # whether the depth alone, and no budget, kept the last turn from starting more reads
-        self._planned = SimpleQueue[Group | None]()  # in order; None behind the last one
+        self._planned = SimpleQueue[Group | None]()  # in order; None after the last one
         self._taken: deque[tuple[float, float]] = deque()  # when the consumer took groups, and how long it had waited
-        self._room = SimpleQueue[None]()  # something for each group taken, which threads that have no room wait for
-        # Has something in it while nobody plans. Not a lock: one that Ctrl-C has torn out of the consumer's hands stays
-        # locked for ever, while `stop` can put more in here than anybody waits for.
+        self._room = SimpleQueue[None]()  # an item for each group taken; threads that have no room wait for it
+        # Holds an item while no thread is planning. Not a lock: one that the consumer held when Ctrl-C was raised stays
+        # locked for ever, while `stop` can put an item in here for every thread that waits.
         self._turn = SimpleQueue[None]()
         self._turn.put(None)
         self._inside = threading.RLock()  # held by a consumer that makes batches; an RLock: a handler may close
@@ -137,9 +137,9 @@ class Prefetcher:
             raise LoaderClosedError("the loader was closed while a batch was being waited for")
 
     def start(self) -> None:
-        """Start the threads. Not in the constructor: Ctrl-C before anybody knows us would leave them at work.
+        """Start the threads. Not in the constructor: Ctrl-C there would leave them running without an owner.
 
-        Whoever closes the loader then would unmap files under them.
+        Closing the loader would then unmap files that they are reading.
         """
         if self._threads or self._closed or not self.runner.threads:
             return
@@ -161,7 +161,7 @@ class Prefetcher:
         return self._closed
 
     def stop(self) -> None:
-        """Ask for the epoch's end, and wait for nothing: all that a finaliser may do, which can run in any thread."""
+        """Ask for the epoch's end without waiting: all that a finaliser may do, which can run in any thread."""
         if self._owner != os.getpid():
             return  # after a fork: the threads are not here, and their locks may be locked for ever
         self._closed = True
@@ -171,12 +171,11 @@ class Prefetcher:
             self._room.put(None)
 
     def close(self) -> None:
-        """End all threads and let go of everything; may be called twice and from any thread.
+        """End all threads and release everything; may be called twice and from any thread.
 
         Raises:
-            LoaderClosedError: if a signal's handler calls it while this very thread makes batches and would go on with
-                that after the handler. `get` then ends with such an error, too, and nothing was given back: close once
-                more.
+            LoaderClosedError: if a signal's handler calls it while this very thread makes batches, which it would go on
+                with after the handler. `get` then ends with such an error, too, and nothing was released: close again.
         """
         if self._owner != os.getpid():
             return
@@ -202,7 +201,7 @@ class Prefetcher:
         try:
             while (group := self._claim()) is not None:
                 self._finish(group)
-        except BaseException:  # a thread that is torn out of its work must leave nobody waiting
+        except BaseException:  # a thread that is interrupted must not leave the consumer waiting
             self._end_with(LoaderClosedError("the planning of batches was interrupted"))
             raise
 
@@ -215,7 +214,7 @@ class Prefetcher:
         self._planned.put(None)
 
     def _work(self) -> bool:
-        """Plan, and finish a group, in the consumer's thread; whether there was one, and no thread was planning."""
+        """Plan, and finish a group, in the consumer's thread; False if there is none, or another thread is planning."""
         with self._inside:
             if self._closed:
                 return False
@@ -236,7 +235,7 @@ class Prefetcher:
                 self._working = False
 
     def _claim(self) -> Group | None:
-        """The oldest group that nobody has claimed, planned first if need be; None if there is none left."""
+        """The oldest group that is not claimed yet, planned first if need be; None if there is none left."""
         while not self._closed:
             self._turn.get()
             group = self._planned_group()
@@ -249,7 +248,7 @@ class Prefetcher:
         return None
 
     def _planned_group(self) -> Group | None:
-        """Take the turn that was got: plan, claim the oldest group if there is one, and let others have theirs."""
+        """Use the turn that the caller took: plan, claim the oldest group if there is one, and pass the turn on."""
         try:
             if self._closed:
                 return None
@@ -261,13 +260,13 @@ class Prefetcher:
                 self._end_with(error)
             group = self._unclaimed.popleft() if self._unclaimed else None
             if group is not None or self._ended:
-                self._room.put(None)  # there may be room for another, or nothing left: the next thread is to look
+                self._room.put(None)  # there may be room for another, or nothing left: the next thread finds out
             return group
         finally:
             self._turn.put(None)
 
     def _note_taken(self) -> None:
-        """Note which groups the consumer took, and have the depth of reads follow it."""
+        """Note which groups the consumer took, and adapt the depth of reads."""
         with suppress(Empty):
             while True:
                 self._room.get_nowait()
@@ -302,7 +301,7 @@ class Prefetcher:
         return all(group.landed() for group in self._unclaimed) or len(self._unclaimed) >= self._pace.depth
 
     def _start(self, steps: range) -> None:
-        """Start a group, or put the error there that is in the place of its only step."""
+        """Start a group, or put the error there that is raised instead of its only step."""
         error = self._steps.error(steps.stop - 1)
         if error is not None and len(steps) > 1:
             steps = steps[:-1]
@@ -325,10 +324,10 @@ class Prefetcher:
         return self._limits.group(by_gpu=self.runner.by_gpu)
 
     def _next_steps(self) -> range:
-        """The steps of the next group; none after an error, or behind the last one."""
+        """The steps of the next group; none after an error, or after the last step."""
         if self._failed:
             return range(0)
-        # One more than its own: the last group must be known to be the last.
+        # One step more than the group's: the last group must be known to be the last.
         largest = self._steps.reach(self._next + self._batches) * self._limits.sample_bytes
         if largest > self._limits.batch_bytes:
             self._limits = replace(self._limits, batch_bytes=largest)
@@ -336,7 +335,7 @@ class Prefetcher:
         left = self._steps.steps - self._next
         count = min(self._batches, left)
         if self.runner.by_gpu and self.runner.most_groups > 1:
-            # Towards the epoch's end, half of what is left: while the last group is used, nothing is loaded any more.
+            # Towards the epoch's end, half of what is left: nothing is loaded while the last group is used.
             count = min(count, max(-(-left // 2), _LAST_BYTES // max(self._limits.batch_bytes, 1)))
         return range(self._next, self._next + max(count, 0))
 
@@ -365,7 +364,7 @@ _live = WeakList[Prefetcher]()
 
 @atexit.register
 def _close_all() -> None:
-    """A thread that runs on while the interpreter is taken down would crash it."""
+    """A thread that still runs while the interpreter is finalized would crash it."""
     note_exit()
     prefetchers = list(_live)
     for prefetcher in prefetchers:

@@ -1,8 +1,8 @@
 """What has to be read for some steps: samples that are loaded together, and which slices of them make which batches.
 
 Where bytes are used in place, or the order has no window, a group of batches is read at once. Where bytes are read into
-an arena and the order shuffles within windows, a whole window is: its blocks are read once, in large pieces, and its
-samples are handed out over many batches.
+an arena and the order shuffles within windows, a whole window is read at once: its blocks are read once, in large
+pieces, and its samples are handed out over many batches.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FieldRows:
     @classmethod
     def of_runs(cls, addresses: IntArray, runs: Runs, counts: Sequence[int], row_bytes: int) -> FieldRows:
         """Rows of one shape, from where parts of runs of them begin and how many each part has."""
-        stretches: list[list[int]] = []  # of parts that lie one behind the other
+        stretches: list[list[int]] = []  # of adjacent parts
         for address, count in zip(addresses.tolist(), counts, strict=True):
             if stretches and address == stretches[-1][0] + stretches[-1][1] * row_bytes:
                 stretches[-1][1] += count
@@ -61,12 +61,12 @@ class LoadedRows:
     """Samples that are read together.
 
     Attributes:
-        fields: where their rows are.
-        index: what the user calls each.
+        fields: the addresses of their rows.
+        index: the user's index of each.
         files: the shards they come from.
-        pending: when they are there.
-        remaining: how many have not been gathered yet.
-        released: whether the arena memory has gone back.
+        pending: the read, and when its bytes have landed.
+        remaining: how many samples have not been gathered yet.
+        released: whether the arena memory has been released.
     """
 
     fields: dict[str, FieldRows]
@@ -83,25 +83,25 @@ class LoadedRows:
         return 0 if self.released else self.pending.nbytes
 
     def landed(self) -> bool:
-        """Whether the bytes are there; never waits.
+        """Whether the bytes have landed; never waits.
 
         Raises:
-            Exception: if it cannot even be asked for.
+            Exception: if that cannot be found out.
         """
         return self.pending.completion.landed
 
     def wait(self) -> None:
-        """Wait until the bytes are there.
+        """Wait until the bytes have landed.
 
         Raises:
-            ReadError: if some are not.
+            ReadError: if some could not be read.
         """
         self.pending.completion.wait()
 
     def used(self, count: int) -> None:
         """Note that `count` samples have been gathered, or are not wanted.
 
-        After the last one the memory goes back. Threads share loaded rows.
+        After the last sample the memory is released. Threads share loaded rows.
         """
         with self._lock:
             self.remaining -= count
@@ -112,7 +112,7 @@ class LoadedRows:
 
     def drop(self, count: int) -> None:
         """Note that `count` samples are not wanted, after the reads have ended."""
-        with suppress(Exception):  # whatever went wrong has been reported, or nobody wants these bytes any more
+        with suppress(Exception):  # any error has been reported, or these bytes are no longer wanted
             self.wait()
         self.used(count)
 
@@ -153,7 +153,7 @@ class ReadPlanner:
         self._windows: dict[int, _Window] = {}
         fields = [job.table.schema[name] for name in job.fields]
         self._sample_bytes = 0 if any(field.ragged for field in fields) else sum(field.row_bytes for field in fields)
-        self._behind: int | None = None  # the step after those that slices were made of last
+        self._behind: int | None = None  # the step after the last ones that slices were made for
         self._windowed: Ordered | None = None
         if isinstance(job.steps, Ordered) and job.steps.order.window is not None and not backend.in_place:
             self._windowed = job.steps
@@ -164,9 +164,9 @@ class ReadPlanner:
         return self._windowed is not None
 
     def opens(self, steps: range) -> int:
-        """How many windows `slices` would have to read for these steps, beside those that it then holds.
+        """How many windows `slices` would have to read for these steps, in addition to those it holds then.
 
-        None for steps that do not follow: whoever makes the ones before without slices makes these so, too.
+        0 for steps that do not follow the last ones: if the steps before are made without slices, so are these.
         """
         if self._windowed is None or steps.start != self._behind:
             return 0
@@ -208,7 +208,7 @@ class ReadPlanner:
         return found
 
     def let_go(self) -> None:
-        """Give up what is left of the windows held: another step is wanted now than the one after the last call's."""
+        """Release what is left of the windows held: the next step wanted is not the one after the last call's."""
         for window in self._windows.values():
             window.rows.drop(len(window.rows.index) - window.cursor)
         self._windows = {}
@@ -226,7 +226,7 @@ class ReadPlanner:
             yield RowSlice(window.rows, first, first + count)
 
     def _open_window(self, ordered: Ordered, step: int, lane: int, position: int) -> _Window:
-        """Read what this rank takes, from `position` on, of the window of `lane` that holds it."""
+        """Read this rank's part of the window of `lane` that holds `position`, from there on."""
         order, schedule = ordered.order, ordered.schedule
         _, stop = order.window_at(lane, position)
         runs = schedule.runs_within(lane, step, position, stop)
@@ -247,7 +247,7 @@ class ReadPlanner:
         return LoadedRows(fields, index, files, pending, len(ids))
 
     def _rows(self, ids: IntArray) -> _Wanted:
-        """Each sample by itself."""
+        """The extents of each sample by itself."""
         table = self.job.table
         found = table.locate(ids)
         files = distinct(found.file, len(table.starts))
@@ -256,7 +256,7 @@ class ReadPlanner:
         return files, [extents for extents, _ in columns], [partial(FieldRows, lengths=rows) for _, rows in columns]
 
     def _runs(self, runs: Runs) -> _Wanted:
-        """Many samples that lie one behind the other at once: what is worked out for each of them takes time."""
+        """Runs of consecutive samples at once: planning each sample by itself takes time."""
         table = self.job.table
         columns = [table.runs(name, runs.bounds) for name in self.job.fields]
         files = distinct(columns[0][0].file, len(table.starts))

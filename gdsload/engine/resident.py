@@ -1,7 +1,7 @@
-"""The gather of batches whose shards the GPU can reach already, in registered page cache or in VRAM: nothing is read.
+"""The gather of batches whose shards the GPU can address, in registered page cache or in VRAM: nothing is read.
 
-The GPU works out by itself which samples come where, if it can: there is nothing to plan then. What only the host can
-say, as with a sampler or a mixture, is uploaded for each group.
+Where the GPU can evaluate the order itself, there is nothing to plan. Ids that only the host knows, as with a sampler
+or a mixture, are uploaded for each group.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ __all__ = ["ResidentGather"]
 IntArray = NDArray[np.int64]
 
 _MOST_ROW_BYTES = 8 * 2**20
-"""The kernel counts the words of a row in 32 bits, and few rows as long make planning cheap anyway."""
+"""The kernel counts the words of a row in 32 bits, and with few such long rows planning is cheap anyway."""
 _MOST_SHARDS = 256
-"""Files that are looked at within a millisecond, which a consumer can wait for now and then."""
+"""Files that can be checked within a millisecond, which a consumer can wait for now and then."""
 _MOST_SELECTED = 2**26
-"""Indices of a selection that are worth 8 bytes each of the GPU's memory."""
+"""Indices of a selection that may take 8 bytes each of the GPU's memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Reach:
-    """Where the samples are.
+    """Where the samples are, and what gathers them.
 
     Attributes:
         addresses: where the shards are.
         over_pcie: whether some of them are in host memory.
-        gather: what finds them; None where no field needs it.
+        gather: what gathers them; None where no field needs it.
         rows: the fields that it gathers. Others are copied: in the order of the shards all of them are runs, and long
-            rows over the link are better copied each than gathered.
-        ids: what makes the ids of all positions; None where the gather itself knows them, gets
-            them from the host, or needs none.
+            rows over the link are faster copied one by one than gathered.
+        ids: what computes the ids of all positions; None where the gather knows them itself, gets them from the host,
+            or needs none.
     """
 
     addresses: ShardAddresses
@@ -60,7 +60,7 @@ class _Reach:
 
 
 class ResidentGather:
-    """Gathers batches of an epoch by their positions, once all shards are within the GPU's reach.
+    """Gathers batches of an epoch by their positions, once the GPU can address all shards.
 
     Args:
         job: what to deliver.
@@ -74,7 +74,8 @@ class ResidentGather:
         self._ordered = ordered
         self._fields = {name: job.table.schema[name] for name in job.fields}
         self._ends: list[int] = job.table.ends.tolist()
-        # Changed at once: one thread may find another base while the next one queues what it found before.
+        # Replaced as a whole: one thread may find another base while another thread queues with the one it found
+        # before.
         self._reach: _Reach | None = None
         self._ids: BlockIds | None = None
         self._hopeless = False
@@ -83,7 +84,7 @@ class ResidentGather:
 
     @classmethod
     def of(cls, job: Job, backend: Backend, maker: object) -> ResidentGather | None:
-        """One for this epoch, or None if its batches cannot be made so."""
+        """One for this epoch, or None if its batches cannot be gathered this way."""
         if not (backend.addressable and isinstance(maker, DeviceAssembler)):
             return None
         codecs = maker.form.codecs.values()
@@ -93,7 +94,7 @@ class ResidentGather:
         return gather if gather.in_order or maker.gather.kernel else None
 
     def ready(self) -> bool:
-        """Whether all shards are within reach now, and the GPU has room for what it needs to find samples there."""
+        """Whether the GPU can address all shards now, and has room for the tables that it finds samples by."""
         found = None if self._hopeless else self._backend.addresses()
         if found is None or not len(found.base):
             return False
@@ -102,7 +103,7 @@ class ResidentGather:
                 if self._reach is None or found is not self._reach.addresses:
                     self._reach = self._located(found)
             except torch.OutOfMemoryError:
-                self.give_up()  # in this epoch: its batches are planned by the host
+                self.give_up()  # for this epoch: its batches are planned by the host
         return not self._hopeless
 
     @property
@@ -112,7 +113,7 @@ class ResidentGather:
 
     @property
     def planned_by_gpu(self) -> bool:
-        """Whether a group costs the host a few numbers, and a look at few files; known once it is ready."""
+        """Whether a group costs the host a few numbers and a check of a few files; known once it is ready."""
         if self.in_order:
             return True
         if self.ids_from_host or len(self._ends) > _MOST_SHARDS:
@@ -128,7 +129,7 @@ class ResidentGather:
     def _located(self, addresses: ShardAddresses) -> _Reach:
         job, table, base = self._job, self._job.table, addresses.base
         table.ensure_open(np.arange(len(base)))
-        # Of the rows, not of the shards: of one that is kept in part, the first byte is an address like any other.
+        # Of the rows, not of the shards: where only a part of a shard is kept, its first byte may be anywhere.
         begins = {name: base + table.begin[name] for name in self._fields}
         over_pcie = any(self._maker.gather.on_host(begin).any() for begin in begins.values())
         if self.in_order:
@@ -175,29 +176,29 @@ class ResidentGather:
 
     @property
     def ids_from_host(self) -> bool:
-        """Whether the host works out which samples batches have."""
+        """Whether the host computes which samples batches have."""
         return self._ordered is None
 
     def samples(self, steps: range) -> IntArray | None:
-        """The samples of some steps, one after the other; None where the GPU works them out."""
+        """The samples of some steps, in order; None where the GPU computes them."""
         return self._samples(steps) if self.ids_from_host else None
 
     def prefers_copy_engine(self, samples: IntArray) -> bool:
-        """Whether these samples are better read: long runs of the shards are for the copy engine."""
+        """Whether these samples are faster read: the copy engine copies long runs of the shards."""
         return self.over_pcie and lie_in_runs(samples, self._sample_bytes)
 
     def _samples(self, steps: range) -> IntArray:
-        """The host's own samples of some steps."""
+        """The samples of some steps, as the host computes them."""
         positions, selected = self._job.steps.positions(steps), self._job.selection.ids
         return positions if selected is None else selected[positions]
 
     def _shards_between(self, start: int, stop: int) -> range:
-        """The shards that samples in the order of the shards lie in."""
-        # By bisect: numpy takes longer for its calls than for what they do, and the training step waits meanwhile.
+        """The shards that hold samples `start` to `stop` - 1, in the order of the shards."""
+        # By bisect: numpy's calls take longer than their work, and the training step waits meanwhile.
         return range(bisect_right(self._ends, start), bisect_right(self._ends, stop - 1) + 1)
 
     def gather(self, steps: range, samples: IntArray | None = None) -> list[Batch]:
-        """Queue the gathering of some steps' batches on the current stream; `ready` must have said yes."""
+        """Queue the gathering of some steps' batches on the current stream; `ready` must have returned True."""
         reach = self._reach
         if reach is None:
             raise RuntimeError("batches are made from positions before all shards are within reach")
@@ -226,7 +227,7 @@ class ResidentGather:
         return [self._job.steps.size(step) for step in steps]
 
     def _found(self, steps: range, reach: _Reach) -> list[tuple[range, PositionBatch]]:
-        """The positions of some steps, in parts of one size: all batches but an epoch's last have one."""
+        """The positions of some steps, in parts with batches of one size: all but an epoch's last have the same."""
         schedule = self._evaluated.schedule
         full = len(steps) - (schedule.position(steps.stop) - schedule.position(steps[-1]) != schedule.global_batch)
         parts = []
@@ -240,12 +241,12 @@ class ResidentGather:
         return parts
 
     def _ids_at(self, reach: _Reach, steps: range) -> torch.Tensor | None:
-        """The ids at some steps' positions; None where the gather itself works them out."""
+        """The ids at some steps' positions; None where the gather computes them itself."""
         ids = reach.ids
         return None if reach.gather is None or ids is None else reach.gather.beforehand(lambda: (ids(steps),))[0]
 
     def _uploaded(self, steps: range, reach: _Reach, samples: IntArray) -> list[tuple[range, PositionBatch]]:
-        """The same, of samples that the host has said."""
+        """The same for samples that the host computed."""
         on_gpu = None
         if reach.gather is not None and len(samples):
             (on_gpu,) = reach.gather.beforehand(lambda: (self._maker.gather.upload(samples),))
@@ -270,7 +271,7 @@ class ResidentGather:
             self._copy(reach.addresses.base, name, step, out)
 
     def _copy(self, base: IntArray, name: str, step: int, out: torch.Tensor) -> None:
-        """Copy the rows of a step: in the order of the shards a run for each of them, else each row."""
+        """Copy the rows of a step: in the order of the shards a run for each shard, else each row."""
         table, row_bytes = self._job.table, self._fields[name].row_bytes
         if not self.in_order:
             rows, _ = table.extents(name, table.locate(self._samples(range(step, step + 1))))
@@ -288,19 +289,19 @@ class ResidentGather:
         self._maker.gather.runs(addresses, nbytes, out)
 
     def _index(self, step: int) -> IntArray:
-        """What the user calls the samples of a step."""
+        """The user's indices of a step's samples."""
         positions, index = self._job.steps.positions(range(step, step + 1)), self._job.selection.index
         return np.array(positions if index is None else index[positions])
 
 
 def _computable(job: Job, *, with_index: bool) -> Ordered | None:
-    """The steps of a job if the GPU can work out which samples their batches have."""
+    """The steps of a job if the GPU can compute which samples their batches have."""
     steps, selected = job.steps, job.selection.ids
     if not isinstance(steps, Ordered) or (selected is not None and len(selected) > _MOST_SELECTED):
         return None
     if isinstance(steps.order, BlockOrder):
-        # Of blocks the host's positions are all that planning costs: where it must know them anyway, its threads make
-        # them beside the consumer, who in an epoch out of VRAM would have to do it himself.
+        # For blocks, planning costs nothing but the host's positions: where the host must know them anyway, its threads
+        # compute them beside the consumer, which would have to do it itself in an epoch out of VRAM.
         computable = not with_index and BlockIds.possible(steps.order, steps.schedule)
     else:
         computable = isinstance(steps.order, FullOrder | SequentialOrder)

@@ -1,4 +1,4 @@
-"""Batches of shards that the GPU can reach: queued as gathers, group by group."""
+"""Batches of shards that the GPU can address: queued as gathers, group by group."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _log = logging.getLogger("gdsload")
 
 
 class ResidentSource:
-    """Gathers what the GPU can reach on the loader's stream, and has all else read.
+    """Gathers on the loader's stream what the GPU can address, and has all else read.
 
     Args:
-        gather: what gathers, whenever it is ready.
-        maker: on whose stream.
-        landed: what makes the groups that cannot be gathered so.
+        gather: what gathers, while it is ready.
+        maker: whose stream gathers are queued on.
+        landed: what makes the groups that cannot be gathered this way.
     """
 
     takes_processor = False
@@ -49,7 +49,7 @@ class ResidentSource:
         return pending
 
     def _queued(self, steps: range) -> _ResidentBatches | None:
-        """Batches that the GPU gathers; None if they have to be read, which also finds out what is wrong."""
+        """Batches that the GPU gathers; None if they have to be read, which also reports what is wrong."""
         gather, stream = self._gather, self._stream
         before = current_stream(stream.device)
         try:
@@ -64,13 +64,14 @@ class ResidentSource:
         except (GdsloadError, torch.OutOfMemoryError):
             return None
         except RuntimeError:  # CUDA's, torch's and cupy's
-            # The batches will be made all the same, but the other way is slower, and nobody should wonder why.
+            # The batches are made nevertheless, but more slowly, so the log says why.
             _log.warning("batches cannot be gathered by their positions, and are read instead", exc_info=True)
             gather.give_up()
             return None
         except BaseException:
-            # Ctrl-C may strike where torch changes streams, in Python: the consumer would be left on the loader's.
-            with torch.cuda.device(stream.device):  # which may not be the one that is current for the consumer
+            # Ctrl-C may be raised where torch changes streams, in Python: the consumer would stay on the loader's
+            # stream.
+            with torch.cuda.device(stream.device):  # which may not be the consumer's current device
                 torch.cuda.set_stream(before)
             raise
         ready = Ready(batches, gather.sizes(steps))
@@ -89,9 +90,9 @@ class ResidentSource:
         return self._landed.again()
 
     def close(self) -> None:
-        """See `BatchSource.close`: no gather is under way any more when it returns."""
+        """See `BatchSource.close`: all gathers have ended when it returns."""
         self._landed.close()
-        with suppress(Exception):  # what went wrong concerns batches that nobody wants any more
+        with suppress(Exception):  # an error here concerns batches that are no longer wanted
             self._stream.synchronize()
 
 
@@ -99,10 +100,10 @@ class _ResidentBatches:
     """Batches whose gathers are queued on the loader's stream.
 
     Args:
-        landed: whose job, backend and stats they use.
+        landed: its job, backend and stats are used.
         stream: the loader's stream.
         steps: their steps.
-        ready: the batches, as they will be.
+        ready: the batches, which are not filled yet.
         queued: the event after the gathers, the shards they read, and how long it took the host to queue them.
     """
 
@@ -118,7 +119,7 @@ class _ResidentBatches:
         self._event, self._shards, self._queued_s = queued
 
     def landed(self) -> bool:
-        """See `PendingBatches.landed`: there is no drive to wait for."""
+        """See `PendingBatches.landed`: no drive is waited for."""
         return True
 
     def result(self, stopped: Callable[[], bool]) -> Ready:
@@ -127,7 +128,7 @@ class _ResidentBatches:
         ready, self._ready = self._ready, Ready([], [])
         transform = landed.job.transform
         if transform is not None:
-            # With bytes that are not what they were, a transform may end in an error that takes the GPU with it.
+            # On bytes of a changed file, a transform may end in an error that makes the GPU unusable.
             landed.backend.check(self._shards)
             with on(self._stream):
                 ready = transformed(transform, ready.batches, ready.sizes, self._steps, stopped)
@@ -138,16 +139,16 @@ class _ResidentBatches:
         return ready
 
     def drop(self) -> None:
-        """See `PendingBatches.drop`: the memory is the allocator's, which knows the stream."""
+        """See `PendingBatches.drop`: the memory goes back to the allocator, which knows the stream."""
         self._ready = Ready([], [])
 
 
 class VramSource:
-    """Gathers out of shards that are in VRAM whole, on the stream that is current for the consumer.
+    """Gathers out of shards that are entirely in VRAM, on the stream that is current for the consumer.
 
     A gather out of VRAM takes microseconds, and queued on the consumer's stream it comes before the work that uses the
-    batch: no thread, no event and no waiting is needed, and the memory is the consumer's. So `start` and `result` are
-    the consumer's to call, and one group ahead is enough.
+    batch: no thread, no event and no waiting is needed, and the memory belongs to the consumer's stream. So the
+    consumer's thread must call `start` and `result`, and one group ahead is enough.
 
     Args:
         gather: what gathers; ready.
@@ -183,7 +184,7 @@ class VramSource:
         return 0
 
     def hand_over(self, batch: Any) -> Any:
-        """The batch is the consumer's already, unless it has changed to another stream since."""
+        """The batch is on the consumer's stream already, unless the consumer has changed to another one since."""
         if stream_handle(self._device) != self._made_on.cuda_stream:
             stream = current_stream(self._device)
             stream.wait_stream(self._made_on)

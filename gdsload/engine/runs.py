@@ -1,4 +1,4 @@
-"""Samples as runs of consecutive ones: what is worked out for each of many takes longer than to fetch it."""
+"""Samples as runs of consecutive ones: to plan many samples one by one takes longer than to fetch them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["Runs", "lie_in_runs", "runs_of"]
 
 IntArray = NDArray[np.int64]
 _RUN_SAMPLES, _RUN_BYTES = 64, 64 * 1024
-"""Mean length of runs of consecutive samples from which they are handled as runs. Shorter ones are not planned any
-faster, and backends fetch rows of one length better than many runs of some."""
+"""Mean length of runs of consecutive samples from which they are handled as runs. Shorter runs are not planned any
+faster, and backends fetch rows of one length faster than many runs of different lengths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,8 @@ class Runs:
     """Samples as runs of consecutive ones.
 
     Attributes:
-        bounds: for each run the first sample id, and the one behind the last.
-        order: for each of these samples the place where it is wanted; None: as they come.
+        bounds: for each run the first sample id, and the one after the last.
+        order: for each of these samples its position in what is wanted; None: they are in order.
     """
 
     bounds: list[tuple[int, int]]
@@ -29,14 +29,14 @@ class Runs:
 
 
 def lie_in_runs(ids: IntArray, sample_bytes: int) -> bool:
-    """Whether samples are better handled as runs, in the order in which they come.
+    """Whether samples are better handled as runs, in the order given.
 
     Args:
         ids: sample ids.
         sample_bytes: bytes of a sample.
     """
     too_many = -(-len(ids) // max(_RUN_SAMPLES, _RUN_BYTES // max(sample_bytes, 1)))
-    # Shuffled ids are known by the first few.
+    # The first few ids show whether they are shuffled.
     return not any(np.count_nonzero(some[1:] != some[:-1] + 1) >= too_many for some in (ids[: too_many + 1], ids))
 
 
@@ -46,7 +46,7 @@ def runs_of(ids: IntArray, sample_bytes: int, shuffled: bool) -> Runs | None:
     Args:
         ids: sample ids; at least one.
         sample_bytes: bytes of a sample; not 0.
-        shuffled: whether they may be few runs in another order, as those of a window are.
+        shuffled: whether they may be a few runs in another order, as the ids of a window are.
     """
     order: IntArray | None = None
     if not lie_in_runs(ids, sample_bytes):

@@ -1,4 +1,4 @@
-"""Where the time went: counters that a loader shows."""
+"""Counters of a loader: where the time went."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["LoaderStats"]
 
 
 _adding = threading.Lock()
-"""Of all stats: one of their own could be neither copied nor pickled."""
+"""One lock for all stats: a stats object that has its own could be neither copied nor pickled."""
 
 
 @dataclass(slots=True)
@@ -23,10 +23,10 @@ class LoaderStats:
         samples: samples handed out.
         wait_s: seconds that the consumer waited for a batch: the cost of loading that compute did not hide.
         busy_s: seconds from the first `next` of each epoch to its last.
-        read_s: seconds that workers waited for reads, added up.
-        gather_s: seconds that they spent gathering, added up.
+        read_s: seconds that threads waited for reads, summed over threads.
+        gather_s: seconds that threads spent gathering, summed over threads.
         reads_ahead: groups of batches whose reads may be under way before one is gathered, at this moment. It grows
-            when the consumer has to wait for reads, within the budgets, and slowly comes back when it does not.
+            when the consumer has to wait for reads, within the budgets, and slowly shrinks when it does not.
     """
 
     batches: int = 0
@@ -38,7 +38,7 @@ class LoaderStats:
     reads_ahead: int = LEAST
 
     def add(self, *, read_s: float, gather_s: float) -> None:
-        """Count what a worker did; workers may call this at the same time."""
+        """Count what a thread did; threads may call this at the same time."""
         with _adding:
             self.read_s += read_s
             self.gather_s += gather_s
@@ -46,5 +46,5 @@ class LoaderStats:
     @property
     def wait_share(self) -> float:
         """Share of the consumer's time that went into waiting for data, 0 to 1."""
-        # One that ended in an error of the user's counts as waiting alone.
+        # An epoch that ended in an error of the user's counts as waiting alone.
         return self.wait_s / max(self.busy_s, self.wait_s) if self.wait_s else 0.0

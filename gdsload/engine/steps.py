@@ -1,4 +1,4 @@
-"""Which samples each batch of an epoch has, and what is to be made of them."""
+"""Which samples each batch of an epoch has, and what a prefetcher delivers of them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ["Job", "OneBatch", "Ordered", "Selection", "Steps"]
 
 IntArray = NDArray[np.int64]
 _FIRST, _AHEAD = 8192, 16384
-"""Positions of a lane whose ids are worked out at once, at first and later: enough to make the cost of a call
-disappear, and few, so that neither the first batch nor another thread that wants to plan has to wait for long."""
+"""Positions of a lane whose ids are computed at once, at first and later: enough to hide the cost of a call, and few
+enough that neither the first batch nor another thread that wants to plan waits for long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which samples an order's positions stand for.
+    """Which samples an order's positions refer to.
 
     Attributes:
         ids: sample id of each position in the table; None where they are the same.
-        index: what the user calls the sample at each position; None where it is the position.
+        index: the user's index of the sample at each position; None where it is the position.
     """
 
     ids: IntArray | None = None
@@ -34,7 +34,7 @@ class Selection:
 
 
 class Steps(Protocol):
-    """Which positions each step of this rank takes. Its methods may be called from several threads, but see `reach`."""
+    """Which positions each step of this rank takes. Several threads may call its methods, but see `reach`."""
 
     @property
     def steps(self) -> int:
@@ -42,25 +42,25 @@ class Steps(Protocol):
         ...
 
     def reach(self, step: int) -> int:
-        """Find out whether there is this step, and what all before it are; by one thread at a time.
+        """Ensure that steps up to `step` are known, or that the epoch's end is; by one thread at a time.
 
         Afterwards `steps` is more than `step`, or final.
 
         Returns:
-            Samples of the largest batch known of.
+            Samples of the largest batch known.
         """
         ...
 
     def error(self, step: int) -> Exception | None:
-        """What is raised in the place of a step that is known; None if it has samples. No step comes after an error."""
+        """The error that is raised instead of a known step; None if it has samples. No step comes after an error."""
         ...
 
     def size(self, step: int) -> int:
-        """Samples of a step that is known."""
+        """Number of samples of a known step."""
         ...
 
     def positions(self, steps: range) -> IntArray:
-        """The positions that steps take, all known and none in error, in the order in which they are delivered."""
+        """The positions of known steps without errors, in the order in which they are delivered."""
         ...
 
 
@@ -73,7 +73,7 @@ class _Ahead:
 
 
 class Ordered:
-    """Steps of an order, all known beforehand.
+    """Steps of an order, all known from the start.
 
     Args:
         order: the samples' order in this epoch.
@@ -107,7 +107,7 @@ class Ordered:
         return runs[0] if len(runs) == 1 else np.concatenate([np.zeros(0, np.int64), *runs])
 
     def _ids(self, run: LaneRun) -> IntArray:
-        """Position ids of a run; those of the positions behind it are kept for the next call."""
+        """Position ids of a run; those of the positions after it are kept for the next call."""
         ahead, order = self._ahead[run.lane], self.order
         if not (ahead.start <= run.start and run.stop <= ahead.start + len(ahead.ids)):
             count = _AHEAD if len(ahead.ids) else _FIRST
@@ -148,14 +148,14 @@ class OneBatch:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a pipeline is to deliver.
+    """What a prefetcher is to deliver.
 
     Attributes:
         table: the samples.
         steps: which positions each step takes.
-        selection: which samples those positions stand for.
+        selection: which samples those positions refer to.
         fields: the fields that are wanted.
-        transform: what is done to each batch before it is handed out; None: nothing.
+        transform: applied to each batch before it is handed out; None: nothing is.
     """
 
     table: ShardTable

@@ -1,4 +1,4 @@
-"""The user's transforms of whole batches: called ahead of the consumer, with random numbers that can be had again."""
+"""The user's transforms of whole batches: called ahead of the consumer, with reproducible random numbers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["DeviceTransform"]
 
 
 class DeviceTransform:
-    """Calls transforms, one batch at a time, and in whatever thread it is with the same settings of torch.
+    """Calls transforms, one batch at a time, with the same settings of torch in every thread.
 
     Args:
-        transforms: applied in this order.
+        transforms: the transforms, in the order in which they are applied.
         device: that of the batches.
         key: seed of the random numbers of an epoch's step.
     """
@@ -31,10 +31,10 @@ class DeviceTransform:
         self._inside: int | None = None
 
     def __call__(self, epoch: int, step: int, batch: Any) -> Any:
-        """What becomes of the batch of a step.
+        """Apply the transforms to the batch of a step.
 
         Raises:
-            Exception: what a transform raises, with a note that says where.
+            Exception: what a transform raises, with a note that names step and epoch.
         """
         generator = None
         if self._apply.random:
@@ -48,17 +48,17 @@ class DeviceTransform:
                 wrong.add_note(_place(epoch, step))
                 raise wrong from error
             except BaseException as error:
-                with suppress(Exception):  # of a class whose errors cannot be changed
+                with suppress(Exception):  # some classes of errors take no notes
                     error.add_note(_place(epoch, step))
                 raise
             finally:
                 self._inside = None
 
     def refuse_inside(self) -> None:
-        """What waits for transforms to end is none of theirs to do.
+        """Refuse what waits for transforms to end if a transform asks for it.
 
         Raises:
-            RuntimeError: if the calling thread is in one.
+            RuntimeError: if the calling thread is inside a transform.
         """
         if self._inside == threading.get_ident():
             raise RuntimeError(
@@ -67,13 +67,13 @@ class DeviceTransform:
             )
 
     def _settings(self) -> ExitStack:
-        """The consumer's own must not matter: at times it is its thread that makes a batch."""
+        """Torch's settings for a transform. The consumer's own must not matter: its thread may make batches, too."""
         stack = ExitStack()
         stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.no_grad())
         if torch.amp.is_autocast_available(self._device.type):
             stack.enter_context(torch.autocast(self._device.type, enabled=False))
-        if torch.get_default_device().type != "cpu":  # `torch.set_default_device` counts for the thread that called it
+        if torch.get_default_device().type != "cpu":  # `torch.set_default_device` holds for the thread that called it
             stack.enter_context(torch.device("cpu"))
         return stack
 

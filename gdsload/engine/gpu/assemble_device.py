@@ -1,8 +1,9 @@
-"""Batches on a GPU: gathered on a stream of the loader's, allocated there, and handed over to the consumer's.
+"""Batches on a GPU: allocated and gathered on the loader's stream, and handed over to the consumer's.
 
-The memory of a batch belongs to the loader's stream. Allocated on the consumer's, its gather would have to wait behind
-whatever is queued there. So whoever hands a batch out calls `hand_over`: it tells the allocator that the consumer's
-stream uses it too, or memory that the user has dropped would be gathered into while the consumer's kernels still read.
+The memory of a batch belongs to the loader's stream. If it belonged to the consumer's, the gather would have to wait
+for all that is queued there. So `hand_over` is called for each batch: it records in the allocator that the consumer's
+stream uses the batch, too. Otherwise memory that the user has dropped would be gathered into while the consumer's
+kernels still read it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ IntArray = NDArray[np.int64]
 T = TypeVar("T")
 
 _EVENTS = 8
-"""Events within the bytes that may be pending: one for each batch would take longer than handing it over."""
+"""Events within the bytes that may be pending: one for each batch would take longer than its hand-over."""
 
 
 class DeviceAssembler(BatchMaker):
@@ -95,7 +96,7 @@ class DeviceAssembler(BatchMaker):
                 try:
                     return make()
                 finally:
-                    # Nothing of the arena may go back before, also if something went wrong half-way.
+                    # No arena memory may be released before, even after an error.
                     record(self.stream).synchronize()
         except torch.OutOfMemoryError:
             raise no_room(self.device, f"a group of batches ({self.budget})") from None
@@ -119,7 +120,7 @@ class DeviceAssembler(BatchMaker):
         return batches
 
     def _ragged(self, codec: FieldCodec, addresses: IntArray, rows: IntArray) -> torch.Tensor:
-        """The stored rows of a batch's samples, one after the other, where the codec wants them."""
+        """The stored rows of a batch's samples, concatenated, where the codec wants them."""
         field, count = codec.stored, int(rows.sum())
         if codec.wants == "host" and self.gather.on_host(addresses).all():
             memory = np.empty(count * field.row_bytes, np.uint8)
@@ -142,8 +143,8 @@ def _where(codec: FieldCodec, values: torch.Tensor) -> torch.Tensor:
 class ConsumerThrottle:
     """Hands batches to the consumer's stream, and keeps it from running too far ahead of the GPU.
 
-    Memory of a batch that was dropped cannot be used again before the kernels that were queued to read it have run.
-    A consumer that queues without ever waiting would make the loader allocate ever more.
+    The memory of a dropped batch cannot be used again before the kernels that were queued to read it have run. A
+    consumer that queues without ever waiting would make the loader allocate ever more.
 
     Args:
         device: the device of the batches.
@@ -155,16 +156,16 @@ class ConsumerThrottle:
         self._pending: deque[tuple[torch.cuda.Event, int]] = deque()
         self._spare: list[torch.cuda.Event] = []
         self._bytes = self._dropped = 0
-        self._lock = threading.RLock()  # epochs of one loader may be gone through by several threads
+        self._lock = threading.RLock()  # several threads may iterate over epochs of one loader
 
     def __call__(self, batch: Any) -> Any:
         """Hand a batch over to the stream that is current now."""
-        # Each batch costs this, also where a training step has nothing but launches to do: no object is made anew.
+        # Each batch costs this, even where a training step is bound by launches: no object is created.
         past: list[torch.cuda.Event] = []
         with self._lock:
             stream = current_stream(self.device)
             if self._dropped * _EVENTS >= max(self.pending_bytes, 1):
-                # The last batch has been used as far as it will be, as a rule: what reads it has been queued.
+                # As a rule the last batch is not used any more: all that reads it has been queued.
                 event = self._spare.pop() if self._spare else torch.cuda.Event(blocking=True)
                 event.record(stream)
                 self._pending.append((event, self._dropped))
@@ -174,14 +175,14 @@ class ConsumerThrottle:
                 past.append(event)
                 self._bytes -= nbytes
             self._dropped += hand_over(batch, stream)
-        for event in past:  # not with the lock: what it waits for may be for another thread to queue
+        for event in past:  # without the lock: another thread may have to queue what it waits for
             event.synchronize()
             self._spare.append(event)
         return batch
 
 
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:
-    """The plain tensors in a batch, a field of one, or what a transform made of it: any nest of containers."""
+    """The plain tensors in a batch, in a field of one, or in what a transform made of it: containers may be nested."""
     if isinstance(value, torch.Tensor):
         if value.is_nested:
             jagged: Any = value
@@ -200,7 +201,7 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
 
 
 def hand_over(batch: Any, stream: torch.cuda.Stream) -> int:
-    """Let a stream use a finished batch, and of other devices the stream that is current there; returns its bytes."""
+    """Let a stream use a finished batch; for tensors of other devices, the stream current there. Returns its bytes."""
     nbytes, index = 0, stream.device_index
     for tensor in tensors_of(batch):
         if tensor.is_cuda:

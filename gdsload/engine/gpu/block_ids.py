@@ -1,10 +1,11 @@
-"""Position ids of block-shuffled batches, worked out by the GPU: the twin of `BlockOrder` and `Schedule.runs`.
+"""Position ids of block-shuffled batches, computed by the GPU: the twin of `BlockOrder` and `Schedule.runs`.
 
 A kernel finds for each sample of some batches its lane, its window, its place within that, and its block. Places within
 a large window are computed, those within a small one are looked up: in tables made when a window is reached.
 
 Tables are made on a stream of their own. They depend on nothing that is queued elsewhere, so the GPU makes them while
-it still gathers the batches before; whichever stream batches are made on waits for the event behind them.
+it still gathers the batches before; the stream that batches are made on, whichever it is, waits for the event recorded
+after them.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from gdsload.system.streams import current_stream, on, record, side_stream, stre
 __all__ = ["MOST_BLOCKS", "MOST_WINDOWS", "BlockIds"]
 
 MOST_BLOCKS = 2**25
-"""Blocks that are worth 16 bytes each of the GPU's memory."""
+"""Blocks that may take 16 bytes each of the GPU's memory."""
 MOST_WINDOWS = 256
-"""Windows that one launch meets: the length of `table` in the kernel."""
+"""Windows that one launch may use: the length of `table` in the kernel."""
 _MOST_TABLES, _MOST_SORTED = 64, 2**21
 """Tables that are made at once, and numbers in them: sorting takes several times their 8 bytes for the moment."""
 _ORDER_WORDS, _IDS_WORDS, _HASHES_WORDS = 4, 11, 3
@@ -171,11 +172,11 @@ _Place = tuple[int, int]
 
 @dataclass(slots=True, eq=False)
 class _Made:
-    """Tables that were made at once.
+    """Tables that were made together.
 
     Attributes:
         tables: a row for each; int64, shape ``[tables, numbers]``.
-        event: behind the making of them.
+        event: recorded after they were made.
         awaited: the streams that wait for it.
     """
 
@@ -184,7 +185,7 @@ class _Made:
     awaited: set[int] = field(default_factory=set)
 
     def address(self, row: int) -> int:
-        """Where the table in a row begins."""
+        """The address of the table in a row."""
         return self.tables.data_ptr() + 8 * self.tables.shape[1] * row
 
     def use(self, device: torch.device) -> None:
@@ -255,11 +256,11 @@ class BlockIds:
 
     @staticmethod
     def possible(order: BlockOrder, schedule: Schedule) -> bool:
-        """Whether the GPU has room for the blocks, and no batch meets more windows than a launch can."""
+        """Whether the GPU has room for the blocks, and no batch uses more windows than a launch can."""
         if not 0 < order.blocks <= MOST_BLOCKS:
             return False
         share = -(-min(schedule.global_batch, order.samples) // order.lanes)
-        # All windows but a lane's first and last are equally long: so many edges may lie between these samples.
+        # All windows but a lane's first and last are equally long: at most so many edges are between these samples.
         edges = -(-(share - 1) // order.window)
         return order.lanes * (1 + edges) <= MOST_WINDOWS
 
@@ -272,7 +273,7 @@ class BlockIds:
         """Queue the making of some steps' position ids on the current stream.
 
         Args:
-            steps: consecutive steps, any of the epoch's; quickest where the last call's end.
+            steps: consecutive steps, any of the epoch's; fastest from where the last call's end.
 
         Returns:
             The ids, as `Ordered.positions` gives them: int64, on the device, shape ``[samples of all steps]``.
@@ -282,7 +283,7 @@ class BlockIds:
         """
         schedule = self._schedule
         sizes = schedule.sizes(steps)
-        # Not by their sizes: this rank's part of a last, smaller batch may be as large as a whole one.
+        # Not from their sizes: this rank's part of a last, smaller batch may be as large as that of a full one.
         full = max(schedule.samples // schedule.global_batch - steps.start, 0)
         out = torch.empty(sum(sizes), dtype=torch.int64, device=self.device)
         self._uploads.use()
@@ -294,7 +295,7 @@ class BlockIds:
         return out
 
     def launches(self, steps: range) -> Iterator[tuple[range, _Reached]]:
-        """Steps of one size as so many launches that none meets too many windows."""
+        """Steps of one size, split into launches so that none uses too many windows."""
         if not steps or not self._schedule.size(steps[0]):
             return
         reached = self._reached(steps)
@@ -305,7 +306,7 @@ class BlockIds:
             yield from self.launches(half)
 
     def _reached(self, steps: range) -> _Reached:
-        """The windows that steps of one size meet; and maybe a few more."""
+        """The windows that steps of one size use, and perhaps a few more."""
         schedule, lanes = self._schedule, self._lanes
         before, after = schedule.position(steps.start), schedule.position(steps.stop)
         low, high = self._lanes_of(steps)
@@ -316,7 +317,7 @@ class BlockIds:
             start = (before + lane) // lanes
             if start >= length:
                 continue
-            # Also where a lane gives nothing: its window is in the middle of being handed out, and must be kept.
+            # Also for a lane that no sample is taken from: its window is only partly handed out, and must be kept.
             last = max((after + lane) // lanes - 1, start)
             numbers = range(self._number(first, start), self._number(first, last) + 1)
             depth = max(depth, len(numbers))
@@ -326,11 +327,11 @@ class BlockIds:
         return _Reached(low, high + 1 - low, depth, sizes)
 
     def _number(self, first: int, position: int) -> int:
-        """The number of the window that holds a position of a lane, whose first window is so long."""
+        """The number of the window that holds a position of a lane; `first`: length of the lane's first window."""
         return 0 if position < first else 1 + (position - first) // self._window
 
     def _lanes_of(self, steps: range) -> _Place:
-        """The first and the last lane that this rank meets in steps of one size; it may be that it meets fewer.
+        """The first and the last lane that this rank takes samples from in steps of one size, or a wider range.
 
         A global batch of n samples takes n / lanes from each lane, and all lanes before one differ from their share
         by at most lanes / 4 together; by nothing where all numbers are multiples of `lanes`.
@@ -345,11 +346,11 @@ class BlockIds:
         return max(low, 0), min(high, lanes - 1)
 
     def _reach(self, reached: _Reached) -> _Tables:
-        """The tables of these windows; of all others it lets go. Of two threads each has what it asks for."""
+        """The tables of these windows; all others are dropped. Two threads that call it both get theirs."""
         wanted = {place: size for place, size in reached.sizes.items() if size <= EXACT_LIMIT}
         tables = self._tables
         kept = {place: tables[place] for place in wanted if place in tables}
-        # By rising size, so that little is filled up in what is sorted at once.
+        # By rising size, so that the tables that are sorted together need little padding.
         missing = sorted(wanted.keys() - kept.keys(), key=lambda place: wanted[place])
         while missing:
             count = sum((row + 1) * wanted[place] <= _MOST_SORTED for row, place in enumerate(missing[:_MOST_TABLES]))
@@ -361,7 +362,7 @@ class BlockIds:
         return kept
 
     def _make(self, places: Sequence[_Place], width: int) -> _Made:
-        """Queue the making of tables: of each window's numbers, sorted by their hashes."""
+        """Queue the making of tables: for each window its numbers, sorted by their hashes."""
         count = width * len(places)
         with on(self._stream):
             hashes = torch.empty((len(places), width), dtype=torch.int64, device=self.device)

@@ -1,10 +1,10 @@
 """The gather on a CUDA device: rows from absolute addresses into a batch, on the current stream.
 
-The addresses may be of device memory or of host memory that is registered with CUDA: there is one address space. Rows
-that lie one behind the other are copied by the copy engine, which leaves the multiprocessors alone, and so are long
-ones that come over the link, if the driver can queue many copies at once. Others are gathered by a kernel: over PCIe
-four multiprocessors saturate the link with rows of 2 KiB and more, and leave the others to whoever trains. Without
-cupy, torch's `index_select` does it, over overlapping rows as fast, but on as many multiprocessors as it likes.
+The addresses may be of device memory or of host memory that is registered with CUDA: there is one address space.
+Adjacent rows are copied by the copy engine, which takes no multiprocessor, and so are long rows that come over the
+link, if the driver can queue many copies at once. Others are gathered by a kernel: over PCIe four multiprocessors
+saturate the link with rows of 2 KiB and more, and leave the others to training. Without cupy, torch's `index_select`
+does it, over overlapping rows: as fast, but on any number of multiprocessors.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ extern "C" __global__ void LAYOUT gather(const Params p) {
 }
 """
 _TILE = range(128, 1024)
-"""Words of pieces that a warp copies at once, having looked for the first one's piece."""
+"""Words of pieces that a warp copies at once, after a search for the piece of the first word."""
 _NARROW = {unit: replace(OVER_PCIE, blocks=max(32 // unit, 8), depth=8) for unit in (8, 4, 2, 1)}
 """For pieces in words of less than 16 bytes: a multiprocessor then asks for fewer bytes at once, so there are more."""
 
@@ -112,7 +112,7 @@ class DeviceGather:
         device: the device.
         on_host: which of some addresses are of host memory.
         grid: of the kernel over PCIe; None for the one that saturates it.
-        kernel: whether to use kernels of our own; None for if they can be compiled and launched.
+        kernel: whether to use kernels of our own; None: if they can be compiled and launched.
     """
 
     def __init__(
@@ -144,14 +144,14 @@ class DeviceGather:
         sizes: Sequence[int],
         begins: IntArray | None = None,
     ) -> None:
-        """Copy rows of one size into several tensors, one after the other: what they share is done once.
+        """Copy rows of one size into several tensors, in order: work that they share is done once.
 
         Args:
             addresses: address of each row, shape ``[rows]``.
             row_bytes: bytes a row.
             outs: contiguous tensors on the device.
             sizes: rows of each tensor.
-            begins: address of each allocation that rows lie in, in rising order; None where no two can meet.
+            begins: address of each allocation that holds rows, in rising order; None where no two can be adjacent.
         """
         count = len(addresses)
         if not count or not row_bytes:
@@ -188,7 +188,7 @@ class DeviceGather:
         outs: Sequence[torch.Tensor],
         edges: Sequence[tuple[int, int]],
     ) -> None:
-        """Copy rows as runs: `first`, where each begins. Batches begin runs of their own."""
+        """Copy rows as runs; `first`: the row that each begins with. Each batch begins a new run."""
         first = np.unique(np.concatenate([first, [low for low, _ in edges]]))
         nbytes = np.diff(np.append(first, len(addresses))) * row_bytes
         begins = np.searchsorted(first, [low for low, _ in edges]).tolist()
@@ -196,7 +196,7 @@ class DeviceGather:
             self.runs(addresses[first[low:high]], nbytes[low:high], out)
 
     def pieces(self, addresses: IntArray, lengths: IntArray, row_bytes: int, out: torch.Tensor) -> None:
-        """Copy pieces of different lengths, one behind the other.
+        """Copy pieces of different lengths, concatenated.
 
         Args:
             addresses: address of each piece, shape ``[pieces]``.
@@ -225,13 +225,13 @@ class DeviceGather:
         torch.index_select(self._memory(low, high, unit), 0, index, out=_as_unit(out, unit))
 
     def upload(self, array: NDArray[Any]) -> torch.Tensor:
-        """An array on the device, by way of pinned memory, so that nobody waits."""
-        # Writable, or torch warns: what a user has drawn may be an array that is not.
+        """An array on the device, copied through pinned memory, so that the host does not wait."""
+        # Writable, or torch warns: an array of indices that a user has drawn may be read-only.
         source = torch.from_numpy(np.require(array, requirements=["C", "W"]))
         return source.pin_memory().to(self.device, non_blocking=True)
 
     def runs(self, addresses: IntArray | list[int], nbytes: IntArray | list[int], out: torch.Tensor) -> None:
-        """Copy long runs of bytes, one behind the other, each by the copy engine."""
+        """Copy long runs of bytes, concatenated, each by the copy engine."""
         copy_runs(addresses, nbytes, self.on_host, out)
 
     def _launch(
@@ -267,7 +267,7 @@ class DeviceGather:
             launch(made, self.device, grid, np.array(words, np.uint64), over_pcie=over_pcie)
 
     def _copies_long_rows(self, addresses: IntArray) -> bool:
-        """Whether long rows that lie scattered are for the copy engine, too: those that come over the link."""
+        """Whether the copy engine copies long scattered rows, too: it does if they come over the link."""
         return copies_scattered_runs() and self._over_pcie(addresses)
 
     def _over_pcie(self, addresses: IntArray) -> bool:

@@ -1,11 +1,11 @@
-"""The gather from positions: the GPU itself works out which samples they are, and where those lie.
+"""The gather from positions: the GPU itself computes which samples they are, and where those are located.
 
 One kernel evaluates the order's permutation (the twin of `gdsload.order.permutation`, bit for bit), finds the shard,
-and copies the row. So planning a batch costs the host a few numbers, however small its rows are. It needs every shard
-within the GPU's reach: in its own memory, or in registered host memory.
+and copies the row. So planning a batch costs the host a few numbers, however small its rows are. The GPU must be able
+to address every shard: in its own memory, or in registered host memory.
 
-Rows out of much host memory are fetched in the order of their addresses. The GPU keeps only so many of the host's pages
-in mind, and has to look up every other one that it meets; it finds neighbours of the last ones far more quickly.
+Rows out of much host memory are fetched in the order of their addresses. The GPU caches the translations of only so
+many of the host's pages, and has to look up all others; it finds neighbours of the last ones far more quickly.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ IntArray = NDArray[np.int64]
 MOST_BATCHES = 64
 """Batches of one launch: the length of `out` in the kernel."""
 PART = 256
-"""Words of a long row that are worth a tile of their own."""
+"""Words of a long row from which a part of it is a tile of its own."""
 _NEAR_BYTES = 2**30
 _SORTED_BYTES = range(64, 2**14)
 """Rows of so many bytes, out of fields of more than `_NEAR_BYTES`, are fetched in the order of their addresses. Sorting
-takes some 40 bytes of memory a row, too much for shorter ones; a longer one's pages are neighbours by themselves."""
+takes some 40 bytes of memory a row, too much for shorter rows; the pages of longer ones are neighbours anyway."""
 _TILE_BYTES = 2**15
-"""Of such rows a warp takes at once: few, so that all warps are near to each other in the file."""
+"""Bytes of such rows that a warp takes at once: few, so that all warps are close to each other in the file."""
 _SAMPLES = Grid(132, 256, 1)
 _WORDS = (
     *("network", "table", "selection", "ends", "origins", "shards", "row_bytes", "width"),
@@ -163,7 +163,7 @@ extern "C" __global__ void LAYOUT gather(const Params p) {
 
 
 _SOURCES = tuple(f"#define SCATTERED {scattered}\n{PERMUTATION}{_GATHER}" for scattered in (0, 1))
-"""For rows that go where they come from in turn, and for those that come in another order."""
+"""The first for rows that are fetched in the order of the batch, the second for those fetched in another order."""
 
 
 class Uploads:
@@ -179,7 +179,7 @@ class Uploads:
         self._tensors: list[torch.Tensor] = []
 
     def add(self, array: IntArray) -> torch.Tensor:
-        """An array on the device. Waits until it is there, and for nothing else.
+        """An array on the device. Waits for this copy, and for nothing else.
 
         Raises:
             torch.OutOfMemoryError: if the device has no room for it.
@@ -208,9 +208,9 @@ class PositionBatch:
         stride: from one batch's first position to the next one's.
         batches: how many there are.
         size: rows of each.
-        ids: what stands at each position, on the device, made by `PositionGather.beforehand`; int64. None where the
-            recipe says it.
-        sorted: their samples in rising order, and the place of each, once a field has asked for them.
+        ids: the sample id at each position, on the device, made by `PositionGather.beforehand`; int64. None where the
+            recipe gives it.
+        sorted: their samples in rising order, and the place of each, once a field has needed them.
     """
 
     first: int
@@ -225,7 +225,7 @@ class DeviceRows:
     """The rows of one field, as the GPU finds them.
 
     Args:
-        gather: whose shards they lie in.
+        gather: whose shards hold them.
         begin: address of the field's first row in each shard, shape ``[shards]``.
         row_bytes: bytes a row; not 0.
     """
@@ -245,11 +245,11 @@ class PositionGather:
 
     Args:
         device: the GPU.
-        ends: first sample id behind each shard, shape ``[shards]``.
+        ends: first sample id after each shard, shape ``[shards]``.
         over_pcie: whether some of the shards are in host memory.
-        recipe: the order's permutation; None where position and id are the same, or each gather says what they are.
+        recipe: the order's permutation; None where position and id are the same, or each gather is given the ids.
         selection: sample id of each position in the table; None where they are the same.
-        aside: where that is queued which need not wait for rows; None for the stream on which they are gathered.
+        aside: where work is queued that need not wait for rows; None for the stream on which they are gathered.
     """
 
     def __init__(
@@ -275,7 +275,7 @@ class PositionGather:
         return self._uploads.add(array)
 
     def beforehand(self, make: Callable[[], Tensors]) -> Tensors:
-        """Queue the making of what has to be known of positions before rows are gathered, such as ids."""
+        """Queue the making of what is needed before rows are gathered, such as ids."""
         return make() if self._aside is None else self._aside(make)
 
     def rows(self, rows: DeviceRows, positions: PositionBatch, outs: Sequence[torch.Tensor]) -> None:
@@ -299,7 +299,7 @@ class PositionGather:
             self._gather(rows, {**self._where(positions, low), **cut}, some)
 
     def _gather_sorted(self, rows: DeviceRows, positions: PositionBatch, outs: Sequence[torch.Tensor]) -> None:
-        """Copy the rows of all batches in the order of the samples, each to its place."""
+        """Copy the rows of all batches in the order of their sample ids, each to its place."""
         if positions.sorted is None:
             positions.sorted = self.beforehand(lambda: self._sorted(positions))
         samples, places = positions.sorted
@@ -332,7 +332,7 @@ class PositionGather:
         return self.over_pcie and rows.row_bytes in _SORTED_BYTES and int(self.ends[-1]) * rows.row_bytes > _NEAR_BYTES
 
     def _where(self, positions: PositionBatch, low: int = 0) -> dict[str, int]:
-        """Where the batches from number `low` on begin, and what says which samples stand there."""
+        """The kernel's parameters for the batches from number `low` on: first position, stride and sample ids."""
         ids = {} if positions.ids is None else {"network": 0, "table": positions.ids.data_ptr()}
         first = positions.first + low * positions.stride
         return {**self._order, **ids, "first": first, "stride": positions.stride}
@@ -363,9 +363,9 @@ class PositionGather:
 
 
 def tile_of(rows: int, width: int, warps: int) -> int:
-    """Words that a warp copies at once: those of up to 32 rows, as each of its threads finds one; or a part of a row.
+    """Words that a warp copies at once: up to 32 rows, as each of its threads finds one, or a part of a row.
 
-    So many that all warps get as many tiles, where that can be.
+    Chosen so that all warps get the same number of tiles, where possible.
 
     Args:
         rows: how many there are.

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 WORDS = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}
-"""CUDA's type for a word of so many bytes; kernels have it as WORD."""
+"""CUDA's type for a word of so many bytes: WORD in the kernels' sources."""
 WARP = 32
 
 
@@ -39,9 +39,9 @@ class Grid:
     Attributes:
         blocks: thread blocks; with `paired` an even number.
         threads: threads of each.
-        depth: words that a thread asks for before it waits for them.
-        paired: whether two blocks at a time are a cluster, where the GPU has clusters: products of matrices occupy
-            multiprocessors by twos, and so lose no more of them than there are blocks.
+        depth: words that a thread requests before it waits for them.
+        paired: whether two blocks at a time are a cluster, where the GPU has clusters: matrix products occupy
+            multiprocessors in pairs, and so lose no more of them than there are blocks.
     """
 
     blocks: int
@@ -64,8 +64,8 @@ class Grid:
 IN_VRAM = Grid(1056, 256, 8)
 """For rows in the GPU's own memory."""
 OVER_PCIE = Grid(4, 1024, 4, paired=True)
-"""For rows that come over the link: what saturates PCIe 5 x16, with no more multiprocessors than it takes (measured on
-an H200; docs/design/0004)."""
+"""For rows that come over the link: it saturates PCIe 5 x16 with as few multiprocessors as possible (measured on an
+H200; docs/design/0004)."""
 _CLUSTERS = range(9, 12)
 """Major compute capabilities that have clusters of several blocks; those of GeForce RTX 50, 12, are of one."""
 
@@ -84,7 +84,7 @@ class Kernel:
 
 
 def can_launch() -> bool:
-    """Whether cupy is there and finds CUDA, and kernels can be queued."""
+    """Whether cupy is installed and finds CUDA, and kernels can be queued."""
     return _cupy() is not None and driver() is not None
 
 
@@ -93,11 +93,11 @@ def kernel(source: str, name: str, unit: int, grid: Grid, device: torch.device) 
     """Compile a kernel that takes one structure, for words of `unit` bytes.
 
     Args:
-        source: it has WORD, and of the grid LAYOUT and DEPTH.
-        name: of the kernel.
+        source: CUDA source, in which WORD, and the grid's LAYOUT and DEPTH, are replaced.
+        name: name of the kernel in it.
         unit: bytes of a WORD.
-        grid: how it is to be laid out.
-        device: whose it is, with its index.
+        grid: how it will be laid out.
+        device: the device it is compiled for, with its index.
     """
     clusters = torch.cuda.get_device_capability(device)[0] in _CLUSTERS
     with torch.cuda.device(device), _driver().inside(device.index):
@@ -118,7 +118,7 @@ def launch(
         over_pcie: whether it reads beyond the device's memory (see `gdsload.system.driver.Driver.launch`).
 
     Raises:
-        RuntimeError: if the driver refuses, or something that was queued before has failed.
+        RuntimeError: if the driver refuses, or work that was queued before has failed.
     """
     calls, index = _driver(), device.index
     elsewhere = torch.cuda.current_device() != index
@@ -140,6 +140,6 @@ def _cupy() -> Any:
         import cupy
 
         cupy.cuda.runtime.getDeviceCount()
-    except Exception:  # it raises many things where CUDA's libraries are missing
+    except Exception:  # errors of many kinds, where CUDA's libraries are missing
         return None
     return cupy
