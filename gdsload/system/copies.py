@@ -1,4 +1,4 @@
-"""Runs of bytes from anywhere to a GPU, by its copy engine, which leaves the multiprocessors alone."""
+"""Runs of bytes from anywhere to a GPU, by its copy engine, which takes no multiprocessor."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["LONG_BYTES", "copies_scattered_runs", "copy_runs"]
 IntArray = NDArray[np.int64]
 
 LONG_BYTES = 64 * 1024
-"""Mean length of runs from which they are for the copy engine: as many bytes take longer over PCIe 5 x16 than queueing
-one of many that are queued at once, if not as long as queueing one by itself (docs/design/0004)."""
+"""Mean length of runs from which the copy engine copies them: over PCIe 5 x16 a run then takes longer than queueing it
+together with many others, though not as long as queueing it by itself (docs/design/0004)."""
 
 
 def copies_scattered_runs() -> bool:
-    """Whether many runs can be queued at once: to queue each by itself takes longer than 64 KiB take."""
+    """Whether many runs can be queued at once: queueing each by itself takes longer than copying 64 KiB."""
     calls = driver()
     return calls is not None and calls.copies_many
 
@@ -34,7 +34,7 @@ def copy_runs(
     on_host: Callable[[IntArray], NDArray[np.bool_]],
     out: torch.Tensor,
 ) -> None:
-    """Queue copies of runs to the begin of `out`, one behind the other, on the current stream.
+    """Queue copies of runs, concatenated, to the beginning of `out`, on the current stream.
 
     Args:
         addresses: address of each run.
@@ -48,7 +48,7 @@ def copy_runs(
         _by_torch(addresses, nbytes, on_host(addresses), out.view(-1).view(torch.uint8))
         return
     target, handle = out.data_ptr(), stream_handle(out.device)
-    # To enter the device that is current already is several calls more.
+    # Entering the device that is current already takes several calls more.
     elsewhere = torch.cuda.current_device() != out.device.index
     with torch.cuda.device(out.device) if elsewhere else nullcontext(), calls.inside(out.device.index):
         if len(addresses) > 1:

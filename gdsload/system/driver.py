@@ -1,8 +1,8 @@
 """CUDA's driver, called without torch: for what many threads queue thousands of times a second, and for kernels.
 
-To queue a copy and to record an event, torch gives the interpreter lock back and takes it again several times. Among a
-dozen threads each time can mean to sleep and to be woken up, which takes longer than the copy. Kernels are launched
-with an attribute that cupy knows nothing of, and by fewer calls than cupy makes.
+To queue a copy and to record an event, torch releases the interpreter lock and takes it again several times. Among a
+dozen threads each time can mean sleeping and being woken up, which takes longer than the copy. Kernels are launched
+with an attribute that cupy does not support, and by fewer calls than cupy makes.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ BATCH_CALLS = {
     "cuMemcpyBatchAsync_v2": False,  # CUDA 13.0
     "cuMemcpyBatchAsync": True,  # 12.8
 }
-"""The forms of the call that queues many copies, and whether it also says, before the stream, which of them failed."""
+"""The forms of the call that queues many copies, and whether one has, before the stream, an output for the copy that
+failed."""
 
 
 class _Attributes(ctypes.Structure):
@@ -89,13 +90,13 @@ _LOADER_SYNC_DOMAIN = _LaunchAttribute(_DOMAIN_MAP, 0, (ctypes.c_ubyte * 64)(2, 
 
 
 class DriverError(RuntimeError):
-    """A call of the driver was refused, or something that was queued before has failed."""
+    """A call of the driver was refused, or work that was queued before has failed."""
 
 
 class Driver:
-    """The calls. Streams and events are torch's: their handles are what the driver knows them by.
+    """The calls. Streams and events are torch's: the driver is given their handles.
 
-    All raise DriverError with the driver's own text if it refuses, or if something that was queued before has failed.
+    All raise DriverError with the driver's own text if it refuses, or if work that was queued before has failed.
 
     Args:
         library: the driver's library, as ctypes opened it.
@@ -111,7 +112,7 @@ class Driver:
         self._many = next((name for name in BATCH_CALLS if hasattr(library, name)), None)
         self._attributes, self._index = _Attributes(_IN_STREAM_ORDER), ctypes.c_size_t(0)
         self._primary: dict[int, int] = {}
-        self._has_own_domain: dict[int, bool] = {}  # of each device, whether it has a domain for us alone
+        self._has_own_domain: dict[int, bool] = {}  # for each device, whether it has a domain for the loader alone
 
     def context(self, stream: torch.cuda.Stream) -> int:
         """The context of a stream."""
@@ -124,14 +125,14 @@ class Driver:
         self._call("cuCtxSetCurrent", context)
 
     def inside(self, device: int) -> AbstractContextManager[None]:
-        """Have torch's context of a device, which is the current one for torch, as this thread's.
+        """Make torch's context of a device, which is torch's current one, the context of this thread.
 
-        The thread may have none yet, and then keeps it. If it is in another one of the user's, that comes back.
+        A thread without a context keeps it. A thread in another context, of the user's, gets that one back.
         """
         found = ctypes.c_void_p()
         context = self._primary.get(device)
         if context is None:
-            self._call("cuDevicePrimaryCtxRetain", ctypes.byref(found), device)  # never let go: it is torch's, too
+            self._call("cuDevicePrimaryCtxRetain", ctypes.byref(found), device)  # never released: it is torch's, too
             context = self._primary[device] = found.value or 0
         self._call("cuCtxGetCurrent", ctypes.byref(found))
         if found.value not in (None, context):
@@ -149,7 +150,7 @@ class Driver:
             self._call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
     def copy_any(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        """Queue a copy to the device, from wherever: its own memory, or host memory that is registered."""
+        """Queue a copy to the device, from its own memory or from host memory that is registered."""
         if code := self._copy_any(target, source, nbytes, stream):
             raise self._error("cuMemcpyAsync", code)
 
@@ -159,13 +160,13 @@ class Driver:
         return self._many is not None
 
     def copy_many(self, targets: IntArray, sources: IntArray, nbytes: IntArray, stream: int) -> bool:
-        """Queue many copies by one call, which are made in any order, and at once; as `copy_any` otherwise.
+        """Queue many copies by one call, which may run in any order and concurrently; otherwise as `copy_any`.
 
         Returns:
-            Whether they were queued. If not, `copy_any` does it, or says what the matter is. A call that was refused
-            once is not made again.
+            Whether they were queued. If not, `copy_any` does it, or raises what is wrong. A call that was refused once
+            is not made again.
         """
-        if self._many is None or not stream:  # the legacy default stream is not for it
+        if self._many is None or not stream:  # it does not take the legacy default stream
             return False
         pointers = [ctypes.c_void_p(array.ctypes.data) for array in (targets, sources, nbytes)]
         attributes = ctypes.byref(self._attributes), ctypes.byref(self._index), ctypes.c_size_t(1)
@@ -182,10 +183,10 @@ class Driver:
     ) -> None:
         """Queue a kernel that takes one structure; the kernel's context must be this thread's.
 
-        At its end each kernel makes sure that what it wrote can be seen by all, which takes as long as whatever of its
-        memory synchronization domain is under way anywhere on the GPU: microseconds, if that is a read over the link.
-        GPUs have four domains from compute capability 9.0 on (CUDA Programming Guide, Memory Synchronization Domains):
-        kernels are in the first one, and NCCL's in the second. Elsewhere all are in one.
+        At its end each kernel makes its writes visible to all, which waits for all accesses of its memory
+        synchronization domain under way anywhere on the GPU: microseconds, if one is a read over the link. GPUs have
+        four domains from compute capability 9.0 on (CUDA Programming Guide, Memory Synchronization Domains): kernels
+        are in the first one, and NCCL's in the second. Elsewhere all are in one.
 
         Args:
             function: the kernel's handle.
@@ -193,7 +194,7 @@ class Driver:
             params: address of the structure, which is read before this returns.
             stream: where it is queued.
             own_sync_domain: the device's index, if the kernel reads beyond its memory. It is put into the third domain,
-                if there is one, so that no others make sure of its reads.
+                if there is one, so that no other kernel waits for its reads.
         """
         blocks, threads = grid
         config = _Launch((blocks, 1, 1), (threads, 1, 1), 0, stream)
@@ -226,7 +227,7 @@ class Driver:
             raise self._error("cuMemcpyHtoDAsync_v2", code)
 
     def record(self, event: int, stream: int) -> None:
-        """Record an event behind what is queued."""
+        """Record an event after what is queued."""
         if code := self._record(event, stream):
             raise self._error("cuEventRecord", code)
 
@@ -254,5 +255,5 @@ def driver() -> Driver | None:
         return None
     try:
         return Driver(ctypes.CDLL("libcuda.so.1"))
-    except (OSError, AttributeError):  # not there, or older than what is called
+    except (OSError, AttributeError):  # missing, or without one of the calls
         return None

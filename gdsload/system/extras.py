@@ -1,4 +1,4 @@
-"""Packages that only some things need: imported when those are asked for, and named when they are missing."""
+"""Optional packages: imported when they are needed, and named in the error when they are missing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def need(module: str, purpose: str, install: str) -> Any:
     Args:
         module: its full name.
         purpose: what needs it, for the error.
-        install: what pip is to install.
+        install: what pip should install.
 
     Raises:
         OptionError: if it is missing or broken.

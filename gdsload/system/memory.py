@@ -1,4 +1,4 @@
-"""Memory of the host: mappings of files, batch memory that comes back, and addresses as tensors.
+"""Memory of the host: mappings of files, a pool of batch memory, and addresses as tensors.
 
 A batch's memory belongs to whoever holds a tensor of it. When the last such tensor dies, the memory returns to the pool
 it was leased from, already faulted in: fresh pages for each batch cost more than copying the batch does.
@@ -47,7 +47,7 @@ _HUGE_PAGE = 2 * 2**20
 _SMALLEST_SLAB = 64 * 1024
 
 ADDRESS_SPACE = 1 << 52
-"""No host address is as large: 64-bit processors give user space at most 52 bits unless asked for more."""
+"""Above every host address: 64-bit processors give user space at most 52 bits unless asked for more."""
 
 UNIT_DTYPES = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 _NUMPY_DTYPES: dict[int, np.dtype[Any]] = {unit: np.dtype(f"{'i' if unit > 1 else 'u'}{unit}") for unit in UNIT_DTYPES}
@@ -56,7 +56,7 @@ _NUMPY_DTYPES: dict[int, np.dtype[Any]] = {unit: np.dtype(f"{'i' if unit > 1 els
 def map_file(fd: int, nbytes: int, file: str) -> int:
     """Map a whole file read-only and return the address; the descriptor may be closed afterwards.
 
-    The `mmap` module is of no use here: it keeps a duplicate of the descriptor, one for each shard.
+    The `mmap` module cannot be used: it keeps a duplicate of the descriptor, one for each shard.
 
     Raises:
         ReadError: if the file cannot be mapped.
@@ -73,12 +73,12 @@ def map_file(fd: int, nbytes: int, file: str) -> int:
 
 
 def unmap(address: int, nbytes: int) -> None:
-    """Give a mapping back."""
+    """Unmap a range."""
     _libc.munmap(address, nbytes)
 
 
 def populate(address: int, nbytes: int) -> int:
-    """Read the pages of a mapped range into memory and into this process's page table.
+    """Read the pages of a mapped range into memory and map them in this process's page table.
 
     Returns:
         0, or the number of an error: EFAULT where touching one of the pages would end the process, because the file
@@ -108,7 +108,7 @@ def row_view(unit: int, row_bytes: int, low: int, high: int) -> torch.Tensor:
 
 
 def dense_view(unit: int, row_bytes: int, address: int, rows: int) -> torch.Tensor:
-    """The host memory from an address on as rows that lie one behind the other.
+    """The host memory from an address on as consecutive rows.
 
     Args:
         unit: bytes of an element, which divides all the others.
@@ -120,7 +120,7 @@ def dense_view(unit: int, row_bytes: int, address: int, rows: int) -> torch.Tens
 
 
 def _view(unit: int, shape: tuple[int, int], address: int, strides: tuple[int, int]) -> torch.Tensor:
-    # Made by numpy: each of torch's own views gives the interpreter lock back, and whoever takes it may keep it.
+    # Made by numpy: each of torch's own views releases the interpreter lock, and another thread may keep it.
     space: Any = _address_space()
     return torch.from_numpy(np.ndarray(shape, _NUMPY_DTYPES[unit], space, address - mmap.PAGESIZE, strides))
 
@@ -131,25 +131,25 @@ def address_of(array: NDArray[Any]) -> int:
 
 
 class Lease(np.ndarray[Any, Any]):
-    """Batch memory, one byte an element. It goes back to its pool when nothing refers to it any more."""
+    """Batch memory, one byte an element. It returns to its pool when nothing refers to it any more."""
 
 
 class _Return(weakref.ref[Lease]):
-    """The way of a lease's memory back to its pool."""
+    """A reference to a lease that returns its memory to the pool."""
 
     slab: mmap.mmap
 
 
 class BatchPool:
-    """Leases memory for batches and keeps what comes back.
+    """Leases memory for batches and keeps what is returned.
 
     When a lease dies, the callback of its weak reference is `deque.append`. That may happen in any thread at any
-    moment, so no Python code must run then: it could wait for a lock that the thread holds, and if Ctrl-C struck in it,
-    Python would forget the KeyboardInterrupt. What has come back is looked through at the next lease.
+    moment, so no Python code must run then: it could wait for a lock that the thread holds, and Python would forget a
+    KeyboardInterrupt that is raised in it. Returned memory is sorted in at the next lease.
 
     Args:
-        keep_bytes: how much memory may be kept or be on lease with a way back; what is more than that goes back to the
-            system, the oldest lease's first.
+        keep_bytes: how much memory may be kept, or on lease and returned later; more than that is freed to the system,
+            the oldest lease's first.
     """
 
     def __init__(self, keep_bytes: int) -> None:
@@ -161,7 +161,7 @@ class BatchPool:
         self._lock = threading.Lock()
 
     def lease(self, nbytes: int) -> Lease:
-        """Lease at least `nbytes` bytes, page-aligned, with whatever they held before."""
+        """Lease at least `nbytes` bytes, page-aligned and not initialized."""
         size = _slab_bytes(nbytes)
         with self._lock:
             self._take_back()
@@ -190,17 +190,17 @@ class BatchPool:
             return sum(size * len(slabs) for size, slabs in self._free.items())
 
     def _take_back(self) -> None:
-        """Look through what has come back. The lock must be held."""
+        """Sort in returned memory. The lock must be held."""
         while self._returned:
             way = self._returned.popleft()
             if self._out.pop(id(way), None) is not None:
                 self._free[len(way.slab)].append(way.slab)
 
     def _make_room(self, size: int) -> None:
-        """Count a new slab in.
+        """Count a new slab.
 
-        Kept ones of other sizes make room for it: batches have changed size, and those would never be leased again.
-        Then leases that have been out for long, which the user seems to keep.
+        Kept slabs of other sizes are freed for it: batches have changed size, and those would never be leased again.
+        Then the oldest leases, which the user seems to keep, are no longer counted.
         """
         self._bytes += size
         for slabs in self._free.values():
@@ -210,7 +210,7 @@ class BatchPool:
             self._bytes -= len(self._out.pop(next(iter(self._out))).slab)
 
     def clear(self) -> None:
-        """Give all returned memory back to the system, and from now on whatever comes back, too."""
+        """Free all returned memory to the system, and whatever is returned from now on, too."""
         with self._lock:
             self.keep_bytes = self._bytes = 0
             self._free.clear()

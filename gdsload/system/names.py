@@ -1,4 +1,4 @@
-"""Names that users get wrong: refused, with the one that they meant and all that there are."""
+"""Names that users get wrong: refused, with the likely one and all known ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["check_list", "check_names"]
 
 
 def check_list(what: str, given: object) -> None:
-    """Refuse a text where a list of names is meant: its letters would be the names.
+    """Refuse a text in place of a list of names: its letters would be the names.
 
     Args:
         what: whose value it is: ``"fields"``.
@@ -25,15 +25,15 @@ def check_list(what: str, given: object) -> None:
 
 
 def check_names(what: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse the first option that there is not.
+    """Refuse the first name that is not known.
 
     Args:
         what: what has the options: ``"DataLoader"``.
         given: the names that were given.
-        known: those that there are.
+        known: the names that exist.
 
     Raises:
-        OptionError: if there is one that there is not.
+        OptionError: if one is not known.
     """
     listed = sorted(set(known))
     for name in given:

@@ -8,10 +8,10 @@ __all__ = ["absolute"]
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
-    """The path from the root on, without ``..``, of the very file or folder that the kernel finds.
+    """The path from the root on, without ``..``, of the file or folder that the kernel finds.
 
-    Not `os.path.abspath`: that makes ``d`` of ``link/../d``, but behind a symbolic link, ``..`` is beside what it leads
-    to. A link at the path itself stays one.
+    Not `os.path.abspath`: that turns ``link/../d`` into ``d``, but after a symbolic link, ``..`` is the parent of its
+    target. A link at the path itself stays one.
     """
     whole = os.path.join(os.getcwd(), os.fspath(path))
     if ".." not in whole.split("/"):

@@ -1,8 +1,8 @@
-"""Pinned host memory for copies to a GPU: one arena, allocated once, near the GPU, in blocks that go round.
+"""Pinned host memory for copies to a GPU: one arena, allocated once, near the GPU, in blocks that are reused in turn.
 
-reader takes a block ──> fills it ──> queues its copy ──> gives it back, with the event behind the copy
+reader takes a block ──> fills it ──> queues its copy ──> gives it back, with the event after the copy
       ^                                                                     |
-      └──────────── whoever takes it next waits for that event ─────────────┘
+      └──────────── the next reader of it waits for that event ─────────────┘
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class PinnedBlock:
         memory: its bytes, to be written.
         tensor: the same as a tensor.
         address: of its first byte, to be copied from.
-        copied: the event behind what was last copied out of it; None if nothing was.
-        handle: what CUDA knows that event by.
+        copied: the event recorded after the last copy out of it; None if there was none.
+        handle: CUDA's handle of that event.
     """
 
     memory: memoryview
@@ -57,7 +57,7 @@ class PinnedRing:
         block_bytes: bytes of each, a multiple of the page size.
 
     Raises:
-        BackendUnavailableError: if the memory cannot be had or pinned.
+        BackendUnavailableError: if the memory cannot be allocated or pinned.
     """
 
     def __init__(self, device: torch.device, count: int, block_bytes: int) -> None:
@@ -86,22 +86,22 @@ class PinnedRing:
         )
 
     def take(self) -> PinnedBlock:
-        """A block. Waits until there is one: whoever takes one must give it back, or have it given back."""
+        """A block. Waits until one is free. The caller must give it back, or have it given back."""
         return self._free.get()
 
     def give(self, block: PinnedBlock) -> None:
-        """Give a block back. It may still be copied from: whoever takes it waits for `PinnedBlock.copied`."""
+        """Give a block back. It may still be copied from: its next user waits for `PinnedBlock.copied`."""
         self._free.put(block)
 
     def close(self) -> None:
-        """Unpin. All blocks must have been given back, and all copies have ended; may be called twice."""
+        """Unpin. All blocks must have been given back, and all copies must have ended; may be called twice."""
         if not self._closed:
             unregister_host(self.device, self._address)
             self._closed = True
 
 
 def node_of(device: torch.device) -> int:
-    """The NUMA node that a GPU is at; -1 where there is only one, or it is not known."""
+    """The NUMA node of a GPU; -1 if there is only one node, or it is not known."""
     try:
         if len([name for name in os.listdir(_NODES) if name.removeprefix("node").isdigit()]) < 2:
             return -1
@@ -114,7 +114,7 @@ def node_of(device: torch.device) -> int:
 
 
 def processors_of(node: int) -> set[int]:
-    """Those processors of a node that this process may run on; all of them if that leaves none."""
+    """The processors of a node that this process may run on; all that it may run on if there are none."""
     allowed, found = os.sched_getaffinity(0), set()
     with suppress(OSError, ValueError), open(f"{_NODES}/node{node}/cpulist", encoding="ascii") as file:
         for part in file.read().strip().split(","):
@@ -124,7 +124,7 @@ def processors_of(node: int) -> set[int]:
 
 
 def _prefer_node(address: int, nbytes: int, node: int) -> None:
-    """Have pages come from a node if it has any left; where that cannot be said, they come from anywhere."""
+    """Have pages allocated on a node if it has any free; where that cannot be set, they are allocated anywhere."""
     number = _MBIND.get(platform.machine())
     if node < 0 or node > 62 or number is None:
         return

@@ -1,4 +1,4 @@
-"""How much memory there is, and how much of it this process may use."""
+"""How much memory the machine has, and how much of it this process may use."""
 
 from __future__ import annotations
 

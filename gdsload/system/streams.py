@@ -1,4 +1,4 @@
-"""What the GPU paths need of CUDA beside torch's words: side streams, registrations of host memory, plain memory.
+"""What the GPU paths need of CUDA beyond torch: side streams, registrations of host memory, plain memory.
 
 CUDA is reached through torch, so that there is one runtime and one primary context for each device.
 """
@@ -39,13 +39,13 @@ Tensors = TypeVar("Tensors", bound=tuple[torch.Tensor, ...])
 
 
 def side_stream(device: torch.device) -> torch.cuda.Stream:
-    """A stream for the loader: it does not wait for the default stream, and goes before what is queued elsewhere."""
+    """A stream for the loader: it does not wait for the default stream, and has a higher priority than others."""
     return torch.cuda.Stream(device, priority=-1)
 
 
 def stream_handle(device: torch.device) -> int:
     """CUDA's handle of the stream that is current for torch."""
-    # The public way makes an object each time, which takes longer than queueing a kernel should.
+    # The public call creates an object each time, which takes longer than queueing a kernel should.
     if _raw_stream is not None and device.index is not None:
         return int(_raw_stream(device.index))
     return torch.cuda.current_stream(device).cuda_stream
@@ -60,7 +60,7 @@ def current_stream(device: torch.device) -> torch.cuda.Stream:
 
 @lru_cache(maxsize=64)
 def _with_handle(_handle: int, index: int) -> torch.cuda.Stream:
-    """The stream that is current on a device and has that handle. Torch's own way makes an object each time."""
+    """The stream that is current on a device and has that handle. Torch's own call creates an object each time."""
     return torch.cuda.current_stream(index)
 
 
@@ -85,17 +85,17 @@ def on(stream: torch.cuda.Stream) -> AbstractContextManager[object]:
 
 
 def record(stream: torch.cuda.Stream) -> torch.cuda.Event:
-    """An event behind all that is queued on `stream`. Whoever waits for it sleeps: spinning would cost a processor."""
+    """An event after all that is queued on `stream`. A thread that waits for it sleeps: spinning costs a processor."""
     event = torch.cuda.Event(blocking=True)
     event.record(stream)
     return event
 
 
 class SideStream:
-    """A stream for what has to be known of batches before their bytes can be fetched.
+    """A stream for what must be computed before the bytes of batches can be fetched, such as ids.
 
-    It depends on nothing that is queued elsewhere, so the GPU works it out while it still fetches the batches before.
-    Behind those, on their stream, the link would idle meanwhile.
+    It depends on nothing that is queued elsewhere, so the GPU computes it while it still fetches the batches before. On
+    their stream it would be computed after them, while the link is idle.
 
     Args:
         device: the GPU.
@@ -116,22 +116,22 @@ class SideStream:
 
 
 def register_host(device: torch.device, address: int, nbytes: int, *, read_only: bool = False) -> str:
-    """Pin host memory and let all GPUs reach it at its own address; returns why not, or an empty text.
+    """Pin host memory and let all GPUs access it at its own address; returns an error's text, or an empty one.
 
-    Read-only registrations are what lets pages of a file that is mapped read-only be registered at all.
+    Pages of a file that is mapped read-only can only be registered read-only.
     """
     return _runtime(device, "cudaHostRegister", address, nbytes, _PORTABLE | (_READ_ONLY if read_only else 0))
 
 
 def unregister_host(device: torch.device, address: int) -> str:
-    """Take a registration back. No GPU may be using it."""
+    """Remove a registration. No GPU may be using the memory."""
     return _runtime(device, "cudaHostUnregister", address)
 
 
 def _runtime(device: torch.device, name: str, *arguments: int) -> str:
     """Call CUDA's runtime in a thread of its own.
 
-    It remembers a failure for the thread, and torch, which asks after each kernel, would raise it at the next one.
+    CUDA remembers a failure for each thread, and torch, which asks after each kernel, would raise it at the next one.
     """
     found: list[str] = []
 
@@ -158,12 +158,12 @@ def _text(runtime: Any, code: int) -> str:
 
 
 def allocate(device: torch.device, nbytes: int) -> int:
-    """Plain memory of a device, at a multiple of 512 bytes at least, and not a part of anybody's pool.
+    """Plain memory of a device, aligned to at least 512 bytes, and not part of any pool.
 
-    What DMA writes to must be so: registering it pins whole allocations, and pools move theirs about.
+    The target of DMA must be such memory: registering pins whole allocations, and pools move theirs.
 
     Raises:
-        MemoryError: if there is none.
+        MemoryError: if none is left.
     """
     with torch.cuda.device(device):
         code, address = _bindings().cudaMalloc(nbytes)
@@ -173,13 +173,13 @@ def allocate(device: torch.device, nbytes: int) -> int:
 
 
 def free(device: torch.device, address: int) -> None:
-    """Give plain memory back. The device must have ended all work on it."""
+    """Free plain memory. The device must have ended all work on it."""
     with torch.cuda.device(device):
         _bindings().cudaFree(address)
 
 
 def no_room(device: torch.device, what: str) -> BudgetError:
-    """The error for when a device has no memory left for something of the loader's."""
+    """The error that a device has no memory left for `what`, which the loader needs."""
     available, total = torch.cuda.mem_get_info(device)
     return BudgetError(
         f"{device} has no memory left for {what}: {format_bytes(available)} of {format_bytes(total)} are free",

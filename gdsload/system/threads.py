@@ -1,4 +1,4 @@
-"""Starting and awaiting threads so that Ctrl-C cannot come between, and ending them before the interpreter does."""
+"""Starting and awaiting threads so that Ctrl-C does no harm, and ending them before the interpreter ends."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ __all__ = [
 
 T = TypeVar("T")
 _TAKEN_DOWN_S = 5.0
-"""Longer than the interpreter takes to be taken down, and no longer than somebody may be kept waiting who joins a
-thread at the very end."""
+"""Seconds: longer than the interpreter takes to be finalized, and no longer than a thread may wait that joins another
+one at the very end."""
 _LOOK_EVERY_S = 1.0
-"""Somebody else may have been interrupted with the gate in his hand."""
+"""Another waiting thread may have been interrupted while it held the gate."""
 _GRACE_S = 2.0
 """How much longer the program's end waits for threads once a wait for them was interrupted. A healthy read ends well
-within it; one that hangs for good must not take a Ctrl-C for each place that waits for it."""
+within it; one that hangs for good must not need a Ctrl-C for each place that waits for it."""
 
 
 class ProgramEnd:
     """The program's end.
 
     Attributes:
-        began: when the interpreter began to be taken down, in seconds of `time.monotonic`.
+        began: when the interpreter began to be finalized, in seconds of `time.monotonic`.
         hurried: when a wait for threads was first interrupted.
     """
 
     began = hurried = math.inf
 
     def overdue(self) -> bool:
-        """Whether nobody is to be waited for any longer."""
+        """Whether waiting for threads is over."""
         return time.monotonic() > max(self.began, self.hurried) + _GRACE_S
 
 
@@ -67,8 +67,8 @@ program_end = ProgramEnd()
 class Worker(threading.Thread):
     """A daemon thread that can be waited for again after the waiting was interrupted.
 
-    Up to Python 3.12, a `join` in which Ctrl-C strikes takes the thread for dead from then on
-    (https://github.com/python/cpython/issues/90882). Whoever believes that unmaps what the thread still reads.
+    Up to Python 3.12, a `join` that Ctrl-C interrupts marks the thread as ended
+    (https://github.com/python/cpython/issues/90882). Memory that the thread still reads would then be unmapped.
 
     Args:
         target: what the thread does.
@@ -84,7 +84,7 @@ class Worker(threading.Thread):
         self._gate.acquire()
 
     def start_once(self) -> None:
-        """Start it, unless that was done."""
+        """Start it, unless it was started."""
         with self._starting:
             if self.ident is None:
                 self.start()
@@ -100,18 +100,18 @@ class Worker(threading.Thread):
     def wait(self) -> None:
         """Wait for its end; may be called often, and by several threads at once.
 
-        One that is still being started is not waited for: it must find out by itself that nobody wants it any more.
+        One that is still being started is not waited for: it must find out by itself that it is no longer wanted.
 
         Raises:
             RuntimeError: in the thread itself.
         """
-        if self.ident is None or self._owner != os.getpid():  # after a fork it is not here
+        if self.ident is None or self._owner != os.getpid():  # after a fork it does not exist
             return
-        # Not `current_thread`, which notes threads that it does not know; and numbers are given again.
+        # Not `current_thread`, which registers threads that it does not know; and identifiers are reused.
         if self.ident == threading.get_ident() and self.is_alive():
             raise RuntimeError("a thread cannot wait for its own end")
         wait_until(lambda: self._over, self._gate)
-        self.join()  # it has left all of our code, and has only to be taken down
+        self.join()  # it has left the library's code, and only has to be finalized
 
 
 def wait_until(over: Callable[[], bool], gate: threading.Lock) -> None:
@@ -119,10 +119,10 @@ def wait_until(over: Callable[[], bool], gate: threading.Lock) -> None:
 
     Args:
         over: whether it is.
-        gate: a lock that is given back right after that.
+        gate: a lock that is released right after that.
 
     Raises:
-        KeyboardInterrupt: if Ctrl-C strikes; and at the program's end if it has struck in such a wait before.
+        KeyboardInterrupt: on Ctrl-C; and at the program's end if one interrupted such a wait before.
     """
     try:
         while not over():
@@ -138,7 +138,7 @@ def wait_until(over: Callable[[], bool], gate: threading.Lock) -> None:
 def wait_all(workers: list[Worker]) -> None:
     """Wait for the end of threads, except this one, and drop them.
 
-    Here and now: `threading` is told in Python when a thread's object goes, and Ctrl-C that strikes there is forgotten.
+    Here, explicitly: `threading` runs Python code when a thread's object is freed, and a Ctrl-C raised there is lost.
     """
     for thread in list(workers):
         if thread.ident != threading.get_ident():
@@ -152,9 +152,9 @@ def own_thread() -> bool:
 
 
 class WeakList(Generic[T]):
-    """Objects, for as long as somebody else holds them; may be used from any thread.
+    """Objects, for as long as they are referenced elsewhere; may be used from any thread.
 
-    Not a WeakSet, which is told of each one's end in Python: Ctrl-C that strikes there is forgotten.
+    Not a WeakSet, which runs Python code when one is freed: a Ctrl-C raised there is lost.
     """
 
     def __init__(self) -> None:
@@ -164,30 +164,30 @@ class WeakList(Generic[T]):
         return iter([found for ref in list(self._refs) if (found := ref()) is not None])
 
     def add(self, one: T) -> None:
-        """Note one."""
+        """Add one."""
         for ref in [ref for ref in self._refs if ref() is None]:
-            with suppress(ValueError):  # another thread was quicker
+            with suppress(ValueError):  # another thread has removed it
                 self._refs.remove(ref)
         self._refs.append(weakref.ref(one))
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all."""
         self._refs.clear()
 
 
 class HasBackgroundThread(Protocol):
-    """What has a thread that goes on by itself."""
+    """An object with a thread that runs on by itself."""
 
     def end(self) -> None:
         """End the thread and wait for it; may be called twice."""
 
 
 _endless = WeakList[HasBackgroundThread]()
-os.register_at_fork(after_in_child=_endless.clear)  # the threads are not there, and locks may be locked for ever
+os.register_at_fork(after_in_child=_endless.clear)  # the threads do not exist there, and locks may be locked for ever
 
 
 def end_at_exit(owner: HasBackgroundThread) -> None:
-    """Have the thread of `owner` ended before the interpreter is taken down.
+    """Have the thread of `owner` ended before the interpreter is finalized.
 
     A daemon thread that is inside torch or CUDA then would end the process with a crash.
     """
@@ -195,22 +195,22 @@ def end_at_exit(owner: HasBackgroundThread) -> None:
 
 
 def note_exit() -> None:
-    """Have `park_at_exit` keep threads from now on."""
+    """Have `park_at_exit` put threads to sleep from now on."""
     program_end.began = min(program_end.began, time.monotonic())
 
 
 def park_at_exit() -> None:
-    """Keep this thread while the interpreter is taken down, if that is another thread's doing; no lock may be held.
+    """Have this thread sleep while another one finalizes the interpreter; no lock may be held.
 
-    Only daemon threads are left then. They are killed where they next want the interpreter lock, and what torch keeps
-    for each thread is torn down without it: now and then that ends the process with a crash. Who sleeps is left alone.
+    Only daemon threads are left then. They are killed where they next take the interpreter lock, and torch's state of
+    each thread is destroyed without it: now and then that crashes the process. A thread that sleeps is not killed.
     """
     if program_end.began < math.inf and threading.current_thread() is not threading.main_thread():
         time.sleep(_TAKEN_DOWN_S)
 
 
 def call_all(calls: Iterable[Callable[[], None]]) -> None:
-    """Make some calls, each once more if Ctrl-C strikes in it, and raise that behind them all."""
+    """Make some calls, each once more if Ctrl-C interrupts it, and raise that after all of them."""
     struck: KeyboardInterrupt | None = None
     for call in calls:
         for _ in range(2):
@@ -224,26 +224,26 @@ def call_all(calls: Iterable[Callable[[], None]]) -> None:
 
 
 class _Ref(weakref.ref[Any]):
-    """Calls what is its `begin` when the object goes: by `methodcaller`, in C."""
+    """A reference whose `begin` is called when the object is freed: by `methodcaller`, in C."""
 
     __slots__ = ("begin",)
     begin: Callable[[], int]
 
 
 class Closer:
-    """Closes what an owner has left, in a thread of its own, once the owner has been dropped.
+    """Closes what an owner has left open, in a thread of its own, once the owner has been dropped.
 
     An owner may be dropped in any thread at any point. Python code that ran there might wait for a lock which that very
-    thread holds, and would forget a Ctrl-C that strikes in it. So there is none: the reference's callback is C, all of
-    it, up to the start of a thread.
+    thread holds, and would lose a Ctrl-C that is raised in it. So there is none: the reference's callback is C alone,
+    up to the start of a thread.
 
-    The closer is kept here until all is closed, and what it closes with it: otherwise a worker might hold the last
-    reference, and destroy it all while the interpreter is taken down, when a thread that wants to hold on to tensors is
-    killed and takes the process along.
+    This module references the closer, and so what it closes, until all is closed: otherwise a thread might hold the
+    last reference, and destroy everything while the interpreter is finalized, when a thread that frees tensors is
+    killed and crashes the process.
 
     Args:
-        owner: whoever drops it wants nothing of the rest any more.
-        close: gives the rest back; may be called twice, and must not refer to the owner.
+        owner: once it is dropped, what it left is no longer wanted.
+        close: releases what it left; may be called twice, and must not refer to the owner.
     """
 
     def __init__(self, owner: object, close: Callable[[], None]) -> None:
@@ -259,12 +259,12 @@ class Closer:
 
     @property
     def dropped(self) -> bool:
-        """Whether the owner is gone."""
+        """Whether the owner was dropped."""
         return self._owner() is None
 
     @property
     def over(self) -> bool:
-        """Whether all is closed, and nobody is at it any more."""
+        """Whether all is closed, and no thread is still closing."""
         return self._close is None and not self._worker.is_alive()
 
     def start(self) -> None:
@@ -272,7 +272,7 @@ class Closer:
         self._worker.start_once()
 
     def settle(self) -> None:
-        """If the owner was dropped, see to it that all is closed when this returns."""
+        """If the owner was dropped, ensure that all is closed when this returns."""
         if not self.dropped:
             return
         try:
@@ -282,8 +282,8 @@ class Closer:
         self._worker.wait()
 
     def close(self) -> None:
-        """Close, here and now."""
-        close = self._close  # `detach` may take it away meanwhile
+        """Close, in this thread."""
+        close = self._close  # `detach` may remove it meanwhile
         try:
             if close is not None:
                 close()
@@ -291,7 +291,7 @@ class Closer:
             self._close = None
 
     def detach(self) -> None:
-        """Nothing is to be closed any more."""
+        """Forget what was to be closed."""
         self._close = None
         _closers.pop(self._number, None)
 
@@ -299,7 +299,7 @@ class Closer:
 _BEGIN = methodcaller("begin")
 _closers: dict[int, Closer] = {}
 _numbers = count()
-os.register_at_fork(after_in_child=_closers.clear)  # what the parent has opened is not for the child to close
+os.register_at_fork(after_in_child=_closers.clear)  # the child must not close what the parent has opened
 
 
 def _start_closing(number: int) -> None:
@@ -313,24 +313,24 @@ def _close_dropped(number: int) -> None:
 
 
 def settle_dropped() -> None:
-    """See to it that all is closed that was dropped."""
+    """Ensure that all is closed that was dropped."""
     while gone := [closer for closer in list(_closers.values()) if closer.dropped and not closer.over]:
         call_all(closer.settle for closer in gone)
 
 
 @atexit.register
 def end_all() -> None:
-    """End what goes on by itself, and close what was dropped: the last that is done before the interpreter goes."""
+    """End background threads, and close what was dropped: the last step before the interpreter is finalized."""
     note_exit()
     call_all([*(owner.end for owner in _endless), settle_dropped, _closers.clear])
 
 
 def start_all(threads: Iterable[Worker]) -> None:
-    """Start threads, those that were not started. Whoever was interrupted in it may do it again.
+    """Start those threads that were not started. After an interruption it may be called again.
 
-    `Thread.start` waits on a condition, which is Python code. An exception of a signal's handler may strike in it, in
-    the main thread, and leave the condition's lock locked: the new thread then waits for it for ever. So another thread
-    does it, where no handler runs; and whoever is interrupted here leaves threads behind that start all the same.
+    `Thread.start` waits on a condition, which is Python code. In the main thread a signal's handler may raise in it,
+    and leave the condition's lock locked: the new thread then waits for it for ever. So another thread does it, where
+    no handler runs; if the caller is interrupted here, the threads start nevertheless.
 
     Raises:
         RuntimeError: if the system has no further thread.

@@ -1,8 +1,8 @@
 """What runs in the probing process: everything that may hang, crash or print.
 
-It tells on standard error what it is about to do, and prints one JSON object, a `CufileProbe`, as the last line of
-standard output. The process that asks never loads libcufile: opening its driver can spin for ever (seen with 1.19 and
-1.20 where /proc/modules is missing), and it must not be used after a fork.
+It writes to standard error what it is about to do, and prints one JSON object, a `CufileProbe`, as the last line of
+standard output. The parent process never loads libcufile: opening its driver can spin for ever (seen with 1.19 and 1.20
+where /proc/modules is missing), and it must not be used after a fork.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _RefusedError(Exception):
 
 
 def run_child(path: str, device: str) -> CufileProbe:
-    """Probe cuFile with a file and a device, for instance ``cuda:0``; returns whatever happens, if it returns."""
+    """Probe cuFile with a file and a device, for instance ``cuda:0``; raises nothing, but may hang or crash."""
     start = time.monotonic()
     found: dict[str, Any] = {}
     try:
@@ -70,7 +70,7 @@ def run_child(path: str, device: str) -> CufileProbe:
 
 def _enter(stage: str, found: dict[str, Any]) -> None:
     found["stage"] = stage
-    # How the parent knows what hung. A line of its own, whatever a library has printed, and at once.
+    # So the parent knows what hung. On a line of its own, whatever a library has printed, and flushed at once.
     os.write(2, f"\n{STAGE} {json.dumps(found)}\n".encode())
 
 
@@ -146,7 +146,7 @@ def _loaded() -> list[str]:
 
 
 def _allocate(device: str, found: dict[str, Any]) -> Any:
-    """A buffer on the device; CUDA is in use before cuFile is opened, as it wants it. None without CUDA."""
+    """A buffer on the device; so CUDA is in use before cuFile is opened, as cuFile requires. None without CUDA."""
     import torch
 
     if not torch.cuda.is_available():
@@ -167,7 +167,7 @@ def _open(path: str) -> int:
         return os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
     except OSError:
         try:
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # cuFile says itself what it then can do
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # cuFile itself reports what it can do then
         except OSError as error:
             raise _RefusedError("failed", f"{path} cannot be opened: {error.strerror}") from None
 
@@ -178,7 +178,7 @@ def _read(library: ctypes.CDLL, handle: ctypes.c_void_p, path: str, buffer: Any,
     with open(path, "rb") as file:
         expected = file.read(_READ_BYTES)
     if len(expected) >= _BLOCK_BYTES:
-        # cuFile reads what is not a whole block by another path, which says nothing of DMA.
+        # cuFile reads a partial block by another path, which says nothing about DMA.
         expected = expected[: len(expected) // _BLOCK_BYTES * _BLOCK_BYTES]
     address, size = ctypes.c_void_p(buffer.data_ptr()), ctypes.c_size_t(len(expected))
     count = library.cuFileRead(handle, address, size, ctypes.c_longlong(0), ctypes.c_longlong(0))
@@ -195,7 +195,7 @@ def _read(library: ctypes.CDLL, handle: ctypes.c_void_p, path: str, buffer: Any,
 
 
 def _counts(bindings: Any) -> dict[str, int] | None:
-    """Reads by path, from cuFile's counters, over all GPUs: nobody but this process's probe reads in it."""
+    """Reads by path, from cuFile's counters, over all GPUs: in this process only the probe reads."""
     if bindings is None:
         return None
     level = bindings.StatsLevel3()
@@ -213,11 +213,11 @@ def _check(status: _Status, what: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Probe, print and leave without any cleaning up: closing cuFile is one more thing that can hang."""
+    """Probe, print and exit without any cleanup: closing cuFile can hang, too."""
     if len(arguments) != 2:
         print("usage: python -m gdsload.system.probe FILE DEVICE", file=sys.stderr)  # noqa: T201
         return 2
-    # What libraries print must not stand between the parent and the JSON.
+    # What libraries print must not get mixed with the JSON.
     answer = os.dup(1)
     os.dup2(2, 1)
     probe = run_child(arguments[0], arguments[1])

@@ -47,7 +47,7 @@ class Config:
 
 
 def find_libraries(tree: Tree, environ: Mapping[str, str], site_folders: Sequence[str]) -> list[Library]:
-    """Every libcufile in the places that loaders look in, in about the order in which cuda-bindings looks."""
+    """Every libcufile in the places that loaders search, in about the order in which cuda-bindings does."""
     found = {}
     for folder in _folders(tree, environ, site_folders):
         path = f"{folder.rstrip('/')}/{_NAME}"
@@ -110,7 +110,7 @@ def parse_config(text: str) -> tuple[dict[str, Any], str]:
     return (values, "") if isinstance(values, dict) else ({}, "it is no JSON object")
 
 
-# What is not closed goes to the end: trying again from every quote in it would take for ever.
+# An unclosed comment or string extends to the end: trying again from every quote in it would take for ever.
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|//[^\n]*|/\*(?:.*?\*/|.*)', re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""Which mount a path lies on.
+"""Which mount a path is on.
 
 The format is that of proc(5), /proc/self/mountinfo: id, parent, major:minor, root, mount point, options, optional
 fields, a dash, file system, source, options of the superblock.
@@ -48,7 +48,7 @@ def read_mounts(tree: Tree) -> list[Mount]:
 
 
 def parse_mounts(text: str) -> list[Mount]:
-    """The mounts of a table; lines that are none are left out."""
+    """The mounts of a table; lines that cannot be parsed are left out."""
     mounts = []
     for line in text.splitlines():
         fields = line.split(" ")
@@ -70,8 +70,8 @@ def find_mount(mounts: Iterable[Mount], path: str, number: str | None = None) ->
     Args:
         mounts: the mount table.
         path: absolute, without links.
-        number: ``major:minor`` that stat gives for the path, if known. It settles which of several mounts on top of
-            each other is seen; btrfs and overlay have numbers of their own, so that no match proves nothing.
+        number: ``major:minor`` that stat gives for the path, if known. It decides between several mounts on top of each
+            other; btrfs and overlay have numbers of their own, so a missing match proves nothing.
     """
     holding = [mount for mount in mounts if _holds(mount.point, path)]
     matching = [mount for mount in holding if mount.number == number]

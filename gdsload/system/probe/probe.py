@@ -1,4 +1,4 @@
-"""Asking the probing process, and remembering what it said."""
+"""Running the probing process, and caching its answer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _DOING = {
     "done": "ending",
 }
 _LOADING = ("start", "library")
-"""Stages in which files are read and nothing is asked: what takes long there is the machine."""
+"""Stages in which files are loaded and cuFile is not called: if they take long, the machine is slow."""
 
 _Command = Callable[[str, str], list[str]]
 
@@ -51,18 +51,18 @@ def probe_cufile(
     refresh: bool = False,
     command: _Command | None = None,
 ) -> CufileProbe:
-    """Find out how cuFile reads a file of this file system into this GPU. Never raises for what it finds.
+    """Find out how cuFile reads a file of this file system into this GPU. Never raises, whatever it finds.
 
-    The answer is remembered on disk, under everything that it depends on; the next call then returns in milliseconds.
+    The answer is cached on disk, keyed by everything that it depends on; the next call then returns in milliseconds.
     The first takes as long as starting a process with CUDA does: seconds, and little more than `loading_s` and
-    `timeout_s` at most, or twice that where somebody else is asking the same.
+    `timeout_s` at most, or twice that while another process runs the same probe.
 
     Args:
         path: a file, or a folder that holds one or may be written to.
         device: the GPU, as torch names it.
         timeout_s: seconds that CUDA and cuFile may take.
-        loading_s: seconds that loading torch and the libraries may take before: on a busy machine, or off a network,
-            that takes long and says nothing of cuFile.
+        loading_s: seconds that loading torch and the libraries may take before: on a busy machine, or from a network,
+            that takes long and says nothing about cuFile.
         refresh: whether to probe even if the answer is known.
         command: makes the probing process's command from file and device; for tests.
     """
@@ -74,7 +74,7 @@ def probe_cufile(
     if not refresh and (known := cache.load(folder, key, limits)) is not None:
         return dataclasses.replace(known, cached=True)
     with cache.locked(folder, key, loading_s + timeout_s):
-        # Another rank may have asked while this one waited for the lock.
+        # Another rank may have probed while this one waited for the lock.
         if not refresh and (known := cache.load(folder, key, limits)) is not None:
             return dataclasses.replace(known, cached=True)
         if not libraries and command is None:
@@ -82,7 +82,7 @@ def probe_cufile(
         else:
             with trial_file(place) as file:
                 probe = _ask(file, str(device), limits, command or _child)
-        if probe.status != "skipped":  # for want of a file, which may be there in a moment
+        if probe.status != "skipped":  # without a file, which may exist in a moment
             cache.store(folder, key, probe, limits)
     return probe
 
@@ -94,7 +94,7 @@ def _child(file: str, device: str) -> list[str]:
 def cache_key(
     tree: Tree, environ: Mapping[str, str], libraries: Sequence[Library], path: str, device: str
 ) -> dict[str, Any]:
-    """Everything that a probe's answer depends on and that can be read without asking cuFile or CUDA."""
+    """Everything that a probe's answer depends on and that can be read without calling cuFile or CUDA."""
     try:
         status = os.stat(tree.at(path))
         number: str | None = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
@@ -161,7 +161,7 @@ def _ask(file: str | None, device: str, limits: tuple[float, float], command: _C
     with tempfile.TemporaryDirectory(prefix="gdsload-", ignore_cleanup_errors=True) as folder:
         log = os.path.join(folder, "cufile.log")
         environ = module_environment(os.environ)
-        # Else cuFile writes cufile.log into the working directory. It wants a file's name: a folder ends logging.
+        # Else cuFile writes cufile.log into the working directory. It expects a file's name: a folder disables logging.
         environ |= {"CUFILE_LOGFILE_PATH": log}
         for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
             environ.pop(name, None)  # the buffer must be plain CUDA memory, as gdsload's slots are
@@ -207,7 +207,7 @@ def _judge(ran: Ran, limits: tuple[float, float]) -> CufileProbe:
 def _known_so_far(errors: str) -> CufileProbe:
     for line in reversed(errors.splitlines()):
         if line.startswith(STAGE):
-            with contextlib.suppress(ValueError, TypeError, RecursionError):  # the last one may have been cut short
+            with contextlib.suppress(ValueError, TypeError, RecursionError):  # the last line may have been cut off
                 if found := CufileProbe.from_json({**json.loads(line.removeprefix(STAGE)), "status": "crashed"}):
                     return found
     return CufileProbe("crashed")

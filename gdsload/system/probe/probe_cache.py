@@ -1,7 +1,7 @@
-"""Probes remembered on disk, so that a loader can start at once.
+"""Probes cached on disk, so that a loader can start at once.
 
 One small JSON file for each (library, file system, GPU), in ``$XDG_CACHE_HOME/gdsload``. It holds the whole key, and
-only an equal key is a hit; what is damaged, foreign or too old is a miss. Nothing here raises.
+only an equal key is a hit; a damaged entry, another user's or one too old is a miss. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _SCHEMA = 2
 _LIMIT_BYTES = 2**20
 _LIFE_S = {"ok": 7 * 86400.0, "failed": 3600.0, "missing": 3600.0}
 _SHORT_LIFE_S = 600.0
-"""A timeout may have been a busy machine's: it is believed for as long as a job that restarts again and again takes to
-be noticed, and no longer."""
+"""A timeout may be due to a busy machine: it is believed only for about as long as it takes to notice a job that
+restarts again and again."""
 _LOCK_POLL_S = 0.05
 _SLOT = ("library", "mount", "gpus", "device")
 
 
 def cache_folder(environ: Mapping[str, str]) -> str | None:
-    """Where probes are remembered; None where there is no such place."""
+    """The folder of cached probes; None if there is none."""
     base = environ.get("XDG_CACHE_HOME", "")
     if not base.startswith("/"):  # the XDG specification: a relative path is to be ignored
         home = environ.get("HOME", "")
@@ -47,7 +47,7 @@ def _file(folder: str, key: Mapping[str, Any]) -> str:
 
 
 def load(folder: str | None, key: Mapping[str, Any], limits: Sequence[float] = ()) -> CufileProbe | None:
-    """The probe remembered under a key, or None; also for one that had no answer, but less time than these limits."""
+    """The probe cached under a key, or None; also None if it timed out under shorter limits than these."""
     if folder is None:
         return None
     try:
@@ -55,7 +55,7 @@ def load(folder: str | None, key: Mapping[str, Any], limits: Sequence[float] = (
     except (OSError, ValueError):
         return None
     try:
-        # Somebody else's word on how this user's bytes travel counts for nothing.
+        # Another user's file is not trusted to say how this user's bytes travel.
         if os.fstat(fd).st_uid != os.geteuid():
             return None
         tree = json.loads(os.read(fd, _LIMIT_BYTES))
@@ -76,7 +76,7 @@ def load(folder: str | None, key: Mapping[str, Any], limits: Sequence[float] = (
 
 
 def store(folder: str | None, key: Mapping[str, Any], probe: CufileProbe, limits: Sequence[float] = ()) -> None:
-    """Remember a probe, and the seconds that it had; the file appears whole or not at all."""
+    """Cache a probe with the time limits it had; the file appears whole or not at all."""
     if folder is None:
         return
     tree = {"schema": _SCHEMA, "time": time.time(), "key": key, "limits": [*limits], "probe": probe.to_json()}
@@ -95,9 +95,9 @@ def store(folder: str | None, key: Mapping[str, Any], probe: CufileProbe, limits
 
 @contextlib.contextmanager
 def locked(folder: str | None, key: Mapping[str, Any], timeout_s: float) -> Iterator[None]:
-    """Hold the lock of what is remembered under a key, so that not all who want to know it probe at once.
+    """Hold the lock of a key, so that not all processes that need its answer probe at once.
 
-    After `timeout_s` seconds, or where there is no lock to be had, it goes on without: the lock only saves work.
+    After `timeout_s` seconds, or where no lock is available, it goes on without: the lock only saves work.
     """
     fd = -1
     with contextlib.suppress(OSError, ValueError):

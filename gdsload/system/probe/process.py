@@ -22,8 +22,8 @@ __all__ = [
 ]
 
 END_WITH_PARENT = "import ctypes; ctypes.CDLL(None).prctl(1, 9)"
-"""The beginning of a program for ``python -c`` that is killed when the thread that started it ends: what spins in a
-library must not outlive who asked. 1 is PR_SET_PDEATHSIG, include/uapi/linux/prctl.h; 9 is SIGKILL."""
+"""The beginning of a program for ``python -c`` that is killed when the thread that started it ends: a program that
+spins in a library must not outlive its parent. 1 is PR_SET_PDEATHSIG, include/uapi/linux/prctl.h; 9 is SIGKILL."""
 _MAX_BYTES = 2**20
 _POLL_S = 0.05
 _REAP_S = 1.0
@@ -50,7 +50,7 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """How long a program may take to load, for which the time that it has otherwise does not count.
+    """How long a program may take to load, before its time limit begins.
 
     Attributes:
         seconds: how long it may take.
@@ -63,17 +63,17 @@ class Loading:
 
 def module_command(module: str, *arguments: str) -> list[str]:
     """The command that runs one of gdsload's modules in this Python, and ends with the thread that starts it."""
-    # Before anything is imported, which may take long; and who asks may have ended before that.
+    # Before anything is imported, which may take long; and the parent may have ended before that.
     program = (
         f"{END_WITH_PARENT}; import os; os.getppid() == {os.getpid()} or os._exit(1); "
         f"import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
     )
-    # -P: the working folder may be that of a stranger's data, and nothing in it is to be imported.
+    # -P: the working folder may hold untrusted data, and nothing in it may be imported.
     return [sys.executable, "-P", "-c", program, *arguments]
 
 
 def module_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which `module_command` finds this very gdsload, from any working directory."""
+    """An environment in which `module_command` finds this same gdsload, from any working directory."""
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__)))))
     paths = [package, *filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {**environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -87,14 +87,14 @@ def run_bounded(
     folder: str | None = None,
     loading: Loading | None = None,
 ) -> Ran:
-    """Run a program to its end, or kill it and all it started when its time is up or it floods.
+    """Run a program to its end, or kill it and all it started when its time is up or it writes too much.
 
     Args:
         command: program and arguments.
         timeout_s: seconds it may take, from when it has loaded.
         environ: its environment.
         folder: its working directory.
-        loading: how long it may take to load; None for a program whose loading is not told apart.
+        loading: how long it may take to load; None for a program whose loading counts like the rest.
     """
     start = time.monotonic()
     try:
@@ -135,7 +135,7 @@ def _read(
                 if not part:
                     selector.unregister(key.fd)
             if ended and not ready:
-                break  # something that it started still holds the pipe
+                break  # a process that it started still holds the pipe
             if any(len(part) > _MAX_BYTES for part in parts.values()):
                 return "", f"it wrote more than {_MAX_BYTES} bytes", False
             if loading is not None and ready and not loading.still(_text(parts[streams[-1].fileno()])):
@@ -156,6 +156,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     for pipe in (process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()
-    # One that is stuck in the kernel cannot be reaped; nobody waits for it.
+    # A process that is stuck in the kernel cannot be reaped; it is not waited for.
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_REAP_S)

@@ -16,9 +16,9 @@ class CufileProbe:
     """What cuFile really did with one file of one file system and one GPU.
 
     Attributes:
-        status: ``ok``, a read into GPU memory was made and its bytes are right (which path they took is another
-            matter); ``failed``, cuFile or CUDA refused, see `reason`; ``missing``, there is no libcufile; ``timeout``,
-            ``crashed`` and ``garbage``, how the probing process ended instead; ``skipped``, nothing was tried.
+        status: ``ok``, a read into GPU memory was made and its bytes are right, whichever path they took; ``failed``,
+            cuFile or CUDA refused, see `reason`; ``missing``, there is no libcufile; ``timeout``, ``crashed`` and
+            ``garbage``, how the probing process ended instead; ``skipped``, nothing was tried.
         reason: what happened, in words.
         stage: what was being done when it ended: ``start``, ``library``, ``cuda``, ``driver-open``, ``register``,
             ``read`` or ``done``.
@@ -72,7 +72,7 @@ class CufileProbe:
 
     @classmethod
     def from_json(cls, tree: object) -> CufileProbe | None:
-        """What `to_json` gave, or None if it is anything else."""
+        """A probe from what `to_json` gave, or None if it is anything else."""
         if not isinstance(tree, dict) or tree.get("status") not in STATUSES:
             return None
         values: dict[str, Any] = {}

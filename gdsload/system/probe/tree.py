@@ -1,6 +1,6 @@
-"""Reading small text files of the kernel and of /etc, under a root that can be exchanged.
+"""Reading small text files of the kernel and of /etc, under a root that tests can replace.
 
-Nothing here raises: what cannot be read is None. Only regular files are read (a named pipe at a configuration's place
+Nothing here raises: what cannot be read is None. Only regular files are read (a named pipe instead of a configuration
 would block for ever), and never more than a limit.
 """
 
@@ -21,13 +21,13 @@ class Tree:
     """A file tree such as /proc, /sys, /run and /etc.
 
     Attributes:
-        root: the folder that stands for ``/``; paths given to the methods are absolute inside it.
+        root: the folder used as ``/``; paths given to the methods are absolute inside it.
     """
 
     root: str = "/"
 
     def at(self, path: str) -> str:
-        """Where a path of the tree really lies."""
+        """The real location of a path of the tree."""
         return path if self.root == "/" else self.root.rstrip("/") + "/" + path.lstrip("/")
 
     def data(self, path: str, limit: int = _LIMIT_BYTES) -> bytes | None:

@@ -1,4 +1,4 @@
-"""A file to try reads on: one that is there already, or a small one that is made and removed again."""
+"""A file to try reads on: one that exists, or a small one that is made and removed again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def trial_file(path: str, *, may_make: bool = True) -> Iterator[str | None]:
     if made is None:
         yield None
         return
-    # The context may be held by a daemon thread, which is gone without a word when the main thread ends.
+    # The context may be held by a daemon thread, which is killed without cleanup when the main thread ends.
     remove = functools.partial(_remove, made)
     atexit.register(remove)
     try:
@@ -69,7 +69,7 @@ def _find(path: str) -> str | None:
 
 def _readable(path: str, smallest: int) -> bool:
     try:
-        # Not through links: a link may lead to another file system, and what is asked is how this one behaves.
+        # Not through links: a link may lead to another file system, and the question is how this one behaves.
         found = os.lstat(path)
         return stat.S_ISREG(found.st_mode) and found.st_size >= smallest and os.access(path, os.R_OK)
     except (OSError, ValueError):
