@@ -14,7 +14,7 @@ from gdsload.errors import SchemaError
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.values import as_bytes, element_type
 
-__all__ = ["EncodedField", "batch_rows", "infer_schema", "sample_of", "sample_rows"]
+__all__ = ["EncodedField", "batch_rows", "infer_schema", "sample_of", "sample_rows", "unambiguous"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,25 @@ def infer_schema(values: Mapping[str, object], *, batch: bool) -> Schema:
     """
     _check_mapping(values)
     return Schema({name: _infer_batch(name, value) if batch else _infer(name, value) for name, value in values.items()})
+
+
+def unambiguous(schema: Schema) -> Schema:
+    """The schema of one sample, if that says it all.
+
+    Raises:
+        SchemaError: if a field of it has no rows, as a ragged field may have and one of that shape always has.
+    """
+    for name, field in schema.items():
+        if field.kind == "fixed" and field.shape[:1] == (0,):
+            varying = (None, *field.shape[1:])
+            raise SchemaError(
+                f"the first sample has shape {list(field.shape)}, which does not tell whether its first dimension "
+                "varies from sample to sample",
+                field=name,
+                remedy=f"Give the writer a schema with all fields: gdsload.Field({field.dtype.name!r}, {varying}) for "
+                f"this one if it does, {field.shape} if it does not.",
+            )
+    return schema
 
 
 def _infer(name: str, value: object) -> Field:

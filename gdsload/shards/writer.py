@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.errors import GdsloadError, WriteError
-from gdsload.shards.encode import EncodedField, batch_rows, infer_schema, sample_rows
+from gdsload.shards.encode import EncodedField, batch_rows, infer_schema, sample_rows, unambiguous
 from gdsload.shards.format.checksum import BlockHasher
 from gdsload.shards.format.index import INDEX_NAME, Index, IndexEntry
 from gdsload.shards.format.layout import ShardLayout
@@ -89,7 +89,7 @@ class ShardWriter:
             WriteError: if the disk is full or fails; the writer is aborted then.
         """
         self._check_open()
-        schema = self._schema or infer_schema(sample, batch=False)
+        schema = self._schema or unambiguous(infer_schema(sample, batch=False))
         self._append(schema, sample_rows(schema, sample))
 
     def write_batch(self, batch: Mapping[str, Any]) -> None:

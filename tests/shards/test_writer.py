@@ -40,7 +40,6 @@ INFERRED = [
     ([1, 2, 3], Field("int64", (3,))),
     ([2**63 + 1, 5], Field("uint64", (2,))),
     ([[1.0, 2.0]], Field("float32", (1, 2))),
-    ([], Field("float32", (0,))),
     ([np.zeros(2), np.ones(2)], Field("float64", (2, 2))),
     ([torch.zeros(2, dtype=torch.bfloat16)] * 3, Field("bfloat16", (3, 2))),
     (np.zeros((2, 3), ">i2"), Field("int16", (2, 3))),
@@ -55,6 +54,19 @@ def test_schema_of_a_first_sample(tmp_path, value, field):
         writer.write({"x": value})
         assert Schema({"x": field}) == writer.schema
     assert Schema({"x": field}) == ShardDataset(tmp_path / "d").schema
+
+
+@pytest.mark.parametrize("value", [[], np.zeros((0, 3), np.int16)], ids=["list", "array"])
+def test_a_first_sample_without_rows_does_not_say_whether_they_vary(tmp_path, value):
+    """Told at once, and not when the second sample comes; a schema says it."""
+    with ShardWriter(tmp_path / "d") as writer:
+        with pytest.raises(SchemaError, match=r"field 'x': the first sample has shape \[0.*\(None,.*if it does not"):
+            writer.write({"x": value})
+        writer.write({"x": np.ones(2)})
+    field = Field("float32", (None,)) if isinstance(value, list) else Field("int16", (None, 3))
+    with ShardWriter(tmp_path / "e", {"x": field}) as writer:
+        writer.write({"x": value})
+    assert len(ShardDataset(tmp_path / "e")) == 1
 
 
 def nested(lengths, **options):
