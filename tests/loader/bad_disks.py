@@ -128,7 +128,7 @@ class BadFiles:
 def read_all(dataset, **options):
     """One epoch, or the error that ends it."""
     try:
-        with gdsload.DataLoader(dataset, batch_size=20, **options) as loader:
+        with gdsload.DataLoader(dataset, batch_size=20, device="cpu", **options) as loader:
             return sum(len(next(iter(batch.values()))) for batch in loader)
     except gdsload.GdsloadError as error:
         return error
