@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gdsload.system import memory
+from gdsload.system.bulk_reads import BulkReads
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -55,3 +56,13 @@ def bring_in():
                 raise
 
     return read
+
+
+def fail_reads(monkeypatch):
+    """Have every read fail, however it is made, as from a broken disk."""
+
+    def fail(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "preadv", fail)
+    monkeypatch.setattr(BulkReads, "read", lambda _self, fds, *_: np.full(len(fds), -errno.EIO))

@@ -18,7 +18,7 @@ from gdsload.backends.readers import Readers, Reading, done
 from gdsload.shards.files import Files
 from gdsload.shards.guard import Guard
 from gdsload.shards.page_cache import looks_resident
-from gdsload.shards.reads import MAX_GAP_BYTES, Extents, Reads, coalesce, cut, shares
+from gdsload.shards.reads import MAX_GAP_BYTES, Extents, coalesce, cut, shares
 from gdsload.system.memory import BatchPool, address_of
 
 __all__ = ["HostBackend"]
@@ -27,9 +27,6 @@ _MOST_TRUST = 31
 _MAX_READ_BYTES = 2**20
 _THREADS = 16
 _LINE = 64
-
-_Arena = tuple[memoryview, NDArray[np.int64]]
-"""Memory that reads land in, and for each read its first byte there."""
 
 
 class _MakingSure:
@@ -77,7 +74,7 @@ class HostBackend(FileBackend):
         if not self._resident(wanted):
             reads = coalesce(wanted, max_gap_bytes=MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES).extents
             pieces = cut(reads, _MAX_READ_BYTES).extents
-            return PendingRead(addresses, self._spread(pieces, lambda index: self._populate(pieces, index, wanted)))
+            return PendingRead(addresses, self._spread(pieces, lambda chosen: self._populate(pieces, chosen, wanted)))
         missing = self.files.guard.missing(wanted)
         return PendingRead(addresses, done if missing is None else _MakingSure(self.files.guard, wanted, missing))
 
@@ -100,27 +97,26 @@ class HostBackend(FileBackend):
     def _read(self, wanted: Extents) -> PendingRead:
         reads = coalesce(wanted, max_gap_bytes=MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES)
         room = -(-reads.extents.nbytes // _LINE) * _LINE
-        starts = np.cumsum(room) - room
         lease = self._arena.lease(int(room.sum()))
+        starts = address_of(lease) + np.cumsum(room) - room
         pieces = cut(reads.extents, _MAX_READ_BYTES)
-        arena = (lease.data, starts[pieces.read_of] + pieces.delta)
-        reading = self._spread(pieces.extents, lambda index: self._pread(pieces.extents, index, arena))
+        into = starts[pieces.read_of] + pieces.delta
+        reading = self._spread(pieces.extents, lambda chosen: self._fill(pieces.extents, chosen, into))
         held = [lease]
-        addresses = _landed(address_of(lease), starts, reads)
-        return PendingRead(addresses, reading, lease.nbytes, held.clear)
+        return PendingRead(starts[reads.read_of] + reads.delta, reading, lease.nbytes, held.clear)
 
-    def _spread(self, reads: Extents, work: Callable[[int], None]) -> Reading:
+    def _spread(self, reads: Extents, work: Callable[[range], None]) -> Reading:
         """Share reads out to the threads, in pieces of about `_MAX_READ_BYTES`."""
-        return self._readers.run([partial(_run, work, chosen) for chosen in shares(reads.nbytes, _MAX_READ_BYTES)])
+        return self._readers.run([partial(work, chosen) for chosen in shares(reads.nbytes, _MAX_READ_BYTES)])
 
-    def _populate(self, reads: Extents, index: int, wanted: Extents) -> None:
-        if nbytes := int(reads.nbytes[index]):
-            self.files.guard.populate(int(reads.file[index]), int(reads.offset[index]), nbytes, wanted)
+    def _populate(self, reads: Extents, chosen: range, wanted: Extents) -> None:
+        for index in chosen:
+            if nbytes := int(reads.nbytes[index]):
+                self.files.guard.populate(int(reads.file[index]), int(reads.offset[index]), nbytes, wanted)
 
-    def _pread(self, reads: Extents, index: int, arena: _Arena) -> None:
-        file, (memory, starts) = int(reads.file[index]), arena
-        into = memory[int(starts[index]) : int(starts[index] + reads.nbytes[index])]
-        self.files.read_into(file, int(reads.offset[index]), into)
+    def _fill(self, reads: Extents, chosen: range, into: NDArray[np.int64]) -> None:
+        part = slice(chosen.start, chosen.stop)
+        self.files.read_many(reads[part], into[part])
 
     def bytes_by_path(self) -> dict[str, int]:
         """See `Backend.bytes_by_path`."""
@@ -131,13 +127,3 @@ class HostBackend(FileBackend):
         self._readers.close()
         self._arena.clear()
         self.files.close()
-
-
-def _run(work: Callable[[int], None], chosen: range) -> None:
-    for index in chosen:
-        work(index)
-
-
-def _landed(base: int, starts: NDArray[np.int64], reads: Reads) -> NDArray[np.int64]:
-    found: NDArray[np.int64] = base + starts[reads.read_of] + reads.delta
-    return found

@@ -11,6 +11,7 @@ import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +25,9 @@ from gdsload.errors import (
 )
 from gdsload.shards.guard import Guard
 from gdsload.shards.identity import ShardSource, Watch, gone
-from gdsload.shards.reads import Extents, distinct
-from gdsload.system.memory import map_file, unmap
+from gdsload.shards.reads import PAGE_BYTES, Extents, distinct
+from gdsload.system.bulk_reads import BulkReads
+from gdsload.system.memory import map_file, memory_at, unmap
 
 __all__ = ["Files", "open_regular", "pread_exact"]
 
@@ -132,6 +134,7 @@ class Files:
         """Which bytes of mapped files may be touched."""
         self._descriptors: OrderedDict[tuple[int, bool], list[int]] = OrderedDict()
         self._direct: dict[int, bool] = {}
+        self._bulk = BulkReads()
         self._lock = threading.RLock()
         self._closed = False
 
@@ -179,6 +182,51 @@ class Files:
         """
         with self.descriptor(file) as fd:
             pread_exact(fd, memory, offset, self.sources[file].path)
+
+    def read_many(self, reads: Extents, addresses: IntArray, *, direct: bool = False) -> int:
+        """Fill memory with parts of files, many by one call of the system.
+
+        Args:
+            reads: the parts, no further than their files go, best in order of the files.
+            addresses: host address of each one's first byte; with `direct` a multiple of a page, as its offset, and its
+                memory goes on to the end of a page.
+            direct: read with O_DIRECT what can be.
+
+        Returns:
+            How many bytes were read with O_DIRECT.
+
+        Raises:
+            FileChangedError: if the file at a path is no longer the one that was opened first.
+            ShortReadError: if a file ends before.
+            ReadError: if one cannot be opened, or the disk fails.
+        """
+        around = 0
+        first = np.flatnonzero(np.diff(reads.file, prepend=-1))  # of each run of reads of one file
+        for low in range(0, len(first), _MAX_OPEN):
+            runs = first[low : low + _MAX_OPEN]
+            stop = int(first[low + _MAX_OPEN]) if low + _MAX_OPEN < len(first) else len(reads)
+            chosen = slice(int(runs[0]), stop)
+            around += self._read_runs(reads[chosen], addresses[chosen], runs - runs[0], direct)
+        return around
+
+    def _read_runs(self, reads: Extents, addresses: IntArray, first: IntArray, direct: bool) -> int:
+        """Make the reads of a few runs; `first` has the first read of each."""
+        lengths = np.diff(np.append(first, len(reads)))
+        files = reads.file[first].tolist()
+        around = np.repeat([direct and self.allows_direct(file) for file in files], lengths)
+        with ExitStack() as stack:
+            each = zip(files, around[first].tolist(), strict=True)
+            fds = [stack.enter_context(self.descriptor(file, direct=whether)) for file, whether in each]
+            asked = np.where(around, -(-reads.nbytes // PAGE_BYTES) * PAGE_BYTES, reads.nbytes)
+            done = self._bulk.read(np.repeat(fds, lengths), reads.offset, asked, addresses)
+        done = np.minimum(np.maximum(done, 0), reads.nbytes)
+        # A read around the page cache may end early, where the cache holds a part, or where the device wants another
+        # alignment than ours. It could go on only from a page's begin. Of one that failed, it is said here why.
+        for index in np.flatnonzero(done < reads.nbytes).tolist():
+            skip, nbytes = int(done[index]), int(reads.nbytes[index])
+            into = memory_at(int(addresses[index]) + skip, nbytes - skip)
+            self.read_into(int(reads.file[index]), int(reads.offset[index]) + skip, into)
+        return int(done[around].sum())
 
     def _read(self, file: int, offset: int, nbytes: int) -> None:
         """Read bytes of a mapped file only to learn whether they can be read."""
@@ -289,6 +337,7 @@ class Files:
         with self._lock:
             self._closed = True
             self._trim()
+            self._bulk.close()
             for file in np.flatnonzero(self.base).tolist():
                 address, self.base[file] = int(self.base[file]), 0  # an interrupted close must not unmap anything twice
                 unmap(address, self.length(file))

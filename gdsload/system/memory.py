@@ -30,6 +30,7 @@ __all__ = [
     "address_of",
     "dense_view",
     "map_file",
+    "memory_at",
     "populate",
     "row_view",
     "unmap",
@@ -123,6 +124,11 @@ def _view(unit: int, shape: tuple[int, int], address: int, strides: tuple[int, i
     # Made by numpy: each of torch's own views releases the interpreter lock, and another thread may keep it.
     space: Any = _address_space()
     return torch.from_numpy(np.ndarray(shape, _NUMPY_DTYPES[unit], space, address - mmap.PAGESIZE, strides))
+
+
+def memory_at(address: int, nbytes: int) -> memoryview:
+    """The host memory from an address on, to be written to."""
+    return memoryview((ctypes.c_char * nbytes).from_address(address)).cast("B")
 
 
 def address_of(array: NDArray[Any]) -> int:

@@ -22,7 +22,7 @@ from gdsload.shards import page_cache as residency
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents
-from tests.page_cache import LIBC, chill, in_cache
+from tests.page_cache import LIBC, chill, fail_reads, in_cache
 
 SIZES = [100_003, 8_000, 1, 2_500_000]
 
@@ -285,11 +285,7 @@ def test_mapped_file_that_became_shorter(short, monkeypatch):
 def test_disk_that_fails(folder, monkeypatch):
     backend = backend_of(folder, mapped=False)
     backend.files.ensure_open(np.arange(len(SIZES)))
-
-    def fail(*args):
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(os, "preadv", fail)
+    fail_reads(monkeypatch)
     landing = backend.read(extents_of([(0, 5, 70)]))
     with pytest.raises(ReadError, match="0.safetensors, byte 5: reading failed: Input/output error"):
         landing.completion.wait()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from gdsload.backends.bounce.copier import Copier
@@ -56,7 +55,7 @@ class DirectIOPolicy:
         """
         if self.always is not None:
             return self.always
-        first, now = part.reads[0][0], time.monotonic()
+        first, now = part.first, time.monotonic()
         until, cold = self._believed.get(first, (0.0, False))
         if now >= until:
             cold = not part_looks_resident(self.files, part)
@@ -83,9 +82,11 @@ class BouncePath:
 
 def part_looks_resident(files: Files, part: BlockFill) -> bool:
     """Whether what fills a block looks as if it were in the page cache."""
+    extents, begin = part.many()
 
     def place_of(byte: int) -> tuple[int, int]:
-        file, offset, begin, nbytes = part.reads[bisect_right(part.reads, byte, key=itemgetter(2)) - 1]
-        return file, offset + min(byte - begin, nbytes - 1)
+        read = int(np.searchsorted(begin, byte, side="right")) - 1
+        within = min(byte - int(begin[read]), int(extents.nbytes[read]) - 1)
+        return int(extents.file[read]), int(extents.offset[read]) + within
 
     return block_looks_resident(files, part.nbytes, place_of)

@@ -6,22 +6,15 @@ only one of them may run it at a time.
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 from collections.abc import Collection
 from functools import partial
 
-import numpy as np
-
 from gdsload.backends.bounce.copier import Copying
 from gdsload.backends.bounce.fill_task import BouncePath, FillTask
-from gdsload.backends.bounce.slot_layout import GATHERED_BELOW_BYTES, Read
+from gdsload.backends.bounce.slot_layout import Read
 from gdsload.backends.readers import Readers
-from gdsload.errors import ReadError
-from gdsload.shards.gather_host import gather_rows, one_thread
-from gdsload.shards.identity import LOOK_BEFORE_S
-from gdsload.shards.reads import PAGE_BYTES, Extents, within
 from gdsload.system.pinned import PinnedBlock
 
 __all__ = ["ThreadFill"]
@@ -32,7 +25,6 @@ class _Here(threading.local):
 
     file = -1
     fd = -1
-    limit: object = None
 
 
 class ThreadFill:
@@ -67,32 +59,37 @@ class ThreadFill:
             self._means.files.take_back(self._kept.popitem()[1])
 
     def _fill(self, task: FillTask) -> None:
-        means, ((reads, low, nbytes), direct, slot) = self._means, task
+        means, (part, direct, slot) = self._means, task
         block = means.ring.take()
         try:
             means.copier.wait(block)
             around = through = 0
-            if direct:
-                around, through = self._around(reads, block)
-            elif means.files.mapped and nbytes < len(reads) * GATHERED_BELOW_BYTES:
-                through = self._gather(reads, block)
+            if direct or not isinstance(part.reads, list):
+                extents, begin = part.many()
+                around = means.files.read_many(extents, block.address + begin, direct=direct)
+                through = extents.total_bytes - around
             else:
-                here, memory = self._here, block.memory
-                for file, offset, begin, length in reads:
-                    if file != here.file:
-                        self._keep(file)
-                    into = memory[begin : begin + length]
-                    try:
-                        done = os.preadv(here.fd, [into], offset)
-                    except OSError:
-                        done = 0  # why is said below
-                    if done < length:
-                        self._complete(file, offset, into, done)
-                    through += length
-            means.copier.copy(block, slot, low, nbytes)
+                through = self._through(part.reads, block)
+            means.copier.copy(block, slot, part.low, part.nbytes)
         finally:
             means.ring.give(block)
         means.count(around, through)
+
+    def _through(self, reads: list[Read], block: PinnedBlock) -> int:
+        """Read a few long runs through the page cache, which return at once; returns their bytes."""
+        here, memory, through = self._here, block.memory, 0
+        for file, offset, begin, length in reads:
+            if file != here.file:
+                self._keep(file)
+            into = memory[begin : begin + length]
+            try:
+                done = os.preadv(here.fd, [into], offset)
+            except OSError:
+                done = 0  # why is said below
+            if done < length:
+                self._means.files.read_into(file, offset + done, into[done:])
+            through += length
+        return through
 
     def _keep(self, file: int) -> None:
         """Have this thread keep a descriptor of a shard, instead of the one it has."""
@@ -102,48 +99,3 @@ class ThreadFill:
             files.take_back(before)
         entry = self._kept[thread] = files.lend(file, direct=False)
         here.file, here.fd = file, entry[0]
-
-    def _complete(self, file: int, offset: int, into: memoryview, done: int) -> None:
-        """Read what a read has not brought, or say why it has not."""
-        self._means.files.read_into(file, offset + done, into[done:])
-
-    def _around(self, reads: list[Read], block: PinnedBlock) -> tuple[int, int]:
-        """Read with O_DIRECT what can be; returns the bytes read so, and the others."""
-        files, around, through = self._means.files, 0, 0
-        for file, offset, begin, length in reads:
-            done, whole = 0, -(-length // PAGE_BYTES) * PAGE_BYTES
-            if files.allows_direct(file):
-                with files.descriptor(file, direct=True) as fd:
-                    into = block.memory[begin : begin + whole]
-                    done = min(_read_direct(fd, into, offset, files.sources[file].path), length)
-            if done < length:
-                self._complete(file, offset, block.memory[begin : begin + length], done)
-            around, through = around + done, through + length - done
-        return around, through
-
-    def _gather(self, reads: list[Read], block: PinnedBlock) -> int:
-        """Copy small reads out of the mapped shards: that many calls of preadv would take longer by far."""
-        files = self._means.files
-        file, offset, _, nbytes = (np.array(column) for column in zip(*reads, strict=True))
-        files.check(file, believed_s=LOOK_BEFORE_S)  # touching a mapping that was cut short would end the process
-        files.guard.ensure(Extents(file, offset, nbytes))
-        pages = -(-nbytes // PAGE_BYTES)
-        first = files.base[file] + offset
-        if self._here.limit is None:
-            self._here.limit = one_thread()
-        gather_rows(np.repeat(first, pages) + within(pages) * PAGE_BYTES, PAGE_BYTES, block.address)
-        return int(nbytes.sum())
-
-
-def _read_direct(fd: int, into: memoryview, offset: int, file: str) -> int:
-    """Read with O_DIRECT; returns how many bytes there are.
-
-    A read may end early, where the page cache holds a part, or where the device wants another alignment than ours. It
-    could go on only from a page's begin, so the rest is left to whoever reads it buffered.
-    """
-    try:
-        return os.preadv(fd, [into], offset)
-    except OSError as error:
-        if error.errno == errno.EINVAL:
-            return 0
-        raise ReadError(f"reading failed: {error.strerror}", file=file, offset=offset) from error

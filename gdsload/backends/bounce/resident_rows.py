@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from gdsload.backends.base import PendingRead
 from gdsload.backends.bounce.copier import Copying
 from gdsload.backends.bounce.fill_task import BouncePath
-from gdsload.backends.bounce.slot_layout import GATHERED_BELOW_BYTES
 from gdsload.backends.readers import Readers
 from gdsload.shards.gather_host import limit_threads, take_rows
 from gdsload.shards.identity import LOOK_BEFORE_S
@@ -33,6 +32,8 @@ IntArray = NDArray[np.int64]
 
 _THREADS = 2
 """One gathers while the other queues its copy and looks for the next block."""
+_GATHERED_BELOW_BYTES = 64 * 1024
+"""Mean length of reads below which they are gathered: longer ones are copied as fast by calls of the system."""
 _MOST_LENGTHS = 16
 """Runs of rows of one length that a landing may have: fields of one shape make one each, ragged ones many."""
 _ALIGNMENT = 512
@@ -83,13 +84,13 @@ class ResidentRows:
         if not len(wanted) or wanted.nbytes.max() > self._means.ring.block_bytes:
             return False
         if (
-            wanted.total_bytes >= len(wanted) * GATHERED_BELOW_BYTES
+            wanted.total_bytes >= len(wanted) * _GATHERED_BELOW_BYTES
             or np.count_nonzero(np.diff(wanted.nbytes)) >= _MOST_LENGTHS
         ):
             return False
         behind = wanted.offset[1:] == wanted.offset[:-1] + wanted.nbytes[:-1]
         runs = len(wanted) - np.count_nonzero(behind & (wanted.file[1:] == wanted.file[:-1]))
-        if wanted.total_bytes >= runs * GATHERED_BELOW_BYTES:
+        if wanted.total_bytes >= runs * _GATHERED_BELOW_BYTES:
             return False
         return surely or looks_resident(self._means.files, wanted)
 

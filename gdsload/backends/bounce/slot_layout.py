@@ -18,32 +18,53 @@ from numpy.typing import NDArray
 
 from gdsload.shards.reads import MAX_GAP_BYTES, PAGE_BYTES, Extents, coalesce
 
-__all__ = ["GATHERED_BELOW_BYTES", "BlockFill", "Layout", "Read", "lay_out"]
+__all__ = ["BlockFill", "Layout", "ManyReads", "Read", "lay_out"]
 
 IntArray = NDArray[np.int64]
 Read = tuple[int, int, int, int]
 """A shard, byte offset there, byte position in the block, and length, no further than the shard goes."""
 
-GATHERED_BELOW_BYTES = 64 * 1024
-"""Mean length of reads below which they are gathered out of a mapping, where there is one and they are in the page
-cache: that many calls would take longer."""
 _FEW = 64
 _WORKED_OUT_FROM_BYTES = 64 * 1024
 """Mean length of few extents from which they are worked out one by one: of shorter ones, numpy may merge many."""
+
+
+class ManyReads(NamedTuple):
+    """Reads that are made by one call of the system.
+
+    Attributes:
+        extents: what is read, no further than the shards go.
+        begin: int64, the byte position of each in the block.
+    """
+
+    extents: Extents
+    begin: IntArray
 
 
 class BlockFill(NamedTuple):
     """What fills a block.
 
     Attributes:
-        reads: the reads, in the order of their positions in the block.
+        reads: the reads, in the order of their positions in the block; a list if they are few and long.
         low: byte position of the block in the slot.
         nbytes: bytes of the block.
     """
 
-    reads: list[Read]
+    reads: list[Read] | ManyReads
     low: int
     nbytes: int
+
+    @property
+    def first(self) -> int:
+        """The shard of the first read."""
+        return self.reads[0][0] if isinstance(self.reads, list) else int(self.reads.extents.file[0])
+
+    def many(self) -> ManyReads:
+        """The reads, as arrays."""
+        if not isinstance(self.reads, list):
+            return self.reads
+        file, offset, begin, nbytes = np.array(self.reads, np.int64).T
+        return ManyReads(Extents(file, offset, nbytes), begin)
 
 
 class Layout(NamedTuple):
@@ -145,10 +166,9 @@ def _cut(reads: Extents, starts: IntArray, total: int, sizes: IntArray, block: i
     read = np.searchsorted(starts, begin, side="right") - 1
     file, offset = reads.file[filled][read], reads.offset[filled][read] + begin - starts[read]
     there = np.minimum(end - begin, sizes[file] - offset)
-    columns = (column.tolist() for column in (file, offset, begin % block, there))
-    found: list[Read] = list(zip(*columns, strict=True))
     edges = np.searchsorted(begin, np.arange(0, total + block, block)).tolist()
+    extents, begin = Extents(file, offset, there), begin % block
     return [
-        BlockFill(found[low:high], at, min(block, total - at))
+        BlockFill(ManyReads(extents[low:high], begin[low:high]), at, min(block, total - at))
         for at, (low, high) in zip(range(0, total, block), pairwise(edges), strict=True)
     ]

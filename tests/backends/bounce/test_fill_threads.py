@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import shutil
 import threading
 import time
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 import gdsload
 from gdsload.backends.bounce import fill_task as blocks
-from gdsload.backends.bounce import fill_threads, resident_rows
+from gdsload.backends.bounce import resident_rows
 from gdsload.backends.bounce.fill_task import BouncePath, DirectIOPolicy, FillTask
 from gdsload.backends.bounce.fill_threads import ThreadFill
 from gdsload.backends.bounce.resident_rows import ResidentRows
@@ -27,6 +26,7 @@ from gdsload.shards import guard as guard_module
 from gdsload.shards.files import Files
 from gdsload.shards.reads import PAGE_BYTES, Extents
 from gdsload.system import pinned
+from tests.page_cache import fail_reads
 
 BLOCK, BLOCKS, ROWS = 4 * PAGE_BYTES, 5, 700
 
@@ -400,23 +400,17 @@ class TestResidentRows:
 
 def unreadable(monkeypatch):
     """Have no page be there, neither for a mapping nor for a read."""
-
-    def fail(*_):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
     monkeypatch.setattr(guard_module, "populate", lambda *_: errno.EFAULT)
-    monkeypatch.setattr(os, "preadv", fail)
+    fail_reads(monkeypatch)
 
 
-def test_a_small_read_of_a_page_that_cannot_be_read(sites, monkeypatch):
-    """It is gathered out of a mapping, and an error before it is touched."""
-    touched, site = [], sites(mapped=True, direct=False)
-    monkeypatch.setattr(fill_threads, "gather_rows", lambda *_: touched.append(True))
+@pytest.mark.parametrize("direct", [True, False])
+def test_reads_that_fail(sites, monkeypatch, direct):
+    site = sites(direct=direct)
     unreadable(monkeypatch)
     *_, reading = site.read(extents((1, 9000, 100), (2, 50_000, 100)))
     with pytest.raises(ReadError, match=r"byte \d+: reading failed: Input/output error"):
         reading.wait()
-    assert not touched
 
 
 def test_the_answer_for_a_block_is_believed_for_a_moment(monkeypatch):
@@ -424,7 +418,7 @@ def test_the_answer_for_a_block_is_believed_for_a_moment(monkeypatch):
     answers, asked, now = {0: False, 1: True}, [], [100.0]
 
     def look(_files, part):
-        asked.append(part.reads[0][0])
+        asked.append(part.first)
         return answers[asked[-1]]
 
     monkeypatch.setattr(blocks, "part_looks_resident", look)

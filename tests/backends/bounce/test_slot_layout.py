@@ -26,12 +26,18 @@ def lay(wanted, sizes, *, few, block=BLOCK):
         return lay_out(extents(wanted), np.array(sizes, np.int64), BLOCK, lambda _nbytes: block)
 
 
+def each(part):
+    """The reads of a block, whichever form they have."""
+    wanted, begin = part.many()
+    return list(zip(*(column.tolist() for column in (wanted.file, wanted.offset, begin, wanted.nbytes)), strict=True))
+
+
 def pages_of(found):
     """The page of a file that each page of the slot is."""
     return {
         part.low + begin + at: (file, offset + at)
         for part in found.parts
-        for file, offset, begin, nbytes in part.reads
+        for file, offset, begin, nbytes in each(part)
         for at in range(0, nbytes, PAGE_BYTES)
     }
 
@@ -42,11 +48,13 @@ def hold(found, wanted, sizes, block):
     for number, part in enumerate(found.parts):
         assert part.low == number * block  # no gap, no overlap, and in order
         assert part.nbytes == min(block, found.nbytes - part.low)
-        assert part.reads
-        for index, (file, offset, begin, nbytes) in enumerate(part.reads):
+        reads = each(part)
+        assert reads
+        assert part.first == reads[0][0]
+        for index, (file, offset, begin, nbytes) in enumerate(reads):
             assert at == part.low + begin
-            last = index == len(part.reads) - 1
-            room = (part.nbytes if last else part.reads[index + 1][2]) - begin
+            last = index == len(reads) - 1
+            room = (part.nbytes if last else reads[index + 1][2]) - begin
             assert 0 < nbytes <= room
             assert nbytes == min(room, sizes[file] - offset)  # shorter only at the end of the shard
             assert [offset % PAGE_BYTES, begin % PAGE_BYTES] == [0, 0]  # or O_DIRECT would refuse it
@@ -139,5 +147,5 @@ def test_order_decides_which_way_it_goes(monkeypatch):
 )
 def test_blocks_of_two_pages(wanted, parts, places, few):
     found = lay(wanted, [100_000] * 4, few=few, block=2 * PAGE_BYTES)
-    assert [tuple(part) for part in found.parts] == parts
+    assert [(each(part), part.low, part.nbytes) for part in found.parts] == parts
     assert found.places.tolist() == places
