@@ -24,6 +24,8 @@ IntArray = NDArray[np.int64]
 Read = tuple[int, int, int, int]
 """A shard, byte offset there, byte position in the block, and length, no further than the shard goes."""
 
+_FEW_READS = 4
+"""Reads of a block up to which each is a call of its own: to prepare the one call takes as long as some calls."""
 _FEW = 64
 _WORKED_OUT_FROM_BYTES = 64 * 1024
 """Mean length of few extents from which they are worked out one by one: of shorter ones, numpy may merge many."""
@@ -40,12 +42,20 @@ class ManyReads(NamedTuple):
     extents: Extents
     begin: IntArray
 
+    def part(self, low: int, high: int) -> list[Read] | ManyReads:
+        """Reads `low` to `high` - 1; a list if they are few."""
+        extents, begin = self.extents[low:high], self.begin[low:high]
+        if high - low > _FEW_READS:
+            return ManyReads(extents, begin)
+        columns = (column.tolist() for column in (extents.file, extents.offset, begin, extents.nbytes))
+        return list(zip(*columns, strict=True))
+
 
 class BlockFill(NamedTuple):
     """What fills a block.
 
     Attributes:
-        reads: the reads, in the order of their positions in the block; a list if they are few and long.
+        reads: the reads, in the order of their positions in the block; a list if they are few.
         low: byte position of the block in the slot.
         nbytes: bytes of the block.
     """
@@ -167,8 +177,8 @@ def _cut(reads: Extents, starts: IntArray, total: int, sizes: IntArray, block: i
     file, offset = reads.file[filled][read], reads.offset[filled][read] + begin - starts[read]
     there = np.minimum(end - begin, sizes[file] - offset)
     edges = np.searchsorted(begin, np.arange(0, total + block, block)).tolist()
-    extents, begin = Extents(file, offset, there), begin % block
+    many = ManyReads(Extents(file, offset, there), begin % block)
     return [
-        BlockFill(ManyReads(extents[low:high], begin[low:high]), at, min(block, total - at))
+        BlockFill(many.part(low, high), at, min(block, total - at))
         for at, (low, high) in zip(range(0, total, block), pairwise(edges), strict=True)
     ]
