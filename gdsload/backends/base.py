@@ -111,7 +111,6 @@ class Completion(Protocol):
     @property
     def landed(self) -> bool:
         """Whether the bytes are there, or have failed to come; never waits."""
-        ...
 
     def wait(self) -> None:
         """Block this thread until the bytes have landed.

@@ -56,17 +56,14 @@ class FieldCodec(Protocol):
     @property
     def stored(self) -> Field:
         """What the field is on disk."""
-        ...
 
     @property
     def as_stored(self) -> bool:
         """Whether a batch has the stored rows as they are, of one shape: whoever gathers them has the field then."""
-        ...
 
     @property
     def wants(self) -> Literal["host", "device"]:
         """Where `decode` wants the stored rows, if batches are built on a device."""
-        ...
 
     def decode(self, values: torch.Tensor, lengths: IntArray | None, beside: BatchTensors) -> Any:
         """What a batch has of the field. On a device it is called on the loader's stream, which it may queue work on.
@@ -79,7 +76,6 @@ class FieldCodec(Protocol):
         Raises:
             FormatError: if the bytes cannot be what the field says.
         """
-        ...
 
 
 class _Codec:

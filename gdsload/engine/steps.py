@@ -39,7 +39,6 @@ class Steps(Protocol):
     @property
     def steps(self) -> int:
         """Number of steps of the epoch, as far as is known."""
-        ...
 
     def reach(self, step: int) -> int:
         """Ensure that steps up to `step` are known, or that the epoch's end is; by one thread at a time.
@@ -49,19 +48,15 @@ class Steps(Protocol):
         Returns:
             Samples of the largest batch known.
         """
-        ...
 
     def error(self, step: int) -> Exception | None:
         """The error that is raised instead of a known step; None if it has samples. No step comes after an error."""
-        ...
 
     def size(self, step: int) -> int:
         """Number of samples of a known step."""
-        ...
 
     def positions(self, steps: range) -> IntArray:
         """The positions of known steps without errors, in the order in which they are delivered."""
-        ...
 
 
 @dataclass(slots=True)

@@ -42,11 +42,9 @@ class Stateful(Protocol):
 
     def state_dict(self) -> dict[str, Any]:
         """Where it is."""
-        ...
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Go there."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
