@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["BatchSource", "PendingBatches", "Ready", "StepTransform", "transformed"]
+__all__ = ["BatchSource", "PendingBatches", "Ready", "StepTransform", "made_at_once", "transformed"]
 
 StepTransform = Callable[[int, Any], Any]
 """What turns the batch of a step into what is handed out."""
@@ -76,6 +76,16 @@ class BatchSource(Protocol):
 
     def close(self) -> None:
         """Release what is held for later steps."""
+
+
+def made_at_once(source: BatchSource, step: int, stopped: Callable[[], bool] = lambda: False) -> Ready:
+    """The batch of one step. After an error, which may be any that `start` or `result` raises, nothing is held."""
+    pending = source.start(range(step, step + 1))
+    try:
+        return pending.result(stopped)
+    except Exception:
+        pending.drop()
+        raise
 
 
 def transformed(

@@ -82,22 +82,6 @@ class LoadedRows:
         """Arena memory that is held until the last sample is gathered."""
         return 0 if self.released else self.pending.nbytes
 
-    def landed(self) -> bool:
-        """Whether the bytes have landed; never waits.
-
-        Raises:
-            Exception: if that cannot be found out.
-        """
-        return self.pending.completion.landed
-
-    def wait(self) -> None:
-        """Wait until the bytes have landed.
-
-        Raises:
-            ReadError: if some could not be read.
-        """
-        self.pending.completion.wait()
-
     def used(self, count: int) -> None:
         """Note that `count` samples have been gathered, or are not wanted.
 
@@ -113,7 +97,7 @@ class LoadedRows:
     def drop(self, count: int) -> None:
         """Note that `count` samples are not wanted, after the reads have ended."""
         with suppress(Exception):  # any error has been reported, or these bytes are no longer wanted
-            self.wait()
+            self.pending.completion.wait()
         self.used(count)
 
 

@@ -45,7 +45,7 @@ class ResidentSource:
         pending = self._queued(steps) if self._gather.ready() else None
         if pending is None:
             return self._landed.start(steps)
-        self._landed.let_go()
+        self._landed.close()
         return pending
 
     def _queued(self, steps: range) -> _ResidentBatches | None:
