@@ -21,7 +21,6 @@ Invariants:
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import threading
@@ -41,7 +40,7 @@ from gdsload.engine.steps import Steps
 from gdsload.errors import LoaderClosedError
 from gdsload.shards.gather_host import one_thread
 from gdsload.shards.values import no_inference
-from gdsload.system.threads import WeakList, Worker, call_all, note_exit, start_all, wait_all
+from gdsload.system.threads import Worker, end_at_exit, start_all, wait_all
 
 __all__ = ["Prefetcher", "Runner"]
 
@@ -144,7 +143,7 @@ class Prefetcher:
         if self._threads or self._closed or not self.runner.threads:
             return
         self._threads = [Worker(self._run, f"gdsload-{number}") for number in range(self.runner.threads)]
-        _live.add(self)
+        end_at_exit(self)
         try:
             start_all(self._threads)
         except BaseException:
@@ -191,6 +190,8 @@ class Prefetcher:
             while self._unclaimed:
                 self._unclaimed.popleft().drop()
             self.source.close()
+
+    end = close
 
     def _run(self) -> None:
         """What each thread does."""
@@ -357,16 +358,3 @@ class Prefetcher:
         except BaseException:
             self._failed = True
             raise
-
-
-_live = WeakList[Prefetcher]()
-
-
-@atexit.register
-def _close_all() -> None:
-    """A thread that still runs while the interpreter is finalized would crash it."""
-    note_exit()
-    prefetchers = list(_live)
-    for prefetcher in prefetchers:
-        prefetcher.stop()
-    call_all(prefetcher.close for prefetcher in prefetchers)
