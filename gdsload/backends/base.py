@@ -31,25 +31,9 @@ __all__ = [
     "Completion",
     "FileBackend",
     "PendingRead",
-    "Probe",
     "ShardAddresses",
     "TierStatus",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """What a backend found out about itself on this machine.
-
-    Attributes:
-        usable: whether it can be used.
-        reason: why it can or cannot, from evidence.
-        remedy: what would make it usable.
-    """
-
-    usable: bool
-    reason: str
-    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.backends.base import FileBackend, PendingRead, Probe, ShardAddresses, TierStatus
+from gdsload.backends.base import FileBackend, PendingRead, ShardAddresses, TierStatus
 from gdsload.backends.readers import Reading
 from gdsload.errors import BackendUnavailableError, BudgetError, LoaderClosedError
 from gdsload.shards.files import Files
@@ -58,13 +58,14 @@ class MappedBackend(FileBackend):
         self._closed = False
 
     @staticmethod
-    def probe(device: torch.device, *, mapped: bool) -> Probe:
-        """Whether the backend may work with a device; whether pages can be registered shows with the first shard."""
+    def refusal(device: torch.device, *, mapped: bool) -> tuple[str, str] | None:
+        """Why the backend cannot work with a device, and the remedy; None if it may.
+
+        Whether pages can be registered shows with the first shard.
+        """
         if device.type != "cuda" or torch.version.hip:
-            return Probe(False, f"pages of files cannot be registered for {device.type}", 'Use backend="bounce".')
-        if not mapped:
-            return Probe(False, "the files are not mapped", "Leave mmap=False out.")
-        return Probe(True, "files are mapped, and the device is CUDA's")
+            return f"pages of files cannot be registered for {device.type}", 'Use backend="bounce".'
+        return None if mapped else ("the files are not mapped", "Leave mmap=False out.")
 
     def read(self, wanted: Extents) -> PendingRead:
         """See `Backend.read`.
