@@ -28,6 +28,7 @@ from gdsload.system.units import format_bytes
 __all__ = [
     "Backend",
     "BackendStatus",
+    "CacheStatus",
     "Completion",
     "FileBackend",
     "PendingRead",
@@ -87,6 +88,25 @@ class TierStatus:
         room = f"{format_bytes(self.held_bytes)} of {format_bytes(self.budget_bytes)}"
         trouble = f" ({self.trouble})" if self.trouble else ""
         return f"{self.shards} shards, {room}, {format_bytes(self.hit_bytes)} served, {self.evictions} evicted{trouble}"
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStatus:
+    """The tiers of a loader.
+
+    Attributes:
+        asked: the loader's `cache` option.
+        shards: how many shards the loader's samples lie in.
+        tiers: those in use, by name: ``"vram"``; ``"pagecache"``, files that are registered with CUDA.
+    """
+
+    asked: str
+    shards: int = 0
+    tiers: dict[str, TierStatus] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        tiers = "; ".join(f"{name}: {tier}" for name, tier in self.tiers.items()) or "no tier is in use"
+        return f"cache={self.asked!r}, {self.shards} shards; {tiers}"
 
 
 class Completion(Protocol):

@@ -18,7 +18,7 @@ from gdsload.backends.readers import Readers, Reading, done
 from gdsload.shards.files import Files
 from gdsload.shards.guard import Guard
 from gdsload.shards.page_cache import looks_resident
-from gdsload.shards.reads import MAX_GAP_BYTES, Extents, Reads, coalesce, cut, shares
+from gdsload.shards.reads import MAX_GAP_BYTES, Extents, coalesce, cut, shares
 from gdsload.system.memory import BatchPool, address_of
 
 __all__ = ["HostBackend"]
@@ -106,7 +106,7 @@ class HostBackend(FileBackend):
         arena = (lease.data, starts[pieces.read_of] + pieces.delta)
         reading = self._spread(pieces.extents, lambda index: self._pread(pieces.extents, index, arena))
         held = [lease]
-        addresses = _landed(address_of(lease), starts, reads)
+        addresses = address_of(lease) + starts[reads.read_of] + reads.delta
         return PendingRead(addresses, reading, lease.nbytes, held.clear)
 
     def _spread(self, reads: Extents, work: Callable[[int], None]) -> Reading:
@@ -136,8 +136,3 @@ class HostBackend(FileBackend):
 def _run(work: Callable[[int], None], chosen: range) -> None:
     for index in chosen:
         work(index)
-
-
-def _landed(base: int, starts: NDArray[np.int64], reads: Reads) -> NDArray[np.int64]:
-    found: NDArray[np.int64] = base + starts[reads.read_of] + reads.delta
-    return found

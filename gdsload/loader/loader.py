@@ -10,9 +10,8 @@ from typing import Any, Literal, Self, Unpack
 
 import torch
 
-from gdsload.backends.base import BackendStatus
+from gdsload.backends.base import BackendStatus, CacheStatus
 from gdsload.backends.select import expected
-from gdsload.backends.tiers.cache_status import CacheStatus
 from gdsload.engine.epochs import prefetch
 from gdsload.engine.prefetch import Prefetcher
 from gdsload.engine.stats import LoaderStats
