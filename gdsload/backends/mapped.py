@@ -15,19 +15,17 @@ from collections import OrderedDict, deque
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gdsload.backends.base import FileBackend, PendingRead, ShardAddresses, TierStatus
 from gdsload.backends.readers import Reading
 from gdsload.errors import BackendUnavailableError, BudgetError, LoaderClosedError
 from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents, distinct
+from gdsload.system.arrays import IntArray
 from gdsload.system.streams import register_host, unregister_host
 from gdsload.system.units import format_bytes
 
 __all__ = ["MappedBackend"]
-
-IntArray = NDArray[np.int64]
 
 
 class MappedBackend(FileBackend):

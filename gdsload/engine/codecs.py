@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from gdsload.errors import FormatError
 from gdsload.shards.format.schema import Field, Schema
+from gdsload.system.arrays import IntArray
 
 __all__ = ["BatchTensors", "FieldCodec", "RaggedForm", "codecs_of"]
 
-IntArray = NDArray[np.int64]
 RaggedForm = Literal["jagged", "offsets", "padded"]
 
 

@@ -14,17 +14,15 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend, PendingRead
 from gdsload.engine.runs import Runs, runs_of
 from gdsload.engine.steps import Job, Ordered
 from gdsload.order import LaneRun
 from gdsload.shards.reads import Extents, concat_extents, distinct
+from gdsload.system.arrays import IntArray
 
 __all__ = ["FieldRows", "LoadedRows", "ReadPlanner", "RowSlice"]
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(slots=True)

@@ -6,15 +6,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gdsload.engine.batch_source import StepTransform
 from gdsload.order import LaneRun, Order, Schedule
 from gdsload.shards.shard_table import ShardTable
+from gdsload.system.arrays import IntArray
 
 __all__ = ["Job", "OneBatch", "Ordered", "Selection", "Steps"]
 
-IntArray = NDArray[np.int64]
 _FIRST, _AHEAD = 8192, 16384
 """Positions of a lane whose ids are computed at once, at first and later: enough to hide the cost of a call, and few
 enough that neither the first batch nor another thread that wants to plan waits for long."""

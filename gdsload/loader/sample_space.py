@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gdsload.engine.steps import Selection
 from gdsload.loader.selection import Selected
 from gdsload.order import MixOrder, Mixture, Order, OrderOptions, make_order
+from gdsload.system.arrays import IntArray
 
 __all__ = ["SampleSpace", "sample_space"]
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

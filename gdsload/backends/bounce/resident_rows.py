@@ -15,7 +15,6 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gdsload.backends.base import PendingRead
 from gdsload.backends.bounce.copier import Copying
@@ -26,10 +25,10 @@ from gdsload.shards.gather_host import limit_threads, take_rows
 from gdsload.shards.identity import LOOK_BEFORE_S
 from gdsload.shards.page_cache import looks_resident
 from gdsload.shards.reads import Extents, distinct
+from gdsload.system.arrays import IntArray
 
 __all__ = ["ResidentRows"]
 
-IntArray = NDArray[np.int64]
 
 _THREADS = 2
 """One gathers while the other queues its copy and looks for the next block."""

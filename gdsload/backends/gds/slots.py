@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gdsload.backends.gds.engines import Engine
+from gdsload.system.arrays import IntArray
 from gdsload.system.streams import allocate, free, no_room
 from gdsload.system.units import format_bytes
 
 __all__ = ["SlotLease", "Slots"]
 
-IntArray = NDArray[np.int64]
 Chunk = tuple[int, int]
 """Address and bytes."""
 

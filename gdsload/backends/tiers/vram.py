@@ -13,7 +13,6 @@ from contextlib import suppress
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend, PendingRead, ShardAddresses, TierStatus
 from gdsload.backends.readers import done
@@ -26,7 +25,6 @@ from gdsload.system.units import format_bytes
 
 __all__ = ["VramTier"]
 
-IntArray = NDArray[np.int64]
 Span = Callable[[int], tuple[int, int]]
 
 _READ_BYTES = 4 * 2**20

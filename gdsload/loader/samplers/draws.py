@@ -24,9 +24,10 @@ import xxhash
 from torch.utils.data import BatchSampler
 
 from gdsload.errors import OptionError, SampleIndexError
-from gdsload.loader.samplers.indices import IndexSource, IntArray
+from gdsload.loader.samplers.indices import IndexSource
 from gdsload.loader.samplers.vectors import vectors_of
 from gdsload.loader.state import Place
+from gdsload.system.arrays import IntArray
 
 __all__ = ["Draws", "Stateful"]
 
