@@ -185,7 +185,7 @@ class MappedBackend(FileBackend):
         )
         return {"pagecache": status}
 
-    def unregister(self) -> None:
+    def give_back(self) -> None:
         """Take all registrations back, and make no more. Waits for the GPU, which may still be reading."""
         with self._lock:
             self._closed = True
@@ -196,5 +196,5 @@ class MappedBackend(FileBackend):
 
     def close(self) -> None:
         """See `Backend.close`."""
-        self.unregister()
+        self.give_back()
         self.files.close()

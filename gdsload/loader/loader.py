@@ -222,8 +222,8 @@ class DataLoader:
         if (resources := self._resources) is None:
             shards = self._plan.space.shards
             every = sum(len(one.sources) for one in self._plan.selected.datasets)
-            return CacheStatus(self._plan.cache.asked, every if shards is None else len(shards))
-        return CacheStatus(self._plan.cache.asked, len(resources.table.starts), resources.backend.tiers())
+            return CacheStatus(self._plan.cache, every if shards is None else len(shards))
+        return CacheStatus(self._plan.cache, len(resources.table.starts), resources.backend.tiers())
 
     def state_dict(self) -> dict[str, Any]:
         """Where the consumer is: small, JSON-able, and exact after every batch.

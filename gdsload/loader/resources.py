@@ -25,9 +25,11 @@ from gdsload.shards.shard_table import ShardTable
 from gdsload.system.memory import BatchPool
 from gdsload.system.units import format_bytes
 
-__all__ = ["OpenResources", "open_resources", "release"]
+__all__ = ["SHARE_OF_VRAM", "OpenResources", "open_resources", "release"]
 
 _log = logging.getLogger("gdsload")
+SHARE_OF_VRAM = {"vram": 0.5, "auto": 0.25}
+"""How much of the memory that is free when the loader opens a tier takes, by what was asked for."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -117,12 +119,11 @@ def _batch_maker(
 
 def _with_vram(plan: LoaderPlan, table: ShardTable, opened: OpenedBackend) -> OpenedBackend:
     """The backend, behind the tier in VRAM if there is to be one."""
-    cache = plan.cache
-    if not cache.in_vram:
+    if not plan.in_vram:
         return opened
-    nbytes = cache.vram_bytes
+    nbytes = plan.vram_bytes
     if nbytes is None:
-        nbytes = int(torch.cuda.mem_get_info(plan.device)[0] * cache.vram_share)
+        nbytes = int(torch.cuda.mem_get_info(plan.device)[0] * SHARE_OF_VRAM[plan.cache])
     span = partial(table.span, names=plan.fields)
     tier = VramTier(table.files, plan.device, span=span, vram_bytes=nbytes)
     backend = Tiered(f"vram+{opened.backend.name}", table.files, tier, opened.backend)

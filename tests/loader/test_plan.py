@@ -13,6 +13,7 @@ import gdsload
 from gdsload.loader import options, plan
 from gdsload.loader.plan import plan_loader
 from gdsload.loader.ranks import ScheduleRule, Schedules
+from gdsload.loader.resources import SHARE_OF_VRAM
 
 CPU, GPU, MPS = torch.device("cpu"), torch.device("cuda", 0), torch.device("mps")
 DEFAULTS = {
@@ -87,16 +88,16 @@ def test_sizes_are_numbers_from_then_on(planned):
     found = planned(GPU, cache="vram", vram_bytes="5MiB", **sizes)
     assert (found.budgets.prefetch_bytes, found.budgets.arena_bytes) == (2**20, 2 * 2**20)
     assert (found.backend.pinned_bytes, found.backend.register_bytes) == (3 * 2**20, 4 * 2**20)
-    assert (found.cache.vram_bytes, found.registers_by_default) == (5 * 2**20, False)
+    assert (found.vram_bytes, found.registers_by_default) == (5 * 2**20, False)
 
 
 @pytest.mark.parametrize(("cache", "share"), [("none", None), ("pagecache", None), ("vram", 0.5), ("auto", 0.25)])
 def test_what_is_a_share_of_what_is_free_is_left_until_it_is_taken(planned, cache, share):
     found = planned(GPU, cache=cache)
     assert found.registers_by_default
-    assert (found.cache.in_vram, found.cache.vram_bytes) == (share is not None, None)
-    assert found.cache.vram_share == (share or 0)
-    assert not planned(CPU, cache="auto").cache.in_vram
+    assert (found.in_vram, found.vram_bytes) == (share is not None, None)
+    assert SHARE_OF_VRAM.get(cache) == share
+    assert not planned(CPU, cache="auto").in_vram
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,7 @@ def test_what_is_a_share_of_what_is_free_is_left_until_it_is_taken(planned, cach
 def test_a_page_cache_that_cannot_be_registered_is_refused(planned, given, why):
     with pytest.raises(gdsload.BackendUnavailableError, match=why):
         planned(GPU, cache="pagecache", **given)
-    assert planned(CPU, cache="pagecache", **given).cache.asked == "pagecache"
+    assert planned(CPU, cache="pagecache", **given).cache == "pagecache"
 
 
 def test_a_plan_cannot_be_changed(planned):

@@ -65,7 +65,7 @@ class Registrar(RegisteredTier):
         self._users[file] = 0
         return ""
 
-    def unregister(self):
+    def give_back(self):
         # What reads from the drive may be copying out of the mappings still: they must be there.
         assert self.closed or self.files.base[self.registered].all()
         self.closed += 1
