@@ -18,6 +18,7 @@ from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
 from gdsload.engine.transform import DeviceTransform
 from gdsload.errors import LoaderClosedError
+from gdsload.loader.budgets import limits_of
 from gdsload.loader.epoch import Epoch
 from gdsload.loader.hand_over import hand_over_steps
 from gdsload.loader.options import TorchKeywords, check_torch_keywords
@@ -161,7 +162,7 @@ class DataLoader:
         self.seed, self.drop_last = plan.seed, plan.schedule.drop_last
         self.stats = LoaderStats()
         self._progress = Progress(plan)
-        self._limits = plan.budgets.limits(self._progress.schedules.newest)
+        self._limits = limits_of(plan, self._progress.schedules.newest)
         self._transform = None
         if plan.device_transform:
             self._transform = DeviceTransform(plan.device_transform, plan.device, self._progress.transform_key)
@@ -365,14 +366,14 @@ class DataLoader:
     def ended(self, epoch: Epoch) -> None:
         """For `Epoch`: it has handed out its last batch."""
         if (resources := self._resources) is not None:
-            resources.files.watch.check_passed()
+            resources.table.files.watch.check_passed()
         with self._lock:
             self._progress.ended(epoch.place)
 
     def _start(self, place: Place) -> Prefetcher:
         """Start reading an epoch from a place on."""
         plan = self._plan
-        self._limits = plan.budgets.limits(place.schedule)
+        self._limits = limits_of(plan, place.schedule)
         resources = self._open()
         ahead = None if plan.copies else self._transform
         transform = None if ahead is None else partial(ahead, place.epoch)

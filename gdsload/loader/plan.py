@@ -21,7 +21,6 @@ from gdsload.engine.assemble import BatchForm
 from gdsload.errors import BackendUnavailableError, OptionError
 from gdsload.loader import options
 from gdsload.loader.batch_fields import batch_form, check_padding, field_names, mean_sample_bytes, refuse_ragged
-from gdsload.loader.budgets import Budgets
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.ranks import ScheduleRule
 from gdsload.loader.sample_space import SampleSpace, sample_space
@@ -56,7 +55,10 @@ class LoaderPlan:
         cache: where samples are kept for later epochs: the option.
         in_vram: whether there is a tier in the GPU's memory.
         vram_bytes: bytes of that tier; None: a share of what is free when it is made.
-        budgets: what the engine may use.
+        prefetch_bytes: bytes of batches that may be ahead of the consumer.
+        arena_bytes: bytes that reads may take in an arena.
+        in_place: whether bytes are gathered from where they are, so that nothing lands in an arena.
+        sample_bytes: expected bytes of a sample.
     """
 
     dataset: object
@@ -77,7 +79,10 @@ class LoaderPlan:
     cache: str
     in_vram: bool
     vram_bytes: int | None
-    budgets: Budgets
+    prefetch_bytes: int
+    arena_bytes: int
+    in_place: bool
+    sample_bytes: float
 
     @property
     def device(self) -> torch.device:
@@ -127,7 +132,6 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
     sample_bytes = mean_sample_bytes(selected, fields)
     order = _order_options(given, selected, sample_bytes)
     batch_size = expected_batch(given["batch_sampler"]) or given["batch_size"]
-    in_place = reads_in_place(request, mapped=mapped) and not in_vram
     make_order(order, (), given["seed"], 0)  # refuses a seed that is too large
     preflight(request, selected.datasets[0].path, mapped=mapped)
     return LoaderPlan(
@@ -151,11 +155,11 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
         cache=cache,
         in_vram=in_vram,
         vram_bytes=vram_bytes,
-        budgets=Budgets(
-            prefetch_bytes, arena_bytes, request.placement, in_place, order, sample_bytes,
-            sizes_vary=given["batch_sampler"] is not None,
-        ),
-    )  # fmt: skip
+        prefetch_bytes=prefetch_bytes,
+        arena_bytes=arena_bytes,
+        in_place=reads_in_place(request, mapped=mapped) and not in_vram,
+        sample_bytes=sample_bytes,
+    )
 
 
 def _checked(given: Mapping[str, Any]) -> dict[str, Any]:

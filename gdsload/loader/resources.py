@@ -18,7 +18,6 @@ from gdsload.engine.assemble import Assembler, BatchMaker
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.limits import Limits
 from gdsload.loader.plan import LoaderPlan
-from gdsload.shards.files import Files
 from gdsload.shards.identity import ShardSource
 from gdsload.shards.page_cache import bytes_in_memory
 from gdsload.shards.shard_table import ShardTable
@@ -37,13 +36,11 @@ class OpenResources:
     """Everything that epochs share.
 
     Attributes:
-        files: the shards.
-        table: the samples in them.
+        table: the samples, and the files that they are in.
         opened: the backend, and why it is this one.
         maker: what makes batches.
     """
 
-    files: Files
     table: ShardTable
     opened: OpenedBackend
     maker: BatchMaker
@@ -84,7 +81,7 @@ def open_resources(plan: LoaderPlan, limits: Limits) -> OpenResources:
     opened = choose(request, table.files)
     try:
         tiered = _with_vram(plan, table, opened)
-        return OpenResources(table.files, table, tiered, _batch_maker(plan, table, limits, request, tiered))
+        return OpenResources(table, tiered, _batch_maker(plan, table, limits, request, tiered))
     except BaseException:  # also Ctrl-C: what is pinned must not go while it is
         opened.backend.close()
         raise

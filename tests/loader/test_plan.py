@@ -11,6 +11,7 @@ import torch
 
 import gdsload
 from gdsload.loader import options, plan
+from gdsload.loader.budgets import limits_of
 from gdsload.loader.plan import plan_loader
 from gdsload.loader.ranks import ScheduleRule, Schedules
 from gdsload.loader.resources import SHARE_OF_VRAM
@@ -54,7 +55,7 @@ def planned(path, monkeypatch):
 )
 def test_where_batches_are_built(planned, device, backend, placement, copies):
     found = planned(device, backend=backend)
-    assert (found.placement, found.copies, found.budgets.placement) == (placement, copies, placement)
+    assert (found.placement, found.copies) == (placement, copies)
     assert found.device == device
 
 
@@ -75,18 +76,18 @@ def test_windows_count_where_bytes_land_in_an_arena(planned, device, given, in_p
     order = {"shuffle": "block", "block": 10, "window": 100, "lanes": 4}
     found = planned(device, arena_bytes=10_000, **order, **given)
     schedule = Schedules(found.schedule).newest
-    assert found.budgets.in_place is in_place
+    assert found.in_place is in_place
     if in_place:
-        assert found.budgets.limits(schedule).arena_bytes == 10_000
+        assert limits_of(found, schedule).arena_bytes == 10_000
     else:
         with pytest.raises(gdsload.BudgetError, match="arena_bytes is 9.766 KiB, but 4 lanes"):
-            found.budgets.limits(schedule)
+            limits_of(found, schedule)
 
 
 def test_sizes_are_numbers_from_then_on(planned):
     sizes = {"prefetch_bytes": "1MiB", "arena_bytes": "2MiB", "pinned_bytes": "3MiB", "register_bytes": "4MiB"}
     found = planned(GPU, cache="vram", vram_bytes="5MiB", **sizes)
-    assert (found.budgets.prefetch_bytes, found.budgets.arena_bytes) == (2**20, 2 * 2**20)
+    assert (found.prefetch_bytes, found.arena_bytes) == (2**20, 2 * 2**20)
     assert (found.backend.pinned_bytes, found.backend.register_bytes) == (3 * 2**20, 4 * 2**20)
     assert (found.vram_bytes, found.registers_by_default) == (5 * 2**20, False)
 
