@@ -14,6 +14,7 @@ How extents are coalesced, aligned and read is the backend's own business: it is
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -214,11 +215,22 @@ class FileBackend:
         files: the files.
     """
 
+    name: str
     in_place = False
     addressable = False
 
     def __init__(self, files: Files) -> None:
-        self.files = files
+        self.files, self.moved_bytes = files, 0
+        self._counting = threading.Lock()
+
+    def note_moved(self, nbytes: int) -> None:
+        """Count bytes that were read or gathered; several threads may call this at a time."""
+        with self._counting:
+            self.moved_bytes += nbytes
+
+    def bytes_by_path(self) -> dict[str, int]:
+        """See `Backend.bytes_by_path`: the path is called as the backend is."""
+        return {self.name: self.moved_bytes}
 
     def addresses(self) -> ShardAddresses | None:
         """See `Backend.addresses`."""

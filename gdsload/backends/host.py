@@ -64,13 +64,12 @@ class HostBackend(FileBackend):
         self._readers = Readers(threads, "gdsload-host")
         self._arena = BatchPool(keep_bytes=2**28)
         self._lock = threading.Lock()
-        self._brought = self._trust = self._trusted = 0
+        self._trust = self._trusted = 0
 
     def read(self, wanted: Extents) -> PendingRead:
         """See `Backend.read`."""
         self.files.ensure_open(wanted.file)
-        with self._lock:
-            self._brought += wanted.total_bytes
+        self.note_moved(wanted.total_bytes)
         if not self.in_place:
             return self._read(wanted)
         addresses = self.files.base[wanted.file] + wanted.offset
@@ -121,10 +120,6 @@ class HostBackend(FileBackend):
         file, (memory, starts) = int(reads.file[index]), arena
         into = memory[int(starts[index]) : int(starts[index] + reads.nbytes[index])]
         self.files.read_into(file, int(reads.offset[index]), into)
-
-    def bytes_by_path(self) -> dict[str, int]:
-        """See `Backend.bytes_by_path`."""
-        return {"host": self._brought}
 
     def close(self) -> None:
         """See `Backend.close`."""

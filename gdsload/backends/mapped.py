@@ -51,8 +51,7 @@ class MappedBackend(FileBackend):
         self._users: OrderedDict[int, int] = OrderedDict()  # registered shards, least recently used first
         self._over: deque[list[int]] = deque()
         self._lock = threading.Lock()
-        self._moved = 0
-        self._addresses = ShardAddresses(files.base, self._count)
+        self._addresses = ShardAddresses(files.base, self.note_moved)
         self._closed = False
 
     @staticmethod
@@ -76,7 +75,7 @@ class MappedBackend(FileBackend):
         needed = distinct(wanted.file, len(self.files.sources))
         with self._lock:
             self._hold(needed)
-            self._moved += wanted.total_bytes
+        self.note_moved(wanted.total_bytes)
         held = Reading(0)
         # A finaliser may run anywhere, also inside the lock: it only says what is over.
         release = weakref.finalize(held, self._over.append, needed.tolist())
@@ -87,10 +86,6 @@ class MappedBackend(FileBackend):
         """See `Backend.addresses`. Once all shards are registered, none has to make room for another."""
         # Asked for each group of batches: counting the registered ones would take longer than all the rest of it.
         return self._addresses if len(self._users) == len(self.registered) else None
-
-    def _count(self, nbytes: int) -> None:
-        with self._lock:
-            self._moved += nbytes
 
     def has_room(self, file: int) -> bool:
         """Whether an open shard fits into what is left of the budget."""
@@ -173,15 +168,11 @@ class MappedBackend(FileBackend):
                 if file in self._users:
                     self._users[file] -= 1
 
-    def bytes_by_path(self) -> dict[str, int]:
-        """See `Backend.bytes_by_path`."""
-        return {"mapped": self._moved}
-
     def tiers(self) -> dict[str, TierStatus]:
         """See `Backend.tiers`."""
         count = int(self.registered.sum())
         status = TierStatus(
-            self.register_bytes, self.registered_bytes, count, self._moved, self.evictions, self.trouble
+            self.register_bytes, self.registered_bytes, count, self.moved_bytes, self.evictions, self.trouble
         )
         return {"pagecache": status}
 

@@ -75,7 +75,7 @@ class GdsBackend(FileBackend):
         self._readers = Readers(threads, "gdsload-gds")
         self._handles: OrderedDict[int, _Handle] = OrderedDict()
         self._lock = threading.Lock()
-        self._moved, self._before = 0, path_counts()
+        self._before = path_counts()
 
     def read(self, wanted: Extents) -> PendingRead:
         """See `Backend.read`."""
@@ -119,8 +119,7 @@ class GdsBackend(FileBackend):
                     remedy="It was cut short after it was opened: restore it, or write the dataset again.",
                 )  # fmt: skip
             done += count
-        with self._lock:
-            self._moved += wanted
+        self.note_moved(wanted)
 
     @contextmanager
     def _handle(self, file: int) -> Iterator[Any]:
@@ -167,7 +166,7 @@ class GdsBackend(FileBackend):
         cuFile counts reads by path, not bytes, and for the whole process: where several paths moved since this backend
         was made, bytes cannot be told apart, and are reported as ``gds-mixed``.
         """
-        moved = self._moved
+        moved = self.moved_bytes  # before the counters
         paths = [path for path, count in path_counts().items() if count > self._before.get(path, 0)]
         if not moved:
             return {}

@@ -49,7 +49,7 @@ class Registrar(RegisteredTier):
             raise LoaderClosedError("the backend was closed")
         assert self.registered[wanted.file].all()
         assert len(wanted)
-        self._moved += wanted.total_bytes
+        self.note_moved(wanted.total_bytes)
         return PendingRead(self.files.base[wanted.file] + wanted.offset, self.completion, 0, self._release)
 
     def _release(self):
