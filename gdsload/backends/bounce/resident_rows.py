@@ -17,7 +17,7 @@ import torch
 
 from gdsload.backends.base import PendingRead
 from gdsload.backends.bounce.copier import Copying
-from gdsload.backends.bounce.fill_task import BouncePath
+from gdsload.backends.bounce.fill_threads import BouncePath
 from gdsload.backends.bounce.slot_layout import GATHERED_BELOW_BYTES
 from gdsload.backends.readers import Readers
 from gdsload.shards.gather_host import limit_threads, take_rows
