@@ -10,7 +10,7 @@ import numpy as np
 
 from gdsload.backends.base import Backend
 from gdsload.engine.assemble import BatchMaker
-from gdsload.engine.batch_source import Ready, transformed
+from gdsload.engine.batch_source import PendingBatches, Ready, transformed
 from gdsload.engine.read_planner import LoadedRows, ReadPlanner, RowSlice
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
@@ -35,7 +35,7 @@ class LandedSource:
         self._loaded: list[LoadedRows] = []  # those that hold arena memory
         self._batch_bytes = 0  # of a batch in the arena, the maximum so far: reads are larger than what is wanted
 
-    def start(self, steps: range) -> LandedBatches:
+    def start(self, steps: range) -> PendingBatches:
         """See `BatchSource.start`."""
         slices = self._planner.slices(steps)
         loaded = {id(part.rows): part.rows for part in slices}
