@@ -23,9 +23,8 @@ from gdsload.loader import options
 from gdsload.loader.batch_fields import batch_form, check_padding, field_names, mean_sample_bytes, refuse_ragged
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.ranks import ScheduleRule
-from gdsload.loader.sample_space import SampleSpace, sample_space
 from gdsload.loader.samplers import IndexSource, expected_batch, index_source
-from gdsload.loader.selection import Selected, select
+from gdsload.loader.selection import SampleSpace, Selected, sample_space, select
 from gdsload.order import DatasetFacts, OrderOptions, make_order, resolve
 from gdsload.order.checks import check_whole
 

@@ -46,8 +46,12 @@ class Engine(Protocol):
             Exception: whatever the library raises.
         """
 
-    def register(self, base: int, nbytes: int) -> bool:
-        """Register a slot for DMA; False if there is no room for it, which is only slower."""
+    def register(self, base: int, nbytes: int) -> None:
+        """Register a slot for DMA.
+
+        Raises:
+            Exception: whatever the library raises if there is no room for it; using it as it is is only slower.
+        """
 
     def deregister(self, base: int) -> None:
         """Take that back."""
@@ -86,13 +90,9 @@ class CufileEngine:
         """See `Engine.read`."""
         return int(self._cufile.read(handle[0], base, nbytes, offset, position))
 
-    def register(self, base: int, nbytes: int) -> bool:
+    def register(self, base: int, nbytes: int) -> None:
         """See `Engine.register`."""
-        try:
-            self._cufile.buf_register(base, nbytes, 0)
-        except Exception:
-            return False
-        return True
+        self._cufile.buf_register(base, nbytes, 0)
 
     def deregister(self, base: int) -> None:
         """See `Engine.deregister`."""
@@ -131,13 +131,9 @@ class KvikioEngine:
         future = handle.pread(into, nbytes, offset, nbytes)
         return int(future.get())
 
-    def register(self, base: int, nbytes: int) -> bool:
+    def register(self, base: int, nbytes: int) -> None:
         """See `Engine.register`."""
-        try:
-            self._kvikio.memory_register(DeviceBytes(base, nbytes))
-        except Exception:
-            return False
-        return True
+        self._kvikio.memory_register(DeviceBytes(base, nbytes))
 
     def deregister(self, base: int) -> None:
         """See `Engine.deregister`."""
