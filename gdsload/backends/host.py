@@ -18,7 +18,7 @@ from gdsload.backends.readers import Readers, Reading, done
 from gdsload.shards.files import Files
 from gdsload.shards.guard import Guard
 from gdsload.shards.page_cache import looks_resident
-from gdsload.shards.reads import MAX_GAP_BYTES, Extents, Reads, coalesce, cut, shares
+from gdsload.shards.reads import MAX_GAP_BYTES, Extents, coalesce, cut, shares
 from gdsload.system.memory import BatchPool, address_of
 
 __all__ = ["HostBackend"]
@@ -64,13 +64,12 @@ class HostBackend(FileBackend):
         self._readers = Readers(threads, "gdsload-host")
         self._arena = BatchPool(keep_bytes=2**28)
         self._lock = threading.Lock()
-        self._brought = self._trust = self._trusted = 0
+        self._trust = self._trusted = 0
 
     def read(self, wanted: Extents) -> PendingRead:
         """See `Backend.read`."""
         self.files.ensure_open(wanted.file)
-        with self._lock:
-            self._brought += wanted.total_bytes
+        self.note_moved(wanted.total_bytes)
         if not self.in_place:
             return self._read(wanted)
         addresses = self.files.base[wanted.file] + wanted.offset
@@ -106,7 +105,7 @@ class HostBackend(FileBackend):
         arena = (lease.data, starts[pieces.read_of] + pieces.delta)
         reading = self._spread(pieces.extents, lambda index: self._pread(pieces.extents, index, arena))
         held = [lease]
-        addresses = _landed(address_of(lease), starts, reads)
+        addresses = address_of(lease) + starts[reads.read_of] + reads.delta
         return PendingRead(addresses, reading, lease.nbytes, held.clear)
 
     def _spread(self, reads: Extents, work: Callable[[int], None]) -> Reading:
@@ -122,10 +121,6 @@ class HostBackend(FileBackend):
         into = memory[int(starts[index]) : int(starts[index] + reads.nbytes[index])]
         self.files.read_into(file, int(reads.offset[index]), into)
 
-    def bytes_by_path(self) -> dict[str, int]:
-        """See `Backend.bytes_by_path`."""
-        return {"host": self._brought}
-
     def close(self) -> None:
         """See `Backend.close`."""
         self._readers.close()
@@ -136,8 +131,3 @@ class HostBackend(FileBackend):
 def _run(work: Callable[[int], None], chosen: range) -> None:
     for index in chosen:
         work(index)
-
-
-def _landed(base: int, starts: NDArray[np.int64], reads: Reads) -> NDArray[np.int64]:
-    found: NDArray[np.int64] = base + starts[reads.read_of] + reads.delta
-    return found
