@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gdsload.backends.base import BackendStatus
-from gdsload.backends.tiers.cache_status import CacheStatus
+from gdsload.backends.base import BackendStatus, CacheStatus
 from gdsload.conversion.rearrange import merge, reshard, split
 from gdsload.conversion.runner import ConvertReport, convert
 from gdsload.engine.stats import LoaderStats

@@ -14,6 +14,7 @@ How extents are coalesced, aligned and read is the backend's own business: it is
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -28,28 +29,13 @@ from gdsload.system.units import format_bytes
 __all__ = [
     "Backend",
     "BackendStatus",
+    "CacheStatus",
     "Completion",
     "FileBackend",
     "PendingRead",
-    "Probe",
     "ShardAddresses",
     "TierStatus",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """What a backend found out about itself on this machine.
-
-    Attributes:
-        usable: whether it can be used.
-        reason: why it can or cannot, from evidence.
-        remedy: what would make it usable.
-    """
-
-    usable: bool
-    reason: str
-    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +91,31 @@ class TierStatus:
         return f"{self.shards} shards, {room}, {format_bytes(self.hit_bytes)} served, {self.evictions} evicted{trouble}"
 
 
+@dataclass(frozen=True, slots=True)
+class CacheStatus:
+    """The tiers of a loader.
+
+    Attributes:
+        asked: the loader's `cache` option.
+        shards: how many shards the loader's samples lie in.
+        tiers: those in use, by name: ``"vram"``; ``"pagecache"``, files that are registered with CUDA.
+    """
+
+    asked: str
+    shards: int = 0
+    tiers: dict[str, TierStatus] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        tiers = "; ".join(f"{name}: {tier}" for name, tier in self.tiers.items()) or "no tier is in use"
+        return f"cache={self.asked!r}, {self.shards} shards; {tiers}"
+
+
 class Completion(Protocol):
     """The end of a landing: when every byte is where it should be."""
 
     @property
     def landed(self) -> bool:
         """Whether the bytes are there, or have failed to come; never waits."""
-        ...
 
     def wait(self) -> None:
         """Block this thread until the bytes have landed.
@@ -211,11 +215,22 @@ class FileBackend:
         files: the files.
     """
 
+    name: str
     in_place = False
     addressable = False
 
     def __init__(self, files: Files) -> None:
-        self.files = files
+        self.files, self.moved_bytes = files, 0
+        self._counting = threading.Lock()
+
+    def note_moved(self, nbytes: int) -> None:
+        """Count bytes that were read or gathered; several threads may call this at a time."""
+        with self._counting:
+            self.moved_bytes += nbytes
+
+    def bytes_by_path(self) -> dict[str, int]:
+        """See `Backend.bytes_by_path`: the path is called as the backend is."""
+        return {self.name: self.moved_bytes}
 
     def addresses(self) -> ShardAddresses | None:
         """See `Backend.addresses`."""

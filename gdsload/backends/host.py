@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gdsload.backends.base import FileBackend, PendingRead
 from gdsload.backends.readers import Readers, Reading, done
@@ -19,6 +18,7 @@ from gdsload.shards.files import Files
 from gdsload.shards.guard import Guard
 from gdsload.shards.page_cache import looks_resident
 from gdsload.shards.reads import MAX_GAP_BYTES, Extents, coalesce, cut, shares
+from gdsload.system.arrays import IntArray
 from gdsload.system.memory import BatchPool, address_of
 
 __all__ = ["HostBackend"]
@@ -61,13 +61,12 @@ class HostBackend(FileBackend):
         self._readers = Readers(threads, "gdsload-host")
         self._arena = BatchPool(keep_bytes=2**28)
         self._lock = threading.Lock()
-        self._brought = self._trust = self._trusted = 0
+        self._trust = self._trusted = 0
 
     def read(self, wanted: Extents) -> PendingRead:
         """See `Backend.read`."""
         self.files.ensure_open(wanted.file)
-        with self._lock:
-            self._brought += wanted.total_bytes
+        self.note_moved(wanted.total_bytes)
         if not self.in_place:
             return self._read(wanted)
         addresses = self.files.base[wanted.file] + wanted.offset
@@ -114,13 +113,9 @@ class HostBackend(FileBackend):
             if nbytes := int(reads.nbytes[index]):
                 self.files.guard.populate(int(reads.file[index]), int(reads.offset[index]), nbytes, wanted)
 
-    def _fill(self, reads: Extents, chosen: range, into: NDArray[np.int64]) -> None:
+    def _fill(self, reads: Extents, chosen: range, into: IntArray) -> None:
         part = slice(chosen.start, chosen.stop)
         self.files.read_many(reads[part], into[part])
-
-    def bytes_by_path(self) -> dict[str, int]:
-        """See `Backend.bytes_by_path`."""
-        return {"host": self._brought}
 
     def close(self) -> None:
         """See `Backend.close`."""

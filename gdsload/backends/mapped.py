@@ -15,19 +15,17 @@ from collections import OrderedDict, deque
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from gdsload.backends.base import FileBackend, PendingRead, Probe, ShardAddresses, TierStatus
+from gdsload.backends.base import FileBackend, PendingRead, ShardAddresses, TierStatus
 from gdsload.backends.readers import Reading
 from gdsload.errors import BackendUnavailableError, BudgetError, LoaderClosedError
 from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents, distinct
+from gdsload.system.arrays import IntArray
 from gdsload.system.streams import register_host, unregister_host
 from gdsload.system.units import format_bytes
 
 __all__ = ["MappedBackend"]
-
-IntArray = NDArray[np.int64]
 
 
 class MappedBackend(FileBackend):
@@ -53,18 +51,18 @@ class MappedBackend(FileBackend):
         self._users: OrderedDict[int, int] = OrderedDict()  # registered shards, least recently used first
         self._over: deque[list[int]] = deque()
         self._lock = threading.Lock()
-        self._moved = 0
-        self._addresses = ShardAddresses(files.base, self._count)
+        self._addresses = ShardAddresses(files.base, self.note_moved)
         self._closed = False
 
     @staticmethod
-    def probe(device: torch.device, *, mapped: bool) -> Probe:
-        """Whether the backend may work with a device; whether pages can be registered shows with the first shard."""
+    def refusal(device: torch.device, *, mapped: bool) -> tuple[str, str] | None:
+        """Why the backend cannot work with a device, and the remedy; None if it may.
+
+        Whether pages can be registered shows with the first shard.
+        """
         if device.type != "cuda" or torch.version.hip:
-            return Probe(False, f"pages of files cannot be registered for {device.type}", 'Use backend="bounce".')
-        if not mapped:
-            return Probe(False, "the files are not mapped", "Leave mmap=False out.")
-        return Probe(True, "files are mapped, and the device is CUDA's")
+            return f"pages of files cannot be registered for {device.type}", 'Use backend="bounce".'
+        return None if mapped else ("the files are not mapped", "Leave mmap=False out.")
 
     def read(self, wanted: Extents) -> PendingRead:
         """See `Backend.read`.
@@ -77,7 +75,7 @@ class MappedBackend(FileBackend):
         needed = distinct(wanted.file, len(self.files.sources))
         with self._lock:
             self._hold(needed)
-            self._moved += wanted.total_bytes
+        self.note_moved(wanted.total_bytes)
         held = Reading(0)
         # A finaliser may run anywhere, also inside the lock: it only says what is over.
         release = weakref.finalize(held, self._over.append, needed.tolist())
@@ -88,10 +86,6 @@ class MappedBackend(FileBackend):
         """See `Backend.addresses`. Once all shards are registered, none has to make room for another."""
         # Asked for each group of batches: counting the registered ones would take longer than all the rest of it.
         return self._addresses if len(self._users) == len(self.registered) else None
-
-    def _count(self, nbytes: int) -> None:
-        with self._lock:
-            self._moved += nbytes
 
     def has_room(self, file: int) -> bool:
         """Whether an open shard fits into what is left of the budget."""
@@ -174,19 +168,15 @@ class MappedBackend(FileBackend):
                 if file in self._users:
                     self._users[file] -= 1
 
-    def bytes_by_path(self) -> dict[str, int]:
-        """See `Backend.bytes_by_path`."""
-        return {"mapped": self._moved}
-
     def tiers(self) -> dict[str, TierStatus]:
         """See `Backend.tiers`."""
         count = int(self.registered.sum())
         status = TierStatus(
-            self.register_bytes, self.registered_bytes, count, self._moved, self.evictions, self.trouble
+            self.register_bytes, self.registered_bytes, count, self.moved_bytes, self.evictions, self.trouble
         )
         return {"pagecache": status}
 
-    def unregister(self) -> None:
+    def give_back(self) -> None:
         """Take all registrations back, and make no more. Waits for the GPU, which may still be reading."""
         with self._lock:
             self._closed = True
@@ -197,5 +187,5 @@ class MappedBackend(FileBackend):
 
     def close(self) -> None:
         """See `Backend.close`."""
-        self.unregister()
+        self.give_back()
         self.files.close()

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from gdsload.backends.base import Backend, Probe
+from gdsload.backends.base import Backend
 from gdsload.backends.bounce.bounce import PINNED_BYTES, BounceBackend
 from gdsload.backends.gds.gds import GdsBackend
 from gdsload.backends.host import HostBackend
@@ -124,8 +124,8 @@ def preflight(request: BackendRequest, path: str, *, mapped: bool, probe: Probin
             f"backend {name!r} needs a CUDA device, and the batches go to {str(device)!r}",
             remedy='Pass device="cuda", or leave backend= out.',
         )
-    if name == "mapped":
-        _refuse_unless(MappedBackend.probe(device, mapped=mapped), name)
+    if name == "mapped" and (refusal := MappedBackend.refusal(device, mapped=mapped)):
+        raise BackendUnavailableError(f"backend {name!r} cannot be used: {refusal[0]}", remedy=refusal[1])
     if name != "gds":
         return None
     found = probe(path, str(device))
@@ -176,11 +176,6 @@ def reads_in_place(request: BackendRequest, *, mapped: bool) -> bool:
     return kind.in_place
 
 
-def _refuse_unless(found: Probe, name: str) -> None:
-    if not found.usable:
-        raise BackendUnavailableError(f"backend {name!r} cannot be used: {found.reason}", remedy=found.remedy or None)
-
-
 def expected(request: BackendRequest) -> tuple[str, str]:
     """The name of the backend that `choose` will open, and why it will; as far as that is known beforehand."""
     if request.placement == "host":
@@ -193,9 +188,9 @@ def expected(request: BackendRequest) -> tuple[str, str]:
 
 def _auto(request: BackendRequest, files: Files, probe: Probing) -> OpenedBackend:
     cold, name, why = _cold(request, files, probe)
-    found = MappedBackend.probe(request.device, mapped=files.mapped)
-    if not found.usable or not request.register_bytes:
-        none = f"{why}; no page is registered: {found.reason if not found.usable else 'register_bytes is 0'}"
+    refusal = MappedBackend.refusal(request.device, mapped=files.mapped)
+    if refusal or not request.register_bytes:
+        none = f"{why}; no page is registered: {refusal[0] if refusal else 'register_bytes is 0'}"
         return OpenedBackend(cold, name, lambda: none, lambda: _answer(name))
     tier = RegisteredTier(files, request.device, register_bytes=request.register_bytes, read_in=request.fill)
     backend = Tiered("auto", files, tier, cold)

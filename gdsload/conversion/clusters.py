@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from gdsload.conversion.sources.extras import need
 from gdsload.errors import OptionError
-from gdsload.system.extras import need
 
 __all__ = ["ClusterExecutor", "dask_executor", "ray_executor"]
 
@@ -66,8 +66,8 @@ def dask_executor(address: str) -> Iterator[ClusterExecutor]:
     Raises:
         OptionError: if Dask is not installed, or there is no scheduler.
     """
-    distributed = need("distributed", "a Dask cluster", "distributed")
-    killed = need("distributed.scheduler", "a Dask cluster", "distributed").KilledWorker
+    distributed = need("distributed", purpose="a Dask cluster", package="distributed")
+    killed = need("distributed.scheduler", purpose="a Dask cluster", package="distributed").KilledWorker
     try:
         client = distributed.Client(address, timeout=_CONNECT_S, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
@@ -92,7 +92,7 @@ def ray_executor(address: str) -> Iterator[ClusterExecutor]:
     Raises:
         OptionError: if Ray is not installed, or there is no cluster.
     """
-    ray = need("ray", "a Ray cluster", "ray")
+    ray = need("ray", purpose="a Ray cluster", package="ray")
     ours = not ray.is_initialized()
     if ours:
         try:

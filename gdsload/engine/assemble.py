@@ -16,11 +16,11 @@ from gdsload.engine.read_planner import RowSlice
 from gdsload.shards.format.schema import Field
 from gdsload.shards.gather_host import gather_pieces, gather_rows
 from gdsload.shards.values import numpy_dtype, torch_dtype
+from gdsload.system.arrays import IntArray
 from gdsload.system.memory import BatchPool, address_of
 
 __all__ = ["Assembler", "Batch", "BatchForm", "BatchMaker", "joined"]
 
-IntArray = NDArray[np.int64]
 Batch = dict[str, Any]
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["BatchSource", "PendingBatches", "Ready", "StepTransform", "transformed"]
+__all__ = ["BatchSource", "PendingBatches", "Ready", "StepTransform", "made_at_once", "transformed"]
 
 StepTransform = Callable[[int, Any], Any]
 """What turns the batch of a step into what is handed out."""
@@ -26,7 +26,6 @@ class PendingBatches(Protocol):
 
     def landed(self) -> bool:
         """Whether all their bytes have landed, so that `result` does not wait for a drive; never waits."""
-        ...
 
     def result(self, stopped: Callable[[], bool]) -> Ready:
         """Wait for the bytes, make the batches, and make sure that the files are still those that were opened.
@@ -40,7 +39,6 @@ class PendingBatches(Protocol):
             FormatError: if a file's content is damaged.
             BudgetError: if a device has no memory left.
         """
-        ...
 
     def drop(self) -> None:
         """Release what is held for them, after their reads have ended. After `result`, or twice, it does nothing."""
@@ -61,7 +59,6 @@ class BatchSource(Protocol):
         Raises:
             GdsloadError: if that fails; nothing is held for these steps then.
         """
-        ...
 
     def arena_bytes(self, steps: range, window_bytes: int) -> int:
         """Arena memory held, and what `start` would take for these steps; 0 if it would take none.
@@ -70,17 +67,25 @@ class BatchSource(Protocol):
             steps: consecutive steps.
             window_bytes: expected bytes of a window.
         """
-        ...
 
     def hand_over(self, batch: Any) -> Any:
         """The last step for each batch, or for what a transform made of it, in the consumer's thread."""
 
     def again(self) -> BatchSource:
         """A source that makes the same batches by the most general way, to find the batch that an error belongs to."""
-        ...
 
     def close(self) -> None:
         """Release what is held for later steps."""
+
+
+def made_at_once(source: BatchSource, step: int, stopped: Callable[[], bool] = lambda: False) -> Ready:
+    """The batch of one step. After an error, which may be any that `start` or `result` raises, nothing is held."""
+    pending = source.start(range(step, step + 1))
+    try:
+        return pending.result(stopped)
+    except Exception:
+        pending.drop()
+        raise
 
 
 def transformed(

@@ -12,7 +12,7 @@ import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from gdsload.errors import FormatError
 from gdsload.shards.format.schema import Field, Schema
+from gdsload.system.arrays import IntArray
 
 __all__ = ["BatchTensors", "FieldCodec", "RaggedForm", "codecs_of"]
 
-IntArray = NDArray[np.int64]
 RaggedForm = Literal["jagged", "offsets", "padded"]
 
 
@@ -50,23 +50,21 @@ class BatchTensors:
         return offsets
 
 
-class FieldCodec(Protocol):
-    """How a field is handed out."""
+class FieldCodec:
+    """How a field is handed out.
 
-    @property
-    def stored(self) -> Field:
-        """What the field is on disk."""
-        ...
+    Args:
+        name: the field's name.
+        stored: what it is on disk.
+    """
 
-    @property
-    def as_stored(self) -> bool:
-        """Whether a batch has the stored rows as they are, of one shape: whoever gathers them has the field then."""
-        ...
+    as_stored = False
+    """Whether a batch has the stored rows as they are, of one shape: whoever gathers them has the field then."""
+    wants: Literal["host", "device"] = "device"
+    """Where `decode` wants the stored rows, if batches are built on a device."""
 
-    @property
-    def wants(self) -> Literal["host", "device"]:
-        """Where `decode` wants the stored rows, if batches are built on a device."""
-        ...
+    def __init__(self, name: str, stored: Field) -> None:
+        self.name, self.stored = name, stored
 
     def decode(self, values: torch.Tensor, lengths: IntArray | None, beside: BatchTensors) -> Any:
         """What a batch has of the field. On a device it is called on the loader's stream, which it may queue work on.
@@ -79,20 +77,10 @@ class FieldCodec(Protocol):
         Raises:
             FormatError: if the bytes cannot be what the field says.
         """
-        ...
+        raise NotImplementedError
 
 
-class _Codec:
-    """What the codecs here have in common."""
-
-    as_stored = False
-    wants: Literal["host", "device"] = "device"
-
-    def __init__(self, name: str, stored: Field) -> None:
-        self.name, self.stored = name, stored
-
-
-class Plain(_Codec):
+class Plain(FieldCodec):
     """Rows of one shape: tensors ``[batch, *shape]``."""
 
     as_stored = True
@@ -102,7 +90,7 @@ class Plain(_Codec):
         return values
 
 
-class Jagged(_Codec):
+class Jagged(FieldCodec):
     """Ragged rows as nested tensors of torch's jagged layout."""
 
     def __init__(self, name: str, stored: Field) -> None:
@@ -117,7 +105,7 @@ class Jagged(_Codec):
         return torch.nested.nested_tensor_from_jagged(values, offsets, min_seqlen=low, max_seqlen=high)
 
 
-class Offsets(_Codec):
+class Offsets(FieldCodec):
     """Ragged rows as pairs (values ``[rows, ...]``, offsets int64 ``[batch + 1]``)."""
 
     def decode(
@@ -127,7 +115,7 @@ class Offsets(_Codec):
         return values, beside.offsets(_of_each(lengths))
 
 
-class Padded(_Codec):
+class Padded(FieldCodec):
     """Ragged rows as pairs (padded ``[batch, longest, ...]``, lengths int64 ``[batch]``).
 
     Args:
@@ -148,7 +136,7 @@ class Padded(_Codec):
         return _pad(values, known, self._padding), beside.tensor(known.copy())
 
 
-class Bytes(_Codec):
+class Bytes(FieldCodec):
     """Binary strings as a list of `bytes`."""
 
     wants = "host"

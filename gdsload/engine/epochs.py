@@ -34,12 +34,11 @@ def prefetch(
         start: the first step.
         stats: where time is counted.
     """
-    landed = LandedSource(job, backend, maker, stats)
     gather = ResidentGather.of(job, backend, maker)
-    source: LandedSource | ResidentSource | VramSource = landed
+    source: LandedSource | VramSource = LandedSource(job, backend, maker, stats)
     runner = Runner(_threads(backend, maker))
     if gather is not None and isinstance(maker, DeviceAssembler):
-        source = ResidentSource(gather, maker, landed)
+        source = ResidentSource(gather, job, backend, maker, stats)
         plain = job.transform is None
         if gather.ready():
             if not gather.over_pcie and not gather.ids_from_host:

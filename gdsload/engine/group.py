@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gdsload.engine.batch_source import BatchSource, PendingBatches, Ready
+from gdsload.engine.batch_source import BatchSource, PendingBatches, Ready, made_at_once
 from gdsload.errors import GdsloadError, LoaderClosedError
 from gdsload.system.driver import DriverError
 
@@ -106,12 +106,7 @@ def _each(steps: range, source: BatchSource, stopped: Callable[[], bool]) -> Rea
         for step in steps:
             if stopped():
                 return Ready(batches, sizes, LoaderClosedError("the loader was closed"))
-            pending = source.start(range(step, step + 1))
-            try:
-                ready = pending.result(stopped)
-            except Exception:
-                pending.drop()
-                raise
+            ready = made_at_once(source, step, stopped)
             batches += ready.batches
             sizes += ready.sizes
             if ready.error is not None:

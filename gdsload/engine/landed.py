@@ -10,7 +10,7 @@ import numpy as np
 
 from gdsload.backends.base import Backend
 from gdsload.engine.assemble import BatchMaker
-from gdsload.engine.batch_source import Ready, transformed
+from gdsload.engine.batch_source import PendingBatches, Ready, transformed
 from gdsload.engine.read_planner import LoadedRows, ReadPlanner, RowSlice
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
@@ -35,7 +35,7 @@ class LandedSource:
         self._loaded: list[LoadedRows] = []  # those that hold arena memory
         self._batch_bytes = 0  # of a batch in the arena, the maximum so far: reads are larger than what is wanted
 
-    def start(self, steps: range) -> LandedBatches:
+    def start(self, steps: range) -> PendingBatches:
         """See `BatchSource.start`."""
         slices = self._planner.slices(steps)
         loaded = {id(part.rows): part.rows for part in slices}
@@ -44,15 +44,6 @@ class LandedSource:
         known = {id(rows) for rows in self._loaded}
         self._loaded += [rows for rows in loaded.values() if rows.nbytes and id(rows) not in known]
         return LandedBatches(self, steps, slices)
-
-    def make(self, step: int, stopped: Callable[[], bool] = lambda: False) -> Ready:
-        """The batch of one step, at once."""
-        pending = self.start(range(step, step + 1))
-        try:
-            return pending.result(stopped)
-        except Exception:
-            pending.drop()
-            raise
 
     def arena_bytes(self, steps: range, window_bytes: int) -> int:
         """See `BatchSource.arena_bytes`."""
@@ -71,12 +62,8 @@ class LandedSource:
         """See `BatchSource.again`."""
         return LandedSource(self.job, self.backend, self.maker, self.stats)
 
-    def let_go(self) -> None:
-        """Release the windows that are held: the next steps wanted are not those after the last ones."""
-        self._planner.let_go()
-
     def close(self) -> None:
-        """See `BatchSource.close`."""
+        """See `BatchSource.close`. It may be used again: windows that are wanted are read anew."""
         self._planner.let_go()
 
 
@@ -94,14 +81,14 @@ class LandedBatches:
 
     def landed(self) -> bool:
         """See `PendingBatches.landed`."""
-        return all(part.rows.landed() for part in self._slices)
+        return all(part.rows.pending.completion.landed for part in self._slices)
 
     def result(self, stopped: Callable[[], bool]) -> Ready:
         """See `PendingBatches.result`."""
         source, steps, slices = self._source, self._steps, self._slices
         began = time.perf_counter()
         for part in slices:
-            part.rows.wait()
+            part.rows.pending.completion.wait()
         landed = time.perf_counter()
         sizes = [source.job.steps.size(step) for step in steps]
         batches = source.maker.assemble(slices, sizes)

@@ -21,7 +21,6 @@ Invariants:
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import threading
@@ -30,7 +29,6 @@ from collections import deque
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
-from typing import Any
 
 from gdsload.engine.batch_source import BatchSource, Ready
 from gdsload.engine.group import Group
@@ -41,7 +39,7 @@ from gdsload.engine.steps import Steps
 from gdsload.errors import LoaderClosedError
 from gdsload.shards.gather_host import one_thread
 from gdsload.shards.values import no_inference
-from gdsload.system.threads import WeakList, Worker, call_all, note_exit, start_all, wait_all
+from gdsload.system.threads import Worker, end_at_exit, start_all, wait_all
 
 __all__ = ["Prefetcher", "Runner"]
 
@@ -78,12 +76,15 @@ class Prefetcher:
         start: the first step.
         stats: where the depth of reads is kept between epochs.
         runner: who makes the batches.
+
+    Attributes:
+        stopped: whether it was closed or stopped.
     """
 
     def __init__(
         self, source: BatchSource, steps: Steps, *, limits: Limits, start: int, stats: LoaderStats, runner: Runner
     ) -> None:
-        self.source, self.runner = source, runner
+        self.source, self.runner, self.stopped = source, runner, False
         self._steps, self._limits, self._stats = steps, limits, stats
         self._next = start
         # The first group is one batch, so that it is there soon; then they grow to what is most efficient.
@@ -101,7 +102,7 @@ class Prefetcher:
         self._turn.put(None)
         self._inside = threading.RLock()  # held by a consumer that makes batches; an RLock: a handler may close
         self._working = False  # whether it does
-        self._ended = self._failed = self._closed = False
+        self._ended = self._failed = False
         self._owner = os.getpid()
         self._threads: list[Worker] = []
 
@@ -133,7 +134,7 @@ class Prefetcher:
         return ready
 
     def _refuse_if_closed(self) -> None:
-        if self._closed:
+        if self.stopped:
             raise LoaderClosedError("the loader was closed while a batch was being waited for")
 
     def start(self) -> None:
@@ -141,30 +142,21 @@ class Prefetcher:
 
         Closing the loader would then unmap files that they are reading.
         """
-        if self._threads or self._closed or not self.runner.threads:
+        if self._threads or self.stopped or not self.runner.threads:
             return
         self._threads = [Worker(self._run, f"gdsload-{number}") for number in range(self.runner.threads)]
-        _live.add(self)
+        end_at_exit(self)
         try:
             start_all(self._threads)
         except BaseException:
             self.close()
             raise
 
-    def hand_over(self, batch: Any) -> Any:
-        """The last step of each batch, in the consumer's thread."""
-        return self.source.hand_over(batch)
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the prefetcher was closed or stopped."""
-        return self._closed
-
     def stop(self) -> None:
         """Ask for the epoch's end without waiting: all that a finaliser may do, which can run in any thread."""
         if self._owner != os.getpid():
             return  # after a fork: the threads are not here, and their locks may be locked for ever
-        self._closed = True
+        self.stopped = True
         self._planned.put(None)
         for _ in range(self.runner.threads + 1):
             self._turn.put(None)
@@ -192,9 +184,11 @@ class Prefetcher:
                 self._unclaimed.popleft().drop()
             self.source.close()
 
+    end = close
+
     def _run(self) -> None:
         """What each thread does."""
-        if self._closed:
+        if self.stopped:
             return
         if self.source.takes_processor:
             one_thread()
@@ -216,7 +210,7 @@ class Prefetcher:
     def _work(self) -> bool:
         """Plan, and finish a group, in the consumer's thread; False if there is none, or another thread is planning."""
         with self._inside:
-            if self._closed:
+            if self.stopped:
                 return False
             self._working = True
             try:
@@ -225,7 +219,7 @@ class Prefetcher:
                 except Empty:
                     return False
                 group = self._planned_group()
-                if group is None or self._closed:
+                if group is None or self.stopped:
                     return False
                 # Batches may outlive the mode that the consumer is in.
                 with no_inference(), one_thread() if self.source.takes_processor else nullcontext():
@@ -236,7 +230,7 @@ class Prefetcher:
 
     def _claim(self) -> Group | None:
         """The oldest group that is not claimed yet, planned first if need be; None if there is none left."""
-        while not self._closed:
+        while not self.stopped:
             self._turn.get()
             group = self._planned_group()
             if group is not None:
@@ -250,7 +244,7 @@ class Prefetcher:
     def _planned_group(self) -> Group | None:
         """Use the turn that the caller took: plan, claim the oldest group if there is one, and pass the turn on."""
         try:
-            if self._closed:
+            if self.stopped:
                 return None
             try:
                 with no_inference():
@@ -279,7 +273,7 @@ class Prefetcher:
         """Start groups until one can be finished and enough of them are under way."""
         self._held_back = False
         started = 0
-        while not (self._ended or self._closed):
+        while not (self._ended or self.stopped):
             self._note_taken()
             steps = self._next_steps()
             if steps and not self._has_room(steps):
@@ -352,21 +346,8 @@ class Prefetcher:
     def _finish(self, group: Group) -> None:
         """Wait for a group's bytes and make its batches."""
         try:
-            ready = group.make(self.source, lambda: self._closed)
+            ready = group.make(self.source, lambda: self.stopped)
             self._failed = self._failed or ready.error is not None
         except BaseException:
             self._failed = True
             raise
-
-
-_live = WeakList[Prefetcher]()
-
-
-@atexit.register
-def _close_all() -> None:
-    """A thread that still runs while the interpreter is finalized would crash it."""
-    note_exit()
-    prefetchers = list(_live)
-    for prefetcher in prefetchers:
-        prefetcher.stop()
-    call_all(prefetcher.close for prefetcher in prefetchers)

@@ -14,17 +14,15 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend, PendingRead
 from gdsload.engine.runs import Runs, runs_of
 from gdsload.engine.steps import Job, Ordered
 from gdsload.order import LaneRun
 from gdsload.shards.reads import Extents, concat_extents, distinct
+from gdsload.system.arrays import IntArray
 
 __all__ = ["FieldRows", "LoadedRows", "ReadPlanner", "RowSlice"]
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -82,22 +80,6 @@ class LoadedRows:
         """Arena memory that is held until the last sample is gathered."""
         return 0 if self.released else self.pending.nbytes
 
-    def landed(self) -> bool:
-        """Whether the bytes have landed; never waits.
-
-        Raises:
-            Exception: if that cannot be found out.
-        """
-        return self.pending.completion.landed
-
-    def wait(self) -> None:
-        """Wait until the bytes have landed.
-
-        Raises:
-            ReadError: if some could not be read.
-        """
-        self.pending.completion.wait()
-
     def used(self, count: int) -> None:
         """Note that `count` samples have been gathered, or are not wanted.
 
@@ -113,7 +95,7 @@ class LoadedRows:
     def drop(self, count: int) -> None:
         """Note that `count` samples are not wanted, after the reads have ended."""
         with suppress(Exception):  # any error has been reported, or these bytes are no longer wanted
-            self.wait()
+            self.pending.completion.wait()
         self.used(count)
 
 

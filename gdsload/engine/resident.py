@@ -13,7 +13,6 @@ from itertools import groupby
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend, ShardAddresses
 from gdsload.engine.assemble import Batch
@@ -24,11 +23,11 @@ from gdsload.engine.runs import lie_in_runs
 from gdsload.engine.steps import Job, Ordered
 from gdsload.order import BlockOrder, FullOrder, SequentialOrder
 from gdsload.shards.values import torch_dtype
+from gdsload.system.arrays import IntArray
 from gdsload.system.copies import LONG_BYTES, copies_scattered_runs
 
 __all__ = ["ResidentGather"]
 
-IntArray = NDArray[np.int64]
 
 _MOST_ROW_BYTES = 8 * 2**20
 """The kernel counts the words of a row in 32 bits, and with few such long rows planning is cheap anyway."""

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.engine.batch_source import BatchSource, PendingBatches, Ready, transformed
+from gdsload.backends.base import Backend
+from gdsload.engine.batch_source import PendingBatches, Ready, transformed
 from gdsload.engine.gpu.assemble_device import DeviceAssembler, hand_over
 from gdsload.engine.landed import LandedSource
 from gdsload.engine.resident import ResidentGather
@@ -26,26 +27,29 @@ __all__ = ["ResidentSource", "VramSource"]
 _log = logging.getLogger("gdsload")
 
 
-class ResidentSource:
+class ResidentSource(LandedSource):
     """Gathers on the loader's stream what the GPU can address, and has all else read.
 
     Args:
         gather: what gathers, while it is ready.
-        maker: whose stream gathers are queued on.
-        landed: what makes the groups that cannot be gathered this way.
+        job: what to deliver.
+        backend: what reads the groups that cannot be gathered this way.
+        maker: what gathers those, and whose stream gathers are queued on.
+        stats: where time is counted.
     """
 
-    takes_processor = False
-
-    def __init__(self, gather: ResidentGather, maker: DeviceAssembler, landed: LandedSource) -> None:
-        self._gather, self._stream, self._landed = gather, maker.stream, landed
+    def __init__(
+        self, gather: ResidentGather, job: Job, backend: Backend, maker: DeviceAssembler, stats: LoaderStats
+    ) -> None:
+        super().__init__(job, backend, maker, stats)
+        self._gather, self._stream = gather, maker.stream
 
     def start(self, steps: range) -> PendingBatches:
         """See `BatchSource.start`."""
         pending = self._queued(steps) if self._gather.ready() else None
         if pending is None:
-            return self._landed.start(steps)
-        self._landed.let_go()
+            return super().start(steps)
+        super().close()
         return pending
 
     def _queued(self, steps: range) -> _ResidentBatches | None:
@@ -75,23 +79,11 @@ class ResidentSource:
                 torch.cuda.set_stream(before)
             raise
         ready = Ready(batches, gather.sizes(steps))
-        return _ResidentBatches(self._landed, stream, steps, ready, (event, shards, queued_s))
-
-    def arena_bytes(self, steps: range, window_bytes: int) -> int:
-        """See `BatchSource.arena_bytes`."""
-        return self._landed.arena_bytes(steps, window_bytes)
-
-    def hand_over(self, batch: Any) -> Any:
-        """See `BatchSource.hand_over`."""
-        return self._landed.hand_over(batch)
-
-    def again(self) -> BatchSource:
-        """See `BatchSource.again`."""
-        return self._landed.again()
+        return _ResidentBatches(self, stream, steps, ready, (event, shards, queued_s))
 
     def close(self) -> None:
         """See `BatchSource.close`: all gathers have ended when it returns."""
-        self._landed.close()
+        super().close()
         with suppress(Exception):  # an error here concerns batches that are no longer wanted
             self._stream.synchronize()
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+
+from gdsload.system.arrays import IntArray
 
 __all__ = ["Runs", "lie_in_runs", "runs_of"]
 
-IntArray = NDArray[np.int64]
 _RUN_SAMPLES, _RUN_BYTES = 64, 64 * 1024
 """Mean length of runs of consecutive samples from which they are handled as runs. Shorter runs are not planned any
 faster, and backends fetch rows of one length faster than many runs of different lengths."""

@@ -6,15 +6,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gdsload.engine.batch_source import StepTransform
 from gdsload.order import LaneRun, Order, Schedule
 from gdsload.shards.shard_table import ShardTable
+from gdsload.system.arrays import IntArray
 
 __all__ = ["Job", "OneBatch", "Ordered", "Selection", "Steps"]
 
-IntArray = NDArray[np.int64]
 _FIRST, _AHEAD = 8192, 16384
 """Positions of a lane whose ids are computed at once, at first and later: enough to hide the cost of a call, and few
 enough that neither the first batch nor another thread that wants to plan waits for long."""
@@ -39,7 +38,6 @@ class Steps(Protocol):
     @property
     def steps(self) -> int:
         """Number of steps of the epoch, as far as is known."""
-        ...
 
     def reach(self, step: int) -> int:
         """Ensure that steps up to `step` are known, or that the epoch's end is; by one thread at a time.
@@ -49,19 +47,15 @@ class Steps(Protocol):
         Returns:
             Samples of the largest batch known.
         """
-        ...
 
     def error(self, step: int) -> Exception | None:
         """The error that is raised instead of a known step; None if it has samples. No step comes after an error."""
-        ...
 
     def size(self, step: int) -> int:
         """Number of samples of a known step."""
-        ...
 
     def positions(self, steps: range) -> IntArray:
         """The positions of known steps without errors, in the order in which they are delivered."""
-        ...
 
 
 @dataclass(slots=True)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from gdsload.backends.select import Placement
 from gdsload.engine.limits import Limits, gatherers
 from gdsload.errors import BudgetError
-from gdsload.order import OrderOptions, Schedule
+from gdsload.loader.plan import LoaderPlan
+from gdsload.order import Schedule
 from gdsload.system.units import format_bytes
 
-__all__ = ["Budgets"]
+__all__ = ["limits_of"]
 
 _LEAST_GROUP_BYTES, _MOST_GROUP_BYTES = 24 * 2**20, 64 * 2**20
 """Of rows that lie scattered, in mapped shards; of others the least, as reads bring more than is wanted. 64 MiB are
@@ -26,60 +24,38 @@ _GROUP_BYTES_ON_GPU = 64 * 2**20
 readers hold the interpreter lock in turn."""
 
 
-@dataclass(frozen=True, slots=True)
-class Budgets:
-    """The budgets of the engine, and what they are spent on.
+def limits_of(plan: LoaderPlan, schedule: Schedule) -> Limits:
+    """The limits of an epoch with these steps.
 
-    Attributes:
-        prefetch_bytes: bytes of batches that may be ahead of the consumer.
-        arena_bytes: bytes that reads may take in an arena.
-        placement: where batches are built.
-        in_place: whether bytes are gathered from where they are, so that nothing lands in an arena.
-        order: the order options.
-        sample_bytes: expected bytes of a sample.
-        sizes_vary: whether larger batches than expected may come.
+    Raises:
+        BudgetError: if the windows that must be in memory at once do not fit `arena_bytes`.
     """
-
-    prefetch_bytes: int
-    arena_bytes: int
-    placement: Placement
-    in_place: bool
-    order: OrderOptions
-    sample_bytes: float
-    sizes_vary: bool
-
-    def limits(self, schedule: Schedule) -> Limits:
-        """The limits of an epoch with these steps.
-
-        Raises:
-            BudgetError: if the windows that must be in memory at once do not fit `arena_bytes`.
-        """
-        order, mean = self.order, self.sample_bytes
-        # A window ends with its lane.
-        window_bytes = int(mean * min(order.window, -(-schedule.samples // order.lanes)))
-        # A slice of the global batch meets its own share of the lanes, and one more where it begins inside a lane.
-        lanes = min(order.lanes, -(-order.lanes // schedule.world_size) + 1)
-        if not self.in_place and order.window and (lanes + 1) * window_bytes > self.arena_bytes:
-            raise BudgetError(
-                f"arena_bytes is {format_bytes(self.arena_bytes)}, but {lanes} lanes and one window read ahead, of "
-                f"{format_bytes(window_bytes)} each, need {format_bytes((lanes + 1) * window_bytes)}",
-                remedy=f"Raise arena_bytes, or lower lanes (here {order.lanes}) or window (here {order.window} "
-                "samples).",
-            )
-        return Limits(
-            self.prefetch_bytes,
-            self.arena_bytes,
-            self._group_bytes(),
-            max(int(mean * schedule.batch_size), 1),
-            window_bytes,
-            int(mean) if self.sizes_vary else 0,
+    order, mean, arena_bytes = plan.order, plan.sample_bytes, plan.arena_bytes
+    # A window ends with its lane.
+    window_bytes = int(mean * min(order.window, -(-schedule.samples // order.lanes)))
+    # A slice of the global batch meets its own share of the lanes, and one more where it begins inside a lane.
+    lanes = min(order.lanes, -(-order.lanes // schedule.world_size) + 1)
+    if not plan.in_place and order.window and (lanes + 1) * window_bytes > arena_bytes:
+        raise BudgetError(
+            f"arena_bytes is {format_bytes(arena_bytes)}, but {lanes} lanes and one window read ahead, of "
+            f"{format_bytes(window_bytes)} each, need {format_bytes((lanes + 1) * window_bytes)}",
+            remedy=f"Raise arena_bytes, or lower lanes (here {order.lanes}) or window (here {order.window} samples).",
         )
+    return Limits(
+        plan.prefetch_bytes,
+        arena_bytes,
+        _group_bytes(plan),
+        max(int(mean * schedule.batch_size), 1),
+        window_bytes,
+        int(mean) if plan.source is not None and plan.source.batch_size is None else 0,  # batches of any size
+    )
 
-    def _group_bytes(self) -> int:
-        if self.placement == "gpu":
-            return _GROUP_BYTES_ON_GPU
-        if self.order.shuffle == "sequential":
-            return _GROUP_BYTES_IN_ORDER
-        if not self.in_place:
-            return _LEAST_GROUP_BYTES
-        return max(_LEAST_GROUP_BYTES, min(self.prefetch_bytes // (2 * gatherers()), _MOST_GROUP_BYTES))
+
+def _group_bytes(plan: LoaderPlan) -> int:
+    if plan.placement == "gpu":
+        return _GROUP_BYTES_ON_GPU
+    if plan.order.shuffle == "sequential":
+        return _GROUP_BYTES_IN_ORDER
+    if not plan.in_place:
+        return _LEAST_GROUP_BYTES
+    return max(_LEAST_GROUP_BYTES, min(plan.prefetch_bytes // (2 * gatherers()), _MOST_GROUP_BYTES))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from gdsload.backends.host import HostBackend
 from gdsload.engine.assemble import Assembler, BatchForm
+from gdsload.engine.batch_source import made_at_once
 from gdsload.engine.codecs import codecs_of
 from gdsload.engine.landed import LandedSource
 from gdsload.engine.stats import LoaderStats
@@ -238,7 +239,8 @@ class _Reader:
     def batch(self, ids: NDArray[np.int64]) -> dict[str, Any]:
         """Samples by id as one batch."""
         job = Job(self._table, OneBatch(ids), Selection(), tuple(self._schema))
-        found: dict[str, Any] = LandedSource(job, self._backend, self._assembler, LoaderStats()).make(0).batches[0]
+        source = LandedSource(job, self._backend, self._assembler, LoaderStats())
+        found: dict[str, Any] = made_at_once(source, 0).batches[0]
         return found
 
     def sizes(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -105,7 +105,7 @@ class Epoch(Iterator[Any]):
             raise StopIteration
         stats.wait_s += time.perf_counter() - entered
         try:
-            batch = pipeline.hand_over(batch)
+            batch = pipeline.source.hand_over(batch)
             finished = batch if self._finish is None else self._finish(batch, self.place, size)
         except StopIteration as error:
             raise RuntimeError("transform raised StopIteration, which would have ended the epoch") from error

@@ -8,11 +8,13 @@ from typing import Any
 import torch
 
 from gdsload.engine.transform import DeviceTransform
-from gdsload.loader.buffers import Buffers
+from gdsload.errors import OptionError
 from gdsload.loader.plan import LoaderPlan
 from gdsload.loader.state import Place
 
 __all__ = ["hand_over_steps"]
+
+_FORMATS = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
 
 
 def hand_over_steps(
@@ -47,3 +49,94 @@ def _moved(value: Any, device: torch.device) -> Any:
     if isinstance(value, tuple):
         return tuple(part.to(device) for part in value)
     return value if isinstance(value, list) else value.to(device)
+
+
+class Buffers:
+    """Copies each batch into tensors that are made for the first one; used by one thread at a time.
+
+    The tensors stay where they are, for work that was recorded with their addresses.
+    A batch is a tensor, or dicts, tuples and lists of such, of one structure. What a tensor's first dimension is short
+    of the buffer's, as in a last batch, is left out: its first rows are handed out.
+
+    Args:
+        rows: samples of a full batch; the least first dimension of a buffer.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._buffers: dict[str, torch.Tensor] = {}
+        self._filled: set[str] = set()
+        self._complete = False
+        self._samples = rows
+
+    def __call__(self, batch: Any, samples: int) -> Any:
+        """The batch in the buffers, copied on the stream that is current; valid until the next one is.
+
+        Args:
+            batch: the batch.
+            samples: how many it is made of.
+
+        Raises:
+            OptionError: if a part is no tensor, is missing, or does not fit the buffer that the first batch's had.
+        """
+        self._filled.clear()
+        self._samples = samples
+        # Not an inference tensor: those can be filled in inference mode alone.
+        with torch.inference_mode(mode=False), torch.no_grad():
+            copied = self._copied(batch, "batch")
+        if missing := sorted(self._buffers.keys() - self._filled):
+            raise OptionError(f"reuse_buffers=True, but there is no {missing[0]}, which the first batch had")
+        self._complete = True
+        return copied
+
+    def _copied(self, value: Any, where: str) -> Any:
+        if isinstance(value, dict):
+            return {key: self._copied(part, f"{where}[{key!r}]") for key, part in value.items()}
+        if isinstance(value, list | tuple):
+            parts = [self._copied(part, f"{where}[{number}]") for number, part in enumerate(value)]
+            return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+        if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.is_nested:
+            kind = f"tensor of layout {value.layout}" if isinstance(value, torch.Tensor) else type(value).__name__
+            raise OptionError(
+                f"reuse_buffers=True, but {where} is a {kind}",
+                remedy="Let transforms return dicts, tuples and lists of plain tensors of a fixed shape.",
+            )
+        buffer = self._buffer(value, where)
+        self._filled.add(where)
+        part = buffer[: len(value)] if value.dim() else buffer.view(())
+        return part.copy_(value)
+
+    def _buffer(self, value: torch.Tensor, where: str) -> torch.Tensor:
+        """The buffer for a part of the batch; of the first batch, a new one."""
+        buffer = self._buffers.get(where)
+        if buffer is None and not self._complete:
+            buffer = self._buffers[where] = self._made_for(value)
+        if buffer is None:
+            raise OptionError(f"reuse_buffers=True, but {where} is new: the first batch had no such part")
+        if (
+            (value.dtype, value.device, value.shape[1:]) != (buffer.dtype, buffer.device, buffer.shape[1:])
+            or value.dim() != buffer.dim()
+            or value.shape[:1] > buffer.shape[:1]
+        ):
+            raise OptionError(
+                f"reuse_buffers=True, but {where} is {_described(value)}, which its buffer, {_described(buffer)}, does "
+                "not fit",
+                remedy="Give all batches one shape, but for their number of samples; a batch_sampler, its batch_size.",
+            )
+        return buffer
+
+    def _made_for(self, value: torch.Tensor) -> torch.Tensor:
+        """A buffer laid out as the tensor is, if that is one of torch's memory formats."""
+        shape = (self._rows_for(len(value)), *value.shape[1:]) if value.dim() else ()
+        layout = next((one for one in _FORMATS if value.is_contiguous(memory_format=one)), torch.contiguous_format)
+        return torch.empty(shape, dtype=value.dtype, device=value.device, memory_format=layout)
+
+    def _rows_for(self, rows: int) -> int:
+        """First dimension of a buffer for a tensor that has `rows` in this batch: as many for each sample."""
+        # The first batch may be the last one of a resumed epoch, which is not full.
+        each, odd = divmod(rows, self._samples) if self._samples else (1, 0)
+        return max(rows, self._rows if odd else self._rows * max(each, 1))
+
+
+def _described(tensor: torch.Tensor) -> str:
+    return f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device}"

@@ -10,15 +10,15 @@ from typing import Any, Literal, Self, Unpack
 
 import torch
 
-from gdsload.backends.base import BackendStatus
+from gdsload.backends.base import BackendStatus, CacheStatus
 from gdsload.backends.select import expected
-from gdsload.backends.tiers.cache_status import CacheStatus
 from gdsload.engine.epochs import prefetch
 from gdsload.engine.prefetch import Prefetcher
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
 from gdsload.engine.transform import DeviceTransform
 from gdsload.errors import LoaderClosedError
+from gdsload.loader.budgets import limits_of
 from gdsload.loader.epoch import Epoch
 from gdsload.loader.hand_over import hand_over_steps
 from gdsload.loader.options import TorchKeywords, check_torch_keywords
@@ -162,7 +162,7 @@ class DataLoader:
         self.seed, self.drop_last = plan.seed, plan.schedule.drop_last
         self.stats = LoaderStats()
         self._progress = Progress(plan)
-        self._limits = plan.budgets.limits(self._progress.schedules.newest)
+        self._limits = limits_of(plan, self._progress.schedules.newest)
         self._transform = None
         if plan.device_transform:
             self._transform = DeviceTransform(plan.device_transform, plan.device, self._progress.transform_key)
@@ -223,8 +223,8 @@ class DataLoader:
         if (resources := self._resources) is None:
             shards = self._plan.space.shards
             every = sum(len(one.sources) for one in self._plan.selected.datasets)
-            return CacheStatus(self._plan.cache.asked, every if shards is None else len(shards))
-        return CacheStatus(self._plan.cache.asked, len(resources.table.starts), resources.backend.tiers())
+            return CacheStatus(self._plan.cache, every if shards is None else len(shards))
+        return CacheStatus(self._plan.cache, len(resources.table.starts), resources.backend.tiers())
 
     def state_dict(self) -> dict[str, Any]:
         """Where the consumer is: small, JSON-able, and exact after every batch.
@@ -366,14 +366,14 @@ class DataLoader:
     def ended(self, epoch: Epoch) -> None:
         """For `Epoch`: it has handed out its last batch."""
         if (resources := self._resources) is not None:
-            resources.files.watch.check_passed()
+            resources.table.files.watch.check_passed()
         with self._lock:
             self._progress.ended(epoch.place)
 
     def _start(self, place: Place) -> Prefetcher:
         """Start reading an epoch from a place on."""
         plan = self._plan
-        self._limits = plan.budgets.limits(place.schedule)
+        self._limits = limits_of(plan, place.schedule)
         resources = self._open()
         ahead = None if plan.copies else self._transform
         transform = None if ahead is None else partial(ahead, place.epoch)

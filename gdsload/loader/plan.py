@@ -21,36 +21,14 @@ from gdsload.engine.assemble import BatchForm
 from gdsload.errors import BackendUnavailableError, OptionError
 from gdsload.loader import options
 from gdsload.loader.batch_fields import batch_form, check_padding, field_names, mean_sample_bytes, refuse_ragged
-from gdsload.loader.budgets import Budgets
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.ranks import ScheduleRule
-from gdsload.loader.sample_space import SampleSpace, sample_space
 from gdsload.loader.samplers import IndexSource, expected_batch, index_source
-from gdsload.loader.selection import Selected, select
+from gdsload.loader.selection import SampleSpace, Selected, sample_space, select
 from gdsload.order import DatasetFacts, OrderOptions, make_order, resolve
 from gdsload.order.checks import check_whole
 
-__all__ = ["CacheRequest", "LoaderPlan", "plan_loader"]
-
-_SHARE_OF_VRAM = {"vram": 0.5, "auto": 0.25}
-"""How much of the memory that is free when the loader opens a tier takes, by what was asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class CacheRequest:
-    """Where samples are kept for later epochs.
-
-    Attributes:
-        asked: the option.
-        in_vram: whether there is a tier in the GPU's memory.
-        vram_bytes: bytes of that tier; None: `vram_share` of what is free when it is made.
-        vram_share: see there.
-    """
-
-    asked: str
-    in_vram: bool
-    vram_bytes: int | None
-    vram_share: float
+__all__ = ["LoaderPlan", "plan_loader"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,8 +51,13 @@ class LoaderPlan:
         mapped: whether shards are mapped into memory.
         backend: which backend is opened, with which budgets.
         registers_by_default: whether `backend.register_bytes` is still to be found out, when it is opened.
-        cache: where samples are kept.
-        budgets: what the engine may use.
+        cache: where samples are kept for later epochs: the option.
+        in_vram: whether there is a tier in the GPU's memory.
+        vram_bytes: bytes of that tier; None: a share of what is free when it is made.
+        prefetch_bytes: bytes of batches that may be ahead of the consumer.
+        arena_bytes: bytes that reads may take in an arena.
+        in_place: whether bytes are gathered from where they are, so that nothing lands in an arena.
+        sample_bytes: expected bytes of a sample.
     """
 
     dataset: object
@@ -92,8 +75,13 @@ class LoaderPlan:
     mapped: bool
     backend: BackendRequest
     registers_by_default: bool
-    cache: CacheRequest
-    budgets: Budgets
+    cache: str
+    in_vram: bool
+    vram_bytes: int | None
+    prefetch_bytes: int
+    arena_bytes: int
+    in_place: bool
+    sample_bytes: float
 
     @property
     def device(self) -> torch.device:
@@ -127,7 +115,8 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
     request = _backend_request(given)
     prefetch_bytes = options.byte_count(given, "prefetch_bytes", at_least=1)
     arena_bytes = options.byte_count(given, "arena_bytes", at_least=1)
-    cache = _cache_request(given, request.placement)
+    cache, in_vram = given["cache"], given["cache"] in ("vram", "auto") and request.placement == "gpu"
+    vram_bytes = None if given["vram_bytes"] is None else options.byte_count(given, "vram_bytes")
     share = options.share(given)
 
     dataset = ShardDataset(dataset) if isinstance(dataset, str | os.PathLike) else dataset
@@ -142,7 +131,6 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
     sample_bytes = mean_sample_bytes(selected, fields)
     order = _order_options(given, selected, sample_bytes)
     batch_size = expected_batch(given["batch_sampler"]) or given["batch_size"]
-    in_place = reads_in_place(request, mapped=mapped) and not cache.in_vram
     make_order(order, (), given["seed"], 0)  # refuses a seed that is too large
     preflight(request, selected.datasets[0].path, mapped=mapped)
     return LoaderPlan(
@@ -164,11 +152,13 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
         backend=request,
         registers_by_default=by_default,
         cache=cache,
-        budgets=Budgets(
-            prefetch_bytes, arena_bytes, request.placement, in_place, order, sample_bytes,
-            sizes_vary=given["batch_sampler"] is not None,
-        ),
-    )  # fmt: skip
+        in_vram=in_vram,
+        vram_bytes=vram_bytes,
+        prefetch_bytes=prefetch_bytes,
+        arena_bytes=arena_bytes,
+        in_place=reads_in_place(request, mapped=mapped) and not in_vram,
+        sample_bytes=sample_bytes,
+    )
 
 
 def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,29 +191,19 @@ def _backend_request(given: Mapping[str, Any]) -> BackendRequest:
     )
 
 
-def _cache_request(given: Mapping[str, Any], placement: Placement) -> CacheRequest:
-    asked, vram_bytes = given["cache"], given["vram_bytes"]
-    return CacheRequest(
-        asked,
-        asked in _SHARE_OF_VRAM and placement == "gpu",
-        None if vram_bytes is None else options.byte_count(given, "vram_bytes"),
-        _SHARE_OF_VRAM.get(asked, 0.0),
-    )
-
-
-def _refuse_cache(cache: CacheRequest, request: BackendRequest, *, mapped: bool, registers: bool) -> None:
+def _refuse_cache(cache: str, request: BackendRequest, *, mapped: bool, registers: bool) -> None:
     """Refuse a tier that was asked for by name and that there cannot be.
 
     Raises:
         BackendUnavailableError: if it cannot be used.
     """
-    if cache.asked == "vram" and not cache.in_vram:
+    if cache == "vram" and request.placement == "host":
         raise BackendUnavailableError(
             f'cache="vram" keeps samples where the GPU gathers them, and batches for {str(request.device)!r} are built '
             "in CPU memory",
             remedy='Pass device="cuda" without backend="host", or leave cache= out.',
         )
-    if cache.asked == "pagecache" and request.placement == "gpu" and not (mapped and registers):
+    if cache == "pagecache" and request.placement == "gpu" and not (mapped and registers):
         what = "register_bytes is 0" if mapped else "the shards are not mapped"
         raise BackendUnavailableError(
             f'cache="pagecache" registers mapped shards with CUDA, and {what}', remedy="Leave that option out."

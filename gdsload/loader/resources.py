@@ -18,16 +18,17 @@ from gdsload.engine.assemble import Assembler, BatchMaker
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.limits import Limits
 from gdsload.loader.plan import LoaderPlan
-from gdsload.shards.files import Files
 from gdsload.shards.identity import ShardSource
 from gdsload.shards.page_cache import bytes_in_memory
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system.memory import BatchPool
 from gdsload.system.units import format_bytes
 
-__all__ = ["OpenResources", "open_resources", "release"]
+__all__ = ["SHARE_OF_VRAM", "OpenResources", "open_resources", "release"]
 
 _log = logging.getLogger("gdsload")
+SHARE_OF_VRAM = {"vram": 0.5, "auto": 0.25}
+"""How much of the memory that is free when the loader opens a tier takes, by what was asked for."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -35,13 +36,11 @@ class OpenResources:
     """Everything that epochs share.
 
     Attributes:
-        files: the shards.
-        table: the samples in them.
+        table: the samples, and the files that they are in.
         opened: the backend, and why it is this one.
         maker: what makes batches.
     """
 
-    files: Files
     table: ShardTable
     opened: OpenedBackend
     maker: BatchMaker
@@ -82,7 +81,7 @@ def open_resources(plan: LoaderPlan, limits: Limits) -> OpenResources:
     opened = choose(request, table.files)
     try:
         tiered = _with_vram(plan, table, opened)
-        return OpenResources(table.files, table, tiered, _batch_maker(plan, table, limits, request, tiered))
+        return OpenResources(table, tiered, _batch_maker(plan, table, limits, request, tiered))
     except BaseException:  # also Ctrl-C: what is pinned must not go while it is
         opened.backend.close()
         raise
@@ -117,12 +116,11 @@ def _batch_maker(
 
 def _with_vram(plan: LoaderPlan, table: ShardTable, opened: OpenedBackend) -> OpenedBackend:
     """The backend, behind the tier in VRAM if there is to be one."""
-    cache = plan.cache
-    if not cache.in_vram:
+    if not plan.in_vram:
         return opened
-    nbytes = cache.vram_bytes
+    nbytes = plan.vram_bytes
     if nbytes is None:
-        nbytes = int(torch.cuda.mem_get_info(plan.device)[0] * cache.vram_share)
+        nbytes = int(torch.cuda.mem_get_info(plan.device)[0] * SHARE_OF_VRAM[plan.cache])
     span = partial(table.span, names=plan.fields)
     tier = VramTier(table.files, plan.device, span=span, vram_bytes=nbytes)
     backend = Tiered(f"vram+{opened.backend.name}", table.files, tier, opened.backend)

@@ -12,7 +12,6 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend
 from gdsload.backends.registry import BackendChoice
@@ -23,12 +22,12 @@ from gdsload.shards.format.header import TensorEntry
 from gdsload.shards.gather_host import gather_pieces
 from gdsload.shards.reads import Extents, concat_extents, cut, shares
 from gdsload.shards.values import no_inference, torch_dtype
+from gdsload.system.arrays import IntArray
 from gdsload.system.copies import copy_runs
 from gdsload.system.streams import record
 
 __all__ = ["Block", "TensorReader", "block_of"]
 
-IntArray = NDArray[np.int64]
 
 _PIECE_BYTES = 4 * 2**20
 """The longest extent: so that a read has some for each of a backend's threads."""

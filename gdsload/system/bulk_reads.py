@@ -17,13 +17,11 @@ from collections import deque
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gdsload.system.arrays import IntArray
 from gdsload.system.memory import address_of
 
 __all__ = ["BulkReads"]
-
-IntArray = NDArray[np.int64]
 
 _DEPTH = 256
 """Reads that are under way at once in one call: eight threads keep any drive busy with them. A machine allows 65 536 in

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gdsload.system.arrays import IntArray
 from gdsload.system.driver import driver
 from gdsload.system.memory import dense_view
 from gdsload.system.streams import DeviceBytes, stream_handle
 
 __all__ = ["LONG_BYTES", "copies_scattered_runs", "copy_runs"]
 
-IntArray = NDArray[np.int64]
 
 LONG_BYTES = 64 * 1024
 """Mean length of runs from which the copy engine copies them: over PCIe 5 x16 a run then takes longer than queueing it

@@ -14,13 +14,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
+
+from gdsload.system.arrays import IntArray
 
 __all__ = ["BATCH_CALLS", "Driver", "DriverError", "driver"]
 
-IntArray = NDArray[np.int64]
 
 _log = logging.getLogger("gdsload")
 

@@ -13,7 +13,6 @@ import threading
 import weakref
 from collections import defaultdict, deque
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -49,6 +48,8 @@ _SMALLEST_SLAB = 64 * 1024
 
 ADDRESS_SPACE = 1 << 52
 """Above every host address: 64-bit processors give user space at most 52 bits unless asked for more."""
+# From the second page on, because torch takes a null pointer for "no memory".
+_SPACE: Any = (ctypes.c_char * (ADDRESS_SPACE - mmap.PAGESIZE)).from_address(mmap.PAGESIZE)
 
 UNIT_DTYPES = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 _NUMPY_DTYPES: dict[int, np.dtype[Any]] = {unit: np.dtype(f"{'i' if unit > 1 else 'u'}{unit}") for unit in UNIT_DTYPES}
@@ -90,12 +91,6 @@ def populate(address: int, nbytes: int) -> int:
     return ctypes.get_errno() if _libc.madvise(start, address + nbytes - start, _MADV_POPULATE_READ) else 0
 
 
-@lru_cache(maxsize=1)
-def _address_space() -> ctypes.Array[ctypes.c_char]:
-    # From the second page on, because torch takes a null pointer for "no memory".
-    return (ctypes.c_char * (ADDRESS_SPACE - mmap.PAGESIZE)).from_address(mmap.PAGESIZE)
-
-
 def row_view(unit: int, row_bytes: int, low: int, high: int) -> torch.Tensor:
     """The host memory from address `low` to `high` as overlapping rows; row i begins at address ``low + i * unit``.
 
@@ -122,8 +117,7 @@ def dense_view(unit: int, row_bytes: int, address: int, rows: int) -> torch.Tens
 
 def _view(unit: int, shape: tuple[int, int], address: int, strides: tuple[int, int]) -> torch.Tensor:
     # Made by numpy: each of torch's own views releases the interpreter lock, and another thread may keep it.
-    space: Any = _address_space()
-    return torch.from_numpy(np.ndarray(shape, _NUMPY_DTYPES[unit], space, address - mmap.PAGESIZE, strides))
+    return torch.from_numpy(np.ndarray(shape, _NUMPY_DTYPES[unit], _SPACE, address - mmap.PAGESIZE, strides))
 
 
 def memory_at(address: int, nbytes: int) -> memoryview:

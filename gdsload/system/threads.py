@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import count
 from operator import methodcaller
+from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
 __all__ = [
@@ -251,7 +252,7 @@ class Closer:
             _closers.pop(number, None)
         self._number = next(_numbers)
         self._close: Callable[[], None] | None = close
-        self._worker = Worker(partial(_close_dropped, self._number), f"gdsload-closer-{self._number}")
+        self.worker = Worker(partial(_close_dropped, self._number), f"gdsload-closer-{self._number}")
         self._owner = _Ref(owner, _BEGIN)
         # Not the worker itself: `Thread.start` is Python.
         self._owner.begin = partial(_thread.start_new_thread, _start_closing, (self._number,))
@@ -265,21 +266,17 @@ class Closer:
     @property
     def over(self) -> bool:
         """Whether all is closed, and no thread is still closing."""
-        return self._close is None and not self._worker.is_alive()
-
-    def start(self) -> None:
-        """Close in a thread that can be waited for, unlike one that C has started."""
-        self._worker.start_once()
+        return self._close is None and not self.worker.is_alive()
 
     def settle(self) -> None:
         """If the owner was dropped, ensure that all is closed when this returns."""
         if not self.dropped:
             return
         try:
-            start_all([self._worker])
+            start_all([self.worker])
         except RuntimeError:  # the system has no further thread, or the program ends (Python 3.12)
             self.close()
-        self._worker.wait()
+        self.worker.wait()
 
     def close(self) -> None:
         """Close, in this thread."""
@@ -303,8 +300,9 @@ os.register_at_fork(after_in_child=_closers.clear)  # the child must not close w
 
 
 def _start_closing(number: int) -> None:
+    """Close in a thread that can be waited for, unlike the one that C has started for this."""
     if (closer := _closers.get(number)) is not None:
-        closer.start()
+        closer.worker.start_once()
 
 
 def _close_dropped(number: int) -> None:
@@ -335,21 +333,17 @@ def start_all(threads: Iterable[Worker]) -> None:
     Raises:
         RuntimeError: if the system has no further thread.
     """
-    gate, errors = threading.Lock(), list[BaseException]()
-    waiting = list(threads)
+    waiting, ended = list(threads), SimpleQueue[BaseException | None]()
 
     def start() -> None:
         try:
             for thread in waiting:
                 thread.start_once()
         except BaseException as error:
-            errors.append(error)
-        finally:
-            gate.release()
+            ended.put(error)
+        else:
+            ended.put(None)
 
-    gate.acquire()
     _thread.start_new_thread(start, ())
-    with gate:
-        pass
-    if errors:
-        raise errors[0]
+    if (error := ended.get()) is not None:
+        raise error

@@ -43,7 +43,7 @@ def test_who_makes_batches_by_where_the_shards_are_and_what_is_left_for_the_host
         gather = SimpleNamespace(**{"ids_from_host": False, **facts, "ready": lambda: ready})
     monkeypatch.setattr(epochs.ResidentGather, "of", lambda *_: gather)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: None)
-    monkeypatch.setattr(epochs, "LandedSource", lambda job, *_: LandedSource.__new__(LandedSource))
+    monkeypatch.setattr(LandedSource, "__init__", lambda *_: None)
     monkeypatch.setattr(LandedSource, "takes_processor", False, raising=False)
     maker = object.__new__(epochs.DeviceAssembler)
     maker.device, maker.stream, maker.follow = torch.device("cuda", 0), None, lambda: None

@@ -586,7 +586,7 @@ def test_windows_that_are_held_while_others_make_some_batches(make, dataset, see
     def sometimes(wanted):
         if random.integers(2):
             return start(wanted)
-        landed.let_go()
+        landed.close()
         return Noting(expected).start(wanted)
 
     prefetcher.source.start = sometimes

@@ -15,6 +15,7 @@ class Pipeline:
 
     def __init__(self):
         self.epoch, self.closes, self.handed, self.ready = None, "", [], [Ready(["a", "b"], [1, 1])]
+        self.source = self
 
     def get(self):
         if self.closes == "get":

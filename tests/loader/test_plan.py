@@ -11,8 +11,10 @@ import torch
 
 import gdsload
 from gdsload.loader import options, plan
+from gdsload.loader.budgets import limits_of
 from gdsload.loader.plan import plan_loader
 from gdsload.loader.ranks import ScheduleRule, Schedules
+from gdsload.loader.resources import SHARE_OF_VRAM
 
 CPU, GPU, MPS = torch.device("cpu"), torch.device("cuda", 0), torch.device("mps")
 DEFAULTS = {
@@ -53,7 +55,7 @@ def planned(path, monkeypatch):
 )
 def test_where_batches_are_built(planned, device, backend, placement, copies):
     found = planned(device, backend=backend)
-    assert (found.placement, found.copies, found.budgets.placement) == (placement, copies, placement)
+    assert (found.placement, found.copies) == (placement, copies)
     assert found.device == device
 
 
@@ -74,29 +76,29 @@ def test_windows_count_where_bytes_land_in_an_arena(planned, device, given, in_p
     order = {"shuffle": "block", "block": 10, "window": 100, "lanes": 4}
     found = planned(device, arena_bytes=10_000, **order, **given)
     schedule = Schedules(found.schedule).newest
-    assert found.budgets.in_place is in_place
+    assert found.in_place is in_place
     if in_place:
-        assert found.budgets.limits(schedule).arena_bytes == 10_000
+        assert limits_of(found, schedule).arena_bytes == 10_000
     else:
         with pytest.raises(gdsload.BudgetError, match="arena_bytes is 9.766 KiB, but 4 lanes"):
-            found.budgets.limits(schedule)
+            limits_of(found, schedule)
 
 
 def test_sizes_are_numbers_from_then_on(planned):
     sizes = {"prefetch_bytes": "1MiB", "arena_bytes": "2MiB", "pinned_bytes": "3MiB", "register_bytes": "4MiB"}
     found = planned(GPU, cache="vram", vram_bytes="5MiB", **sizes)
-    assert (found.budgets.prefetch_bytes, found.budgets.arena_bytes) == (2**20, 2 * 2**20)
+    assert (found.prefetch_bytes, found.arena_bytes) == (2**20, 2 * 2**20)
     assert (found.backend.pinned_bytes, found.backend.register_bytes) == (3 * 2**20, 4 * 2**20)
-    assert (found.cache.vram_bytes, found.registers_by_default) == (5 * 2**20, False)
+    assert (found.vram_bytes, found.registers_by_default) == (5 * 2**20, False)
 
 
 @pytest.mark.parametrize(("cache", "share"), [("none", None), ("pagecache", None), ("vram", 0.5), ("auto", 0.25)])
 def test_what_is_a_share_of_what_is_free_is_left_until_it_is_taken(planned, cache, share):
     found = planned(GPU, cache=cache)
     assert found.registers_by_default
-    assert (found.cache.in_vram, found.cache.vram_bytes) == (share is not None, None)
-    assert found.cache.vram_share == (share or 0)
-    assert not planned(CPU, cache="auto").cache.in_vram
+    assert (found.in_vram, found.vram_bytes) == (share is not None, None)
+    assert SHARE_OF_VRAM.get(cache) == share
+    assert not planned(CPU, cache="auto").in_vram
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def test_what_is_a_share_of_what_is_free_is_left_until_it_is_taken(planned, cach
 def test_a_page_cache_that_cannot_be_registered_is_refused(planned, given, why):
     with pytest.raises(gdsload.BackendUnavailableError, match=why):
         planned(GPU, cache="pagecache", **given)
-    assert planned(CPU, cache="pagecache", **given).cache.asked == "pagecache"
+    assert planned(CPU, cache="pagecache", **given).cache == "pagecache"
 
 
 def test_a_plan_cannot_be_changed(planned):

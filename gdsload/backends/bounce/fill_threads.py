@@ -1,4 +1,4 @@
-"""Blocks filled by threads, each of which reads a block and queues its copy.
+"""Blocks filled by threads, each of which reads a block, around the page cache or not, and queues its copy.
 
 What counts is how little Python they need for a block. While they copy, the processors' caches hold none of it, and
 only one of them may run it at a time.
@@ -8,16 +8,84 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import partial
 
-from gdsload.backends.bounce.copier import Copying
-from gdsload.backends.bounce.fill_task import BouncePath, FillTask
-from gdsload.backends.bounce.slot_layout import Read
-from gdsload.backends.readers import Readers
-from gdsload.system.pinned import PinnedBlock
+import numpy as np
+import torch
 
-__all__ = ["ThreadFill"]
+from gdsload.backends.bounce.copier import Copier, Copying
+from gdsload.backends.bounce.slot_layout import BlockFill, Read
+from gdsload.backends.readers import Readers
+from gdsload.shards.files import Files
+from gdsload.shards.page_cache import block_looks_resident
+from gdsload.system.pinned import PinnedBlock, PinnedRing
+
+__all__ = ["BouncePath", "DirectIOPolicy", "FillTask", "ThreadFill"]
+
+FillTask = tuple[BlockFill, bool, torch.Tensor]
+"""A block to be filled and copied: what fills it, whether the reads are made with O_DIRECT, and the slot that it is
+copied to. In plain numbers: who fills it should have nothing to work out."""
+_BELIEVED_S = 0.01
+"""How long the answer for a block is taken for the others of its shard: to ask has pages read, and costs a call."""
+
+
+class DirectIOPolicy:
+    """Whether blocks are to be read with O_DIRECT.
+
+    Args:
+        files: the shards.
+        always: the answer; None: whether some of a block's bytes are not in the page cache.
+    """
+
+    def __init__(self, files: Files, always: bool | None) -> None:
+        self.files, self.always = files, always
+        self._believed: dict[int, tuple[float, bool]] = {}
+
+    def __call__(self, part: BlockFill) -> bool:
+        """Whether the block that this fills is.
+
+        The answer is believed for a moment. Wrongly believed, everything is read all the same, only not as fast.
+        """
+        if self.always is not None:
+            return self.always
+        first, now = part.first, time.monotonic()
+        until, cold = self._believed.get(first, (0.0, False))
+        if now >= until:
+            cold = not part_looks_resident(self.files, part)
+            self._believed[first] = now + _BELIEVED_S, cold
+        return cold
+
+
+@dataclass(frozen=True, slots=True)
+class BouncePath:
+    """What it takes to fill blocks.
+
+    Attributes:
+        files: the shards.
+        ring: pinned memory.
+        copier: what copies it.
+        count: is told how many bytes were read with O_DIRECT and how many through the page cache.
+    """
+
+    files: Files
+    ring: PinnedRing
+    copier: Copier
+    count: Callable[[int, int], None]
+
+
+def part_looks_resident(files: Files, part: BlockFill) -> bool:
+    """Whether what fills a block looks as if it were in the page cache."""
+    extents, begin = part.many()
+
+    def place_of(byte: int) -> tuple[int, int]:
+        read = int(np.searchsorted(begin, byte, side="right")) - 1
+        within = min(byte - int(begin[read]), int(extents.nbytes[read]) - 1)
+        return int(extents.file[read]), int(extents.offset[read]) + within
+
+    return block_looks_resident(files, part.nbytes, place_of)
 
 
 class _Here(threading.local):

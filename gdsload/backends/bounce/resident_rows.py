@@ -9,26 +9,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gdsload.backends.base import PendingRead
 from gdsload.backends.bounce.copier import Copying
-from gdsload.backends.bounce.fill_task import BouncePath
+from gdsload.backends.bounce.fill_threads import BouncePath
 from gdsload.backends.readers import Readers
 from gdsload.shards.gather_host import limit_threads, take_rows
 from gdsload.shards.identity import LOOK_BEFORE_S
 from gdsload.shards.page_cache import looks_resident
 from gdsload.shards.reads import Extents, distinct
+from gdsload.system.arrays import IntArray
 
 __all__ = ["ResidentRows"]
 
-IntArray = NDArray[np.int64]
 
 _THREADS = 2
 """One gathers while the other queues its copy and looks for the next block."""
@@ -38,23 +36,6 @@ _MOST_LENGTHS = 16
 """Runs of rows of one length that a landing may have: fields of one shape make one each, ragged ones many."""
 _ALIGNMENT = 512
 """Where runs begin in a slot, at the least: what a GPU reads in the widest words."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Rows of one length, one behind the other in a slot.
-
-    Attributes:
-        low: the first of them, among a landing's extents.
-        high: the one behind the last.
-        nbytes: bytes of each.
-        begin: byte position in the slot.
-    """
-
-    low: int
-    high: int
-    nbytes: int
-    begin: int
 
 
 class ResidentRows:
@@ -101,21 +82,21 @@ class ResidentRows:
             wanted: what `takes` has answered yes to.
             allocate: makes a slot of so many bytes.
         """
-        runs, total = _runs(wanted.nbytes)
+        places, total = np.empty(len(wanted), np.int64), 0
+        blocks: list[tuple[Extents, int]] = []  # rows of one length, and where in the slot they go
+        edges = [0, *(np.flatnonzero(np.diff(wanted.nbytes)) + 1).tolist(), len(wanted)]
+        for low, high in pairwise(edges):
+            nbytes = int(wanted.nbytes[low])
+            places[low:high] = total + np.arange(high - low) * nbytes
+            step, stop = self._means.ring.block_bytes // max(nbytes, 1), high if nbytes else low
+            blocks += [(wanted[at : min(at + step, high)], int(places[at])) for at in range(low, stop, step)]
+            total += -(-(high - low) * nbytes // _ALIGNMENT) * _ALIGNMENT
         slot = allocate(total)
-        addresses = np.empty(len(wanted), np.int64)
-        works: list[Callable[[], None]] = []
         files = distinct(wanted.file, len(self._means.files.sources))
-        for run in runs:
-            addresses[run.low : run.high] = slot.data_ptr() + run.begin + np.arange(run.high - run.low) * run.nbytes
-            step = self._means.ring.block_bytes // max(run.nbytes, 1)
-            for low in range(run.low, run.high if run.nbytes else run.low, step):
-                rows = wanted[low : min(low + step, run.high)]
-                begin = run.begin + (low - run.low) * run.nbytes
-                works.append(partial(self._fill, rows, slot, begin, files))
+        works = [partial(self._fill, rows, slot, low, files) for rows, low in blocks]
         reading = self._readers.run(works, Copying(len(works), self._means.copier))
-        held = [slot]
-        return PendingRead(addresses, reading, total, held.clear, np.array([slot.data_ptr()]))
+        held, begin = [slot], slot.data_ptr()
+        return PendingRead(begin + places, reading, total, held.clear, np.array([begin]))
 
     def _fill(self, rows: Extents, slot: torch.Tensor, low: int, files: IntArray) -> None:
         """Gather rows, all of one length, and have them copied."""
@@ -137,14 +118,3 @@ class ResidentRows:
     def close(self) -> None:
         """End all gathers."""
         self._readers.close()
-
-
-def _runs(nbytes: IntArray) -> tuple[list[_Run], int]:
-    """The runs of one length, and the bytes of a slot for them."""
-    edges = [0, *(np.flatnonzero(np.diff(nbytes)) + 1).tolist(), len(nbytes)]
-    runs, begin = [], 0
-    for low, high in pairwise(edges):
-        run = _Run(low, high, int(nbytes[low]), begin)
-        runs.append(run)
-        begin += -(-(high - low) * run.nbytes // _ALIGNMENT) * _ALIGNMENT
-    return runs, begin

@@ -14,13 +14,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gdsload.shards.reads import MAX_GAP_BYTES, PAGE_BYTES, Extents, coalesce
+from gdsload.system.arrays import IntArray
 
 __all__ = ["BlockFill", "Layout", "ManyReads", "Read", "lay_out"]
 
-IntArray = NDArray[np.int64]
 Read = tuple[int, int, int, int]
 """A shard, byte offset there, byte position in the block, and length, no further than the shard goes."""
 

@@ -17,21 +17,15 @@ from typing import Any, Protocol
 import torch
 
 from gdsload.errors import BackendUnavailableError
+from gdsload.system.probe.child import CufileDescr, reads_by_path
+from gdsload.system.probe.result import PATHS
 from gdsload.system.streams import DeviceBytes
 
 __all__ = ["ENGINES", "CufileEngine", "Engine", "KvikioEngine", "path_counts"]
 
-PATHS = {"gds-nvfs": "n_nvfs_reads", "gds-p2p": "n_p2p_reads", "cufile-posix": "n_posix_reads"}
-"""Our names for cuFile's paths, and its names for their counters."""
-
 _lock = threading.Lock()
 _opened_by: list[int] = []
 """The process that has opened cuFile's driver, if one has."""
-
-
-class _Descr(ctypes.Structure):
-    # CUfileDescr_t, cufile.h: an enum, a union of a descriptor and a pointer, and a pointer.
-    _fields_ = [("type", ctypes.c_int), ("handle", ctypes.c_void_p), ("fs_ops", ctypes.c_void_p)]
 
 
 class Engine(Protocol):
@@ -52,8 +46,12 @@ class Engine(Protocol):
             Exception: whatever the library raises.
         """
 
-    def register(self, base: int, nbytes: int) -> bool:
-        """Register a slot for DMA; False if there is no room for it, which is only slower."""
+    def register(self, base: int, nbytes: int) -> None:
+        """Register a slot for DMA.
+
+        Raises:
+            Exception: whatever the library raises if there is no room for it; using it as it is is only slower.
+        """
 
     def deregister(self, base: int) -> None:
         """Take that back."""
@@ -73,7 +71,7 @@ class CufileEngine:
         direct = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT
         own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC | direct)
         # Not the bindings' own structure: it comes with what its memory held before, and cuFile calls what it finds.
-        descr = _Descr(int(self._cufile.FileHandleType.OPAQUE_FD), own, None)
+        descr = CufileDescr(int(self._cufile.FileHandleType.OPAQUE_FD), own, None)
         try:
             return self._cufile.handle_register(ctypes.addressof(descr)), own
         except BaseException:
@@ -92,13 +90,9 @@ class CufileEngine:
         """See `Engine.read`."""
         return int(self._cufile.read(handle[0], base, nbytes, offset, position))
 
-    def register(self, base: int, nbytes: int) -> bool:
+    def register(self, base: int, nbytes: int) -> None:
         """See `Engine.register`."""
-        try:
-            self._cufile.buf_register(base, nbytes, 0)
-        except Exception:
-            return False
-        return True
+        self._cufile.buf_register(base, nbytes, 0)
 
     def deregister(self, base: int) -> None:
         """See `Engine.deregister`."""
@@ -137,13 +131,9 @@ class KvikioEngine:
         future = handle.pread(into, nbytes, offset, nbytes)
         return int(future.get())
 
-    def register(self, base: int, nbytes: int) -> bool:
+    def register(self, base: int, nbytes: int) -> None:
         """See `Engine.register`."""
-        try:
-            self._kvikio.memory_register(DeviceBytes(base, nbytes))
-        except Exception:
-            return False
-        return True
+        self._kvikio.memory_register(DeviceBytes(base, nbytes))
 
     def deregister(self, base: int) -> None:
         """See `Engine.deregister`."""
@@ -195,7 +185,5 @@ def path_counts() -> dict[str, int]:
         return {}
     from cuda.bindings import cufile
 
-    level = cufile.StatsLevel3()
-    cufile.get_stats_l3(level.ptr)
-    gpus = [level.per_gpu_stats[index] for index in range(len(level.per_gpu_stats))]
-    return {ours: sum(int(getattr(gpu, theirs)) for gpu in gpus) for ours, theirs in PATHS.items()}
+    counted = reads_by_path(cufile)
+    return {path: counted[reads] for path, reads in PATHS.items()}

@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -41,14 +41,6 @@ class _Handle:
     handle: Any
     descriptor: Any
     users: int = 0
-
-
-@dataclass(slots=True)
-class _Counted:
-    """Bytes read, and cuFile's counters when that began."""
-
-    moved: int = 0
-    before: dict[str, int] = field(default_factory=path_counts)
 
 
 class GdsBackend(FileBackend):
@@ -83,7 +75,7 @@ class GdsBackend(FileBackend):
         self._readers = Readers(threads, "gdsload-gds")
         self._handles: OrderedDict[int, _Handle] = OrderedDict()
         self._lock = threading.Lock()
-        self._counted = _Counted()
+        self._before = path_counts()
 
     def read(self, wanted: Extents) -> PendingRead:
         """See `Backend.read`."""
@@ -127,8 +119,7 @@ class GdsBackend(FileBackend):
                     remedy="It was cut short after it was opened: restore it, or write the dataset again.",
                 )  # fmt: skip
             done += count
-        with self._lock:
-            self._counted.moved += wanted
+        self.note_moved(wanted)
 
     @contextmanager
     def _handle(self, file: int) -> Iterator[Any]:
@@ -175,9 +166,8 @@ class GdsBackend(FileBackend):
         cuFile counts reads by path, not bytes, and for the whole process: where several paths moved since this backend
         was made, bytes cannot be told apart, and are reported as ``gds-mixed``.
         """
-        moved, before = self._counted.moved, self._counted.before
-        after = path_counts()
-        paths = [path for path, count in after.items() if count > before.get(path, 0)]
+        moved = self.moved_bytes  # before the counters
+        paths = [path for path, count in path_counts().items() if count > self._before.get(path, 0)]
         if not moved:
             return {}
         return {paths[0] if len(paths) == 1 else "gds-mixed" if paths else "gds-unknown": moved}

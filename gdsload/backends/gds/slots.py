@@ -5,19 +5,19 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gdsload.backends.gds.engines import Engine
+from gdsload.system.arrays import IntArray
 from gdsload.system.streams import allocate, free, no_room
 from gdsload.system.units import format_bytes
 
 __all__ = ["SlotLease", "Slots"]
 
-IntArray = NDArray[np.int64]
 Chunk = tuple[int, int]
 """Address and bytes."""
 
@@ -98,8 +98,10 @@ class Slots:
                 raise no_room(self.device, f"a slot of {format_bytes(size)} beside {taken} of slots") from None
             self._all[address] = size
             room = sum(self._all[one] for one in self._registered) + size <= _MOST_REGISTERED_BYTES
-            if self.engine is not None and room and self.engine.register(address, size):
-                self._registered.add(address)
+            if self.engine is not None and room:
+                with suppress(Exception):  # not registered, it is only slower
+                    self.engine.register(address, size)
+                    self._registered.add(address)
             return address, size
 
     def close(self) -> None:

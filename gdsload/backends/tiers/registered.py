@@ -66,7 +66,3 @@ class RegisteredTier(MappedBackend):
                     return False
                 os.preadv(fd, [scratch], offset)
         return True
-
-    def give_back(self) -> None:
-        """See `Near.give_back`."""
-        self.unregister()

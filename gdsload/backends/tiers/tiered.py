@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from gdsload.backends.base import Backend, Completion, FileBackend, PendingRead, ShardAddresses, TierStatus
 from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents
+from gdsload.system.arrays import IntArray
 from gdsload.system.threads import Worker, end_at_exit, start_all
 
 __all__ = ["Filling", "Near", "Tiered"]
-
-IntArray = NDArray[np.int64]
 
 
 class Filling:

@@ -7,15 +7,13 @@ last use would always just have lost what comes next.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from gdsload.backends.base import Backend, PendingRead, ShardAddresses, TierStatus
+from gdsload.backends.base import Backend, FileBackend, PendingRead, ShardAddresses, TierStatus
 from gdsload.backends.readers import done
 from gdsload.backends.tiers.tiered import Filling
 from gdsload.shards.files import Files
@@ -26,7 +24,6 @@ from gdsload.system.units import format_bytes
 
 __all__ = ["VramTier"]
 
-IntArray = NDArray[np.int64]
 Span = Callable[[int], tuple[int, int]]
 
 _READ_BYTES = 4 * 2**20
@@ -34,7 +31,7 @@ _READS = 16
 """Reads of one landing: enough for all readers, and little memory."""
 
 
-class VramTier:
+class VramTier(FileBackend):
     """Shards in VRAM.
 
     Args:
@@ -44,25 +41,24 @@ class VramTier:
         vram_bytes: bytes that may be kept.
     """
 
-    thread, copies = "gdsload-vram", True
+    name, thread, copies = "vram", "gdsload-vram", True
 
     def __init__(self, files: Files, device: torch.device, *, span: Span, vram_bytes: int) -> None:
-        self.files, self.device, self.vram_bytes = files, device, vram_bytes
+        super().__init__(files)
+        self.device, self.vram_bytes = device, vram_bytes
         self.ready = np.zeros(len(files.sources), bool)
         self.kept_bytes = 0
         self.trouble = ""
         self._span = span
         self._base = np.zeros(len(files.sources), np.int64)
         self._begins = np.zeros(len(files.sources), np.int64)
-        self._addresses = ShardAddresses(self._base, self._count)
+        self._addresses = ShardAddresses(self._base, self.note_moved)
         self._memory: list[torch.Tensor] = []
         self._stream = side_stream(device)
-        self._lock = threading.Lock()
-        self._gathered = 0
 
     def read(self, wanted: Extents) -> PendingRead:
         """See `Near.read`."""
-        self._count(wanted.total_bytes)
+        self.note_moved(wanted.total_bytes)
         files = distinct(wanted.file, len(self._base))
         return PendingRead(self._base[wanted.file] + wanted.offset, done, begins=self._begins[files])
 
@@ -70,18 +66,10 @@ class VramTier:
         """See `Near.addresses`."""
         return self._addresses if self.ready.all() else None
 
-    def _count(self, nbytes: int) -> None:
-        with self._lock:
-            self._gathered += nbytes
-
-    def bytes_by_path(self) -> dict[str, int]:
-        """See `Near.bytes_by_path`."""
-        return {"vram": self._gathered}
-
     def tiers(self) -> dict[str, TierStatus]:
         """See `Near.tiers`."""
         count = int(self.ready.sum())
-        return {"vram": TierStatus(self.vram_bytes, self.kept_bytes, count, self._gathered, trouble=self.trouble)}
+        return {"vram": TierStatus(self.vram_bytes, self.kept_bytes, count, self.moved_bytes, trouble=self.trouble)}
 
     def give_back(self) -> None:
         """See `Near.give_back`."""

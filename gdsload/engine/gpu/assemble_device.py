@@ -26,12 +26,12 @@ from gdsload.engine.read_planner import RowSlice
 from gdsload.shards.format.schema import Field
 from gdsload.shards.gather_host import gather_pieces
 from gdsload.shards.values import torch_dtype
+from gdsload.system.arrays import IntArray
 from gdsload.system.memory import address_of
 from gdsload.system.streams import SideStream, current_stream, no_room, on, record, side_stream
 
 __all__ = ["DeviceAssembler", "hand_over", "tensors_of"]
 
-IntArray = NDArray[np.int64]
 T = TypeVar("T")
 
 _EVENTS = 8

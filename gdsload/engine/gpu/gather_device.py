@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, Grid, can_launch, kernel, launch
 from gdsload.shards.gather_host import cut_runs, run_starts, unit_of
+from gdsload.system.arrays import IntArray
 from gdsload.system.copies import LONG_BYTES, copies_scattered_runs, copy_runs
 from gdsload.system.memory import UNIT_DTYPES
 from gdsload.system.streams import DeviceBytes
 
 __all__ = ["DeviceGather"]
 
-IntArray = NDArray[np.int64]
 
 _SOURCE = r"""
 struct Params {

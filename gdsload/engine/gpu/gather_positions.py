@@ -15,15 +15,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP, Grid, kernel, launch
 from gdsload.order.permutation import Recipe
+from gdsload.system.arrays import IntArray
 from gdsload.system.streams import SideStream, Tensors, current_stream, on, side_stream, stream_handle
 
 __all__ = ["MOST_BATCHES", "PART", "PERMUTATION", "DeviceRows", "PositionBatch", "PositionGather", "Uploads", "tile_of"]
 
-IntArray = NDArray[np.int64]
 
 MOST_BATCHES = 64
 """Batches of one launch: the length of `out` in the kernel."""

@@ -24,9 +24,10 @@ import xxhash
 from torch.utils.data import BatchSampler
 
 from gdsload.errors import OptionError, SampleIndexError
-from gdsload.loader.samplers.indices import IndexSource, IntArray
+from gdsload.loader.samplers.indices import IndexSource
 from gdsload.loader.samplers.vectors import vectors_of
 from gdsload.loader.state import Place
+from gdsload.system.arrays import IntArray
 
 __all__ = ["Draws", "Stateful"]
 
@@ -42,11 +43,9 @@ class Stateful(Protocol):
 
     def state_dict(self) -> dict[str, Any]:
         """Where it is."""
-        ...
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Go there."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gdsload.errors import OptionError, SampleIndexError
+from gdsload.system.arrays import IntArray
 
-__all__ = ["IndexSource", "IntArray"]
-
-IntArray = NDArray[np.int64]
+__all__ = ["IndexSource"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,12 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, WeightedRandomSampler
+
+from gdsload.system.arrays import IntArray
 
 __all__ = ["Vectors", "as_in_torch", "vectors_of"]
 
-IntArray = NDArray[np.int64]
 Drawn = Generator[torch.Tensor, int, None]
 _NOTHING = torch.empty(0, dtype=torch.int64, device="cpu")
 _REPLACED_AT_ONCE = 32

@@ -16,10 +16,10 @@ import time
 from typing import Any
 
 from gdsload.system.probe.library import find_libraries
-from gdsload.system.probe.result import CufileProbe
+from gdsload.system.probe.result import PATHS, CufileProbe
 from gdsload.system.probe.tree import Tree
 
-__all__ = ["STAGE", "run_child"]
+__all__ = ["STAGE", "CufileDescr", "reads_by_path", "run_child"]
 
 STAGE = "gdsload-stage:"
 _BUFFER_BYTES = 16 * 2**20
@@ -41,8 +41,9 @@ class _Status(ctypes.Structure):
     _fields_ = [("err", ctypes.c_int), ("cu_err", ctypes.c_int)]
 
 
-class _ProbeDescr(ctypes.Structure):
-    # CUfileDescr_t: an enum, a union of a descriptor and a pointer, and a pointer.
+class CufileDescr(ctypes.Structure):
+    """CUfileDescr_t, cufile.h: an enum, a union of a descriptor and a pointer, and a pointer."""
+
     _fields_ = [("type", ctypes.c_int), ("handle", ctypes.c_void_p), ("fs_ops", ctypes.c_void_p)]
 
 
@@ -89,7 +90,7 @@ def _probe(path: str, device: str, found: dict[str, Any]) -> None:
         bindings.stats_start()
     _enter("register", found)
     fd = _open(path)
-    handle, descr = ctypes.c_void_p(), _ProbeDescr(1, fd, None)  # 1: CU_FILE_HANDLE_TYPE_OPAQUE_FD
+    handle, descr = ctypes.c_void_p(), CufileDescr(1, fd, None)  # 1: CU_FILE_HANDLE_TYPE_OPAQUE_FD
     _check(
         library.cuFileHandleRegister(ctypes.byref(handle), ctypes.byref(descr)),
         "the file cannot be registered",
@@ -98,12 +99,11 @@ def _probe(path: str, device: str, found: dict[str, Any]) -> None:
     if buffer is None:
         raise _RefusedError("failed", "there is no CUDA device to read into; driver and file were tried, and work")
     _enter("read", found)
-    before = _counts(bindings)
+    before = {} if bindings is None else reads_by_path(bindings)
     _read(library, handle, path, buffer, found)
-    after = _counts(bindings)
-    if before is not None and after is not None:
-        for name, count in after.items():
-            found[name] = max(count - before[name], 0)
+    after = {} if bindings is None else reads_by_path(bindings)
+    for name, count in after.items():
+        found[name] = max(count - before[name], 0)
     _enter("done", found)
     found["reason"] = "a read was made and its bytes are right"
 
@@ -194,15 +194,12 @@ def _read(library: ctypes.CDLL, handle: ctypes.c_void_p, path: str, buffer: Any,
     found["read_bytes"] = count
 
 
-def _counts(bindings: Any) -> dict[str, int] | None:
-    """Reads by path, from cuFile's counters, over all GPUs: in this process only the probe reads."""
-    if bindings is None:
-        return None
+def reads_by_path(bindings: Any) -> dict[str, int]:
+    """Reads that cuFile has counted in this process, over all GPUs, by the attributes of `CufileProbe`."""
     level = bindings.StatsLevel3()
     bindings.get_stats_l3(level.ptr)
-    names = {"nvfs_reads": "n_nvfs_reads", "p2p_reads": "n_p2p_reads", "posix_reads": "n_posix_reads"}
     gpus = [level.per_gpu_stats[index] for index in range(len(level.per_gpu_stats))]
-    return {ours: sum(int(getattr(gpu, theirs)) for gpu in gpus) for ours, theirs in names.items()}
+    return {reads: sum(int(getattr(gpu, f"n_{reads}")) for gpu in gpus) for reads in PATHS.values()}
 
 
 def _check(status: _Status, what: str) -> None:

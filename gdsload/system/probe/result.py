@@ -6,9 +6,11 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["STATUSES", "CufileProbe"]
+__all__ = ["PATHS", "STATUSES", "CufileProbe"]
 
 STATUSES = ("ok", "failed", "missing", "timeout", "crashed", "garbage", "skipped")
+PATHS = {"gds-nvfs": "nvfs_reads", "gds-p2p": "p2p_reads", "cufile-posix": "posix_reads"}
+"""Our names for cuFile's paths, and where their reads are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,7 @@ class CufileProbe:
     @property
     def path(self) -> str:
         """The path that the read took: ``gds-nvfs``, ``gds-p2p``, ``cufile-posix``, ``mixed`` or ``unknown``."""
-        counts = {"gds-nvfs": self.nvfs_reads, "gds-p2p": self.p2p_reads, "cufile-posix": self.posix_reads}
-        moved = [path for path, count in counts.items() if count]
+        moved = [path for path, reads in PATHS.items() if getattr(self, reads)]
         return moved[0] if len(moved) == 1 else "mixed" if moved else "unknown"
 
     def to_json(self) -> dict[str, Any]:
@@ -85,20 +86,15 @@ class CufileProbe:
         return cls(**values)
 
 
-_COUNTS = ("nvfs_reads", "p2p_reads", "posix_reads")
-
-
 def _fits(name: str, value: object) -> bool:
     if name == "log":
         return isinstance(value, list) and all(isinstance(line, str) for line in value)
     if name in ("registered", "cached"):
         return isinstance(value, bool)
-    if name in _COUNTS and value is None:
+    if name in ("open_s", *PATHS.values()) and value is None:
         return True
-    if name in ("read_bytes", *_COUNTS):
+    if name in ("read_bytes", *PATHS.values()):
         return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    if name == "open_s" and value is None:
-        return True
     if name in ("seconds", "open_s"):
         return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
     return isinstance(value, str)

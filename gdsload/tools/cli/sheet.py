@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gdsload.conversion.sources.extras import need
 from gdsload.errors import OptionError, WriteError
 from gdsload.shards.format.schema import Field
-from gdsload.system.extras import need
 
 __all__ = ["Layout", "as_picture", "channels_first", "save_sheet"]
 
@@ -89,7 +89,7 @@ def save_sheet(images: Sequence[torch.Tensor], numbers: Sequence[int], file: str
         OptionError: if Pillow is not installed.
         WriteError: if the file cannot be written.
     """
-    pillow, draw = (need(module, "a picture", "pillow") for module in ("PIL.Image", "PIL.ImageDraw"))
+    pillow, draw = (need(module, purpose="a picture", package="pillow") for module in ("PIL.Image", "PIL.ImageDraw"))
     limits = value_limits([] if images[0].dtype == torch.uint8 else images)
     pictures = [_fitted(pillow, pillow.fromarray(as_picture(image, limits, first=first))) for image in images]
     width = max(picture.width for picture in pictures) + _GAP

@@ -14,10 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gdsload
-from gdsload.backends.bounce import fill_task as blocks
-from gdsload.backends.bounce import resident_rows
-from gdsload.backends.bounce.fill_task import BouncePath, DirectIOPolicy, FillTask
-from gdsload.backends.bounce.fill_threads import ThreadFill
+from gdsload.backends.bounce import fill_threads, resident_rows
+from gdsload.backends.bounce.fill_threads import BouncePath, DirectIOPolicy, ThreadFill
 from gdsload.backends.bounce.resident_rows import ResidentRows
 from gdsload.backends.bounce.slot_layout import BlockFill, lay_out
 from gdsload.backends.readers import Reading
@@ -112,7 +110,7 @@ class Site:
         layout = lay_out(wanted, self.files.sizes, BLOCK, lambda _nbytes: BLOCK)
         slot = torch.full((layout.nbytes,), 170, dtype=torch.uint8)
         reading = Reading(len(layout.parts))
-        self.fill.run([FillTask(part, self.cold(part), slot) for part in layout.parts], reading)
+        self.fill.run([(part, self.cold(part), slot) for part in layout.parts], reading)
         return slot, layout.places, reading
 
     def holds(self, slot, places, wanted):
@@ -421,8 +419,8 @@ def test_the_answer_for_a_block_is_believed_for_a_moment(monkeypatch):
         asked.append(part.first)
         return answers[asked[-1]]
 
-    monkeypatch.setattr(blocks, "part_looks_resident", look)
-    monkeypatch.setattr(blocks.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(fill_threads, "part_looks_resident", look)
+    monkeypatch.setattr(fill_threads.time, "monotonic", lambda: now[0])
     cold, parts = DirectIOPolicy(None, None), [BlockFill([(file, 0, 0, PAGE_BYTES)], 0, PAGE_BYTES) for file in (0, 1)]
     assert [cold(parts[0]), cold(parts[1]), cold(parts[0]), cold(parts[1])] == [True, False, True, False]
     assert asked == [0, 1]

@@ -49,7 +49,7 @@ class Registrar(RegisteredTier):
             raise LoaderClosedError("the backend was closed")
         assert self.registered[wanted.file].all()
         assert len(wanted)
-        self._moved += wanted.total_bytes
+        self.note_moved(wanted.total_bytes)
         return PendingRead(self.files.base[wanted.file] + wanted.offset, self.completion, 0, self._release)
 
     def _release(self):
@@ -65,7 +65,7 @@ class Registrar(RegisteredTier):
         self._users[file] = 0
         return ""
 
-    def unregister(self):
+    def give_back(self):
         # What reads from the drive may be copying out of the mappings still: they must be there.
         assert self.closed or self.files.base[self.registered].all()
         self.closed += 1

@@ -92,7 +92,7 @@ def test_what_came_of_it_can_be_pasted(dataset, fast, capsys):
     assert line == 'gdsload.DataLoader(..., read_threads=8, prefetch_bytes="128MiB")'
     with eval(line.replace("...", "dataset, device='cpu'")) as loader:
         assert loader._plan.backend.read_threads == 8
-        assert loader._plan.budgets.prefetch_bytes == 2**27
+        assert loader._plan.prefetch_bytes == 2**27
 
 
 @pytest.mark.parametrize(

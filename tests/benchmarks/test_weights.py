@@ -1,0 +1,37 @@
+"""The benchmark of weights runs on a CPU, too: bytes are compared, and what cannot take part says why."""
+
+import json
+
+import safetensors.torch
+import torch
+
+from benchmarks.gpu import weights
+
+
+def test_a_small_run(tmp_path, capsys):
+    out = tmp_path / "weights.json"
+    names = ["gdsload", "gdsload-each", "safetensors", "safe-open", "by-hand"]
+    command = ["--small", "--device", "cpu", "--rounds", "2", "--out", str(out), "--contenders", *names]
+    assert weights.main([*command, "--work-dir", str(tmp_path)]) == 0
+    record = json.loads(out.read_text())
+    found = {entry["name"]: entry for entry in record["contenders"]}
+    assert list(found) == names
+    assert [len(found[name]["trials"]) for name in names] == [2, 2, 2, 2, 0]
+    assert "CUDA" in found["by-hand"]["failed"]  # there is none on a CPU
+    assert found["gdsload"]["to_safetensors"]["median"] > 0
+    assert record["files"] == 2
+    assert weights.render(record) == capsys.readouterr().out.rstrip("\n") + "\n"
+    assert not list(tmp_path.glob("gdsload-weights-*"))
+
+
+def test_wrong_bytes_are_a_failure(tmp_path, capsys, monkeypatch):
+    files = weights.write_model(tmp_path, 2**18)
+
+    def load(names, device):
+        found = {key: one for name in names for key, one in safetensors.torch.load_file(name, device=device).items()}
+        first = next(iter(found))
+        return {**found, first: torch.zeros_like(found[first])}
+
+    monkeypatch.setitem(weights.CONTENDERS, "gdsload", ("broken", "gdsload", load))
+    assert weights.main(["--trial", "gdsload", "--device", "cpu", "--check", "--files", *files]) == 0
+    assert json.loads(capsys.readouterr().out)["wrong"] == 1
