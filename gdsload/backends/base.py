@@ -129,10 +129,6 @@ def _nothing() -> None:
     pass
 
 
-def _nowhere() -> NDArray[np.int64]:
-    return np.zeros(0, np.int64)
-
-
 @dataclass(slots=True)
 class PendingRead:
     """Where extents land.
@@ -151,7 +147,7 @@ class PendingRead:
     completion: Completion
     nbytes: int = 0
     release: Callable[[], None] = _nothing
-    begins: NDArray[np.int64] = field(default_factory=_nowhere)
+    begins: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

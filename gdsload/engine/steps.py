@@ -50,6 +50,7 @@ class Steps(Protocol):
 
     def error(self, step: int) -> Exception | None:
         """The error that is raised instead of a known step; None if it has samples. No step comes after an error."""
+        return None
 
     def size(self, step: int) -> int:
         """Number of samples of a known step."""
@@ -66,7 +67,7 @@ class _Ahead:
     ids: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
-class Ordered:
+class Ordered(Steps):
     """Steps of an order, all known from the start.
 
     Args:
@@ -86,10 +87,6 @@ class Ordered:
     def reach(self, _step: int) -> int:
         """See `Steps`."""
         return self.schedule.batch_size
-
-    def error(self, _step: int) -> Exception | None:
-        """See `Steps`."""
-        return None
 
     def size(self, step: int) -> int:
         """See `Steps`."""
@@ -111,7 +108,7 @@ class Ordered:
         return ahead.ids[run.start - ahead.start : run.stop - ahead.start]
 
 
-class OneBatch:
+class OneBatch(Steps):
     """One step, which takes these positions.
 
     Args:
@@ -126,10 +123,6 @@ class OneBatch:
     def reach(self, _step: int) -> int:
         """See `Steps`."""
         return len(self._positions)
-
-    def error(self, _step: int) -> Exception | None:
-        """See `Steps`."""
-        return None
 
     def size(self, _step: int) -> int:
         """See `Steps`."""

@@ -159,8 +159,9 @@ class DeviceGather:
         edges = [edge for edge in pairwise(accumulate(sizes, initial=0)) if edge[0] < edge[1]]
         outs = [out for out, size in zip(outs, sizes, strict=True) if size]
         first = run_starts(addresses, row_bytes)
+        # Long scattered rows, too, if they come over the link and many copies can be queued at once.
         if count * row_bytes >= len(first) * LONG_BYTES and (
-            2 * len(first) <= count or count == 1 or self._copies_long_rows(addresses)
+            2 * len(first) <= count or count == 1 or (copies_scattered_runs() and self._over_pcie(addresses))
         ):
             if begins is not None:
                 first = cut_runs(first, addresses, row_bytes, begins)
@@ -265,10 +266,6 @@ class DeviceGather:
         made = kernel(source, "gather", unit, grid, self.device)
         for words in params:
             launch(made, self.device, grid, np.array(words, np.uint64), over_pcie=over_pcie)
-
-    def _copies_long_rows(self, addresses: IntArray) -> bool:
-        """Whether the copy engine copies long scattered rows, too: it does if they come over the link."""
-        return copies_scattered_runs() and self._over_pcie(addresses)
 
     def _over_pcie(self, addresses: IntArray) -> bool:
         return bool(self.on_host(addresses[:: max(len(addresses) // 4, 1)]).any())
