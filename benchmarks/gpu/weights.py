@@ -4,8 +4,8 @@
 
 writes a model in bfloat16 with the shapes of a transformer, in several files, and has each contender load all of its
 tensors, in a fresh process for each trial and with all pages of the files in the page cache. The clock runs from the
-call to the moment when all tensors are on the device; torch is imported and the device in use before that. Before the
-trials the bytes of every contender's tensors are compared with the files.
+call to the moment when all tensors are on the device; torch is imported and the device in use before that. After each
+trial every byte of the tensors is compared with the files.
 """
 
 from __future__ import annotations
@@ -148,37 +148,33 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize(device)
 
 
-def _trial(name: str, files: list[str], device: str, check: bool) -> dict[str, Any]:
-    """In a process of its own: load all, twice, and say how long that took."""
+def _trial(name: str, files: list[str], device: str) -> dict[str, Any]:
+    """In a process of its own: load all, twice, say how long that took, and compare every byte with the files."""
     load = CONTENDERS[name][2]
     torch.ones(1, device=device).add_(1)
     seconds = []
-    for _ in range(1 if check else 2):
+    for _ in range(2):
         found: Tensors = {}
         _wait(device)
         began = time.perf_counter()
         found = load(files, device)
         _wait(device)
         seconds.append(time.perf_counter() - began)
-    nbytes = sum(tensor.nbytes for tensor in found.values())
     wrong = 0
-    if check:
-        for file in files:
-            with safetensors.safe_open(file, "pt", device="cpu") as opened:
-                for key in opened.keys():  # noqa: SIM118
-                    there = opened.get_tensor(key).view(torch.int16).to(device)
-                    wrong += key not in found or not torch.equal(found[key].view(torch.int16), there)
-    return {"bytes": nbytes, "seconds": seconds, "wrong": wrong}
+    for key, source in _safetensors(files, "cpu").items():
+        there = source.view(torch.int16).to(device)
+        wrong += key not in found or not torch.equal(found[key].view(torch.int16), there)
+    return {"bytes": sum(tensor.nbytes for tensor in found.values()), "seconds": seconds, "wrong": wrong}
 
 
-def _asked(name: str, files: list[str], device: str, check: bool) -> dict[str, Any]:
+def _asked(name: str, files: list[str], device: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.gpu.weights", "--trial", name, "--device", device, "--files", *files]
-    ended = subprocess.run(
-        command + ["--check"] * check, capture_output=True, text=True, timeout=_TRIAL_S, env=os.environ, check=False
-    )
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=_TRIAL_S, env=os.environ, check=False)
     if ended.returncode:
         raise RuntimeError((ended.stderr.strip().splitlines() or [f"ended by {ended.returncode}"])[-1])
     answer: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    if answer["wrong"]:
+        raise RuntimeError(f"{answer['wrong']} tensors are not the files'")
     return answer
 
 
@@ -214,26 +210,19 @@ def _measured(options: argparse.Namespace, files: list[str]) -> tuple[list[dict[
     paths = [Path(file) for file in files]
     size, resident = 0, 1.0
 
-    def ask(entry: dict[str, Any], *, check: bool) -> dict[str, Any]:
-        nonlocal resident
-        resident = min(resident, keep_warm(paths).fraction)
-        try:
-            answer = _asked(entry["name"], files, options.device, check)
-        except (RuntimeError, subprocess.TimeoutExpired) as error:
-            entry["failed"] = str(error)[:300]
-            return {}
-        if answer["wrong"]:
-            entry["failed"] = f"{answer['wrong']} tensors are not the files'"
-        return answer
-
-    for entry in entries.values():
-        size = ask(entry, check=True).get("bytes", size)
     for number in range(options.rounds):
         alive = [entry for entry in entries.values() if "failed" not in entry]
         for entry in alive[number % max(len(alive), 1) :] + alive[: number % max(len(alive), 1)]:
-            if answer := ask(entry, check=False):
-                first, again = (size / 1e9 / one for one in answer["seconds"])
-                entry["trials"].append({"gb_s": first, "again_gb_s": again})
+            resident = min(resident, keep_warm(paths).fraction)
+            try:
+                answer = _asked(entry["name"], files, options.device)
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                entry["failed"] = str(error)[:300]
+                continue
+            size = answer["bytes"]
+            first, again = (size / 1e9 / one for one in answer["seconds"])
+            entry["trials"].append({"gb_s": first, "again_gb_s": again})
+            print(f"  round {number + 1}: {entry['name']} {first:.1f}, {again:.1f} GB/s", file=sys.stderr, flush=True)
     return list(entries.values()), size, resident
 
 
@@ -269,7 +258,7 @@ def render(record: dict[str, Any]) -> str:
         f"torch {record['versions']['torch']}; {record['date'][:10]}.",
         f"{record['bytes'] / 1e9:.1f} GB of bfloat16 in {record['files']} files,",
         f"{record['resident']:.0%} of their pages in the page cache; the link: {record['link_gb_s']:.1f} GB/s.",
-        "Median (quartiles) of interleaved trials, each in a fresh process; every byte compared before the first one.",
+        "Median (quartiles) of interleaved trials, each in a fresh process; after each, every byte compared.",
         "",
         "| loader | GB/s | to safetensors, round by round | once more in the same process, GB/s |",
         "| --- | --- | --- | --- |",
@@ -300,11 +289,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--work-dir", type=Path, help="where the files go (default: the temporary folder)")
     parser.add_argument("--small", action="store_true", help="a smoke test of kilobytes: its numbers mean nothing")
     parser.add_argument("--trial", help=argparse.SUPPRESS)
-    parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--files", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.trial:
-        print(json.dumps(_trial(options.trial, options.files, options.device, options.check)))
+        print(json.dumps(_trial(options.trial, options.files, options.device)))
         return 0
     with tempfile.TemporaryDirectory(prefix="gdsload-weights-", dir=options.work_dir) as folder:
         record = _run(
