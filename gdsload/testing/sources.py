@@ -44,6 +44,8 @@ _ORDERS = (
 )
 _LATER_S = 0.03
 """Longer than the interval in which a file's identity is not looked up again."""
+_ENDING_S = 1.0
+"""Longer than a thread takes to end whose work is over."""
 
 
 class OpenSource(Protocol):
@@ -78,7 +80,9 @@ class BatchSourceTests:
         """To be asked for before `open_source`: looks when everything is closed."""
         before = set(threading.enumerate())
         yield
-        assert set(threading.enumerate()) <= before
+        for thread in set(threading.enumerate()) - before:
+            thread.join(_ENDING_S)
+            assert not thread.is_alive(), f"{thread.name} was left"
 
     @pytest.fixture
     def open_source(self) -> OpenSource:
