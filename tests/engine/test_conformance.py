@@ -69,18 +69,23 @@ class TestSlow(Landed):
 
 
 class Reachable(HostBackend):
-    """Has all shards within reach from the first: in their mappings, or copies of them."""
+    """Has all shards within reach: in their mappings, or copies of them.
+
+    Until they are, it is asked some times, and reads into an arena.
+    """
 
     addressable = True
 
-    def __init__(self, files, *, copies):
+    def __init__(self, files, *, copies=False, asked=0):
         super().__init__(files)
+        self.in_place, self.asked = not asked, asked
         self.kept = [np.fromfile(source.path, np.uint8) for source in files.sources] if copies else []
         base = np.array([address_of(memory) for memory in self.kept], np.int64) if copies else files.base
         self.found = ShardAddresses(base, lambda _nbytes: None)
 
     def addresses(self):
-        return self.found
+        self.asked -= 1
+        return self.found if self.asked < 0 else None
 
 
 class HostMaker(Assembler):
@@ -174,6 +179,25 @@ class TestResident(OnHost):
         assert gather.ready()
         assert gather.over_pcie
         return ResidentSource(gather, maker, LandedSource(job, backend, maker, LoaderStats()))
+
+
+class TestComingWithinReach(OnHost):
+    """Groups are read, windows and all, until the shards can be reached."""
+
+    @pytest.fixture(autouse=True)
+    def gathered(self):
+        """Some tests end before that."""
+
+    def open_backend(self, files):
+        return Reachable(files, asked=2)
+
+    def source(self, job, backend, form):
+        maker = HostMaker(form, job.table.files.in_mappings)
+        gather = ResidentGather(job, job.steps, backend, maker)
+        return ResidentSource(gather, maker, LandedSource(job, backend, maker, LoaderStats()))
+
+    # It accounts for the reading of groups that are gathered, too: one that is within reach may have to be read.
+    test_arena_memory_is_accounted_for = None
 
 
 class TestVram(OnHost):

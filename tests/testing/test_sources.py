@@ -294,7 +294,7 @@ class Flawed(Landed):
         monkeypatch.setattr(os, "fsync", lambda _fd: None)  # half of the time, and no dataset is to outlive a crash
 
     def open_backend(self, files):
-        return Late(files)
+        return Late(files, threads=1)
 
     def source(self, job, backend, form):
         return Source(super().source(job, backend, form), *self.flaw)
@@ -320,15 +320,17 @@ class Run:
 @pytest.mark.parametrize(
     ("method", "flaw", "expected"), FLAWS, ids=[getattr(flaw, "__name__", "none") for _, flaw, _ in FLAWS]
 )
-def test_a_flaw_is_noticed_where_it_is_expected(request, tmp_path, method, flaw, expected):
+def test_a_flaw_is_noticed_where_it_is_expected(request, tmp_path, monkeypatch, method, flaw, expected):
     run = Run(method, flaw)
     over.clear()
-    plugins = ["cacheprovider", "faulthandler", "threadexception", "timeout", "unraisableexception", "xdist"]
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    without = ["cacheprovider", "faulthandler", "threadexception", "unraisableexception"]
     pytest.main(
         [
-            f"{__file__}::Flawed", "-q", "-k", "block", "--noconftest", "--import-mode=importlib", "-c", os.devnull,
-            "-o", "python_classes=Flawed", f"--rootdir={request.config.rootpath}", f"--basetemp={tmp_path / 'inner'}",
-            *(part for name in plugins for part in ("-p", f"no:{name}")),
+            f"{__file__}::Flawed", "-q", "-k", "block", "--tb=short", "-c", os.devnull, "-o", "python_classes=Flawed",
+            "--noconftest", "--assert=plain", "--import-mode=importlib", f"--rootdir={request.config.rootpath}",
+            f"--basetemp={tmp_path / 'inner'}", *(part for name in without for part in ("-p", f"no:{name}")),
         ],
         plugins=[run],
     )  # fmt: skip
