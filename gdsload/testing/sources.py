@@ -68,16 +68,19 @@ class BatchSourceTests:
 
     @pytest.fixture
     def backends(self) -> Iterator[list[RecordingBackend]]:
-        """The backends that sources read by, for `open_source` to add to: the suite looks at what they hold."""
+        """The backends that sources read by: `open_source` adds them, and the suite examines and closes them.
+
+        No source may release a read twice, or before its bytes have landed.
+        """
         opened: list[RecordingBackend] = []
         yield opened
         for backend in opened:
             backend.close()
-            assert (backend.released_twice, backend.released_early) == (0, 0)
+        assert [(backend.released_twice, backend.released_early) for backend in opened] == [(0, 0)] * len(opened)
 
     @pytest.fixture
     def no_thread_left(self) -> Iterator[None]:
-        """To be asked for before `open_source`: looks when everything is closed."""
+        """Fails if a thread is left when everything is closed; to be requested before `open_source`."""
         before = set(threading.enumerate())
         yield
         for thread in set(threading.enumerate()) - before:
@@ -121,6 +124,7 @@ class BatchSourceTests:
             pending = source.start(range(low, min(low + group, steps.steps)))
             assert isinstance(pending.landed(), bool)
             found.append(pending.result(lambda: False))
+            assert pending.landed()
             pending.drop()
         assert [one.error for one in found] == [None] * len(found)
         assert [size for one in found for size in one.sizes] == [steps.size(step) for step in range(steps.steps)]

@@ -14,6 +14,7 @@ import torch
 from gdsload.backends.host import HostBackend
 from gdsload.engine.batch_source import Ready
 from gdsload.engine.read_planner import LoadedRows
+from gdsload.errors import FileChangedError
 from gdsload.testing import BatchSourceTests
 from tests.engine.test_conformance import Landed
 
@@ -144,6 +145,12 @@ def a_changed_file_noticed_at_the_start_only(self, pending, stopped):
         return pending.inner.result(stopped)
 
 
+def never_landed(self, steps):
+    pending = Source.start(self, steps)
+    pending.landed = lambda: False
+    return pending
+
+
 # --- flaws in which steps are made ---
 
 
@@ -214,6 +221,14 @@ def memory_held_for_dropped_groups(self, pending):
     pass
 
 
+def memory_held_after_an_error(self, steps):
+    try:
+        return Source.start(self, steps)
+    except FileChangedError:
+        self.inner.backend.read(self.inner.job.table.files.whole(0))
+        raise
+
+
 def memory_released_while_it_is_read_into(self, pending):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LoadedRows, "wait", lambda _rows: None)
@@ -241,6 +256,7 @@ FLAWS = [
     ("result", a_batch_twice, ["batches_are_the_references"]),
     ("result", the_last_batch_missing, ["batches_are_the_references"]),
     ("result", a_wrong_size, ["batches_are_the_references"]),
+    ("start", never_landed, ["batches_are_the_references"]),
     ("result", an_error_too_early, ["a_transform_is_applied_up_to_its_first_error"]),
     ("result", an_error_instead_of_the_batches_before, ["a_transform_is_applied_up_to_its_first_error"]),
     ("result", an_error_swallowed, ["a_transform_is_applied_up_to_its_first_error"]),
@@ -257,6 +273,7 @@ FLAWS = [
     ("arena_bytes", arena_memory_accounted_for_by_the_group, ["arena_memory_is_accounted_for"]),
     ("arena_bytes", arena_memory_always_accounted_for, ["arena_memory_is_accounted_for"]),
     ("drop", memory_held_for_dropped_groups, [HELD]),
+    ("start", memory_held_after_an_error, ["a_file_that_changes_is_noticed"]),
     ("drop", memory_released_while_it_is_read_into, DROPPED),
     ("close", windows_left_by_close, [HELD]),
     ("start", a_thread_left_by_close, ["close_ends_all_threads"]),
