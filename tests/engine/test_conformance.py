@@ -25,7 +25,7 @@ from gdsload.shards.gather_host import gather_rows
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system.copies import copy_runs
 from gdsload.system.memory import BatchPool, address_of
-from gdsload.testing import BatchSourceTests, RecordingBackend, SlowBackend
+from gdsload.testing import BatchSourceTests, RecordingBackend
 
 CPU = torch.device("cpu")
 
@@ -56,13 +56,6 @@ class TestMapped(Landed):
 
 class TestUnmapped(Landed):
     mapped = False
-
-
-class TestSlow(Landed):
-    mapped = False
-
-    def open_backend(self, files):
-        return SlowBackend(HostBackend(files), 0.001)
 
 
 # --- as on a GPU ---
