@@ -192,6 +192,12 @@ class TestComingWithinReach(OnHost):
     # It accounts for the reading of groups that are gathered, too: one that is within reach may have to be read.
     test_arena_memory_is_accounted_for = None
 
+    def test_windows_are_let_go_then(self, open_source, backends, dataset, steps):
+        source = open_source(dataset, steps, ("x",))
+        for low in range(0, 8, 2):
+            source.start(range(low, low + 2)).result(lambda: False)
+        assert backends[0].held_bytes == 0
+
 
 class TestVram(OnHost):
     copies = True
