@@ -109,6 +109,16 @@ class Uploads:
         pass
 
 
+class Past:
+    """An event of work that has ended."""
+
+    def query(self):
+        return True
+
+    def synchronize(self):
+        pass
+
+
 class Ids:
     """Stands in for `BlockIds`: the host computes them."""
 
@@ -150,7 +160,7 @@ class OnHost(Landed):
         monkeypatch.setattr(resident_source, "current_stream", lambda _device: stream)
         monkeypatch.setattr(resident_source, "stream_handle", lambda _device: 0)
         monkeypatch.setattr(resident_source, "on", nullcontext)
-        monkeypatch.setattr(resident_source, "record", lambda _stream: SimpleNamespace(synchronize=lambda: None))
+        monkeypatch.setattr(resident_source, "record", lambda _stream: Past())
         monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: stream)
 
     @pytest.fixture(autouse=True)
@@ -171,7 +181,7 @@ class TestResident(OnHost):
         gather = ResidentGather(job, job.steps, backend, maker)
         assert gather.ready()
         assert gather.over_pcie
-        return ResidentSource(gather, maker, LandedSource(job, backend, maker, LoaderStats()))
+        return ResidentSource(gather, job, backend, maker, LoaderStats())
 
 
 class TestComingWithinReach(OnHost):
@@ -187,7 +197,7 @@ class TestComingWithinReach(OnHost):
     def source(self, job, backend, form):
         maker = HostMaker(form, job.table.files.in_mappings)
         gather = ResidentGather(job, job.steps, backend, maker)
-        return ResidentSource(gather, maker, LandedSource(job, backend, maker, LoaderStats()))
+        return ResidentSource(gather, job, backend, maker, LoaderStats())
 
     # It accounts for the reading of groups that are gathered, too: one that is within reach may have to be read.
     test_arena_memory_is_accounted_for = None

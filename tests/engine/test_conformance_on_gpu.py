@@ -89,7 +89,7 @@ class TestComingWithinReach(OnDevice):
 
     def source(self, job, backend, maker):
         gather = ResidentGather.of(job, backend, maker)
-        return ResidentSource(gather, maker, LandedSource(job, backend, maker, LoaderStats()))
+        return ResidentSource(gather, job, backend, maker, LoaderStats())
 
 
 def read_all(backend, shards):
@@ -132,7 +132,18 @@ class TestResident(Within):
         gather = ResidentGather.of(job, backend, maker)
         assert gather.ready()
         assert gather.over_pcie
-        return ResidentSource(gather, maker, LandedSource(job, backend, maker, LoaderStats()))
+        return ResidentSource(gather, job, backend, maker, LoaderStats())
+
+    def test_it_says_that_the_gpu_is_busy(self, open_source, dataset, steps):
+        """Or a thread would wait for each group before it queues the next one, and the link be idle meanwhile."""
+        source = open_source(dataset, steps, ("x",))
+        with torch.cuda.stream(source.maker.stream):
+            torch.cuda._sleep(200_000_000)
+        pending = source.start(range(2))
+        assert not pending.landed()
+        source.maker.stream.synchronize()
+        assert pending.landed()
+        pending.result(lambda: False)
 
 
 class TestResidentOnTheSecond(TestResident):

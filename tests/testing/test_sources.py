@@ -231,7 +231,7 @@ def memory_held_after_an_error(self, steps):
 
 def memory_released_while_it_is_read_into(self, pending):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LoadedRows, "wait", lambda _rows: None)
+        patch.setattr(LoadedRows, "drop", LoadedRows.used)
         pending.inner.drop()
 
 
