@@ -1,4 +1,4 @@
-"""The backends by name, one row each: what is known of them before one is opened."""
+"""The backends by name, one row each, with what is known before one is opened."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["BACKENDS", "BACKEND_CHOICES", "BackendChoice", "BackendName", "Backe
 
 BackendName = Literal["gds", "mapped", "bounce", "host"]
 BackendChoice = Literal["auto", "gds", "mapped", "bounce", "host"]
-"""What may be asked for: a backend by name, or whichever there is evidence for."""
+"""What users may request: a backend by name, or automatic choice by evidence."""
 BACKEND_CHOICES: tuple[BackendChoice, ...] = get_args(BackendChoice)
 
 
@@ -25,8 +25,8 @@ class BackendRow:
 
     Attributes:
         backend: its class.
-        needs_cuda: whether batches must go to a GPU of CUDA's or ROCm's.
-        summary: how bytes travel, in a few words.
+        needs_cuda: whether batches must go to a CUDA or ROCm GPU.
+        summary: the path of bytes, in a few words.
     """
 
     backend: type[FileBackend]

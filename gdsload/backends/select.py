@@ -1,4 +1,4 @@
-"""Which backend serves a loader: the one that was asked for, or the best that there is evidence for."""
+"""Choice of a loader's backend: the one that was requested, or the best one by evidence."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ _WAY = {"bounce": "through pinned host memory", "gds": "from the drive by DMA"}
 
 @dataclass(frozen=True, slots=True)
 class BackendRequest:
-    """What the user said of backends.
+    """The user's options for backends.
 
     Attributes:
         backend: a backend's name, or ``"auto"``.
         device: where batches go.
-        engine: what calls cuFile: ``"cufile"`` or ``"kvikio"``.
-        allow_compat: whether `gds` by name may be cuFile's own compat mode, which reads by the CPU.
+        engine: the library that calls cuFile: ``"cufile"`` or ``"kvikio"``.
+        allow_compat: whether `gds` by name may be cuFile's own compat mode, in which the CPU reads.
         pinned_bytes: bytes of the pinned ring.
         register_bytes: bytes of files that may be registered with CUDA.
-        fill: whether shards are read into the page cache on purpose.
-        read_threads: threads that read; None for what suits the backend.
+        fill: whether shards are read into the page cache to be registered.
+        read_threads: threads that read; None for the backend's default.
     """
 
     backend: BackendChoice = "auto"
@@ -72,24 +72,24 @@ class BackendRequest:
 
     @property
     def placement(self) -> Placement:
-        """Where batches are built; nobody else decides that."""
+        """Where batches are built; decided here alone."""
         return "gpu" if self.device.type == "cuda" and self.backend != "host" else "host"
 
     @property
     def threads(self) -> dict[str, Any]:
-        """What a backend is made with."""
+        """Keywords of a backend's constructor for the number of threads."""
         return {} if self.read_threads is None else {"threads": self.read_threads}
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedBackend:
-    """A backend, and why it is this one.
+    """A backend, and why it was chosen.
 
     Attributes:
         backend: the backend.
-        name: what it is called.
-        reason: the evidence that it was chosen by, as it is now.
-        answer: which way the bytes take now, in one sentence.
+        name: its name.
+        reason: the evidence for the choice, as of now.
+        answer: the path that bytes take now, in one sentence.
     """
 
     backend: Backend
@@ -102,16 +102,16 @@ Probing = Callable[[str, str], CufileProbe]
 
 
 def preflight(request: BackendRequest, path: str, *, mapped: bool, probe: Probing = probe_cufile) -> CufileProbe | None:
-    """Refuse a backend that was asked for by name and cannot be used; nothing is opened.
+    """Refuse a backend that was requested by name and cannot be used; nothing is opened.
 
     Args:
-        request: what was asked for.
+        request: the user's options.
         path: one of the shards.
         mapped: whether the shards are mapped.
-        probe: what asks cuFile.
+        probe: probes cuFile.
 
     Returns:
-        What cuFile's probe found out, where it had to be asked.
+        The result of cuFile's probe, if one was needed.
 
     Raises:
         BackendUnavailableError: if the backend cannot be used.
@@ -143,7 +143,7 @@ def choose(request: BackendRequest, files: Files, *, probe: Probing = probe_cufi
     """Open the backend for some shards.
 
     Raises:
-        BackendUnavailableError: if the one that was asked for cannot be used; none is ever used instead of it.
+        BackendUnavailableError: if the requested one cannot be used; no other one is ever used instead.
     """
     found, device = preflight(request, _trial(files), mapped=files.mapped, probe=probe), request.device
     if request.placement == "host":
@@ -164,10 +164,10 @@ def choose(request: BackendRequest, files: Files, *, probe: Probing = probe_cufi
 
 
 def reads_in_place(request: BackendRequest, *, mapped: bool) -> bool:
-    """What `choose` will open says of itself: whether it gathers bytes from where they are.
+    """Whether the backend that `choose` will open gathers bytes from where they are.
 
     Args:
-        request: what was asked for.
+        request: the user's options.
         mapped: whether the shards are mapped.
     """
     if request.placement == "host":
@@ -177,7 +177,7 @@ def reads_in_place(request: BackendRequest, *, mapped: bool) -> bool:
 
 
 def expected(request: BackendRequest) -> tuple[str, str]:
-    """The name of the backend that `choose` will open, and why it will; as far as that is known beforehand."""
+    """The name of the backend that `choose` will open, and why, as far as that is known beforehand."""
     if request.placement == "host":
         where = "batches are built in CPU memory"
         return "host", where if request.device.type == "cpu" else f"{where}, and torch copies them to {request.device}"
@@ -219,7 +219,7 @@ def _answer(name: str, way: str | None = None) -> str:
 
 
 def _cold(request: BackendRequest, files: Files, probe: Probing) -> tuple[Backend, str, str]:
-    """What reads from the drive, its name, and why it is that."""
+    """The backend that reads from the drive, its name, and why it was chosen."""
     device = request.device
     possible, why = dma_is_possible()
     if possible:
@@ -234,7 +234,7 @@ def _cold(request: BackendRequest, files: Files, probe: Probing) -> tuple[Backen
 
 
 def dma_is_possible(tree: Tree | None = None) -> tuple[bool, str]:
-    """Whether cuFile could read by DMA at all, so that it is worth asking; and why not."""
+    """Whether cuFile could read by DMA at all, so that a probe is worth making; and why not."""
     tree = tree or Tree()
     if tree.exists("/proc/driver/nvidia-fs"):
         return True, ""
@@ -250,5 +250,5 @@ def _trial(files: Files) -> str:
 
 
 def default_register_bytes(tree: Tree | None = None) -> int:
-    """Half of the memory that there is, or that the control group may take: registered pages cannot be reclaimed."""
+    """Half of the machine's memory or of the control group's limit: registered pages cannot be reclaimed."""
     return int(_SHARE_OF_MEMORY * (memory_room(tree or Tree()) or 0))

@@ -38,7 +38,7 @@ class LoaderPlan:
     Attributes:
         dataset: what the user handed over; a dataset where that was a path.
         selected: the samples.
-        space: what the order's positions stand for.
+        space: the samples at the order's positions.
         schedule: what the steps of an epoch follow from.
         source: what gives the indices of samples; None if the order does.
         seed: seed of the order, or beside a sampler of the random numbers of transforms.

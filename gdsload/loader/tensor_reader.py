@@ -194,10 +194,10 @@ class TensorReader:
                         copy_runs(addresses, nbytes, self._files.in_mappings, out)
         finally:
             with suppress(Exception):
-                pending.completion.wait()  # also after Ctrl-C: what is read into is given back
+                pending.completion.wait()  # also after Ctrl-C: the memory that is read into is freed
             if stream is not None:
                 with torch.cuda.stream(stream):
-                    record(stream).synchronize()  # also of what was queued before something went wrong
+                    record(stream).synchronize()  # also for copies that were queued before an error
             pending.release()
 
     def close(self) -> None:
