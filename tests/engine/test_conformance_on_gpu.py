@@ -106,7 +106,7 @@ class Within(OnDevice):
     mapped, ragged = True, False
 
     @pytest.fixture(autouse=True)
-    def gathered(self, monkeypatch):
+    def gathered(self, monkeypatch, device):
         """The steps that were gathered: what cannot be is read instead."""
         pytest.importorskip("cupy")
         found, real = [], ResidentGather.gather
