@@ -30,8 +30,6 @@ from gdsload.system.units import parse_bytes
 __all__ = ["main", "render"]
 
 _BACKENDS = {"cuda": ("gds", "bounce"), "cpu": ("host",)}
-_LEAST_BYTES = 2**29
-"""Of a trial: eight groups of a loader on a GPU."""
 _READS = {"4 KiB": 4096, "8 MiB": 2**23}
 _NOTE = (
     "SIMULATED DRIVE: reads move no byte. Batches hold whatever their memory held, and cannot be compared; the same "
@@ -107,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
     speed, device, clock = parse_speed(options.drive), torch.device(options.device), Clock()
     every = cases_of(_BACKENDS[device.type], SMALL if options.small else KINDS)
     cases = [case for case in every if not options.cases or case.name in options.cases]
-    length = Length(0.02, 0.02, 0) if options.small else Length(0.2, options.seconds_per_trial, _LEAST_BYTES)
+    length = Length(0.02 if options.small else options.seconds_per_trial)
     with tempfile.TemporaryDirectory(prefix="gdsload-bench-", dir=options.work_dir) as folder:
         run = _Run(Path(folder), device, speed, clock, length)
         run.write(cases, 2**19 if options.small else parse_bytes(options.bytes, "--bytes"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,23 +19,20 @@ from gdsload.shards.drive import Drive
 
 __all__ = ["Length", "check", "link", "trial"]
 
-_MOST_S = 6.0
-
 
 @dataclass(frozen=True, slots=True)
 class Length:
     """How long a trial is.
 
     Attributes:
-        warm_s: seconds of full load before the clock runs.
-        seconds: seconds that it runs at the least.
-        nbytes: bytes of batches that come meanwhile at the least, unless they take more than 6 s: batches come in
-            groups, and a trial should have some.
+        seconds: whole epochs are read until these are over.
+        most_s: when an epoch is given up that takes longer; the rate is of what has come.
+        warm_s: the same, of the epoch before the trial.
     """
 
-    warm_s: float
     seconds: float
-    nbytes: int
+    most_s: float = 6.0
+    warm_s: float = 1.5
 
 
 def _opened(case: Case, folder: Path, device: torch.device, drive: Drive, **more: Any) -> gdsload.DataLoader:
@@ -55,36 +51,35 @@ def _size(batch: dict[str, Any]) -> tuple[int, int]:
     return (found[0].nbytes, len(found[1]) - 1) if isinstance(found, tuple) else (found.nbytes, len(found))
 
 
-def _endless(loader: gdsload.DataLoader) -> Generator[dict[str, Any], None, None]:
-    while True:
-        yield from loader
+def _epoch(loader: gdsload.DataLoader, most_s: float) -> tuple[int, int, bool]:
+    """Bytes and rows of an epoch, and whether it ended; it is given up after some seconds."""
+    nbytes, rows, until = 0, 0, time.perf_counter() + most_s
+    for batch in loader:  # the batch before lives until the next one is there
+        size = _size(batch)
+        nbytes, rows = nbytes + size[0], rows + size[1]
+        if time.perf_counter() > until:
+            return nbytes, rows, False
+    return nbytes, rows, True
 
 
 def trial(case: Case, folder: Path, device: torch.device, drive: Drive, length: Length) -> dict[str, Any]:
-    """Read epoch after epoch for a while, by a new loader.
-
-    The clock runs from one batch to a later one, after a warm-up under full load, and until the GPU has ended all work.
-    """
+    """Read whole epochs for a while, by a new loader that has read one before; until the GPU has ended all work."""
     with _opened(case, folder, device, drive) as loader:
-        stream, nbytes, rows = _endless(loader), 0, 0
-        began = time.perf_counter()
-        while time.perf_counter() - began < length.warm_s or nbytes < length.nbytes // 4:
-            nbytes += _size(next(stream))[0]
+        _epoch(loader, length.warm_s)
         synchronise(device)
         paths, cpu, start = loader.backend.bytes_by_path, cpu_s(), time.perf_counter()
-        nbytes, taken, batch = 0, 0.0, None
-        while taken < length.seconds or (nbytes < length.nbytes and taken < _MOST_S):
-            batch = next(stream)  # as in a `for` loop, the batch before lives until now
-            size = _size(batch)
-            nbytes, rows, taken = nbytes + size[0], rows + size[1], time.perf_counter() - start
+        nbytes, rows, epochs, taken = 0, 0, 0, 0.0
+        while taken < length.seconds:
+            more_bytes, more_rows, whole = _epoch(loader, length.most_s)
+            nbytes, rows, epochs = nbytes + more_bytes, rows + more_rows, epochs + whole
+            taken = time.perf_counter() - start
         synchronise(device)
         taken = time.perf_counter() - start
         cpu, paths = cpu_s() - cpu, moved(paths, loader.backend.bytes_by_path)
-        del batch
-        stream.close()
     return {
         "bytes": nbytes,
         "rows": rows,
+        "whole_epochs": epochs,
         "seconds": taken,
         "gb_s": nbytes / taken / 1e9,
         "rows_s": rows / taken,
