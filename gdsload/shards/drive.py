@@ -38,10 +38,12 @@ class Drive:
         reader: makes what reads into host memory, once for each set of files.
         engine: makes what reads into a device's memory, a `gdsload.backends.gds.engines.Engine`, from the device; None:
             cuFile does, where it is shown to.
+        cached: whether what is read may be in this machine's page cache, so that it is worth a look.
     """
 
     reader: Callable[[], FileReader] = BulkReads
     engine: Callable[[torch.device], Any] | None = None
+    cached: bool = True
 
 
 LOCAL = Drive()

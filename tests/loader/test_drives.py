@@ -13,6 +13,8 @@ from torch.utils.data import ConcatDataset
 import gdsload
 from gdsload import OptionError, ShardDataset
 from gdsload.shards.drive import LOCAL, Drive
+from gdsload.shards.files import Files
+from gdsload.shards.page_cache import file_is_resident
 from gdsload.system.memory import memory_at
 
 
@@ -87,3 +89,12 @@ def test_one_loader_has_one_drive(plain):
     with pytest.raises(OptionError, match="on different drives"):
         gdsload.DataLoader(both, device="cpu")
     assert ShardDataset.drive is LOCAL
+
+
+def test_the_page_cache_of_another_drive_is_no_evidence(plain):
+    dataset = ShardDataset(plain)  # which was just written, so that its pages are there
+    for cached in (True, False):
+        files = Files(dataset.sources, mapped=False, drive=Drive(cached=cached))
+        files.ensure_open(np.arange(len(dataset.shards)))
+        assert file_is_resident(files, 0) == cached
+        files.close()

@@ -25,6 +25,7 @@ from benchmarks.gpu.free_drive.cases import KINDS, SMALL, Case, cases_of
 from benchmarks.gpu.free_drive.drives import Clock, Speed, Timeline, parse_speed, simulated
 from benchmarks.gpu.free_drive.trials import Length, check, link, trial
 from benchmarks.record import machine, public, ratio, spread, versions
+from benchmarks.table import short
 from gdsload.system.units import parse_bytes
 
 __all__ = ["main", "render"]
@@ -182,16 +183,20 @@ def render(record: dict[str, Any]) -> str:
         ),
         f"Median (quartiles) of {record['rounds']} interleaved rounds.",
         "",
-        "| over a simulated drive | GB/s | rows/s | of P | CPU seconds a GB |",
+        "| the loader over a simulated drive | GB/s | rows/s | of P | CPU seconds a GB |",
         "| --- | --- | --- | --- | --- |",
     ]
     for entry in record["cases"]:
         if "failed" in entry:
-            lines.append(f"| {entry['title']} | failed: {entry['failed']['reason'][:200]} | | | |")
+            lines.append(f"| simulated drive, {entry['title']} | failed: {entry['failed']['reason'][:200]} | | | |")
             continue
-        rows = {key: value / 1e3 for key, value in entry["rows_s"].items()}
-        cells = [_spread(entry["gb_s"], 2), f"{_spread(rows, 1)} k", _spread(entry["of_p"], 3)]
-        lines.append(f"| {entry['title']} | {' | '.join(cells)} | {entry['cpu_s_per_gb']['median']:.3f} |")
+        rows = {key: short(value) for key, value in entry["rows_s"].items()}
+        cells = [
+            f"simulated drive, {entry['title']}", _spread(entry["gb_s"], 2),
+            f"{rows['median']} ({rows['q1']}–{rows['q3']})", _spread(entry["of_p"], 3),
+            f"{entry['cpu_s_per_gb']['median']:.3f}",
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
