@@ -18,6 +18,7 @@ from gdsload.backends.registry import BACKENDS, BackendChoice
 from gdsload.backends.tiers.registered import RegisteredTier
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.errors import BackendUnavailableError
+from gdsload.shards.drive import LOCAL, Drive
 from gdsload.shards.files import Files
 from gdsload.system.probe import CufileProbe, probe_cufile
 from gdsload.system.probe.library import read_config
@@ -43,6 +44,7 @@ _DOCTOR = "Run `gdsload doctor PATH`: it says what is missing."
 _SHARE_OF_MEMORY = 0.5
 _CPU = torch.device("cpu")
 _IN_REACH = "mapped: every byte of this dataset can be gathered from the page cache by the GPU"
+_BY_ITS_OWN = "by the drive's own engine"
 _WAY = {"bounce": "through pinned host memory", "gds": "from the drive by DMA"}
 
 
@@ -101,13 +103,16 @@ class OpenedBackend:
 Probing = Callable[[str, str], CufileProbe]
 
 
-def preflight(request: BackendRequest, path: str, *, mapped: bool, probe: Probing = probe_cufile) -> CufileProbe | None:
+def preflight(
+    request: BackendRequest, path: str, *, mapped: bool, drive: Drive = LOCAL, probe: Probing = probe_cufile
+) -> CufileProbe | None:
     """Refuse a backend that was requested by name and cannot be used; nothing is opened.
 
     Args:
         request: the user's options.
         path: one of the shards.
         mapped: whether the shards are mapped.
+        drive: where their samples are read from.
         probe: probes cuFile.
 
     Returns:
@@ -126,7 +131,7 @@ def preflight(request: BackendRequest, path: str, *, mapped: bool, probe: Probin
         )
     if name == "mapped" and (refusal := MappedBackend.refusal(device, mapped=mapped)):
         raise BackendUnavailableError(f"backend {name!r} cannot be used: {refusal[0]}", remedy=refusal[1])
-    if name != "gds":
+    if name != "gds" or drive.engine is not None:
         return None
     found = probe(path, str(device))
     if found.status != "ok":
@@ -145,7 +150,8 @@ def choose(request: BackendRequest, files: Files, *, probe: Probing = probe_cufi
     Raises:
         BackendUnavailableError: if the requested one cannot be used; no other one is ever used instead.
     """
-    found, device = preflight(request, _trial(files), mapped=files.mapped, probe=probe), request.device
+    found = preflight(request, _trial(files), mapped=files.mapped, drive=files.drive, probe=probe)
+    device = request.device
     if request.placement == "host":
         _, why = expected(request)
         return OpenedBackend(HostBackend(files, **request.threads), "host", lambda: why)
@@ -154,6 +160,9 @@ def choose(request: BackendRequest, files: Files, *, probe: Probing = probe_cufi
         way = _WAY["gds"] if found.proven else "by cuFile's compat mode, in which the CPU reads"
         backend = GdsBackend(files, device, engine=request.engine, register=found.proven, **request.threads)
         return OpenedBackend(backend, "gds", lambda: reason, lambda: _answer("gds", way))
+    if request.backend == "gds":
+        backend = GdsBackend(files, device, **request.threads)
+        return OpenedBackend(backend, "gds", lambda: "asked for by name", lambda: _answer("gds", _BY_ITS_OWN))
     if request.backend == "mapped":
         mapped = MappedBackend(files, device, register_bytes=request.register_bytes)
         return OpenedBackend(mapped, "mapped", lambda: "asked for by name", lambda: _IN_REACH)

@@ -22,6 +22,7 @@ from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job, OneBatch, Selection
 from gdsload.errors import FileChangedError, OptionError, SampleIndexError
 from gdsload.shards.catalog import Catalog, open_catalog
+from gdsload.shards.drive import LOCAL, Drive
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.identity import ShardSource
 from gdsload.shards.shard_table import ShardTable
@@ -69,6 +70,9 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
         UnfinishedDatasetError: if the folder holds shards that a writer never finished.
         FormatError: if something there is damaged; all that is wrong is in `.problems`.
     """
+
+    drive: Drive = LOCAL
+    """What brings samples out of the shards. A subclass may have another one."""
 
     def __init__(self, path: str | os.PathLike[str], *, mmap: bool | None = None) -> None:
         self._catalog: Catalog = open_catalog(os.fspath(path))
@@ -193,7 +197,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
         if reader is None or reader.owner != os.getpid():
             with self._lock:
                 if self._reader is None or self._reader.owner != os.getpid():
-                    self._reader = _Reader(self._catalog, self.mmap)
+                    self._reader = _Reader(self._catalog, self.mmap, self.drive)
                     Closer(self, self._reader.close)
                 reader = self._reader
         return reader
@@ -219,9 +223,9 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
 class _Reader:
     """Reads samples of a dataset in one process."""
 
-    def __init__(self, catalog: Catalog, mapped: bool) -> None:
+    def __init__(self, catalog: Catalog, mapped: bool, drive: Drive) -> None:
         self.owner = os.getpid()
-        self._table = ShardTable.of(catalog.sources, catalog.schema, mapped=mapped)
+        self._table = ShardTable.of(catalog.sources, catalog.schema, mapped=mapped, drive=drive)
         self._backend = HostBackend(self._table.files)
         self._schema = catalog.schema
         self._assembler = Assembler(

@@ -132,7 +132,7 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
     order = _order_options(given, selected, sample_bytes)
     batch_size = expected_batch(given["batch_sampler"]) or given["batch_size"]
     make_order(order, (), given["seed"], 0)  # refuses a seed that is too large
-    preflight(request, selected.datasets[0].path, mapped=mapped)
+    preflight(request, selected.datasets[0].path, mapped=mapped, drive=selected.drive)
     return LoaderPlan(
         dataset=dataset,
         selected=selected,

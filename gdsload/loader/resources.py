@@ -76,7 +76,7 @@ def open_resources(plan: LoaderPlan, limits: Limits) -> OpenResources:
     names = np.cumsum(counts) - counts
     if shards is not None:
         sources, names = [sources[number] for number in shards.tolist()], names[shards]
-    table = ShardTable.of(sources, plan.selected.schema, mapped=plan.mapped, names=names)
+    table = ShardTable.of(sources, plan.selected.schema, mapped=plan.mapped, names=names, drive=plan.selected.drive)
     request = _with_defaults(plan, sources)
     opened = choose(request, table.files)
     try:

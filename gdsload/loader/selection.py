@@ -17,6 +17,7 @@ from gdsload.errors import OptionError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.mix import Mix
 from gdsload.order import MixOrder, Mixture, Order, OrderOptions, make_order
+from gdsload.shards.drive import Drive
 from gdsload.shards.format.schema import Schema
 from gdsload.system.arrays import IntArray
 
@@ -47,6 +48,11 @@ class Selected:
         return self.datasets[0].schema
 
     @property
+    def drive(self) -> Drive:
+        """What brings samples out of the shards, the same for all datasets."""
+        return self.datasets[0].drive
+
+    @property
     def epoch_samples(self) -> int:
         """Samples of an epoch of all ranks."""
         return len(self) if self.mixture is None else self.mixture.samples
@@ -63,7 +69,7 @@ def select(source: object) -> Selected:
             `ConcatDataset` over them, nested as deep as you like; or a `Mix` of these.
 
     Raises:
-        OptionError: if it is anything else, or the datasets have different fields.
+        OptionError: if it is anything else, or the datasets have different fields or drives.
         DatasetNotFoundError: if there is nothing at the path.
         FormatError: if what is there is damaged.
     """
@@ -80,6 +86,12 @@ def select(source: object) -> Selected:
                 f"the datasets at {order[0].path} and {dataset.path} have different fields: "
                 f"{order[0].schema} and {dataset.schema}",
                 remedy="Convert one of them, so that both have the same fields, types and shapes.",
+            )
+        if dataset.drive != order[0].drive:
+            raise OptionError(
+                f"the datasets at {order[0].path} and {dataset.path} are on different drives: "
+                f"{order[0].drive} and {dataset.drive}",
+                remedy="Make a loader for each.",
             )
     if isinstance(source, ShardDataset) or (len(leaves) == len(order) and not _has_subset(source)):
         # Without a table of ids, a dataset may be as large as it likes.

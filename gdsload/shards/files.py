@@ -23,10 +23,10 @@ from gdsload.errors import (
     ReadError,
     ShortReadError,
 )
+from gdsload.shards.drive import LOCAL, Drive
 from gdsload.shards.guard import Guard
 from gdsload.shards.identity import ShardSource, Watch, gone
 from gdsload.shards.reads import PAGE_BYTES, Extents, distinct
-from gdsload.system.bulk_reads import BulkReads
 from gdsload.system.memory import map_file, memory_at, unmap
 
 __all__ = ["Files", "open_regular", "pread_exact"]
@@ -110,6 +110,7 @@ class Files:
         mapped: whether they are mapped into memory; if not, they are only ever read with preadv.
         as_written: says whether all bytes of an open file are those that were written; None if nobody can tell. Asked
             where the time of a file's last change is another, and nothing else.
+        drive: what brings samples out of them.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class Files:
         *,
         mapped: bool,
         as_written: Callable[[int, ShardSource], bool | None] = lambda _fd, _source: None,
+        drive: Drive = LOCAL,
     ) -> None:
         self.sources, self.mapped = tuple(sources), mapped
         count = len(self.sources)
@@ -134,7 +136,7 @@ class Files:
         """Which bytes of mapped files may be touched."""
         self._descriptors: OrderedDict[tuple[int, bool], list[int]] = OrderedDict()
         self._direct: dict[int, bool] = {}
-        self._bulk = BulkReads()
+        self.drive, self.reader = drive, drive.reader()
         self._lock = threading.RLock()
         self._closed = False
 
@@ -218,7 +220,7 @@ class Files:
             each = zip(files, around[first].tolist(), strict=True)
             fds = [stack.enter_context(self.descriptor(file, direct=whether)) for file, whether in each]
             asked = np.where(around, -(-reads.nbytes // PAGE_BYTES) * PAGE_BYTES, reads.nbytes)
-            done = self._bulk.read(np.repeat(fds, lengths), reads.offset, asked, addresses)
+            done = self.reader.read(np.repeat(fds, lengths), reads.offset, asked, addresses)
         done = np.minimum(np.maximum(done, 0), reads.nbytes)
         # A read around the page cache may end early, where the cache holds a part, or where the device wants another
         # alignment than ours. It could go on only from a page's begin. Of one that failed, it is said here why.
@@ -337,7 +339,7 @@ class Files:
         with self._lock:
             self._closed = True
             self._trim()
-            self._bulk.close()
+            self.reader.close()
             for file in np.flatnonzero(self.base).tolist():
                 address, self.base[file] = int(self.base[file]), 0  # an interrupted close must not unmap anything twice
                 unmap(address, self.length(file))

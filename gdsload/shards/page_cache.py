@@ -122,5 +122,7 @@ def _places_are_there(files: Files, nbytes: int, place_of: Callable[[int], tuple
 
 
 def _is_there(files: Files, file: int, offset: int) -> bool:
+    if not files.drive.cached:
+        return False
     with files.descriptor(file) as fd:
         return is_resident(fd, offset)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.errors import FormatError, Problem
+from gdsload.shards.drive import LOCAL, Drive
 from gdsload.shards.files import Files
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.gather_host import gather_rows
@@ -75,10 +76,17 @@ class ShardTable:
 
     @classmethod
     def of(
-        cls, sources: Sequence[ShardSource], schema: Schema, *, mapped: bool, names: IntArray | None = None
+        cls,
+        sources: Sequence[ShardSource],
+        schema: Schema,
+        *,
+        mapped: bool,
+        names: IntArray | None = None,
+        drive: Drive = LOCAL,
     ) -> ShardTable:
         """The table of a dataset's shards, over files of its own; see the class and `Files`."""
-        return cls(Files(sources, mapped=mapped, as_written=partial(named_as_written, schema=schema)), schema, names)
+        as_written = partial(named_as_written, schema=schema)
+        return cls(Files(sources, mapped=mapped, as_written=as_written, drive=drive), schema, names)
 
     def ensure_open(self, files: IntArray) -> None:
         """Open those of these shards that are not open yet.

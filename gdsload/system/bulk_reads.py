@@ -94,6 +94,14 @@ class BulkReads:
         finally:
             self._idle.append(context)
 
+    def read_one(self, fd: int, offset: int, into: memoryview) -> int:
+        """Make one read, for which there is nothing to prepare; returns the number of bytes that were read.
+
+        Raises:
+            OSError: if it fails.
+        """
+        return os.preadv(fd, [into], offset)
+
     def _context(self) -> Context | None:
         """A context that no thread is using; None where there can be none."""
         try:

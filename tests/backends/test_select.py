@@ -30,6 +30,7 @@ from gdsload.backends.select import (
 )
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.shards.catalog import open_catalog
+from gdsload.shards.drive import Drive
 from gdsload.shards.files import Files
 from gdsload.system.probe import CufileProbe
 from gdsload.system.probe.result import STATUSES
@@ -122,6 +123,13 @@ def test_gds_that_is_no_dma(found, path):
     assert "gds_compat=True" in caught.value.remedy
     compat = BackendRequest("gds", GPU, allow_compat=True)
     assert preflight(compat, "/data/a", mapped=True, probe=Probing(found)) is found
+
+
+def test_an_engine_of_the_drives_own_is_no_cufile():
+    drive = Drive(engine=Engine)
+    assert preflight(BackendRequest("gds", GPU), "/data/a", mapped=True, drive=drive, probe=unasked) is None
+    with pytest.raises(BackendUnavailableError, match="needs a CUDA device"):
+        preflight(BackendRequest("gds", CPU), "/data/a", mapped=True, drive=drive, probe=unasked)
 
 
 # --- what will be chosen ---
@@ -232,6 +240,18 @@ def test_as_many_threads_read_as_were_asked_for(files, name, device, monkeypatch
     backend = choose(request, files, probe=Probing(BY_DMA if name == "gds" else BY_CPU)).backend
     assert ([backend.threads] if isinstance(backend, Bounce) else counts) == [5]
     backend.close()
+
+
+@pytest.mark.usefixtures("no_cuda")
+def test_gds_reads_by_the_drives_own_engine(folder):
+    class Own(Engine):
+        """Another one."""
+
+    files = Files(open_catalog(str(folder)).sources, mapped=True, drive=Drive(engine=Own))
+    chosen = choose(BackendRequest("gds", GPU), files, probe=unasked)
+    assert type(chosen.backend.engine) is Own
+    assert chosen.answer() == "gds: every byte is brought to the GPU by the drive's own engine"
+    chosen.backend.close()
 
 
 @pytest.mark.usefixtures("no_cuda")

@@ -6,7 +6,6 @@ processors' caches, and only one of them may run Python at a time.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -151,7 +150,7 @@ class ThreadFill:
                 self._keep(file)
             into = memory[begin : begin + length]
             try:
-                done = os.preadv(here.fd, [into], offset)
+                done = self._means.files.reader.read_one(here.fd, offset, into)
             except OSError:
                 done = 0  # `read_into` raises the reason
             if done < length:

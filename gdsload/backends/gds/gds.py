@@ -49,7 +49,7 @@ class GdsBackend(FileBackend):
     Args:
         files: the shards; mapped or not.
         device: the GPU.
-        engine: ``"cufile"``, or ``"kvikio"``.
+        engine: ``"cufile"``, or ``"kvikio"``; a drive that has an engine of its own is read by that.
         register: whether reads are made by DMA, so that slots are worth registering.
         threads: how many reads are made at once.
 
@@ -70,7 +70,7 @@ class GdsBackend(FileBackend):
     ) -> None:
         super().__init__(files)
         self.device = device
-        self.engine: Engine = ENGINES[engine](device)
+        self.engine: Engine = (files.drive.engine or ENGINES[engine])(device)
         self._slots = Slots(device, self.engine if register else None)
         self._readers = Readers(threads, "gdsload-gds")
         self._handles: OrderedDict[int, _Handle] = OrderedDict()

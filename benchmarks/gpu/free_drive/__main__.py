@@ -1,0 +1,212 @@
+"""What the library itself costs: the loader over a simulated drive, beside the link to the GPU.
+
+    python -m benchmarks.gpu.free_drive --out free-drive.json
+    python -m benchmarks.gpu.free_drive --out fast-drive.json --drive 25GB/s,80us,256
+    python -m benchmarks.gpu.free_drive --out free-drive.json --device cpu --cases host-rows-4k-full
+
+Every number is of a simulated drive. See the README beside this folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.gpu.free_drive.cases import KINDS, SMALL, Case, cases_of
+from benchmarks.gpu.free_drive.drives import Clock, Speed, Timeline, parse_speed, simulated
+from benchmarks.gpu.free_drive.trials import Length, check, link, trial
+from benchmarks.record import machine, public, ratio, spread, versions
+from benchmarks.table import short
+from gdsload.system.units import parse_bytes
+
+__all__ = ["main", "render"]
+
+_BACKENDS = {"cuda": ("gds", "bounce"), "cpu": ("host",)}
+_READS = {"4 KiB": 4096, "8 MiB": 2**23}
+_NOTE = (
+    "SIMULATED DRIVE: reads move no byte. Batches hold whatever their memory held, and cannot be compared; the same "
+    "loaders with the same options were compared byte by byte over small real files, untimed."
+)
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    names = [case.name for backends in _BACKENDS.values() for case in cases_of(backends, KINDS)]
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu.free_drive", description="the loader over a simulated drive"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="where the JSON record goes")
+    parser.add_argument("--drive", default="free", help="free (reads return at once), or as 25GB/s,80us,256: its "
+                        "bandwidth, latency, and how many reads it takes at once (default: free)")  # fmt: skip
+    parser.add_argument("--cases", nargs="+", choices=names, metavar="CASE", help=", ".join(names))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds-per-trial", type=float, default=0.4, help="timed seconds (default: 0.4)")
+    parser.add_argument("--bytes", default="4GiB", help="of each kind of rows, all holes (default: 4GiB)")
+    parser.add_argument("--device", default=device, help=f"cpu for the backend host (default here: {device})")
+    parser.add_argument("--small", action="store_true", help="a smoke test of kilobytes: its numbers mean nothing")
+    parser.add_argument("--work-dir", type=Path, help="where the files go (default: the temporary folder)")
+    return parser.parse_args(arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What the trials of a run have in common.
+
+    Attributes:
+        folder: where the files are.
+        device: where batches go.
+        speed: what the simulated drive can do.
+        clock: what waits for it.
+        length: how long a trial is.
+    """
+
+    folder: Path
+    device: torch.device
+    speed: Speed | None
+    clock: Clock
+    length: Length
+
+    def write(self, cases: list[Case], nbytes: int) -> None:
+        """Write the files of some cases."""
+        for kind in {case.kind.name: case.kind for case in cases}.values():
+            kind.write_real(self.folder / f"real-{kind.name}")
+            kind.write_holes(self.folder / kind.name, nbytes)
+
+    def check(self, case: Case) -> dict[str, Any]:
+        """The entry of a case, its bytes compared."""
+        entry = {"name": case.name, "title": case.title, "simulated_drive": True, "trials": []}
+        try:
+            entry["check"] = check(case, self.folder / f"real-{case.kind.name}", self.device)
+        except Exception as error:
+            entry["failed"] = {"stage": "check", "reason": f"{type(error).__name__}: {error}"[:500]}
+        return entry
+
+    def trial(self, case: Case, entry: dict[str, Any]) -> None:
+        """Add a trial to an entry."""
+        drive = simulated(self.speed, self.clock, self.device)
+        try:
+            entry["trials"].append(trial(case, self.folder / case.kind.name, self.device, drive, self.length))
+        except Exception as error:
+            entry["failed"] = {"stage": "trial", "reason": f"{type(error).__name__}: {error}"[:500]}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print and write the record; 1 if a case failed."""
+    options = parse(arguments)
+    speed, device, clock = parse_speed(options.drive), torch.device(options.device), Clock()
+    every = cases_of(_BACKENDS[device.type], SMALL if options.small else KINDS)
+    cases = [case for case in every if not options.cases or case.name in options.cases]
+    length = Length(0.02 if options.small else options.seconds_per_trial)
+    with tempfile.TemporaryDirectory(prefix="gdsload-bench-", dir=options.work_dir) as folder:
+        run = _Run(Path(folder), device, speed, clock, length)
+        run.write(cases, 2**19 if options.small else parse_bytes(options.bytes, "--bytes"))
+        entries, links = _rounds(run, cases, options.rounds)
+    record = {
+        "format": 1,
+        "simulated_drive": {"speed": options.drive, "note": _NOTE, **_model(speed, clock)},
+        "small": options.small,
+        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "command": ["python", "-m", "benchmarks.gpu.free_drive", *public(arguments or sys.argv[1:])],
+        "machine": machine(device),
+        "versions": versions(),
+        "device": device.type,
+        "rounds": options.rounds,
+        "bytes": options.bytes,
+        "link": {"trials": links, "gb_s": spread([each["gb_s"] for each in links])},
+        "cases": entries,
+    }
+    print(render(record), end="")
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return 1 if any("failed" in entry for entry in entries) else 0
+
+
+def _model(speed: Speed | None, clock: Clock) -> dict[str, Any]:
+    """What the model gives whoever asks for more than it can do, and how late this machine's timers are."""
+    found: dict[str, Any] = {"timer": clock.measured, "timer_corrected_by_us": clock.late_s * 1e6}
+    if speed is not None:
+        for name, nbytes in _READS.items():
+            reads = np.full(100_000, nbytes)
+            found[f"reads_s_of_{name}"] = len(reads) / Timeline(speed).many(0.0, reads)
+    return found
+
+
+def _rounds(run: _Run, cases: list[Case], rounds: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What came of each case, and the trials of the link, one a round."""
+    entries = {}
+    for case in cases:
+        entries[case.name] = run.check(case)
+        _say(f"{case.name}: {entries[case.name].get('failed', 'bytes compared')}")
+    links = []
+    for number in range(rounds):
+        links.append(link(run.device, run.length.seconds))
+        shift = number * len(cases) // rounds  # nobody is always the first, or the last
+        for case in cases[shift:] + cases[:shift]:
+            if "failed" not in entries[case.name]:
+                run.trial(case, entries[case.name])
+        _say(f"round {number + 1} of {rounds}")
+    for entry in entries.values():
+        if "failed" not in entry:
+            for key in ("gb_s", "rows_s", "cpu_s_per_gb"):
+                entry[key] = spread([each[key] for each in entry["trials"]])
+            entry["of_p"] = ratio([each["gb_s"] for each in entry["trials"]], [each["gb_s"] for each in links])
+    return list(entries.values()), links
+
+
+def render(record: dict[str, Any]) -> str:
+    """The table of a record."""
+    where, drive, timer = record["machine"], record["simulated_drive"], record["simulated_drive"]["timer"]
+    torch_version = record["versions"]["torch"]
+    late = ", ".join(f"{about}: {found['late_us']:.0f}" for about, found in timer.items())
+    copies = "pinned memory to the GPU" if record["device"] == "cuda" else "memory to memory, as there is no GPU"
+    lines = [
+        *(["Small: these numbers mean nothing."] if record["small"] else []),
+        f"Simulated drive: {drive['speed']}. Reads move no byte; bytes were compared over small real files.",
+        f"{where.get('gpu', where['cpu'])}, {where['cores']} cores, torch {torch_version}, {record['date'][:10]}.",
+        f"P ({copies}): {_spread(record['link']['gb_s'], 1)} GB/s, in the same rounds.",
+        f"A timer is late by, in µs, for a wait of {late}; corrected by {drive['timer_corrected_by_us']:.0f}.",
+        *(
+            f"The simulated drive itself: {drive[key] / 1e6:.3g} M reads/s of {name}, "
+            f"{drive[key] * nbytes / 1e9:.3g} GB/s."
+            for name, nbytes in _READS.items()
+            if (key := f"reads_s_of_{name}") in drive
+        ),
+        f"Median (quartiles) of {record['rounds']} interleaved rounds.",
+        "",
+        "| the loader over a simulated drive | GB/s | rows/s | of P | CPU seconds a GB |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for entry in record["cases"]:
+        if "failed" in entry:
+            lines.append(f"| simulated drive, {entry['title']} | failed: {entry['failed']['reason'][:200]} | | | |")
+            continue
+        rows = {key: short(value) for key, value in entry["rows_s"].items()}
+        cells = [
+            f"simulated drive, {entry['title']}", _spread(entry["gb_s"], 2),
+            f"{rows['median']} ({rows['q1']}–{rows['q3']})", _spread(entry["of_p"], 3),
+            f"{entry['cpu_s_per_gb']['median']:.3f}",
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _spread(found: dict[str, float], digits: int) -> str:
+    return f"{found['median']:.{digits}f} ({found['q1']:.{digits}f}–{found['q3']:.{digits}f})"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,266 @@
+"""Simulated drives: reads of theirs move no byte, and return at once or when a model says that they would have ended.
+
+The model has `depth` places. A read that finds all of them taken waits for the first that is free, takes `latency_s` to
+be found, and is then transferred at `bytes_s`, after the reads that came before it: the link to the drive is shared.
+
+    start = max(asked, end of the read that had the place)
+    end = max(start + latency, end of the read before) + bytes / bandwidth
+
+Ends are in the order of the reads, so one pass of numpy over a group gives them all, and the call waits for the last.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import statistics
+import threading
+import time
+from array import array
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from gdsload.shards.drive import Drive
+from gdsload.system.arrays import IntArray
+from gdsload.system.memory import memory_at
+from gdsload.system.streams import DeviceBytes
+
+__all__ = ["FREE", "REAL", "Clock", "Speed", "Timeline", "parse_speed", "simulated"]
+
+FREE = "free"
+_PR_SET_TIMERSLACK = 29
+_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "GB/s": 1e9, "MB/s": 1e6}
+_libc = ctypes.CDLL(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What a simulated drive can do.
+
+    Attributes:
+        bytes_s: bytes a second.
+        latency_s: seconds from the start of a read to its first byte.
+        depth: how many reads it takes at once.
+    """
+
+    bytes_s: float
+    latency_s: float
+    depth: int
+
+
+def parse_speed(text: str) -> Speed | None:
+    """``"25GB/s,80us,256"``: bandwidth, latency, reads at once; None for ``"free"``.
+
+    Raises:
+        ValueError: if it is neither.
+    """
+    if text == FREE:
+        return None
+    try:
+        bandwidth, latency, depth = text.replace(" ", "").split(",")
+        speed = Speed(_number(bandwidth, "GB/s", "MB/s"), _number(latency, "us", "ms", "ns", "s"), int(depth))
+    except ValueError:
+        raise ValueError(f"{text!r} is neither {FREE!r} nor as '25GB/s,80us,256'") from None
+    if min(speed.bytes_s, speed.depth) <= 0 or speed.latency_s < 0:
+        raise ValueError(f"{text!r} is no drive's speed")
+    return speed
+
+
+def _number(text: str, *units: str) -> float:
+    unit = next((unit for unit in units if text.endswith(unit)), "")
+    if not unit:
+        raise ValueError(text)
+    return float(text.removesuffix(unit)) * _UNITS[unit]
+
+
+class Clock:
+    """Waits for a moment without taking a processor for it.
+
+    The thread sleeps, with the kernel's timer slack (50 µs) switched off for it. It is woken later than it asked for by
+    what `late_s` says of this machine; so much earlier it is asked for.
+    """
+
+    def __init__(self) -> None:
+        self._threads = threading.local()
+        self.late_s = 0.0
+        late = {about_s: self._late(about_s) for about_s in (20e-6, 80e-6, 200e-6, 1e-3)}
+        self.late_s = statistics.median(each for found in late.values() for each in found)
+        self.measured = {
+            f"{about_s * 1e6:.0f} us": {
+                "late_us": 1e6 * statistics.median(found),
+                "late_us_of_one_in_ten": 1e6 * sorted(found)[len(found) * 9 // 10],
+            }
+            for about_s, found in late.items()
+        }
+
+    def _late(self, about_s: float) -> list[float]:
+        found = []
+        for _ in range(50):
+            until = time.perf_counter() + about_s
+            self.wait(until)
+            found.append(time.perf_counter() - until)
+        return found
+
+    def wait(self, until: float) -> None:
+        """Return at this moment of `time.perf_counter`, or at once if it is past."""
+        left = until - time.perf_counter() - self.late_s
+        if left <= 0:
+            return
+        if not hasattr(self._threads, "exact"):
+            _libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+            self._threads.exact = True
+        time.sleep(left)
+
+
+class Timeline:
+    """When reads of a drive end; see the module's text. Its methods may be called from several threads."""
+
+    def __init__(self, speed: Speed) -> None:
+        self._speed = speed
+        self._ends = array("d", bytes(8 * speed.depth))
+        self._places = np.frombuffer(self._ends)  # the same memory
+        """The end of the read that has, or had, each place; they are taken in turn."""
+        self._at, self._last = 0, 0.0
+        self._lock = threading.Lock()
+
+    def one(self, now: float, nbytes: int) -> float:
+        """The end of a read that is asked for now."""
+        speed = self._speed
+        with self._lock:
+            start = max(now, self._ends[self._at])
+            end = max(start + speed.latency_s, self._last) + nbytes / speed.bytes_s
+            self._ends[self._at] = self._last = end
+            self._at = (self._at + 1) % speed.depth
+        return end
+
+    def many(self, now: float, nbytes: IntArray) -> float:
+        """The end of the last of some reads that are asked for now, all together."""
+        speed, low = self._speed, 0
+        takes = nbytes / speed.bytes_s
+        with self._lock:
+            while low < len(takes):
+                part = takes[low : low + speed.depth - self._at]
+                places = self._places[self._at : self._at + len(part)]
+                until = np.cumsum(part)
+                ready = np.maximum(places, now) + speed.latency_s
+                places[:] = np.maximum(np.maximum.accumulate(ready - until + part), self._last) + until
+                self._last = float(places[-1])
+                self._at = (self._at + len(part)) % speed.depth
+                low += len(part)
+            return self._last if low else now
+
+
+class _Reader:
+    """Reads into host memory that move no byte: a `gdsload.shards.drive.FileReader`.
+
+    Args:
+        timeline: when they end; None: at once.
+        clock: what waits for that.
+        touch: whether a byte of each page is written. Memory that nobody has ever written to is one page of zeros again
+            and again, out of which rows would be gathered faster than out of any other. Pinned memory is not.
+    """
+
+    def __init__(self, timeline: Timeline | None, clock: Clock, *, touch: bool) -> None:
+        self._timeline, self._clock, self._touch = timeline, clock, touch
+
+    def read(self, _fds: IntArray, _offsets: IntArray, nbytes: IntArray, addresses: IntArray) -> IntArray:
+        """See `FileReader.read`."""
+        if self._touch and len(addresses):
+            low, high = int(addresses.min()), int((addresses + nbytes).max())
+            np.frombuffer(memory_at(low, high - low), np.uint8)[:: mmap.PAGESIZE] = 1
+        if self._timeline is not None:
+            self._clock.wait(self._timeline.many(time.perf_counter(), nbytes))
+        return nbytes
+
+    def read_one(self, _fd: int, _offset: int, into: memoryview) -> int:
+        """See `FileReader.read_one`."""
+        if self._timeline is not None:
+            self._clock.wait(self._timeline.one(time.perf_counter(), len(into)))
+        return len(into)
+
+    def close(self) -> None:
+        """See `FileReader.close`."""
+
+
+class _Engine:
+    """Reads into a GPU's memory that move no byte: a `gdsload.backends.gds.engines.Engine`."""
+
+    name = "simulated"
+
+    def __init__(self, timeline: Timeline | None, clock: Clock) -> None:
+        self._timeline, self._clock = timeline, clock
+
+    def open(self, _path: str, fd: int) -> Any:
+        """See `Engine.open`."""
+        return fd
+
+    def close(self, handle: Any) -> None:
+        """See `Engine.close`."""
+
+    def read(self, _handle: Any, _base: int, _position: int, nbytes: int, _offset: int) -> int:
+        """See `Engine.read`."""
+        if self._timeline is not None:
+            self._clock.wait(self._timeline.one(time.perf_counter(), nbytes))
+        return nbytes
+
+    def register(self, base: int, nbytes: int) -> None:
+        """See `Engine.register`."""
+
+    def deregister(self, base: int) -> None:
+        """See `Engine.deregister`."""
+
+
+class _Copies:
+    """An engine that does bring the bytes, by the CPU: with it the bytes of `gds` can be compared without cuFile."""
+
+    name = "copies"
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def open(self, _path: str, fd: int) -> Any:
+        """See `Engine.open`."""
+        return fd
+
+    def close(self, handle: Any) -> None:
+        """See `Engine.close`."""
+
+    def read(self, handle: Any, base: int, position: int, nbytes: int, offset: int) -> int:
+        """See `Engine.read`."""
+        with mmap.mmap(-1, -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE) as memory:  # O_DIRECT wants whole pages
+            count = min(os.preadv(handle, [memory], offset), nbytes)
+            host = torch.frombuffer(bytearray(memory[:count]), dtype=torch.uint8)
+        slot = torch.as_tensor(DeviceBytes(base + position, count), device=self._device)
+        slot.copy_(host)  # out of memory that is not pinned: it is there when this returns
+        return count
+
+    def register(self, base: int, nbytes: int) -> None:
+        """See `Engine.register`."""
+
+    def deregister(self, base: int) -> None:
+        """See `Engine.deregister`."""
+
+
+REAL = Drive(engine=_Copies, cached=False)
+"""The drive at hand, for the comparison of bytes; read, as the simulated ones are, around the page cache."""
+
+
+def simulated(speed: Speed | None, clock: Clock, device: torch.device) -> Drive:
+    """A simulated drive; each loader has one of its own.
+
+    Args:
+        speed: what it can do; None: all of it at once.
+        clock: what waits for the ends of its reads.
+        device: where batches go.
+    """
+
+    def timeline() -> Timeline | None:
+        return None if speed is None else Timeline(speed)
+
+    touch = device.type == "cpu"
+    # Holes look as if they were in the page cache (seen on ext4, Linux 6.18), and would be gathered from there.
+    return Drive(lambda: _Reader(timeline(), clock, touch=touch), lambda _: _Engine(timeline(), clock), cached=False)

@@ -1,0 +1,121 @@
+"""One trial of a case over a simulated drive, and the comparison of its bytes over the drive at hand."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import gdsload
+from benchmarks.gpu.free_drive.cases import Case
+from benchmarks.gpu.free_drive.drives import REAL
+from benchmarks.gpu.limits import PinnedCopies
+from benchmarks.gpu.suite.trial import cpu_s, moved, synchronise
+from gdsload.shards.drive import Drive
+
+__all__ = ["Length", "check", "link", "trial"]
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How long a trial is.
+
+    Attributes:
+        seconds: whole epochs are read until these are over.
+        most_s: when an epoch is given up that takes longer; the rate is of what has come.
+        warm_s: the same, of the epoch before the trial.
+    """
+
+    seconds: float
+    most_s: float = 6.0
+    warm_s: float = 1.5
+
+
+def _opened(case: Case, folder: Path, device: torch.device, drive: Drive, **more: Any) -> gdsload.DataLoader:
+    """The loader of a case, over a dataset on this drive."""
+
+    class OnDrive(gdsload.ShardDataset):
+        """The dataset."""
+
+    OnDrive.drive = drive
+    return gdsload.DataLoader(OnDrive(folder), device=device, **case.options(), **more)
+
+
+def _size(batch: dict[str, Any]) -> tuple[int, int]:
+    """Bytes and rows of a batch."""
+    found = batch["x"]
+    return (found[0].nbytes, len(found[1]) - 1) if isinstance(found, tuple) else (found.nbytes, len(found))
+
+
+def _epoch(loader: gdsload.DataLoader, most_s: float) -> tuple[int, int, bool]:
+    """Bytes and rows of an epoch, and whether it ended; it is given up after some seconds."""
+    nbytes, rows, until = 0, 0, time.perf_counter() + most_s
+    for batch in loader:  # the batch before lives until the next one is there
+        size = _size(batch)
+        nbytes, rows = nbytes + size[0], rows + size[1]
+        if time.perf_counter() > until:
+            return nbytes, rows, False
+    return nbytes, rows, True
+
+
+def trial(case: Case, folder: Path, device: torch.device, drive: Drive, length: Length) -> dict[str, Any]:
+    """Read whole epochs for a while, by a new loader that has read one before; until the GPU has ended all work."""
+    with _opened(case, folder, device, drive) as loader:
+        _epoch(loader, length.warm_s)
+        synchronise(device)
+        paths, cpu, start = loader.backend.bytes_by_path, cpu_s(), time.perf_counter()
+        nbytes, rows, epochs, taken = 0, 0, 0, 0.0
+        while taken < length.seconds:
+            more_bytes, more_rows, whole = _epoch(loader, length.most_s)
+            nbytes, rows, epochs = nbytes + more_bytes, rows + more_rows, epochs + whole
+            taken = time.perf_counter() - start
+        synchronise(device)
+        taken = time.perf_counter() - start
+        cpu, paths = cpu_s() - cpu, moved(paths, loader.backend.bytes_by_path)
+    return {
+        "bytes": nbytes,
+        "rows": rows,
+        "whole_epochs": epochs,
+        "seconds": taken,
+        "gb_s": nbytes / taken / 1e9,
+        "rows_s": rows / taken,
+        "cpu_s_per_gb": cpu / (nbytes / 1e9),
+        "simulated_bytes_by_path": paths,
+    }
+
+
+def link(device: torch.device, seconds: float) -> dict[str, Any]:
+    """P: copies out of pinned memory for a while, without any loader."""
+    copies = PinnedCopies(device)
+    copies.run(0)
+    nbytes, start = 0, time.perf_counter()
+    while (taken := time.perf_counter() - start) < seconds:
+        nbytes += copies.run(2**31 if device.type == "cuda" else 0)
+    return {"bytes": nbytes, "seconds": taken, "gb_s": nbytes / taken / 1e9}
+
+
+def check(case: Case, folder: Path, device: torch.device) -> dict[str, Any]:
+    """Compare every byte of an epoch over real files, untimed, with what the dataset says of the samples by index.
+
+    Raises:
+        RuntimeError: if one is wrong, or samples are missing or come twice.
+    """
+    reference, seen, nbytes = gdsload.ShardDataset(folder), [], 0
+    with _opened(case, folder, device, REAL, with_index=True) as loader:
+        for batch in loader:
+            ids = batch["index"].cpu()
+            found, expected = batch["x"], reference.read_batch(ids)["x"]
+            pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]
+            for ours, theirs in pairs:
+                if ours.shape != theirs.shape or not torch.equal(ours, theirs.to(device)):
+                    raise RuntimeError(f"{case.name}: a batch is not what the files hold")
+            seen.append(ids.numpy())
+            nbytes += _size(batch)[0]
+        paths = loader.backend.bytes_by_path
+    if not np.array_equal(np.sort(np.concatenate(seen)), np.arange(len(reference))):
+        raise RuntimeError(f"{case.name}: samples are missing or come twice")
+    return {"samples": len(reference), "bytes": nbytes, "bytes_by_path": paths}

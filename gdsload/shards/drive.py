@@ -1,0 +1,50 @@
+"""What brings samples out of open shards: the system's reads and cuFile, or whatever takes their place.
+
+Headers, indexes and the offsets of ragged fields say what there is to read, and are read by the system in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from gdsload.system.arrays import IntArray
+from gdsload.system.bulk_reads import BulkReads
+
+__all__ = ["LOCAL", "Drive", "FileReader"]
+
+
+class FileReader(Protocol):
+    """Reads parts of open files into host memory; its methods may be called from several threads. See `BulkReads`."""
+
+    def read(self, fds: IntArray, offsets: IntArray, nbytes: IntArray, addresses: IntArray) -> IntArray:
+        """See `BulkReads.read`."""
+
+    def read_one(self, fd: int, offset: int, into: memoryview) -> int:
+        """See `BulkReads.read_one`."""
+
+    def close(self) -> None:
+        """See `BulkReads.close`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drive:
+    """Where the samples of a dataset are read from.
+
+    Attributes:
+        reader: makes what reads into host memory, once for each set of files.
+        engine: makes what reads into a device's memory, a `gdsload.backends.gds.engines.Engine`, from the device; None:
+            cuFile does, where it is shown to.
+        cached: whether what is read may be in this machine's page cache, so that it is worth a look.
+    """
+
+    reader: Callable[[], FileReader] = BulkReads
+    engine: Callable[[torch.device], Any] | None = None
+    cached: bool = True
+
+
+LOCAL = Drive()
+"""Files of this machine's, as the system reads them."""
