@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from gdsload.backends.select import BackendRequest, Placement, preflight, reads_in_place
+from gdsload.backends.request import BackendRequest, Placement
+from gdsload.backends.select import preflight, reads_in_place
 from gdsload.engine.assemble import BatchForm
 from gdsload.errors import BackendUnavailableError, OptionError
 from gdsload.loader import options

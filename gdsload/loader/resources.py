@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from gdsload.backends.base import Backend
-from gdsload.backends.select import BackendRequest, OpenedBackend, choose, default_register_bytes
+from gdsload.backends.request import BackendRequest, OpenedBackend
+from gdsload.backends.select import choose, default_register_bytes
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.backends.tiers.vram import VramTier
 from gdsload.engine.assemble import Assembler, BatchMaker

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from gdsload.backends.base import Backend
-from gdsload.backends.registry import BackendChoice
-from gdsload.backends.select import BackendRequest, choose, default_register_bytes
+from gdsload.backends.request import BackendChoice, BackendRequest
+from gdsload.backends.select import choose, default_register_bytes
 from gdsload.errors import LoaderClosedError
 from gdsload.shards.files import Files
 from gdsload.shards.format.header import TensorEntry
