@@ -45,6 +45,8 @@ _LOOK_EVERY_S = 1.0
 _GRACE_S = 2.0
 """How much longer the program's end waits for threads once a wait for them was interrupted. A healthy read ends well
 within it; one that hangs for good must not need a Ctrl-C for each place that waits for it."""
+_LATE_S = 0.1
+"""How long each further wait takes then, of which there may be many: what is healthy ends within it."""
 
 
 class ProgramEnd:
@@ -127,9 +129,10 @@ def wait_until(over: Callable[[], bool], gate: threading.Lock) -> None:
     """
     try:
         while not over():
-            if gate.acquire(timeout=_LOOK_EVERY_S):
+            late = program_end.overdue() and threading.get_ident() == threading.main_thread().ident
+            if gate.acquire(timeout=_LATE_S if late else _LOOK_EVERY_S):
                 gate.release()
-            elif program_end.overdue() and threading.get_ident() == threading.main_thread().ident:
+            elif late:
                 raise KeyboardInterrupt
     except BaseException:
         program_end.hurried = min(program_end.hurried, time.monotonic())
