@@ -51,39 +51,61 @@ def _size(batch: dict[str, Any]) -> tuple[int, int]:
     return (found[0].nbytes, len(found[1]) - 1) if isinstance(found, tuple) else (found.nbytes, len(found))
 
 
-def _epoch(loader: gdsload.DataLoader, most_s: float) -> tuple[int, int, bool]:
-    """Bytes and rows of an epoch, and whether it ended; it is given up after some seconds."""
-    nbytes, rows, until = 0, 0, time.perf_counter() + most_s
-    for batch in loader:  # the batch before lives until the next one is there
-        size = _size(batch)
-        nbytes, rows = nbytes + size[0], rows + size[1]
-        if time.perf_counter() > until:
-            return nbytes, rows, False
-    return nbytes, rows, True
+@dataclass(slots=True)
+class _Came:
+    """What came of some epochs.
+
+    Attributes:
+        nbytes: bytes of batches.
+        rows: samples.
+        seconds: how long that took.
+        whole: how many epochs were read to their end.
+    """
+
+    nbytes: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+    whole: int = 0
+
+    def epoch(self, loader: gdsload.DataLoader, most_s: float) -> None:
+        """Read an epoch. After some seconds it is given up, and ends with the last batch before.
+
+        Batches come in groups, of which the first one that is late has the time of all the others. Reads are made in
+        the order of the batches, so that little is under way then of which nothing has come.
+        """
+        start, taken = time.perf_counter(), 0.0
+        for batch in loader:  # the batch before lives until the next one is there
+            now = time.perf_counter() - start
+            if now > most_s and taken:
+                break
+            size, taken = _size(batch), now
+            self.nbytes, self.rows = self.nbytes + size[0], self.rows + size[1]
+        else:
+            taken = time.perf_counter() - start
+            self.whole += 1
+        self.seconds += taken
 
 
 def trial(case: Case, folder: Path, device: torch.device, drive: Drive, length: Length) -> dict[str, Any]:
     """Read whole epochs for a while, by a new loader that has read one before; until the GPU has ended all work."""
     with _opened(case, folder, device, drive) as loader:
-        _epoch(loader, length.warm_s)
+        _Came().epoch(loader, length.warm_s)
         synchronise(device)
-        paths, cpu, start = loader.backend.bytes_by_path, cpu_s(), time.perf_counter()
-        nbytes, rows, epochs, taken = 0, 0, 0, 0.0
-        while taken < length.seconds:
-            more_bytes, more_rows, whole = _epoch(loader, length.most_s)
-            nbytes, rows, epochs = nbytes + more_bytes, rows + more_rows, epochs + whole
-            taken = time.perf_counter() - start
+        paths, cpu, came = loader.backend.bytes_by_path, cpu_s(), _Came()
+        while came.seconds < length.seconds:
+            came.epoch(loader, length.most_s)
+        ended = time.perf_counter()
         synchronise(device)
-        taken = time.perf_counter() - start
+        came.seconds += time.perf_counter() - ended
         cpu, paths = cpu_s() - cpu, moved(paths, loader.backend.bytes_by_path)
     return {
-        "bytes": nbytes,
-        "rows": rows,
-        "whole_epochs": epochs,
-        "seconds": taken,
-        "gb_s": nbytes / taken / 1e9,
-        "rows_s": rows / taken,
-        "cpu_s_per_gb": cpu / (nbytes / 1e9),
+        "bytes": came.nbytes,
+        "rows": came.rows,
+        "whole_epochs": came.whole,
+        "seconds": came.seconds,
+        "gb_s": came.nbytes / came.seconds / 1e9,
+        "rows_s": came.rows / came.seconds,
+        "cpu_s_per_gb": cpu / (came.nbytes / 1e9),
         "simulated_bytes_by_path": paths,
     }
 
@@ -111,7 +133,7 @@ def check(case: Case, folder: Path, device: torch.device) -> dict[str, Any]:
             found, expected = batch["x"], reference.read_batch(ids)["x"]
             pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]
             for ours, theirs in pairs:
-                if ours.shape != theirs.shape or not torch.equal(ours, theirs.to(device)):
+                if ours.shape != theirs.shape or not torch.equal(ours, theirs.to(ours.device)):
                     raise RuntimeError(f"{case.name}: a batch is not what the files hold")
             seen.append(ids.numpy())
             nbytes += _size(batch)[0]
