@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,13 +28,13 @@ class Length:
 
     Attributes:
         seconds: whole epochs are read until these are over.
-        most_s: when an epoch is given up that takes longer; the rate is of what has come.
-        warm_s: the same, of the epoch before the trial.
+        warm_s: how long the epoch before them may take. If it takes longer, the trial is a part of it,
+        most_s: of so many seconds, unless it ends before.
     """
 
     seconds: float
-    most_s: float = 6.0
-    warm_s: float = 1.5
+    warm_s: float = 1.0
+    most_s: float = 4.0
 
 
 def _opened(case: Case, folder: Path, device: torch.device, drive: Drive, **more: Any) -> gdsload.DataLoader:
@@ -53,47 +55,54 @@ def _size(batch: dict[str, Any]) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class _Came:
-    """What came of some epochs.
+    """What came, and how long that took.
 
     Attributes:
         nbytes: bytes of batches.
         rows: samples.
-        seconds: how long that took.
-        whole: how many epochs were read to their end.
+        seconds: seconds.
     """
 
     nbytes: int = 0
     rows: int = 0
     seconds: float = 0.0
-    whole: int = 0
 
-    def epoch(self, loader: gdsload.DataLoader, most_s: float) -> None:
-        """Read an epoch. After some seconds it is given up, and ends with the last batch before.
+    def until(self, stream: Iterator[dict[str, Any]], most_s: float) -> _Came | None:
+        """Read an epoch to its end, or until a batch comes after some seconds.
 
-        Batches come in groups, of which the first one that is late has the time of all the others. Reads are made in
-        the order of the batches, so that little is under way then of which nothing has come.
+        Batches come in groups. Who waits for the first batch of one waits for all of them: that batch is not counted
+        here, but begins what is counted next.
+
+        Returns:
+            That batch; None at the end of the epoch.
         """
-        start, taken = time.perf_counter(), 0.0
-        for batch in loader:  # the batch before lives until the next one is there
-            now = time.perf_counter() - start
-            if now > most_s and taken:
+        start, late = time.perf_counter(), None
+        for batch in stream:  # the batch before lives until the next one is there
+            size = _size(batch)
+            if time.perf_counter() - start > most_s:
+                late = _Came(*size)
                 break
-            size, taken = _size(batch), now
             self.nbytes, self.rows = self.nbytes + size[0], self.rows + size[1]
-        else:
-            taken = time.perf_counter() - start
-            self.whole += 1
-        self.seconds += taken
+        self.seconds += time.perf_counter() - start
+        return late
 
 
 def trial(case: Case, folder: Path, device: torch.device, drive: Drive, length: Length) -> dict[str, Any]:
-    """Read whole epochs for a while, by a new loader that has read one before; until the GPU has ended all work."""
+    """Read whole epochs for a while, by a new loader that has read one before; until the GPU has ended all work.
+
+    Of a slow loader it is a part of its first epoch, from one group of batches to a later one.
+    """
     with _opened(case, folder, device, drive) as loader:
-        _Came().epoch(loader, length.warm_s)
-        synchronise(device)
-        paths, cpu, came = loader.backend.bytes_by_path, cpu_s(), _Came()
-        while came.seconds < length.seconds:
-            came.epoch(loader, length.most_s)
+        stream, whole = iter(loader), 0
+        came = _Came().until(stream, length.warm_s)
+        paths, cpu = loader.backend.bytes_by_path, cpu_s()
+        if came is None or came.until(stream, length.most_s) is None:
+            # To the end of an epoch come batches, too, that were begun before.
+            synchronise(device)
+            paths, cpu, came = loader.backend.bytes_by_path, cpu_s(), _Came()
+            while came.seconds < length.seconds:
+                came.until(iter(loader), math.inf)
+                whole += 1
         ended = time.perf_counter()
         synchronise(device)
         came.seconds += time.perf_counter() - ended
@@ -101,7 +110,7 @@ def trial(case: Case, folder: Path, device: torch.device, drive: Drive, length: 
     return {
         "bytes": came.nbytes,
         "rows": came.rows,
-        "whole_epochs": came.whole,
+        "whole_epochs": whole,
         "seconds": came.seconds,
         "gb_s": came.nbytes / came.seconds / 1e9,
         "rows_s": came.rows / came.seconds,
