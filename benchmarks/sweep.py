@@ -29,7 +29,7 @@ import numpy as np
 import gdsload
 from benchmarks.record import public, spread
 from gdsload.backends.bounce import bounce
-from gdsload.backends.registry import BackendChoice
+from gdsload.backends.request import BackendChoice
 from gdsload.engine import limits, pace
 from gdsload.loader import budgets
 from gdsload.system.units import format_bytes, parse_bytes

@@ -7,6 +7,7 @@ import errno
 import mmap
 import os
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -56,6 +57,15 @@ def bring_in():
                 raise
 
     return read
+
+
+def open_paths():
+    """The paths that this process has descriptors of."""
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # that of the listing itself
+            found.add(os.readlink(f"/proc/self/fd/{fd}"))
+    return found
 
 
 def fail_reads(monkeypatch):

@@ -66,21 +66,21 @@ def _safe_open(files: list[str], device: str) -> Tensors:
     return found
 
 
+def _mapped(files: list[str], device: str) -> Tensors:
+    with gdsload.safe_open(files, device=device, backend="mapped") as opened:
+        return opened.get_tensors()
+
+
 def _fastsafetensors(files: list[str], device: str) -> Tensors:
     fast: Any = importlib.import_module("fastsafetensors")
-    loader = fast.SafeTensorsFileLoader(fast.SingleGroup(), device, nogds=True)
-    loader.add_filenames({0: files})
-    buffers = loader.copy_files_to_device()
-    # As its users do it that keep the tensors: the files' buffers go, and each tensor has memory of its own.
-    found = {name: buffers.get_tensor(name).clone().detach() for name in loader.get_keys()}
-    buffers.close()
-    loader.close()
-    return found
+    os.environ["FASTSAFETENSORS_ODIRECT"] = "0"  # by default it reads around the page cache
+    with fast.fastsafe_open(files, device=device, nogds=True) as opened:
+        return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
 
 
 def _instanttensor(files: list[str], device: str) -> Tensors:
     instant: Any = importlib.import_module("instanttensor")
-    with instant.safe_open(files, framework="pt", device=torch.device(device).index or 0) as opened:
+    with instant.safe_open(files, "pt", torch.device(device), backend=instant.BackendPolicy.BUFFERED) as opened:
         return dict(opened.tensors())
 
 
@@ -112,10 +112,11 @@ def _by_hand(files: list[str], device: str) -> Tensors:
 CONTENDERS: dict[str, tuple[str, str, Callable[[list[str], str], Tensors]]] = {
     "gdsload": ("gdsload.safe_open, all files", "gdsload", _gdsload),
     "gdsload-each": ("gdsload.load_file, file by file", "gdsload", _gdsload_each),
+    "gdsload-mapped": ("gdsload.safe_open, backend mapped", "gdsload", _mapped),
     "safetensors": ("safetensors.torch.load_file", "safetensors", _safetensors),
     "safe-open": ("safetensors.safe_open, get_tensor", "safetensors", _safe_open),
-    "fastsafetensors": ("fastsafetensors, without GDS", "fastsafetensors", _fastsafetensors),
-    "instanttensor": ("InstantTensor, as it comes", "instanttensor", _instanttensor),
+    "fastsafetensors": ("fastsafetensors, without GDS, buffered reads", "fastsafetensors", _fastsafetensors),
+    "instanttensor": ("InstantTensor, buffered reads", "instanttensor", _instanttensor),
     "by-hand": ("512 MiB of a mapping registered, copied, and so on", "torch", _by_hand),
 }
 """Name to title, package, and what loads all tensors of some files."""
@@ -195,6 +196,8 @@ def _link(device: str) -> float:
 
 
 def _version(package: str) -> str:
+    if package == "gdsload":
+        return gdsload.__version__
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -284,7 +287,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="where the record goes")
     parser.add_argument("--bytes", default="8GiB", help="of the model, about (default: 8GiB)")
     parser.add_argument("--rounds", type=int, default=5, help="trials of each contender (default: 5)")
-    parser.add_argument("--device", default="cuda", help="where tensors go (default: cuda)")
+    parser.add_argument("--device", default="cuda:0", help="where tensors go (default: cuda:0)")
     parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS))
     parser.add_argument("--work-dir", type=Path, help="where the files go (default: the temporary folder)")
     parser.add_argument("--small", action="store_true", help="a smoke test of kilobytes: its numbers mean nothing")

@@ -1,15 +1,15 @@
 """The seam between the engine and the ways that bytes travel.
 
-A backend is opened on files. The engine asks it to read extents, as many at once as it can name; the backend answers at
-once with a `PendingRead`: the address where each extent's first byte will be, and a completion. The engine waits for
+A backend is opened on files. The engine asks it to read extents, as many at once as possible; the backend returns at
+once a `PendingRead`: the address where each extent's first byte will be, and a completion. The engine waits for
 the completion, gathers rows from the addresses, and releases the read.
 
     read(extents) ──> PendingRead(addresses, completion) ──wait──> gather ──> release()
 
-A backend whose device reaches all shards where they are says so by `addresses`: then rows are gathered from there, and
-nothing has to be read. Wrappers forward both.
+A backend whose device can access all shards where they are returns their `addresses`: then rows are gathered from
+there, and nothing has to be read. Wrappers forward both.
 
-How extents are coalesced, aligned and read is the backend's own business: it is what backends differ in.
+How extents are coalesced, aligned and read is decided by each backend: that is how backends differ.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class BackendStatus:
     """Which backend a loader uses, why, and what it has moved.
 
     Attributes:
-        asked: what was asked for.
+        asked: the backend that was requested.
         chosen: the backend in use.
         reason: why it was chosen.
-        bytes_by_path: bytes brought so far, by the path they took, from the backend's counters.
-        answer: which way bytes take, in one sentence.
+        bytes_by_path: bytes read or gathered so far, by the path they took, from the backend's counters.
+        answer: the path that bytes take, in one sentence.
     """
 
     asked: str
@@ -73,8 +73,8 @@ class TierStatus:
         budget_bytes: what it may hold.
         held_bytes: what it holds.
         shards: how many shards it holds.
-        hit_bytes: bytes of samples that came out of it.
-        evictions: how many times a shard had to make room for another.
+        hit_bytes: bytes of samples that were read from it.
+        evictions: how many times a shard was evicted for another.
         trouble: why it takes no further shard; empty while it may.
     """
 
@@ -97,7 +97,7 @@ class CacheStatus:
 
     Attributes:
         asked: the loader's `cache` option.
-        shards: how many shards the loader's samples lie in.
+        shards: how many shards contain the loader's samples.
         tiers: those in use, by name: ``"vram"``; ``"pagecache"``, files that are registered with CUDA.
     """
 
@@ -111,17 +111,17 @@ class CacheStatus:
 
 
 class Completion(Protocol):
-    """The end of a landing: when every byte is where it should be."""
+    """The end of a read: every byte is at its address."""
 
     @property
     def landed(self) -> bool:
-        """Whether the bytes are there, or have failed to come; never waits."""
+        """Whether the read has ended, successfully or not; never waits."""
 
     def wait(self) -> None:
         """Block this thread until the bytes have landed.
 
         Raises:
-            ReadError: if some did not.
+            ReadError: if some could not be read.
         """
 
 
@@ -131,16 +131,16 @@ def _nothing() -> None:
 
 @dataclass(slots=True)
 class PendingRead:
-    """Where extents land.
+    """A read that was started, and the addresses where its extents will be.
 
     Attributes:
         addresses: int64, for each extent the address of its first byte: of host memory or of the device's.
-        completion: when the bytes are there.
-        nbytes: arena memory that the landing holds until released, in bytes; 0 where bytes are used in place.
-        release: gives that memory back; call it once, after the last gather from the addresses has been made or, for
+        completion: the end of the read.
+        nbytes: arena memory that the read holds until released, in bytes; 0 where bytes are used in place.
+        release: frees that memory; call it once, after the last gather from the addresses has been made or, for
             work on a stream, has ended there.
-        begins: address of each allocation of a device's that extents land in. Two allocations may lie side by side, and
-            no copy may reach from one into the other. In place there are none: before a shard's rows lies its header.
+        begins: address of each allocation of device memory that extents are read into. Two allocations may be adjacent,
+            and no copy may cross from one into the other. In place it is empty: a shard's rows come after its header.
     """
 
     addresses: NDArray[np.int64]
@@ -152,12 +152,12 @@ class PendingRead:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardAddresses:
-    """Where a device reaches all shards, so that nothing has to be read.
+    """The addresses at which a device can access all shards, so that nothing has to be read.
 
     Attributes:
         base: int64, the device's address of each shard's first byte, shape ``[shards]``; valid until the backend is
-            closed. Only the fields that are wanted need be there: what is before them may be anybody's.
-        count: notes that so many bytes have been gathered from there.
+            closed. Only the wanted fields need be there: memory before them may belong to others.
+        count: called with the number of bytes that have been gathered from there.
     """
 
     base: NDArray[np.int64]
@@ -165,30 +165,30 @@ class ShardAddresses:
 
 
 class Backend(Protocol):
-    """A way that bytes travel. Its methods may be called from several threads."""
+    """A way to move bytes from files to a device. Its methods may be called from several threads."""
 
     name: str
     in_place: bool
-    """Whether bytes are gathered from where they are already, so that pending reads take no arena memory."""
+    """Whether bytes are gathered from where they are, so that pending reads take no arena memory."""
     addressable: bool
-    """Whether `addresses` may ever answer with addresses."""
+    """Whether `addresses` may ever return addresses."""
 
     def read(self, wanted: Extents) -> PendingRead:
-        """Start reading extents; see the module's text.
+        """Start reading extents; see the module's docstring.
 
         Raises:
-            ReadError: if a file cannot be opened or is not the one it was.
+            ReadError: if a file cannot be opened, or is not the one that was opened before.
             FormatError: if a file is damaged.
         """
 
     def addresses(self) -> ShardAddresses | None:
-        """Where the device reaches all shards now: the same object for as long as they are in the same memory.
+        """The addresses at which the device can access all shards now: the same object while they stay where they are.
 
-        None while some shard is not there, or they are in memories of several kinds.
+        None while some shard cannot be accessed, or they are in memory of several kinds.
         """
 
     def check(self, files: NDArray[np.int64]) -> None:
-        """Make sure that these files are still the ones that were opened.
+        """Check that these files are still the ones that were opened.
 
         Raises:
             FileChangedError: if one is not.
@@ -201,11 +201,11 @@ class Backend(Protocol):
         """What its tiers hold now and have served, by name: ``"vram"``, ``"pagecache"``; empty if it has none."""
 
     def close(self) -> None:
-        """End all reads and give everything back; may be called twice."""
+        """End all reads and release everything; may be called twice."""
 
 
 class FileBackend:
-    """What backends have in common that read local files, where not defined otherwise.
+    """The common part of backends that read local files; subclasses override what differs.
 
     Args:
         files: the files.
@@ -225,7 +225,7 @@ class FileBackend:
             self.moved_bytes += nbytes
 
     def bytes_by_path(self) -> dict[str, int]:
-        """See `Backend.bytes_by_path`: the path is called as the backend is."""
+        """See `Backend.bytes_by_path`: the path has the backend's name."""
         return {self.name: self.moved_bytes}
 
     def addresses(self) -> ShardAddresses | None:

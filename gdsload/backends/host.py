@@ -1,7 +1,7 @@
 """The `host` backend: file to CPU memory. The plain reference that every other backend must equal, byte for byte.
 
-Mapped (the default), bytes are gathered straight from the page cache; pages that are not there yet are read ahead of
-the gather by threads. Unmapped, preadv reads into an arena: nothing then depends on the file keeping its length.
+Mapped (the default), bytes are gathered directly from the page cache; pages that are not resident yet are read before
+the gather by threads. Unmapped, bytes are read into an arena: nothing then depends on the file keeping its length.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LINE = 64
 
 
 class _MakingSure:
-    """The completion of what is in memory as far as anybody knows, and is made sure of by whoever waits for it.
+    """The completion of extents that look resident: the thread that waits for it populates their pages.
 
     That takes some 6 ms for 64 MiB, once for each piece of a shard: no threads are kept for it.
     """
@@ -80,8 +80,8 @@ class HostBackend(FileBackend):
     def _resident(self, wanted: Extents) -> bool:
         """Whether a few places of the extents are in the page cache.
 
-        Asked by reads that must not wait: mincore and cachestat do not answer readers who do not own the file. A
-        dataset that was found resident again and again is asked less and less often.
+        Found out by reads that must not wait: mincore and cachestat give no answer to readers who do not own the file.
+        A dataset that was found resident again and again is checked less and less often.
         """
         with self._lock:
             if self._trusted:
@@ -105,7 +105,7 @@ class HostBackend(FileBackend):
         return PendingRead(starts[reads.read_of] + reads.delta, reading, lease.nbytes, held.clear)
 
     def _spread(self, reads: Extents, work: Callable[[range], None]) -> Reading:
-        """Share reads out to the threads, in pieces of about `_MAX_READ_BYTES`."""
+        """Distribute reads among the threads, in pieces of about `_MAX_READ_BYTES`."""
         return self._readers.run([partial(work, chosen) for chosen in shares(reads.nbytes, _MAX_READ_BYTES)])
 
     def _populate(self, reads: Extents, chosen: range, wanted: Extents) -> None:

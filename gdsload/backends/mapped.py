@@ -1,10 +1,10 @@
 """The `mapped` backend: pages of files, registered with CUDA, are read by the GPU itself.
 
-Shards are mapped read-only and registered whole, read-only. Nothing is copied by the CPU, and no memory is taken beside
+Shards are mapped read-only and registered whole, read-only. Nothing is copied by the CPU, and no memory is used beyond
 the page cache; but registered pages cannot be reclaimed, so there is a budget.
 
-A mapping that is cut short keeps its registered pages, and the GPU reads what they held. So files are checked after
-every gather, like everywhere, and here it is what keeps stale bytes out.
+If a file is cut short, its registered pages stay, and the GPU reads their old content. So files are checked after every
+gather, as with all backends; here this check is what keeps stale bytes out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class MappedBackend(FileBackend):
         files: the shards, mapped.
         device: the GPU.
         register_bytes: bytes of files that may be registered at once. Beyond it, the least recently used shards that no
-            landing holds are given back.
+            pending read holds are unregistered.
     """
 
     name = "mapped"
@@ -58,7 +58,7 @@ class MappedBackend(FileBackend):
     def refusal(device: torch.device, *, mapped: bool) -> tuple[str, str] | None:
         """Why the backend cannot work with a device, and the remedy; None if it may.
 
-        Whether pages can be registered shows with the first shard.
+        Whether pages can be registered is known only after the first shard.
         """
         if device.type != "cuda" or torch.version.hip:
             return f"pages of files cannot be registered for {device.type}", 'Use backend="bounce".'
@@ -77,22 +77,22 @@ class MappedBackend(FileBackend):
             self._hold(needed)
         self.note_moved(wanted.total_bytes)
         held = Reading(0)
-        # A finaliser may run anywhere, also inside the lock: it only says what is over.
+        # A finaliser may run anywhere, also inside the lock: it only notes which read is over.
         release = weakref.finalize(held, self._over.append, needed.tolist())
         release.atexit = False
         return PendingRead(self.files.base[wanted.file] + wanted.offset, held, 0, release)
 
     def addresses(self) -> ShardAddresses | None:
-        """See `Backend.addresses`. Once all shards are registered, none has to make room for another."""
-        # Asked for each group of batches: counting the registered ones would take longer than all the rest of it.
+        """See `Backend.addresses`. Once all shards are registered, none is evicted for another."""
+        # Called for each group of batches: counting the registered ones would take longer than all the rest of it.
         return self._addresses if len(self._users) == len(self.registered) else None
 
     def has_room(self, file: int) -> bool:
-        """Whether an open shard fits into what is left of the budget."""
+        """Whether an open shard fits into the rest of the budget."""
         return self.registered_bytes + self.files.length(file) <= self.register_bytes
 
     def try_register(self, file: int) -> str:
-        """Register an open shard if it fits into what is left; returns why not, or an empty text."""
+        """Register an open shard if it fits into the rest of the budget; returns why not, or an empty text."""
         with self._lock:
             if self._closed or self.registered[file]:
                 return "" if self.registered[file] else "the loader was closed"
@@ -101,7 +101,7 @@ class MappedBackend(FileBackend):
             return self._register(file)
 
     def _hold(self, needed: IntArray) -> None:
-        """Count the landing in, with everything that it needs registered."""
+        """Register all that a read needs, and count the read as a user of it."""
         self._count_out()
         if self._closed:
             raise LoaderClosedError("the backend was closed")
@@ -162,7 +162,7 @@ class MappedBackend(FileBackend):
         del self._users[file]
 
     def _count_out(self) -> None:
-        """Count out the landings that are over. The lock must be held."""
+        """No longer count the reads that are over. The lock must be held."""
         while self._over:
             for file in self._over.popleft():
                 if file in self._users:
@@ -177,7 +177,7 @@ class MappedBackend(FileBackend):
         return {"pagecache": status}
 
     def give_back(self) -> None:
-        """Take all registrations back, and make no more. Waits for the GPU, which may still be reading."""
+        """Remove all registrations, and make no more. Waits for the GPU, which may still be reading."""
         with self._lock:
             self._closed = True
             if self._users:

@@ -1,7 +1,7 @@
-"""Threads that read, and the completion of what they were given.
+"""Threads that read, and the completion of their work.
 
-Not `concurrent.futures`: Ctrl-C can strike the consumer inside a condition's Python code, and leave a lock behind that
-a reader then waits for. Here whoever waits, waits on plain locks, which are taken and given back in one step.
+Not `concurrent.futures`: Ctrl-C can interrupt the consumer inside a condition's Python code, and leave a lock locked
+that a reader then waits for. Here all waits are on plain locks, which are acquired and released in one step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Work = Callable[[], object]
 
 
 class Reading:
-    """A completion that is there when some work is done, by whichever threads do it.
+    """The completion of some work, which any threads may do.
 
     Args:
         parts: how many times `finish` will be called.
@@ -56,7 +56,7 @@ class Reading:
                     self._gate.release()
 
     def _last(self) -> None:
-        """What is to be done when the last part has ended, before anybody is told."""
+        """Called when the last part has ended, before any waiting thread goes on."""
 
     def wait(self) -> None:
         """See `Completion.wait`. Every part has ended when it returns or raises, so that memory may be reused."""
@@ -66,16 +66,16 @@ class Reading:
 
 
 done = Reading(0)
-"""The completion of what was there all along."""
+"""The completion of bytes that need no read."""
 
 
 class Readers:
-    """Daemon threads that work through what they are given, first come first served. They start with the first work.
+    """Daemon threads that do pieces of work in the order in which they are given. They start with the first one.
 
     Args:
         count: how many threads.
-        name: what they are called.
-        processors: where they run; None for wherever the thread that starts them may.
+        name: prefix of the threads' names.
+        processors: where they run; None for those of the thread that starts them.
     """
 
     def __init__(self, count: int, name: str, processors: Collection[int] | None = None) -> None:
@@ -86,11 +86,11 @@ class Readers:
         self._closed = self._started = False
 
     def run(self, works: Sequence[Work], reading: Reading | None = None) -> Reading:
-        """Have some work done.
+        """Queue some work.
 
         Args:
             works: the pieces of work.
-            reading: a reading of as many parts, if it is to be one of the caller's own.
+            reading: a reading of as many parts; None for a new one.
 
         Raises:
             LoaderClosedError: after `close`.
@@ -110,19 +110,19 @@ class Readers:
         return reading
 
     def _start(self) -> None:
-        """Start the threads. Ctrl-C may strike in it; then the next call does."""
+        """Start the threads. If Ctrl-C interrupts it, the next call starts them."""
         if not self._threads:
             self._threads = [Worker(self._serve, f"{self._name}-{number}") for number in range(self._count)]
         try:
             start_all(self._threads)
-        except RuntimeError:  # no more threads: one that is not there would leave work undone for ever
+        except RuntimeError:  # no more threads: one that was not started would leave work undone for ever
             self._threads = [thread for thread in self._threads if thread.ident is not None]
             self._started = bool(self._threads)
             raise
         self._started = True
 
     def close(self) -> None:
-        """Turn away what nobody has begun, wait for the rest, and end the threads; may be called twice."""
+        """Cancel work that was not begun, wait for the rest, and end the threads; may be called twice."""
         with self._lock:
             self._closed = True
         self._turn_away()
@@ -157,4 +157,4 @@ class Readers:
                 reading.finish(error)
             else:
                 reading.finish()
-            del item, work, reading  # or the last landing's memory would be held until the next one comes
+            del item, work, reading  # or the last read's memory would be held until the next one comes

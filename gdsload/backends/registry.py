@@ -1,22 +1,33 @@
-"""The backends by name, one row each: what is known of them before one is opened."""
+"""The backends by name, one row each: what is known before one is opened, whether it can be, and how it is."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 from gdsload.backends.base import FileBackend
 from gdsload.backends.bounce.bounce import BounceBackend
 from gdsload.backends.gds.gds import GdsBackend
 from gdsload.backends.host import HostBackend
 from gdsload.backends.mapped import MappedBackend
+from gdsload.backends.request import BackendName, BackendRequest, OpenedBackend, Probing, brought
+from gdsload.errors import BackendUnavailableError
+from gdsload.shards.drive import Drive
+from gdsload.shards.files import Files
+from gdsload.system.probe import CufileProbe
 
-__all__ = ["BACKENDS", "BACKEND_CHOICES", "BackendChoice", "BackendName", "BackendRow"]
+__all__ = ["BACKENDS", "IN_REACH", "BackendRow", "expected_host"]
 
-BackendName = Literal["gds", "mapped", "bounce", "host"]
-BackendChoice = Literal["auto", "gds", "mapped", "bounce", "host"]
-"""What may be asked for: a backend by name, or whichever there is evidence for."""
-BACKEND_CHOICES: tuple[BackendChoice, ...] = get_args(BackendChoice)
+IN_REACH = "mapped: every byte of this dataset can be gathered from the page cache by the GPU"
+_BY_NAME = "asked for by name"
+_DOCTOR = "Run `gdsload doctor PATH`: it says what is missing."
+
+Check = Callable[[BackendRequest, str, bool, Drive, Probing], CufileProbe | None]
+Open = Callable[[BackendRequest, Files, CufileProbe | None], OpenedBackend]
+
+
+def _always(*_: object) -> None:
+    """There is nothing to check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +36,72 @@ class BackendRow:
 
     Attributes:
         backend: its class.
-        needs_cuda: whether batches must go to a GPU of CUDA's or ROCm's.
-        summary: how bytes travel, in a few words.
+        needs_cuda: whether batches must go to a CUDA or ROCm GPU.
+        summary: the path of bytes, in a few words.
+        open: opens it for a request on some files, with the result of `check`.
+        check: takes a request, the path of a shard, whether the shards are mapped, where samples are read from, and
+            what probes cuFile; returns the result of a probe, if one was needed, and raises `BackendUnavailableError`
+            if the backend cannot be used. Nothing is opened.
     """
 
     backend: type[FileBackend]
     needs_cuda: bool
     summary: str
+    open: Open
+    check: Check = _always
+
+
+def expected_host(request: BackendRequest) -> str:
+    """Why batches are built in CPU memory."""
+    where = "batches are built in CPU memory"
+    return where if request.device.type == "cpu" else f"{where}, and torch copies them to {request.device}"
+
+
+def _open_host(request: BackendRequest, files: Files, _found: CufileProbe | None) -> OpenedBackend:
+    return OpenedBackend(HostBackend(files, **request.threads), "host", lambda: expected_host(request))
+
+
+def _check_mapped(request: BackendRequest, _path: str, mapped: bool, _drive: Drive, _probe: Probing) -> None:
+    if refusal := MappedBackend.refusal(request.device, mapped=mapped):
+        raise BackendUnavailableError(f"backend 'mapped' cannot be used: {refusal[0]}", remedy=refusal[1])
+
+
+def _open_mapped(request: BackendRequest, files: Files, _found: CufileProbe | None) -> OpenedBackend:
+    backend = MappedBackend(files, request.device, register_bytes=request.register_bytes)
+    return OpenedBackend(backend, "mapped", lambda: _BY_NAME, answer=lambda: IN_REACH)
+
+
+def _open_bounce(request: BackendRequest, files: Files, _found: CufileProbe | None) -> OpenedBackend:
+    backend = BounceBackend(files, request.device, pinned_bytes=request.pinned_bytes, **request.threads)
+    return brought(backend, "bounce", _BY_NAME, "through pinned host memory")
+
+
+def _check_gds(request: BackendRequest, path: str, _mapped: bool, drive: Drive, probe: Probing) -> CufileProbe | None:
+    if drive.engine is not None:
+        return None
+    found = probe(path, str(request.device))
+    if found.status != "ok":
+        raise BackendUnavailableError(f"cuFile cannot be used here: {found.reason}", remedy=_DOCTOR)
+    if not found.proven and not request.allow_compat:
+        raise BackendUnavailableError(
+            f"cuFile works here, but not by DMA: a trial read took the path {found.path}, by cuFile's counters",
+            remedy=f"{_DOCTOR} To use cuFile's own compat mode nevertheless, pass gds_compat=True.",
+        )
+    return found
+
+
+def _open_gds(request: BackendRequest, files: Files, found: CufileProbe | None) -> OpenedBackend:
+    if found is None:
+        own = GdsBackend(files, request.device, **request.threads)
+        return brought(own, "gds", _BY_NAME, "by the drive's own engine")
+    backend = GdsBackend(files, request.device, engine=request.engine, register=found.proven, **request.threads)
+    way = "from the drive by DMA" if found.proven else "by cuFile's compat mode, in which the CPU reads"
+    return brought(backend, "gds", f"{_BY_NAME}; a trial read took the path {found.path}", way)
 
 
 BACKENDS: dict[BackendName, BackendRow] = {
-    "gds": BackendRow(GdsBackend, True, "drive to GPU by cuFile"),
-    "mapped": BackendRow(MappedBackend, True, "page cache to GPU, registered with CUDA"),
-    "bounce": BackendRow(BounceBackend, True, "drive or page cache to GPU through pinned memory"),
-    "host": BackendRow(HostBackend, False, "into CPU memory, from where torch copies"),
+    "gds": BackendRow(GdsBackend, True, "drive to GPU by cuFile", _open_gds, _check_gds),
+    "mapped": BackendRow(MappedBackend, True, "page cache to GPU, registered with CUDA", _open_mapped, _check_mapped),
+    "bounce": BackendRow(BounceBackend, True, "drive or page cache to GPU through pinned memory", _open_bounce),
+    "host": BackendRow(HostBackend, False, "into CPU memory, from where torch copies", _open_host),
 }

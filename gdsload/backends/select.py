@@ -1,20 +1,13 @@
-"""Which backend serves a loader: the one that was asked for, or the best that there is evidence for."""
+"""Choice of a loader's backend: the one that was requested, or the best one by evidence."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import replace
 
-import torch
-
-from gdsload.backends.base import Backend
-from gdsload.backends.bounce.bounce import PINNED_BYTES, BounceBackend
-from gdsload.backends.gds.gds import GdsBackend
-from gdsload.backends.host import HostBackend
 from gdsload.backends.mapped import MappedBackend
-from gdsload.backends.registry import BACKENDS, BackendChoice
+from gdsload.backends.registry import BACKENDS, IN_REACH, expected_host
+from gdsload.backends.request import BackendRequest, OpenedBackend, Probing
 from gdsload.backends.tiers.registered import RegisteredTier
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.errors import BackendUnavailableError
@@ -25,98 +18,25 @@ from gdsload.system.probe.library import read_config
 from gdsload.system.probe.tree import Tree
 from gdsload.system.ram import memory_room
 
-__all__ = [
-    "BackendRequest",
-    "OpenedBackend",
-    "Placement",
-    "choose",
-    "default_register_bytes",
-    "dma_is_possible",
-    "expected",
-    "preflight",
-    "reads_in_place",
-]
+__all__ = ["choose", "default_register_bytes", "dma_is_possible", "expected", "preflight", "reads_in_place"]
 
-Placement = Literal["host", "gpu"]
-"""Where batches are built: in CPU memory, or by the GPU in its own."""
-
-_DOCTOR = "Run `gdsload doctor PATH`: it says what is missing."
 _SHARE_OF_MEMORY = 0.5
-_CPU = torch.device("cpu")
-_IN_REACH = "mapped: every byte of this dataset can be gathered from the page cache by the GPU"
-_BY_ITS_OWN = "by the drive's own engine"
-_WAY = {"bounce": "through pinned host memory", "gds": "from the drive by DMA"}
-
-
-@dataclass(frozen=True, slots=True)
-class BackendRequest:
-    """What the user said of backends.
-
-    Attributes:
-        backend: a backend's name, or ``"auto"``.
-        device: where batches go.
-        engine: what calls cuFile: ``"cufile"`` or ``"kvikio"``.
-        allow_compat: whether `gds` by name may be cuFile's own compat mode, which reads by the CPU.
-        pinned_bytes: bytes of the pinned ring.
-        register_bytes: bytes of files that may be registered with CUDA.
-        fill: whether shards are read into the page cache on purpose.
-        read_threads: threads that read; None for what suits the backend.
-    """
-
-    backend: BackendChoice = "auto"
-    device: torch.device = _CPU
-    engine: str = "cufile"
-    allow_compat: bool = False
-    pinned_bytes: int = PINNED_BYTES
-    register_bytes: int = 0
-    fill: bool = False
-    read_threads: int | None = None
-
-    @property
-    def placement(self) -> Placement:
-        """Where batches are built; nobody else decides that."""
-        return "gpu" if self.device.type == "cuda" and self.backend != "host" else "host"
-
-    @property
-    def threads(self) -> dict[str, Any]:
-        """What a backend is made with."""
-        return {} if self.read_threads is None else {"threads": self.read_threads}
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedBackend:
-    """A backend, and why it is this one.
-
-    Attributes:
-        backend: the backend.
-        name: what it is called.
-        reason: the evidence that it was chosen by, as it is now.
-        answer: which way the bytes take now, in one sentence.
-    """
-
-    backend: Backend
-    name: str
-    reason: Callable[[], str]
-    answer: Callable[[], str] = str
-
-
-Probing = Callable[[str, str], CufileProbe]
 
 
 def preflight(
     request: BackendRequest, path: str, *, mapped: bool, drive: Drive = LOCAL, probe: Probing = probe_cufile
 ) -> CufileProbe | None:
-    """Refuse a backend that was asked for by name and cannot be used; nothing is opened.
+    """Refuse a backend that was requested by name and cannot be used; nothing is opened.
 
     Args:
-        request: what was asked for.
+        request: the user's options.
         path: one of the shards.
         mapped: whether the shards are mapped.
-        drive: what brings samples out of them.
-        probe: what asks cuFile.
+        drive: where their samples are read from.
+        probe: probes cuFile.
 
     Returns:
-        What cuFile's probe found out, where it had to be asked.
+        The result of cuFile's probe, if one was needed.
 
     Raises:
         BackendUnavailableError: if the backend cannot be used.
@@ -129,54 +49,28 @@ def preflight(
             f"backend {name!r} needs a CUDA device, and the batches go to {str(device)!r}",
             remedy='Pass device="cuda", or leave backend= out.',
         )
-    if name == "mapped" and (refusal := MappedBackend.refusal(device, mapped=mapped)):
-        raise BackendUnavailableError(f"backend {name!r} cannot be used: {refusal[0]}", remedy=refusal[1])
-    if name != "gds" or drive.engine is not None:
-        return None
-    found = probe(path, str(device))
-    if found.status != "ok":
-        raise BackendUnavailableError(f"cuFile cannot be used here: {found.reason}", remedy=_DOCTOR)
-    if not found.proven and not request.allow_compat:
-        raise BackendUnavailableError(
-            f"cuFile works here, but not by DMA: a trial read took the path {found.path}, by cuFile's counters",
-            remedy=f"{_DOCTOR} To use cuFile's own compat mode nevertheless, pass gds_compat=True.",
-        )
-    return found
+    return BACKENDS[name].check(request, path, mapped, drive, probe)
 
 
 def choose(request: BackendRequest, files: Files, *, probe: Probing = probe_cufile) -> OpenedBackend:
     """Open the backend for some shards.
 
     Raises:
-        BackendUnavailableError: if the one that was asked for cannot be used; none is ever used instead of it.
+        BackendUnavailableError: if the requested one cannot be used; no other one is ever used instead.
     """
     found = preflight(request, _trial(files), mapped=files.mapped, drive=files.drive, probe=probe)
-    device = request.device
     if request.placement == "host":
-        _, why = expected(request)
-        return OpenedBackend(HostBackend(files, **request.threads), "host", lambda: why)
-    if found is not None:
-        reason = f"asked for by name; a trial read took the path {found.path}"
-        way = _WAY["gds"] if found.proven else "by cuFile's compat mode, in which the CPU reads"
-        backend = GdsBackend(files, device, engine=request.engine, register=found.proven, **request.threads)
-        return OpenedBackend(backend, "gds", lambda: reason, lambda: _answer("gds", way))
-    if request.backend == "gds":
-        backend = GdsBackend(files, device, **request.threads)
-        return OpenedBackend(backend, "gds", lambda: "asked for by name", lambda: _answer("gds", _BY_ITS_OWN))
-    if request.backend == "mapped":
-        mapped = MappedBackend(files, device, register_bytes=request.register_bytes)
-        return OpenedBackend(mapped, "mapped", lambda: "asked for by name", lambda: _IN_REACH)
-    if request.backend == "bounce":
-        bounce = BounceBackend(files, device, pinned_bytes=request.pinned_bytes, **request.threads)
-        return OpenedBackend(bounce, "bounce", lambda: "asked for by name", lambda: _answer("bounce"))
-    return _auto(request, files, probe)
+        return BACKENDS["host"].open(request, files, found)
+    if request.backend == "auto":
+        return _auto(request, files, probe)
+    return BACKENDS[request.backend].open(request, files, found)
 
 
 def reads_in_place(request: BackendRequest, *, mapped: bool) -> bool:
-    """What `choose` will open says of itself: whether it gathers bytes from where they are.
+    """Whether the backend that `choose` will open gathers bytes from where they are.
 
     Args:
-        request: what was asked for.
+        request: the user's options.
         mapped: whether the shards are mapped.
     """
     if request.placement == "host":
@@ -186,24 +80,23 @@ def reads_in_place(request: BackendRequest, *, mapped: bool) -> bool:
 
 
 def expected(request: BackendRequest) -> tuple[str, str]:
-    """The name of the backend that `choose` will open, and why it will; as far as that is known beforehand."""
+    """The name of the backend that `choose` will open, and why, as far as that is known beforehand."""
     if request.placement == "host":
-        where = "batches are built in CPU memory"
-        return "host", where if request.device.type == "cpu" else f"{where}, and torch copies them to {request.device}"
+        return "host", expected_host(request)
     if request.backend == "auto":
         return "undecided", "that is decided when the first batch is asked for"
     return request.backend, "asked for by name"
 
 
 def _auto(request: BackendRequest, files: Files, probe: Probing) -> OpenedBackend:
-    cold, name, why = _cold(request, files, probe)
+    cold, why = _cold(request, files, probe)
     refusal = MappedBackend.refusal(request.device, mapped=files.mapped)
     if refusal or not request.register_bytes:
         none = f"{why}; no page is registered: {refusal[0] if refusal else 'register_bytes is 0'}"
-        return OpenedBackend(cold, name, lambda: none, lambda: _answer(name))
+        return replace(cold, reason=lambda: none)
     tier = RegisteredTier(files, request.device, register_bytes=request.register_bytes, read_in=request.fill)
-    backend = Tiered("auto", files, tier, cold)
-    return OpenedBackend(backend, f"mapped+{name}", lambda: _account(tier, why), lambda: _shares(tier, name))
+    backend = Tiered("auto", files, tier, cold.backend)
+    return OpenedBackend(backend, f"mapped+{cold.name}", lambda: _account(tier, why), lambda: _shares(tier, cold))
 
 
 def _account(tier: RegisteredTier, why: str) -> str:
@@ -213,37 +106,32 @@ def _account(tier: RegisteredTier, why: str) -> str:
     return f"{registered} of {shards} shards are resident and registered{trouble}{rest}"
 
 
-def _shares(tier: RegisteredTier, name: str) -> str:
+def _shares(tier: RegisteredTier, cold: OpenedBackend) -> str:
     registered, shards = int(tier.ready.sum()), len(tier.ready)
     if registered == shards:
-        return _IN_REACH
+        return IN_REACH
     if not registered:
-        return _answer(name)
+        return cold.answer()
     some = f"{registered} of {shards} shards can be gathered from the page cache by the GPU"
-    return f"mapped+{name}: {some}, the others are brought to it {_WAY[name]}"
+    return f"mapped+{cold.name}: {some}, the others are brought to it {cold.way}"
 
 
-def _answer(name: str, way: str | None = None) -> str:
-    return f"{name}: every byte is brought to the GPU {way or _WAY[name]}"
-
-
-def _cold(request: BackendRequest, files: Files, probe: Probing) -> tuple[Backend, str, str]:
-    """What reads from the drive, its name, and why it is that."""
-    device = request.device
+def _cold(request: BackendRequest, files: Files, probe: Probing) -> tuple[OpenedBackend, str]:
+    """The backend that reads from the drive, and why it was chosen."""
     possible, why = dma_is_possible()
     if possible:
-        found = probe(_trial(files), str(device))
+        found = probe(_trial(files), str(request.device))
         why = f"a trial read took the path {found.path}" if found.status == "ok" else f"cuFile: {found.reason}"
         if found.proven:
             try:
-                return GdsBackend(files, device, engine=request.engine, **request.threads), "gds", why
+                return BACKENDS["gds"].open(request, files, found), why
             except BackendUnavailableError as error:
                 why = str(error)
-    return BounceBackend(files, device, pinned_bytes=request.pinned_bytes, **request.threads), "bounce", why
+    return BACKENDS["bounce"].open(request, files, None), why
 
 
 def dma_is_possible(tree: Tree | None = None) -> tuple[bool, str]:
-    """Whether cuFile could read by DMA at all, so that it is worth asking; and why not."""
+    """Whether cuFile could read by DMA at all, so that a probe is worth making; and why not."""
     tree = tree or Tree()
     if tree.exists("/proc/driver/nvidia-fs"):
         return True, ""
@@ -259,5 +147,5 @@ def _trial(files: Files) -> str:
 
 
 def default_register_bytes(tree: Tree | None = None) -> int:
-    """Half of the memory that there is, or that the control group may take: registered pages cannot be reclaimed."""
+    """Half of the machine's memory or of the control group's limit: registered pages cannot be reclaimed."""
     return int(_SHARE_OF_MEMORY * (memory_room(tree or Tree()) or 0))

@@ -69,8 +69,8 @@ class ResidentGather:
     """
 
     def __init__(self, job: Job, ordered: Ordered | None, backend: Backend, maker: DeviceAssembler) -> None:
-        self._job, self._backend, self._maker = job, backend, maker
-        self._ordered = ordered
+        self.job, self.backend, self.maker = job, backend, maker
+        self.ordered = ordered
         self._fields = {name: job.table.schema[name] for name in job.fields}
         self._ends: list[int] = job.table.ends.tolist()
         # Replaced as a whole: one thread may find another base while another thread queues with the one it found
@@ -94,7 +94,7 @@ class ResidentGather:
 
     def ready(self) -> bool:
         """Whether the GPU can address all shards now, and has room for the tables that it finds samples by."""
-        found = None if self._hopeless else self._backend.addresses()
+        found = None if self._hopeless else self.backend.addresses()
         if found is None or not len(found.base):
             return False
         with self._lock:
@@ -119,43 +119,43 @@ class ResidentGather:
             return False
         gathered = {} if self._reach is None else self._reach.rows
         wanted = [name for name, field in self._fields.items() if field.row_bytes]
-        return self._maker.form.index is None and all(name in gathered for name in wanted)
+        return self.maker.form.index is None and all(name in gathered for name in wanted)
 
     def give_up(self) -> None:
         """Never be ready again."""
         self._hopeless = True
 
     def _located(self, addresses: ShardAddresses) -> _Reach:
-        job, table, base = self._job, self._job.table, addresses.base
+        job, table, base = self.job, self.job.table, addresses.base
         table.ensure_open(np.arange(len(base)))
         # Of the rows, not of the shards: where only a part of a shard is kept, its first byte may be anywhere.
         begins = {name: base + table.begin[name] for name in self._fields}
-        over_pcie = any(self._maker.gather.on_host(begin).any() for begin in begins.values())
+        over_pcie = any(self.maker.gather.on_host(begin).any() for begin in begins.values())
         if self.in_order:
             return _Reach(addresses, over_pcie, None, {})
-        order = None if self._ordered is None else self._ordered.order
+        order = None if self.ordered is None else self.ordered.order
         copied = over_pcie and copies_scattered_runs()
         fields = {name: field.row_bytes for name, field in self._fields.items() if field.row_bytes}
         fields = {name: nbytes for name, nbytes in fields.items() if not copied or nbytes < LONG_BYTES}
         if not fields:
             return _Reach(addresses, over_pcie, None, {})
         gather = PositionGather(
-            self._maker.device,
+            self.maker.device,
             table.ends,
             over_pcie=over_pcie,
             recipe=order.permutation.recipe() if isinstance(order, FullOrder) else None,
             selection=None if self.ids_from_host else job.selection.ids,
-            aside=self._maker.aside if over_pcie else None,
+            aside=self.maker.aside if over_pcie else None,
         )
-        if self._ids is None and self._ordered is not None and isinstance(order, BlockOrder):
-            self._ids = BlockIds(self._maker.device, order, self._ordered.schedule)
+        if self._ids is None and self.ordered is not None and isinstance(order, BlockOrder):
+            self._ids = BlockIds(self.maker.device, order, self.ordered.schedule)
         rows = {name: DeviceRows(gather, begins[name], nbytes) for name, nbytes in fields.items()}
         return _Reach(addresses, over_pcie, gather, rows, self._ids)
 
     def shards(self, steps: range) -> IntArray:
         """The shards that some steps' batches may be made from."""
         if not self.in_order:
-            return np.arange(len(self._job.table.ends))
+            return np.arange(len(self.job.table.ends))
         schedule = self._evaluated.schedule
         found = self._shards_between(schedule.span(steps[0])[0], schedule.span(steps[-1])[1])
         return np.arange(found.start, found.stop)
@@ -163,20 +163,20 @@ class ResidentGather:
     @property
     def in_order(self) -> bool:
         """Whether positions are samples in the order of the shards."""
-        ordered = self._ordered
-        return ordered is not None and isinstance(ordered.order, SequentialOrder) and self._job.selection.ids is None
+        ordered = self.ordered
+        return ordered is not None and isinstance(ordered.order, SequentialOrder) and self.job.selection.ids is None
 
     @property
     def _evaluated(self) -> Ordered:
         """The steps, where the GPU evaluates their order."""
-        if self._ordered is None:
+        if self.ordered is None:
             raise RuntimeError("the samples of batches are for the host to say")
-        return self._ordered
+        return self.ordered
 
     @property
     def ids_from_host(self) -> bool:
         """Whether the host computes which samples batches have."""
-        return self._ordered is None
+        return self.ordered is None
 
     def samples(self, steps: range) -> IntArray | None:
         """The samples of some steps, in order; None where the GPU computes them."""
@@ -188,7 +188,7 @@ class ResidentGather:
 
     def _samples(self, steps: range) -> IntArray:
         """The samples of some steps, as the host computes them."""
-        positions, selected = self._job.steps.positions(steps), self._job.selection.ids
+        positions, selected = self.job.steps.positions(steps), self.job.selection.ids
         return positions if selected is None else selected[positions]
 
     def _shards_between(self, start: int, stop: int) -> range:
@@ -207,23 +207,23 @@ class ResidentGather:
             made: list[torch.Tensor] = []
             for some, positions in parts:
                 shape, dtype = (positions.size, *field.row_shape), torch_dtype(field.dtype)
-                outs = [torch.empty(shape, dtype=dtype, device=self._maker.device) for _ in some]
+                outs = [torch.empty(shape, dtype=dtype, device=self.maker.device) for _ in some]
                 self._rows_of(reach, name, some, positions, outs)
                 made += outs
             for batch, out in zip(batches, made, strict=True):
                 batch[name] = out
-        if self._maker.form.index is not None:
+        if self.maker.form.index is not None:
             for step, batch in zip(steps, batches, strict=True):
-                batch[self._maker.form.index] = torch.from_numpy(self._index(step))
+                batch[self.maker.form.index] = torch.from_numpy(self._index(step))
         count = sum(positions.size * positions.batches for _, positions in parts)
         reach.addresses.count(count * self._sample_bytes)
         return batches
 
     def sizes(self, steps: range) -> list[int]:
         """Number of samples of each of some steps."""
-        if self._ordered is not None:
-            return self._ordered.schedule.sizes(steps)
-        return [self._job.steps.size(step) for step in steps]
+        if self.ordered is not None:
+            return self.ordered.schedule.sizes(steps)
+        return [self.job.steps.size(step) for step in steps]
 
     def _found(self, steps: range, reach: _Reach) -> list[tuple[range, PositionBatch]]:
         """The positions of some steps, in parts with batches of one size: all but an epoch's last have the same."""
@@ -248,7 +248,7 @@ class ResidentGather:
         """The same for samples that the host computed."""
         on_gpu = None
         if reach.gather is not None and len(samples):
-            (on_gpu,) = reach.gather.beforehand(lambda: (self._maker.gather.upload(samples),))
+            (on_gpu,) = reach.gather.beforehand(lambda: (self.maker.gather.upload(samples),))
         parts, step, row = [], steps.start, 0
         for size, same in groupby(self.sizes(steps)):
             count = len(list(same))
@@ -271,10 +271,10 @@ class ResidentGather:
 
     def _copy(self, base: IntArray, name: str, step: int, out: torch.Tensor) -> None:
         """Copy the rows of a step: in the order of the shards a run for each shard, else each row."""
-        table, row_bytes = self._job.table, self._fields[name].row_bytes
+        table, row_bytes = self.job.table, self._fields[name].row_bytes
         if not self.in_order:
             rows, _ = table.extents(name, table.locate(self._samples(range(step, step + 1))))
-            self._maker.gather.runs(base[rows.file] + rows.offset, rows.nbytes, out)
+            self.maker.gather.runs(base[rows.file] + rows.offset, rows.nbytes, out)
             return
         start, stop = self._evaluated.schedule.span(step)
         addresses, nbytes = [], []
@@ -285,11 +285,11 @@ class ResidentGather:
                 begin = int(base[file]) + int(table.begin[name][file])
                 addresses.append(begin + (low - first) * row_bytes)
                 nbytes.append((high - low) * row_bytes)
-        self._maker.gather.runs(addresses, nbytes, out)
+        self.maker.gather.runs(addresses, nbytes, out)
 
     def _index(self, step: int) -> IntArray:
         """The user's indices of a step's samples."""
-        positions, index = self._job.steps.positions(range(step, step + 1)), self._job.selection.index
+        positions, index = self.job.steps.positions(range(step, step + 1)), self.job.selection.index
         return np.array(positions if index is None else index[positions])
 
 

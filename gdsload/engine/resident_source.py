@@ -111,8 +111,11 @@ class _ResidentBatches:
         self._event, self._shards, self._queued_s = queued
 
     def landed(self) -> bool:
-        """See `PendingBatches.landed`: no drive is waited for."""
-        return True
+        """See `PendingBatches.landed`: further groups are queued meanwhile, so that the GPU always has the next one."""
+        try:
+            return bool(self._event.query())
+        except Exception:  # something has failed on the GPU, here or elsewhere: `result` says what
+            return True
 
     def result(self, stopped: Callable[[], bool]) -> Ready:
         """See `PendingBatches.result`."""

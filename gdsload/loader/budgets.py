@@ -11,7 +11,7 @@ from gdsload.system.units import format_bytes
 __all__ = ["limits_of"]
 
 _LEAST_GROUP_BYTES, _MOST_GROUP_BYTES = 24 * 2**20, 64 * 2**20
-"""Of rows that lie scattered, in mapped shards; of others the least, as reads bring more than is wanted. 64 MiB are
+"""For scattered rows of mapped shards; for others the least, as reads contain more than is wanted. 64 MiB are
 about 8 ms of gathering by two threads. Each group costs more than 1 ms of Python, which a thread may have to wait for
 in the other one, and longer where the system has taken the processor from whoever holds the interpreter lock. More
 threads get smaller groups, so that by default `prefetch_bytes` have room for two of each; and a batch that is kept

@@ -2,8 +2,8 @@
 
 Invariants:
     1. One thread at a time is inside `next`; `close` and `drop` may be called from any thread meanwhile.
-    2. The place moves when a batch is handed out, and not before: whoever resumes from it gets each batch once.
-    3. Whatever `next` raises is raised once. After that the epoch is over: it never goes on behind a gap.
+    2. The place moves when a batch is handed out, and not before: a run resumed from it gets each batch once.
+    3. Whatever `next` raises is raised once. After that the epoch is over: it never goes on after a gap.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Epoch(Iterator[Any]):
                     self._over = True  # before another thread has its turn
                     raise
         except BaseException:
-            self._over = True  # first of all: Ctrl-C may strike again
+            self._over = True  # first of all: another Ctrl-C may come
             park_at_exit()  # rather than end with an error for want of a loader that was closed under its feet
             self.close()
             raise
@@ -100,7 +100,7 @@ class Epoch(Iterator[Any]):
             batch, size = self._batches.popleft()
         except IndexError:
             pipeline = None
-        if pipeline is None:  # another thread has closed us, and nobody would hand the batch over
+        if pipeline is None:  # another thread has closed this epoch, and nothing can hand the batch over
             self._owner.check_usable()
             raise StopIteration
         stats.wait_s += time.perf_counter() - entered
@@ -139,7 +139,7 @@ class Epoch(Iterator[Any]):
         if ready is None:
             self._owner.ended(self)
             raise StopIteration
-        # Its place is behind these batches.
+        # Its place is after these batches.
         self._error = ready.error
         if isinstance(self._error, StopIteration):  # which would look like the end of the epoch
             self._error = RuntimeError("a reader raised StopIteration")
@@ -170,7 +170,7 @@ class Epoch(Iterator[Any]):
         self.drop()
 
     def drop(self) -> None:
-        """Stop reading and let go of what was read. If the epoch is not over, its next `next` asks the loader why."""
+        """Stop reading and release what was read. If the epoch is not over, its next `next` asks the loader why."""
         pipeline, self.pipeline = self.pipeline, None
         self._batches.clear()
         self._error = None

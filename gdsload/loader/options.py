@@ -12,7 +12,7 @@ from typing import Any, TypedDict, cast
 
 import torch
 
-from gdsload.backends.registry import BACKEND_CHOICES
+from gdsload.backends.request import BACKEND_CHOICES
 from gdsload.errors import OptionError
 from gdsload.order.checks import check_whole
 from gdsload.system.names import check_names

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from gdsload.backends.select import BackendRequest, Placement, preflight, reads_in_place
+from gdsload.backends.request import BackendRequest, Placement
+from gdsload.backends.select import preflight, reads_in_place
 from gdsload.engine.assemble import BatchForm
 from gdsload.errors import BackendUnavailableError, OptionError
 from gdsload.loader import options
@@ -38,7 +39,7 @@ class LoaderPlan:
     Attributes:
         dataset: what the user handed over; a dataset where that was a path.
         selected: the samples.
-        space: what the order's positions stand for.
+        space: the samples at the order's positions.
         schedule: what the steps of an epoch follow from.
         source: what gives the indices of samples; None if the order does.
         seed: seed of the order, or beside a sampler of the random numbers of transforms.

@@ -1,4 +1,4 @@
-"""Where the consumer of a loader is, and what brings another loader there."""
+"""The position of a loader's consumer, and the state from which another loader resumes there."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class Progress:
             self.sampled.set_epoch(number, resumed=self._cursor.position > 0)
 
     def state(self, *, opened: bool) -> dict[str, Any]:
-        """The state of the loader, behind the last batch handed out.
+        """The state of the loader, after the last batch handed out.
 
         Args:
             opened: whether an epoch has begun, whose ranks count then.
 
         Raises:
-            StateError: in the middle of an epoch of a sampler that cannot be brought back there.
+            StateError: in the middle of an epoch of a sampler that cannot be resumed there.
         """
         place, cursor = self._newest, self._cursor
         if place is not None:

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from gdsload.backends.base import Backend
-from gdsload.backends.select import BackendRequest, OpenedBackend, choose, default_register_bytes
+from gdsload.backends.request import BackendRequest, OpenedBackend
+from gdsload.backends.select import choose, default_register_bytes
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.backends.tiers.vram import VramTier
 from gdsload.engine.assemble import Assembler, BatchMaker
@@ -52,7 +53,7 @@ class OpenResources:
 
 
 def release(backend: Backend, maker: BatchMaker) -> None:
-    """Close and unmap the files, and give memory back; may be called again, if Ctrl-C struck in it.
+    """Close and unmap the files, and free memory; may be called again, if Ctrl-C interrupted it.
 
     It does not take the resources themselves: what waits for the last reader to let go of them must not hold them.
     """
@@ -88,7 +89,7 @@ def open_resources(plan: LoaderPlan, limits: Limits) -> OpenResources:
 
 
 def _with_defaults(plan: LoaderPlan, sources: Sequence[ShardSource]) -> BackendRequest:
-    """What is asked of backends, with budgets that are shares of what is free now."""
+    """The request for a backend, with default budgets as shares of the memory that is free now."""
     if not plan.registers_by_default:
         return plan.backend
     # Registering what is in memory whatever happens takes no more of it.
@@ -115,7 +116,7 @@ def _batch_maker(
 
 
 def _with_vram(plan: LoaderPlan, table: ShardTable, opened: OpenedBackend) -> OpenedBackend:
-    """The backend, behind the tier in VRAM if there is to be one."""
+    """The backend, with a tier in VRAM before it if the plan has one."""
     if not plan.in_vram:
         return opened
     nbytes = plan.vram_bytes

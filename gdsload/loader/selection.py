@@ -30,7 +30,7 @@ class Selected:
 
     Attributes:
         datasets: the datasets; sample ids count through them one after the other.
-        ids: the sample id behind each of the user's indices; None where they are the same.
+        ids: the sample id for each of the user's indices; None where they are the same.
         mixture: how parts of them are mixed; None if they are not.
     """
 
@@ -138,7 +138,7 @@ def _collect(source: object, found: list[ShardDataset]) -> None:
 
 
 def _ids(source: object, starts: dict[int, int]) -> IntArray:
-    """The sample id behind each index of `source`."""
+    """The sample id for each index of `source`."""
     if isinstance(source, Subset):
         inner = _ids(source.dataset, starts)
         try:
@@ -161,11 +161,11 @@ def _ids(source: object, starts: dict[int, int]) -> IntArray:
 
 @dataclass(frozen=True, slots=True)
 class SampleSpace:
-    """What an order's positions stand for.
+    """The samples at an order's positions.
 
     Attributes:
-        runs: lengths of the runs of positions that lie in one shard each.
-        selection: the samples behind them, whose ids count through the shards that they lie in.
+        runs: lengths of the runs of positions that are in one shard each.
+        selection: their samples, whose ids count through the shards that contain them.
         mixture: how they are mixed; None if each comes once.
         shards: the numbers of these shards; None if they are all.
     """
@@ -197,14 +197,14 @@ def sample_space(selected: Selected, order: OrderOptions) -> SampleSpace:
 
 
 def _needed(ids: IntArray, ends: IntArray) -> tuple[IntArray | None, IntArray]:
-    """The shards that samples lie in, and their ids counted through these alone.
+    """The shards that contain samples, and the samples' ids counted through these alone.
 
     What nobody wants is not opened then, nor registered or kept, and does not stand in the way of a GPU that could
     reach all that is wanted.
 
     Args:
         ids: the samples.
-        ends: the first id behind each shard.
+        ends: the first id after each shard.
     """
     lie_in = np.searchsorted(ends, ids, side="right")
     wanted = np.bincount(lie_in, minlength=len(ends)) > 0

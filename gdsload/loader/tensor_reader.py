@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 import torch
 
 from gdsload.backends.base import Backend
-from gdsload.backends.registry import BackendChoice
-from gdsload.backends.select import BackendRequest, choose, default_register_bytes
+from gdsload.backends.request import BackendChoice, BackendRequest
+from gdsload.backends.select import choose, default_register_bytes
 from gdsload.errors import LoaderClosedError
 from gdsload.shards.files import Files
 from gdsload.shards.format.header import TensorEntry
 from gdsload.shards.gather_host import gather_pieces
+from gdsload.shards.page_cache import looks_resident
 from gdsload.shards.reads import Extents, concat_extents, cut, shares
 from gdsload.shards.values import no_inference, torch_dtype
 from gdsload.system.arrays import IntArray
@@ -33,7 +34,9 @@ _PIECE_BYTES = 4 * 2**20
 """The longest extent: so that a read has some for each of a backend's threads."""
 _READ_BYTES = 64 * 2**20
 _MOST_COPYING = 4
-"""Threads that copy on the host. To a GPU two wait by turns, so that one read is under way while another is copied."""
+"""Threads that copy on the host."""
+_WAITING = 3
+"""Threads that wait for reads to a GPU by turns: two reads are under way while a third is copied into its tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,11 @@ class Block:
     run_bytes: int
     shape: tuple[int, ...]
     dtype: torch.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the block."""
+        return len(self.offset) * self.run_bytes
 
     def pieces(self) -> Extents:
         """The runs, in pieces that are not too long."""
@@ -87,29 +95,36 @@ def block_of(file: int, entry: TensorEntry, bounds: Sequence[tuple[int, int]], k
     return Block(file, offset, run, shape, torch_dtype(entry.dtype))
 
 
-@dataclass(frozen=True, slots=True)
 class _Copies:
-    """What is read, and where it goes; arrays of one length.
+    """What is read, and where it goes; arrays of one length. Its methods may be called from several threads.
+
+    Args:
+        blocks: what tensors are filled with; none is empty.
+        device: where the tensors go.
 
     Attributes:
         wanted: pieces of files.
         which: index of the tensor that each is of.
         position: byte position in that tensor.
-        outs: the tensors, as vectors of bytes.
     """
 
-    wanted: Extents
-    which: IntArray
-    position: IntArray
-    outs: list[torch.Tensor]
-
-    @classmethod
-    def of(cls, blocks: Sequence[Block], outs: Sequence[torch.Tensor]) -> _Copies:
-        """Those that fill tensors with blocks."""
+    def __init__(self, blocks: Sequence[Block], device: torch.device) -> None:
         parts = [block.pieces() for block in blocks]
-        which = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-        position = np.concatenate([np.cumsum(part.nbytes) - part.nbytes for part in parts])
-        return cls(concat_extents(parts), which, position, [out.view(-1).view(torch.uint8) for out in outs])
+        self.wanted = concat_extents(parts)
+        self.which = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        self.position = np.concatenate([np.cumsum(part.nbytes) - part.nbytes for part in parts])
+        self._blocks, self._device = blocks, device
+        self._outs: dict[int, torch.Tensor] = {}
+        self._lock = threading.Lock()
+
+    def out(self, index: int) -> torch.Tensor:
+        """A tensor; its memory is allocated when it is first asked for, while bytes are being read."""
+        with self._lock:
+            if index not in self._outs:
+                with no_inference():
+                    block = self._blocks[index]
+                    self._outs[index] = torch.empty(block.shape, dtype=block.dtype, device=self._device)
+            return self._outs[index]
 
 
 class TensorReader:
@@ -123,8 +138,7 @@ class TensorReader:
 
     def __init__(self, files: Files, device: torch.device, backend: BackendChoice) -> None:
         self._files, self._device = files, device
-        register_bytes = default_register_bytes() if device.type == "cuda" else 0
-        self._request = BackendRequest(backend, device, register_bytes=register_bytes)
+        self._request = BackendRequest(backend, device, register_bytes=default_register_bytes())
         self._backend: Backend | None = None
         self._on_gpu = self._request.placement == "gpu"
         self._lock = threading.RLock()
@@ -147,27 +161,46 @@ class TensorReader:
 
     def _read(self, blocks: Sequence[Block], backend: Backend) -> list[torch.Tensor]:
         where = self._device if self._on_gpu else torch.device("cpu")
-        with no_inference():
-            outs = [torch.empty(block.shape, dtype=block.dtype, device=where) for block in blocks]
-        filled = [index for index, out in enumerate(outs) if out.numel()]
+        filled = [block for block in blocks if block.nbytes]
+        outs: Iterator[torch.Tensor] = iter(())
         if filled:
-            copies = _Copies.of([blocks[index] for index in filled], [outs[index] for index in filled])
+            copies = _Copies(filled, where)
             self._fill(backend, copies)
             self._files.watch.check_now(np.unique(copies.wanted.file))  # last of all, or bytes might be another file's
-        return outs if where == self._device else [out.to(self._device) for out in outs]
+            outs = map(copies.out, range(len(filled)))
+        with no_inference():
+            found = [
+                next(outs) if block.nbytes else torch.empty(block.shape, dtype=block.dtype, device=where)
+                for block in blocks
+            ]
+        return found if where == self._device else [out.to(self._device) for out in found]
 
     def _open(self) -> Backend:
         if self._closed:
             raise LoaderClosedError("the file was closed")
         if self._backend is None:
-            self._backend = choose(self._request, self._files).backend
+            self._backend = choose(self._best(), self._files).backend
         return self._backend
+
+    def _best(self) -> BackendRequest:
+        """The request for a backend that suits files which are read once.
+
+        To register their pages takes longer than to copy them once (benchmarks/gpu/README.md), so none are unless that
+        was asked for by name.
+        """
+        request = self._request
+        if request.backend != "auto" or not self._on_gpu:
+            return request
+        every = np.arange(len(self._files.sources))
+        self._files.ensure_open(every)
+        resident = looks_resident(self._files, concat_extents([self._files.whole(file) for file in every.tolist()]))
+        return replace(request, backend="bounce" if resident else "auto", register_bytes=0)
 
     def _fill(self, backend: Backend, copies: _Copies) -> None:
         """Read all pieces and copy them: some reads under way while others are copied."""
         stream = torch.cuda.current_stream(self._device) if self._on_gpu else None
         parts = shares(copies.wanted.nbytes, _READ_BYTES)
-        count = 2 if self._on_gpu else min(_MOST_COPYING, len(os.sched_getaffinity(0)))
+        count = _WAITING if self._on_gpu else min(_MOST_COPYING, len(os.sched_getaffinity(0)))
         if len(parts) == 1 or count == 1:
             for part in parts:
                 self._fill_part(backend, copies, part, stream)
@@ -182,10 +215,11 @@ class TensorReader:
         backend.check(wanted.file)  # touching a mapping that was cut short would end the process
         pending = backend.read(wanted)
         try:
-            pending.completion.wait()
             edges = [0, *(np.flatnonzero(np.diff(copies.which[low:high])) + 1).tolist(), high - low]
-            for first, stop in pairwise(edges):
-                out = copies.outs[int(copies.which[low + first])][int(copies.position[low + first]) :]
+            outs = [copies.out(int(copies.which[low + first])) for first in edges[:-1]]
+            pending.completion.wait()
+            for (first, stop), tensor in zip(pairwise(edges), outs, strict=True):
+                out = tensor.view(-1).view(torch.uint8)[int(copies.position[low + first]) :]
                 addresses, nbytes = pending.addresses[first:stop], wanted.nbytes[first:stop]
                 if stream is None:
                     gather_pieces(addresses, nbytes, 1, out.data_ptr())
@@ -194,10 +228,10 @@ class TensorReader:
                         copy_runs(addresses, nbytes, self._files.in_mappings, out)
         finally:
             with suppress(Exception):
-                pending.completion.wait()  # also after Ctrl-C: what is read into is given back
+                pending.completion.wait()  # also after Ctrl-C: the memory that is read into is freed
             if stream is not None:
                 with torch.cuda.stream(stream):
-                    record(stream).synchronize()  # also of what was queued before something went wrong
+                    record(stream).synchronize()  # also for copies that were queued before an error
             pending.release()
 
     def close(self) -> None:

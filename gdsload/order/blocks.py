@@ -66,7 +66,7 @@ class BlockSequence:
         return cls(starts[order], cuts)
 
     def extents(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the runs of consecutive ids behind positions [start, stop), a non-empty range, in order.
+        """Return the runs of consecutive ids at positions [start, stop), a non-empty range, in order.
 
         Returns:
             First id and length of each run, int64, shape [runs]. A block cut by an edge gives a part.

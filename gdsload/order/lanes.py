@@ -180,7 +180,7 @@ class Schedule:
             lane: number of the lane.
             step: a step before which no rank gets any of them.
             start: the first position.
-            stop: the one behind the last.
+            stop: the one after the last.
         """
         if self.world_size == 1:
             stop = min(stop, lane_share(self.position(self.steps), lane, self.lanes))
@@ -206,7 +206,7 @@ class Schedule:
         return [LaneRun(0, start, stop)]
 
     def _slice(self, step: int) -> tuple[int, int, int, int]:
-        """The positions before and after `step`, and this rank's slice [start, stop) of what lies between."""
+        """The positions before and after `step`, and this rank's slice [start, stop) of those between."""
         if not 0 <= step < self.steps:
             raise OptionError(f"step is {step}, but the epoch has steps 0 to {self.steps - 1}")
         before = step * self.global_batch
@@ -214,6 +214,6 @@ class Schedule:
         length = after - before
         share = -(-length // self.world_size)
         # Of a full batch, this is rank * share. Otherwise the slices overlap: the first begins with the first sample,
-        # the last ends with the last, and none begins more than `share` behind the one before it.
+        # the last ends with the last, and none begins more than `share` after the one before it.
         start = self.rank * (length - share) // max(self.world_size - 1, 1)
         return before, after, start, start + share

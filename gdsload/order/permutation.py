@@ -77,7 +77,7 @@ class Permutation:
         self._n = check_whole(n, "n", 0, MAX_SAMPLES)
         self._key = check_whole(key, "key", 0, MASK64)
         self._feistel = Feistel(self._n, self._key) if self._n > EXACT_LIMIT else None
-        # Of a network few at a time: whoever begins an epoch waits for them.
+        # Of a network few at a time: the beginning of an epoch waits for them.
         self._each = EXACT_LIMIT if self._feistel is None else TILE
         self._chunks: Recent[int, NDArray[np.int64]] = Recent(_RECENT_CHUNKS)
 

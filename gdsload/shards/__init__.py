@@ -1,1 +1,1 @@
-"""Files of samples: what is in them, where it lies, how it is written, found and verified."""
+"""Files of samples: what is in them, where it is, how it is written, found and verified."""

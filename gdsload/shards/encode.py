@@ -239,7 +239,7 @@ def _ragged_batch(name: str, field: Field, value: Any) -> EncodedField:
 
 
 def _is_packed(nested: Any) -> bool:
-    """Whether the rows of a nested tensor's samples are those of its values, one sample behind the other."""
+    """Whether the rows of a nested tensor's samples are those of its values, one sample after the other."""
     # torch has no public way to ask which dimension varies.
     return bool(nested.layout == torch.jagged and nested.lengths() is None and nested._ragged_idx == 1)  # noqa: SLF001
 

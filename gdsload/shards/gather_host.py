@@ -4,7 +4,7 @@ One routine for every backend and every order: it takes addresses, a row size in
 all host memory is viewed as overlapping rows, so that any number of shards and arenas needs no table of its own, and
 torch's `index_select` copies the rows with torch's threads and without the interpreter lock.
 
-Rows that lie one behind the other are copied as runs, which is as fast as a plain copy of that memory.
+Consecutive rows are copied as runs, which is as fast as a plain copy of that memory.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def take_rows(addresses: IntArray, row_bytes: int, out: int) -> None:
 
 
 def gather_pieces(addresses: IntArray, lengths: IntArray, row_bytes: int, out: int) -> None:
-    """Copy pieces of different lengths into dense memory, one behind the other.
+    """Copy pieces of different lengths into dense memory, one after the other.
 
     Args:
         addresses: host address of each piece, shape ``[pieces]``.
@@ -143,7 +143,7 @@ def _controller() -> ThreadpoolController:
 
 
 def run_starts(addresses: IntArray, row_bytes: int) -> IntArray:
-    """Indices of the rows that do not lie right behind the row before them."""
+    """Indices of the rows that do not directly follow the row before them."""
     joined = np.ones(len(addresses), bool)
     np.not_equal(addresses[1:], addresses[:-1] + row_bytes, out=joined[1:])
     return np.flatnonzero(joined)
@@ -169,7 +169,7 @@ def cut_runs(first: IntArray, addresses: IntArray, row_bytes: int, begins: IntAr
 
 
 def unit_of(bits: int) -> int:
-    """The widest integer, in bytes, at whose multiples all of the addresses and sizes or-ed into `bits` lie."""
+    """The widest integer, in bytes, of which all of the addresses and sizes or-ed into `bits` are multiples."""
     return min(bits & -bits, 8)
 
 

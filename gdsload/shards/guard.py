@@ -146,7 +146,7 @@ class Guard:
         if (pieces := pieces or self.missing(wanted)) is None:
             return
         for low in range(0, len(pieces), _MOST_CALLS):
-            with self._populating:  # whoever wants the same pieces finds them sure afterwards
+            with self._populating:  # threads that want the same pieces find them populated afterwards
                 if (missing := self.missing(pieces[low : low + _MOST_CALLS])) is not None:
                     self._populate_all(missing, wanted, lasting)
 

@@ -6,7 +6,7 @@ reader; shared read-only datasets are the normal case. A read with RWF_NOWAIT an
 It does not wait, but it has the page fetched (seen on Linux 6.18): at a place that was asked for before, the answer is
 yes for ever. So places are drawn anew each time, and asking again and again does not make a cold shard look resident.
 
-A tmpfs has no such reads (Linux 6.18), and no drive either: what lies there is resident.
+A tmpfs has no such reads (Linux 6.18), and no drive either: its files are resident.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _random_below = random.Random().randrange  # its own: what users draw after `ran
 
 
 def is_resident(fd: int, offset: int) -> bool:
-    """Whether the page at an offset is in the page cache; False where nobody can say, of a file that is on a drive."""
+    """Whether the page at an offset is in the page cache; False if that is not known, for a file that is on a drive."""
     if _NOWAIT is None:
         return False
     try:
         os.preadv(fd, [bytearray(1)], offset, _NOWAIT)
     except OSError as error:
-        # Not there, or it cannot be told. What is really wrong comes up when the bytes are read.
+        # Not there, or it is not known. A real error is raised when the bytes are read.
         return error.errno == errno.EOPNOTSUPP and _lives_in_memory(fd)
     return True
 
@@ -72,7 +72,7 @@ def bytes_in_memory(sources: Iterable[ShardSource]) -> int:
     total, folders = 0, dict[str, bool]()
     for source in sources:
         folder = os.path.dirname(source.path)
-        with suppress(OSError):  # one that is not there takes nothing, and comes up when it is opened
+        with suppress(OSError):  # a missing one takes nothing, and the error is raised when it is opened
             if folder not in folders:
                 fd = os.open(source.path, os.O_PATH | os.O_CLOEXEC)
                 try:

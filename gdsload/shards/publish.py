@@ -1,6 +1,6 @@
 """A folder that becomes visible whole: written beside its place, synced, and moved there by one rename.
 
-The folder in the making has a hidden name, and beside it lies a file that its writer holds a lock on. A lock that is
+The folder in the making has a hidden name, and beside it is a file that its writer holds a lock on. A lock that is
 free was left behind by a writer that was killed; the next writer to the same place removes what belongs to it.
 """
 

@@ -1,4 +1,4 @@
-"""Sample ids to bytes: which rows of which files, and which reads bring them. Pure; no I/O."""
+"""Sample ids to bytes: which rows of which files, and which reads contain them. Pure; no I/O."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def coalesce(wanted: Extents, *, max_gap_bytes: int, max_read_bytes: int, alignm
         max_gap_bytes: largest gap that is read along.
         max_read_bytes: length from which a read takes no further neighbour.
         alignment: begin and end of each read are rounded outwards to a multiple of it. The end may so lie behind
-            the file's end; reads are cut there by whoever makes them.
+            the file's end; reads are cut there by the caller.
     """
     if not len(wanted):
         empty = np.zeros(0, np.int64)
@@ -162,7 +162,7 @@ def coalesce(wanted: Extents, *, max_gap_bytes: int, max_read_bytes: int, alignm
 
 
 def _runs(wanted: Extents, longest: int) -> IntArray:
-    """First extent of each run of such that lie right behind one another; no run begins more than `longest` earlier."""
+    """First extent of each run of adjacent ones; no run begins more than `longest` earlier."""
     broken = np.ones(len(wanted), bool)
     broken[1:] = (wanted.file[1:] != wanted.file[:-1]) | (wanted.offset[1:] != wanted.offset[:-1] + wanted.nbytes[:-1])
     first = np.flatnonzero(broken)
@@ -193,7 +193,7 @@ def _coalesce(wanted: Extents, max_gap_bytes: int, max_read_bytes: int, alignmen
 
 
 def _sorted(wanted: Extents) -> NDArray[np.intp]:
-    """Indices that bring extents into the order of file and offset."""
+    """Indices that sort extents by file and offset."""
     span = int(wanted.offset.max()) + 1
     if span * (int(wanted.file.max()) + 1) < 1 << 62:
         return np.argsort(wanted.file * span + wanted.offset)  # one key, which is sorted several times as fast as two
@@ -216,7 +216,7 @@ def _groups(
     changed = np.ones(len(file), bool)
     changed[1:] = file[1:] != file[:-1]
     files = np.flatnonzero(changed)
-    # Lay the files out one behind the other, further apart than any gap, so that one running maximum serves all.
+    # Lay the files out one after the other, further apart than any gap, so that one running maximum serves all.
     length = np.maximum.reduceat(end, files) + max_gap_bytes + 1
     base = np.repeat(np.cumsum(length) - length, np.diff(np.append(files, len(file))))
     start, reach = base + begin, np.maximum.accumulate(base + end)

@@ -29,7 +29,7 @@ def wrong_blocks(piece: memoryview, first: int, digests: str) -> Iterator[tuple[
     """The blocks that differ from what was written: where in the piece each begins, and its bytes.
 
     Args:
-        piece: blocks of a tensor, one behind the other.
+        piece: consecutive blocks of a tensor.
         first: the tensor's number of the first of them.
         digests: the checksums of all the tensor's blocks.
     """

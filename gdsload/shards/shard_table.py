@@ -171,7 +171,7 @@ class ShardTable:
 
         Args:
             name: the field; not a ragged one.
-            bounds: for each run the first sample id, and the one behind the last.
+            bounds: for each run the first sample id, and the one after the last.
 
         Returns:
             Extents of one sample or 4 MiB at the most, and how many samples each has.

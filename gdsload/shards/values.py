@@ -212,7 +212,7 @@ def cast(value: object, dtype: DType, field: str) -> NDArray[Any] | torch.Tensor
         The same shape; an array, or a tensor on the CPU where numpy does not have the element type.
 
     Raises:
-        SchemaError: if a value would be lost: which, where it stands, and what the element type holds.
+        SchemaError: if a value would be lost: which, where it is, and what the element type holds.
     """
     value = _stacked(value, field)
     if isinstance(value, torch.Tensor):

@@ -2,26 +2,29 @@
 
     class TestMine(BatchSourceTests):
         @pytest.fixture
-        def open_source(self):
-            def opened(dataset, steps, fields): ...      # a `BatchSource` of these steps and fields
-            yield opened
-            ...                                          # close what was opened
+        def open_source(self, backends):
+            def opened(dataset, steps, fields, transform=None):
+                backends.append(RecordingBackend(...))       # if the source reads by a backend: the suite closes it
+                return MySource(...)                         # of these steps and fields
+            return opened
 
-The reference is `ShardDataset.read_batch`. A source that cannot make batches of ragged fields says `ragged = False`.
+The reference is `ShardDataset.read_batch`. A source that cannot make batches of ragged fields says `ragged = False`,
+and one whose batches are made of copies of the files `copies = True`.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pytest
 
-from gdsload.engine.batch_source import BatchSource, Ready
+from gdsload.engine.batch_source import BatchSource, Ready, StepTransform
 from gdsload.engine.steps import Ordered, Steps
 from gdsload.errors import FileChangedError
 from gdsload.loader.dataset import ShardDataset
@@ -29,10 +32,9 @@ from gdsload.order import OrderOptions, Schedule, make_order
 from gdsload.shards.format.schema import Field
 from gdsload.shards.writer import ShardWriter
 from gdsload.testing.batches import fingerprint
+from gdsload.testing.wrappers import RecordingBackend
 
 __all__ = ["BatchSourceTests", "OpenSource"]
-
-OpenSource = Callable[[ShardDataset, Steps, tuple[str, ...]], BatchSource]
 
 _SAMPLES, _BATCH = 230, 8
 _ORDERS = (
@@ -42,6 +44,18 @@ _ORDERS = (
 )
 _LATER_S = 0.03
 """Longer than the interval in which a file's identity is not looked up again."""
+_ENDING_S = 1.0
+"""Longer than a thread takes to end whose work is over."""
+
+
+class OpenSource(Protocol):
+    """What opens a source."""
+
+    def __call__(
+        self, dataset: ShardDataset, steps: Steps, fields: tuple[str, ...], transform: StepTransform | None = None
+    ) -> BatchSource:
+        """A source of some fields of some steps' samples, and of what a transform makes of their batches."""
+        ...
 
 
 class BatchSourceTests:
@@ -49,6 +63,29 @@ class BatchSourceTests:
 
     ragged = True
     """Whether the source makes batches of ragged fields and texts."""
+    copies = False
+    """Whether the source's batches are made of copies of the files, which stay what they are if a file changes."""
+
+    @pytest.fixture
+    def backends(self) -> Iterator[list[RecordingBackend]]:
+        """The backends that sources read by: `open_source` adds them, and the suite examines and closes them.
+
+        No source may release a read twice, or before its bytes have landed.
+        """
+        opened: list[RecordingBackend] = []
+        yield opened
+        for backend in opened:
+            backend.close()
+        assert [(backend.released_twice, backend.released_early) for backend in opened] == [(0, 0)] * len(opened)
+
+    @pytest.fixture
+    def no_thread_left(self) -> Iterator[None]:
+        """Fails if a thread is left when everything is closed; to be requested before `open_source`."""
+        before = set(threading.enumerate())
+        yield
+        for thread in set(threading.enumerate()) - before:
+            thread.join(_ENDING_S)
+            assert not thread.is_alive(), f"{thread.name} was left"
 
     @pytest.fixture
     def open_source(self) -> OpenSource:
@@ -87,6 +124,7 @@ class BatchSourceTests:
             pending = source.start(range(low, min(low + group, steps.steps)))
             assert isinstance(pending.landed(), bool)
             found.append(pending.result(lambda: False))
+            assert pending.landed()
             pending.drop()
         assert [one.error for one in found] == [None] * len(found)
         assert [size for one in found for size in one.sizes] == [steps.size(step) for step in range(steps.steps)]
@@ -116,8 +154,51 @@ class BatchSourceTests:
                 dataset, steps, group, ("x",)
             )
 
+    def test_steps_are_started_again(self, open_source: OpenSource, dataset: ShardDataset, steps: Ordered) -> None:
+        """As in a group that has failed; also after `close`, which only releases what is held for later steps."""
+        source = open_source(dataset, steps, ("x",))
+        for group in (range(2), range(2, 5), range(2)):
+            ready = source.start(group).result(lambda: False)
+            assert [_print(source.hand_over(batch)) for batch in ready.batches] == _expected(
+                dataset, steps, group, ("x",)
+            )
+            source.close()
+
+    def test_batches_stay_as_they_are(self, open_source: OpenSource, dataset: ShardDataset, steps: Ordered) -> None:
+        """They are the user's, whatever is made, dropped or closed later."""
+        source = open_source(dataset, steps, ("x", "y"))
+        ready = source.start(range(2)).result(lambda: False)
+        batches = [source.hand_over(batch) for batch in ready.batches]
+        for later in (range(2, 4), range(2)):
+            source.start(later).result(lambda: False)
+            source.start(later).drop()
+        source.close()
+        assert [_print(batch) for batch in batches] == _expected(dataset, steps, range(2), ("x", "y"))
+
+    @pytest.mark.parametrize("wrong", [3, 6, 8, 9])
+    def test_a_transform_is_applied_up_to_its_first_error(
+        self, open_source: OpenSource, dataset: ShardDataset, steps: Ordered, wrong: int
+    ) -> None:
+        """The error comes beside the batches before it, and is the very one that was raised."""
+        error, group = ValueError("odd"), range(3, 9)
+
+        def transform(step: int, batch: dict[str, Any]) -> dict[str, Any]:
+            if step >= wrong:
+                raise error
+            return {"y": batch["y"] + step, "step": step}
+
+        source = open_source(dataset, steps, ("x", "y"), transform)
+        ready = source.start(group).result(lambda: False)
+        before = range(3, min(wrong, group.stop))
+        plain = [dataset.read_batch(steps.positions(range(step, step + 1))) for step in before]
+        assert [_print(source.hand_over(batch)) for batch in ready.batches] == [
+            _print({"y": batch["y"] + step, "step": step}) for step, batch in zip(before, plain, strict=True)
+        ]
+        assert ready.sizes == [steps.size(step) for step in before]
+        assert ready.error is (error if wrong in group else None)
+
     def test_nothing_is_held_for_groups_that_are_made_or_dropped(
-        self, open_source: OpenSource, dataset: ShardDataset, steps: Ordered
+        self, open_source: OpenSource, backends: list[RecordingBackend], dataset: ShardDataset, steps: Ordered
     ) -> None:
         """However often: what is held does not add up."""
         source, held = open_source(dataset, steps, ("x",)), []
@@ -129,7 +210,33 @@ class BatchSourceTests:
                 pending.drop()
             source.close()
             held.append(source.arena_bytes(range(4), 1 << 20))
+            assert _held(backends) == 0
         assert held == [held[0]] * 4
+
+    def test_arena_memory_is_accounted_for(
+        self, open_source: OpenSource, backends: list[RecordingBackend], dataset: ShardDataset, steps: Ordered
+    ) -> None:
+        """What is held counts, and more of it where a group would take some: who starts groups keeps to a budget."""
+        source, ahead = open_source(dataset, steps, ("x",)), []
+        for low in range(0, 24, 2):
+            group, held = range(low, low + 2), _held(backends)
+            accounted = source.arena_bytes(group, 1)
+            ahead.append(source.start(group))
+            if low and _held(backends) > held:
+                assert accounted > held
+            elif low:  # how much the first takes nobody knows
+                assert accounted == 0
+            if len(ahead) > 3:
+                ahead.pop(0).result(lambda: False)
+
+    def test_close_ends_all_threads(
+        self, no_thread_left: None, open_source: OpenSource, dataset: ShardDataset, steps: Ordered
+    ) -> None:
+        """Those of the source, and with the backend all."""
+        source = open_source(dataset, steps, ("x",))
+        source.start(range(2)).result(lambda: False)
+        source.start(range(2, 4)).drop()
+        source.close()
 
     def test_made_again(self, open_source: OpenSource, dataset: ShardDataset, steps: Ordered) -> None:
         """To find the batch that an error belongs to."""
@@ -143,22 +250,48 @@ class BatchSourceTests:
             )
         again.close()
 
+    @pytest.mark.parametrize("started", [False, True], ids=["before", "meanwhile"])
     def test_a_file_that_changes_is_noticed(
-        self, open_source: OpenSource, dataset: ShardDataset, steps: Ordered
+        self,
+        open_source: OpenSource,
+        backends: list[RecordingBackend],
+        dataset: ShardDataset,
+        steps: Ordered,
+        started: bool,
     ) -> None:
-        """When batches are started, or when they are there."""
-        source = open_source(dataset, steps, ("x",))
-        source.start(range(steps.steps)).result(lambda: False)
+        """When batches are started, or when they are there; and nothing is held for them then."""
+        source, group = open_source(dataset, steps, ("x",)), range(steps.steps)
+        source.start(group).result(lambda: False)
+        expected = _expected(dataset, steps, group, ("x",))
+        pending = source.start(group) if started else None
         for shard in dataset.shards:
             os.utime(shard.file)
         time.sleep(_LATER_S)
-        with pytest.raises(FileChangedError):
-            source.start(range(steps.steps)).result(lambda: False)
+
+        def made() -> list[Any]:
+            making = pending or source.start(group)
+            try:
+                return making.result(lambda: False).batches
+            finally:
+                making.drop()
+
+        if self.copies:
+            assert [_print(source.hand_over(batch)) for batch in made()] == expected
+        else:
+            with pytest.raises(FileChangedError, match=r"file|shard"):
+                made()
+        source.close()
+        assert _held(backends) == 0
 
 
 def _steps(options: OrderOptions, dataset: ShardDataset) -> Ordered:
     order = make_order(options, dataset.counts.tolist(), 3, 1)
     return Ordered(order, Schedule(len(dataset), _BATCH, lanes=options.lanes))
+
+
+def _held(backends: Sequence[RecordingBackend]) -> int:
+    """Arena memory that is held, in bytes."""
+    return sum(backend.held_bytes for backend in backends)
 
 
 def _expected(

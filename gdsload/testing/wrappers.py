@@ -199,6 +199,8 @@ class RecordingBackend(_Wrapper):
         """The most that this ever was."""
         self.released_twice = 0
         """How many landings were released again: a mistake of whoever did."""
+        self.released_early = 0
+        """How many landings were released before their bytes had landed: a mistake, too."""
         self.closed = 0
         """How often it was closed."""
         self._lock = threading.Lock()
@@ -217,6 +219,7 @@ class RecordingBackend(_Wrapper):
             nonlocal released
             with self._lock:
                 self.released_twice += released
+                self.released_early += not landing.completion.landed
                 self.held_bytes -= 0 if released else landing.nbytes
                 released = True
             landing.release()

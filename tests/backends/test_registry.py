@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gdsload.backends.base import FileBackend
-from gdsload.backends.registry import BACKEND_CHOICES, BACKENDS
+from gdsload.backends.registry import BACKENDS
+from gdsload.backends.request import BACKEND_CHOICES
 from gdsload.tools.cli import main
 
 

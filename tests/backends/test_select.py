@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsload import BackendUnavailableError
-from gdsload.backends import select
+from gdsload.backends import registry, select
 from gdsload.backends.base import BackendStatus
 from gdsload.backends.gds import engines as gds_engines
 from gdsload.backends.gds import gds
@@ -19,15 +19,8 @@ from gdsload.backends.gds.slots import Slots
 from gdsload.backends.host import HostBackend
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.readers import Readers
-from gdsload.backends.select import (
-    BackendRequest,
-    choose,
-    default_register_bytes,
-    dma_is_possible,
-    expected,
-    preflight,
-    reads_in_place,
-)
+from gdsload.backends.request import BackendRequest
+from gdsload.backends.select import choose, default_register_bytes, dma_is_possible, expected, preflight, reads_in_place
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.drive import Drive
@@ -180,7 +173,7 @@ class Bounce:
 def no_cuda(monkeypatch):
     """What would touch a GPU when it is made does not, and nothing here depends on what cuFile could do."""
     monkeypatch.setitem(gds_engines.ENGINES, "cufile", Engine)
-    monkeypatch.setattr(select, "BounceBackend", Bounce)
+    monkeypatch.setattr(registry, "BounceBackend", Bounce)
     monkeypatch.setattr(select, "dma_is_possible", lambda: (True, ""))
 
 

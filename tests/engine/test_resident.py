@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -98,7 +99,7 @@ def test_batches_in_order_are_runs_of_the_shards(files, rank, world_size):
     gather = gather_over(files, backend, Maker(files.in_mappings), rank=rank, world_size=world_size)
     assert gather.ready()
     assert gather.over_pcie
-    schedule, taken = gather._ordered.schedule, 0
+    schedule, taken = gather.ordered.schedule, 0
     for low in range(0, schedule.steps, 4):
         steps = range(low, min(low + 4, schedule.steps))
         for step, batch in zip(steps, gather.gather(steps), strict=True):
@@ -135,7 +136,7 @@ def test_the_host_plans_where_rows_are_copied_each_or_their_numbers_are_wanted(f
 def test_the_shards_of_some_steps_are_all_that_they_need(files, order, batch_size, rank, world_size):
     """They are what is looked at for changes; in order, no others are."""
     gather = gather_over(files, None, Maker(files.in_mappings), order, batch_size, rank, world_size)
-    schedule, ends = gather._ordered.schedule, np.cumsum(files.counts)
+    schedule, ends = gather.ordered.schedule, np.cumsum(files.counts)
     for low in range(0, schedule.steps, max(schedule.steps // 9, 1)):
         steps = range(low, min(low + 3, schedule.steps))
         positions = np.concatenate([order.lane_ids(0, *schedule.span(step)) for step in steps])
@@ -177,9 +178,9 @@ def test_long_rows_over_the_link_are_copied(files, monkeypatch, order, selected)
     gather = gather_over(files, Reached(files.base), Maker(files.in_mappings), order)
     chosen = np.random.default_rng(0).integers(0, 1000, 1000)
     if selected:
-        gather._job = replace(gather._job, selection=Selection(chosen))
+        gather.job = replace(gather.job, selection=Selection(chosen))
     assert gather.ready()
-    ids = gather._ordered.positions(range(16))
+    ids = gather.ordered.positions(range(16))
     expected = (chosen[ids] if selected else ids).tolist()
     found = [batch["x"] for low in range(0, 16, 5) for batch in gather.gather(range(low, min(low + 5, 16)))]
     assert torch.cat(found).tolist() == [[number, -number] for number in expected]
@@ -190,6 +191,7 @@ class Gather:
 
     room = 0
     asked = 0
+    made: ClassVar[list] = []
 
     def __init__(self, _device, ends, *, aside, **_options):
         Gather.asked += 1
@@ -197,6 +199,7 @@ class Gather:
             raise torch.OutOfMemoryError
         self.ends, self.upload, self.found = ends, torch.from_numpy, []
         self.positions = []
+        Gather.made.append(self)
         self.beforehand = aside or (lambda make: make())
 
     def rows(self, rows, positions, outs):
@@ -209,6 +212,7 @@ class Gather:
 def gathers(monkeypatch):
     monkeypatch.setattr(resident_module, "PositionGather", Gather)
     monkeypatch.setattr(Gather, "asked", 0)
+    monkeypatch.setattr(Gather, "made", [])
     return lambda room: monkeypatch.setattr(Gather, "room", room)
 
 
@@ -226,19 +230,19 @@ def test_what_was_found_stays_whole_while_another_base_is_looked_at(files, gathe
     backend = Reached(files.base)
     gather = gather_over(files, backend, Maker(files.in_mappings), FullOrder(1000, 1))
     assert gather.ready()
-    first = gather._reach
+    (first,) = Gather.made
     backend.move(files.base.copy())
     assert not gather.ready()
     gather.gather(range(2))
-    assert gather._reach is first
-    assert first.gather.found == [first.rows["x"]]
-    assert backend.counted == [(first.addresses.base, 2 * 64 * 8)]
+    assert len(first.found) == 1
+    assert [(base is files.base, nbytes) for base, nbytes in backend.counted] == [(True, 2 * 64 * 8)]
     gathers(10)
     another = gather_over(files, backend, Maker(files.in_mappings), FullOrder(1000, 1))
     assert another.ready()
     backend.move(files.base)
     assert another.ready()
-    assert another._reach.addresses.base is files.base
+    another.gather(range(1))
+    assert backend.counted[-1][0] is files.base
 
 
 class Ids:
@@ -270,14 +274,14 @@ def test_batches_of_blocks_are_gathered_by_ids_that_lie_one_behind_the_other(fil
     ids(1)
     gather = gather_over(files, Reached(files.base), Maker(files.in_mappings), BLOCKS, rank=rank, world_size=world_size)
     assert gather.ready()
-    steps = range(1, gather._ordered.schedule.steps)
+    steps = range(1, gather.ordered.schedule.steps)
     gather.gather(steps)
-    (full, last), size = gather._reach.gather.positions, gather._ordered.schedule.sizes(steps)[-1]
+    (full, last), size = Gather.made[-1].positions, gather.ordered.schedule.sizes(steps)[-1]
     assert [(one.first, one.stride, one.batches, one.size) for one in (full, last)] == [
         (0, 64, len(steps) - 1, 64),
         (0, size, 1, size),
     ]
-    expected = gather._ordered.positions(steps)
+    expected = gather.ordered.positions(steps)
     assert full.ids.tolist() == expected[:-size].tolist()
     assert last.ids.tolist() == expected[-size:].tolist()
 
@@ -368,12 +372,12 @@ def test_samples_that_the_host_says_are_gathered_in_parts_of_one_size(files, gat
     samples = gather.samples(steps)
     assert gather.sizes(steps) == SIZES[1:]
     assert [len(batch["x"]) for batch in gather.gather(steps, samples)] == SIZES[1:]
-    found = gather._reach.gather.positions
+    found = Gather.made[-1].positions
     assert [(one.first, one.stride, one.batches, one.size) for one in found] == [
         (0, size, 1, size) for size in (3, 5, 3, 1)
     ]
     assert [one.ids.tolist() for one in found] == [batch for batch in expected[1:] if batch]
-    assert gather._backend.counted == [(files.base, 8 * sum(SIZES[1:]))]
+    assert gather.backend.counted == [(files.base, 8 * sum(SIZES[1:]))]
 
 
 def test_long_rows_whose_samples_the_host_says_are_copied(files, monkeypatch):
@@ -400,19 +404,19 @@ def test_ids_are_made_aside_where_rows_keep_the_link_busy(files, gathers, ids, w
     gathers(1)
     ids(1)
     gather = drawn(files)[0] if which == "drawn" else gather_over(files, Reached(files.base), Maker(None), BLOCKS)
-    gather._maker.gather.on_host = lambda found: np.full(len(found), over_pcie)
+    gather.maker.gather.on_host = lambda found: np.full(len(found), over_pcie)
     assert gather.ready()
     steps = range(4, 6)
     gather.gather(steps, gather.samples(steps))
-    made = [tensor.tolist() for tensors in gather._maker.aside.made for tensor in tensors]
-    assert made == ([gather._job.steps.positions(steps).tolist()] if over_pcie else [])
+    made = [tensor.tolist() for tensors in gather.maker.aside.made for tensor in tensors]
+    assert made == ([gather.job.steps.positions(steps).tolist()] if over_pcie else [])
 
 
 @pytest.mark.parametrize("over_pcie", [True, False])
 def test_long_runs_over_the_link_are_better_read(files, gathers, over_pcie):
     gathers(1)
     gather, _ = drawn(files)
-    gather._maker.gather.on_host = lambda found: np.full(len(found), over_pcie)
+    gather.maker.gather.on_host = lambda found: np.full(len(found), over_pcie)
     assert gather.ready()
     assert gather.prefers_copy_engine(np.arange(1000)) == over_pcie
     assert not gather.prefers_copy_engine(np.arange(999, 0, -1))

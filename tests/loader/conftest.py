@@ -163,7 +163,7 @@ def wrap(monkeypatch):
             made.append(around(HostBackend(files)))
             return made[-1]
 
-        monkeypatch.setattr("gdsload.backends.select.HostBackend", make)
+        monkeypatch.setattr("gdsload.backends.registry.HostBackend", make)
         return made
 
     return install

@@ -36,7 +36,7 @@ def born(folder, path, mmap, delay):
     for fd, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(os.path.join(folder, name), os.O_CREAT | os.O_WRONLY), fd)
     if delay:
-        gdsload.backends.select.HostBackend = lambda files: SlowBackend(HostBackend(files), delay)
+        gdsload.backends.registry.HostBackend = lambda files: SlowBackend(HostBackend(files), delay)
     return gdsload.DataLoader(path, 10, "full", device="cpu", mmap=mmap, prefetch_bytes=2000)
 
 def read(folder, name):

@@ -102,6 +102,15 @@ def test_recording(backend):
     assert (recording.name, recording.in_place) == (backend.name, backend.in_place)
 
 
+def test_recording_what_is_released_too_early(backend):
+    recording = RecordingBackend(SlowBackend(backend, 0.05))
+    landings = [recording.read(extents((0, 0, 5))) for _ in range(2)]
+    landings[0].release()
+    landings[1].completion.wait()
+    landings[1].release()
+    assert (recording.released_early, recording.released_twice) == (1, 0)
+
+
 class Reaching(HostBackend):
     """A backend whose device reaches all shards."""
 

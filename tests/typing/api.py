@@ -14,6 +14,7 @@ from torch.utils.data import ConcatDataset, Subset
 import gdsload
 from gdsload.testing import (
     BackendTests,
+    BatchSourceTests,
     Fault,
     FaultyBackend,
     RecordingBackend,
@@ -108,6 +109,11 @@ class TestMine(BackendTests):
 
     def read_memory(self, address: int, nbytes: int) -> bytes:
         return bytes(nbytes)
+
+
+class TestMySource(BatchSourceTests):
+    ragged = False
+    copies = True
 
 
 def wrapped(backend: RecordingBackend) -> FaultyBackend:

@@ -1,9 +1,9 @@
 """The `bounce` backend: NVMe to a ring of pinned memory to the GPU.
 
-Two ways fill the ring. Rows of mapped shards that are in the page cache are gathered from there, if they lie scattered.
-All else is read by threads in large blocks, with O_DIRECT what is not in the page cache and buffered what is.
+The ring is filled in two ways. Scattered rows of mapped shards that are in the page cache are gathered from there. All
+else is read by threads in large blocks: with O_DIRECT if it is not in the page cache, buffered if it is.
 
-    bring(extents) ──> slot on the device, cut into blocks ──> pinned block filled ──> copied, on one stream
+    read(extents) ──> slot on the device, cut into blocks ──> pinned block filled ──> copied, on one stream
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _MAX_BLOCK_BYTES = 8 * 2**20
 _MIN_BLOCK_BYTES = 4 * 2**20
 _THREADS = 8
 _COPIED = 4
-"""Blocks for those that are being copied while all threads fill theirs. With more the rate is lower and varies from run
-to run: blocks go round, a processor's last cache holds less of them, and memory is written and read once more for each
-byte (docs/design/0004)."""
+"""Blocks that are being copied while all threads fill theirs. With more the rate is lower and varies from run to run:
+blocks are reused in turn, a processor's last-level cache holds a smaller share of them, and memory is written and read
+once more for each byte (docs/design/0004)."""
 _PROCESSORS = 12
-"""How many gather at once what is in the page cache: fewer do not keep up with the link."""
+"""Processors that gather resident rows at once: fewer do not keep up with the link."""
 PINNED_BYTES = (_THREADS + _COPIED) * _MAX_BLOCK_BYTES
 
 
@@ -45,11 +45,10 @@ class BounceBackend(FileBackend):
     Args:
         files: the shards; mapped or not.
         device: the GPU.
-        threads: how many blocks are filled at once, and how many processors gather; None for what keeps up with the
-            link.
+        threads: how many blocks are filled at once, and how many processors gather; None for as many as keep up with
+            the link.
         pinned_bytes: bytes of the ring.
-        direct: whether to read with O_DIRECT: True and False, wherever it can be and never; None, what is not in the
-            page cache.
+        direct: when to read with O_DIRECT: True, wherever possible; False, never; None, what is not in the page cache.
     """
 
     name = "bounce"
@@ -98,7 +97,7 @@ class BounceBackend(FileBackend):
         return PendingRead(begin + layout.places, reading, layout.nbytes, held.clear, np.array([begin]))
 
     def _block_of(self, nbytes: int) -> int:
-        """Blocks small enough that two landings keep all readers busy, but not so small that Python takes the time."""
+        """Bytes of a block: small enough that two reads keep all threads busy, and large enough for Python's cost."""
         block = self._ring.block_bytes
         while block > _MIN_BLOCK_BYTES and block * self._threads > 2 * nbytes:
             block //= 2

@@ -1,7 +1,7 @@
-"""Pinned blocks to the device: copied on one stream, queued by whichever thread has filled a block.
+"""Copies of pinned blocks to the device, on one stream; each is queued by the thread that has filled the block.
 
-A block goes back to its ring as soon as its copy is queued; whoever takes it next waits for that copy. A landing is
-there when the last of its copies has ended, and no thread waits for that but the one that asks.
+A block is given back to its ring as soon as its copy is queued; its next user waits for that copy. A read has landed
+when the last of its copies has ended, and only the thread that asks waits for that.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Copier:
         Args:
             block: the block.
             slot: vector of bytes on the device.
-            low: where in it they go.
-            nbytes: how many.
+            low: byte position in the slot.
+            nbytes: bytes to copy.
         """
         if block.copied is None:
-            # A reader that waits for it spins, and keeps its processor: being woken takes longer than a copy does.
+            # A thread that waits for it spins, and keeps its processor: being woken takes longer than a copy does.
             event = torch.cuda.Event()
-            event.record(self.stream)  # by torch: this is what gives an event its handle
+            event.record(self.stream)  # by torch: only this creates the event's handle
             block.copied, block.handle = event, event.cuda_event
         if self._driver is None:
             with torch.cuda.stream(self.stream):
@@ -64,16 +64,16 @@ class Copier:
         block.copied.synchronize()
 
     def close(self) -> None:
-        """Wait for all copies. Nobody may call `copy` any more."""
+        """Wait for all copies. `copy` must not be called any more."""
         self.stream.synchronize()
 
 
 class Copying(Reading):
-    """A completion that is there when some blocks have been filled, and what was copied out of them has arrived.
+    """The completion of a read: all its blocks have been filled, and their copies have ended.
 
     Args:
         parts: how many blocks: `finish` is called for each, after its copy was queued, or when there will be none.
-        copier: whom they are given to.
+        copier: queues their copies.
     """
 
     def __init__(self, parts: int, copier: Copier) -> None:
@@ -88,7 +88,7 @@ class Copying(Reading):
             return super().landed
         try:
             return bool(self._arrived.query())
-        except Exception:  # something has failed on the GPU, here or elsewhere: `wait` says what
+        except Exception:  # something has failed on the GPU, here or elsewhere: `wait` raises it
             return True
 
     def wait(self) -> None:

@@ -1,7 +1,7 @@
-"""Blocks filled by threads, each of which reads a block, around the page cache or not, and queues its copy.
+"""Blocks filled by threads, each of which reads a block, with O_DIRECT or buffered, and queues its copy.
 
-What counts is how little Python they need for a block. While they copy, the processors' caches hold none of it, and
-only one of them may run it at a time.
+Their speed depends on how little Python they run for a block. While they copy, Python's code and data leave the
+processors' caches, and only one of them may run Python at a time.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["BouncePath", "DirectIOPolicy", "FillTask", "ThreadFill"]
 
 FillTask = tuple[BlockFill, bool, torch.Tensor]
 """A block to be filled and copied: what fills it, whether the reads are made with O_DIRECT, and the slot that it is
-copied to. In plain numbers: who fills it should have nothing to work out."""
+copied to. In plain numbers: the thread that fills it should have nothing to compute."""
 _BELIEVED_S = 0.01
-"""How long the answer for a block is taken for the others of its shard: to ask has pages read, and costs a call."""
+"""Seconds for which one block's answer holds for its whole shard: asking has pages read, and costs a call."""
 
 
 class DirectIOPolicy:
@@ -36,7 +36,7 @@ class DirectIOPolicy:
 
     Args:
         files: the shards.
-        always: the answer; None: whether some of a block's bytes are not in the page cache.
+        always: the answer for all blocks; None: True for blocks of which some bytes are not in the page cache.
     """
 
     def __init__(self, files: Files, always: bool | None) -> None:
@@ -44,9 +44,9 @@ class DirectIOPolicy:
         self._believed: dict[int, tuple[float, bool]] = {}
 
     def __call__(self, part: BlockFill) -> bool:
-        """Whether the block that this fills is.
+        """Whether the block that `part` fills is to be read with O_DIRECT.
 
-        The answer is believed for a moment. Wrongly believed, everything is read all the same, only not as fast.
+        The answer is kept for a moment. If it is wrong by then, all bytes are still read, only not as fast.
         """
         if self.always is not None:
             return self.always
@@ -60,13 +60,13 @@ class DirectIOPolicy:
 
 @dataclass(frozen=True, slots=True)
 class BouncePath:
-    """What it takes to fill blocks.
+    """What is needed to fill blocks.
 
     Attributes:
         files: the shards.
         ring: pinned memory.
-        copier: what copies it.
-        count: is told how many bytes were read with O_DIRECT and how many through the page cache.
+        copier: copies it to the device.
+        count: called with how many bytes were read with O_DIRECT and how many through the page cache.
     """
 
     files: Files
@@ -76,7 +76,7 @@ class BouncePath:
 
 
 def part_looks_resident(files: Files, part: BlockFill) -> bool:
-    """Whether what fills a block looks as if it were in the page cache."""
+    """Whether the bytes of a block look resident in the page cache."""
     extents, begin = part.many()
 
     def place_of(byte: int) -> tuple[int, int]:
@@ -88,7 +88,7 @@ def part_looks_resident(files: Files, part: BlockFill) -> bool:
 
 
 class _Here(threading.local):
-    """What a reader thread keeps from block to block: a descriptor, as long as it reads the same shard."""
+    """State of a reader thread between blocks: a descriptor, as long as it reads the same shard."""
 
     file = -1
     fd = -1
@@ -98,7 +98,7 @@ class ThreadFill:
     """Fills blocks and has them copied.
 
     Args:
-        means: what it takes.
+        means: the shards, the ring and the copier.
         threads: how many blocks are filled at once.
         where: the processors to run on; None for any.
     """
@@ -108,10 +108,10 @@ class ThreadFill:
         self._readers = Readers(threads, "gdsload-bounce", where)
         self._here = _Here()
         self._kept: dict[int, list[int]] = {}
-        """The descriptor that each thread keeps, as the shards have lent it."""
+        """The descriptor that each thread keeps, as lent by the shards."""
 
     def run(self, tasks: list[FillTask], reading: Copying) -> None:
-        """Have blocks filled.
+        """Queue the filling of blocks.
 
         Args:
             tasks: the blocks.
@@ -120,7 +120,7 @@ class ThreadFill:
         self._readers.run([partial(self._fill, task) for task in tasks], reading)
 
     def close(self) -> None:
-        """Turn away what nobody has begun, and wait for the rest; may be called twice."""
+        """Cancel blocks that were not begun, and wait for the rest; may be called twice."""
         self._readers.close()
         while self._kept:
             self._means.files.take_back(self._kept.popitem()[1])
@@ -152,7 +152,7 @@ class ThreadFill:
             try:
                 done = self._means.files.reader.read_one(here.fd, offset, into)
             except OSError:
-                done = 0  # why is said below
+                done = 0  # `read_into` raises the reason
             if done < length:
                 self._means.files.read_into(file, offset + done, into[done:])
             through += length

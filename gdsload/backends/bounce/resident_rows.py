@@ -1,8 +1,8 @@
 """Rows in the page cache to a GPU: gathered out of the mapped shards into pinned blocks, which are copied.
 
-To read them by a call for each, or even for each block, takes a dozen threads, and those hand the interpreter lock
-round, which takes longer than a block does. So a few threads do it, and torch shares each gather out among
-processors, without the lock. Copied are the rows alone, and not what lies between them.
+Reading them with a call for each row, or even for each block, takes a dozen threads, and passing the interpreter lock
+among those takes longer than filling a block. So a few threads do it, and torch divides each gather among several
+processors, without the lock. Only the rows are copied, and no bytes between them.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ __all__ = ["ResidentRows"]
 
 
 _THREADS = 2
-"""One gathers while the other queues its copy and looks for the next block."""
+"""One gathers while the other queues its copy and takes the next block."""
 _GATHERED_BELOW_BYTES = 64 * 1024
 """Mean length of reads below which they are gathered: longer ones are copied as fast by calls of the system."""
 _MOST_LENGTHS = 16
-"""Runs of rows of one length that a landing may have: fields of one shape make one each, ragged ones many."""
+"""Runs of rows of one length that a read may have: a field of one shape is one run, a ragged field many."""
 _ALIGNMENT = 512
-"""Where runs begin in a slot, at the least: what a GPU reads in the widest words."""
+"""Alignment of runs in a slot, in bytes, so that a GPU can read them in its widest words."""
 
 
 class ResidentRows:
-    """Brings rows of mapped shards that are in the page cache.
+    """Gathers rows of mapped shards that are in the page cache, and has them copied.
 
     Args:
-        means: what it takes to fill blocks; the shards are mapped.
+        means: the shards, which are mapped, the ring and the copier.
         processors: how many gather at once.
         where: the processors to run on; None for any.
     """
@@ -55,12 +55,12 @@ class ResidentRows:
         self._limited = threading.local()
 
     def takes(self, wanted: Extents, *, surely: bool) -> bool:
-        """Whether these extents should be brought from here.
+        """Whether these extents should be read by `read`.
 
         Args:
             wanted: the extents, of open shards.
-            surely: that they are in the page cache, or should be read through it, is known. Otherwise a few of their
-                pages are asked for; wrongly believed, they are brought all the same.
+            surely: whether they are known to be in the page cache, or should be read through it. Otherwise a few of
+                their pages are looked at; if the answer is wrong, they are still read.
         """
         if not len(wanted) or wanted.nbytes.max() > self._means.ring.block_bytes:
             return False
@@ -76,11 +76,11 @@ class ResidentRows:
         return surely or looks_resident(self._means.files, wanted)
 
     def read(self, wanted: Extents, allocate: Callable[[int], torch.Tensor]) -> PendingRead:
-        """Start bringing extents.
+        """Start reading extents.
 
         Args:
-            wanted: what `takes` has answered yes to.
-            allocate: makes a slot of so many bytes.
+            wanted: extents that `takes` has returned True for.
+            allocate: makes a slot of the given number of bytes.
         """
         places, total = np.empty(len(wanted), np.int64), 0
         blocks: list[tuple[Extents, int]] = []  # rows of one length, and where in the slot they go
@@ -106,7 +106,7 @@ class ResidentRows:
         block = self._means.ring.take()
         try:
             self._means.copier.wait(block)
-            # Touching a mapping that was cut short would end the process.
+            # Accessing a mapping of a file that was cut short would end the process.
             shards.check(files, believed_s=LOOK_BEFORE_S)
             shards.guard.ensure(rows)
             take_rows(shards.base[rows.file] + rows.offset, nbytes, block.address)

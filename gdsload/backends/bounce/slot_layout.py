@@ -1,10 +1,10 @@
-"""Where reads lie in a slot, and which of them fill each block.
+"""Positions of reads in a slot, and which of them fill each block.
 
-Reads are laid out one behind the other, and the slot is cut into blocks of pinned memory's size. A read that goes over
+Reads are laid out one after the other, and the slot is cut into blocks of the pinned ring's size. A read that crosses
 the edge of a block is cut there.
 
-Few long reads are worked out one by one. Arrays would make it a dozen calls of numpy whatever there is to do, and while
-they are made, every reader that comes back from a block waits for the interpreter lock.
+Few long reads are laid out one by one. With arrays it takes a dozen calls of numpy however few there are, and
+meanwhile every thread that has filled a block waits for the interpreter lock.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from gdsload.system.arrays import IntArray
 __all__ = ["BlockFill", "Layout", "ManyReads", "Read", "lay_out"]
 
 Read = tuple[int, int, int, int]
-"""A shard, byte offset there, byte position in the block, and length, no further than the shard goes."""
+"""A shard, byte offset there, byte position in the block, and length, at most to the shard's end."""
 
 _FEW_READS = 4
-"""Reads of a block up to which each is a call of its own: to prepare the one call takes as long as some calls."""
+"""Up to so many reads of a block are a call each: preparing one call for all takes as long as a few calls."""
 _FEW = 64
 _WORKED_OUT_FROM_BYTES = 64 * 1024
-"""Mean length of few extents from which they are worked out one by one: of shorter ones, numpy may merge many."""
+"""Mean length of few extents from which they are laid out one by one: of shorter ones, numpy may merge many."""
 
 
 class ManyReads(NamedTuple):
     """Reads that are made by one call of the system.
 
     Attributes:
-        extents: what is read, no further than the shards go.
+        extents: what is read, at most to the shards' ends.
         begin: int64, the byte position of each in the block.
     """
 

@@ -37,7 +37,7 @@ class Engine(Protocol):
         """Register a file; `fd` stays open for as long as the handle is used."""
 
     def close(self, handle: Any) -> None:
-        """Give a handle back. No read of it may be under way."""
+        """Close a handle. No read of it may be under way."""
 
     def read(self, handle: Any, base: int, position: int, nbytes: int, offset: int) -> int:
         """Read into a slot at address `base`, from byte `position` of it on; returns how many bytes were read.
@@ -50,11 +50,11 @@ class Engine(Protocol):
         """Register a slot for DMA.
 
         Raises:
-            Exception: whatever the library raises if there is no room for it; using it as it is is only slower.
+            Exception: whatever the library raises if there is no room for it; an unregistered slot is only slower.
         """
 
     def deregister(self, base: int) -> None:
-        """Take that back."""
+        """Deregister a slot."""
 
 
 class CufileEngine:
@@ -67,10 +67,10 @@ class CufileEngine:
 
     def open(self, path: str, fd: int) -> Any:
         """See `Engine.open`."""
-        # cuFile refuses flags that it does not know, O_NOFOLLOW for one: the same file once more, with none of them.
+        # cuFile refuses flags that it does not know, such as O_NOFOLLOW: the file is opened again without them.
         direct = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT
         own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC | direct)
-        # Not the bindings' own structure: it comes with what its memory held before, and cuFile calls what it finds.
+        # Not the bindings' own structure: its memory is not initialized, and cuFile calls the pointers in it.
         descr = CufileDescr(int(self._cufile.FileHandleType.OPAQUE_FD), own, None)
         try:
             return self._cufile.handle_register(ctypes.addressof(descr)), own
@@ -100,12 +100,12 @@ class CufileEngine:
 
 
 class KvikioEngine:
-    """kvikio, with cuFile behind it; its own compat mode is switched off, so that it fails where cuFile does."""
+    """kvikio, which calls cuFile; its own compat mode is switched off, so that it fails where cuFile does."""
 
     name = "kvikio"
 
     def __init__(self, device: torch.device) -> None:
-        # The counters are cuFile's, whoever calls it.
+        # The counters are cuFile's, whichever library calls it.
         _open_driver(device)
         try:
             import kvikio
@@ -144,10 +144,10 @@ ENGINES: dict[str, Callable[[torch.device], Engine]] = {"cufile": CufileEngine, 
 
 
 def _open_driver(device: torch.device) -> Any:
-    """Open cuFile's driver, once in a process, with its counters on. It has been tried in a process of its own before.
+    """Open cuFile's driver, once in a process, with its counters on. A probe in another process has opened it before.
 
     Raises:
-        BackendUnavailableError: if cuFile is not there, cannot be opened, or was opened before a fork.
+        BackendUnavailableError: if cuFile is missing, cannot be opened, or was opened before a fork.
     """
     try:
         from cuda.bindings import cufile
@@ -157,8 +157,8 @@ def _open_driver(device: torch.device) -> Any:
         ) from None
     with _lock, torch.cuda.device(device):
         if not _opened_by:
-            torch.cuda.current_stream().synchronize()  # CUDA is in use before cuFile is opened, as it wants it
-            # cuFile would write its log into the working directory. It wants a file's name: a folder ends logging.
+            torch.cuda.current_stream().synchronize()  # CUDA is in use before cuFile is opened, as cuFile requires
+            # cuFile would write its log into the working directory. It needs a file's name: a folder ends logging.
             os.environ.setdefault(
                 "CUFILE_LOGFILE_PATH", os.path.join(tempfile.gettempdir(), f"cufile-{os.getuid()}.log")
             )

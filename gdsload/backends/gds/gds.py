@@ -1,8 +1,8 @@
 """The `gds` backend: NVMe to GPU memory by cuFile.
 
-Reads land in slots of plain device memory, each registered by itself where reads are made by DMA. A slot is read into
+Reads go into slots of plain device memory, each registered by itself where reads are made by DMA. A slot is read into
 again only after the engine has released it, which it does when the gather has ended: storage DMA is not ordered with
-any stream. Which path the bytes took is asked of cuFile's own counters, never of its settings.
+any stream. The path that bytes took is taken from cuFile's own counters, never from its settings.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MOST_HANDLES = 32
 
 @dataclass(slots=True)
 class _Handle:
-    """A file that cuFile knows; how many reads use it, and what ends its descriptor's use."""
+    """A file registered with cuFile, the context of its descriptor, and how many reads use it."""
 
     handle: Any
     descriptor: Any
@@ -104,7 +104,7 @@ class GdsBackend(FileBackend):
             try:
                 count = self.engine.read(handle, base, position + done, wanted - done, offset + done)
             except Exception as error:
-                if "EOF" in str(error):  # kvikio's way to say what cuFile says with a count
+                if "EOF" in str(error):  # kvikio raises this where cuFile returns 0
                     count = 0
                 else:
                     raise ReadError(
@@ -156,15 +156,15 @@ class GdsBackend(FileBackend):
             if len(self._handles) <= keep:
                 break
             entry = self._handles.pop(file)
-            with suppress(Exception):  # whatever it says, we are through with it
+            with suppress(Exception):  # the handle is not used any more
                 self.engine.close(entry.handle)
             entry.descriptor.__exit__(None, None, None)
 
     def bytes_by_path(self) -> dict[str, int]:
         """See `Backend.bytes_by_path`.
 
-        cuFile counts reads by path, not bytes, and for the whole process: where several paths moved since this backend
-        was made, bytes cannot be told apart, and are reported as ``gds-mixed``.
+        cuFile counts reads by path, not bytes, and for the whole process: where several paths were used since this
+        backend was made, bytes cannot be divided among them, and are reported as ``gds-mixed``.
         """
         moved = self.moved_bytes  # before the counters
         paths = [path for path, count in path_counts().items() if count > self._before.get(path, 0)]

@@ -1,4 +1,4 @@
-"""Slots: plain device memory that storage reads into, in chunks of one size that go round."""
+"""Slots: plain device memory that storage reads into, in chunks of one size that are reused in turn."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ Chunk = tuple[int, int]
 _CHUNK_BYTES = 16 * 2**20
 """The most that nvidia-fs reads at once, and a multiple of a GPU's 64 KiB pages."""
 _MOST_REGISTERED_BYTES = 128 * 2**20
-"""Slots that are registered: the smallest BAR1 of GPUs in use has 256 MiB."""
+"""Bytes of slots that are registered: the smallest BAR1 of GPUs in use has 256 MiB."""
 
 
 class SlotLease:
-    """Where reads go; arrays of one length. Its chunks go back when it is released or dropped.
+    """The targets of reads; arrays of one length. Its chunks are reused once it is released or dropped.
 
     Attributes:
         base: address of the chunk that each read goes to.
         position: byte position in that chunk.
         nbytes: bytes of all the chunks.
-        release: gives the chunks back; nothing happens the second time. No work on them may be under way.
+        release: returns the chunks; nothing happens the second time. No work on them may be under way.
     """
 
     def __init__(self, base: IntArray, position: IntArray, chunks: list[Chunk], back: deque[Chunk]) -> None:
         self.base, self.position = base, position
         self.nbytes = sum(size for _, size in chunks)
-        # `extend` of a deque runs no Python, whenever the finaliser does.
+        # A finaliser may run anywhere, and `extend` of a deque runs no Python code.
         self._end = weakref.finalize(self, back.extend, chunks)
         self._end.atexit = False
 
@@ -55,7 +55,7 @@ class Slots:
 
     Args:
         device: the GPU.
-        engine: what registers chunks for DMA; None where they are not to be.
+        engine: registers chunks for DMA; None to leave them unregistered.
     """
 
     device: torch.device
@@ -99,13 +99,13 @@ class Slots:
             self._all[address] = size
             room = sum(self._all[one] for one in self._registered) + size <= _MOST_REGISTERED_BYTES
             if self.engine is not None and room:
-                with suppress(Exception):  # not registered, it is only slower
+                with suppress(Exception):  # an unregistered chunk is only slower
                     self.engine.register(address, size)
                     self._registered.add(address)
             return address, size
 
     def close(self) -> None:
-        """Deregister and give everything back; may be called twice. No read may be under way."""
+        """Deregister and free everything; may be called twice. No read may be under way."""
         with self._lock:
             if not self._all:
                 return

@@ -1,7 +1,7 @@
 """The tier of shards whose pages are registered with CUDA: the GPU reads them out of the page cache by itself.
 
-Its thread looks which shards could be registered, so that nobody waits for it: until it gets there, the other backend
-reads resident pages, too. So an epoch that fills the page cache is followed by one out of it.
+Its thread finds shards that can be registered, so that no batch waits for that: until a shard is registered, the other
+backend reads its resident pages. So an epoch that fills the page cache is followed by one that reads from it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["RegisteredTier"]
 
 _FILL_BYTES = 4 * 2**20
 _LOOK_EVERY_S = 0.25
-"""How often shards are looked at that were not resident the last time: 32 reads of a byte each."""
+"""Seconds between checks of shards that were not resident the last time: 32 reads of a byte each."""
 
 
 class RegisteredTier(MappedBackend):
@@ -31,8 +31,8 @@ class RegisteredTier(MappedBackend):
     Args:
         files: the shards, mapped.
         device: the GPU.
-        register_bytes: bytes of files that may be registered at once; none makes room for another.
-        read_in: whether shards are read into the page cache to be registered, as far as they can stay there.
+        register_bytes: bytes of files that may be registered at once; none is evicted for another.
+        read_in: whether shards are read into the page cache to be registered, as far as the budget allows.
     """
 
     thread, copies = "gdsload-register", False
@@ -49,14 +49,14 @@ class RegisteredTier(MappedBackend):
             for file in np.flatnonzero(filling.wanted & self.files.opened & ~self.ready).tolist():
                 if filling.over or self.trouble:
                     return
-                with suppress(Exception):  # what is wrong with a file comes up where it is read
+                with suppress(Exception):  # an error of a file is raised where it is read
                     if file_is_resident(self.files, file) or self._filled(file, filling):
                         self.trouble = self.try_register(file)
                 filling.wanted[file] = False
             filling.pause(_LOOK_EVERY_S)
 
     def _filled(self, file: int, filling: Filling) -> bool:
-        """Read a shard into the page cache, if that is wanted and it can stay there."""
+        """Read a shard into the page cache, if that is wanted and the budget has room for it."""
         if not self._read_in or not self.has_room(file):
             return False
         scratch = memoryview(bytearray(_FILL_BYTES))

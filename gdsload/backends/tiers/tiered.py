@@ -1,7 +1,7 @@
-"""A tier that has some shards at hand, before a backend that reads the others.
+"""A tier that holds some shards, and a backend that reads the others.
 
-A thread brings shards into the tier while the others are read: `Near.fill`. Where they are kept, which they are and why
-there are no more is the tier's own affair.
+A thread adds shards to the tier while the others are read: `Near.fill`. Where they are kept, which they are and when it
+is full is decided by the tier.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ __all__ = ["Filling", "Near", "Tiered"]
 
 
 class Filling:
-    """What the thread that fills a tier goes by.
+    """Requests to the thread that fills a tier.
 
     Args:
-        shards: how many there are.
+        shards: number of shards.
     """
 
     def __init__(self, shards: int) -> None:
         self.wanted = np.zeros(shards, bool)
-        """Shards that were wanted and not there, for the tier to take back."""
+        """Shards that were wanted and not in the tier; the tier resets them."""
         self.over = False
-        """Whether it is to end."""
+        """Whether the thread is to end."""
         self._more, self._pause = threading.Event(), threading.Event()
 
     def want(self, files: IntArray) -> None:
-        """Note shards that are wanted and not there."""
+        """Add shards that are wanted and not in the tier."""
         self.wanted[files] = True
         self._more.set()
 
     def wait(self) -> None:
-        """Wait until some are wanted, or it is to end."""
+        """Wait until some are wanted, or the thread is to end."""
         self._more.wait()
         self._more.clear()
 
     def pause(self, seconds: float) -> None:
-        """Wait, but for no longer than until it is to end."""
+        """Wait for some seconds, or until the thread is to end."""
         self._pause.wait(seconds)
 
     def end(self) -> None:
@@ -60,16 +60,16 @@ class Near(Protocol):
     """A tier. Its methods may be called from several threads, `fill` from one."""
 
     ready: NDArray[np.bool_]
-    """Which shards it has."""
+    """Which shards it holds."""
     trouble: str
     """Why it takes no further shard; empty while it may."""
     thread: str
-    """What the thread that fills it is called."""
+    """Name of the thread that fills it."""
     copies: bool
-    """Whether what it has are copies, which stay as they are whatever happens to the files."""
+    """Whether it holds copies, which stay as they are whatever happens to the files."""
 
     def read(self, wanted: Extents) -> PendingRead:
-        """See `Backend.read`, of shards that it has."""
+        """See `Backend.read`, for shards that it holds."""
 
     def addresses(self) -> ShardAddresses | None:
         """See `Backend.addresses`."""
@@ -81,25 +81,25 @@ class Near(Protocol):
         """See `Backend.tiers`."""
 
     def fill(self, far: Backend, filling: Filling) -> None:
-        """Bring shards in, until there is trouble, nothing is left, or it is to end. It raises nothing.
+        """Add shards, until there is trouble, none is left, or the thread is to end. It raises nothing.
 
         Args:
-            far: what reads them.
-            filling: what is wanted.
+            far: reads them.
+            filling: the requests.
         """
 
     def give_back(self) -> None:
-        """Give everything back, and wait for the GPU, which may still be reading; may be called twice."""
+        """Release everything, after the GPU has ended its reads; may be called twice."""
 
 
 class Tiered(FileBackend):
-    """Serves shards from a tier once they are there, and the others by another backend.
+    """Serves shards from a tier once it holds them, and the others by another backend.
 
     Args:
-        name: what it is called.
+        name: its name.
         files: the shards.
         near: the tier.
-        far: what reads the others; closed with this.
+        far: reads the others; closed with this.
     """
 
     addressable = True
@@ -124,7 +124,7 @@ class Tiered(FileBackend):
         return _joined((here, self.near.read(wanted[here])), (there, self.far.read(wanted[there])))
 
     def _want(self, files: IntArray) -> None:
-        """Have shards brought into the tier, if it may take any."""
+        """Have shards added to the tier, if it may take any."""
         if self.near.trouble or not len(files):
             return
         self._filling.want(files)
@@ -150,7 +150,7 @@ class Tiered(FileBackend):
             self.far.check(others)
 
     def bytes_by_path(self) -> dict[str, int]:
-        """See `Backend.bytes_by_path`: also what was read to fill the tier."""
+        """See `Backend.bytes_by_path`: including bytes read to fill the tier."""
         found = self.near.bytes_by_path() | self.far.bytes_by_path()
         return {path: count for path, count in found.items() if count}
 
@@ -161,13 +161,13 @@ class Tiered(FileBackend):
     def close(self) -> None:
         """See `Backend.close`."""
         self.end()
-        # What is near first: registrations end before mappings, and mappings after the readers, which may be copying
-        # out of them. The last to close the files is who reads them.
+        # The tier first: registrations end before mappings, and mappings after the readers, which may be copying out of
+        # them. The files are closed last, by the backend that reads them.
         self.near.give_back()
         self.far.close()
 
     def end(self) -> None:
-        """Bring no further shard in, and wait for the thread that does."""
+        """Add no further shard, and wait for the thread that adds them."""
         self._filling.end()
         with self._lock:
             thread = self._thread
@@ -193,7 +193,7 @@ class _Both:
 
 
 def _joined(*parts: tuple[NDArray[np.intp], PendingRead]) -> PendingRead:
-    """Two reads as one; each with the places that its extents have."""
+    """Two reads as one; each is given with the indices of its extents."""
     (here, first), (there, second) = parts
     addresses = np.empty(len(here) + len(there), np.int64)
     addresses[here], addresses[there] = first.addresses, second.addresses

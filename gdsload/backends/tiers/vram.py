@@ -1,8 +1,8 @@
 """The tier of shards that are kept in the GPU's own memory.
 
-Its thread copies shards there, one after the other, by way of the backend that reads them anyway. Nothing is ever
-evicted: every epoch wants every sample once, so that no shard is worth more than another, and a cache that went by the
-last use would always just have lost what comes next.
+Its thread copies shards there, one after the other, through the backend that reads them anyway. Nothing is ever
+evicted: every epoch wants every sample once, so that no shard is worth more than another, and a cache that evicts the
+least recently used shard would always just have evicted the next one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Span = Callable[[int], tuple[int, int]]
 
 _READ_BYTES = 4 * 2**20
 _READS = 16
-"""Reads of one landing: enough for all readers, and little memory."""
+"""Extents of one read: enough for all threads, and little memory."""
 
 
 class VramTier(FileBackend):
@@ -37,7 +37,7 @@ class VramTier(FileBackend):
     Args:
         files: the shards.
         device: the GPU.
-        span: says which bytes of a shard will be wanted, from the first to before the second; others are not kept.
+        span: returns the byte range [begin, end) of a shard that will be wanted; other bytes are not kept.
         vram_bytes: bytes that may be kept.
     """
 
@@ -74,7 +74,7 @@ class VramTier(FileBackend):
     def give_back(self) -> None:
         """See `Near.give_back`."""
         if self._memory:
-            torch.cuda.synchronize(self.device)  # who gathers from it may still be at it
+            torch.cuda.synchronize(self.device)  # gathers from it may still be under way
             self._memory.clear()
         self.ready[:] = False
 
@@ -87,7 +87,7 @@ class VramTier(FileBackend):
                 self._keep(file, far, filling)
             except torch.OutOfMemoryError:
                 self.trouble = "the GPU has no memory left"
-            except Exception as error:  # whoever wants the shard will meet it, too
+            except Exception as error:  # it is raised where the shard is read
                 self.trouble = f"reading failed: {error}"
             if self.trouble:
                 return
@@ -107,7 +107,7 @@ class VramTier(FileBackend):
             offset = offsets[first : first + _READS]
             nbytes = np.minimum(_READ_BYTES, high - offset)
             self._copy(far, Extents(np.full(len(offset), file), offset, nbytes), memory[offset[0] - low :])
-        # Once more, and now: who looks at the file later is told that it does not matter any more.
+        # Once more, and at once: later checks of the file leave this shard out.
         self.files.watch.check_now(np.array([file]))
         self._memory.append(memory)
         self._begins[file] = memory.data_ptr()
@@ -116,7 +116,7 @@ class VramTier(FileBackend):
         self.ready[file] = True
 
     def _copy(self, far: Backend, wanted: Extents, out: torch.Tensor) -> None:
-        """Bring consecutive extents and copy them to the begin of `out`."""
+        """Read consecutive extents and copy them to the beginning of `out`."""
         landing = far.read(wanted)
         try:
             landing.completion.wait()
@@ -124,7 +124,7 @@ class VramTier(FileBackend):
                 try:
                     copy_runs(landing.addresses, wanted.nbytes, self.files.in_mappings, out)
                 finally:
-                    record(self._stream).synchronize()  # also of what was queued before something went wrong
+                    record(self._stream).synchronize()  # also for copies that were queued before an error
         finally:
             with suppress(Exception):
                 landing.completion.wait()

@@ -34,7 +34,7 @@ __all__ = ["Draws", "Stateful"]
 _MOST_AT_ONCE = 1024
 """Batches that are drawn at once where a resumed epoch draws again what was handed out."""
 _AHEAD = 65536
-"""Indices that are drawn at once out of vectors: what they are does not hang on how far the consumer is, and each call
+"""Indices that are drawn at once out of vectors: they do not depend on how far the consumer is, and each call
 of torch's gives the interpreter lock away, which a thread that gathers may hold for milliseconds."""
 
 
@@ -50,7 +50,7 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """State of a sampler that has given all, behind a batch that it could not fill."""
+    """State of a sampler that has given all its indices, after a batch that it could not fill."""
 
     state: Any
 
@@ -76,7 +76,7 @@ class Draws:
         self._lock = threading.RLock()  # for the next three, which change together
         self._first = 0 if stateful is None else place.step
         self._batches: deque[IntArray | Exception] = deque()  # from _first on
-        self._marks: deque[Any] = deque([(mark or {}).get("state", 0)])  # before each of them, and behind the last
+        self._marks: deque[Any] = deque([(mark or {}).get("state", 0)])  # before each of them, and after the last
         self._largest = 0
         self._over = mark is not None and bool(mark.get("over"))
         self._table = source.table()
@@ -111,7 +111,7 @@ class Draws:
     def reach(self, step: int) -> int:
         """See `Steps`."""
         ahead = 1 if self._vectors is None or self._size is None else max(_AHEAD // self._size, 1)
-        wanted = -(-(step + 1) // ahead) * ahead  # so that what is drawn does not hang on the steps that were asked for
+        wanted = -(-(step + 1) // ahead) * ahead  # so that draws do not depend on the steps that were asked for
         while not self._over and self.steps <= step:
             # Out of vectors in the same pieces, whoever asks for how much: what `leave` goes back to are their ends.
             count = wanted - self.steps if ahead == 1 else ahead - self.steps % ahead
@@ -153,7 +153,7 @@ class Draws:
     def leave(self) -> None:
         """Set a generator back to where the consumer is, to whole draws of it, as he goes on with another epoch.
 
-        How far has been drawn ahead hangs on how fast he was, and what the next epoch draws must not. Nobody draws from
+        How much was drawn ahead depends on how fast he was, and what the next epoch draws must not. Nobody draws from
         this one any more. A generator that somebody else has used or seeded since then is left as it is.
         """
         if self._generator is None:
@@ -175,7 +175,7 @@ class Draws:
                 marks.append(self._behind(batch, marks[-1]))
         except Exception as wrong:
             error = wrong
-        finally:  # whatever strikes, nobody draws on behind a gap
+        finally:  # after any error, no batch is drawn after a gap
             self._over = self._over or error is not None
             if self._over:
                 self._iterator, self._vectors = iter(()), None  # most hold all their indices, as a list
@@ -207,7 +207,7 @@ class Draws:
         return xxhash.xxh3_64_intdigest(batch.data, seed=before)
 
     def _take(self, count: int) -> tuple[list[IntArray], Exception | None]:
-        """Up to `count` batches, and the error that stands in the place of the next."""
+        """Up to `count` batches, and the error in place of the next one."""
         size = self._size
         wanted = count if size is None else count * size
         given, error = self._pull(wanted)
@@ -224,7 +224,7 @@ class Draws:
         return [whole[low : low + size] for low in cuts], error
 
     def _pull(self, count: int) -> tuple[Any, Exception | None]:
-        """Up to `count` of what the sampler gives, and what it raised behind that."""
+        """Up to `count` items of the sampler, and the error that it raised after them."""
         if self._table is not None:
             self._taken += count
             return self._table[self._taken - count : self._taken], None

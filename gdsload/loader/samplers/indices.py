@@ -50,7 +50,7 @@ class IndexSource:
         return "batch_sampler" if self.batch_size is None else "sampler"
 
     def table(self) -> IntArray | None:
-        """All indices, where they lie in a tensor or an array as they are."""
+        """All indices, if they are in a tensor or an array as they are."""
         plain = self.batch_size is not None and isinstance(self.given, torch.Tensor | np.ndarray)
         return _whole(self.given) if plain else None
 

@@ -1,6 +1,6 @@
-"""How a sampler is brought back to where it was.
+"""How a sampler is resumed.
 
-- By its own `state_dict`, which is asked for behind each batch that is drawn; or
+- By its own `state_dict`, which is called after each batch that is drawn; or
 - by setting it back to where it stood when the epoch began (its generator's state, its epoch) and drawing again what
   had been handed out. A digest of that shows whether it repeats itself.
 """
@@ -57,7 +57,7 @@ def expected_batch(batch_sampler: object) -> int | None:
 
 
 class Sampled:
-    """A sampler, and how it is brought back to where it was.
+    """A sampler, and how it is resumed.
 
     Args:
         source: the sampler.
@@ -87,7 +87,7 @@ class Sampled:
         return None
 
     def set_epoch(self, epoch: int, *, resumed: bool) -> None:
-        """Pass the number of the next epoch on to whoever wants it.
+        """Pass the number of the next epoch to the samplers that take it.
 
         Args:
             epoch: the number.
@@ -103,14 +103,14 @@ class Sampled:
     def state(self, place: Place | None, step: int) -> dict[str, Any] | None:
         """How the sampler is brought to where the consumer is, JSON-able unless its own state is not.
 
-        It is None between two epochs of a sampler that cannot be brought back into the middle of one.
+        It is None between two epochs of a sampler that cannot be resumed in the middle of one.
 
         Args:
             place: that of the newest epoch; None between two.
             step: batches of it that have been handed out.
 
         Raises:
-            StateError: if it cannot be brought back into the middle of an epoch.
+            StateError: if it cannot be resumed in the middle of an epoch.
         """
         mark = self._between() if place is None or self._draws is None else self._draws.mark()
         if mark is None and step:
@@ -132,7 +132,7 @@ class Sampled:
         return None if begin is None else {"begin": begin, "digest": 0}
 
     def resume(self, mark: object, step: int) -> None:
-        """Bring the sampler back to where `mark` was made, behind `step` batches.
+        """Set the sampler to where `mark` was made, after `step` batches.
 
         Raises:
             StateError: if it was made of another sampler.

@@ -45,7 +45,7 @@ class Vectors:
         self._rest = np.empty(0, np.int64)
 
     def take(self, count: int) -> tuple[IntArray, Exception | None]:
-        """Up to `count` indices, fewer at the end only, and what was raised behind them."""
+        """Up to `count` indices, fewer at the end only, and the error raised after them."""
         parts, missing, error = [self._rest[:count]], count - len(self._rest), None
         self._rest = self._rest[count:]
         try:
@@ -98,7 +98,7 @@ def _random(sampler: RandomSampler) -> Drawn:
 
 
 def _pass_over(count: int, generator: torch.Generator) -> bool:
-    """Leave a generator as a permutation of so many would: torch draws one behind the last index, and uses none of it.
+    """Leave a generator as a permutation of so many would: torch draws one after the last index, and uses none of it.
 
     That takes several times as long as the numbers alone: one of 32 bits for each element but one.
 

@@ -29,7 +29,7 @@ _MAX_LOCATED = 64
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """Where one tensor lies.
+    """Where one tensor is located.
 
     Attributes:
         name: its name in the header.

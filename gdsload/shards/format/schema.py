@@ -67,7 +67,7 @@ class Field:
         return self.kind != "fixed"
 
     def to_json(self) -> dict[str, object]:
-        """The field as it stands in shard metadata and index."""
+        """The field as it is written in shard metadata and index."""
         if self.kind in ("str", "bytes"):
             return {"dtype": self.kind}
         return {"dtype": self.dtype.name, "shape": list(self.shape)}
@@ -149,7 +149,7 @@ class Schema(Mapping[str, Field]):
         return sum(field.row_bytes for field in self.values() if not field.ragged)
 
     def to_json(self) -> dict[str, object]:
-        """The schema as it stands in shard metadata and index."""
+        """The schema as it is written in shard metadata and index."""
         return {name: field.to_json() for name, field in self.items()}
 
     @classmethod

@@ -44,7 +44,7 @@ META_CHECKSUMS = "gdsload.checksums"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Where one field of a shard lies.
+    """Where one field of a shard is located.
 
     Attributes:
         begin: byte offset of the field's first row in the file.
@@ -77,7 +77,7 @@ class Shard:
     Attributes:
         schema: its fields.
         samples: its number of samples.
-        columns: where each field lies.
+        columns: where each field is located.
         checksums: what its bytes should be; None for files that gdsload did not write.
         header: the header it was read from.
     """

@@ -60,7 +60,7 @@ def wrong_texts(opened: OpenShard, entry: TensorEntry, offsets_begin: int) -> It
 
 
 def wrong_runs(data: bytes, edges: NDArray[np.int64]) -> Iterator[tuple[int, int, str]]:
-    """Runs of wrong texts: the first, one behind the last, and what is wrong with the first."""
+    """Runs of wrong texts: the first, one after the last, and what is wrong with the first."""
     if _all_right(data, edges):
         return
     run: tuple[int, str] | None = None

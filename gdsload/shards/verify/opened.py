@@ -51,7 +51,7 @@ class OpenShard:
             yield self.problem(f"{nbytes} bytes differ from what was written", entry, offset + low, nbytes)
 
     def offsets(self, begin: int) -> NDArray[np.int64]:
-        """The offsets of a ragged field, which lie at byte `begin`; shape ``[samples + 1]``."""
+        """The offsets of a ragged field, which are at byte `begin`; shape ``[samples + 1]``."""
         if begin not in self._offsets:
             found = np.empty(self.shard.samples + 1, np.int64)
             self.read(found.data.cast("B"), begin)

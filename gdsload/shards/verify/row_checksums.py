@@ -26,7 +26,7 @@ _REMEDY = "Restore it from a copy; `gdsload verify` names everything that is dam
 
 
 class RowCheck:
-    """Compares the bytes of samples with their checksums: of each field the blocks that they lie in, each block once.
+    """Compares the bytes of samples with their checksums: of each field the blocks that contain them, each block once.
 
     Shards without checksums are left alone. For one thread.
 
@@ -76,7 +76,7 @@ class RowCheck:
             for begin in dict.fromkeys(column.offsets_begin for column in shard.columns.values()):
                 if begin is not None:
                     problems += self._blocks(file, opened, _offsets_at(opened, begin), (lows, highs + 1))
-            if values and not problems:  # or it is not known where values lie
+            if values and not problems:  # or it is not known where values are
                 for name, column in shard.columns.items():
                     runs = _rows_of(opened, column.offsets_begin, (lows, highs))
                     problems += self._blocks(file, opened, shard.header.tensors[name], runs)
@@ -87,7 +87,7 @@ class RowCheck:
     def _blocks(
         self, file: int, opened: OpenShard, entry: TensorEntry, rows: tuple[IntArray, IntArray]
     ) -> Iterator[Problem]:
-        """What is wrong with the blocks of a tensor that runs of its rows lie in."""
+        """Problems of the blocks of a tensor that contain runs of its rows."""
         nbytes = entry.end - entry.begin
         row_bytes = nbytes // max(entry.shape[0], 1)
         # What a writer has made of offsets is for others to judge; blocks there are these.
@@ -110,7 +110,7 @@ class RowCheck:
 
 
 def _rows_of(opened: OpenShard, begin: int | None, samples: tuple[IntArray, IntArray]) -> tuple[IntArray, IntArray]:
-    """The rows of runs of samples, of a field whose offsets lie at byte `begin`, if it is ragged."""
+    """The rows of runs of samples, of a field whose offsets are at byte `begin`, if it is ragged."""
     if begin is None:
         return samples
     first = int(samples[0][0])

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gdsload.backends.registry import BackendChoice
+from gdsload.backends.request import BackendChoice
 from gdsload.engine.assemble import Batch
 from gdsload.loader.loader import DataLoader
 from gdsload.system.units import parse_bytes

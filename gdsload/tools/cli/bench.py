@@ -8,7 +8,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gdsload.backends.registry import BACKEND_CHOICES, BACKENDS
+from gdsload.backends.registry import BACKENDS
+from gdsload.backends.request import BACKEND_CHOICES
 from gdsload.system.units import format_bytes, parse_bytes
 from gdsload.tools.bench import make_plan, run_bench
 from gdsload.tools.cli.terminal import plain, say

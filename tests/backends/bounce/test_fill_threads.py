@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import threading
 import time
@@ -24,7 +25,7 @@ from gdsload.shards import guard as guard_module
 from gdsload.shards.files import Files
 from gdsload.shards.reads import PAGE_BYTES, Extents
 from gdsload.system import pinned
-from tests.page_cache import fail_reads
+from tests.page_cache import fail_reads, open_paths
 
 BLOCK, BLOCKS, ROWS = 4 * PAGE_BYTES, 5, 700
 
@@ -269,9 +270,11 @@ def test_descriptors_that_threads_keep_are_given_back(sites):
     for _ in range(3):
         for file, data in enumerate(site.bytes[:4]):
             site.read(extents((file, 0, len(data))))[2].wait()
-    assert any(users for _, users in site.files._descriptors.values())
+    paths = {os.path.realpath(source.path) for source in site.files.sources}
+    assert open_paths() & paths
     site.fill.close()
-    assert not any(users for _, users in site.files._descriptors.values())
+    site.files.close()  # which leaves open what somebody uses
+    assert not open_paths() & paths
 
 
 def test_work_that_comes_while_it_is_closed_is_not_waited_for_for_ever(sites):

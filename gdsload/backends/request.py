@@ -1,0 +1,94 @@
+"""What is asked of backends, and what is opened for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+
+from gdsload.backends.base import Backend
+from gdsload.backends.bounce.bounce import PINNED_BYTES
+from gdsload.system.probe import CufileProbe
+
+__all__ = [
+    "BACKEND_CHOICES",
+    "BackendChoice",
+    "BackendName",
+    "BackendRequest",
+    "OpenedBackend",
+    "Placement",
+    "Probing",
+    "brought",
+]
+
+BackendName = Literal["gds", "mapped", "bounce", "host"]
+BackendChoice = Literal["auto", "gds", "mapped", "bounce", "host"]
+"""What users may request: a backend by name, or automatic choice by evidence."""
+BACKEND_CHOICES: tuple[BackendChoice, ...] = get_args(BackendChoice)
+Placement = Literal["host", "gpu"]
+"""Where batches are built: in CPU memory, or by the GPU in its own."""
+Probing = Callable[[str, str], CufileProbe]
+"""Probes cuFile with a file and a device."""
+
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class BackendRequest:
+    """The user's options for backends.
+
+    Attributes:
+        backend: a backend's name, or ``"auto"``.
+        device: where batches go.
+        engine: the library that calls cuFile: ``"cufile"`` or ``"kvikio"``.
+        allow_compat: whether `gds` by name may be cuFile's own compat mode, in which the CPU reads.
+        pinned_bytes: bytes of the pinned ring.
+        register_bytes: bytes of files that may be registered with CUDA.
+        fill: whether shards are read into the page cache to be registered.
+        read_threads: threads that read; None for the backend's default.
+    """
+
+    backend: BackendChoice = "auto"
+    device: torch.device = _CPU
+    engine: str = "cufile"
+    allow_compat: bool = False
+    pinned_bytes: int = PINNED_BYTES
+    register_bytes: int = 0
+    fill: bool = False
+    read_threads: int | None = None
+
+    @property
+    def placement(self) -> Placement:
+        """Where batches are built; decided here alone."""
+        return "gpu" if self.device.type == "cuda" and self.backend != "host" else "host"
+
+    @property
+    def threads(self) -> dict[str, Any]:
+        """Keywords of a backend's constructor for the number of threads."""
+        return {} if self.read_threads is None else {"threads": self.read_threads}
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedBackend:
+    """A backend, and why it was chosen.
+
+    Attributes:
+        backend: the backend.
+        name: its name.
+        reason: the evidence for the choice, as of now.
+        answer: the path that bytes take now, in one sentence.
+        way: how it brings bytes to the GPU, in a few words; empty for several ways, or none.
+    """
+
+    backend: Backend
+    name: str
+    reason: Callable[[], str]
+    answer: Callable[[], str] = str
+    way: str = ""
+
+
+def brought(backend: Backend, name: str, reason: str, way: str) -> OpenedBackend:
+    """A backend that brings every byte to the GPU in one way."""
+    return OpenedBackend(backend, name, lambda: reason, lambda: f"{name}: every byte is brought to the GPU {way}", way)

@@ -1,0 +1,220 @@
+"""The batch sources do what every source must do; those of a GPU with its kernels, streams and memory played by the host."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from gdsload.backends.base import ShardAddresses
+from gdsload.backends.host import HostBackend
+from gdsload.engine import resident, resident_source
+from gdsload.engine.assemble import Assembler, BatchForm
+from gdsload.engine.codecs import codecs_of
+from gdsload.engine.gpu import gather_positions
+from gdsload.engine.landed import LandedSource
+from gdsload.engine.resident import ResidentGather
+from gdsload.engine.resident_source import ResidentSource, VramSource
+from gdsload.engine.stats import LoaderStats
+from gdsload.engine.steps import Job, Ordered, Selection
+from gdsload.shards.gather_host import gather_rows
+from gdsload.shards.shard_table import ShardTable
+from gdsload.system.copies import copy_runs
+from gdsload.system.memory import BatchPool, address_of
+from gdsload.testing import BatchSourceTests, RecordingBackend
+
+CPU = torch.device("cpu")
+
+
+class Landed(BatchSourceTests):
+    mapped = True
+
+    @pytest.fixture
+    def open_source(self, backends):
+        def opened(dataset, steps, fields, transform=None):
+            table = ShardTable.of(dataset.sources, dataset.schema, mapped=self.mapped)
+            backends.append(RecordingBackend(self.open_backend(table.files)))
+            form = BatchForm(codecs_of(dataset.schema, fields, "offsets"))
+            return self.source(Job(table, steps, Selection(), fields, transform), backends[-1], form)
+
+        return opened
+
+    def open_backend(self, files):
+        return HostBackend(files)
+
+    def source(self, job, backend, form):
+        return LandedSource(job, backend, Assembler(form, BatchPool(1 << 20)), LoaderStats())
+
+
+class TestMapped(Landed):
+    pass
+
+
+class TestUnmapped(Landed):
+    mapped = False
+
+
+# --- as on a GPU ---
+
+
+class Reachable(HostBackend):
+    """Has all shards within reach: in their mappings, or copies of them.
+
+    Until they are, it is asked some times, and reads into an arena.
+    """
+
+    addressable = True
+
+    def __init__(self, files, *, copies=False, asked=0):
+        super().__init__(files)
+        self.in_place, self.asked = not asked, asked
+        self.kept = [np.fromfile(source.path, np.uint8) for source in files.sources] if copies else []
+        base = np.array([address_of(memory) for memory in self.kept], np.int64) if copies else files.base
+        self.found = ShardAddresses(base, lambda _nbytes: None)
+
+    def addresses(self):
+        self.asked -= 1
+        return self.found if self.asked < 0 else None
+
+
+class HostMaker(Assembler):
+    """Stands in for `DeviceAssembler`."""
+
+    device = CPU
+
+    def __init__(self, form, on_host):
+        super().__init__(form, BatchPool(1 << 20))
+        self.stream, self.aside = SimpleNamespace(device=CPU, synchronize=lambda: None), lambda make: make()
+        self.gather = SimpleNamespace(on_host=on_host, runs=self.runs)
+
+    def runs(self, addresses, nbytes, out):
+        copy_runs(addresses, nbytes, lambda found: np.ones(len(found), bool), out)
+
+
+class Uploads:
+    """Arrays stay where they are."""
+
+    def __init__(self, _device):
+        self.kept = []
+
+    def add(self, array):
+        self.kept.append(torch.from_numpy(np.array(array)))
+        return self.kept[-1]
+
+    def use(self):
+        pass
+
+
+class Past:
+    """An event of work that has ended."""
+
+    def query(self):
+        return True
+
+    def synchronize(self):
+        pass
+
+
+class Ids:
+    """Stands in for `BlockIds`: the host computes them."""
+
+    def __init__(self, _device, order, schedule):
+        self.steps = Ordered(order, schedule)
+
+    def __call__(self, steps):
+        return torch.from_numpy(self.steps.positions(steps).copy())
+
+
+def at(address, count):
+    return np.frombuffer((ctypes.c_int64 * count).from_address(address), np.int64)
+
+
+def launch(name, _device, _grid, params, *, over_pcie):
+    """The kernel that gathers rows, in numpy."""
+    assert name == "gather"
+    _, table, _, ends, origins, shards, row_bytes, width, first, stride, words, _, tiles, count, *rest = params.tolist()
+    for batch, out in enumerate(rest[2:][: count // tiles]):
+        ids = first + stride * batch + np.arange(words // width)
+        if table:
+            ids = at(table, int(ids[-1]) + 1)[ids]
+        shard = np.searchsorted(at(ends, shards), ids, side="right")
+        gather_rows(at(origins, shards)[shard] + ids * row_bytes, row_bytes, out)
+
+
+class OnHost(Landed):
+    """Only what needs a GPU is replaced: kernels, streams, and memory."""
+
+    ragged = False
+
+    @pytest.fixture(autouse=True)
+    def no_gpu(self, monkeypatch):
+        monkeypatch.setattr(gather_positions, "Uploads", Uploads)
+        monkeypatch.setattr(gather_positions, "kernel", lambda _source, name, *_rest: name)
+        monkeypatch.setattr(gather_positions, "launch", launch)
+        monkeypatch.setattr(resident, "BlockIds", Ids)
+        stream = SimpleNamespace(device=CPU, cuda_stream=0)
+        monkeypatch.setattr(resident_source, "current_stream", lambda _device: stream)
+        monkeypatch.setattr(resident_source, "stream_handle", lambda _device: 0)
+        monkeypatch.setattr(resident_source, "on", nullcontext)
+        monkeypatch.setattr(resident_source, "record", lambda _stream: Past())
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: stream)
+
+    @pytest.fixture(autouse=True)
+    def gathered(self, monkeypatch):
+        """The steps that were gathered: what cannot be would be read instead, and nobody would notice."""
+        found, real = [], ResidentGather.gather
+        monkeypatch.setattr(ResidentGather, "gather", lambda *given: (real(*given), found.extend(given[1]))[0])
+        yield
+        assert found
+
+    def open_backend(self, files):
+        return Reachable(files, copies=self.copies)
+
+
+class TestResident(OnHost):
+    def source(self, job, backend, form):
+        maker = HostMaker(form, job.table.files.in_mappings)
+        gather = ResidentGather(job, job.steps, backend, maker)
+        assert gather.ready()
+        assert gather.over_pcie
+        return ResidentSource(gather, job, backend, maker, LoaderStats())
+
+
+class TestComingWithinReach(OnHost):
+    """Groups are read, windows and all, until the shards can be reached."""
+
+    @pytest.fixture(autouse=True)
+    def gathered(self):
+        """Some tests end before that."""
+
+    def open_backend(self, files):
+        return Reachable(files, asked=2)
+
+    def source(self, job, backend, form):
+        maker = HostMaker(form, job.table.files.in_mappings)
+        gather = ResidentGather(job, job.steps, backend, maker)
+        return ResidentSource(gather, job, backend, maker, LoaderStats())
+
+    # It accounts for the reading of groups that are gathered, too: one that is within reach may have to be read.
+    test_arena_memory_is_accounted_for = None
+
+    def test_windows_are_let_go_then(self, open_source, backends, dataset, steps):
+        source = open_source(dataset, steps, ("x",))
+        for low in range(0, 8, 2):
+            source.start(range(low, low + 2)).result(lambda: False)
+        assert backends[0].held_bytes == 0
+
+
+class TestVram(OnHost):
+    copies = True
+
+    def source(self, job, backend, form):
+        maker = HostMaker(form, lambda addresses: np.zeros(len(addresses), bool))
+        gather = ResidentGather(job, job.steps, backend, maker)
+        assert gather.ready()
+        assert not gather.over_pcie
+        return VramSource(gather, job, CPU, LoaderStats())

@@ -1,0 +1,173 @@
+"""The batch sources of a GPU do what every source must do, whatever reads."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from gdsload.backends.bounce.bounce import BounceBackend
+from gdsload.backends.gds.gds import GdsBackend
+from gdsload.backends.mapped import MappedBackend
+from gdsload.backends.tiers.tiered import Tiered
+from gdsload.backends.tiers.vram import VramTier
+from gdsload.engine.assemble import BatchForm
+from gdsload.engine.codecs import codecs_of
+from gdsload.engine.gpu.assemble_device import DeviceAssembler
+from gdsload.engine.landed import LandedSource
+from gdsload.engine.resident import ResidentGather
+from gdsload.engine.resident_source import ResidentSource, VramSource
+from gdsload.engine.stats import LoaderStats
+from gdsload.engine.steps import Job, Selection
+from gdsload.shards.reads import Extents
+from gdsload.shards.shard_table import ShardTable
+from gdsload.testing import BatchSourceTests, RecordingBackend
+
+pytestmark = pytest.mark.cuda
+
+
+class OnDevice(BatchSourceTests):
+    """A subclass says which backend reads, and which source makes batches on the device."""
+
+    mapped = False
+
+    @pytest.fixture
+    def open_source(self, backends, device):
+        def opened(dataset, steps, fields, transform=None):
+            table = ShardTable.of(dataset.sources, dataset.schema, mapped=self.mapped)
+            backends.append(RecordingBackend(self.open_backend(table, fields, device)))
+            form = BatchForm(codecs_of(dataset.schema, fields, "offsets"))
+            maker = DeviceAssembler(form, device, on_host=table.files.in_mappings)
+            return self.source(Job(table, steps, Selection(), fields, transform), backends[-1], maker)
+
+        return opened
+
+    def source(self, job, backend, maker):
+        return LandedSource(job, backend, maker, LoaderStats())
+
+
+# --- batches whose bytes are read ---
+
+
+class TestBounce(OnDevice):
+    def open_backend(self, table, _fields, device):
+        return BounceBackend(table.files, device, pinned_bytes=2**22)
+
+
+class TestBounceOutOfMappings(TestBounce):
+    """What is in the page cache is gathered from there."""
+
+    mapped = True
+
+
+class TestMapped(OnDevice):
+    mapped = True
+
+    def open_backend(self, table, _fields, device):
+        return MappedBackend(table.files, device, register_bytes=2**30)
+
+
+@pytest.mark.usefixtures("cufile")
+class TestGds(OnDevice):
+    def open_backend(self, table, _fields, device):
+        return GdsBackend(table.files, device, register=False)
+
+
+# --- batches of shards within the GPU's reach ---
+
+
+class TestComingWithinReach(OnDevice):
+    """Groups are read until all shards have been registered by that."""
+
+    mapped, ragged = True, False
+
+    def open_backend(self, table, _fields, device):
+        return MappedBackend(table.files, device, register_bytes=2**30)
+
+    def source(self, job, backend, maker):
+        gather = ResidentGather.of(job, backend, maker)
+        return ResidentSource(gather, job, backend, maker, LoaderStats())
+
+
+def read_all(backend, shards):
+    """Have a byte of every shard read: then the backend registers or keeps them all."""
+    every = np.arange(shards)
+    landing = backend.read(Extents(every, np.zeros_like(every), np.ones_like(every)))
+    landing.completion.wait()
+    landing.release()
+
+
+class Within(OnDevice):
+    """Sources that gather by positions; `gathered` shows that they did."""
+
+    mapped, ragged = True, False
+
+    @pytest.fixture(autouse=True)
+    def gathered(self, monkeypatch, device):
+        """The steps that were gathered: what cannot be is read instead."""
+        pytest.importorskip("cupy")
+        found, real = [], ResidentGather.gather
+
+        def gather(self, steps, samples=None):
+            batches = real(self, steps, samples)
+            found.extend(steps)
+            return batches
+
+        monkeypatch.setattr(ResidentGather, "gather", gather)
+        yield found
+        assert found
+
+
+class TestResident(Within):
+    """Every shard is registered before the first step."""
+
+    def open_backend(self, table, _fields, device):
+        return MappedBackend(table.files, device, register_bytes=2**30)
+
+    def source(self, job, backend, maker):
+        read_all(backend, len(job.table.ends))
+        gather = ResidentGather.of(job, backend, maker)
+        assert gather.ready()
+        assert gather.over_pcie
+        return ResidentSource(gather, job, backend, maker, LoaderStats())
+
+    def test_it_says_that_the_gpu_is_busy(self, open_source, dataset, steps):
+        """Or a thread would wait for each group before it queues the next one, and the link be idle meanwhile."""
+        source = open_source(dataset, steps, ("x",))
+        with torch.cuda.stream(source.maker.stream):
+            torch.cuda._sleep(200_000_000)
+        pending = source.start(range(2))
+        assert not pending.landed()
+        source.maker.stream.synchronize()
+        assert pending.landed()
+        pending.result(lambda: False)
+
+
+class TestResidentOnTheSecond(TestResident):
+    """On another device than torch's current one, where there is one."""
+
+    @pytest.fixture
+    def device(self, two_gpus):
+        return torch.device("cuda", 1)
+
+
+class TestVram(Within):
+    """Every shard is in the GPU's memory."""
+
+    copies = True
+
+    def open_backend(self, table, fields, device):
+        tier = VramTier(table.files, device, span=partial(table.span, names=fields), vram_bytes=2**30)
+        return Tiered("vram+bounce", table.files, tier, BounceBackend(table.files, device, pinned_bytes=2**22))
+
+    def source(self, job, backend, maker):
+        read_all(backend, len(job.table.ends))
+        gather, deadline = ResidentGather.of(job, backend, maker), time.monotonic() + 20
+        while backend.addresses() is None and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert gather.ready()
+        assert not gather.over_pcie
+        return VramSource(gather, job, maker.device, LoaderStats())
