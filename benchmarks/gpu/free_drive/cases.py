@@ -16,6 +16,7 @@ from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.shard import OFFSETS_PREFIX
 from gdsload.system.arrays import IntArray
+from gdsload.system.units import format_bytes
 
 __all__ = ["KINDS", "SMALL", "Case", "Kind", "cases_of"]
 
@@ -101,15 +102,17 @@ class Kind:
 
 
 def _kinds(images: tuple[int, ...], volume: int, tokens: tuple[int, int], batches: tuple[int, ...]) -> tuple[Kind, ...]:
-    byte, rows = gdsload.Field, batches
     return (
-        Kind("images", f"{'×'.join(map(str, images))} uint8, batch {rows[0]}", byte("uint8", images), rows[0]),
-        Kind("rows-4k", f"4 KiB, batch {rows[1]}", byte("uint8", (4096,)), rows[1]),
         Kind(
-            "tokens", f"{tokens[0]} to {tokens[1]} int32, ragged, batch {rows[2]}", gdsload.Field("int32", (None,)),
-            rows[2], tokens, ("full",),
+            "images", f"{'×'.join(map(str, images))} uint8, batch {batches[0]}", gdsload.Field("uint8", images),
+            batches[0],
         ),
-        Kind("volumes", f"{volume // 1024} KiB, batch {rows[3]}", byte("uint8", (volume,)), rows[3]),
+        Kind("rows-4k", f"4 KiB, batch {batches[1]}", gdsload.Field("uint8", (4096,)), batches[1]),
+        Kind(
+            "tokens", f"{tokens[0]} to {tokens[1]} int32, ragged, batch {batches[2]}", gdsload.Field("int32", (None,)),
+            batches[2], tokens, ("full",),
+        ),
+        Kind("volumes", f"{format_bytes(volume)}, batch {batches[3]}", gdsload.Field("uint8", (volume,)), batches[3]),
     )  # fmt: skip
 
 

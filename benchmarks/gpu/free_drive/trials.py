@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,13 +28,13 @@ class Length:
 
     Attributes:
         seconds: whole epochs are read until these are over.
-        most_s: when an epoch is given up that takes longer; the rate is of what has come.
-        warm_s: the same, of the epoch before the trial.
+        warm_s: how long the epoch before them may take. If it takes longer, the trial is a part of it,
+        most_s: of so many seconds, unless it ends before.
     """
 
     seconds: float
-    most_s: float = 6.0
-    warm_s: float = 1.5
+    warm_s: float = 1.0
+    most_s: float = 4.0
 
 
 def _opened(case: Case, folder: Path, device: torch.device, drive: Drive, **more: Any) -> gdsload.DataLoader:
@@ -51,39 +53,68 @@ def _size(batch: dict[str, Any]) -> tuple[int, int]:
     return (found[0].nbytes, len(found[1]) - 1) if isinstance(found, tuple) else (found.nbytes, len(found))
 
 
-def _epoch(loader: gdsload.DataLoader, most_s: float) -> tuple[int, int, bool]:
-    """Bytes and rows of an epoch, and whether it ended; it is given up after some seconds."""
-    nbytes, rows, until = 0, 0, time.perf_counter() + most_s
-    for batch in loader:  # the batch before lives until the next one is there
-        size = _size(batch)
-        nbytes, rows = nbytes + size[0], rows + size[1]
-        if time.perf_counter() > until:
-            return nbytes, rows, False
-    return nbytes, rows, True
+@dataclass(slots=True)
+class _Came:
+    """What came, and how long that took.
+
+    Attributes:
+        nbytes: bytes of batches.
+        rows: samples.
+        seconds: seconds.
+    """
+
+    nbytes: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+
+    def until(self, stream: Iterator[dict[str, Any]], most_s: float) -> _Came | None:
+        """Read an epoch to its end, or until a batch comes after some seconds.
+
+        Batches come in groups. Who waits for the first batch of one waits for all of them: that batch is not counted
+        here, but begins what is counted next.
+
+        Returns:
+            That batch; None at the end of the epoch.
+        """
+        start, late = time.perf_counter(), None
+        for batch in stream:  # the batch before lives until the next one is there
+            size = _size(batch)
+            if time.perf_counter() - start > most_s:
+                late = _Came(*size)
+                break
+            self.nbytes, self.rows = self.nbytes + size[0], self.rows + size[1]
+        self.seconds += time.perf_counter() - start
+        return late
 
 
 def trial(case: Case, folder: Path, device: torch.device, drive: Drive, length: Length) -> dict[str, Any]:
-    """Read whole epochs for a while, by a new loader that has read one before; until the GPU has ended all work."""
+    """Read whole epochs for a while, by a new loader that has read one before; until the GPU has ended all work.
+
+    Of a slow loader it is a part of its first epoch, from one group of batches to a later one.
+    """
     with _opened(case, folder, device, drive) as loader:
-        _epoch(loader, length.warm_s)
+        stream, whole = iter(loader), 0
+        came = _Came().until(stream, length.warm_s)
+        paths, cpu = loader.backend.bytes_by_path, cpu_s()
+        if came is None or came.until(stream, length.most_s) is None:
+            # To the end of an epoch come batches, too, that were begun before.
+            synchronise(device)
+            paths, cpu, came = loader.backend.bytes_by_path, cpu_s(), _Came()
+            while came.seconds < length.seconds:
+                came.until(iter(loader), math.inf)
+                whole += 1
+        ended = time.perf_counter()
         synchronise(device)
-        paths, cpu, start = loader.backend.bytes_by_path, cpu_s(), time.perf_counter()
-        nbytes, rows, epochs, taken = 0, 0, 0, 0.0
-        while taken < length.seconds:
-            more_bytes, more_rows, whole = _epoch(loader, length.most_s)
-            nbytes, rows, epochs = nbytes + more_bytes, rows + more_rows, epochs + whole
-            taken = time.perf_counter() - start
-        synchronise(device)
-        taken = time.perf_counter() - start
+        came.seconds += time.perf_counter() - ended
         cpu, paths = cpu_s() - cpu, moved(paths, loader.backend.bytes_by_path)
     return {
-        "bytes": nbytes,
-        "rows": rows,
-        "whole_epochs": epochs,
-        "seconds": taken,
-        "gb_s": nbytes / taken / 1e9,
-        "rows_s": rows / taken,
-        "cpu_s_per_gb": cpu / (nbytes / 1e9),
+        "bytes": came.nbytes,
+        "rows": came.rows,
+        "whole_epochs": whole,
+        "seconds": came.seconds,
+        "gb_s": came.nbytes / came.seconds / 1e9,
+        "rows_s": came.rows / came.seconds,
+        "cpu_s_per_gb": cpu / (came.nbytes / 1e9),
         "simulated_bytes_by_path": paths,
     }
 
@@ -111,7 +142,7 @@ def check(case: Case, folder: Path, device: torch.device) -> dict[str, Any]:
             found, expected = batch["x"], reference.read_batch(ids)["x"]
             pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]
             for ours, theirs in pairs:
-                if ours.shape != theirs.shape or not torch.equal(ours, theirs.to(device)):
+                if ours.shape != theirs.shape or not torch.equal(ours, theirs.to(ours.device)):
                     raise RuntimeError(f"{case.name}: a batch is not what the files hold")
             seen.append(ids.numpy())
             nbytes += _size(batch)[0]
