@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from gdsload.errors import FormatError
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.system.arrays import IntArray
+from gdsload.system.memory import UNIT_DTYPES
 
 __all__ = ["BatchTensors", "FieldCodec", "RaggedForm", "codecs_of"]
 
@@ -215,14 +216,17 @@ def _of_each(lengths: IntArray | None) -> IntArray:
 def _pad(values: torch.Tensor, lengths: IntArray, padding: torch.Tensor) -> torch.Tensor:
     """Concatenated rows of samples as ``[samples, longest, *row_shape]``, filled up with an element's bytes.
 
-    torch's own padding knows neither uint16 nor fp8; indexing bytes knows all.
+    torch's own padding knows neither uint16 nor fp8: elements are integers here, of as many bytes. `masked_scatter_`
+    does not wait for a GPU, as indexing by a mask does.
     """
     longest = int(lengths.max()) if len(lengths) else 0
-    shape = (len(lengths), longest, *values.shape[1:])
-    padded = torch.empty(shape, dtype=values.dtype, device=values.device)
-    width = values[:1].numel() * values.element_size() if len(values) else 0
-    padded.view(torch.uint8).view(-1, values.element_size())[:] = padding.to(values.device)
-    if width:
-        mask = torch.from_numpy(np.arange(longest) < lengths[:, None]).to(values.device)
-        padded.view(torch.uint8).view(len(lengths), longest, width)[mask] = values.view(torch.uint8).view(-1, width)
+    padded = torch.empty((len(lengths), longest, *values.shape[1:]), dtype=values.dtype, device=values.device)
+    if not padded.numel():
+        return padded
+    unit = min(values.element_size(), max(UNIT_DTYPES))
+    words, count = UNIT_DTYPES[unit], values.element_size() // unit
+    into = padded.view(words).view(len(lengths), longest, -1)
+    into.view(-1, count)[:] = padding.view(words).to(values.device)
+    mask = torch.from_numpy(np.arange(longest) < lengths[:, None]).to(values.device)
+    into.masked_scatter_(mask[..., None], values.view(words))
     return padded

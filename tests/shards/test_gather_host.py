@@ -145,7 +145,7 @@ def test_one_long_piece_among_short_ones_takes_no_table_of_its_own(monkeypatch):
     real = np.take
     monkeypatch.setattr(np, "take", lambda *args, **how: (taken_elements.append(len(args[1])), real(*args, **how)))
     big = np.random.default_rng(1).integers(0, 256, 3 << 20, np.uint8)
-    starts = np.concatenate([address_of(big) + np.array([0, 1]), BASE + np.arange(0, 4000, 3)])
+    starts = np.concatenate([address_of(big) + np.array([0, 1]), BASE + np.arange(0, 30_000, 3)])
     lengths = np.concatenate([[2 << 20, 2 << 20], np.ones(len(starts) - 2, np.int64)])
     out = np.empty(int(lengths.sum()), np.uint8)
     gather_pieces(starts, lengths, 1, address_of(out))
