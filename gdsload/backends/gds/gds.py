@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -90,36 +91,44 @@ class GdsBackend(FileBackend):
         return PendingRead(addresses, reading, lease.nbytes, lease.release, np.unique(lease.base))
 
     def _read_all(self, reads: Extents, chosen: range, lease: Any) -> None:
+        part = slice(chosen.start, chosen.stop)
+        file, offset = reads.file[part], reads.offset[part]
+        wanted = np.minimum(reads.nbytes[part], self.files.sizes[file] - offset)
+        columns = (column.tolist() for column in (offset, wanted, lease.base[part], lease.position[part]))
+        rows = list(zip(*columns, strict=True))
+        runs = [*np.flatnonzero(np.diff(file, prepend=-1)).tolist(), len(file)]
         with torch.cuda.device(self.device):
-            for index in chosen:
-                file, offset = int(reads.file[index]), int(reads.offset[index])
-                wanted = min(int(reads.nbytes[index]), self.files.length(file) - offset)
-                with self._handle(file) as handle:
-                    self._read(handle, file, offset, wanted, (int(lease.base[index]), int(lease.position[index])))
+            for low, high in pairwise(runs):
+                with self._handle(int(file[low])) as handle:
+                    self._read_run(handle, self.files.sources[int(file[low])].path, rows[low:high])
+        self.note_moved(int(wanted.sum()))
 
-    def _read(self, handle: Any, file: int, offset: int, wanted: int, to: tuple[int, int]) -> None:
-        """Read all of the wanted bytes to (slot's address, position in it)."""
-        (base, position), done, path = to, 0, self.files.sources[file].path
-        while done < wanted:
-            try:
-                count = self.engine.read(handle, base, position + done, wanted - done, offset + done)
-            except Exception as error:
-                if "EOF" in str(error):  # kvikio raises this where cuFile returns 0
+    def _read_run(self, handle: Any, path: str, rows: list[tuple[int, int, int, int]]) -> None:
+        """Read parts of one file: (offset, bytes, slot's address, position in it) each.
+
+        With small reads this is all that there is in Python for each of them, in many threads at once.
+        """
+        read = self.engine.read
+        for offset, wanted, base, position in rows:
+            done = 0
+            while done < wanted:
+                try:
+                    count = read(handle, base, position + done, wanted - done, offset + done)
+                except Exception as error:
+                    if "EOF" not in str(error):  # kvikio raises this where cuFile returns 0
+                        raise ReadError(
+                            f"cuFile cannot read: {error}", file=path, offset=offset + done,
+                            remedy='Run gdsload doctor on this path, or use backend="bounce".',
+                        ) from error  # fmt: skip
                     count = 0
-                else:
-                    raise ReadError(
-                        f"cuFile cannot read: {error}", file=path, offset=offset + done,
-                        remedy='Run gdsload doctor on this path, or use backend="bounce".',
-                    ) from error  # fmt: skip
-            if count < 0:
-                raise ReadError(f"cuFile cannot read: it returned {count}", file=path, offset=offset + done)
-            if count == 0:
-                raise ShortReadError(
-                    f"the file ended {wanted - done} bytes too early", file=path, offset=offset + done,
-                    remedy="It was cut short after it was opened: restore it, or write the dataset again.",
-                )  # fmt: skip
-            done += count
-        self.note_moved(wanted)
+                if count < 0:
+                    raise ReadError(f"cuFile cannot read: it returned {count}", file=path, offset=offset + done)
+                if count == 0:
+                    raise ShortReadError(
+                        f"the file ended {wanted - done} bytes too early", file=path, offset=offset + done,
+                        remedy="It was cut short after it was opened: restore it, or write the dataset again.",
+                    )  # fmt: skip
+                done += count
 
     @contextmanager
     def _handle(self, file: int) -> Iterator[Any]:

@@ -1,0 +1,123 @@
+"""The `gds` backend's reads, with an engine that copies into memory of the host: all of it but cuFile and the GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gdsload.backends.gds import slots
+from gdsload.backends.gds.gds import GdsBackend
+from gdsload.errors import ReadError, ShortReadError
+from gdsload.shards.catalog import open_catalog
+from gdsload.shards.drive import Drive
+from gdsload.shards.files import Files
+from gdsload.shards.reads import Extents
+from gdsload.system.memory import address_of, memory_at
+
+SIZES = [60_003, 5_000, 300_000]
+
+
+class Engine:
+    """Copies, some bytes at a time."""
+
+    name = "copies"
+    most_bytes = 1 << 30
+    answers = None
+
+    def __init__(self, _device):
+        pass
+
+    def open(self, path, _fd):
+        return os.open(path, os.O_RDONLY)
+
+    def close(self, handle):
+        os.close(handle)
+
+    def read(self, handle, base, position, nbytes, offset):
+        if self.answers is not None and offset:
+            return self.answers()
+        return os.preadv(handle, [memory_at(base + position, min(nbytes, self.most_bytes))], offset)
+
+
+@pytest.fixture
+def opened(tmp_path_factory, monkeypatch):
+    """Makes backends of files whose bytes are known."""
+    kept, backends, folder = [], [], tmp_path_factory.mktemp("gds")
+    for number, size in enumerate(SIZES):
+        rows = np.random.default_rng(number).integers(0, 256, size, np.uint8)
+        safetensors.numpy.save_file({"x": rows}, folder / f"{number}.safetensors")
+
+    def allocate(_device, nbytes):
+        kept.append(np.full(nbytes, 170, np.uint8))
+        return address_of(kept[-1])
+
+    monkeypatch.setattr(slots, "allocate", allocate)
+    monkeypatch.setattr(slots, "free", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "device", lambda _device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _device: None)
+
+    def build(**flaws):
+        engine = type("Flawed", (Engine,), flaws)
+        files = Files(open_catalog(str(folder)).sources, mapped=False, drive=Drive(engine=engine))
+        backends.append(GdsBackend(files, torch.device("cpu"), register=False, threads=4))
+        return backends[-1], [path.read_bytes() for path in sorted(folder.iterdir())]
+
+    yield build
+    for backend in backends:
+        backend.close()
+
+
+def extents(wanted):
+    return Extents(*(np.array(column, np.int64) for column in zip(*wanted, strict=True)))
+
+
+some = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 300_000), st.integers(0, 9000)), min_size=1, max_size=400)
+
+
+@pytest.mark.parametrize("most_bytes", [1 << 30, 1000])
+@settings(derandomize=True, deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(some)
+def test_every_wanted_byte_is_read_to_its_place(opened, most_bytes, wanted):
+    """Also where reads end early."""
+    backend, contents = opened(most_bytes=most_bytes)
+    wanted = [(file, min(offset, SIZES[file]), nbytes) for file, offset, nbytes in wanted]
+    wanted = [(file, offset, min(nbytes, SIZES[file] - offset)) for file, offset, nbytes in wanted]
+    pending = backend.read(extents(wanted))
+    pending.completion.wait()
+    for address, (file, offset, nbytes) in zip(pending.addresses.tolist(), wanted, strict=True):
+        assert ctypes.string_at(address, nbytes) == contents[file][offset : offset + nbytes]
+    pending.release()
+    assert sum(backend.bytes_by_path().values()) >= len({one for one in wanted if one[2]})
+
+
+def boom():
+    raise RuntimeError("boom")
+
+
+def eof():
+    raise RuntimeError("EOF")
+
+
+@pytest.mark.parametrize(
+    ("answers", "kind", "said"),
+    [
+        (lambda _self: 0, ShortReadError, "byte 8192: the file ended 4096 bytes too early"),
+        (lambda _self: eof(), ShortReadError, "byte 8192: the file ended 4096 bytes too early"),
+        (lambda _self: -5, ReadError, "byte 8192: cuFile cannot read: it returned -5"),
+        (lambda _self: boom(), ReadError, "byte 8192: cuFile cannot read: boom"),
+    ],
+)
+def test_reads_that_fail(opened, answers, kind, said):
+    backend, _ = opened(answers=answers)
+    pending = backend.read(extents([(2, 9000, 100), (0, 0, 50)]))
+    with pytest.raises(kind, match=rf"2.safetensors, {said}"):
+        pending.completion.wait()
+    pending.release()
