@@ -19,7 +19,7 @@ from gdsload.shards.guard import Guard
 from gdsload.shards.page_cache import looks_resident
 from gdsload.shards.reads import MAX_GAP_BYTES, Extents, coalesce, cut, shares
 from gdsload.system.arrays import IntArray
-from gdsload.system.memory import BatchPool, address_of
+from gdsload.system.memory import BatchPool, Lease, address_of
 
 __all__ = ["HostBackend"]
 
@@ -100,7 +100,7 @@ class HostBackend(FileBackend):
         starts = address_of(lease) + np.cumsum(room) - room
         pieces = cut(reads.extents, _MAX_READ_BYTES)
         into = starts[pieces.read_of] + pieces.delta
-        reading = self._spread(pieces.extents, lambda chosen: self._fill(pieces.extents, chosen, into))
+        reading = self._spread(pieces.extents, lambda chosen: self._fill(pieces.extents, chosen, into, lease))
         held = [lease]
         return PendingRead(starts[reads.read_of] + reads.delta, reading, lease.nbytes, held.clear)
 
@@ -113,7 +113,8 @@ class HostBackend(FileBackend):
             if nbytes := int(reads.nbytes[index]):
                 self.files.guard.populate(int(reads.file[index]), int(reads.offset[index]), nbytes, wanted)
 
-    def _fill(self, reads: Extents, chosen: range, into: IntArray) -> None:
+    def _fill(self, reads: Extents, chosen: range, into: IntArray, _lease: Lease) -> None:
+        """Make reads; the memory is held meanwhile, even if nobody wants it any more."""
         part = slice(chosen.start, chosen.stop)
         self.files.read_many(reads[part], into[part])
 

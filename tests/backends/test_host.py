@@ -22,6 +22,7 @@ from gdsload.shards import page_cache as residency
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents
+from gdsload.system.bulk_reads import BulkReads
 from tests.page_cache import LIBC, chill, fail_reads, in_cache
 
 SIZES = [100_003, 8_000, 1, 2_500_000]
@@ -289,6 +290,19 @@ def test_disk_that_fails(folder, monkeypatch):
     landing = backend.read(extents_of([(0, 5, 70)]))
     with pytest.raises(ReadError, match="0.safetensors, byte 5: reading failed: Input/output error"):
         landing.completion.wait()
+    backend.close()
+
+
+def test_memory_that_is_being_read_into_is_nobody_elses(folder, monkeypatch):
+    """Not even if whoever asked for it has dropped it."""
+    backend, go_on, real = backend_of(folder, mapped=False), threading.Event(), BulkReads.read
+    monkeypatch.setattr(BulkReads, "read", lambda *given: (go_on.wait(20), real(*given))[1])
+    first = backend.read(extents_of([(3, 0, 500_000)])).addresses[0]
+    second = backend.read(extents_of([(3, 0, 500_000)]))
+    assert second.addresses[0] != first
+    go_on.set()
+    second.completion.wait()
+    second.release()
     backend.close()
 
 
