@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +24,7 @@ from gdsload.errors import (
 )
 from gdsload.shards.drive import LOCAL, Drive
 from gdsload.shards.guard import Guard
+from gdsload.shards.handles import HandleTable, Lent
 from gdsload.shards.identity import ShardSource, Watch, gone
 from gdsload.shards.reads import PAGE_BYTES, Extents, distinct
 from gdsload.system.memory import map_file, memory_at, unmap
@@ -32,7 +32,8 @@ from gdsload.system.memory import map_file, memory_at, unmap
 __all__ = ["Files", "open_regular", "pread_exact"]
 
 IntArray = NDArray[np.int64]
-_MAX_OPEN = 64
+_UNKNOWN = -1
+"""Nobody has tried yet whether a file can be opened with O_DIRECT."""
 
 
 def open_regular(path: str, *, follow_links: bool = True, flags: int = 0, folder: int | None = None) -> int:
@@ -86,22 +87,6 @@ def pread_exact(fd: int, into: memoryview, offset: int, file: str) -> None:
         position += count
 
 
-class _Lent:
-    """A descriptor, for as long as the context lasts. No generator: this is done for each read."""
-
-    __slots__ = ("_direct", "_entry", "_file", "_files")
-
-    def __init__(self, files: Files, file: int, direct: bool) -> None:
-        self._files, self._file, self._direct = files, file, direct
-
-    def __enter__(self) -> int:
-        self._entry = self._files.lend(self._file, self._direct)
-        return self._entry[0]
-
-    def __exit__(self, *_: object) -> None:
-        self._files.take_back(self._entry)
-
-
 class Files:
     """Local files, which are only ever read.
 
@@ -134,8 +119,10 @@ class Files:
         """Whether the files are still those that were opened."""
         self.guard = Guard([source.path for source in self.sources], self.base, self._read)
         """Which bytes of mapped files may be touched."""
-        self._descriptors: OrderedDict[tuple[int, bool], list[int]] = OrderedDict()
-        self._direct: dict[int, bool] = {}
+        self._through = HandleTable(count, partial(self._descriptor, flags=0), os.close)
+        self._around = HandleTable(count, partial(self._descriptor, flags=os.O_DIRECT), os.close)
+        """Descriptors for reads through the page cache, and for those around it, with O_DIRECT."""
+        self._direct = np.full(count, _UNKNOWN, np.int8)
         self.drive, self.reader = drive, drive.reader()
         self._lock = threading.RLock()
         self._closed = False
@@ -202,25 +189,16 @@ class Files:
             ShortReadError: if a file ends before.
             ReadError: if one cannot be opened, or the disk fails.
         """
-        around = 0
-        first = np.flatnonzero(np.diff(reads.file, prepend=-1))  # of each run of reads of one file
-        for low in range(0, len(first), _MAX_OPEN):
-            runs = first[low : low + _MAX_OPEN]
-            stop = int(first[low + _MAX_OPEN]) if low + _MAX_OPEN < len(first) else len(reads)
-            chosen = slice(int(runs[0]), stop)
-            around += self._read_runs(reads[chosen], addresses[chosen], runs - runs[0], direct)
-        return around
-
-    def _read_runs(self, reads: Extents, addresses: IntArray, first: IntArray, direct: bool) -> int:
-        """Make the reads of a few runs; `first` has the first read of each."""
-        lengths = np.diff(np.append(first, len(reads)))
-        files = reads.file[first].tolist()
-        around = np.repeat([direct and self.allows_direct(file) for file in files], lengths)
-        with ExitStack() as stack:
-            each = zip(files, around[first].tolist(), strict=True)
-            fds = [stack.enter_context(self.descriptor(file, direct=whether)) for file, whether in each]
-            asked = np.where(around, -(-reads.nbytes // PAGE_BYTES) * PAGE_BYTES, reads.nbytes)
-            done = self.reader.read(np.repeat(fds, lengths), reads.offset, asked, addresses)
+        asked, done = reads.nbytes, np.zeros(len(reads), np.int64)
+        around = self._allow_direct(reads.file) if direct else np.zeros(len(reads), bool)
+        if direct:
+            asked = np.where(around, -(-asked // PAGE_BYTES) * PAGE_BYTES, asked)
+        for table, whether in ((self._around, around), (self._through, ~around)):
+            if whether.all():
+                done = self._read_by(table, reads.file, reads.offset, asked, addresses)
+            elif whether.any():
+                chosen = reads[whether]
+                done[whether] = self._read_by(table, chosen.file, chosen.offset, asked[whether], addresses[whether])
         done = np.minimum(np.maximum(done, 0), reads.nbytes)
         # A read around the page cache may end early, where the cache holds a part, or where the device wants another
         # alignment than ours. It could go on only from a page's begin. Of one that failed, it is said here why.
@@ -229,6 +207,45 @@ class Files:
             into = memory_at(int(addresses[index]) + skip, nbytes - skip)
             self.read_into(int(reads.file[index]), int(reads.offset[index]) + skip, into)
         return int(done[around].sum())
+
+    def _read_by(
+        self, table: HandleTable, files: IntArray, offsets: IntArray, nbytes: IntArray, addresses: IntArray
+    ) -> IntArray:
+        """Make reads with a table's descriptors; returns what `FileReader.read` does."""
+        first = np.flatnonzero(np.diff(files, prepend=-1))  # of each run of reads of one file
+        done = []
+        for low in range(0, len(first), table.most):
+            runs = first[low : low + table.most]
+            part = slice(int(runs[0]), int(first[low + table.most]) if low + table.most < len(first) else len(files))
+            lent = files[runs]
+            fds = table.lend(lent)
+            try:
+                each = np.repeat(fds, np.diff(np.append(runs, part.stop)))
+                done.append(self.reader.read(each, offsets[part], nbytes[part], addresses[part]))
+            finally:
+                table.give(lent)
+        return np.concatenate(done) if len(done) > 1 else done[0]
+
+    def read_one(self, file: int, offset: int, nbytes: int, memory: memoryview, *, direct: bool = False) -> int:
+        """As `read_many`, of one part, for which there is little to prepare.
+
+        Args:
+            file: the file.
+            offset: byte offset in it, with `direct` a multiple of a page.
+            nbytes: bytes to read.
+            memory: where they go, from its begin; with `direct` it begins with a page and goes on to the end of one.
+            direct: read with O_DIRECT if that can be.
+        """
+        around = direct and self.allows_direct(file)
+        table, asked = (self._around, -(-nbytes // PAGE_BYTES) * PAGE_BYTES) if around else (self._through, nbytes)
+        with table.lent(file) as fd:
+            try:
+                done = min(self.reader.read_one(fd, offset, memory[:asked]), nbytes)
+            except OSError:
+                done = 0  # `read_into` raises the reason
+        if done < nbytes:
+            self.read_into(file, offset + done, memory[done:nbytes])
+        return done if around else 0
 
     def _read(self, file: int, offset: int, nbytes: int) -> None:
         """Read bytes of a mapped file only to learn whether they can be read."""
@@ -241,7 +258,7 @@ class Files:
                 remedy="Do not write to a dataset in use.",
             ) from None
 
-    def descriptor(self, file: int, *, direct: bool = False) -> _Lent:
+    def descriptor(self, file: int, *, direct: bool = False) -> Lent:
         """An open descriptor of a file, for as long as the context lasts.
 
         Args:
@@ -252,30 +269,39 @@ class Files:
             FileChangedError: if the file at its path is no longer the one that was opened first.
             ReadError: if it cannot be opened.
         """
-        return _Lent(self, file, direct)
+        return (self._around if direct else self._through).lent(file)
 
-    def take_back(self, entry: list[int]) -> None:
-        """Count one user of an entry less."""
-        with self._lock:
-            entry[1] -= 1
-            if len(self._descriptors) > _MAX_OPEN or self._closed:
-                self._trim()
+    def _descriptor(self, file: int, *, flags: int) -> int:
+        source = self.sources[file]
+        try:
+            fd = open_regular(source.path, follow_links=source.follow_links, flags=flags)
+        except DatasetNotFoundError:
+            raise gone(source.path) from None
+        try:
+            self.watch.opened(file, os.fstat(fd))
+        except FileChangedError:
+            os.close(fd)
+            raise
+        return fd
 
     def allows_direct(self, file: int) -> bool:
         """Whether the file can be opened with O_DIRECT; some file systems have none."""
-        found = self._direct.get(file)
-        if found is not None:
-            return found
-        with self._lock:
-            if file not in self._direct:
-                try:
-                    with self.descriptor(file, direct=True):
-                        self._direct[file] = True
-                except FileChangedError:
-                    raise
-                except ReadError:
-                    self._direct[file] = False
-            return self._direct[file]
+        if self._direct[file] == _UNKNOWN:
+            try:
+                with self.descriptor(file, direct=True):
+                    self._direct[file] = True
+            except FileChangedError:
+                raise
+            except ReadError:
+                self._direct[file] = False
+        return bool(self._direct[file])
+
+    def _allow_direct(self, files: IntArray) -> NDArray[np.bool_]:
+        """See `allows_direct`."""
+        found = self._direct[files]
+        for file in distinct(files[found == _UNKNOWN], len(self.sources)).tolist():
+            self.allows_direct(file)
+        return self._direct[files].astype(bool)
 
     def length(self, file: int) -> int:
         """Bytes of a file that is or was open."""
@@ -296,35 +322,6 @@ class Files:
         at = np.searchsorted(starts, addresses, side="right") - 1
         return (at >= 0) & (addresses < ends[at])
 
-    def lend(self, file: int, direct: bool) -> list[int]:
-        """The entry [descriptor, users] of a file, with one user more; see `descriptor`."""
-        key = (file, direct)
-        with self._lock:
-            entry = self._descriptors.get(key)
-            if entry is None:
-                source = self.sources[file]
-                flags = os.O_DIRECT if direct else 0
-                try:
-                    fd = open_regular(source.path, follow_links=source.follow_links, flags=flags)
-                except DatasetNotFoundError:
-                    raise gone(source.path) from None
-                try:
-                    self.watch.opened(file, os.fstat(fd))
-                except FileChangedError:
-                    os.close(fd)
-                    raise
-                entry = self._descriptors[key] = [fd, 0]
-            self._descriptors.move_to_end(key)
-            entry[1] += 1
-            return entry
-
-    def _trim(self) -> None:
-        keep = 0 if self._closed else _MAX_OPEN
-        for key in [key for key, entry in self._descriptors.items() if entry[1] == 0]:
-            if len(self._descriptors) <= keep:
-                break
-            os.close(self._descriptors.pop(key)[0])
-
     def _as_written(self, file: int) -> bool | None:
         """See `Files`."""
         with self.descriptor(file) as fd:
@@ -338,7 +335,8 @@ class Files:
         """Close and unmap everything; may be called twice. Nothing may use an address of a file afterwards."""
         with self._lock:
             self._closed = True
-            self._trim()
+            for table in (self._through, self._around):
+                table.close()
             self.reader.close()
             for file in np.flatnonzero(self.base).tolist():
                 address, self.base[file] = int(self.base[file]), 0  # an interrupted close must not unmap anything twice

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gdsload.backends.gds import slots
+from gdsload.backends.gds.engines import one_by_one
 from gdsload.backends.gds.gds import GdsBackend
 from gdsload.errors import ReadError, ShortReadError
 from gdsload.shards.catalog import open_catalog
@@ -29,7 +30,8 @@ class Engine:
     """Copies, some bytes at a time."""
 
     name = "copies"
-    most_bytes = 1 << 30
+    most_bytes = 0
+    at_once = 1 << 30
     answers = None
 
     def __init__(self, _device):
@@ -44,7 +46,13 @@ class Engine:
     def read(self, handle, base, position, nbytes, offset):
         if self.answers is not None and offset:
             return self.answers()
-        return os.preadv(handle, [memory_at(base + position, min(nbytes, self.most_bytes))], offset)
+        return os.preadv(handle, [memory_at(base + position, min(nbytes, self.at_once))], offset)
+
+    def read_many(self, *columns):
+        return one_by_one(self, *columns)
+
+    def end(self):
+        pass
 
 
 @pytest.fixture
@@ -82,12 +90,13 @@ def extents(wanted):
 some = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 300_000), st.integers(0, 9000)), min_size=1, max_size=400)
 
 
-@pytest.mark.parametrize("most_bytes", [1 << 30, 1000])
+@pytest.mark.parametrize("most_bytes", [0, 1 << 20], ids=["threads", "one call"])
+@pytest.mark.parametrize("at_once", [1 << 30, 1000])
 @settings(derandomize=True, deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(some)
-def test_every_wanted_byte_is_read_to_its_place(opened, most_bytes, wanted):
+def test_every_wanted_byte_is_read_to_its_place(opened, at_once, most_bytes, wanted):
     """Also where reads end early."""
-    backend, contents = opened(most_bytes=most_bytes)
+    backend, contents = opened(at_once=at_once, most_bytes=most_bytes)
     wanted = [(file, min(offset, SIZES[file]), nbytes) for file, offset, nbytes in wanted]
     wanted = [(file, offset, min(nbytes, SIZES[file] - offset)) for file, offset, nbytes in wanted]
     pending = backend.read(extents(wanted))

@@ -331,10 +331,10 @@ def test_a_long_extent_is_shared_out_among_threads(folder, contents):
     reading = set()
 
     class Noting(Files):
-        def descriptor(self, file, **options):
+        def read_many(self, reads, addresses):
             reading.add(threading.get_ident())
             time.sleep(0.002)
-            return super().descriptor(file, **options)
+            return super().read_many(reads, addresses)
 
     catalog = open_catalog(str(folder))
     backend = HostBackend(Noting(catalog.sources, mapped=False))

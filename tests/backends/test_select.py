@@ -153,8 +153,11 @@ class Engine:
 
     name = "cufile"
 
-    def __init__(self, device):
-        self.device = device
+    def __init__(self, device, *, batches=False):
+        self.device, self.batches = device, batches
+
+    def end(self):
+        pass
 
 
 class Bounce:
@@ -271,7 +274,7 @@ def test_nothing_is_opened_instead_of_what_was_asked_for(files, name):
 
 @pytest.mark.usefixtures("no_cuda")
 def test_gds_by_name_is_not_replaced_where_its_engine_cannot_be_opened(files, monkeypatch):
-    def refuse(device):
+    def refuse(device, **_):
         raise BackendUnavailableError("no driver")
 
     monkeypatch.setitem(gds_engines.ENGINES, "cufile", refuse)
@@ -383,7 +386,7 @@ def test_what_is_used_in_place_is_known_beforehand(files, unmapped, device, name
 
 @pytest.mark.usefixtures("no_cuda")
 def test_auto_bounces_where_cufile_worked_but_cannot_be_opened_here(files, monkeypatch):
-    def refuse(device):
+    def refuse(device, **_):
         raise BackendUnavailableError("cuFile was opened before this process was forked")
 
     monkeypatch.setitem(gds_engines.ENGINES, "cufile", refuse)

@@ -18,6 +18,7 @@ from gdsload import (
     ShortReadError,
 )
 from gdsload.shards import files as files_module
+from gdsload.shards import handles
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.files import Files, open_regular, pread_exact
 from gdsload.shards.identity import ShardSource
@@ -48,7 +49,7 @@ def opened(table):
 
 
 def test_least_recently_used_descriptors_are_closed(folder, monkeypatch):
-    monkeypatch.setattr(files_module, "_MAX_OPEN", 3)
+    monkeypatch.setattr(handles, "_MOST", 3)
     table, before = table_of(folder), descriptors()
     for file in (0, 1, 2, 0, 3, 0, 4, 5, 0):
         with table.descriptor(file):
@@ -59,7 +60,7 @@ def test_least_recently_used_descriptors_are_closed(folder, monkeypatch):
 
 
 def test_descriptors_in_use_are_not_closed(folder, monkeypatch):
-    monkeypatch.setattr(files_module, "_MAX_OPEN", 2)
+    monkeypatch.setattr(handles, "_MOST", 2)
     table = table_of(folder)
     with table.descriptor(0) as first, table.descriptor(0) as same:
         assert first == same
@@ -74,7 +75,7 @@ def test_descriptors_in_use_are_not_closed(folder, monkeypatch):
 
 
 def test_many_threads_share_few_descriptors(folder, monkeypatch):
-    monkeypatch.setattr(files_module, "_MAX_OPEN", 2)
+    monkeypatch.setattr(handles, "_MOST", 2)
     table, errors = table_of(folder), []
 
     def work(seed):

@@ -19,11 +19,11 @@ import threading
 import time
 from array import array
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
+from gdsload.backends.gds.engines import one_by_one
 from gdsload.shards.drive import Drive
 from gdsload.system.arrays import IntArray
 from gdsload.system.memory import memory_at
@@ -190,22 +190,34 @@ class _Engine:
     """Reads into a GPU's memory that move no byte: a `gdsload.backends.gds.engines.Engine`."""
 
     name = "simulated"
+    most_bytes = 2**20
 
     def __init__(self, timeline: Timeline | None, clock: Clock) -> None:
         self._timeline, self._clock = timeline, clock
 
-    def open(self, _path: str, fd: int) -> Any:
+    def open(self, _path: str, fd: int) -> int:
         """See `Engine.open`."""
         return fd
 
-    def close(self, handle: Any) -> None:
+    def close(self, handle: int) -> None:
         """See `Engine.close`."""
 
-    def read(self, _handle: Any, _base: int, _position: int, nbytes: int, _offset: int) -> int:
+    def read(self, _handle: int, _base: int, _position: int, nbytes: int, _offset: int) -> int:
         """See `Engine.read`."""
         if self._timeline is not None:
             self._clock.wait(self._timeline.one(time.perf_counter(), nbytes))
         return nbytes
+
+    def read_many(
+        self, _handles: IntArray, _bases: IntArray, _positions: IntArray, nbytes: IntArray, _offsets: IntArray
+    ) -> IntArray:
+        """See `Engine.read_many`."""
+        if self._timeline is not None:
+            self._clock.wait(self._timeline.many(time.perf_counter(), nbytes))
+        return nbytes
+
+    def end(self) -> None:
+        """See `Engine.end`."""
 
     def register(self, base: int, nbytes: int) -> None:
         """See `Engine.register`."""
@@ -218,18 +230,20 @@ class _Copies:
     """An engine that does bring the bytes, by the CPU: with it the bytes of `gds` can be compared without cuFile."""
 
     name = "copies"
+    most_bytes = 0
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
-    def open(self, _path: str, fd: int) -> Any:
+    def open(self, _path: str, fd: int) -> int:
         """See `Engine.open`."""
-        return fd
+        return os.dup(fd)
 
-    def close(self, handle: Any) -> None:
+    def close(self, handle: int) -> None:
         """See `Engine.close`."""
+        os.close(handle)
 
-    def read(self, handle: Any, base: int, position: int, nbytes: int, offset: int) -> int:
+    def read(self, handle: int, base: int, position: int, nbytes: int, offset: int) -> int:
         """See `Engine.read`."""
         with mmap.mmap(-1, -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE) as memory:  # O_DIRECT wants whole pages
             count = min(os.preadv(handle, [memory], offset), nbytes)
@@ -237,6 +251,15 @@ class _Copies:
         slot = torch.as_tensor(DeviceBytes(base + position, count), device=self._device)
         slot.copy_(host)  # out of memory that is not pinned: it is there when this returns
         return count
+
+    def read_many(
+        self, handles: IntArray, bases: IntArray, positions: IntArray, nbytes: IntArray, offsets: IntArray
+    ) -> IntArray:
+        """See `Engine.read_many`."""
+        return one_by_one(self, handles, bases, positions, nbytes, offsets)
+
+    def end(self) -> None:
+        """See `Engine.end`."""
 
     def register(self, base: int, nbytes: int) -> None:
         """See `Engine.register`."""

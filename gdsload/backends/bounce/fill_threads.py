@@ -6,7 +6,6 @@ processors' caches, and only one of them may run Python at a time.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -16,11 +15,11 @@ import numpy as np
 import torch
 
 from gdsload.backends.bounce.copier import Copier, Copying
-from gdsload.backends.bounce.slot_layout import BlockFill, Read
+from gdsload.backends.bounce.slot_layout import BlockFill
 from gdsload.backends.readers import Readers
 from gdsload.shards.files import Files
 from gdsload.shards.page_cache import block_looks_resident
-from gdsload.system.pinned import PinnedBlock, PinnedRing
+from gdsload.system.pinned import PinnedRing
 
 __all__ = ["BouncePath", "DirectIOPolicy", "FillTask", "ThreadFill"]
 
@@ -87,13 +86,6 @@ def part_looks_resident(files: Files, part: BlockFill) -> bool:
     return block_looks_resident(files, part.nbytes, place_of)
 
 
-class _Here(threading.local):
-    """State of a reader thread between blocks: a descriptor, as long as it reads the same shard."""
-
-    file = -1
-    fd = -1
-
-
 class ThreadFill:
     """Fills blocks and has them copied.
 
@@ -106,9 +98,6 @@ class ThreadFill:
     def __init__(self, means: BouncePath, threads: int, where: Collection[int] | None) -> None:
         self._means = means
         self._readers = Readers(threads, "gdsload-bounce", where)
-        self._here = _Here()
-        self._kept: dict[int, list[int]] = {}
-        """The descriptor that each thread keeps, as lent by the shards."""
 
     def run(self, tasks: list[FillTask], reading: Copying) -> None:
         """Queue the filling of blocks.
@@ -122,8 +111,6 @@ class ThreadFill:
     def close(self) -> None:
         """Cancel blocks that were not begun, and wait for the rest; may be called twice."""
         self._readers.close()
-        while self._kept:
-            self._means.files.take_back(self._kept.popitem()[1])
 
     def _fill(self, task: FillTask) -> None:
         means, (part, direct, slot) = self._means, task
@@ -131,38 +118,15 @@ class ThreadFill:
         try:
             means.copier.wait(block)
             around = through = 0
-            if direct or not isinstance(part.reads, list):
-                extents, begin = part.many()
-                around = means.files.read_many(extents, block.address + begin, direct=direct)
-                through = extents.total_bytes - around
+            if isinstance(part.reads, list):
+                for file, offset, begin, nbytes in part.reads:
+                    direct_bytes = means.files.read_one(file, offset, nbytes, block.memory[begin:], direct=direct)
+                    around, through = around + direct_bytes, through + nbytes - direct_bytes
             else:
-                through = self._through(part.reads, block)
+                extents, places = part.reads
+                around = means.files.read_many(extents, block.address + places, direct=direct)
+                through = extents.total_bytes - around
             means.copier.copy(block, slot, part.low, part.nbytes)
         finally:
             means.ring.give(block)
         means.count(around, through)
-
-    def _through(self, reads: list[Read], block: PinnedBlock) -> int:
-        """Read a few long runs through the page cache, which return at once; returns their bytes."""
-        here, memory, through = self._here, block.memory, 0
-        for file, offset, begin, length in reads:
-            if file != here.file:
-                self._keep(file)
-            into = memory[begin : begin + length]
-            try:
-                done = self._means.files.reader.read_one(here.fd, offset, into)
-            except OSError:
-                done = 0  # `read_into` raises the reason
-            if done < length:
-                self._means.files.read_into(file, offset + done, into[done:])
-            through += length
-        return through
-
-    def _keep(self, file: int) -> None:
-        """Have this thread keep a descriptor of a shard, instead of the one it has."""
-        here, files, thread = self._here, self._means.files, threading.get_ident()
-        if (before := self._kept.pop(thread, None)) is not None:
-            here.file = -1
-            files.take_back(before)
-        entry = self._kept[thread] = files.lend(file, direct=False)
-        here.file, here.fd = file, entry[0]

@@ -1,21 +1,20 @@
 """Positions of reads in a slot, and which of them fill each block.
 
-Reads are laid out one after the other, and the slot is cut into blocks of the pinned ring's size. A read that crosses
-the edge of a block is cut there.
+Reads are laid out one after the other, and each block of the pinned ring has as many of them as it has room for. A read
+that is longer than a block is cut.
 
-Few long reads are laid out one by one. With arrays it takes a dozen calls of numpy however few there are, and
-meanwhile every thread that has filled a block waits for the interpreter lock.
+Few long reads are merged one by one. With arrays it takes a dozen calls of numpy however few there are, and meanwhile
+every thread that has filled a block waits for the interpreter lock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from gdsload.shards.reads import MAX_GAP_BYTES, PAGE_BYTES, Extents, coalesce
+from gdsload.shards.reads import MAX_GAP_BYTES, PAGE_BYTES, Extents, coalesce, cut
 from gdsload.system.arrays import IntArray
 
 __all__ = ["BlockFill", "Layout", "ManyReads", "Read", "lay_out"]
@@ -27,7 +26,7 @@ _FEW_READS = 4
 """Up to so many reads of a block are a call each: preparing one call for all takes as long as a few calls."""
 _FEW = 64
 _WORKED_OUT_FROM_BYTES = 64 * 1024
-"""Mean length of few extents from which they are laid out one by one: of shorter ones, numpy may merge many."""
+"""Mean length of few extents from which they are merged one by one: of shorter ones, numpy may merge many."""
 
 
 class ManyReads(NamedTuple):
@@ -41,12 +40,12 @@ class ManyReads(NamedTuple):
     extents: Extents
     begin: IntArray
 
-    def part(self, low: int, high: int) -> list[Read] | ManyReads:
-        """Reads `low` to `high` - 1; a list if they are few."""
-        extents, begin = self.extents[low:high], self.begin[low:high]
-        if high - low > _FEW_READS:
-            return ManyReads(extents, begin)
-        columns = (column.tolist() for column in (extents.file, extents.offset, begin, extents.nbytes))
+    def few(self) -> list[Read] | ManyReads:
+        """The same reads; as a list if they are few."""
+        if len(self.begin) > _FEW_READS:
+            return self
+        extents = self.extents
+        columns = (column.tolist() for column in (extents.file, extents.offset, self.begin, extents.nbytes))
         return list(zip(*columns, strict=True))
 
 
@@ -55,8 +54,8 @@ class BlockFill(NamedTuple):
 
     Attributes:
         reads: the reads, in the order of their positions in the block; a list if they are few.
-        low: byte position of the block in the slot.
-        nbytes: bytes of the block.
+        low: byte position in the slot that it is copied to.
+        nbytes: bytes to copy there.
     """
 
     reads: list[Read] | ManyReads
@@ -104,20 +103,19 @@ def lay_out(wanted: Extents, sizes: IntArray, longest: int, block_of: Callable[[
     if len(wanted) <= _FEW and wanted.total_bytes >= len(wanted) * _WORKED_OUT_FROM_BYTES:
         runs = _in_order(wanted)
         if runs is not None:
-            return _one_by_one(*runs, sizes, block_of)
+            return Layout(_blocks(runs[0], sizes, block_of), runs[1], runs[0].total_bytes)
     reads = coalesce(wanted, max_gap_bytes=MAX_GAP_BYTES, max_read_bytes=longest, alignment=PAGE_BYTES)
     starts = np.cumsum(reads.extents.nbytes) - reads.extents.nbytes
-    total = int(reads.extents.nbytes.sum())
-    parts = _cut(reads.extents, starts, total, sizes, block_of(total))
-    return Layout(parts, starts[reads.read_of] + reads.delta, total)
+    places = starts[reads.read_of] + reads.delta
+    return Layout(_blocks(reads.extents, sizes, block_of), places, reads.extents.total_bytes)
 
 
-def _in_order(wanted: Extents) -> tuple[list[tuple[int, int, int]], list[int]] | None:
-    """Runs of pages (shard, begin, end) that cover extents, and where those lie in a slot of the runs.
+def _in_order(wanted: Extents) -> tuple[Extents, IntArray] | None:
+    """Runs of pages that cover extents, and where those lie in a slot of the runs.
 
     None if the extents are not in the order of shard and offset.
     """
-    runs: list[tuple[int, int, int]] = []
+    runs: list[tuple[int, int, int]] = []  # shard, offset, and its end
     places: list[int] = []
     last, low, begin, end, place = -1, 0, 0, 0, 0  # the run that may still grow, and where in the slot it lies
     for file, offset, nbytes in zip(wanted.file.tolist(), wanted.offset.tolist(), wanted.nbytes.tolist(), strict=True):
@@ -131,53 +129,27 @@ def _in_order(wanted: Extents) -> tuple[list[tuple[int, int, int]], list[int]] |
         end = max(end, -(-(offset + nbytes) // PAGE_BYTES) * PAGE_BYTES)
         runs[-1] = (file, begin, end)
         last, low = file, offset
-    return runs, places
+    files, begins, ends = np.array(runs, np.int64).reshape(-1, 3).T
+    return Extents(files, begins, ends - begins), np.array(places, np.int64)
 
 
-def _one_by_one(
-    runs: list[tuple[int, int, int]], places: list[int], sizes: IntArray, block_of: Callable[[int], int]
-) -> Layout:
-    total = sum(end - begin for _, begin, end in runs)
-    block = block_of(total)
+def _blocks(reads: Extents, sizes: IntArray, block_of: Callable[[int], int]) -> list[BlockFill]:
+    """What fills each block: as many of the reads, in order, as it has room for; only longer ones are cut."""
+    block = block_of(reads.total_bytes)
+    if not reads.nbytes.all():
+        reads = reads[reads.nbytes > 0]
+    if len(reads) and reads.nbytes.max() > block:
+        reads = cut(reads, block).extents
+    ends = np.cumsum(reads.nbytes)
+    there = np.minimum(reads.nbytes, sizes[reads.file] - reads.offset)
+    filled = Extents(reads.file, reads.offset, there)
     parts: list[BlockFill] = []
-    reads: list[Read] = []
-    low = at = 0
-    for file, begin, end in runs:
-        offset, size = begin, int(sizes[file])
-        while offset < end:
-            until = min(end, offset + low + block - at)
-            reads.append((file, offset, at - low, min(until, size) - offset))
-            at, offset = at + until - offset, until
-            if at == low + block:
-                parts.append(BlockFill(reads, low, block))
-                reads, low = [], at
-    if reads:
-        parts.append(BlockFill(reads, low, total - low))
-    return Layout(parts, np.array(places, np.int64), total)
-
-
-def _cut(reads: Extents, starts: IntArray, total: int, sizes: IntArray, block: int) -> list[BlockFill]:
-    """Cut reads that lie one behind the other at the multiples of a block.
-
-    Args:
-        reads: the reads.
-        starts: where each begins in the slot.
-        total: bytes of the slot.
-        sizes: bytes of each shard.
-        block: bytes of a block.
-    """
-    filled = np.flatnonzero(reads.nbytes)
-    starts = starts[filled]
-    begin = np.concatenate([starts, np.arange(0, total, block)])
-    begin.sort(kind="stable")  # two that are sorted, merged
-    begin = begin[np.diff(begin, prepend=-1) > 0]
-    end = np.append(begin[1:], total) if len(begin) else begin
-    read = np.searchsorted(starts, begin, side="right") - 1
-    file, offset = reads.file[filled][read], reads.offset[filled][read] + begin - starts[read]
-    there = np.minimum(end - begin, sizes[file] - offset)
-    edges = np.searchsorted(begin, np.arange(0, total + block, block)).tolist()
-    many = ManyReads(Extents(file, offset, there), begin % block)
-    return [
-        BlockFill(many.part(low, high), at, min(block, total - at))
-        for at, (low, high) in zip(range(0, total, block), pairwise(edges), strict=True)
-    ]
+    first = begin = 0
+    while first < len(reads):
+        stop = int(np.searchsorted(ends, begin + block, side="right"))
+        end = int(ends[stop - 1])
+        if end > begin:
+            many = ManyReads(filled[first:stop], ends[first:stop] - reads.nbytes[first:stop] - begin)
+            parts.append(BlockFill(many.few(), begin, end - begin))
+        first, begin = stop, end
+    return parts

@@ -8,21 +8,29 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import logging
 import os
 import tempfile
 import threading
 from collections.abc import Callable
+from itertools import count
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from gdsload.errors import BackendUnavailableError
+from gdsload.system.arrays import IntArray
+from gdsload.system.cufile_batches import CufileBatches
 from gdsload.system.probe.child import CufileDescr, reads_by_path
 from gdsload.system.probe.result import PATHS
 from gdsload.system.streams import DeviceBytes
 
-__all__ = ["ENGINES", "CufileEngine", "Engine", "KvikioEngine", "path_counts"]
+__all__ = ["ENGINES", "CufileEngine", "Engine", "KvikioEngine", "one_by_one", "path_counts"]
 
+_log = logging.getLogger("gdsload")
+_BATCHED_BYTES = 2**20
+"""Mean bytes of reads up to which they are made many by one call. Longer ones keep a drive busy with few threads."""
 _lock = threading.Lock()
 _opened_by: list[int] = []
 """The process that has opened cuFile's driver, if one has."""
@@ -33,18 +41,30 @@ class Engine(Protocol):
 
     name: str
 
-    def open(self, path: str, fd: int) -> Any:
-        """Register a file; `fd` stays open for as long as the handle is used."""
+    @property
+    def most_bytes(self) -> int:
+        """Mean bytes of reads up to which `read_many` has many of them under way at once, without threads."""
 
-    def close(self, handle: Any) -> None:
+    def open(self, path: str, fd: int) -> int:
+        """Register a file, which is open as `fd` now; returns a handle that is not negative."""
+
+    def close(self, handle: int) -> None:
         """Close a handle. No read of it may be under way."""
 
-    def read(self, handle: Any, base: int, position: int, nbytes: int, offset: int) -> int:
+    def read(self, handle: int, base: int, position: int, nbytes: int, offset: int) -> int:
         """Read into a slot at address `base`, from byte `position` of it on; returns how many bytes were read.
 
         Raises:
             Exception: whatever the library raises.
         """
+
+    def read_many(
+        self, handles: IntArray, bases: IntArray, positions: IntArray, nbytes: IntArray, offsets: IntArray
+    ) -> IntArray:
+        """As `read`, many: returns how many bytes each has read; 0 or less if it failed, and `read` says why."""
+
+    def end(self) -> None:
+        """Release what is kept. No read may be under way; may be called twice."""
 
     def register(self, base: int, nbytes: int) -> None:
         """Register a slot for DMA.
@@ -58,14 +78,28 @@ class Engine(Protocol):
 
 
 class CufileEngine:
-    """cuFile's own API."""
+    """cuFile's own API.
+
+    Args:
+        device: the GPU.
+        batches: whether cuFile is known to make many reads by one call.
+    """
 
     name = "cufile"
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, batches: bool = False) -> None:
         self._cufile = _open_driver(device)
+        self._batches = CufileBatches(self._cufile) if batches else None
+        self._numbers = count()
+        self._known: dict[int, tuple[int, int]] = {}
+        """For each handle cuFile's own, and our descriptor."""
 
-    def open(self, path: str, fd: int) -> Any:
+    @property
+    def most_bytes(self) -> int:
+        """See `Engine`."""
+        return _BATCHED_BYTES if self._batches else 0
+
+    def open(self, path: str, fd: int) -> int:
         """See `Engine.open`."""
         # cuFile refuses flags that it does not know, such as O_NOFOLLOW: the file is opened again without them.
         direct = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT
@@ -73,22 +107,46 @@ class CufileEngine:
         # Not the bindings' own structure: its memory is not initialized, and cuFile calls the pointers in it.
         descr = CufileDescr(int(self._cufile.FileHandleType.OPAQUE_FD), own, None)
         try:
-            return self._cufile.handle_register(ctypes.addressof(descr)), own
+            known = int(self._cufile.handle_register(ctypes.addressof(descr)))
         except BaseException:
             os.close(own)
             raise
+        handle = next(self._numbers)
+        self._known[handle] = known, own
+        return handle
 
-    def close(self, handle: Any) -> None:
+    def close(self, handle: int) -> None:
         """See `Engine.close`."""
-        known, own = handle
+        known, own = self._known.pop(handle)
         try:
             self._cufile.handle_deregister(known)
         finally:
             os.close(own)
 
-    def read(self, handle: Any, base: int, position: int, nbytes: int, offset: int) -> int:
+    def read(self, handle: int, base: int, position: int, nbytes: int, offset: int) -> int:
         """See `Engine.read`."""
-        return int(self._cufile.read(handle[0], base, nbytes, offset, position))
+        return int(self._cufile.read(self._known[handle][0], base, nbytes, offset, position))
+
+    def read_many(
+        self, handles: IntArray, bases: IntArray, positions: IntArray, nbytes: IntArray, offsets: IntArray
+    ) -> IntArray:
+        """See `Engine.read_many`."""
+        batches = self._batches
+        if batches is None or int(nbytes.sum()) > len(nbytes) * _BATCHED_BYTES:
+            return one_by_one(self, handles, bases, positions, nbytes, offsets)
+        which, place = np.unique(handles, return_inverse=True)
+        known = np.array([self._known[handle][0] for handle in which.tolist()], np.int64)
+        try:
+            return batches.read(known[place], bases, positions, nbytes, offsets)
+        except Exception as error:
+            _log.warning("cuFile takes no batches of reads, which are made one by one from now on: %s", error)
+            self._batches = None
+            return one_by_one(self, handles, bases, positions, nbytes, offsets)
+
+    def end(self) -> None:
+        """See `Engine.end`."""
+        if self._batches is not None:
+            self._batches.close()
 
     def register(self, base: int, nbytes: int) -> None:
         """See `Engine.register`."""
@@ -100,11 +158,17 @@ class CufileEngine:
 
 
 class KvikioEngine:
-    """kvikio, which calls cuFile; its own compat mode is switched off, so that it fails where cuFile does."""
+    """kvikio, which calls cuFile; its own compat mode is switched off, so that it fails where cuFile does.
+
+    Args:
+        device: the GPU.
+        batches: not used, as kvikio has no call for many reads.
+    """
 
     name = "kvikio"
+    most_bytes = 0
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, batches: bool = False) -> None:
         # The counters are cuFile's, whichever library calls it.
         _open_driver(device)
         try:
@@ -116,20 +180,33 @@ class KvikioEngine:
             ) from None
         self._kvikio: Any = kvikio
         defaults.set({"compat_mode": kvikio.CompatMode.OFF})
+        self._numbers = count()
+        self._files: dict[int, Any] = {}
 
-    def open(self, path: str, fd: int) -> Any:
+    def open(self, path: str, fd: int) -> int:
         """See `Engine.open`. kvikio opens the file itself, by the descriptor, so that it is the same one."""
-        return self._kvikio.CuFile(f"/proc/self/fd/{fd}", "r")
+        handle = next(self._numbers)
+        self._files[handle] = self._kvikio.CuFile(f"/proc/self/fd/{fd}", "r")
+        return handle
 
-    def close(self, handle: Any) -> None:
+    def close(self, handle: int) -> None:
         """See `Engine.close`."""
-        handle.close()
+        self._files.pop(handle).close()
 
-    def read(self, handle: Any, base: int, position: int, nbytes: int, offset: int) -> int:
+    def read(self, handle: int, base: int, position: int, nbytes: int, offset: int) -> int:
         """See `Engine.read`."""
         into = DeviceBytes(base + position, nbytes)
-        future = handle.pread(into, nbytes, offset, nbytes)
+        future = self._files[handle].pread(into, nbytes, offset, nbytes)
         return int(future.get())
+
+    def read_many(
+        self, handles: IntArray, bases: IntArray, positions: IntArray, nbytes: IntArray, offsets: IntArray
+    ) -> IntArray:
+        """See `Engine.read_many`."""
+        return one_by_one(self, handles, bases, positions, nbytes, offsets)
+
+    def end(self) -> None:
+        """See `Engine.end`."""
 
     def register(self, base: int, nbytes: int) -> None:
         """See `Engine.register`."""
@@ -140,7 +217,24 @@ class KvikioEngine:
         self._kvikio.memory_deregister(DeviceBytes(base, 1))
 
 
-ENGINES: dict[str, Callable[[torch.device], Engine]] = {"cufile": CufileEngine, "kvikio": KvikioEngine}
+def one_by_one(
+    engine: Engine, handles: IntArray, bases: IntArray, positions: IntArray, nbytes: IntArray, offsets: IntArray
+) -> IntArray:
+    """`Engine.read_many` by `Engine.read`; ends with the first read that fails or ends early."""
+    done, read = np.zeros(len(nbytes), np.int64), engine.read
+    columns = (column.tolist() for column in (handles, bases, positions, nbytes, offsets))
+    # With small reads this is all that there is in Python for each of them, in many threads at once.
+    for index, (handle, base, position, wanted, offset) in enumerate(zip(*columns, strict=True)):
+        try:
+            done[index] = count = read(handle, base, position, wanted, offset)
+        except Exception:  # the caller reads it again, and raises the reason
+            break
+        if count < wanted:
+            break
+    return done
+
+
+ENGINES: dict[str, Callable[..., Engine]] = {"cufile": CufileEngine, "kvikio": KvikioEngine}
 
 
 def _open_driver(device: torch.device) -> Any:

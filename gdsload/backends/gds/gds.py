@@ -7,24 +7,19 @@ any stream. The path that bytes took is taken from cuFile's own counters, never 
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import partial
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
 
 from gdsload.backends.base import FileBackend, PendingRead
 from gdsload.backends.gds.engines import ENGINES, Engine, path_counts
-from gdsload.backends.gds.slots import Slots
+from gdsload.backends.gds.slots import SlotLease, Slots
 from gdsload.backends.readers import Readers
 from gdsload.errors import GdsloadError, ReadError, ShortReadError
 from gdsload.shards.files import Files
+from gdsload.shards.handles import HandleTable
 from gdsload.shards.reads import MAX_GAP_BYTES, PAGE_BYTES, Extents, coalesce, shares
 
 __all__ = ["GdsBackend"]
@@ -32,16 +27,6 @@ __all__ = ["GdsBackend"]
 _MAX_READ_BYTES = 8 * 2**20
 _WORK_BYTES = _MAX_READ_BYTES // 4
 _THREADS = 12
-_MOST_HANDLES = 32
-
-
-@dataclass(slots=True)
-class _Handle:
-    """A file registered with cuFile, the context of its descriptor, and how many reads use it."""
-
-    handle: Any
-    descriptor: Any
-    users: int = 0
 
 
 class GdsBackend(FileBackend):
@@ -52,7 +37,8 @@ class GdsBackend(FileBackend):
         device: the GPU.
         engine: ``"cufile"``, or ``"kvikio"``; a drive that has an engine of its own is read by that.
         register: whether reads are made by DMA, so that slots are worth registering.
-        threads: how many reads are made at once.
+        batches: whether cuFile is known to make many reads by one call.
+        threads: how many reads are made at once, where a call makes one.
 
     Raises:
         BackendUnavailableError: if cuFile cannot be opened.
@@ -67,15 +53,15 @@ class GdsBackend(FileBackend):
         *,
         engine: str = "cufile",
         register: bool = True,
+        batches: bool = False,
         threads: int = _THREADS,
     ) -> None:
         super().__init__(files)
         self.device = device
-        self.engine: Engine = (files.drive.engine or ENGINES[engine])(device)
+        self.engine: Engine = (files.drive.engine or partial(ENGINES[engine], batches=batches))(device)
         self._slots = Slots(device, self.engine if register else None)
         self._readers = Readers(threads, "gdsload-gds")
-        self._handles: OrderedDict[int, _Handle] = OrderedDict()
-        self._lock = threading.Lock()
+        self._handles = HandleTable(len(files.sources), self._open, self._end)
         self._before = path_counts()
 
     def read(self, wanted: Extents) -> PendingRead:
@@ -83,91 +69,69 @@ class GdsBackend(FileBackend):
         self.files.ensure_open(wanted.file)
         reads = coalesce(wanted, max_gap_bytes=MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES, alignment=PAGE_BYTES)
         lease = self._slots.lease(reads.extents.nbytes)
-        works = [
-            partial(self._read_all, reads.extents, part, lease) for part in shares(reads.extents.nbytes, _WORK_BYTES)
-        ]
-        reading = self._readers.run(works)
+        total = int(reads.extents.nbytes.sum())
+        many = total <= len(reads.extents) * self.engine.most_bytes
+        parts = [range(len(reads.extents))] if many else shares(reads.extents.nbytes, _WORK_BYTES)
+        reading = self._readers.run([partial(self._read_all, reads.extents, part, lease) for part in parts])
         addresses = (lease.base + lease.position)[reads.read_of] + reads.delta
-        return PendingRead(addresses, reading, lease.nbytes, lease.release, np.unique(lease.base))
+        return PendingRead(addresses, reading, lease.nbytes, lease.release, lease.begins)
 
-    def _read_all(self, reads: Extents, chosen: range, lease: Any) -> None:
+    def _read_all(self, reads: Extents, chosen: range, lease: SlotLease) -> None:
+        """Make some reads. With small ones there should be no Python for each of them."""
         part = slice(chosen.start, chosen.stop)
-        file, offset = reads.file[part], reads.offset[part]
+        file, offset, base, position = reads.file[part], reads.offset[part], lease.base[part], lease.position[part]
         wanted = np.minimum(reads.nbytes[part], self.files.sizes[file] - offset)
-        columns = (column.tolist() for column in (offset, wanted, lease.base[part], lease.position[part]))
-        rows = list(zip(*columns, strict=True))
-        runs = [*np.flatnonzero(np.diff(file, prepend=-1)).tolist(), len(file)]
+        first = np.flatnonzero(np.diff(file, prepend=-1))
+        lent = file[first]
         with torch.cuda.device(self.device):
-            for low, high in pairwise(runs):
-                with self._handle(int(file[low])) as handle:
-                    self._read_run(handle, self.files.sources[int(file[low])].path, rows[low:high])
+            handles = np.repeat(self._handles.lend(lent), np.diff(np.append(first, len(file))))
+            try:
+                done = self.engine.read_many(handles, base, position, wanted, offset)
+                for index in np.flatnonzero(done < wanted).tolist():
+                    read = tuple(int(column[index]) for column in (handles, base, position, wanted, offset))
+                    self._read_rest(int(file[index]), read, max(int(done[index]), 0))
+            finally:
+                self._handles.give(lent)
         self.note_moved(int(wanted.sum()))
 
-    def _read_run(self, handle: Any, path: str, rows: list[tuple[int, int, int, int]]) -> None:
-        """Read parts of one file: (offset, bytes, slot's address, position in it) each.
+    def _read_rest(self, file: int, read: tuple[int, ...], done: int) -> None:
+        """Read what is left of a read that ended early, or raise why it cannot be read."""
+        path, (handle, base, position, wanted, offset) = self.files.sources[file].path, read
+        while done < wanted:
+            try:
+                count = self.engine.read(handle, base, position + done, wanted - done, offset + done)
+            except Exception as error:
+                if "EOF" not in str(error):  # kvikio raises this where cuFile returns 0
+                    raise ReadError(
+                        f"cuFile cannot read: {error}", file=path, offset=offset + done,
+                        remedy='Run gdsload doctor on this path, or use backend="bounce".',
+                    ) from error  # fmt: skip
+                count = 0
+            if count < 0:
+                raise ReadError(f"cuFile cannot read: it returned {count}", file=path, offset=offset + done)
+            if count == 0:
+                raise ShortReadError(
+                    f"the file ended {wanted - done} bytes too early", file=path, offset=offset + done,
+                    remedy="It was cut short after it was opened: restore it, or write the dataset again.",
+                )  # fmt: skip
+            done += count
 
-        With small reads this is all that there is in Python for each of them, in many threads at once.
-        """
-        read = self.engine.read
-        for offset, wanted, base, position in rows:
-            done = 0
-            while done < wanted:
-                try:
-                    count = read(handle, base, position + done, wanted - done, offset + done)
-                except Exception as error:
-                    if "EOF" not in str(error):  # kvikio raises this where cuFile returns 0
-                        raise ReadError(
-                            f"cuFile cannot read: {error}", file=path, offset=offset + done,
-                            remedy='Run gdsload doctor on this path, or use backend="bounce".',
-                        ) from error  # fmt: skip
-                    count = 0
-                if count < 0:
-                    raise ReadError(f"cuFile cannot read: it returned {count}", file=path, offset=offset + done)
-                if count == 0:
-                    raise ShortReadError(
-                        f"the file ended {wanted - done} bytes too early", file=path, offset=offset + done,
-                        remedy="It was cut short after it was opened: restore it, or write the dataset again.",
-                    )  # fmt: skip
-                done += count
-
-    @contextmanager
-    def _handle(self, file: int) -> Iterator[Any]:
-        with self._lock:
-            entry = self._handles.get(file)
-            if entry is None:
-                entry = self._handles[file] = self._open(file)
-            self._handles.move_to_end(file)
-            entry.users += 1
-        try:
-            yield entry.handle
-        finally:
-            with self._lock:
-                entry.users -= 1
-                self._trim(_MOST_HANDLES)
-
-    def _open(self, file: int) -> _Handle:
-        descriptor = self.files.descriptor(file, direct=self.files.allows_direct(file))
-        fd = descriptor.__enter__()
-        try:
-            handle = self.engine.open(self.files.sources[file].path, fd)
-        except BaseException as error:
-            descriptor.__exit__(None, None, None)
-            if isinstance(error, GdsloadError) or not isinstance(error, Exception):
+    def _open(self, file: int) -> int:
+        """Register a file with the engine, which keeps a descriptor of its own."""
+        with self.files.descriptor(file, direct=self.files.allows_direct(file)) as fd:
+            try:
+                return self.engine.open(self.files.sources[file].path, fd)
+            except GdsloadError:
                 raise
-            raise ReadError(
-                f"cuFile cannot register the file: {error}", file=self.files.sources[file].path,
-                remedy="Run gdsload doctor on this path: it says why.",
-            ) from error  # fmt: skip
-        return _Handle(handle, descriptor)
+            except Exception as error:
+                raise ReadError(
+                    f"cuFile cannot register the file: {error}", file=self.files.sources[file].path,
+                    remedy="Run gdsload doctor on this path: it says why.",
+                ) from error  # fmt: skip
 
-    def _trim(self, keep: int) -> None:
-        for file in [file for file, entry in self._handles.items() if not entry.users]:
-            if len(self._handles) <= keep:
-                break
-            entry = self._handles.pop(file)
-            with suppress(Exception):  # the handle is not used any more
-                self.engine.close(entry.handle)
-            entry.descriptor.__exit__(None, None, None)
+    def _end(self, handle: int) -> None:
+        with suppress(Exception):  # the handle is not used any more
+            self.engine.close(handle)
 
     def bytes_by_path(self) -> dict[str, int]:
         """See `Backend.bytes_by_path`.
@@ -184,7 +148,7 @@ class GdsBackend(FileBackend):
     def close(self) -> None:
         """See `Backend.close`."""
         self._readers.close()
-        with self._lock:
-            self._trim(0)
+        self._handles.close()
+        self.engine.end()
         self._slots.close()
         self.files.close()

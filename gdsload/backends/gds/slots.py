@@ -34,12 +34,14 @@ class SlotLease:
         base: address of the chunk that each read goes to.
         position: byte position in that chunk.
         nbytes: bytes of all the chunks.
+        begins: addresses of the chunks, in rising order.
         release: returns the chunks; nothing happens the second time. No work on them may be under way.
     """
 
     def __init__(self, base: IntArray, position: IntArray, chunks: list[Chunk], back: deque[Chunk]) -> None:
         self.base, self.position = base, position
         self.nbytes = sum(size for _, size in chunks)
+        self.begins = np.array(sorted(address for address, _ in chunks), np.int64)
         # A finaliser may run anywhere, and `extend` of a deque runs no Python code.
         self._end = weakref.finalize(self, back.extend, chunks)
         self._end.atexit = False

@@ -15,6 +15,9 @@ import sys
 import time
 from typing import Any
 
+import numpy as np
+
+from gdsload.system.cufile_batches import CufileBatches
 from gdsload.system.probe.library import find_libraries
 from gdsload.system.probe.result import PATHS, CufileProbe
 from gdsload.system.probe.tree import Tree
@@ -26,6 +29,7 @@ _BUFFER_BYTES = 16 * 2**20
 """From 10 MiB on torch's allocator makes an allocation of its own: the buffer begins where the allocation does."""
 _READ_BYTES = 2**20
 _BLOCK_BYTES = 4096
+_BATCHED_READS = 1000
 _BASE_ERROR = 5000  # cufile.h, CUFILEOP_BASE_ERR
 _ERRORS = {
     5001: "DRIVER_NOT_INITIALIZED", 5002: "DRIVER_INVALID_PROPS", 5004: "DRIVER_VERSION_MISMATCH",
@@ -104,8 +108,11 @@ def _probe(path: str, device: str, found: dict[str, Any]) -> None:
     after = {} if bindings is None else reads_by_path(bindings)
     for name, count in after.items():
         found[name] = max(count - before[name], 0)
-    _enter("done", found)
     found["reason"] = "a read was made and its bytes are right"
+    if bindings is not None:
+        _enter("batch", found)
+        found["batches"] = _reads_batches(bindings, handle, path, buffer)
+    _enter("done", found)
 
 
 def _load(found: dict[str, Any]) -> tuple[Any, ctypes.CDLL]:
@@ -192,6 +199,37 @@ def _read(library: ctypes.CDLL, handle: ctypes.c_void_p, path: str, buffer: Any,
     if bytes(buffer[:count].cpu().numpy()) != expected[:count] or count != len(expected):
         raise _RefusedError("failed", f"cuFile read {count} bytes of {len(expected)}, or other bytes than the file's")
     found["read_bytes"] = count
+
+
+def _reads_batches(bindings: Any, handle: ctypes.c_void_p, path: str, buffer: Any) -> bool:
+    """Whether cuFile makes several batches of reads at once, of which all bytes are right.
+
+    Blocks of the file are read in another order than they have there, again and again.
+    """
+    import torch
+
+    with open(path, "rb") as file:
+        whole = np.frombuffer(file.read(_READ_BYTES), np.uint8)
+    blocks = len(whole) // _BLOCK_BYTES
+    if not blocks:
+        return False
+    buffer.zero_()
+    torch.cuda.synchronize()
+    chosen = np.arange(_BATCHED_READS) * 7 % blocks
+    same = np.ones(_BATCHED_READS, np.int64)
+    try:
+        batches = CufileBatches(bindings)
+        positions = np.arange(_BATCHED_READS) * _BLOCK_BYTES
+        done = batches.read(
+            same * int(handle.value or 0), same * buffer.data_ptr(), positions, same * _BLOCK_BYTES,
+            chosen * _BLOCK_BYTES,
+        )  # fmt: skip
+    except Exception:
+        return False
+    torch.cuda.synchronize()
+    read = buffer[: _BATCHED_READS * _BLOCK_BYTES].cpu().numpy().reshape(_BATCHED_READS, _BLOCK_BYTES)
+    expected = whole[: blocks * _BLOCK_BYTES].reshape(blocks, _BLOCK_BYTES)[chosen]
+    return bool((done == _BLOCK_BYTES).all()) and np.array_equal(read, expected)
 
 
 def reads_by_path(bindings: Any) -> dict[str, int]:

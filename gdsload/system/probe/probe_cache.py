@@ -20,7 +20,7 @@ from gdsload.system.probe.result import CufileProbe
 
 __all__ = ["cache_folder", "load", "locked", "store"]
 
-_SCHEMA = 2
+_SCHEMA = 3
 _LIMIT_BYTES = 2**20
 _LIFE_S = {"ok": 7 * 86400.0, "failed": 3600.0, "missing": 3600.0}
 _SHORT_LIFE_S = 600.0

@@ -23,7 +23,7 @@ class CufileProbe:
             ``garbage``, how the probing process ended instead; ``skipped``, nothing was tried.
         reason: what happened, in words.
         stage: what was being done when it ended: ``start``, ``library``, ``cuda``, ``driver-open``, ``register``,
-            ``read`` or ``done``.
+            ``read``, ``batch`` or ``done``.
         library: path of the libcufile that was loaded.
         version: its version as it gives it itself, for instance ``1.15.1``.
         error: the name of cuFile's error, for instance ``HANDLE_NOT_REGISTERED``.
@@ -34,6 +34,7 @@ class CufileProbe:
         nvfs_reads: reads that cuFile counted as made through nvidia-fs.
         p2p_reads: the same for P2PDMA.
         posix_reads: the same for cuFile's compat mode; all three are None where the counters could not be read.
+        batches: whether many reads were made by one call, and their bytes are right.
         log: the last lines of cuFile's own log.
         seconds: how long the probe took.
         cached: whether this was read from the cache.
@@ -52,6 +53,7 @@ class CufileProbe:
     nvfs_reads: int | None = None
     p2p_reads: int | None = None
     posix_reads: int | None = None
+    batches: bool = False
     log: tuple[str, ...] = ()
     seconds: float = 0.0
     cached: bool = False
@@ -89,7 +91,7 @@ class CufileProbe:
 def _fits(name: str, value: object) -> bool:
     if name == "log":
         return isinstance(value, list) and all(isinstance(line, str) for line in value)
-    if name in ("registered", "cached"):
+    if name in ("registered", "batches", "cached"):
         return isinstance(value, bool)
     if name in ("open_s", *PATHS.values()) and value is None:
         return True

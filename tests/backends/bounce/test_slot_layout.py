@@ -46,8 +46,8 @@ def hold(found, wanted, sizes, block):
     """What is true of every layout."""
     at = 0
     for number, part in enumerate(found.parts):
-        assert part.low == number * block  # no gap, no overlap, and in order
-        assert part.nbytes == min(block, found.nbytes - part.low)
+        assert part.low == at  # no gap, no overlap, and in order
+        assert 0 < part.nbytes <= block
         reads = each(part)
         assert reads
         assert part.first == reads[0][0]
@@ -59,6 +59,9 @@ def hold(found, wanted, sizes, block):
             assert nbytes == min(room, sizes[file] - offset)  # shorter only at the end of the shard
             assert [offset % PAGE_BYTES, begin % PAGE_BYTES] == [0, 0]  # or O_DIRECT would refuse it
             at += room
+        if number:  # or the block before would have taken it
+            first = reads[1][2] if len(reads) > 1 else part.nbytes
+            assert first + found.parts[number - 1].nbytes > block
     assert at == found.nbytes
     assert found.places.dtype == np.int64
     slot = pages_of(found)
@@ -134,7 +137,7 @@ def test_order_decides_which_way_it_goes(monkeypatch):
         ([], [], []),
         ([(0, 0, 0), (1, 4096, 0)], [], [0, 0]),
         ([(3, 8192, 4096)], [([(3, 8192, 0, 4096)], 0, 4096)], [0]),
-        # A read that goes over an edge is cut there; one that ends there is not.
+        # A read that is longer than a block is cut; one that ends with it is not.
         (
             [(3, 8192, 3 * 4096)],
             [([(3, 8192, 0, 8192)], 0, 8192), ([(3, 16384, 0, 4096)], 8192, 4096)],

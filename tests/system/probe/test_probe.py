@@ -97,6 +97,20 @@ def test_a_library_that_does_not_load_is_ended_and_named(folder: Path):
     assert "no answer within 1 s while starting Python" in found.reason
 
 
+@pytest.mark.parametrize(("ending", "why"), [
+    ("while True: pass", "no answer within 1 s while reading many parts by one call"),
+    (f"import os; os.kill(os.getpid(), {int(signal.SIGSEGV)})", "SIGSEGV while reading many parts by one call"),
+    ("os._exit(3)", "exit status 3 while reading many parts by one call"),
+])  # fmt: skip
+def test_batches_that_hang_or_crash_are_done_without(folder: Path, ending: str, why: str):
+    known = {"stage": "batch", "reason": "its bytes are right", "p2p_reads": 1, "read_bytes": 4096}
+    said = f"""import os, sys; os.write(2, b'\\n{"gdsload-stage: " + json.dumps(known)}\\n')\n{ending}"""
+    found = ask(folder, said, timeout_s=1.0)
+    assert (found.status, found.path, found.proven, found.batches) == ("ok", "gds-p2p", True, False)
+    assert found.reason.startswith("its bytes are right; no batch of reads is made: ")
+    assert why in found.reason
+
+
 def test_a_crash_names_the_signal(folder: Path):
     found = ask(folder, f"{STAGE}\nimport os; os.kill(os.getpid(), {int(signal.SIGSEGV)})")
     assert (found.status, found.reason) == ("crashed", "SIGSEGV while opening cuFile's driver (cuFileDriverOpen)")

@@ -1,0 +1,138 @@
+"""Handles of files, opened when they are wanted, shared by all who use them, and few at a time.
+
+They are numbers: descriptors, or whatever a library calls a file by. Any number of them is lent and given back by one
+call, for reads that are made many at a time.
+"""
+
+from __future__ import annotations
+
+import resource
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+import numpy as np
+
+from gdsload.system.arrays import IntArray
+
+__all__ = ["HandleTable", "Lent", "most_open"]
+
+_LEAST, _MOST, _SHARE = 64, 4096, 8
+
+
+def most_open() -> int:
+    """How many descriptors of one kind a dataset keeps: an eighth of what this process may have.
+
+    Opening a shard again takes longer than many a read, and others want descriptors, too.
+    """
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST if allowed == resource.RLIM_INFINITY else min(max(allowed // _SHARE, _LEAST), _MOST)
+
+
+class HandleTable:
+    """Handles of some files; its methods may be called from several threads.
+
+    The least recently used ones that nobody uses are closed.
+
+    Args:
+        count: how many files.
+        make: opens a file and returns its handle, which is not negative; it may ask for handles itself.
+        end: closes a handle.
+        most: how many are kept open; None: what `most_open` says. If more are in use at once, more are open.
+    """
+
+    def __init__(
+        self, count: int, make: Callable[[int], int], end: Callable[[int], None], most: int | None = None
+    ) -> None:
+        self._make, self._end = make, end
+        self.most = most_open() if most is None else most
+        self._handles = np.full(count, -1, np.int64)
+        self._users = np.zeros(count, np.int64)
+        self._used = np.zeros(count, np.int64)  # when it was last lent, in calls
+        self._calls = self._open = 0
+        self._lock = threading.RLock()
+        self._closed = False
+
+    def lend(self, files: IntArray) -> IntArray:
+        """The handles of these files, with one user more of each. If it fails, none has one more."""
+        with self._lock:
+            found = self._handles[files]
+            if len(found) and found.min() < 0:
+                for file in files[found < 0].tolist():
+                    self._ensure(file)
+                found = self._handles[files]
+            np.add.at(self._users, files, 1)
+            self._calls += 1
+            self._used[files] = self._calls
+            return found
+
+    def give(self, files: IntArray) -> None:
+        """Note that one user of each of these files has ended."""
+        with self._lock:
+            np.subtract.at(self._users, files, 1)
+            self._trim()
+
+    def lend_one(self, file: int) -> int:
+        """As `lend`, of one file."""
+        with self._lock:
+            if self._handles[file] < 0:
+                self._ensure(file)
+            self._users[file] += 1
+            self._calls += 1
+            self._used[file] = self._calls
+            return int(self._handles[file])
+
+    def give_one(self, file: int) -> None:
+        """As `give`, of one file."""
+        with self._lock:
+            self._users[file] -= 1
+            self._trim()
+
+    def lent(self, file: int) -> Lent:
+        """The handle of a file, for as long as a context lasts."""
+        return Lent(self, file)
+
+    def close(self) -> None:
+        """Close all that nobody uses; those in use are closed when they are given back. May be called twice."""
+        with self._lock:
+            self._closed = True
+            self._trim()
+
+    def _ensure(self, file: int) -> None:
+        if self._handles[file] < 0:  # a file may be asked for twice by one call
+            handle = self._make(file)
+            if self._handles[file] >= 0:  # it was asked for while it was being made
+                self._end(handle)
+                return
+            self._handles[file] = handle
+            self._open += 1
+
+    def _trim(self) -> None:
+        keep = 0 if self._closed else self.most
+        if self._open <= keep:
+            return
+        idle = np.flatnonzero((self._handles >= 0) & (self._users == 0))
+        # An eighth more than must be, so that not each call has to look for the oldest.
+        oldest = idle[np.argsort(self._used[idle])][: self._open - keep + keep // 8]
+        for file in oldest.tolist():
+            handle = int(self._handles[file])
+            self._handles[file] = -1
+            self._open -= 1
+            self._end(handle)
+
+
+class Lent:
+    """A handle, for as long as the context lasts. No generator: this is done for each read."""
+
+    __slots__ = ("_file", "_table")
+
+    def __init__(self, table: HandleTable, file: int) -> None:
+        self._table, self._file = table, file
+
+    def __enter__(self) -> int:
+        return self._table.lend_one(self._file)
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._table.give_one(self._file)

@@ -1,0 +1,140 @@
+"""Handles of files: which are open, who uses them, and that none is closed under its user."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gdsload.shards import handles
+from gdsload.shards.handles import HandleTable, most_open
+
+FILES = 9
+
+
+class Opened:
+    """Opens numbers, and notes which are open."""
+
+    def __init__(self):
+        self.open, self.made, self.wrong = {}, 0, []
+
+    def make(self, file):
+        self.made += 1
+        self.open[self.made] = file
+        return self.made
+
+    def end(self, handle):
+        del self.open[handle]
+
+
+def table_of(opened, most=3):
+    return HandleTable(FILES, opened.make, opened.end, most)
+
+
+calls = st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, FILES - 1), min_size=1, max_size=5)), max_size=40)
+
+
+@given(calls)
+def test_handles_are_of_the_files_asked_for_and_stay_open_while_they_are_used(several):
+    opened, held = Opened(), []
+    table = table_of(opened)
+    for give, chosen in several:
+        files = np.array(chosen)
+        if give and held:
+            table.give(held.pop(0))
+        else:
+            found = table.lend(files)
+            assert [opened.open[handle] for handle in found.tolist()] == files.tolist()
+            held.append(files)
+        used = {file for files in held for file in files.tolist()}
+        assert used <= set(opened.open.values())
+        assert len(opened.open) <= max(3, len(used)) + 5  # what a call opens before others are closed
+    for files in held:
+        table.give(files)
+    assert len(opened.open) <= 3
+    table.close()
+    assert opened.open == {}
+
+
+def test_the_least_recently_used_ones_are_closed():
+    opened = Opened()
+    table = table_of(opened)
+    for file in (0, 1, 2, 0, 3):
+        with table.lent(file):
+            pass
+    assert sorted(opened.open.values()) == [0, 2, 3]
+
+
+def test_a_file_that_is_asked_for_twice_is_opened_once():
+    opened = Opened()
+    found = table_of(opened).lend(np.array([4, 4, 4]))
+    assert (len(set(found.tolist())), opened.made) == (1, 1)
+
+
+def test_a_call_that_fails_lends_nothing():
+    opened = Opened()
+
+    def make(file):
+        if file == 5:
+            raise OSError("no")
+        return opened.make(file)
+
+    table = HandleTable(FILES, make, opened.end, 0)
+    with pytest.raises(OSError, match="no"):
+        table.lend(np.array([1, 5, 2]))
+    with table.lent(3):
+        pass  # at its end, all that nobody uses is closed
+    assert opened.open == {}
+
+
+def test_a_table_that_was_closed_closes_what_is_given_back():
+    opened = Opened()
+    table = table_of(opened)
+    with table.lent(1):
+        table.close()
+        assert list(opened.open.values()) == [1]
+    assert opened.open == {}
+
+
+def test_opening_may_ask_for_the_same_file():
+    opened, tables, asked = Opened(), [], []
+
+    def make(file):
+        asked.append(file)
+        if len(asked) == 1:
+            with tables[0].lent(file):
+                pass
+        return opened.make(file)
+
+    tables.append(HandleTable(FILES, make, opened.end, 3))
+    with tables[0].lent(2) as handle:
+        assert opened.open == {handle: 2}
+
+
+def test_threads_share_them():
+    opened, wrong = Opened(), []
+    table = table_of(opened, most=2)
+
+    def work(seed):
+        for files in np.random.default_rng(seed).integers(0, FILES, (300, 3)):
+            found = table.lend(files)
+            if [opened.open.get(handle) for handle in found.tolist()] != files.tolist():
+                wrong.append(files)
+            table.give(files)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert len(opened.open) <= 2
+
+
+@pytest.mark.parametrize(("allowed", "most"), [(256, 64), (1024, 128), (1 << 20, 4096), (-1, 4096)])
+def test_how_many_are_kept_follows_from_how_many_a_process_may_have(monkeypatch, allowed, most):
+    monkeypatch.setattr(handles.resource, "getrlimit", lambda _which: (allowed, allowed))
+    assert most_open() == most

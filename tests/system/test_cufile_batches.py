@@ -1,0 +1,112 @@
+"""Batches of reads: every read ends where it was wanted, whatever ends when. cuFile is played in host memory."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdsload.system.cufile_batches import CufileBatches
+from gdsload.system.memory import address_of
+
+DATA = np.random.default_rng(0).integers(0, 256, 50_000, np.uint8)
+
+
+class Params(ctypes.Structure):
+    """CUfileIOParams_t, cufile.h; the union has the members of a batch's read."""
+
+    _fields_ = (
+        ("mode", ctypes.c_int), ("base", ctypes.c_void_p), ("file_offset", ctypes.c_int64),
+        ("device_offset", ctypes.c_int64), ("size", ctypes.c_size_t), ("handle", ctypes.c_void_p),
+        ("opcode", ctypes.c_int), ("cookie", ctypes.c_void_p),
+    )  # fmt: skip
+
+
+class Events(ctypes.Structure):
+    """CUfileIOEvents_t, cufile.h."""
+
+    _fields_ = (("cookie", ctypes.c_void_p), ("status", ctypes.c_int), ("ret", ctypes.c_size_t))
+
+
+class Cufile:
+    """Reads at the latest moment, some at a time and in any order. Files are by handle; 13 fails, 14 ends early."""
+
+    def __init__(self, seed=0, refuse_after=1 << 30):
+        self.rng, self.left = np.random.default_rng(seed), refuse_after
+        self.batches, self.most, self.destroyed = {}, 0, []
+
+    def batch_io_set_up(self, depth):
+        assert depth <= 128
+        number = len(self.batches) + len(self.destroyed) + 1
+        self.batches[number] = []
+        return number
+
+    def batch_io_submit(self, number, count, address, flags):
+        assert (self.batches[number], flags) == ([], 0)
+        self.left -= 1
+        if self.left < 0:
+            raise RuntimeError("no batches here")
+        params = (Params * count).from_address(address)
+        # cuFile reads them before it returns
+        self.batches[number] = [
+            (one.mode, one.base, one.file_offset, one.device_offset, one.size, one.handle, one.opcode, one.cookie or 0)
+            for one in params
+        ]
+        self.most = max(self.most, sum(map(bool, self.batches.values())))
+
+    def batch_io_get_status(self, number, least, count, events, timeout):
+        waiting, found = self.batches[number], ctypes.c_uint.from_address(count)
+        assert least <= len(waiting)
+        assert (timeout, found.value) == (0, least)
+        found.value = int(self.rng.integers(0, least + 1))  # fewer than asked for, or none
+        for event in (Events * found.value).from_address(events):
+            mode, base, offset, position, size, handle, opcode, cookie = waiting.pop(self.rng.integers(len(waiting)))
+            assert (mode, opcode) == (1, 0)
+            nbytes = size // 2 if handle == 14 else size
+            if handle != 13:
+                ctypes.memmove(base + position, address_of(DATA) + offset, nbytes)
+            event.cookie, event.status, event.ret = cookie, 0x40 if handle == 13 else 0x10, nbytes
+
+    def batch_io_destroy(self, number):
+        self.destroyed.append(number)
+        assert self.batches.pop(number) == []
+
+
+def read(batches, handles, offsets, nbytes):
+    into = np.zeros(len(handles) * 100, np.uint8)
+    positions = np.arange(len(handles)) * 100
+    bases = np.full(len(handles), address_of(into))
+    return batches.read(handles, bases, positions, nbytes, offsets), into.reshape(-1, 100)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 1500), st.integers(0, 1 << 30))
+def test_every_read_ends_where_it_is_wanted(count, seed):
+    rng, cufile = np.random.default_rng(seed), Cufile(seed)
+    batches = CufileBatches(cufile)
+    for _ in range(2):
+        handles = rng.choice([-(2**40), 12, 13, 14], count)
+        offsets, nbytes = rng.integers(0, 49_000, count), rng.integers(1, 101, count)
+        done, into = read(batches, handles, offsets, nbytes)
+        expected = np.where(handles == 13, 0, np.where(handles == 14, nbytes // 2, nbytes))
+        assert np.array_equal(done, expected)
+        for row, offset, length in zip(into, offsets, expected, strict=True):
+            assert np.array_equal(row[:length], DATA[offset : offset + length])
+            assert not row[length:].any()
+    assert cufile.most <= 4
+    batches.close()
+    batches.close()
+    assert cufile.batches == {}
+
+
+@pytest.mark.parametrize("well", [0, 1, 3, 5])
+def test_a_batch_that_is_refused_leaves_no_read_under_way(well):
+    cufile = Cufile(refuse_after=well)
+    batches = CufileBatches(cufile)
+    with pytest.raises(RuntimeError, match="no batches here"):
+        read(batches, np.full(1000, 12), np.zeros(1000, np.int64), np.full(1000, 9))
+    assert not any(cufile.batches.values())
+    batches.close()
