@@ -208,7 +208,7 @@ class MappedStream(_Streamed):
         for landing, wanted in self._landings():
             nbytes = wanted.total_bytes
             with torch.cuda.stream(self._stream):
-                self._gather.pieces(landing.addresses, wanted.nbytes, 1, self._out[:nbytes])
+                self._gather.pieces(landing.addresses, wanted.nbytes, 1, [self._out[:nbytes]], [len(wanted)])
             yield self._out[:nbytes]
             landing.release()
 

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.engine.codecs import BatchTensors, FieldCodec
+from gdsload.engine.codecs import FieldCodec
+from gdsload.engine.group_lengths import GroupLengths, padded_pieces
 from gdsload.engine.read_planner import RowSlice
 from gdsload.shards.format.schema import Field
 from gdsload.shards.gather_host import gather_pieces, gather_rows
@@ -19,9 +20,11 @@ from gdsload.shards.values import numpy_dtype, torch_dtype
 from gdsload.system.arrays import IntArray
 from gdsload.system.memory import BatchPool, address_of
 
-__all__ = ["Assembler", "Batch", "BatchForm", "BatchMaker", "joined"]
+__all__ = ["Assembler", "Batch", "BatchForm", "BatchMaker", "joined", "padding_rows"]
 
 Batch = dict[str, Any]
+Source = tuple[IntArray, IntArray | None]
+"""The address of each sample's rows, and how many they are if the field is ragged."""
 T = TypeVar("T")
 
 _ALIGNMENT = 64
@@ -47,11 +50,13 @@ class _Rows:
     Attributes:
         begin: where its bytes begin in the lease.
         lengths: rows of each sample; None if it is not ragged.
+        edges: the first row of each batch, and the end of the last one's; None if it is not ragged.
         whole: all samples as one array; None if it is ragged, empty, or of an element type that numpy does not have.
     """
 
     begin: int
-    lengths: IntArray | None
+    lengths: GroupLengths | None = None
+    edges: list[int] | None = None
     whole: NDArray[Any] | None = None
 
 
@@ -95,9 +100,24 @@ class BatchMaker:
     def close(self) -> None:
         """Release kept memory."""
 
-    def tensor(self, array: NDArray[Any]) -> torch.Tensor:
-        """An array as a tensor beside the batches' values."""
-        return torch.from_numpy(array)
+    def tensors(self, array: NDArray[Any], counts: Sequence[int]) -> Sequence[torch.Tensor]:
+        """The parts of an array, of so many elements each, as tensors beside the batches' values."""
+        edges = pairwise(accumulate(counts, initial=0))
+        return [torch.from_numpy(array[low:high]) for low, high in edges]  # each with a storage of its own part
+
+    def group(self, sources: Mapping[str, Source], sizes: Sequence[int]) -> dict[str, GroupLengths]:
+        """The lengths of ragged fields; fields of equal ones share them.
+
+        Args:
+            sources: for each field the addresses of samples and, if it is ragged, their rows; see `joined`.
+            sizes: samples of each batch.
+        """
+        found: dict[str, GroupLengths] = {}
+        for name, (_, lengths) in sources.items():
+            if lengths is not None:
+                same = (one for one in found.values() if np.array_equal(one.lengths, lengths))
+                found[name] = next(same, None) or GroupLengths(lengths, sizes, self.tensors)
+        return found
 
     def add_index(self, batches: Sequence[Batch], slices: Sequence[RowSlice], edges: Sequence[tuple[int, int]]) -> None:
         """Add to each batch the user's indices of its samples, if that is wanted."""
@@ -125,21 +145,30 @@ class Assembler(BatchMaker):
         """See `BatchMaker.assemble`."""
         codecs = self.form.codecs
         sources = {name: joined(name, codec.stored.ragged, slices) for name, codec in codecs.items()}
-        begins, total = self._lay_out(sources)
+        groups = self.group(sources, sizes)
+        counts = {
+            name: len(addresses) if lengths is None else sum(codecs[name].rows(groups[name]))
+            for name, (addresses, lengths) in sources.items()
+        }
+        begins, total = self._lay_out(counts)
         lease = self.pool.lease(total)
         base, memory = address_of(lease), lease.data
         rows = {}
         for name, codec in codecs.items():
-            field = codec.stored
+            field, out = codec.stored, base + begins[name]
             addresses, lengths = sources[name]
             if lengths is None:
-                gather_rows(addresses, field.row_bytes, base + begins[name])
-                rows[name] = _Rows(begins[name], None, _array_of(memory, begins[name], len(addresses), field))
-            else:
-                gather_pieces(addresses, lengths, field.row_bytes, base + begins[name])
-                rows[name] = _Rows(begins[name], lengths)
+                gather_rows(addresses, field.row_bytes, out)
+                rows[name] = _Rows(begins[name], whole=_array_of(memory, begins[name], len(addresses), field))
+                continue
+            group = groups[name]
+            if codec.padding is not None:
+                fill = padding_rows(codec.padding, max(group.longest, default=0) * field.row_bytes)
+                addresses, lengths = padded_pieces(addresses, group, address_of(fill))
+            gather_pieces(addresses, lengths, field.row_bytes, out)
+            rows[name] = _Rows(begins[name], group, list(accumulate(codec.rows(group), initial=0)))
         edges = list(pairwise(accumulate(sizes, initial=0)))
-        batches = [self._batch(memory, rows, low, high) for low, high in edges]
+        batches = [self._batch(memory, rows, number, *edge) for number, edge in enumerate(edges)]
         self.add_index(batches, slices, edges)
         return batches
 
@@ -147,35 +176,39 @@ class Assembler(BatchMaker):
         """See `BatchMaker.close`."""
         self.pool.clear()
 
-    def _lay_out(self, sources: dict[str, tuple[IntArray, IntArray | None]]) -> tuple[dict[str, int], int]:
-        """Where each field's bytes begin in the lease, and how many bytes it needs."""
+    def _lay_out(self, counts: Mapping[str, int]) -> tuple[dict[str, int], int]:
+        """Where each field's rows begin in the lease, and how many bytes it needs."""
         begins, position = {}, 0
-        for name, (addresses, lengths) in sources.items():
+        for name, count in counts.items():
             begins[name] = position
-            count = len(addresses) if lengths is None else int(lengths.sum())
             position += -(-count * self.form.codecs[name].stored.row_bytes // _ALIGNMENT) * _ALIGNMENT
         return begins, position
 
-    def _batch(self, memory: memoryview, rows: dict[str, _Rows], low: int, high: int) -> Batch:
-        """Samples `low` to `high` - 1 of a group as a batch."""
+    def _batch(self, memory: memoryview, rows: dict[str, _Rows], number: int, low: int, high: int) -> Batch:
+        """Batch `number` of a group: samples `low` to `high` - 1."""
         batch: Batch = {}
-        beside = BatchTensors(self.tensor)
         for name, codec in self.form.codecs.items():
             field, found = codec.stored, rows[name]
             lengths = None
             if found.whole is not None and low < high:
                 values = torch.from_numpy(found.whole[low:high])
-            elif found.lengths is None:
+            elif found.lengths is None or found.edges is None:
                 values = _batch_of(memory, found.begin + low * field.row_bytes, high - low, field)
             else:
-                before = int(found.lengths[:low].sum()) if low else 0
-                lengths = found.lengths[low:high]
-                values = _batch_of(memory, found.begin + before * field.row_bytes, int(lengths.sum()), field)
-            batch[name] = values if codec.as_stored else codec.decode(values, lengths, beside)
+                lengths, first = found.lengths.of(number), found.edges[number]
+                values = _batch_of(
+                    memory, found.begin + first * field.row_bytes, found.edges[number + 1] - first, field
+                )
+            batch[name] = values if codec.as_stored else codec.decode(values, lengths)
         return batch
 
 
-def joined(name: str, ragged: bool, slices: Sequence[RowSlice]) -> tuple[IntArray, IntArray | None]:
+def padding_rows(element: NDArray[np.uint8], nbytes: int) -> NDArray[np.uint8]:
+    """So many bytes of one element again and again, and at least one element."""
+    return np.tile(element, max(nbytes // len(element), 1))
+
+
+def joined(name: str, ragged: bool, slices: Sequence[RowSlice]) -> Source:
     """Addresses, and rows if the field is ragged, of a field of the samples of all slices."""
     parts = [(part.rows.fields[name], part.low, part.high) for part in slices]
     none = np.zeros(0, np.int64)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -18,37 +18,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gdsload.engine.group_lengths import BatchLengths, GroupLengths
 from gdsload.errors import FormatError
 from gdsload.shards.format.schema import Field, Schema
-from gdsload.system.arrays import IntArray
-from gdsload.system.memory import UNIT_DTYPES
 
-__all__ = ["BatchTensors", "FieldCodec", "RaggedForm", "codecs_of"]
+__all__ = ["FieldCodec", "RaggedForm", "codecs_of"]
 
 RaggedForm = Literal["jagged", "offsets", "padded"]
-
-
-class BatchTensors:
-    """Small tensors of one batch beside its values, on the same device.
-
-    Args:
-        tensor: makes a tensor of an array.
-    """
-
-    def __init__(self, tensor: Callable[[NDArray[Any]], torch.Tensor]) -> None:
-        self.tensor = tensor
-        self._offsets: list[tuple[IntArray, torch.Tensor]] = []
-
-    def offsets(self, lengths: IntArray) -> torch.Tensor:
-        """Offsets of these lengths: one tensor for all fields with equal ones, as torch compares them by identity."""
-        for known, offsets in self._offsets:
-            if np.array_equal(known, lengths):
-                return offsets
-        ends = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=ends[1:])
-        offsets = self.tensor(ends)
-        self._offsets.append((lengths, offsets))
-        return offsets
 
 
 class FieldCodec:
@@ -63,17 +39,24 @@ class FieldCodec:
     """Whether a batch has the stored rows as they are, of one shape: whoever gathers them has the field then."""
     wants: Literal["host", "device"] = "device"
     """Where `decode` wants the stored rows, if batches are built on a device."""
+    padding: NDArray[np.uint8] | None = None
+    """The bytes of an element, if `decode` wants every sample to be as long as the longest, filled up with it."""
 
     def __init__(self, name: str, stored: Field) -> None:
         self.name, self.stored = name, stored
 
-    def decode(self, values: torch.Tensor, lengths: IntArray | None, beside: BatchTensors) -> Any:
+    def rows(self, group: GroupLengths) -> list[int]:
+        """Rows that each batch of a group has for `decode`."""
+        if self.padding is None:
+            return group.rows
+        return [size * longest for size, longest in zip(group.sizes, group.longest, strict=True)]
+
+    def decode(self, values: torch.Tensor, lengths: BatchLengths | None) -> Any:
         """What a batch has of the field. On a device it is called on the loader's stream, which it may queue work on.
 
         Args:
             values: the stored rows of all samples, concatenated, shape ``[rows, *row_shape]``.
             lengths: rows of each sample; None if every sample has one.
-            beside: what makes further tensors on the batch's device.
 
         Raises:
             FormatError: if the bytes cannot be what the field says.
@@ -86,7 +69,7 @@ class Plain(FieldCodec):
 
     as_stored = True
 
-    def decode(self, values: torch.Tensor, _lengths: IntArray | None, _beside: BatchTensors) -> torch.Tensor:
+    def decode(self, values: torch.Tensor, _lengths: BatchLengths | None) -> torch.Tensor:
         """See `FieldCodec.decode`."""
         return values
 
@@ -98,22 +81,19 @@ class Jagged(FieldCodec):
         super().__init__(name, stored)
         _take_torchs_warning()
 
-    def decode(self, values: torch.Tensor, lengths: IntArray | None, beside: BatchTensors) -> torch.Tensor:
+    def decode(self, values: torch.Tensor, lengths: BatchLengths | None) -> torch.Tensor:
         """See `FieldCodec.decode`."""
         known = _of_each(lengths)
-        low, high = (int(known.min()), int(known.max())) if len(known) else (0, 0)
-        offsets = beside.offsets(known)
-        return torch.nested.nested_tensor_from_jagged(values, offsets, min_seqlen=low, max_seqlen=high)
+        low, high = (int(known.known.min()), known.longest) if len(known.known) else (0, 0)
+        return torch.nested.nested_tensor_from_jagged(values, known.offsets, min_seqlen=low, max_seqlen=high)
 
 
 class Offsets(FieldCodec):
     """Ragged rows as pairs (values ``[rows, ...]``, offsets int64 ``[batch + 1]``)."""
 
-    def decode(
-        self, values: torch.Tensor, lengths: IntArray | None, beside: BatchTensors
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def decode(self, values: torch.Tensor, lengths: BatchLengths | None) -> tuple[torch.Tensor, torch.Tensor]:
         """See `FieldCodec.decode`."""
-        return values, beside.offsets(_of_each(lengths))
+        return values, _of_each(lengths).offsets
 
 
 class Padded(FieldCodec):
@@ -127,14 +107,12 @@ class Padded(FieldCodec):
 
     def __init__(self, name: str, stored: Field, padding: NDArray[np.uint8]) -> None:
         super().__init__(name, stored)
-        self._padding = torch.from_numpy(np.array(padding))
+        self.padding = np.array(padding)
 
-    def decode(
-        self, values: torch.Tensor, lengths: IntArray | None, beside: BatchTensors
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def decode(self, values: torch.Tensor, lengths: BatchLengths | None) -> tuple[torch.Tensor, torch.Tensor]:
         """See `FieldCodec.decode`."""
         known = _of_each(lengths)
-        return _pad(values, known, self._padding), beside.tensor(known.copy())
+        return values.view(len(known.known), known.longest, *self.stored.row_shape), known.counts
 
 
 class Bytes(FieldCodec):
@@ -142,21 +120,19 @@ class Bytes(FieldCodec):
 
     wants = "host"
 
-    def decode(self, values: torch.Tensor, lengths: IntArray | None, _beside: BatchTensors) -> list[bytes]:
+    def decode(self, values: torch.Tensor, lengths: BatchLengths | None) -> list[bytes]:
         """See `FieldCodec.decode`."""
-        data, ends = values.numpy().tobytes(), np.cumsum(_of_each(lengths)).tolist()
+        data, ends = values.numpy().tobytes(), np.cumsum(_of_each(lengths).known).tolist()
         return [data[low:high] for low, high in pairwise([0, *ends])]
 
 
 class Text(Bytes):
     """Texts as a list of `str`."""
 
-    def decode(  # type: ignore[override]
-        self, values: torch.Tensor, lengths: IntArray | None, beside: BatchTensors
-    ) -> list[str]:
+    def decode(self, values: torch.Tensor, lengths: BatchLengths | None) -> list[str]:  # type: ignore[override]
         """See `FieldCodec.decode`."""
         try:
-            return [piece.decode("utf-8") for piece in super().decode(values, lengths, beside)]
+            return [piece.decode("utf-8") for piece in super().decode(values, lengths)]
         except UnicodeDecodeError as error:
             raise FormatError(
                 f"field {self.name!r} holds a text that is no valid UTF-8: {error}",
@@ -207,26 +183,7 @@ def _take_torchs_warning() -> None:
         logger.removeFilter(quiet)
 
 
-def _of_each(lengths: IntArray | None) -> IntArray:
+def _of_each(lengths: BatchLengths | None) -> BatchLengths:
     if lengths is None:
         raise RuntimeError("a ragged field is decoded without the lengths of its samples")
     return lengths
-
-
-def _pad(values: torch.Tensor, lengths: IntArray, padding: torch.Tensor) -> torch.Tensor:
-    """Concatenated rows of samples as ``[samples, longest, *row_shape]``, filled up with an element's bytes.
-
-    torch's own padding knows neither uint16 nor fp8: elements are integers here, of as many bytes. `masked_scatter_`
-    does not wait for a GPU, as indexing by a mask does.
-    """
-    longest = int(lengths.max()) if len(lengths) else 0
-    padded = torch.empty((len(lengths), longest, *values.shape[1:]), dtype=values.dtype, device=values.device)
-    if not padded.numel():
-        return padded
-    unit = min(values.element_size(), max(UNIT_DTYPES))
-    words, count = UNIT_DTYPES[unit], values.element_size() // unit
-    into = padded.view(words).view(len(lengths), longest, -1)
-    into.view(-1, count)[:] = padding.view(words).to(values.device)
-    mask = torch.from_numpy(np.arange(longest) < lengths[:, None]).to(values.device)
-    into.masked_scatter_(mask[..., None], values.view(words))
-    return padded

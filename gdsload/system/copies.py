@@ -14,7 +14,7 @@ from gdsload.system.driver import driver
 from gdsload.system.memory import dense_view
 from gdsload.system.streams import DeviceBytes, stream_handle
 
-__all__ = ["LONG_BYTES", "copies_scattered_runs", "copy_runs"]
+__all__ = ["LONG_BYTES", "copies_scattered_runs", "copy_runs", "copy_to"]
 
 
 LONG_BYTES = 64 * 1024
@@ -34,40 +34,53 @@ def copy_runs(
     on_host: Callable[[IntArray], NDArray[np.bool_]],
     out: torch.Tensor,
 ) -> None:
-    """Queue copies of runs, concatenated, to the beginning of `out`, on the current stream.
+    """Queue copies of runs, concatenated, to the beginning of `out`, on the current stream; see `copy_to`."""
+    lengths = np.asarray(nbytes, np.int64)
+    copy_to(addresses, lengths, out.data_ptr() + np.cumsum(lengths) - lengths, on_host, out.device)
+
+
+def copy_to(
+    addresses: IntArray | list[int],
+    nbytes: IntArray,
+    targets: IntArray,
+    on_host: Callable[[IntArray], NDArray[np.bool_]],
+    device: torch.device,
+) -> None:
+    """Queue copies of runs on the current stream.
 
     Args:
         addresses: address of each run.
         nbytes: bytes of each.
+        targets: address on the device that each goes to.
         on_host: which of some addresses are of host memory; it must be registered with CUDA, or the copy would wait.
-        out: contiguous tensor on the device.
+        device: the device.
     """
-    calls = driver()
-    if calls is None or out.device.index is None:
-        addresses, nbytes = np.asarray(addresses), np.asarray(nbytes)
-        _by_torch(addresses, nbytes, on_host(addresses), out.view(-1).view(torch.uint8))
+    calls, sources = driver(), np.asarray(addresses, np.int64)
+    if calls is None or device.index is None:
+        _by_torch(sources, nbytes, targets, on_host(sources), device)
         return
-    target, handle = out.data_ptr(), stream_handle(out.device)
+    handle = stream_handle(device)
     # Entering the device that is current already takes several calls more.
-    elsewhere = torch.cuda.current_device() != out.device.index
-    with torch.cuda.device(out.device) if elsewhere else nullcontext(), calls.inside(out.device.index):
-        if len(addresses) > 1:
-            lengths = np.ascontiguousarray(nbytes, np.int64)
-            targets = target + np.cumsum(lengths) - lengths
-            if calls.copy_many(targets, np.ascontiguousarray(addresses, np.int64), lengths, handle):
-                return
-        for address, count in zip(addresses, nbytes, strict=True):
-            length = int(count)
-            calls.copy_any(target, int(address), length, handle)
-            target += length
+    elsewhere = torch.cuda.current_device() != device.index
+    with torch.cuda.device(device) if elsewhere else nullcontext(), calls.inside(device.index):
+        if len(sources) > 1 and calls.copy_many(
+            np.ascontiguousarray(targets), np.ascontiguousarray(sources), np.ascontiguousarray(nbytes), handle
+        ):
+            return
+        for target, source, length in zip(targets.tolist(), sources.tolist(), nbytes.tolist(), strict=True):
+            calls.copy_any(target, source, length, handle)
 
 
-def _by_torch(addresses: IntArray, nbytes: IntArray, on_host: NDArray[np.bool_], out: torch.Tensor) -> None:
-    position = 0
-    for address, length, host in zip(addresses.tolist(), nbytes.tolist(), on_host.tolist(), strict=True):
-        if host:
-            source = dense_view(1, length, address, 1)[0]
-        else:
-            source = torch.as_tensor(DeviceBytes(address, length), device=out.device)
-        out[position : position + length].copy_(source, non_blocking=True)
-        position += length
+def _by_torch(
+    sources: IntArray, nbytes: IntArray, targets: IntArray, on_host: NDArray[np.bool_], device: torch.device
+) -> None:
+    columns = (column.tolist() for column in (sources, nbytes, targets, on_host))
+    for address, length, target, host in zip(*columns, strict=True):
+        memory = dense_view(1, length, address, 1)[0] if host else _on_device(address, length, device)
+        _on_device(target, length, device).copy_(memory, non_blocking=True)
+
+
+def _on_device(address: int, nbytes: int, device: torch.device) -> torch.Tensor:
+    if device.type == "cpu":
+        return dense_view(1, nbytes, address, 1)[0]
+    return torch.as_tensor(DeviceBytes(address, nbytes), device=device)

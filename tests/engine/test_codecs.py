@@ -12,16 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsload import DataLoader, Field, FormatError, ShardWriter
-from gdsload.engine.assemble import Assembler
-from gdsload.engine.codecs import BatchTensors, codecs_of
+from gdsload.engine.assemble import Assembler, BatchForm, padding_rows
+from gdsload.engine.codecs import codecs_of
+from gdsload.engine.group_lengths import GroupLengths, padded_pieces
 from gdsload.shards.format.schema import Schema
+from gdsload.shards.gather_host import gather_pieces
+from gdsload.system.memory import BatchPool, address_of
 
 LENGTHS = st.lists(st.integers(0, 5), max_size=7)
 SCHEMA = Schema({"x": Field("int16", (3,)), "r": Field("float32", (None, 2)), "t": "str", "b": "bytes"})
 
 
-def beside():
-    return BatchTensors(torch.from_numpy)
+def lengths_of(*batches):
+    """The lengths of some batches."""
+    maker = Assembler(BatchForm({}), BatchPool(0))
+    return GroupLengths(np.concatenate([np.zeros(0, np.int64), *batches]), list(map(len, batches)), maker.tensors)
 
 
 def stored(lengths):
@@ -37,20 +42,39 @@ def codec(name, ragged, padding=None):
 @given(LENGTHS)
 def test_ragged_forms_hold_each_samples_rows(lengths):
     values, known, samples = stored(lengths)
-    tensors = beside()
-    jagged = codec("r", "jagged").decode(values, known, tensors)
+    group = lengths_of(np.array([2, 0]), known, np.array([9])).of(1)
+    jagged = codec("r", "jagged").decode(values, group)
     assert all(torch.equal(one, other) for one, other in zip(jagged.unbind(), samples, strict=True))
-    rows, offsets = codec("r", "offsets").decode(values, known, tensors)
+    rows, offsets = codec("r", "offsets").decode(values, group)
     assert rows is values
     assert offsets.tolist() == [0, *np.cumsum(lengths).tolist()]
     assert offsets is jagged.offsets(), "fields of equal lengths share their offsets"
-    padding = {"r": np.frombuffer(np.float32(-1).tobytes(), np.uint8)}
-    padded, counts = codec("r", "padded", padding).decode(values, known, tensors)
-    assert counts.tolist() == lengths
-    assert padded.shape == (len(lengths), max(lengths, default=0), 2)
-    for row, sample in zip(padded, samples, strict=True):
-        assert torch.equal(row[: len(sample)], sample)
-        assert (row[len(sample) :] == -1).all()
+    assert offsets.untyped_storage().nbytes() == offsets.nbytes, "saving a batch does not save its neighbours"
+
+
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(st.lists(LENGTHS, min_size=1, max_size=4))
+def test_padded_pieces_make_all_samples_as_long_as_the_longest_of_their_batch(several):
+    element = np.frombuffer(np.float32(-1).tobytes(), np.uint8)
+    padded = codec("r", "padded", {"r": element})
+    group = lengths_of(*(np.array(lengths, np.int64) for lengths in several))
+    values, known, _ = stored([count for lengths in several for count in lengths])
+    memory, fill = values.numpy().copy(), padding_rows(element, max(group.longest) * 8)
+    begins = address_of(memory) + (np.cumsum(known) - known) * 8
+    pieces, lengths = padded_pieces(begins, group, address_of(fill))
+    assert lengths.sum() == sum(padded.rows(group))
+    out = np.zeros((int(lengths.sum()), 2), np.float32)
+    gather_pieces(pieces, lengths, 8, address_of(out))
+    samples = iter(values.split(known.tolist()))
+    parts = torch.from_numpy(out).split(padded.rows(group))
+    for number, (part, own) in enumerate(zip(parts, several, strict=True)):
+        rows, counts = padded.decode(part, group.of(number))
+        assert counts.tolist() == own
+        assert rows.shape == (len(own), max(own, default=0), 2)
+        for row in rows:
+            sample = next(samples)
+            assert torch.equal(row[: len(sample)], sample)
+            assert (row[len(sample) :] == -1).all()
 
 
 @settings(derandomize=True, deadline=None, max_examples=50)
@@ -59,14 +83,14 @@ def test_texts_and_bytes(texts):
     data = [text.encode() for text in texts]
     lengths = np.array([len(one) for one in data], np.int64)
     values = torch.frombuffer(bytearray(b"".join(data) or b"\0"), dtype=torch.uint8)[: lengths.sum()]
-    assert codec("t", "jagged").decode(values, lengths, beside()) == texts
-    assert codec("b", "jagged").decode(values, lengths, beside()) == data
+    assert codec("t", "jagged").decode(values, lengths_of(lengths).of(0)) == texts
+    assert codec("b", "jagged").decode(values, lengths_of(lengths).of(0)) == data
 
 
 def test_a_text_that_is_none_names_its_field():
     values = torch.tensor([0xFF, 0xFE], dtype=torch.uint8)
     with pytest.raises(FormatError, match="field 't' holds a text that is no valid UTF-8"):
-        codec("t", "jagged").decode(values, np.array([1, 1]), beside())
+        codec("t", "jagged").decode(values, lengths_of(np.array([1, 1])).of(0))
 
 
 def test_where_they_want_their_bytes_and_which_need_no_decoding():
@@ -88,7 +112,7 @@ def test_a_codec_of_ones_own_decodes_before_the_hand_over(tmp_path, monkeypatch)
         def __init__(self, stored):
             self.stored = stored
 
-        def decode(self, values, lengths, _beside):
+        def decode(self, values, lengths):
             assert lengths is None
             return {"twice": values * 2}
 

@@ -19,9 +19,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.engine.assemble import Batch, BatchForm, BatchMaker, joined
-from gdsload.engine.codecs import BatchTensors, FieldCodec
+from gdsload.engine.assemble import Batch, BatchForm, BatchMaker, joined, padding_rows
+from gdsload.engine.codecs import FieldCodec
 from gdsload.engine.gpu.gather_device import DeviceGather
+from gdsload.engine.group_lengths import GroupLengths, padded_pieces
 from gdsload.engine.read_planner import RowSlice
 from gdsload.shards.format.schema import Field
 from gdsload.shards.gather_host import gather_pieces
@@ -66,9 +67,10 @@ class DeviceAssembler(BatchMaker):
         self.gather = DeviceGather(device, on_host)
         self._hand_over = ConsumerThrottle(device, pending_bytes)
 
-    def tensor(self, array: NDArray[Any]) -> torch.Tensor:
-        """See `BatchMaker.tensor`: on the device, ordered on the loader's stream."""
-        return self.gather.upload(array)
+    def tensors(self, array: NDArray[Any], counts: Sequence[int]) -> Sequence[torch.Tensor]:
+        """See `BatchMaker.tensors`: parts of one tensor on the device, ordered on the loader's stream."""
+        parts: Sequence[torch.Tensor] = self.gather.upload(array).split_with_sizes(list(counts))
+        return parts
 
     def follow(self) -> None:
         """See `BatchMaker.follow`."""
@@ -84,9 +86,8 @@ class DeviceAssembler(BatchMaker):
         Raises:
             BudgetError: if the device has no memory left.
         """
-        edges = list(pairwise(accumulate(sizes, initial=0)))
-        batches = self.build(lambda: self._gather(slices, edges))
-        self.add_index(batches, slices, edges)
+        batches = self.build(lambda: self._gather(slices, sizes))
+        self.add_index(batches, slices, list(pairwise(accumulate(sizes, initial=0))))
         return batches
 
     def build(self, make: Callable[[], T]) -> T:
@@ -101,43 +102,57 @@ class DeviceAssembler(BatchMaker):
         except torch.OutOfMemoryError:
             raise no_room(self.device, f"a group of batches ({self.budget})") from None
 
-    def _gather(self, slices: Sequence[RowSlice], edges: Sequence[tuple[int, int]]) -> list[Batch]:
-        batches: list[Batch] = [{} for _ in edges]
+    def _gather(self, slices: Sequence[RowSlice], sizes: Sequence[int]) -> list[Batch]:
+        batches: list[Batch] = [{} for _ in sizes]
         begins = np.unique(np.concatenate([np.zeros(0, np.int64), *(part.rows.pending.begins for part in slices)]))
-        beside = [BatchTensors(self.tensor) for _ in edges]
-        for name, codec in self.form.codecs.items():
-            addresses, lengths = joined(name, codec.stored.ragged, slices)
+        codecs = self.form.codecs
+        sources = {name: joined(name, codec.stored.ragged, slices) for name, codec in codecs.items()}
+        groups = self.group(sources, sizes)
+        for name, codec in codecs.items():
+            addresses, lengths = sources[name]
             if lengths is None:
-                sizes = [high - low for low, high in edges]
-                outs = [self.empty(size, codec.stored) for size in sizes]
+                outs: Sequence[torch.Tensor] = [self.empty(size, codec.stored) for size in sizes]
                 self.gather.batches(addresses, codec.stored.row_bytes, outs, sizes, begins)
-                for batch, out, tensors in zip(batches, outs, beside, strict=True):
-                    batch[name] = out if codec.as_stored else codec.decode(_where(codec, out), None, tensors)
-                continue
-            for batch, (low, high), tensors in zip(batches, edges, beside, strict=True):
-                rows = lengths[low:high]
-                batch[name] = codec.decode(self._ragged(codec, addresses[low:high], rows), rows, tensors)
+                outs = outs if codec.wants == "device" else [out.cpu() for out in outs]
+            else:
+                outs = self._ragged(codec, addresses, groups[name], begins)
+            for number, (batch, out) in enumerate(zip(batches, outs, strict=True)):
+                rows = None if lengths is None else groups[name].of(number)
+                batch[name] = out if codec.as_stored else codec.decode(out, rows)
         return batches
 
-    def _ragged(self, codec: FieldCodec, addresses: IntArray, rows: IntArray) -> torch.Tensor:
-        """The stored rows of a batch's samples, concatenated, where the codec wants them."""
-        field, count = codec.stored, int(rows.sum())
-        if codec.wants == "host" and self.gather.on_host(addresses).all():
+    def _ragged(
+        self, codec: FieldCodec, addresses: IntArray, group: GroupLengths, begins: IntArray
+    ) -> Sequence[torch.Tensor]:
+        """The stored rows of each batch's samples, concatenated, where the codec wants them."""
+        field, counts, gather = codec.stored, codec.rows(group), self.gather
+        if codec.wants == "host":
+            whole = self._on_host(field, addresses, group.lengths)
+            return whole.split_with_sizes(counts)
+        outs, over_pcie = [self.empty(count, field) for count in counts], gather.over_pcie(addresses)
+        if codec.padding is None:
+            gather.pieces(addresses, group.lengths, field.row_bytes, outs, group.sizes, begins, over_pcie=over_pcie)
+            return outs
+        fill = gather.upload(padding_rows(codec.padding, max(group.longest, default=0) * field.row_bytes))
+        pieces, lengths = padded_pieces(addresses, group, fill.data_ptr())
+        sizes = [2 * size for size in group.sizes]
+        gather.pieces(pieces, lengths, field.row_bytes, outs, sizes, begins, over_pcie=over_pcie)
+        return outs
+
+    def _on_host(self, field: Field, addresses: IntArray, lengths: IntArray) -> torch.Tensor:
+        """The stored rows of a group's samples in memory of the host, read from there if they are there already."""
+        count = int(lengths.sum())
+        if self.gather.on_host(addresses).all():
             memory = np.empty(count * field.row_bytes, np.uint8)
-            gather_pieces(addresses, rows, field.row_bytes, address_of(memory))
+            gather_pieces(addresses, lengths, field.row_bytes, address_of(memory))
             return torch.from_numpy(memory).view(torch_dtype(field.dtype)).view(count, *field.row_shape)
         values = self.empty(count, field)
-        self.gather.pieces(addresses, rows, field.row_bytes, values)
-        return _where(codec, values)
+        self.gather.pieces(addresses, lengths, field.row_bytes, [values], [len(addresses)])
+        return values.cpu()
 
     def empty(self, rows: int, field: Field) -> torch.Tensor:
         """A tensor for so many rows of a field, on the current stream."""
         return torch.empty((rows, *field.row_shape), dtype=torch_dtype(field.dtype), device=self.device)
-
-
-def _where(codec: FieldCodec, values: torch.Tensor) -> torch.Tensor:
-    """Stored rows where a codec wants them; waits for them if that is host memory."""
-    return values.cpu() if codec.wants == "host" else values
 
 
 class ConsumerThrottle:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, Grid, can_launch, kernel, launch
 from gdsload.shards.gather_host import cut_runs, run_starts, unit_of
 from gdsload.system.arrays import IntArray
-from gdsload.system.copies import LONG_BYTES, copies_scattered_runs, copy_runs
+from gdsload.system.copies import LONG_BYTES, copies_scattered_runs, copy_runs, copy_to
 from gdsload.system.memory import UNIT_DTYPES
 from gdsload.system.streams import DeviceBytes
 
@@ -62,11 +62,11 @@ _PIECES = r"""
 typedef unsigned long long u64;
 
 struct Params {
-    const u64* __restrict__ pieces;  // where each begins
-    const u64* __restrict__ ends;    // of each in `out`, in words
-    WORD* __restrict__ out;
-    u64 words, last;                 // of `out`; the number of the last piece
-    u64 tile;                        // words that a warp copies at once
+    const u64* __restrict__ pieces;   // where each begins
+    const u64* __restrict__ targets;  // where it goes
+    const u64* __restrict__ ends;     // words of all the pieces up to it
+    u64 words, last;                  // of all pieces; the number of the last one
+    u64 tile;                         // words that a warp copies at once
 };
 
 extern "C" __global__ void LAYOUT gather(const Params p) {
@@ -82,19 +82,23 @@ extern "C" __global__ void LAYOUT gather(const Params p) {
         // From the tile's first piece on, each lane steps from piece to piece.
         u64 first = piece ? p.ends[piece - 1] : 0, stop = p.ends[piece];
         const WORD* from = (const WORD*)p.pieces[piece];
+        WORD* to = (WORD*)p.targets[piece];
         for (u64 i = begin + lane; i - lane < end; i += 32 * DEPTH) {
             WORD found[DEPTH];
+            WORD* place[DEPTH];
             #pragma unroll
             for (int k = 0; k < DEPTH; ++k) if (i + 32 * k < end) {
                 while (i + 32 * k >= stop) {
                     first = stop;
                     stop = p.ends[++piece];
                     from = (const WORD*)p.pieces[piece];
+                    to = (WORD*)p.targets[piece];
                 }
                 found[k] = from[i + 32 * k - first];
+                place[k] = to + (i + 32 * k - first);
             }
             #pragma unroll
-            for (int k = 0; k < DEPTH; ++k) if (i + 32 * k < end) p.out[i + 32 * k] = found[k];
+            for (int k = 0; k < DEPTH; ++k) if (i + 32 * k < end) *place[k] = found[k];
         }
     }
 }
@@ -161,7 +165,7 @@ class DeviceGather:
         first = run_starts(addresses, row_bytes)
         # Long scattered rows, too, if they come over the link and many copies can be queued at once.
         if count * row_bytes >= len(first) * LONG_BYTES and (
-            2 * len(first) <= count or count == 1 or (copies_scattered_runs() and self._over_pcie(addresses))
+            2 * len(first) <= count or count == 1 or (copies_scattered_runs() and self.over_pcie(addresses))
         ):
             if begins is not None:
                 first = cut_runs(first, addresses, row_bytes, begins)
@@ -196,30 +200,56 @@ class DeviceGather:
         for out, low, high in zip(outs, begins, [*begins[1:], len(first)], strict=True):
             self.runs(addresses[first[low:high]], nbytes[low:high], out)
 
-    def pieces(self, addresses: IntArray, lengths: IntArray, row_bytes: int, out: torch.Tensor) -> None:
-        """Copy pieces of different lengths, concatenated.
+    def pieces(
+        self,
+        addresses: IntArray,
+        lengths: IntArray,
+        row_bytes: int,
+        outs: Sequence[torch.Tensor],
+        sizes: Sequence[int],
+        begins: IntArray | None = None,
+        *,
+        over_pcie: bool | None = None,
+    ) -> None:
+        """Copy pieces of different lengths, concatenated, into several tensors: work that they share is done once.
 
         Args:
             addresses: address of each piece, shape ``[pieces]``.
             lengths: rows of each piece, shape ``[pieces]``.
             row_bytes: bytes a row.
-            out: contiguous tensor of ``sum(lengths) * row_bytes`` bytes on the device.
+            outs: contiguous tensors on the device, of the bytes of their pieces.
+            sizes: pieces of each tensor.
+            begins: address of each allocation that holds pieces; None where no two can be adjacent.
+            over_pcie: whether most of them come over the link; None: found out.
         """
-        filled = np.flatnonzero(lengths) if row_bytes else np.zeros(0, np.int64)
+        nbytes = lengths * row_bytes
+        if not nbytes.any():
+            return
+        ends = np.cumsum(nbytes)
+        first = np.concatenate([[0], ends])[np.cumsum([0, *sizes])[:-1]]
+        targets = ends - nbytes + np.repeat(np.array([out.data_ptr() for out in outs]) - first, sizes)
+        if not self.kernel and int(ends[-1]) < len(nbytes) * LONG_BYTES:
+            for out, (low, high) in zip(outs, pairwise(accumulate(sizes, initial=0)), strict=True):
+                self._pieces_by_torch(addresses[low:high], nbytes[low:high], row_bytes, out)
+            return
+        sources, nbytes, targets = _joined(addresses, nbytes, targets, begins)
+        if int(ends[-1]) >= len(nbytes) * LONG_BYTES:
+            copy_to(sources, nbytes, targets, self.on_host, self.device)
+            return
+        bits = int(np.bitwise_or.reduce(sources | targets)) | row_bytes
+        unit = min(bits & -bits, 16)
+        over_pcie = self.over_pcie(sources) if over_pcie is None else over_pcie
+        self._launch_pieces(np.stack([sources, targets, np.cumsum(nbytes // unit)]), unit, over_pcie)
+
+    def _pieces_by_torch(self, addresses: IntArray, nbytes: IntArray, row_bytes: int, out: torch.Tensor) -> None:
+        """Pieces for one tensor, word by word."""
+        filled = np.flatnonzero(nbytes)
         if not len(filled):
             return
-        addresses, nbytes = addresses[filled], lengths[filled] * row_bytes
-        if int(nbytes.sum()) >= len(nbytes) * LONG_BYTES:
-            self.runs(addresses, nbytes, out)
-            return
-        bits = int(np.bitwise_or.reduce(addresses)) | row_bytes | out.data_ptr()
-        if self.kernel:
-            self._launch_pieces(addresses, nbytes, min(bits & -bits, 16), out)
-            return
-        unit, low, high = unit_of(bits), int(addresses.min()), int((addresses + nbytes).max())
-        counts = nbytes // unit
-        before = np.cumsum(counts) - counts
-        total = int(counts.sum())
+        addresses, nbytes = addresses[filled], nbytes[filled]
+        unit = unit_of(int(np.bitwise_or.reduce(addresses)) | row_bytes | out.data_ptr())
+        low, high, counts = int(addresses.min()), int((addresses + nbytes).max()), nbytes // unit
+        before, total = np.cumsum(counts) - counts, int(counts.sum())
         shift, repeats = self.upload(np.stack([(addresses - low) // unit - before, counts]))
         index = torch.repeat_interleave(shift, repeats, output_size=total)
         index += torch.arange(total, device=self.device)
@@ -248,17 +278,17 @@ class DeviceGather:
             (pointers.data_ptr() + 8 * low, out.data_ptr(), (high - low) * width, width)
             for out, (low, high) in zip(outs, edges, strict=True)
         ]
-        over_pcie = self._over_pcie(addresses)
+        over_pcie = self.over_pcie(addresses)
         grid = (self._grid or OVER_PCIE) if over_pcie else IN_VRAM
         self._queue(_SOURCE, unit, grid, params, over_pcie=over_pcie)
 
-    def _launch_pieces(self, addresses: IntArray, nbytes: IntArray, unit: int, out: torch.Tensor) -> None:
-        ends, over_pcie = np.cumsum(nbytes // unit), self._over_pcie(addresses)
-        pieces, behind = self.upload(np.stack([addresses, ends]))
+    def _launch_pieces(self, table: IntArray, unit: int, over_pcie: bool) -> None:
+        """Queue the kernel for a table of pieces: the address of each, its target, and its end in words of all."""
+        pieces, targets, ends = (column.data_ptr() for column in self.upload(table))
         grid = _NARROW.get(unit, OVER_PCIE) if over_pcie else IN_VRAM
-        words = int(ends[-1])
+        words = int(table[2, -1])
         tile = min(max(words // (4 * grid.warps), _TILE.start), _TILE.stop)
-        params = (pieces.data_ptr(), behind.data_ptr(), out.data_ptr(), words, len(ends) - 1, tile)
+        params = (pieces, targets, ends, words, table.shape[1] - 1, tile)
         self._queue(_PIECES, unit, grid, [params], over_pcie=over_pcie)
 
     def _queue(self, source: str, unit: int, grid: Grid, params: Sequence[tuple[int, ...]], *, over_pcie: bool) -> None:
@@ -267,7 +297,8 @@ class DeviceGather:
         for words in params:
             launch(made, self.device, grid, np.array(words, np.uint64), over_pcie=over_pcie)
 
-    def _over_pcie(self, addresses: IntArray) -> bool:
+    def over_pcie(self, addresses: IntArray) -> bool:
+        """Whether some of these addresses, of which a few are looked at, are of host memory."""
         return bool(self.on_host(addresses[:: max(len(addresses) // 4, 1)]).any())
 
     def _memory(self, low: int, high: int, unit: int) -> torch.Tensor:
@@ -276,3 +307,20 @@ class DeviceGather:
 
 def _as_unit(out: torch.Tensor, unit: int) -> torch.Tensor:
     return out.view(-1).view(torch.uint8).view(UNIT_DTYPES[unit])
+
+
+def _joined(
+    sources: IntArray, nbytes: IntArray, targets: IntArray, begins: IntArray | None
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Pieces that are not empty, those in a row that are adjacent on both sides as one; none crosses a `begins`."""
+    filled = nbytes > 0
+    if not filled.all():
+        sources, nbytes, targets = sources[filled], nbytes[filled], targets[filled]
+    apart = np.ones(len(sources), bool)
+    apart[1:] = (sources[1:] != sources[:-1] + nbytes[:-1]) | (targets[1:] != targets[:-1] + nbytes[:-1])
+    if begins is not None:
+        apart |= np.isin(sources, begins)
+    if apart.all():
+        return sources, nbytes, targets
+    first = np.flatnonzero(apart)
+    return sources[first], np.add.reduceat(nbytes, first), targets[first]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -133,10 +134,36 @@ def test_pieces(gather, source, row_bytes, longest):
     lengths = random.integers(0, longest + 1, 150)
     offsets = random.integers(0, (ROOM - longest * row_bytes) // row_bytes, 150) * row_bytes
     out = torch.full((int(lengths.sum()) * row_bytes,), 99, dtype=torch.uint8, device="cuda")
-    gather.pieces(address + offsets, lengths, row_bytes, out)
+    gather.pieces(address + offsets, lengths, row_bytes, [out], [150])
     pairs = zip(offsets.tolist(), (lengths * row_bytes).tolist(), strict=True)
     expected = np.concatenate([array[begin : begin + nbytes] for begin, nbytes in pairs])
     assert np.array_equal(out.cpu().numpy(), expected)
+
+
+@pytest.mark.parametrize(("row_bytes", "longest"), [(1, 40), (4, 300), (16, 200), (4, 40_000)])
+@pytest.mark.parametrize("neighbours", [False, True])
+def test_pieces_of_several_batches(gather, source, row_bytes, longest, neighbours):
+    """Into tensors of their own, some of them empty, and nothing beside them."""
+    array, address, _ = source
+    random = np.random.default_rng(longest)
+    for sizes in ([0, 3, 1, 40], [1], [7, 7, 0], [0, 0]):
+        lengths = random.integers(0, longest + 1, sum(sizes)) * (random.random(sum(sizes)) < 0.8)
+        nbytes = lengths * row_bytes
+        if neighbours:
+            offsets = np.cumsum(nbytes) - nbytes
+        else:
+            offsets = random.integers(0, (ROOM - longest * row_bytes) // row_bytes, sum(sizes)) * row_bytes
+        edges = np.cumsum([0, *sizes])
+        held = [
+            torch.full((int(nbytes[low:high].sum()) + 32,), 99, dtype=torch.uint8, device="cuda")
+            for low, high in pairwise(edges)
+        ]
+        gather.pieces(address + offsets, lengths, row_bytes, [out[16:-16] for out in held], sizes)
+        for out, low, high in zip(held, edges[:-1], edges[1:], strict=True):
+            pairs = zip(offsets[low:high].tolist(), nbytes[low:high].tolist(), strict=True)
+            parts = [array[begin : begin + length] for begin, length in pairs]
+            edge = np.full(16, 99, np.uint8)
+            assert np.array_equal(out.cpu().numpy(), np.concatenate([edge, *parts, edge]))
 
 
 @pytest.mark.parametrize("kernel", [True, False])
@@ -177,7 +204,9 @@ def test_kernels_that_read_over_the_link_are_in_a_domain_of_their_own(pages, on_
     out = torch.full((500 * 4096,), 99, dtype=torch.uint8, device="cuda")
     gather.rows((address if kept is None else kept.data_ptr()) + offsets, 4096, out)
     assert np.array_equal(out.cpu().numpy(), array[offsets[:, None] + np.arange(4096)].reshape(-1))
-    gather.pieces((address if kept is None else kept.data_ptr()) + offsets, np.ones(500, np.int64), 4096, out.zero_())
+    gather.pieces(
+        (address if kept is None else kept.data_ptr()) + offsets, np.ones(500, np.int64), 4096, [out.zero_()], [500]
+    )
     assert np.array_equal(out.cpu().numpy(), array[offsets[:, None] + np.arange(4096)].reshape(-1))
     apart = on_host and torch.cuda.get_device_capability() >= (9, 0)
     assert seen == [(0, [(9, 2, 1)] if apart else [])] * 2

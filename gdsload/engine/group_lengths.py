@@ -1,0 +1,116 @@
+"""Rows of the samples of a group of batches: what is computed, uploaded and gathered once for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gdsload.shards.reads import within
+from gdsload.system.arrays import IntArray
+
+__all__ = ["BatchLengths", "GroupLengths", "padded_pieces"]
+
+MakeTensors = Callable[[NDArray[Any], Sequence[int]], Sequence[torch.Tensor]]
+"""Makes tensors of the parts of an array, which have so many elements each, on the device of the batches."""
+
+
+class GroupLengths:
+    """The rows of each sample of a ragged field, in a group of batches.
+
+    Args:
+        lengths: rows of each sample, of all batches.
+        sizes: samples of each batch.
+        tensors: makes tensors for the batches.
+    """
+
+    def __init__(self, lengths: IntArray, sizes: Sequence[int], tensors: MakeTensors) -> None:
+        self.lengths, self.sizes, self._tensors = lengths, list(sizes), tensors
+        self.edges = list(pairwise(accumulate(self.sizes, initial=0)))
+
+    @cached_property
+    def rows(self) -> list[int]:
+        """Rows of each batch."""
+        ends = np.concatenate([[0], np.cumsum(self.lengths)])
+        return np.diff(ends[np.cumsum([0, *self.sizes])]).tolist()  # type: ignore[no-any-return]
+
+    @cached_property
+    def longest(self) -> list[int]:
+        """Rows of the longest sample of each batch; 0 without samples."""
+        return [int(self.lengths[low:high].max(initial=0)) for low, high in self.edges]
+
+    @cached_property
+    def offsets(self) -> Sequence[torch.Tensor]:
+        """For each batch the offsets of its samples among its rows, int64 ``[samples + 1]``."""
+        counts = [size + 1 for size in self.sizes]
+        found = np.zeros(sum(counts), np.int64)
+        place = within(np.array(counts, np.int64))
+        found[place > 0] = self.lengths
+        ends = np.cumsum(found)
+        first = np.flatnonzero(place == 0)
+        return self._tensors(ends - np.repeat(ends[first], counts), counts)
+
+    @cached_property
+    def counts(self) -> Sequence[torch.Tensor]:
+        """For each batch the rows of its samples, int64 ``[samples]``."""
+        return self._tensors(self.lengths.copy(), self.sizes)
+
+    def of(self, batch: int) -> BatchLengths:
+        """Those of one batch."""
+        return BatchLengths(self, batch)
+
+
+class BatchLengths:
+    """The rows of each sample of a ragged field, in one batch.
+
+    Args:
+        group: those of its group.
+        batch: its number there.
+    """
+
+    __slots__ = ("_batch", "_group")
+
+    def __init__(self, group: GroupLengths, batch: int) -> None:
+        self._group, self._batch = group, batch
+
+    @property
+    def known(self) -> IntArray:
+        """Rows of each sample, on the host."""
+        low, high = self._group.edges[self._batch]
+        return self._group.lengths[low:high]
+
+    @property
+    def longest(self) -> int:
+        """Rows of the longest sample."""
+        return self._group.longest[self._batch]
+
+    @property
+    def offsets(self) -> torch.Tensor:
+        """See `GroupLengths.offsets`: the same tensor for all fields of equal lengths, as torch compares them so."""
+        return self._group.offsets[self._batch]
+
+    @property
+    def counts(self) -> torch.Tensor:
+        """See `GroupLengths.counts`."""
+        return self._group.counts[self._batch]
+
+
+def padded_pieces(addresses: IntArray, group: GroupLengths, padding: int) -> tuple[IntArray, IntArray]:
+    """The pieces of samples that are all as long as the longest of their batch: each followed by rows of padding.
+
+    Args:
+        addresses: where each sample's rows are.
+        group: how many they are.
+        padding: where rows of padding are, as many as the longest sample has.
+
+    Returns:
+        The address of each piece and its rows, two for each sample.
+    """
+    longest = np.repeat(np.array(group.longest, np.int64), group.sizes)
+    pieces = np.stack([addresses, np.full(len(addresses), padding)], axis=1).reshape(-1)
+    return pieces, np.stack([group.lengths, longest - group.lengths], axis=1).reshape(-1)
