@@ -25,12 +25,13 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import torch
 
 import gdsload
 from benchmarks.record import public, spread
 from gdsload.backends.bounce import bounce
 from gdsload.backends.request import BackendChoice
-from gdsload.engine import limits, pace
+from gdsload.engine import pace
 from gdsload.loader import budgets
 from gdsload.system.units import format_bytes, parse_bytes
 from gdsload.tools.bench.bench_plan import BenchPlan, describe, machine, make_plan, versions
@@ -72,7 +73,7 @@ def _settings(backend: str) -> Iterator[tuple[str, list[Value]]]:
     yield "reads ahead", [Value("adaptive *", {}), *map(_depth, _DEPTHS)]
     for name, values in (("prefetch_bytes", _PREFETCH), ("pinned_bytes", _PINNED)):
         if name == "prefetch_bytes" or backend in ("auto", "bounce"):
-            own = default_bytes(name)
+            own = default_bytes(name, torch.device("cpu" if backend == "host" else "cuda"))
             yield name, [Value(f"{format_bytes(own)} *", {}), *(_option(name, size) for size in values if size != own)]
     yield "group bytes", [Value("own *", {}), *map(_group, _GROUP)]
     yield "read_threads", [Value("own *", {}), *(_option("read_threads", count) for count in _THREADS)]
@@ -90,8 +91,7 @@ def _depth(depth: int) -> Value:
 
 def _group(nbytes: int) -> Value:
     names = ("_LEAST_GROUP_BYTES", "_MOST_GROUP_BYTES", "_GROUP_BYTES_IN_ORDER", "_GROUP_BYTES_ON_GPU")
-    patches = ((limits, "_PLANNED_BY_GPU_BYTES", nbytes), *((budgets, name, nbytes) for name in names))
-    return Value(format_bytes(nbytes), {}, patches)
+    return Value(format_bytes(nbytes), {}, tuple((budgets, name, nbytes) for name in names))
 
 
 def _block(nbytes: int) -> Value:

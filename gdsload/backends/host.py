@@ -17,6 +17,7 @@ from gdsload.backends.readers import Readers, Reading, done
 from gdsload.shards.files import Files
 from gdsload.shards.guard import Guard
 from gdsload.shards.page_cache import looks_resident
+from gdsload.shards.prepared_reads import PreparedReads
 from gdsload.shards.reads import MAX_GAP_BYTES, Extents, coalesce, cut, shares
 from gdsload.system.arrays import IntArray
 from gdsload.system.memory import BatchPool, Lease, address_of
@@ -100,7 +101,14 @@ class HostBackend(FileBackend):
         starts = address_of(lease) + np.cumsum(room) - room
         pieces = cut(reads.extents, _MAX_READ_BYTES)
         into = starts[pieces.read_of] + pieces.delta
-        reading = self._spread(pieces.extents, lambda chosen: self._fill(pieces.extents, chosen, into, lease))
+        prepared = PreparedReads(self.files, pieces.extents)
+        parts = shares(pieces.extents.nbytes, _MAX_READ_BYTES)
+        reading = Reading(len(parts), prepared.close)
+        try:
+            self._readers.run([partial(self._fill, prepared, part, into, lease) for part in parts], reading)
+        except BaseException:
+            prepared.close()
+            raise
         held = [lease]
         return PendingRead(starts[reads.read_of] + reads.delta, reading, lease.nbytes, held.clear)
 
@@ -113,10 +121,9 @@ class HostBackend(FileBackend):
             if nbytes := int(reads.nbytes[index]):
                 self.files.guard.populate(int(reads.file[index]), int(reads.offset[index]), nbytes, wanted)
 
-    def _fill(self, reads: Extents, chosen: range, into: IntArray, _lease: Lease) -> None:
+    def _fill(self, reads: PreparedReads, part: range, into: IntArray, _lease: Lease) -> None:
         """Make reads; the memory is held meanwhile, even if nobody wants it any more."""
-        part = slice(chosen.start, chosen.stop)
-        self.files.read_many(reads[part], into[part])
+        reads.read(part.start, part.stop, into[part.start : part.stop])
 
     def close(self) -> None:
         """See `Backend.close`."""

@@ -25,10 +25,11 @@ class Reading:
 
     Args:
         parts: how many times `finish` will be called.
+        after: called when the last part has ended, before any waiting thread goes on.
     """
 
-    def __init__(self, parts: int) -> None:
-        self._left = parts
+    def __init__(self, parts: int, after: Callable[[], None] | None = None) -> None:
+        self._left, self._after = parts, after
         self._error: BaseException | None = None
         self._lock, self._gate = threading.Lock(), threading.Lock()
         if parts:
@@ -56,7 +57,9 @@ class Reading:
                     self._gate.release()
 
     def _last(self) -> None:
-        """Called when the last part has ended, before any waiting thread goes on."""
+        """The last part has ended, and no waiting thread goes on yet."""
+        if self._after is not None:
+            self._after()
 
     def wait(self) -> None:
         """See `Completion.wait`. Every part has ended when it returns or raises, so that memory may be reused."""

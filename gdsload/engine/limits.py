@@ -9,9 +9,6 @@ __all__ = ["MOST_THREADS", "Limits", "gatherers"]
 
 MOST_THREADS = 4
 _MOST_BATCHES = 64
-_PLANNED_BY_GPU_BYTES = 128 * 2**20
-"""A group that the GPU plans costs the host the same whatever its size, and the consumer's thread pays for it. By
-default `prefetch_bytes` has room for two such groups."""
 
 
 def gatherers() -> int:
@@ -40,14 +37,9 @@ class Limits:
     window_bytes: int
     sample_bytes: int = 0
 
-    def group(self, *, by_gpu: bool = False) -> int:
-        """Number of batches that are made at once.
-
-        Args:
-            by_gpu: whether the GPU plans them by itself.
-        """
-        nbytes = max(self.group_bytes, _PLANNED_BY_GPU_BYTES) if by_gpu else self.group_bytes
-        wanted = min(nbytes, self.prefetch_bytes // 2) // max(self.batch_bytes, 1)
+    def group(self) -> int:
+        """Number of batches that are made at once."""
+        wanted = min(self.group_bytes, self.prefetch_bytes // 2) // max(self.batch_bytes, 1)
         return max(1, min(wanted, _MOST_BATCHES))
 
     def pool_bytes(self) -> int:

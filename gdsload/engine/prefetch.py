@@ -58,7 +58,7 @@ class Runner:
     Attributes:
         threads: how many threads plan and finish groups; 0: the consumer does.
         most_groups: groups that may be ahead of the consumer, whatever the budgets allow.
-        by_gpu: whether the GPU plans groups by itself, so that large ones cost the host no more than small ones.
+        by_gpu: whether the GPU plans groups by itself.
     """
 
     threads: int
@@ -315,7 +315,7 @@ class Prefetcher:
     @property
     def _most_batches(self) -> int:
         """Batches of a group at most."""
-        return self._limits.group(by_gpu=self.runner.by_gpu)
+        return self._limits.group()
 
     def _next_steps(self) -> range:
         """The steps of the next group; none after an error, or after the last step."""

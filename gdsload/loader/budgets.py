@@ -19,9 +19,9 @@ holds the memory of its group."""
 _GROUP_BYTES_IN_ORDER = 8 * 2**20
 """Rows in order are copied at the speed of memory, and need little planning: what counts is that batches under way stay
 within a cache of some 32 MiB."""
-_GROUP_BYTES_ON_GPU = 64 * 2**20
-"""Little more than 1 ms at the speed of PCIe 5: asking a backend for a group costs up to 0.5 ms of Python while its
-readers hold the interpreter lock in turn."""
+_GROUP_BYTES_ON_GPU = 128 * 2**20
+"""Little more than 2 ms at the speed of PCIe 5: planning, reading and gathering a group cost up to 1 ms of Python. By
+default `prefetch_bytes` has room for four: one is gathered while another is read and a third is planned."""
 
 
 def limits_of(plan: LoaderPlan, schedule: Schedule) -> Limits:

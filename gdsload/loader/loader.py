@@ -87,7 +87,8 @@ class DataLoader:
             same number of steps, with batches of the same size: of a last global batch that does not go round,
             neighbouring ranks get some samples both, fewer than there are ranks; `drop_last=True` leaves it out.
         world_size: number of ranks; given with `rank`.
-        prefetch_bytes: bytes of batches that are made ahead of the consumer; two are always made.
+        prefetch_bytes: bytes of batches that are made ahead of the consumer; two are always made. None: 512 MiB where
+            batches are built by a GPU, 256 MiB elsewhere.
         arena_bytes: bytes of memory that reads land in, on the GPU or with `mmap=False`. On a GPU, this and
             `prefetch_bytes` are what the loader takes of its memory; batches that were dropped while kernels still read
             them, and rows of less than 16 KiB that are sorted, take up to `prefetch_bytes` more.
@@ -138,7 +139,7 @@ class DataLoader:
         batch_sampler: Iterable[Any] | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        prefetch_bytes: int | str = "256MiB",
+        prefetch_bytes: int | str | None = None,
         arena_bytes: int | str = "1GiB",
         mmap: bool | None = None,
         backend: Literal["auto", "gds", "mapped", "bounce", "host"] = "auto",

@@ -12,7 +12,7 @@ from typing import Any, TypedDict, cast
 
 import torch
 
-from gdsload.backends.request import BACKEND_CHOICES
+from gdsload.backends.request import BACKEND_CHOICES, Placement
 from gdsload.errors import OptionError
 from gdsload.order.checks import check_whole
 from gdsload.system.names import check_names
@@ -20,10 +20,12 @@ from gdsload.system.units import parse_bytes
 
 __all__ = [
     "MOST_READ_THREADS",
+    "PREFETCH_BYTES",
     "TorchKeywords",
     "byte_count",
     "check_choices",
     "check_torch_keywords",
+    "prefetch_bytes",
     "resolve_device",
     "share",
     "thread_count",
@@ -31,6 +33,8 @@ __all__ = [
 ]
 
 MOST_READ_THREADS = 512
+PREFETCH_BYTES: dict[Placement, str] = {"host": "256MiB", "gpu": "512MiB"}
+"""Bytes of batches ahead of the consumer, where nothing else is asked for, by where they are built."""
 _CHOICES: dict[str, tuple[object, ...]] = {
     "ragged": ("jagged", "offsets", "padded"),
     "backend": BACKEND_CHOICES,
@@ -100,6 +104,12 @@ def check_choices(given: Mapping[str, object]) -> None:
 def byte_count(given: Mapping[str, Any], name: str, *, at_least: int = 0) -> int:
     """A number of bytes, from a number or a text."""
     return parse_bytes(given[name], name, at_least=at_least)
+
+
+def prefetch_bytes(given: Mapping[str, Any], placement: Placement) -> int:
+    """Bytes of batches ahead of the consumer: as given, or what suits where they are built."""
+    name = "prefetch_bytes"
+    return byte_count({name: PREFETCH_BYTES[placement]} if given[name] is None else given, name, at_least=1)
 
 
 def thread_count(given: Mapping[str, Any], name: str) -> int | None:

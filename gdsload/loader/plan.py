@@ -114,7 +114,7 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
     """
     given = _checked(given)
     request = _backend_request(given)
-    prefetch_bytes = options.byte_count(given, "prefetch_bytes", at_least=1)
+    prefetch_bytes = options.prefetch_bytes(given, request.placement)
     arena_bytes = options.byte_count(given, "arena_bytes", at_least=1)
     cache, in_vram = given["cache"], given["cache"] in ("vram", "auto") and request.placement == "gpu"
     vram_bytes = None if given["vram_bytes"] is None else options.byte_count(given, "vram_bytes")

@@ -26,8 +26,8 @@ from gdsload.shards.drive import LOCAL, Drive
 from gdsload.shards.guard import Guard
 from gdsload.shards.handles import HandleTable, Lent
 from gdsload.shards.identity import ShardSource, Watch, gone
-from gdsload.shards.reads import PAGE_BYTES, Extents, distinct
-from gdsload.system.memory import map_file, memory_at, unmap
+from gdsload.shards.reads import Extents, distinct
+from gdsload.system.memory import map_file, unmap
 
 __all__ = ["Files", "open_regular", "pread_exact"]
 
@@ -119,9 +119,10 @@ class Files:
         """Whether the files are still those that were opened."""
         self.guard = Guard([source.path for source in self.sources], self.base, self._read)
         """Which bytes of mapped files may be touched."""
-        self._through = HandleTable(count, partial(self._descriptor, flags=0), os.close)
-        self._around = HandleTable(count, partial(self._descriptor, flags=os.O_DIRECT), os.close)
-        """Descriptors for reads through the page cache, and for those around it, with O_DIRECT."""
+        self.through = HandleTable(count, partial(self._descriptor, flags=0), os.close)
+        """Descriptors for reads through the page cache."""
+        self.around = HandleTable(count, partial(self._descriptor, flags=os.O_DIRECT), os.close)
+        """Descriptors for reads around it. Ask `allow_direct` which files can have one."""
         self._direct = np.full(count, _UNKNOWN, np.int8)
         self.drive, self.reader = drive, drive.reader()
         self._lock = threading.RLock()
@@ -172,81 +173,6 @@ class Files:
         with self.descriptor(file) as fd:
             pread_exact(fd, memory, offset, self.sources[file].path)
 
-    def read_many(self, reads: Extents, addresses: IntArray, *, direct: bool = False) -> int:
-        """Fill memory with parts of files, many by one call of the system.
-
-        Args:
-            reads: the parts, no further than their files go, best in order of the files.
-            addresses: host address of each one's first byte; with `direct` a multiple of a page, as its offset, and its
-                memory goes on to the end of a page.
-            direct: read with O_DIRECT what can be.
-
-        Returns:
-            How many bytes were read with O_DIRECT.
-
-        Raises:
-            FileChangedError: if the file at a path is no longer the one that was opened first.
-            ShortReadError: if a file ends before.
-            ReadError: if one cannot be opened, or the disk fails.
-        """
-        asked, done = reads.nbytes, np.zeros(len(reads), np.int64)
-        around = self._allow_direct(reads.file) if direct else np.zeros(len(reads), bool)
-        if direct:
-            asked = np.where(around, -(-asked // PAGE_BYTES) * PAGE_BYTES, asked)
-        for table, whether in ((self._around, around), (self._through, ~around)):
-            if whether.all():
-                done = self._read_by(table, reads.file, reads.offset, asked, addresses)
-            elif whether.any():
-                chosen = reads[whether]
-                done[whether] = self._read_by(table, chosen.file, chosen.offset, asked[whether], addresses[whether])
-        done = np.minimum(np.maximum(done, 0), reads.nbytes)
-        # A read around the page cache may end early, where the cache holds a part, or where the device wants another
-        # alignment than ours. It could go on only from a page's begin. Of one that failed, it is said here why.
-        for index in np.flatnonzero(done < reads.nbytes).tolist():
-            skip, nbytes = int(done[index]), int(reads.nbytes[index])
-            into = memory_at(int(addresses[index]) + skip, nbytes - skip)
-            self.read_into(int(reads.file[index]), int(reads.offset[index]) + skip, into)
-        return int(done[around].sum())
-
-    def _read_by(
-        self, table: HandleTable, files: IntArray, offsets: IntArray, nbytes: IntArray, addresses: IntArray
-    ) -> IntArray:
-        """Make reads with a table's descriptors; returns what `FileReader.read` does."""
-        first = np.flatnonzero(np.diff(files, prepend=-1))  # of each run of reads of one file
-        done = []
-        for low in range(0, len(first), table.most):
-            runs = first[low : low + table.most]
-            part = slice(int(runs[0]), int(first[low + table.most]) if low + table.most < len(first) else len(files))
-            lent = files[runs]
-            fds = table.lend(lent)
-            try:
-                each = np.repeat(fds, np.diff(np.append(runs, part.stop)))
-                done.append(self.reader.read(each, offsets[part], nbytes[part], addresses[part]))
-            finally:
-                table.give(lent)
-        return np.concatenate(done) if len(done) > 1 else done[0]
-
-    def read_one(self, file: int, offset: int, nbytes: int, memory: memoryview, *, direct: bool = False) -> int:
-        """As `read_many`, of one part, for which there is little to prepare.
-
-        Args:
-            file: the file.
-            offset: byte offset in it, with `direct` a multiple of a page.
-            nbytes: bytes to read.
-            memory: where they go, from its begin; with `direct` it begins with a page and goes on to the end of one.
-            direct: read with O_DIRECT if that can be.
-        """
-        around = direct and self.allows_direct(file)
-        table, asked = (self._around, -(-nbytes // PAGE_BYTES) * PAGE_BYTES) if around else (self._through, nbytes)
-        with table.lent(file) as fd:
-            try:
-                done = min(self.reader.read_one(fd, offset, memory[:asked]), nbytes)
-            except OSError:
-                done = 0  # `read_into` raises the reason
-        if done < nbytes:
-            self.read_into(file, offset + done, memory[done:nbytes])
-        return done if around else 0
-
     def _read(self, file: int, offset: int, nbytes: int) -> None:
         """Read bytes of a mapped file only to learn whether they can be read."""
         try:
@@ -269,7 +195,7 @@ class Files:
             FileChangedError: if the file at its path is no longer the one that was opened first.
             ReadError: if it cannot be opened.
         """
-        return (self._around if direct else self._through).lent(file)
+        return (self.around if direct else self.through).lent(file)
 
     def _descriptor(self, file: int, *, flags: int) -> int:
         source = self.sources[file]
@@ -296,8 +222,8 @@ class Files:
                 self._direct[file] = False
         return bool(self._direct[file])
 
-    def _allow_direct(self, files: IntArray) -> NDArray[np.bool_]:
-        """See `allows_direct`."""
+    def allow_direct(self, files: IntArray) -> NDArray[np.bool_]:
+        """As `allows_direct`, for each of these files."""
         found = self._direct[files]
         for file in distinct(files[found == _UNKNOWN], len(self.sources)).tolist():
             self.allows_direct(file)
@@ -335,7 +261,7 @@ class Files:
         """Close and unmap everything; may be called twice. Nothing may use an address of a file afterwards."""
         with self._lock:
             self._closed = True
-            for table in (self._through, self._around):
+            for table in (self.through, self.around):
                 table.close()
             self.reader.close()
             for file in np.flatnonzero(self.base).tolist():

@@ -25,7 +25,7 @@ from gdsload.shards.identity import ShardSource
 from gdsload.shards.reads import Extents
 
 __all__ = [
-    "block_looks_resident",
+    "PROBES_OF_A_BLOCK",
     "bytes_in_memory",
     "file_is_resident",
     "is_resident",
@@ -38,7 +38,7 @@ _STATFS_BYTES = 256  # struct statfs is shorter on every architecture; its first
 _libc = ctypes.CDLL(None)
 _answers: dict[int, bool] = {}
 _PROBES_OF_A_READ = 8
-_PROBES_OF_A_BLOCK = 3
+PROBES_OF_A_BLOCK = 3
 _PROBES_OF_A_SHARD = 32
 _random_below = random.Random().randrange  # its own: what users draw after `random.seed` must not depend on us
 
@@ -96,11 +96,6 @@ def looks_resident(files: Files, wanted: Extents, probes: int = _PROBES_OF_A_REA
         return int(wanted.file[index]), int(wanted.offset[index] + wanted.nbytes[index] - (ends[index] - byte))
 
     return _places_are_there(files, int(ends[-1]) if len(ends) else 0, place_of, probes)
-
-
-def block_looks_resident(files: Files, nbytes: int, place_of: Callable[[int], tuple[int, int]]) -> bool:
-    """As `looks_resident`, of a block of so many bytes; `place_of` says where each is: its file, and the offset."""
-    return _places_are_there(files, nbytes, place_of, _PROBES_OF_A_BLOCK)
 
 
 def file_is_resident(files: Files, file: int) -> bool:

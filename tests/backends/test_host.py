@@ -21,8 +21,8 @@ from gdsload.shards import guard
 from gdsload.shards import page_cache as residency
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.files import Files
+from gdsload.shards.prepared_reads import PreparedReads
 from gdsload.shards.reads import Extents
-from gdsload.system.bulk_reads import BulkReads
 from tests.page_cache import LIBC, chill, fail_reads, in_cache
 
 SIZES = [100_003, 8_000, 1, 2_500_000]
@@ -295,8 +295,8 @@ def test_disk_that_fails(folder, monkeypatch):
 
 def test_memory_that_is_being_read_into_is_nobody_elses(folder, monkeypatch):
     """Not even if whoever asked for it has dropped it."""
-    backend, go_on, real = backend_of(folder, mapped=False), threading.Event(), BulkReads.read
-    monkeypatch.setattr(BulkReads, "read", lambda *given: (go_on.wait(20), real(*given))[1])
+    backend, go_on, real = backend_of(folder, mapped=False), threading.Event(), PreparedReads.read
+    monkeypatch.setattr(PreparedReads, "read", lambda *given: (go_on.wait(20), real(*given))[1])
     first = backend.read(extents_of([(3, 0, 500_000)])).addresses[0]
     second = backend.read(extents_of([(3, 0, 500_000)]))
     assert second.addresses[0] != first
@@ -327,17 +327,17 @@ def test_closing_twice(backend):
     assert not backend.files.base.any()
 
 
-def test_a_long_extent_is_shared_out_among_threads(folder, contents):
-    reading = set()
+def test_a_long_extent_is_shared_out_among_threads(folder, contents, monkeypatch):
+    reading, read = set(), PreparedReads.read
 
-    class Noting(Files):
-        def read_many(self, reads, addresses):
-            reading.add(threading.get_ident())
-            time.sleep(0.002)
-            return super().read_many(reads, addresses)
+    def noting(*args):
+        reading.add(threading.get_ident())
+        time.sleep(0.002)
+        return read(*args)
 
+    monkeypatch.setattr(PreparedReads, "read", noting)
     catalog = open_catalog(str(folder))
-    backend = HostBackend(Noting(catalog.sources, mapped=False))
+    backend = HostBackend(Files(catalog.sources, mapped=False))
     compare(backend, contents, [(3, 0, len(contents[3]))])
     assert len(reading - {threading.get_ident()}) > 3
     backend.close()

@@ -382,7 +382,8 @@ class Noted:
 def run(request):
     """Makes prefetchers over any source."""
 
-    def build(source, runner, *, start=0, prefetch_bytes=1 << 20, group_bytes=1 << 10):
+    def build(source, runner, *, start=0, prefetch_bytes=1 << 20, group_bytes=None):
+        group_bytes = group_bytes or (1 << 27 if runner.by_gpu else 1 << 10)
         steps = Ordered(make_order(OrderOptions("sequential", 0, 0, 1), [SAMPLES], 0, 0), Schedule(SAMPLES, 5))
         limits = Limits(prefetch_bytes, 1 << 30, group_bytes, 160, 0)
         found = Prefetcher(source, steps, limits=limits, start=start, stats=LoaderStats(), runner=runner)
@@ -423,7 +424,7 @@ def test_what_is_ahead_keeps_to_the_budget_but_for_two_groups(run, runner, batch
     source = Noting()
     limits = Limits(batches * 160, 0, 8 * 160, 160, 0)
     drain(run(source, runner, prefetch_bytes=batches * 160, group_bytes=8 * 160))
-    assert source.most_ahead <= max(batches, 2 * limits.group(by_gpu=runner.by_gpu))
+    assert source.most_ahead <= max(batches, 2 * limits.group())
 
 
 @pytest.mark.parametrize("least", [1, 3, 1000])

@@ -75,6 +75,9 @@ class Failing(Sevens):
     def read(self, fds, _offsets, _nbytes, _addresses):
         return np.full(len(fds), -errno.EIO)
 
+    def read_one(self, *_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
 
 def test_what_a_drive_does_not_bring_is_read_by_the_system(plain, load):
     class OnFailing(ShardDataset):

@@ -92,7 +92,7 @@ class TestSignature:
         assert {option.kind for option in options[2:]} == {inspect.Parameter.KEYWORD_ONLY}
         assert all(option.default is not inspect.Parameter.empty and option.annotation for option in options)
         assert unneeded.kind is inspect.Parameter.VAR_KEYWORD
-        assert (parameters["prefetch_bytes"].default, parameters["cache"].default) == ("256MiB", "none")
+        assert (parameters["prefetch_bytes"].default, parameters["cache"].default) == (None, "none")
 
     def test_each_default_may_be_passed(self, load, plain):
         defaults = {
@@ -131,7 +131,7 @@ class TestNumbers:
             load(plain, rank=rank, world_size=world_size)
 
     @pytest.mark.parametrize("name", ["prefetch_bytes", "arena_bytes"])
-    @pytest.mark.parametrize("value", [0, -1, 1.5, "many", "", None, True])
+    @pytest.mark.parametrize("value", [0, -1, 1.5, "many", "", True])
     def test_sizes_that_are_none(self, load, plain, name, value):
         with pytest.raises(OptionError, match=f"{name} is"):
             load(plain, **{name: value})

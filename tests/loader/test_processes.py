@@ -223,7 +223,7 @@ def test_reads_that_hang_for_good_take_two_ctrl_c(run):
                 time.sleep(3600)
             return read(*arguments)
 
-        hang, reads = [], gdsload.system.bulk_reads.BulkReads
+        hang, reads = [], gdsload.shards.prepared_reads.PreparedReads
         read, reads.read = reads.read, hanging
         loaders = [gdsload.DataLoader(path, 10, device="cpu", mmap=mmap, prefetch_bytes=1) for _ in range(3)]
         others = [iter(one) for one in loaders]

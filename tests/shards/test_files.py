@@ -18,7 +18,6 @@ from gdsload import (
     ShortReadError,
 )
 from gdsload.shards import files as files_module
-from gdsload.shards import handles
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.files import Files, open_regular, pread_exact
 from gdsload.shards.identity import ShardSource
@@ -49,8 +48,8 @@ def opened(table):
 
 
 def test_least_recently_used_descriptors_are_closed(folder, monkeypatch):
-    monkeypatch.setattr(handles, "_MOST", 3)
     table, before = table_of(folder), descriptors()
+    monkeypatch.setattr(table.through, "most", 3)
     for file in (0, 1, 2, 0, 3, 0, 4, 5, 0):
         with table.descriptor(file):
             pass
@@ -60,8 +59,8 @@ def test_least_recently_used_descriptors_are_closed(folder, monkeypatch):
 
 
 def test_descriptors_in_use_are_not_closed(folder, monkeypatch):
-    monkeypatch.setattr(handles, "_MOST", 2)
     table = table_of(folder)
+    monkeypatch.setattr(table.through, "most", 2)
     with table.descriptor(0) as first, table.descriptor(0) as same:
         assert first == same
         for file in range(1, 10):
@@ -75,8 +74,8 @@ def test_descriptors_in_use_are_not_closed(folder, monkeypatch):
 
 
 def test_many_threads_share_few_descriptors(folder, monkeypatch):
-    monkeypatch.setattr(handles, "_MOST", 2)
     table, errors = table_of(folder), []
+    monkeypatch.setattr(table.through, "most", 2)
 
     def work(seed):
         rng = np.random.default_rng(seed)

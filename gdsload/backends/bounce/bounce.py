@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from gdsload.backends.base import FileBackend, PendingRead
-from gdsload.backends.bounce.copier import Copier, Copying
+from gdsload.backends.bounce.copier import Copier
 from gdsload.backends.bounce.fill_threads import BouncePath, DirectIOPolicy, ThreadFill
 from gdsload.backends.bounce.resident_rows import ResidentRows
 from gdsload.backends.bounce.slot_layout import lay_out
@@ -90,8 +90,7 @@ class BounceBackend(FileBackend):
             return self._resident.read(wanted, self._slot)
         layout = lay_out(wanted, self.files.sizes, self._ring.block_bytes, self._block_of)
         slot = self._slot(layout.nbytes)
-        reading = Copying(len(layout.parts), self._copier)
-        self._by_threads.run([(part, self._cold(part), slot) for part in layout.parts], reading)
+        reading = self._by_threads.run(layout, self._cold(layout), slot)
         held = [slot]
         begin = slot.data_ptr()
         return PendingRead(begin + layout.places, reading, layout.nbytes, held.clear, np.array([begin]))

@@ -7,6 +7,7 @@ when the last of its copies has ended, and only the thread that asks waits for t
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import torch
 
@@ -74,10 +75,11 @@ class Copying(Reading):
     Args:
         parts: how many blocks: `finish` is called for each, after its copy was queued, or when there will be none.
         copier: queues their copies.
+        after: see `Reading`.
     """
 
-    def __init__(self, parts: int, copier: Copier) -> None:
-        super().__init__(parts)
+    def __init__(self, parts: int, copier: Copier, after: Callable[[], None] | None = None) -> None:
+        super().__init__(parts, after)
         self._stream = copier.stream
         self._arrived: torch.cuda.Event | None = None
 
@@ -100,4 +102,7 @@ class Copying(Reading):
                 self._arrived.synchronize()
 
     def _last(self) -> None:
-        self._arrived = record(self._stream)
+        try:
+            super()._last()
+        finally:
+            self._arrived = record(self._stream)

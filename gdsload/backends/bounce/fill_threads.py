@@ -13,19 +13,24 @@ from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gdsload.backends.bounce.copier import Copier, Copying
-from gdsload.backends.bounce.slot_layout import BlockFill
+from gdsload.backends.bounce.slot_layout import BlockFill, Layout
 from gdsload.backends.readers import Readers
 from gdsload.shards.files import Files
-from gdsload.shards.page_cache import block_looks_resident
+from gdsload.shards.page_cache import PROBES_OF_A_BLOCK, looks_resident
+from gdsload.shards.prepared_reads import PreparedReads
+from gdsload.shards.reads import Extents
+from gdsload.system.arrays import IntArray
 from gdsload.system.pinned import PinnedRing
 
-__all__ = ["BouncePath", "DirectIOPolicy", "FillTask", "ThreadFill"]
+__all__ = ["BouncePath", "DirectIOPolicy", "ThreadFill"]
 
-FillTask = tuple[BlockFill, bool, torch.Tensor]
-"""A block to be filled and copied: what fills it, whether the reads are made with O_DIRECT, and the slot that it is
-copied to. In plain numbers: the thread that fills it should have nothing to compute."""
+_SUBMITTERS = 3
+"""Threads that read with O_DIRECT. A call has a whole block under way, or hundreds of reads, and takes no processor:
+two blocks keep a drive busy while the third is prepared. With eight threads, passing the interpreter lock took most of
+the time."""
 _BELIEVED_S = 0.01
 """Seconds for which one block's answer holds for its whole shard: asking has pages read, and costs a call."""
 
@@ -42,17 +47,21 @@ class DirectIOPolicy:
         self.files, self.always = files, always
         self._believed: dict[int, tuple[float, bool]] = {}
 
-    def __call__(self, part: BlockFill) -> bool:
-        """Whether the block that `part` fills is to be read with O_DIRECT.
+    def __call__(self, layout: Layout) -> NDArray[np.bool_]:
+        """Which of a slot's blocks are to be read with O_DIRECT.
 
         The answer is kept for a moment. If it is wrong by then, all bytes are still read, only not as fast.
         """
         if self.always is not None:
-            return self.always
-        first, now = part.first, time.monotonic()
+            return np.full(len(layout.parts), self.always)
+        return np.array([self._is_cold(layout.reads[part.first : part.stop]) for part in layout.parts], bool)
+
+    def _is_cold(self, reads: Extents) -> bool:
+        """Whether some bytes of a block are not in the page cache."""
+        first, now = int(reads.file[0]), time.monotonic()
         until, cold = self._believed.get(first, (0.0, False))
         if now >= until:
-            cold = not part_looks_resident(self.files, part)
+            cold = not looks_resident(self.files, reads, PROBES_OF_A_BLOCK)
             self._believed[first] = now + _BELIEVED_S, cold
         return cold
 
@@ -74,59 +83,57 @@ class BouncePath:
     count: Callable[[int, int], None]
 
 
-def part_looks_resident(files: Files, part: BlockFill) -> bool:
-    """Whether the bytes of a block look resident in the page cache."""
-    extents, begin = part.many()
-
-    def place_of(byte: int) -> tuple[int, int]:
-        read = int(np.searchsorted(begin, byte, side="right")) - 1
-        within = min(byte - int(begin[read]), int(extents.nbytes[read]) - 1)
-        return int(extents.file[read]), int(extents.offset[read]) + within
-
-    return block_looks_resident(files, part.nbytes, place_of)
-
-
 class ThreadFill:
     """Fills blocks and has them copied.
 
     Args:
         means: the shards, the ring and the copier.
-        threads: how many blocks are filled at once.
+        threads: how many blocks are filled at once out of the page cache, by a processor each.
         where: the processors to run on; None for any.
     """
 
     def __init__(self, means: BouncePath, threads: int, where: Collection[int] | None) -> None:
         self._means = means
-        self._readers = Readers(threads, "gdsload-bounce", where)
+        self._copiers = Readers(threads, "gdsload-bounce", where)
+        self._submitters = Readers(min(threads, _SUBMITTERS), "gdsload-bounce-direct", where)
 
-    def run(self, tasks: list[FillTask], reading: Copying) -> None:
-        """Queue the filling of blocks.
+    def run(self, layout: Layout, cold: NDArray[np.bool_], slot: torch.Tensor) -> Copying:
+        """Have a slot filled.
 
         Args:
-            tasks: the blocks.
-            reading: a reading of as many parts.
+            layout: what fills it.
+            cold: which of its blocks are read with O_DIRECT.
+            slot: its memory on the device, which is held until all has ended.
+
+        Raises:
+            FileChangedError: if the file at a path is no longer the one that was opened first.
+            ReadError: if one cannot be opened.
+            LoaderClosedError: after `close`.
         """
-        self._readers.run([partial(self._fill, task) for task in tasks], reading)
+        counts = [part.stop - part.first for part in layout.parts]
+        reads = PreparedReads(self._means.files, layout.reads, np.repeat(cold, counts))
+        reading = Copying(len(layout.parts), self._means.copier, reads.close)
+        try:
+            works = [partial(self._fill, part, layout.within, reads, slot) for part in layout.parts]
+            readers = self._submitters if cold.all() else self._copiers
+            readers.run(works, reading)
+        except BaseException:
+            reads.close()
+            raise
+        return reading
 
     def close(self) -> None:
         """Cancel blocks that were not begun, and wait for the rest; may be called twice."""
-        self._readers.close()
+        self._submitters.close()
+        self._copiers.close()
 
-    def _fill(self, task: FillTask) -> None:
-        means, (part, direct, slot) = self._means, task
+    def _fill(self, part: BlockFill, within: IntArray, reads: PreparedReads, slot: torch.Tensor) -> None:
+        means = self._means
         block = means.ring.take()
         try:
             means.copier.wait(block)
-            around = through = 0
-            if isinstance(part.reads, list):
-                for file, offset, begin, nbytes in part.reads:
-                    direct_bytes = means.files.read_one(file, offset, nbytes, block.memory[begin:], direct=direct)
-                    around, through = around + direct_bytes, through + nbytes - direct_bytes
-            else:
-                extents, places = part.reads
-                around = means.files.read_many(extents, block.address + places, direct=direct)
-                through = extents.total_bytes - around
+            around = reads.read(part.first, part.stop, block.address + within[part.first : part.stop])
             means.copier.copy(block, slot, part.low, part.nbytes)
         finally:
             means.ring.give(block)
-        means.count(around, through)
+        means.count(around, reads.nbytes(part.first, part.stop) - around)

@@ -17,73 +17,42 @@ import numpy as np
 from gdsload.shards.reads import MAX_GAP_BYTES, PAGE_BYTES, Extents, coalesce, cut
 from gdsload.system.arrays import IntArray
 
-__all__ = ["BlockFill", "Layout", "ManyReads", "Read", "lay_out"]
+__all__ = ["BlockFill", "Layout", "lay_out"]
 
-Read = tuple[int, int, int, int]
-"""A shard, byte offset there, byte position in the block, and length, at most to the shard's end."""
-
-_FEW_READS = 4
-"""Up to so many reads of a block are a call each: preparing one call for all takes as long as a few calls."""
 _FEW = 64
 _WORKED_OUT_FROM_BYTES = 64 * 1024
 """Mean length of few extents from which they are merged one by one: of shorter ones, numpy may merge many."""
-
-
-class ManyReads(NamedTuple):
-    """Reads that are made by one call of the system.
-
-    Attributes:
-        extents: what is read, at most to the shards' ends.
-        begin: int64, the byte position of each in the block.
-    """
-
-    extents: Extents
-    begin: IntArray
-
-    def few(self) -> list[Read] | ManyReads:
-        """The same reads; as a list if they are few."""
-        if len(self.begin) > _FEW_READS:
-            return self
-        extents = self.extents
-        columns = (column.tolist() for column in (extents.file, extents.offset, self.begin, extents.nbytes))
-        return list(zip(*columns, strict=True))
 
 
 class BlockFill(NamedTuple):
     """What fills a block.
 
     Attributes:
-        reads: the reads, in the order of their positions in the block; a list if they are few.
+        first: its first read.
+        stop: the read after its last.
         low: byte position in the slot that it is copied to.
         nbytes: bytes to copy there.
     """
 
-    reads: list[Read] | ManyReads
+    first: int
+    stop: int
     low: int
     nbytes: int
-
-    @property
-    def first(self) -> int:
-        """The shard of the first read."""
-        return self.reads[0][0] if isinstance(self.reads, list) else int(self.reads.extents.file[0])
-
-    def many(self) -> ManyReads:
-        """The reads, as arrays."""
-        if not isinstance(self.reads, list):
-            return self.reads
-        file, offset, begin, nbytes = np.array(self.reads, np.int64).T
-        return ManyReads(Extents(file, offset, nbytes), begin)
 
 
 class Layout(NamedTuple):
     """A slot.
 
     Attributes:
-        parts: what fills it, a block at a time.
-        places: int64, for each wanted extent the byte position of its first byte.
+        reads: what is read, in the order of positions in the slot, at most to the shards' ends.
+        within: int64, the byte position of each read in its block.
+        parts: what fills the slot, a block at a time.
+        places: int64, for each wanted extent the byte position of its first byte in the slot.
         nbytes: bytes of the slot.
     """
 
+    reads: Extents
+    within: IntArray
     parts: list[BlockFill]
     places: IntArray
     nbytes: int
@@ -103,11 +72,10 @@ def lay_out(wanted: Extents, sizes: IntArray, longest: int, block_of: Callable[[
     if len(wanted) <= _FEW and wanted.total_bytes >= len(wanted) * _WORKED_OUT_FROM_BYTES:
         runs = _in_order(wanted)
         if runs is not None:
-            return Layout(_blocks(runs[0], sizes, block_of), runs[1], runs[0].total_bytes)
+            return _cut(*runs, sizes, block_of)
     reads = coalesce(wanted, max_gap_bytes=MAX_GAP_BYTES, max_read_bytes=longest, alignment=PAGE_BYTES)
     starts = np.cumsum(reads.extents.nbytes) - reads.extents.nbytes
-    places = starts[reads.read_of] + reads.delta
-    return Layout(_blocks(reads.extents, sizes, block_of), places, reads.extents.total_bytes)
+    return _cut(reads.extents, starts[reads.read_of] + reads.delta, sizes, block_of)
 
 
 def _in_order(wanted: Extents) -> tuple[Extents, IntArray] | None:
@@ -133,23 +101,22 @@ def _in_order(wanted: Extents) -> tuple[Extents, IntArray] | None:
     return Extents(files, begins, ends - begins), np.array(places, np.int64)
 
 
-def _blocks(reads: Extents, sizes: IntArray, block_of: Callable[[int], int]) -> list[BlockFill]:
-    """What fills each block: as many of the reads, in order, as it has room for; only longer ones are cut."""
-    block = block_of(reads.total_bytes)
+def _cut(reads: Extents, places: IntArray, sizes: IntArray, block_of: Callable[[int], int]) -> Layout:
+    """A slot of some reads. Each block has as many, in order, as it has room for; only longer ones are cut."""
+    total = reads.total_bytes
+    block = block_of(total)
     if not reads.nbytes.all():
         reads = reads[reads.nbytes > 0]
     if len(reads) and reads.nbytes.max() > block:
         reads = cut(reads, block).extents
     ends = np.cumsum(reads.nbytes)
-    there = np.minimum(reads.nbytes, sizes[reads.file] - reads.offset)
-    filled = Extents(reads.file, reads.offset, there)
     parts: list[BlockFill] = []
     first = begin = 0
     while first < len(reads):
         stop = int(np.searchsorted(ends, begin + block, side="right"))
         end = int(ends[stop - 1])
-        if end > begin:
-            many = ManyReads(filled[first:stop], ends[first:stop] - reads.nbytes[first:stop] - begin)
-            parts.append(BlockFill(many.few(), begin, end - begin))
+        parts.append(BlockFill(first, stop, begin, end - begin))
         first, begin = stop, end
-    return parts
+    within = ends - reads.nbytes - np.repeat([part.low for part in parts], [part.stop - part.first for part in parts])
+    there = np.minimum(reads.nbytes, sizes[reads.file] - reads.offset)
+    return Layout(Extents(reads.file, reads.offset, there), within, parts, places, total)

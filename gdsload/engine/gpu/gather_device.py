@@ -284,7 +284,8 @@ class DeviceGather:
 
     def _launch_pieces(self, table: IntArray, unit: int, over_pcie: bool) -> None:
         """Queue the kernel for a table of pieces: the address of each, its target, and its end in words of all."""
-        pieces, targets, ends = (column.data_ptr() for column in self.upload(table))
+        held = self.upload(table)  # until it is queued: other threads allocate on this stream, too
+        pieces, targets, ends = (column.data_ptr() for column in held)
         grid = _NARROW.get(unit, OVER_PCIE) if over_pcie else IN_VRAM
         words = int(table[2, -1])
         tile = min(max(words // (4 * grid.warps), _TILE.start), _TILE.stop)

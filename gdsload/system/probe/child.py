@@ -221,7 +221,7 @@ def _reads_batches(bindings: Any, handle: ctypes.c_void_p, path: str, buffer: An
         batches = CufileBatches(bindings)
         positions = np.arange(_BATCHED_READS) * _BLOCK_BYTES
         done = batches.read(
-            same * int(handle.value or 0), same * buffer.data_ptr(), positions, same * _BLOCK_BYTES,
+            same * ctypes.c_int64(handle.value or 0).value, same * buffer.data_ptr(), positions, same * _BLOCK_BYTES,
             chosen * _BLOCK_BYTES,
         )  # fmt: skip
     except Exception:

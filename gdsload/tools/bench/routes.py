@@ -12,6 +12,7 @@ import torch
 from gdsload.backends.request import BackendChoice
 from gdsload.engine.assemble import Batch
 from gdsload.loader.loader import DataLoader
+from gdsload.loader.options import PREFETCH_BYTES
 from gdsload.system.units import parse_bytes
 from gdsload.tools.bench.bench_plan import BenchPlan
 
@@ -65,8 +66,10 @@ def make_routes(plan: BenchPlan) -> list[Route]:
     return [*routes, Route("by RAM", around, None)]
 
 
-def default_bytes(name: str) -> int:
-    """What a budget of the loader is if it is not given."""
+def default_bytes(name: str, device: torch.device) -> int:
+    """What a budget of the loader is if it is not given, for batches on this device."""
+    if name == "prefetch_bytes":
+        return parse_bytes(PREFETCH_BYTES["gpu" if device.type == "cuda" else "host"], name)
     return parse_bytes(inspect.signature(DataLoader).parameters[name].default, name)
 
 

@@ -81,7 +81,7 @@ def axes(plan: BenchPlan, budgets: Mapping[str, int]) -> Iterator[tuple[str, lis
     yield "read_threads", list(_THREADS)
     for name in ("prefetch_bytes", "pinned_bytes"):
         if name == "prefetch_bytes" or plan.device.type == "cuda":  # else nothing is pinned
-            default = default_bytes(name)
+            default = default_bytes(name, plan.device)
             values = [budgets.get(name, default) // part for part in _PARTS]
             yield name, [value for value in values if value != default]
 

@@ -18,7 +18,7 @@ import gdsload
 from gdsload.backends.bounce import fill_threads, resident_rows
 from gdsload.backends.bounce.fill_threads import BouncePath, DirectIOPolicy, ThreadFill
 from gdsload.backends.bounce.resident_rows import ResidentRows
-from gdsload.backends.bounce.slot_layout import BlockFill, lay_out
+from gdsload.backends.bounce.slot_layout import BlockFill, Layout, lay_out
 from gdsload.backends.readers import Reading
 from gdsload.errors import FileChangedError, LoaderClosedError, ReadError, ShortReadError
 from gdsload.shards import guard as guard_module
@@ -90,6 +90,7 @@ class Site:
             patched.setattr(pinned, "register_host", lambda *_: "")
             patched.setattr(pinned, "node_of", lambda _device: -1)
             self.ring = pinned.PinnedRing(torch.device("cpu"), BLOCKS, BLOCK)
+        monkeypatch.setattr(fill_threads, "Copying", lambda parts, _copier, after: Reading(parts, after))
         self.copier, self.counted, self._lock = Copier(), [0, 0], threading.Lock()
         self.means, self.cold = (
             BouncePath(self.files, self.ring, self.copier, self._count),
@@ -110,9 +111,7 @@ class Site:
         """The slot, where each extent lies in it, and the reading."""
         layout = lay_out(wanted, self.files.sizes, BLOCK, lambda _nbytes: BLOCK)
         slot = torch.full((layout.nbytes,), 170, dtype=torch.uint8)
-        reading = Reading(len(layout.parts))
-        self.fill.run([(part, self.cold(part), slot) for part in layout.parts], reading)
-        return slot, layout.places, reading
+        return slot, layout.places, self.fill.run(layout, self.cold(layout), slot)
 
     def holds(self, slot, places, wanted):
         """Whether the slot has the files' bytes."""
@@ -418,18 +417,24 @@ def test_the_answer_for_a_block_is_believed_for_a_moment(monkeypatch):
     """Whatever it is; each shard has an answer of its own, and somebody who says so beforehand is not asked."""
     answers, asked, now = {0: False, 1: True}, [], [100.0]
 
-    def look(_files, part):
-        asked.append(part.first)
+    def look(_files, reads, _probes):
+        asked.append(int(reads.file[0]))
         return answers[asked[-1]]
 
-    monkeypatch.setattr(fill_threads, "part_looks_resident", look)
+    def found(policy, *blocks):
+        """What is said of blocks of these shards."""
+        wanted = extents(*((file, 0, PAGE_BYTES) for file in blocks))
+        parts = [BlockFill(number, number + 1, number * PAGE_BYTES, PAGE_BYTES) for number in range(len(blocks))]
+        return policy(Layout(wanted, np.zeros(len(blocks), np.int64), parts, wanted.offset, 0)).tolist()
+
+    monkeypatch.setattr(fill_threads, "looks_resident", look)
     monkeypatch.setattr(fill_threads.time, "monotonic", lambda: now[0])
-    cold, parts = DirectIOPolicy(None, None), [BlockFill([(file, 0, 0, PAGE_BYTES)], 0, PAGE_BYTES) for file in (0, 1)]
-    assert [cold(parts[0]), cold(parts[1]), cold(parts[0]), cold(parts[1])] == [True, False, True, False]
+    cold = DirectIOPolicy(None, None)
+    assert found(cold, 0, 1, 0, 1) == [True, False, True, False]
     assert asked == [0, 1]
     answers.update({0: True, 1: False})
     now[0] += 1.0
-    assert [cold(parts[0]), cold(parts[1]), cold(parts[0])] == [False, True, False]
+    assert found(cold, 0, 1, 0) == [False, True, False]
     assert asked == [0, 1, 0, 1]
-    assert [DirectIOPolicy(None, always)(parts[0]) for always in (True, False)] == [True, False]
+    assert [found(DirectIOPolicy(None, always), 0) for always in (True, False)] == [[True], [False]]
     assert len(asked) == 4

@@ -26,10 +26,10 @@ def lay(wanted, sizes, *, few, block=BLOCK):
         return lay_out(extents(wanted), np.array(sizes, np.int64), BLOCK, lambda _nbytes: block)
 
 
-def each(part):
-    """The reads of a block, whichever form they have."""
-    wanted, begin = part.many()
-    return list(zip(*(column.tolist() for column in (wanted.file, wanted.offset, begin, wanted.nbytes)), strict=True))
+def each(found, part):
+    """The reads of a block: file, offset, byte position in the block, bytes."""
+    reads, within = found.reads[part.first : part.stop], found.within[part.first : part.stop]
+    return list(zip(*(column.tolist() for column in (reads.file, reads.offset, within, reads.nbytes)), strict=True))
 
 
 def pages_of(found):
@@ -37,7 +37,7 @@ def pages_of(found):
     return {
         part.low + begin + at: (file, offset + at)
         for part in found.parts
-        for file, offset, begin, nbytes in each(part)
+        for file, offset, begin, nbytes in each(found, part)
         for at in range(0, nbytes, PAGE_BYTES)
     }
 
@@ -48,9 +48,9 @@ def hold(found, wanted, sizes, block):
     for number, part in enumerate(found.parts):
         assert part.low == at  # no gap, no overlap, and in order
         assert 0 < part.nbytes <= block
-        reads = each(part)
+        reads = each(found, part)
         assert reads
-        assert part.first == reads[0][0]
+        assert part.first == (found.parts[number - 1].stop if number else 0)
         for index, (file, offset, begin, nbytes) in enumerate(reads):
             assert at == part.low + begin
             last = index == len(reads) - 1
@@ -150,5 +150,5 @@ def test_order_decides_which_way_it_goes(monkeypatch):
 )
 def test_blocks_of_two_pages(wanted, parts, places, few):
     found = lay(wanted, [100_000] * 4, few=few, block=2 * PAGE_BYTES)
-    assert [(each(part), part.low, part.nbytes) for part in found.parts] == parts
+    assert [(each(found, part), part.low, part.nbytes) for part in found.parts] == parts
     assert found.places.tolist() == places

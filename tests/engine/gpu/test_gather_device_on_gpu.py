@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
@@ -164,6 +165,32 @@ def test_pieces_of_several_batches(gather, source, row_bytes, longest, neighbour
             parts = [array[begin : begin + length] for begin, length in pairs]
             edge = np.full(16, 99, np.uint8)
             assert np.array_equal(out.cpu().numpy(), np.concatenate([edge, *parts, edge]))
+
+
+def test_pieces_of_threads_that_share_a_stream(gather, source):
+    """What one thread has uploaded stays its own until its kernel is queued."""
+    array, address, _ = source
+    stream, wrong = torch.cuda.Stream(), []
+
+    def work(seed):
+        random = np.random.default_rng(seed)
+        for _ in range(60):
+            lengths = random.integers(0, 400, 300)
+            offsets = random.integers(0, ROOM - 400, 300)
+            with torch.cuda.stream(stream):
+                out = torch.empty(int(lengths.sum()), dtype=torch.uint8, device="cuda")
+                gather.pieces(address + offsets, lengths, 1, [out], [300])
+                found = out.cpu().numpy()
+            pairs = zip(offsets.tolist(), lengths.tolist(), strict=True)
+            if not np.array_equal(found, np.concatenate([array[begin : begin + length] for begin, length in pairs])):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
 
 
 @pytest.mark.parametrize("kernel", [True, False])

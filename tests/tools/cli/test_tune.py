@@ -53,7 +53,7 @@ def test_settings_are_searched_within_the_budgets(dataset):
     plan = make_plan(str(dataset), device="cpu")
     object.__setattr__(plan, "device", torch.device("cuda"))
     found = dict(axes(plan, {}))
-    assert found["prefetch_bytes"] == [2**27, 2**26]
+    assert found["prefetch_bytes"] == [2**28, 2**27]
     assert found["pinned_bytes"] == [48 * 2**20, 24 * 2**20]
 
 

@@ -1,0 +1,296 @@
+"""Samples of many shapes out of the page cache into a GPU, by the loader as its user calls it, beside the link.
+
+    python -m benchmarks.gpu.shapes --out benchmarks/results/gpu-shapes.json
+    python -m benchmarks.gpu.shapes --out shapes.json --cases tokens-offsets tokens-padded
+
+The loaders are open all the time, and take turns: a trial is some epochs of one of them. Bytes are those of the samples
+as they are stored, whatever a batch makes of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import gdsload
+from benchmarks.gpu.free_drive.trials import link
+from benchmarks.gpu.suite.trial import cpu_s, synchronise
+from benchmarks.record import machine, public, ratio, spread, versions
+from benchmarks.table import short
+from benchmarks.workloads import SEED
+from gdsload import transforms
+from gdsload.system.units import parse_bytes
+
+__all__ = ["CASES", "Case", "main"]
+
+_WARM_S, _CHUNK_BYTES = 1.0, 2**25
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Samples of one shape: fields by name; those that are ragged have between so many rows."""
+
+    fields: dict[str, gdsload.Field]
+    lengths: tuple[int, int] = (0, 0)
+
+    @property
+    def sample_bytes(self) -> float:
+        """Mean bytes of a sample."""
+        mean = sum(self.lengths) / 2
+        return sum(field.row_bytes * (mean if field.ragged else 1) for field in self.fields.values())
+
+    def write(self, folder: Path, nbytes: int, shards: int = 8) -> None:
+        """Write seeded random samples of about so many bytes."""
+        rng, samples = np.random.default_rng(SEED), max(int(nbytes // self.sample_bytes), 64)
+        step = max(int(_CHUNK_BYTES // self.sample_bytes), 1)
+        with gdsload.ShardWriter(folder, self.fields, shard_bytes=max(nbytes // shards, 4096)) as writer:
+            for low in range(0, samples, step):
+                count = min(step, samples - low)
+                writer.write_batch({name: self._values(one, rng, count) for name, one in self.fields.items()})
+
+    def _values(self, field: gdsload.Field, rng: np.random.Generator, count: int) -> Any:
+        dtype = np.dtype(field.dtype.name)
+        if not field.ragged:
+            return np.frombuffer(rng.bytes(count * field.row_bytes), dtype).reshape(count, *field.row_shape)
+        offsets = np.cumsum(np.append(0, rng.integers(*self.lengths, count, endpoint=True)))
+        return np.frombuffer(rng.bytes(int(offsets[-1]) * dtype.itemsize), dtype), offsets
+
+
+_SCALARS = {f"s{number:02}": gdsload.Field("int32", ()) for number in range(40)}
+KINDS = {
+    "images": Kind({"x": gdsload.Field("uint8", (3, 224, 224))}),
+    "volumes": Kind({"x": gdsload.Field("uint8", (32, 1024, 1024))}),
+    "tokens": Kind({"x": gdsload.Field("int32", (None,))}, (64, 1984)),
+    "files": Kind({"x": gdsload.Field("uint8", (None,))}, (20_000, 94_000)),
+    "two-fields": Kind({"x": gdsload.Field("uint8", (64,)), "y": gdsload.Field("int64", ())}),
+    "scalars": Kind(_SCALARS),
+    "one-field": Kind({"x": gdsload.Field("uint8", (160,))}),
+}
+
+
+def _augmented() -> transforms.Compose:
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    return transforms.Compose(
+        [transforms.RandomCrop("x", 192), transforms.RandomFlip("x"), transforms.Normalize("x", mean, std)]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One load: samples of a kind, and what the loader is given."""
+
+    name: str
+    kind: str
+    batch_size: int
+    shuffle: Any = "full"
+    options: dict[str, Any] = field(default_factory=dict)
+    augmented: bool = False
+
+    def open(self, folder: Path, device: torch.device, **more: Any) -> gdsload.DataLoader:
+        """Its loader."""
+        transform: dict[str, Any] = {"device_transform": _augmented()} if self.augmented else {}
+        return gdsload.DataLoader(
+            folder / self.kind, self.batch_size, self.shuffle, device=device, **self.options, **transform, **more
+        )
+
+
+_BOUNCE = {"backend": "bounce"}
+_RANK = {"rank": 3, "world_size": 8}
+CASES = (
+    Case("images", "images", 256),
+    Case("images-32", "images", 32),
+    Case("images-32-of-8-ranks", "images", 32, options=_RANK),
+    Case("images-augmented", "images", 256, augmented=True),
+    Case("volumes-1", "volumes", 1),
+    Case("volumes-2", "volumes", 2),
+    Case("volumes-4", "volumes", 4),
+    Case("tokens-offsets", "tokens", 256, options={"ragged": "offsets"}),
+    Case("tokens-padded", "tokens", 256, options={"ragged": "padded"}),
+    Case("tokens-jagged", "tokens", 256, options={"ragged": "jagged"}),
+    Case("tokens-offsets-2048", "tokens", 2048, options={"ragged": "offsets"}),
+    Case("files", "files", 256, options={"ragged": "offsets"}),
+    Case("two-fields", "two-fields", 65_536),
+    Case("scalars", "scalars", 4096),
+    Case("one-field", "one-field", 4096),
+    Case("bounce-images-in-order", "images", 256, False, _BOUNCE),
+    Case("bounce-images", "images", 256, "full", _BOUNCE),
+    Case("bounce-images-block", "images", 256, "block", _BOUNCE),
+    Case("bounce-volumes-2", "volumes", 2, "full", _BOUNCE),
+    Case("bounce-tokens", "tokens", 256, "full", {**_BOUNCE, "ragged": "offsets"}),
+)
+
+
+class _Entry:
+    """A case, its loader, which is open and warm, and its trials."""
+
+    def __init__(self, case: Case, folder: Path, device: torch.device) -> None:
+        self.case, self.device, self.trials = case, device, list[dict[str, float]]()
+        _compare(case, folder / "small", device)
+        data = folder / "full" / case.kind
+        self._sample_bytes = sum(path.stat().st_size for path in data.glob("*.safetensors")) / len(
+            gdsload.ShardDataset(data)
+        )
+        self._loader = case.open(folder / "full", device)
+        until = time.perf_counter() + _WARM_S
+        while time.perf_counter() < until:
+            self._epoch()
+
+    def _epoch(self) -> int:
+        return sum(_size(batch) for batch in self._loader)
+
+    def trial(self, seconds: float) -> None:
+        """Some whole epochs, until the GPU has ended all work."""
+        samples, cpu, start = 0, cpu_s(), time.perf_counter()
+        while time.perf_counter() - start < seconds:
+            samples += self._epoch()
+        synchronise(self.device)
+        took, nbytes = time.perf_counter() - start, samples * self._sample_bytes
+        self.trials.append(
+            {
+                "gb_s": nbytes / took / 1e9,
+                "rows_s": samples / took,
+                "cpu_s_per_gb": (cpu_s() - cpu) / (nbytes / 1e9),
+            }
+        )
+
+    def to_json(self, links: list[float]) -> dict[str, Any]:
+        """As it goes into the record."""
+        columns = {key: [trial[key] for trial in self.trials] for key in self.trials[0]}
+        return {
+            "name": self.case.name,
+            "batch_size": self.case.batch_size,
+            "bytes_by_path": self._loader.backend.bytes_by_path,
+            "trials": self.trials,
+            **{key: spread(values) for key, values in columns.items()},
+            "of_p": ratio(columns["gb_s"], links),
+        }
+
+    def close(self) -> None:
+        """Close the loader."""
+        self._loader.close()
+
+
+def _size(batch: dict[str, Any]) -> int:
+    """Samples of a batch."""
+    found = next(iter(batch.values()))
+    if isinstance(found, tuple):
+        values, beside = found
+        return len(values) if values.dim() == 2 else len(beside) - 1
+    return len(found)
+
+
+def _samples(found: Any) -> list[torch.Tensor]:
+    """The samples of a field of a batch, in whatever form."""
+    if isinstance(found, tuple):
+        values, beside = (part.cpu() for part in found)
+        if values.dim() == 2:
+            return [row[:count] for row, count in zip(values, beside.tolist(), strict=True)]
+        return list(values.split(torch.diff(beside).tolist()))
+    return list(found.cpu().unbind())
+
+
+def _compare(case: Case, folder: Path, device: torch.device) -> None:
+    """Compare every byte of an epoch over few samples with what the dataset says of them by index.
+
+    Raises:
+        RuntimeError: if one is wrong.
+    """
+    if case.augmented:
+        return  # what transforms make is for their tests
+    dataset = gdsload.ShardDataset(folder / case.kind)
+    with case.open(folder, device, with_index=True) as loader:
+        for batch in loader:
+            expected = dataset.read_batch(batch.pop("index"))
+            for name, found in batch.items():
+                pairs = zip(_samples(found), _samples(expected[name]), strict=True)
+                if not all(torch.equal(ours, theirs) for ours, theirs in pairs):
+                    raise RuntimeError(f"{case.name}: a batch is not what the files hold")
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.shapes", description="samples of many shapes")
+    parser.add_argument("--out", type=Path, required=True, help="where the JSON record goes")
+    parser.add_argument("--cases", nargs="+", choices=[case.name for case in CASES], metavar="CASE",
+                        help=", ".join(case.name for case in CASES))  # fmt: skip
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds-per-trial", type=float, default=0.3, help="timed seconds (default: 0.3)")
+    parser.add_argument("--bytes", default="1GiB", help="of each kind of samples (default: 1GiB)")
+    parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--work-dir", type=Path, help="where the files go (default: the temporary folder)")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print and write the record."""
+    options = parse(arguments)
+    device = torch.device(options.device)
+    every = [case for case in CASES if device.type == "cuda" or "backend" not in case.options]
+    cases = [case for case in every if not options.cases or case.name in options.cases]
+    with tempfile.TemporaryDirectory(prefix="gdsload-bench-", dir=options.work_dir) as name:
+        folder = Path(name)
+        for kind in dict.fromkeys(case.kind for case in cases):
+            nbytes = parse_bytes(options.bytes, "--bytes")
+            KINDS[kind].write(folder / "full" / kind, nbytes)
+            KINDS[kind].write(folder / "small" / kind, min(2**20, nbytes), shards=3)
+        entries = [_Entry(case, folder, device) for case in cases]
+        links = []
+        for _ in range(options.rounds):
+            links.append(link(device, options.seconds_per_trial)["gb_s"])
+            for entry in entries:
+                entry.trial(options.seconds_per_trial)
+        found = [entry.to_json(links) for entry in entries]
+        for entry in entries:
+            entry.close()
+    record = {
+        "format": 1,
+        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "command": ["python", "-m", "benchmarks.gpu.shapes", *public(arguments or sys.argv[1:])],
+        "machine": machine(device),
+        "versions": versions(),
+        "rounds": options.rounds,
+        "bytes": options.bytes,
+        "cache": "all files were written just before, and read once: they are in the page cache",
+        "link": {"gb_s": spread(links)},
+        "cases": found,
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print(render(record), end="")
+    return 0
+
+
+def render(record: dict[str, Any]) -> str:
+    """The table of a record."""
+    where, p = record["machine"], record["link"]["gb_s"]
+    on = f"{where.get('gpu', where['cpu'])}, {where['cores']} cores, torch {record['versions']['torch']}"
+    lines = [
+        f"{on}, {record['date'][:10]}; out of the page cache. P: {p['median']:.1f} GB/s.",
+        f"Median (quartiles) of {record['rounds']} interleaved rounds; bytes compared before.",
+        "",
+        "| case | GB/s | samples/s | of P | CPU seconds a GB | bytes by path |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for entry in record["cases"]:
+        rate, of_p = entry["gb_s"], entry["of_p"]
+        lines.append(
+            f"| {entry['name']}, batch {entry['batch_size']} "
+            f"| {rate['median']:.2f} ({rate['q1']:.2f}–{rate['q3']:.2f}) | {short(entry['rows_s']['median'])} "
+            f"| {of_p['median']:.3f} ({of_p['q1']:.3f}–{of_p['q3']:.3f}) | {entry['cpu_s_per_gb']['median']:.3f} "
+            f"| {', '.join(entry['bytes_by_path'])} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

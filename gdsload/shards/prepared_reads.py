@@ -1,0 +1,140 @@
+"""Reads of which everything is known before they are made: threads that make some of them have nothing to compute.
+
+numpy releases the interpreter lock for any array of more than a few hundred elements. Among a dozen threads it takes
+longer to get it back than to compute what was wanted. So one thread works out a whole group of reads.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.shards.files import Files
+from gdsload.shards.handles import HandleTable
+from gdsload.shards.reads import PAGE_BYTES, Extents
+from gdsload.system.arrays import IntArray
+from gdsload.system.memory import memory_at
+
+__all__ = ["PreparedReads"]
+
+_FEW = 4
+"""Up to so many reads are a call each: preparing one call for all takes as long as a few calls."""
+
+
+class PreparedReads:
+    """Reads of open files into memory of the host. `read` may be called from several threads.
+
+    Args:
+        files: the files.
+        extents: what is read, no further than the files go, best in order of the files.
+        direct: which of them are read with O_DIRECT if that can be; their offsets are multiples of a page.
+
+    Raises:
+        FileChangedError: if the file at a path is no longer the one that was opened first.
+        ReadError: if one cannot be opened.
+    """
+
+    def __init__(self, files: Files, extents: Extents, direct: NDArray[np.bool_] | None = None) -> None:
+        self._files, self.extents = files, extents
+        self._direct, self._asked = np.zeros(len(extents), bool), extents.nbytes
+        if direct is not None and direct.any():
+            self._direct = files.allow_direct(extents.file) & direct
+            self._asked = np.where(self._direct, -(-extents.nbytes // PAGE_BYTES) * PAGE_BYTES, extents.nbytes)
+        self._ends = np.concatenate([[0], np.cumsum(extents.nbytes)])
+        self._mixed = bool(self._direct.any()) and not self._direct.all()
+        self._lent: list[tuple[HandleTable, IntArray]] = []
+        self._fds: IntArray | None = np.zeros(len(extents), np.int64)
+        try:
+            for table, chosen in ((files.around, self._direct), (files.through, ~self._direct)):
+                if self._fds is not None and chosen.any():
+                    self._fds = self._lend(table, chosen)
+        except BaseException:
+            self.close()
+            raise
+
+    def _lend(self, table: HandleTable, chosen: NDArray[np.bool_]) -> IntArray | None:
+        """The descriptors of all reads, those that are chosen from this table; None if they are too many at once."""
+        fds, which = self._fds, np.flatnonzero(chosen)
+        file = self.extents.file[which]
+        first = np.flatnonzero(np.diff(file, prepend=-1))  # of each run of reads of one file
+        lent = file[first]
+        if fds is None or (len(lent) > table.most and len(np.unique(lent)) > table.most and len(self.extents) > 1):
+            self.close()
+            return None
+        fds[which] = np.repeat(table.lend(lent), np.diff(np.append(first, len(file))))
+        self._lent.append((table, lent))
+        return fds
+
+    def nbytes(self, low: int, high: int) -> int:
+        """Bytes of reads `low` to `high` - 1."""
+        return int(self._ends[high] - self._ends[low])
+
+    def read(self, low: int, high: int, addresses: IntArray) -> int:
+        """Make reads `low` to `high` - 1, many by one call of the system.
+
+        Args:
+            low: the first one.
+            high: the one after the last.
+            addresses: host address of each one's first byte; where it is read with O_DIRECT a multiple of a page, and
+                its memory goes on to the end of a page.
+
+        Returns:
+            How many bytes were read with O_DIRECT.
+
+        Raises:
+            ShortReadError: if a file ends before.
+            ReadError: if the disk fails.
+        """
+        part = slice(low, high)
+        if self._fds is None:
+            middle = (low + high) // 2
+            if high - low == len(self.extents):  # halves of all of them have descriptors for fewer files
+                halves = ((low, middle), (middle, high))
+                return sum(self._apart(first, stop, addresses[first - low : stop - low]) for first, stop in halves)
+            return self._apart(low, high, addresses)
+        if high - low <= _FEW:
+            done = np.array([self._one(index, int(addresses[index - low])) for index in range(low, high)], np.int64)
+        else:
+            done = self._files.reader.read(self._fds[part], self.extents.offset[part], self._asked[part], addresses)
+        short = done < self.extents.nbytes[part]
+        if short.any():
+            return self._rest(low, high, done, addresses)
+        if self._mixed:
+            return int(self.extents.nbytes[part][self._direct[part]].sum())
+        return self.nbytes(low, high) if self._direct[low] else 0
+
+    def _apart(self, low: int, high: int, addresses: IntArray) -> int:
+        """As `read`, with descriptors of their own."""
+        reads = PreparedReads(self._files, self.extents[low:high], self._direct[low:high])
+        try:
+            return reads.read(0, high - low, addresses)
+        finally:
+            reads.close()
+
+    def _one(self, index: int, address: int) -> int:
+        fds: IntArray = self._fds  # type: ignore[assignment]
+        into = memory_at(address, int(self._asked[index]))
+        try:
+            return self._files.reader.read_one(int(fds[index]), int(self.extents.offset[index]), into)
+        except OSError:
+            return 0  # `read_into` raises the reason
+
+    def _rest(self, low: int, high: int, done: IntArray, addresses: IntArray) -> int:
+        """Read what is left of reads that ended early; returns how many bytes had been read with O_DIRECT.
+
+        A read around the page cache may end early, where the cache holds a part, or where the device wants another
+        alignment than ours. It could go on only from a page's begin. Of one that failed, it is said here why.
+        """
+        reads = self.extents[low:high]
+        done = np.minimum(np.maximum(done, 0), reads.nbytes)
+        for index in np.flatnonzero(done < reads.nbytes).tolist():
+            skip, nbytes = int(done[index]), int(reads.nbytes[index])
+            into = memory_at(int(addresses[index]) + skip, nbytes - skip)
+            self._files.read_into(int(reads.file[index]), int(reads.offset[index]) + skip, into)
+        return int(done[self._direct[low:high]].sum())
+
+    def close(self) -> None:
+        """Give the descriptors back. No read may be under way; may be called twice."""
+        while self._lent:
+            table, lent = self._lent.pop()
+            table.give(lent)

@@ -1,0 +1,140 @@
+"""Reads that were prepared: all bytes of the files, however many there are, and whoever makes them."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gdsload.errors import ReadError, ShortReadError
+from gdsload.shards.catalog import open_catalog
+from gdsload.shards.files import Files
+from gdsload.shards.prepared_reads import PreparedReads
+from gdsload.shards.reads import PAGE_BYTES, Extents
+from gdsload.system.memory import address_of
+from tests.page_cache import fail_reads, open_paths
+
+FILES, SIZE = 7, 100_003
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    found = tmp_path_factory.mktemp("prepared")
+    for number in range(FILES):
+        rows = np.random.default_rng(number).integers(0, 256, SIZE, np.uint8)
+        safetensors.numpy.save_file({"x": rows}, found / f"{number}.safetensors")
+    return found
+
+
+@pytest.fixture
+def opened(folder):
+    files = Files(open_catalog(str(folder)).sources, mapped=False)
+    files.ensure_open(np.arange(FILES))
+    yield files, [path.read_bytes() for path in sorted(folder.iterdir())]
+    files.close()
+
+
+def lay(files, wanted):
+    """Extents of whole pages, at most to the files' ends, and pages of memory for each."""
+    reads = [(file, page * PAGE_BYTES, nbytes) for file, page, nbytes in wanted]
+    columns = (np.array(column, np.int64) for column in zip(*reads, strict=True))
+    file, offset, nbytes = columns
+    nbytes = np.minimum(nbytes, files.sizes[file] - offset)
+    room = -(-nbytes // PAGE_BYTES) * PAGE_BYTES
+    memory = np.frombuffer(mmap.mmap(-1, int(room.sum())), np.uint8)
+    return Extents(file, offset, nbytes), memory, address_of(memory) + np.cumsum(room) - room
+
+
+def check(extents, memory, addresses, contents):
+    for file, offset, nbytes, address in zip(
+        extents.file.tolist(), extents.offset.tolist(), extents.nbytes.tolist(), addresses.tolist(), strict=True
+    ):
+        low = address - address_of(memory)
+        assert memory[low : low + nbytes].tobytes() == contents[file][offset : offset + nbytes]
+
+
+some = st.lists(st.tuples(st.integers(0, FILES - 1), st.integers(0, 20), st.integers(1, 30_000)), min_size=1)
+by_chance = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@by_chance
+@given(some, st.sampled_from([0, 1, 2, 64]), st.sampled_from(["none", "all", "some"]), st.integers(1, 9))
+def test_every_byte_is_read_whatever_is_open_and_by_whatever_path(opened, wanted, most, direct, step):
+    files, contents = opened
+    with pytest.MonkeyPatch.context() as patched:
+        for table in (files.around, files.through):
+            patched.setattr(table, "most", most)
+        extents, memory, addresses = lay(files, sorted(wanted))
+        chosen = np.random.default_rng(step).random(len(extents)) < {"none": 0, "some": 0.5, "all": 1}[direct]
+        reads = PreparedReads(files, extents, chosen)
+        around = 0
+        for low in range(0, len(extents), step):
+            high = min(low + step, len(extents))
+            found = reads.read(low, high, addresses[low:high])
+            assert 0 <= found <= reads.nbytes(low, high) == int(extents.nbytes[low:high].sum())
+            around += found
+        reads.close()
+        check(extents, memory, addresses, contents)
+    assert around <= int(extents.nbytes[chosen].sum())
+    assert direct != "none" or around == 0
+
+
+def test_threads_share_them(opened):
+    files, contents = opened
+    extents, memory, addresses = lay(files, [(number % FILES, number % 24, 5000) for number in range(400)])
+    reads, errors = PreparedReads(files, extents, np.ones(400, bool)), []
+
+    def work(low):
+        try:
+            reads.read(low, low + 50, addresses[low : low + 50])
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(low,)) for low in range(0, 400, 50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    reads.close()
+    assert errors == []
+    check(extents, memory, addresses, contents)
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_what_fails_says_why_and_descriptors_are_given_back(opened, monkeypatch, count):
+    files, _ = opened
+    extents, _, addresses = lay(files, [(2, 1, 4096)] * count)
+    with monkeypatch.context() as patched:
+        fail_reads(patched)
+        reads = PreparedReads(files, extents)
+        with pytest.raises(ReadError, match=r"2\.safetensors, byte 4096: reading failed"):
+            reads.read(0, count, addresses)
+        reads.close()
+    files.close()
+    assert not open_paths() & {source.path for source in files.sources}
+
+
+@pytest.mark.parametrize("count", [1, 40])
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_file_that_ends_too_early(opened, count, direct):
+    files, _ = opened
+    extents, *_ = lay(files, [(2, 20, 9000)] * count)
+    longer = Extents(extents.file, extents.offset, extents.nbytes + 40_000)
+    memory = np.frombuffer(mmap.mmap(-1, 80_000 * count), np.uint8)
+    reads = PreparedReads(files, longer, np.full(count, direct))
+    with pytest.raises(ShortReadError, match="bytes too early"):
+        reads.read(0, count, address_of(memory) + np.arange(count) * 77_824)
+    reads.close()
+
+
+def test_no_reads_at_all(opened):
+    nothing = np.zeros(0, np.int64)
+    reads = PreparedReads(opened[0], Extents(nothing, nothing, nothing), np.zeros(0, bool))
+    assert reads.nbytes(0, 0) == 0
+    reads.close()
+    reads.close()
