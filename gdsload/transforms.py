@@ -81,12 +81,16 @@ class Normalize:
             raise OptionError(
                 f"{self}: the field has {value.shape[-3]} channels", remedy="Pass a mean and std for each."
             )
-        unit = 255 if value.dtype == torch.uint8 else 1
-        floating = torch.float64 if value.dtype == torch.float64 else torch.float32
-        table = torch.tensor([self.mean, self.std], dtype=floating, device="cpu").mul_(unit)[..., None, None]
+        table = self.table(value.dtype)
         # From ordinary memory this is safe, and no stream is waited for.
-        mean, std = table.to(value.device, non_blocking=True)
-        return {**batch, self.field: value.to(floating).sub(mean).div_(std).to(self.dtype)}
+        mean, std = table[..., None, None].to(value.device, non_blocking=True)
+        return {**batch, self.field: value.to(table.dtype).sub(mean).div_(std).to(self.dtype)}
+
+    def table(self, dtype: torch.dtype) -> torch.Tensor:
+        """Means and standard deviations for values of a type, ``[2, channels]``, in the type of the computation."""
+        unit = 255 if dtype == torch.uint8 else 1
+        floating = torch.float64 if dtype == torch.float64 else torch.float32
+        return torch.tensor([self.mean, self.std], dtype=floating, device="cpu").mul_(unit)
 
 
 @dataclass(frozen=True)
@@ -117,9 +121,13 @@ class RandomFlip:
             )
         # torch flips neither wide unsigned integers nor fp8; it flips integers of their size.
         bits = value.view(_AS_BITS.get(value.dtype, value.dtype))
-        chosen = torch.rand(len(value), generator=generator, device=value.device) < self.p
+        chosen = self.draw(value, generator)
         flipped = torch.where(chosen.view(-1, *[1] * (value.dim() - 1)), bits.flip(dims), bits)
         return {**batch, self.field: flipped.view(value.dtype)}
+
+    def draw(self, value: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
+        """Which samples are flipped: bool ``[batch]``."""
+        return torch.rand(len(value), generator=generator, device=value.device) < self.p
 
 
 @dataclass(frozen=True)
@@ -143,8 +151,7 @@ class RandomCrop:
             value = functional.pad(value, [self.padding] * 4)
         count, device = len(value), value.device
         (height, width), (rows, columns) = value.shape[-2:], _fitting(self, self.size, value)
-        top = torch.randint(height - rows + 1, (count, 1, 1, 1), generator=generator, device=device)
-        left = torch.randint(width - columns + 1, (count, 1, 1, 1), generator=generator, device=device)
+        top, left = self.draw(value, (height, width), (rows, columns), generator)
         planes = value.reshape(count, math.prod(value.shape[1:-2]), height, width)
         cut = planes[
             torch.arange(count, device=device).view(-1, 1, 1, 1),
@@ -153,6 +160,18 @@ class RandomCrop:
             left + torch.arange(columns, device=device),
         ]
         return {**batch, self.field: cut.view(*value.shape[:-2], rows, columns)}
+
+    def draw(
+        self,
+        value: torch.Tensor,
+        size: tuple[int, int],
+        cut: tuple[int, int],
+        generator: torch.Generator | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """First row and column of each sample's rectangle `cut` in one of `size`: int64 ``[batch, 1, 1, 1]``."""
+        shape, device = (len(value), 1, 1, 1), value.device
+        top = torch.randint(size[0] - cut[0] + 1, shape, generator=generator, device=device)
+        return top, torch.randint(size[1] - cut[1] + 1, shape, generator=generator, device=device)
 
 
 @dataclass(frozen=True)

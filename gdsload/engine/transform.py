@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from gdsload.engine.gpu.fused_transforms import fuse
 from gdsload.transforms import Compose
 
 __all__ = ["DeviceTransform"]
@@ -26,7 +27,8 @@ class DeviceTransform:
     def __init__(
         self, transforms: Sequence[Callable[..., Any]], device: torch.device, key: Callable[[int, int], int]
     ) -> None:
-        self._apply, self._device, self._key = Compose(transforms), device, key
+        steps = fuse(transforms) if device.type == "cuda" else transforms
+        self._apply, self._device, self._key = Compose(steps), device, key
         self._lock = threading.RLock()
         self._inside: int | None = None
 

@@ -1,0 +1,277 @@
+"""Crops, flips and normalization of images by one kernel, where torch makes a pass over the batch for each step.
+
+A run of transforms of one field, `gdsload.transforms`' own, becomes one. Random numbers are drawn by the transforms
+themselves, so that the result is theirs to the bit. What a kernel is not made for is done by the transforms: other
+element types, images that are not contiguous, machines without cupy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+
+from gdsload.engine.gpu.kernels import IN_VRAM, can_launch, kernel, launch
+from gdsload.transforms import CenterCrop, ChannelsLast, Compose, Normalize, RandomCrop, RandomFlip
+
+__all__ = ["FusedTransforms", "fuse"]
+
+_MOST_STEPS = 8
+_CROP, _FLIP = 0, 1
+
+_SOURCE = r"""
+typedef unsigned long long u64;
+typedef long long i64;
+
+struct Step {            // from the first to the last
+    u64 kind;            // 0: crop, 1: flip
+    const i64* top;      // of each sample's rectangle, or null for `row`
+    const i64* left;     // likewise, or null for `column`
+    const bool* chosen;  // of a flip: which samples
+    i64 row, column;     // of a flip: whether rows, and columns, are reversed
+    i64 padding;
+    i64 height, width;   // of the image that it is applied to
+};
+
+struct Params {
+    const IN_T* __restrict__ in;
+    OUT_T* __restrict__ out;
+    const float* __restrict__ table;  // means of the channels, and their standard deviations
+    u64 samples, channels, height, width, rows, columns, last, steps;
+    Step step[8];
+};
+
+__device__ inline float load(IN_T v) { LOAD }
+__device__ inline OUT_T store(float v) { STORE }
+
+extern "C" __global__ void LAYOUT transform(const Params p) {
+    const u64 lane = threadIdx.x % 32, warps = (u64)gridDim.x * (blockDim.x / 32);
+    const u64 planes = p.last ? 1 : p.channels, width = p.last ? p.columns * p.channels : p.columns;
+    const u64 all = p.samples * planes * p.rows;
+    for (u64 line = (u64)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; line < all; line += warps) {
+        const u64 n = line / (planes * p.rows), plane = line / p.rows % planes;
+        // Where the line comes from: row y, and column a * x + b for those from `low` to `high` - 1.
+        i64 y = line % p.rows, a = 1, b = 0, low = 0, high = p.columns;
+        bool inside = true;
+        for (i64 k = (i64)p.steps - 1; k >= 0; --k) {
+            const Step& s = p.step[k];
+            if (s.kind == 0) {
+                y += (s.top ? s.top[n] : s.row) - s.padding;
+                b += (s.left ? s.left[n] : s.column) - s.padding;
+                inside = inside && y >= 0 && y < s.height;
+                low = max(low, a > 0 ? -b : b - s.width + 1);
+                high = min(high, a > 0 ? s.width - b : b + 1);
+            } else if (s.chosen[n]) {
+                if (s.row) y = s.height - 1 - y;
+                if (s.column) { a = -a; b = s.width - 1 - b; }
+            }
+        }
+        const IN_T* from = p.in + (n * p.channels + plane) * p.height * p.width + (inside ? y : 0) * p.width;
+        OUT_T* to = p.out + line * width;
+        for (u64 i = lane; i - lane < width; i += 32 * DEPTH) {
+            IN_T found[DEPTH];
+            #pragma unroll
+            for (int k = 0; k < DEPTH; ++k) {
+                const u64 at = i + 32 * k;
+                const i64 x = p.last ? at / p.channels : at;
+                const u64 c = p.last ? at - x * p.channels : 0;
+                found[k] = 0;
+                if (at < width && inside && x >= low && x < high) found[k] = from[c * p.height * p.width + a * x + b];
+            }
+            #pragma unroll
+            for (int k = 0; k < DEPTH; ++k) {
+                const u64 at = i + 32 * k;
+                if (at < width) to[at] = MADE;
+            }
+        }
+    }
+}
+"""
+_COPIED = "found[k]"
+_NORMALIZED = """store((load(found[k]) - p.table[p.last ? at % p.channels : plane])
+                                      / p.table[p.channels + (p.last ? at % p.channels : plane)])"""
+_WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long"}
+_LOADS = {
+    torch.uint8: ("unsigned char", "return v;"),
+    torch.float32: ("float", "return v;"),
+    torch.float16: ("unsigned short", 'float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(v)); return f;'),
+    torch.bfloat16: ("unsigned short", "return __uint_as_float((unsigned)v << 16);"),
+}
+_STORES = {
+    torch.float32: ("float", "return v;"),
+    torch.float16: ("unsigned short", 'unsigned short h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(v)); return h;'),
+    torch.bfloat16: (
+        "unsigned short",
+        "const unsigned u = __float_as_uint(v); return v != v ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16;",
+    ),
+}
+"""For each element type what the kernel calls it, and how it becomes a float, or is made of one: rounded to the
+nearest, ties to even, as torch does."""
+
+
+def fuse(transforms: Sequence[Callable[..., Any]]) -> list[Callable[..., Any]]:
+    """The same transforms; of runs that one kernel can do, the one that does it.
+
+    Args:
+        transforms: as they are applied, one after the other.
+    """
+    flat = [one for given in transforms for one in (given.transforms if isinstance(given, Compose) else [given])]
+    found: list[Callable[..., Any]] = []
+    for fusible, run in groupby(flat, lambda one: isinstance(one, RandomCrop | RandomFlip | CenterCrop | Normalize)):
+        if not fusible:
+            found += run
+            continue
+        for _, part in groupby(_numbered(list(run)), lambda one: one[0]):
+            steps = [step for _, step in part]
+            found.append(FusedTransforms(steps))
+    return _with_layout(found)
+
+
+def _numbered(run: list[Any]) -> list[tuple[int, Any]]:
+    """Which kernel does each step: one ends after a normalization, with its field, or when it has enough steps."""
+    found, number, steps = [], 0, 0
+    for before, step in zip([None, *run], run, strict=False):
+        if before is not None and (isinstance(before, Normalize) or before.field != step.field or steps == _MOST_STEPS):
+            number, steps = number + 1, 0
+        found.append((number, step))
+        steps += 1
+    return found
+
+
+def _with_layout(transforms: list[Callable[..., Any]]) -> list[Callable[..., Any]]:
+    """With a `ChannelsLast` right after a kernel of its field done by that kernel."""
+    found: list[Callable[..., Any]] = []
+    for one in transforms:
+        before = found[-1] if found else None
+        if isinstance(one, ChannelsLast) and isinstance(before, FusedTransforms) and before.takes(one):
+            found[-1] = FusedTransforms([*before.steps, one])
+        else:
+            found.append(one)
+    return found
+
+
+class FusedTransforms:
+    """Transforms of one field, by one kernel.
+
+    Args:
+        steps: crops and flips, then at most one `Normalize`, then at most one `ChannelsLast`.
+    """
+
+    def __init__(self, steps: Sequence[Any]) -> None:
+        self.steps = tuple(steps)
+        self._compose = Compose(steps)
+        self._moves = [step for step in steps if isinstance(step, RandomCrop | RandomFlip | CenterCrop)]
+        self._normalize = next((step for step in steps if isinstance(step, Normalize)), None)
+        self._last = isinstance(steps[-1], ChannelsLast)
+        self.field: str = steps[0].field
+        self._tables: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
+
+    def __repr__(self) -> str:
+        return repr(self._compose)
+
+    def takes(self, layout: ChannelsLast) -> bool:
+        """Whether it can lay out its field, too."""
+        return layout.field == self.field and not self._last
+
+    def __call__(self, batch: Any, generator: torch.Generator | None = None) -> Any:
+        """The batch with the field transformed; see the transforms."""
+        value = batch.get(self.field) if isinstance(batch, dict) else None
+        sizes = self._sizes(value) if isinstance(value, torch.Tensor) else None
+        if value is None or sizes is None:
+            return self._compose(batch, generator)
+        return {**batch, self.field: self._made(value, sizes, generator)}
+
+    def _sizes(self, value: torch.Tensor) -> list[tuple[int, int]] | None:
+        """Height and width before each move, and after the last; None if a kernel cannot do it, or it is an error."""
+        if not (value.is_cuda and value.dim() == 4 and value.is_contiguous()):
+            return None
+        known = value.itemsize in _WORDS
+        if self._normalize is not None:
+            known = value.dtype in _LOADS and self._normalize.dtype in _STORES
+        channels = value.shape[1]
+        if not known or not value.numel() or not can_launch():
+            return None
+        if self._normalize is not None and len(self._normalize.mean) not in (1, channels):
+            return None
+        sizes = [(value.shape[2], value.shape[3])]
+        for step in self._moves:
+            height, width = sizes[-1]
+            if isinstance(step, RandomFlip):
+                dims = (step.dims,) if isinstance(step.dims, int) else step.dims
+                if not all(dim in (-1, -2, 2, 3) for dim in dims) or len({dim % 4 for dim in dims}) < len(dims):
+                    return None
+                sizes.append(sizes[-1])
+                continue
+            rows, columns = (step.size, step.size) if isinstance(step.size, int) else step.size
+            around = 2 * step.padding if isinstance(step, RandomCrop) else 0
+            if not (0 < rows <= height + around and 0 < columns <= width + around):
+                return None
+            sizes.append((rows, columns))
+        return sizes
+
+    def _made(
+        self, value: torch.Tensor, sizes: list[tuple[int, int]], generator: torch.Generator | None
+    ) -> torch.Tensor:
+        (samples, channels, height, width), device = value.shape, value.device
+        held: list[torch.Tensor] = []  # until the kernel is queued
+        steps: list[int] = []
+        for step, (rows, columns), after in zip(self._moves, sizes, sizes[1:], strict=False):
+            steps += _words(step, value, (rows, columns), after, generator, held)
+        dtype = self._normalize.dtype if self._normalize else value.dtype
+        layout = torch.channels_last if self._last else torch.contiguous_format
+        out = torch.empty((samples, channels, *sizes[-1]), dtype=dtype, device=device, memory_format=layout)
+        table = self._table(value) if self._normalize else None
+        params = [
+            value.data_ptr(), out.data_ptr(), 0 if table is None else table.data_ptr(), samples, channels, height,
+            width, *sizes[-1], int(self._last), len(self._moves), *steps,
+            *[0] * (9 * (_MOST_STEPS - len(self._moves))),
+        ]  # fmt: skip
+        made = kernel(self._source(value.dtype), "transform", 1, IN_VRAM, device)
+        launch(made, device, IN_VRAM, np.array(params, np.int64).view(np.uint64))
+        return out
+
+    def _source(self, dtype: torch.dtype) -> str:
+        if self._normalize is None:
+            word = _WORDS[dtype.itemsize]
+            names = {"IN_T": word, "OUT_T": word, "LOAD": "return 0;", "STORE": "return 0;", "MADE": _COPIED}
+        else:
+            (given, load), (wanted, store) = _LOADS[dtype], _STORES[self._normalize.dtype]
+            names = {"IN_T": given, "OUT_T": wanted, "LOAD": load, "STORE": store, "MADE": _NORMALIZED}
+        source = _SOURCE
+        for name, text in names.items():
+            source = source.replace(name, text)
+        return source
+
+    def _table(self, value: torch.Tensor) -> torch.Tensor:
+        """Means and standard deviations of all channels, on the device of the images."""
+        key = value.device, value.dtype
+        if key not in self._tables and self._normalize is not None:
+            table = self._normalize.table(value.dtype).expand(2, value.shape[1]).contiguous()
+            self._tables[key] = table.to(value.device)
+            torch.cuda.current_stream(value.device).synchronize()  # it is used on other streams, too
+        return self._tables[key]
+
+
+def _words(
+    step: Any,
+    value: torch.Tensor,
+    before: tuple[int, int],
+    after: tuple[int, int],
+    generator: torch.Generator | None,
+    held: list[torch.Tensor],
+) -> list[int]:
+    """A step as the kernel has it; tensors that it refers to are added to `held`."""
+    (height, width), (rows, columns) = before, after
+    if isinstance(step, RandomFlip):
+        held.append(step.draw(value, generator))
+        dims = {dim % 4 for dim in ((step.dims,) if isinstance(step.dims, int) else step.dims)}
+        return [_FLIP, 0, 0, held[-1].data_ptr(), int(2 in dims), int(3 in dims), 0, height, width]
+    if isinstance(step, RandomCrop):
+        padded = height + 2 * step.padding, width + 2 * step.padding
+        held += step.draw(value, padded, after, generator)
+        top, left = held[-2].data_ptr(), held[-1].data_ptr()
+        return [_CROP, top, left, 0, 0, 0, step.padding, height, width]
+    return [_CROP, 0, 0, 0, round((height - rows) / 2), round((width - columns) / 2), 0, height, width]
