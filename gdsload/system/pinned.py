@@ -14,11 +14,11 @@ import platform
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any
 
 import torch
 
 from gdsload.errors import BackendUnavailableError
+from gdsload.system.pci import pci_address
 from gdsload.system.streams import register_host, unregister_host
 from gdsload.system.units import format_bytes
 
@@ -105,9 +105,7 @@ def node_of(device: torch.device) -> int:
     try:
         if len([name for name in os.listdir(_NODES) if name.removeprefix("node").isdigit()]) < 2:
             return -1
-        found: Any = torch.cuda.get_device_properties(device)
-        address = f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
-        with open(f"/sys/bus/pci/devices/{address}/numa_node", encoding="ascii") as file:
+        with open(f"/sys/bus/pci/devices/{pci_address(device)}/numa_node", encoding="ascii") as file:
             return int(file.read())
     except (OSError, ValueError, AttributeError):
         return -1

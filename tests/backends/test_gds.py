@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 from contextlib import nullcontext
+from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from gdsload.shards.reads import Extents
 from gdsload.system.memory import address_of, memory_at
 
 SIZES = [60_003, 5_000, 300_000]
+CHUNK = 16 * 2**20
 
 
 class Engine:
@@ -130,3 +133,21 @@ def test_reads_that_fail(opened, answers, kind, said):
     with pytest.raises(kind, match=rf"2.safetensors, {said}"):
         pending.completion.wait()
     pending.release()
+
+
+@pytest.mark.parametrize(("free", "registered"), [(None, 8), (5 * 2 * CHUNK, 5), (0, 0), (2**40, 12)])
+def test_slots_are_registered_as_far_as_half_of_the_free_bar1_goes(monkeypatch, free, registered):
+    """Or up to 128 MiB, where nobody knows it."""
+    noted, gone, numbers = [], [], count(1)
+    engine = SimpleNamespace(register=lambda base, _nbytes: noted.append(base), deregister=gone.append)
+    monkeypatch.setattr(slots, "free_bar1", lambda _device: free)
+    monkeypatch.setattr(slots, "allocate", lambda _device, nbytes: next(numbers) * nbytes)
+    monkeypatch.setattr(slots, "free", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _device: None)
+    made = slots.Slots(torch.device("cpu"), engine)
+    leases = [made.lease(np.array([CHUNK])) for _ in range(12)]
+    assert len(noted) == registered
+    for lease in leases:
+        lease.release()
+    made.close()
+    assert sorted(gone) == sorted(noted)

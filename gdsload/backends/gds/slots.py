@@ -13,6 +13,7 @@ import torch
 
 from gdsload.backends.gds.engines import Engine
 from gdsload.system.arrays import IntArray
+from gdsload.system.pci import free_bar1
 from gdsload.system.streams import allocate, free, no_room
 from gdsload.system.units import format_bytes
 
@@ -23,8 +24,10 @@ Chunk = tuple[int, int]
 
 _CHUNK_BYTES = 16 * 2**20
 """The most that nvidia-fs reads at once, and a multiple of a GPU's 64 KiB pages."""
-_MOST_REGISTERED_BYTES = 128 * 2**20
-"""Bytes of slots that are registered: the smallest BAR1 of GPUs in use has 256 MiB."""
+_REGISTERED_BYTES = 128 * 2**20
+"""Bytes of slots that are registered where the free BAR1 is not known: the smallest one of GPUs in use has 256 MiB."""
+_SHARE_OF_BAR1 = 2
+"""One part in so many of the free BAR1 is for slots: other loaders want some, and so do other users of the GPU."""
 
 
 class SlotLease:
@@ -65,6 +68,8 @@ class Slots:
     _free: deque[Chunk] = field(default_factory=deque)
     _all: dict[int, int] = field(default_factory=dict)
     _registered: set[int] = field(default_factory=set)
+    _most: int | None = None
+    """Bytes that may be registered; None: not known yet."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def lease(self, nbytes: IntArray) -> SlotLease:
@@ -99,12 +104,18 @@ class Slots:
                 taken = format_bytes(sum(self._all.values()))
                 raise no_room(self.device, f"a slot of {format_bytes(size)} beside {taken} of slots") from None
             self._all[address] = size
-            room = sum(self._all[one] for one in self._registered) + size <= _MOST_REGISTERED_BYTES
-            if self.engine is not None and room:
+            if self.engine is not None and self._has_room(size):
                 with suppress(Exception):  # an unregistered chunk is only slower
                     self.engine.register(address, size)
                     self._registered.add(address)
             return address, size
+
+    def _has_room(self, size: int) -> bool:
+        """Whether another chunk may be registered."""
+        if self._most is None:
+            free = free_bar1(self.device)
+            self._most = _REGISTERED_BYTES if free is None else free // _SHARE_OF_BAR1
+        return sum(self._all[one] for one in self._registered) + size <= self._most
 
     def close(self) -> None:
         """Deregister and free everything; may be called twice. No read may be under way."""
