@@ -126,7 +126,8 @@ def fuse(transforms: Sequence[Callable[..., Any]]) -> list[Callable[..., Any]]:
             continue
         for _, part in groupby(_numbered(list(run)), lambda one: one[0]):
             steps = [step for _, step in part]
-            found.append(FusedTransforms(steps))
+            views = all(isinstance(step, CenterCrop) for step in steps)  # which cost nothing
+            found += steps if views else [FusedTransforms(steps)]
     return _with_layout(found)
 
 
