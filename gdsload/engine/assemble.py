@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gdsload.engine.codecs import FieldCodec
 from gdsload.engine.group_lengths import GroupLengths, padded_pieces
-from gdsload.engine.read_planner import RowSlice
+from gdsload.engine.read_planner import Slices
 from gdsload.shards.format.schema import Field
 from gdsload.shards.gather_host import gather_pieces, gather_rows
 from gdsload.shards.values import numpy_dtype, torch_dtype
@@ -73,11 +73,11 @@ class BatchMaker:
     def __init__(self, form: BatchForm) -> None:
         self.form = form
 
-    def assemble(self, slices: Sequence[RowSlice], sizes: Sequence[int]) -> list[Batch]:
+    def assemble(self, slices: Slices, sizes: Sequence[int]) -> list[Batch]:
         """Gather a group of batches.
 
         Args:
-            slices: the samples of all the batches, in order. Their bytes must have landed, and stay until it returns.
+            slices: the samples of all the batches. Their bytes must have landed, and stay until it returns.
             sizes: number of samples of each batch.
         """
         raise NotImplementedError
@@ -119,12 +119,11 @@ class BatchMaker:
                 found[name] = next(same, None) or GroupLengths(lengths, sizes, self.tensors)
         return found
 
-    def add_index(self, batches: Sequence[Batch], slices: Sequence[RowSlice], edges: Sequence[tuple[int, int]]) -> None:
+    def add_index(self, batches: Sequence[Batch], slices: Slices, edges: Sequence[tuple[int, int]]) -> None:
         """Add to each batch the user's indices of its samples, if that is wanted."""
         if self.form.index is None:
             return
-        none = np.zeros(0, np.int64)
-        index = np.concatenate([none, *(part.rows.index[part.low : part.high] for part in slices)])
+        index = slices.arranged([part.rows.index[part.low : part.high] for part in slices.parts])
         for batch, (low, high) in zip(batches, edges, strict=True):
             batch[self.form.index] = torch.from_numpy(index[low:high].copy())
 
@@ -141,7 +140,7 @@ class Assembler(BatchMaker):
         super().__init__(form)
         self.pool = pool
 
-    def assemble(self, slices: Sequence[RowSlice], sizes: Sequence[int]) -> list[Batch]:
+    def assemble(self, slices: Slices, sizes: Sequence[int]) -> list[Batch]:
         """See `BatchMaker.assemble`."""
         codecs = self.form.codecs
         sources = {name: joined(name, codec.stored.ragged, slices) for name, codec in codecs.items()}
@@ -208,15 +207,14 @@ def padding_rows(element: NDArray[np.uint8], nbytes: int) -> NDArray[np.uint8]:
     return np.tile(element, max(nbytes // len(element), 1))
 
 
-def joined(name: str, ragged: bool, slices: Sequence[RowSlice]) -> Source:
+def joined(name: str, ragged: bool, slices: Slices) -> Source:
     """Addresses, and rows if the field is ragged, of a field of the samples of all slices."""
-    parts = [(part.rows.fields[name], part.low, part.high) for part in slices]
-    none = np.zeros(0, np.int64)
-    addresses = np.concatenate([none, *(rows.addresses[low:high] for rows, low, high in parts)])
+    parts = [(part.rows.fields[name], part.low, part.high) for part in slices.parts]
+    addresses = slices.arranged([rows.addresses[low:high] for rows, low, high in parts])
     if not ragged:
         return addresses, None
     lengths = [rows.lengths[low:high] for rows, low, high in parts if rows.lengths is not None]
-    return addresses, np.concatenate([none, *lengths])
+    return addresses, slices.arranged(lengths)
 
 
 def _batch_of(memory: memoryview, begin: int, rows: int, field: Field) -> torch.Tensor:

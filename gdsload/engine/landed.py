@@ -11,7 +11,7 @@ import numpy as np
 from gdsload.backends.base import Backend
 from gdsload.engine.assemble import BatchMaker
 from gdsload.engine.batch_source import PendingBatches, Ready, transformed
-from gdsload.engine.read_planner import LoadedRows, ReadPlanner, RowSlice
+from gdsload.engine.read_planner import LoadedRows, ReadPlanner, Slices
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
 
@@ -38,11 +38,11 @@ class LandedSource:
     def start(self, steps: range) -> PendingBatches:
         """See `BatchSource.start`."""
         slices = self._planner.slices(steps)
-        loaded = {id(part.rows): part.rows for part in slices}
+        loaded = [part.rows for part in slices.parts]
         if not self._planner.windowed:
-            self._batch_bytes = max(self._batch_bytes, sum(rows.nbytes for rows in loaded.values()) // len(steps))
+            self._batch_bytes = max(self._batch_bytes, sum(rows.nbytes for rows in loaded) // len(steps))
         known = {id(rows) for rows in self._loaded}
-        self._loaded += [rows for rows in loaded.values() if rows.nbytes and id(rows) not in known]
+        self._loaded += [rows for rows in loaded if rows.nbytes and id(rows) not in known]
         return LandedBatches(self, steps, slices)
 
     def arena_bytes(self, steps: range, window_bytes: int) -> int:
@@ -73,30 +73,30 @@ class LandedBatches:
     Args:
         source: what reads them.
         steps: the steps whose batches these are.
-        slices: their samples, in order.
+        slices: their samples.
     """
 
-    def __init__(self, source: LandedSource, steps: range, slices: list[RowSlice]) -> None:
+    def __init__(self, source: LandedSource, steps: range, slices: Slices) -> None:
         self._source, self._steps, self._slices = source, steps, slices
 
     def landed(self) -> bool:
         """See `PendingBatches.landed`."""
-        return all(part.rows.pending.completion.landed for part in self._slices)
+        return all(part.rows.pending.completion.landed for part in self._slices.parts)
 
     def result(self, stopped: Callable[[], bool]) -> Ready:
         """See `PendingBatches.result`."""
         source, steps, slices = self._source, self._steps, self._slices
         began = time.perf_counter()
-        for part in slices:
+        for part in slices.parts:
             part.rows.pending.completion.wait()
         landed = time.perf_counter()
         sizes = [source.job.steps.size(step) for step in steps]
         batches = source.maker.assemble(slices, sizes)
-        self._slices = []
-        for part in slices:
+        self._slices = Slices([])
+        for part in slices.parts:
             part.rows.used(part.count)
-        if slices:
-            source.backend.check(np.concatenate([part.rows.files for part in slices]))
+        if slices.parts:
+            source.backend.check(np.concatenate([part.rows.files for part in slices.parts]))
         source.stats.add(read_s=landed - began, gather_s=time.perf_counter() - landed)
         transform = source.job.transform
         if transform is None:
@@ -105,6 +105,6 @@ class LandedBatches:
 
     def drop(self) -> None:
         """See `PendingBatches.drop`."""
-        slices, self._slices = self._slices, []
-        for part in slices:
+        slices, self._slices = self._slices, Slices([])
+        for part in slices.parts:
             part.rows.drop(part.count)

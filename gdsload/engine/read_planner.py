@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,10 +20,10 @@ from gdsload.backends.base import Backend, PendingRead
 from gdsload.engine.runs import Runs, runs_of
 from gdsload.engine.steps import Job, Ordered
 from gdsload.order import LaneRun
-from gdsload.shards.reads import Extents, concat_extents, distinct
+from gdsload.shards.reads import Extents, concat_extents, distinct, within
 from gdsload.system.arrays import IntArray
 
-__all__ = ["FieldRows", "LoadedRows", "ReadPlanner", "RowSlice"]
+__all__ = ["FieldRows", "LoadedRows", "ReadPlanner", "RowSlice", "Slices"]
 
 
 @dataclass(slots=True)
@@ -113,6 +114,46 @@ class RowSlice:
         return self.high - self.low
 
 
+class Slices(NamedTuple):
+    """The samples of some steps.
+
+    Attributes:
+        parts: slices of loaded rows, one of each; there are few, however many steps take from them in turn.
+        order: for each sample, in the order in which they are delivered, its number among those of all parts; None if
+            the parts have them in that order.
+    """
+
+    parts: list[RowSlice]
+    order: IntArray | None = None
+
+    def arranged(self, values: Sequence[IntArray]) -> IntArray:
+        """What the parts have of their samples, in the order in which samples are delivered."""
+        if not values:
+            return np.zeros(0, np.int64)
+        found = values[0] if len(values) == 1 else np.concatenate(values)
+        return found if self.order is None else found[self.order]
+
+
+_Piece = tuple[LoadedRows, int, int]
+"""Loaded rows, the first sample of them that a step takes from a lane, and how many."""
+
+
+def _together(pieces: Sequence[_Piece]) -> Slices:
+    """Pieces in the order in which they are delivered. Those of the same rows follow one another there."""
+    parts: dict[int, list[Any]] = {}
+    for rows, low, count in pieces:
+        known = parts.setdefault(id(rows), [rows, low, low])
+        known[2] = low + count
+    found = [RowSlice(rows, low, high) for rows, low, high in parts.values()]
+    if len(pieces) == len(found):
+        return Slices(found)
+    ends = np.cumsum([part.count for part in found]).tolist()
+    before = {key: end - high for key, end, (_, _, high) in zip(parts, ends, parts.values(), strict=True)}
+    first = np.array([before[id(rows)] + low for rows, low, _ in pieces], np.int64)
+    counts = np.array([count for _, _, count in pieces], np.int64)
+    return Slices(found, np.repeat(first, counts) + within(counts))
+
+
 @dataclass(slots=True)
 class _Window:
     """The window of a lane that is being handed out: its last position, its rows, and how far it was handed out."""
@@ -158,8 +199,8 @@ class ReadPlanner:
         held = self._windows
         return sum(lane not in held or stop > held[lane].stop for lane, stop in reached.items())
 
-    def slices(self, steps: range) -> list[RowSlice]:
-        """The slices of loaded rows that hold the samples of some steps, in their order.
+    def slices(self, steps: range) -> Slices:
+        """The slices of loaded rows that hold the samples of some steps.
 
         If it fails, nothing is held for any step, and the next call reads windows anew.
 
@@ -170,24 +211,24 @@ class ReadPlanner:
         if (ordered := self._windowed) is None:
             positions = self.job.steps.positions(steps)
             if not len(positions):
-                return []
+                return Slices([])
             loaded = self._read(positions)
-            return [RowSlice(loaded, 0, loaded.remaining)]
+            return Slices([RowSlice(loaded, 0, loaded.remaining)])
         if steps.start != self._behind:
             self.let_go()
         self._behind = steps.stop
-        found: list[RowSlice] = []
+        found: list[_Piece] = []
         try:
             for step in steps:
                 for run in ordered.schedule.runs(step):
                     found.extend(self._from_windows(ordered, step, run))
         except BaseException:
             self._behind = None
-            for part in found:
-                part.rows.drop(part.count)
+            for rows, _, count in found:
+                rows.drop(count)
             self.let_go()
             raise
-        return found
+        return _together(found)
 
     def let_go(self) -> None:
         """Release what is left of the windows held: the next step wanted is not the one after the last call's."""
@@ -195,7 +236,7 @@ class ReadPlanner:
             window.rows.drop(len(window.rows.index) - window.cursor)
         self._windows = {}
 
-    def _from_windows(self, ordered: Ordered, step: int, run: LaneRun) -> Iterable[RowSlice]:
+    def _from_windows(self, ordered: Ordered, step: int, run: LaneRun) -> Iterable[_Piece]:
         position = run.start
         while position < run.stop:
             window = self._windows.get(run.lane)
@@ -205,7 +246,7 @@ class ReadPlanner:
             first = window.cursor
             window.cursor += count
             position += count
-            yield RowSlice(window.rows, first, first + count)
+            yield window.rows, first, count
 
     def _open_window(self, ordered: Ordered, step: int, lane: int, position: int) -> _Window:
         """Read this rank's part of the window of `lane` that holds `position`, from there on."""

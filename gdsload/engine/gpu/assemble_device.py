@@ -23,7 +23,7 @@ from gdsload.engine.assemble import Batch, BatchForm, BatchMaker, joined, paddin
 from gdsload.engine.codecs import FieldCodec
 from gdsload.engine.gpu.gather_device import DeviceGather
 from gdsload.engine.group_lengths import GroupLengths, padded_pieces
-from gdsload.engine.read_planner import RowSlice
+from gdsload.engine.read_planner import Slices
 from gdsload.shards.format.schema import Field
 from gdsload.shards.gather_host import gather_pieces
 from gdsload.shards.values import torch_dtype
@@ -80,7 +80,7 @@ class DeviceAssembler(BatchMaker):
         """See `BatchMaker.hand_over`: to the stream that is current now."""
         return self._hand_over(batch)
 
-    def assemble(self, slices: Sequence[RowSlice], sizes: Sequence[int]) -> list[Batch]:
+    def assemble(self, slices: Slices, sizes: Sequence[int]) -> list[Batch]:
         """See `BatchMaker.assemble`. The batches are complete when it returns: the gather has ended.
 
         Raises:
@@ -102,9 +102,11 @@ class DeviceAssembler(BatchMaker):
         except torch.OutOfMemoryError:
             raise no_room(self.device, f"a group of batches ({self.budget})") from None
 
-    def _gather(self, slices: Sequence[RowSlice], sizes: Sequence[int]) -> list[Batch]:
+    def _gather(self, slices: Slices, sizes: Sequence[int]) -> list[Batch]:
         batches: list[Batch] = [{} for _ in sizes]
-        begins = np.unique(np.concatenate([np.zeros(0, np.int64), *(part.rows.pending.begins for part in slices)]))
+        begins = np.unique(
+            np.concatenate([np.zeros(0, np.int64), *(part.rows.pending.begins for part in slices.parts)])
+        )
         codecs = self.form.codecs
         sources = {name: joined(name, codec.stored.ragged, slices) for name, codec in codecs.items()}
         groups = self.group(sources, sizes)
