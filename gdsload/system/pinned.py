@@ -34,14 +34,12 @@ class PinnedBlock:
     """A part of the arena.
 
     Attributes:
-        memory: its bytes, to be written.
-        tensor: the same as a tensor.
-        address: of its first byte, to be copied from.
+        tensor: its bytes.
+        address: of its first byte, to be written to and copied from.
         copied: the event recorded after the last copy out of it; None if there was none.
         handle: CUDA's handle of that event.
     """
 
-    memory: memoryview
     tensor: torch.Tensor
     address: int
     copied: torch.cuda.Event | None = None
@@ -72,11 +70,11 @@ class PinnedRing:
         _prefer_node(self._address, self.nbytes, node_of(device))
         if trouble := register_host(device, self._address, self.nbytes):
             raise self._refused(trouble)
-        whole, tensor = memoryview(arena), torch.frombuffer(arena, dtype=torch.uint8)
+        tensor = torch.frombuffer(arena, dtype=torch.uint8)
         self._free: SimpleQueue[PinnedBlock] = SimpleQueue()
         for begin in range(0, self.nbytes, block_bytes):
             end = begin + block_bytes
-            self._free.put(PinnedBlock(whole[begin:end], tensor[begin:end], self._address + begin))
+            self._free.put(PinnedBlock(tensor[begin:end], self._address + begin))
         self._closed = False
 
     def _refused(self, why: str) -> BackendUnavailableError:
