@@ -19,12 +19,17 @@ from gdsload.transforms import CenterCrop, ChannelsLast, Compose, Normalize, Ran
 
 __all__ = ["FusedTransforms", "fuse"]
 
+_LINES = 8
+"""Lines that a warp makes: enough that what is found once for all of them takes no time."""
 _MOST_STEPS = 8
+_MOST_ELEMENTS = 2**31
+"""Elements before and after, below which the kernel can count them in 32 bits."""
 _CROP, _FLIP = 0, 1
 
 _SOURCE = r"""
 typedef unsigned long long u64;
 typedef long long i64;
+typedef unsigned u32;
 
 struct Step {            // from the first to the last
     u64 kind;            // 0: crop, 1: flip
@@ -40,59 +45,73 @@ struct Params {
     const IN_T* __restrict__ in;
     OUT_T* __restrict__ out;
     const float* __restrict__ table;  // means of the channels, and their standard deviations
-    u64 samples, channels, height, width, rows, columns, last, steps;
+    u64 samples, channels, height, width, rows, columns, steps;
     Step step[8];
+};
+
+// Element `step * i + begin` of a line, or line of an image, for the numbers i from `low` to `high` - 1; 0 for others.
+struct Taken {
+    i64 step, begin, low, high;
+    __device__ void cut(i64 first, i64 size) {
+        begin += first;
+        low = max(low, step > 0 ? -begin : begin - size + 1);
+        high = min(high, step > 0 ? size - begin : begin + 1);
+    }
+    __device__ void turn(i64 size) { step = -step; begin = size - 1 - begin; }
 };
 
 __device__ inline float load(IN_T v) { LOAD }
 __device__ inline OUT_T store(float v) { STORE }
 
+// A warp makes some lines of one channel, or of all where channels are last: what crops and flips come to, that is from
+// where a line and an element of it are taken, is the same for all of them. Both are counted in 32 bits, because to
+// divide in 64 takes longer than all the rest.
 extern "C" __global__ void LAYOUT transform(const Params p) {
-    const u64 lane = threadIdx.x % 32, warps = (u64)gridDim.x * (blockDim.x / 32);
-    const u64 planes = p.last ? 1 : p.channels, width = p.last ? p.columns * p.channels : p.columns;
-    const u64 all = p.samples * planes * p.rows;
-    for (u64 line = (u64)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; line < all; line += warps) {
-        const u64 n = line / (planes * p.rows), plane = line / p.rows % planes;
-        // Where the line comes from: row y, and column a * x + b for those from `low` to `high` - 1.
-        i64 y = line % p.rows, a = 1, b = 0, low = 0, high = p.columns;
-        bool inside = true;
-        for (i64 k = (i64)p.steps - 1; k >= 0; --k) {
+    const u32 lane = threadIdx.x % 32, warps = gridDim.x * (blockDim.x / 32), rows = p.rows, channels = p.channels;
+    const u32 planes = LAST ? 1 : channels, width = LAST ? p.columns * channels : p.columns;
+    const u32 parts = (rows + LINES - 1) / LINES, all = p.samples * planes * parts;
+    const u64 image = p.height * p.width;
+    for (u32 part = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; part < all; part += warps) {
+        const u32 above = part / parts, n = above / planes, plane = above - n * planes;
+        Taken across = {1, 0, 0, (i64)p.columns}, down = {1, 0, 0, (i64)rows};
+        for (int k = (int)p.steps - 1; k >= 0; --k) {
             const Step& s = p.step[k];
             if (s.kind == 0) {
-                y += (s.top ? s.top[n] : s.row) - s.padding;
-                b += (s.left ? s.left[n] : s.column) - s.padding;
-                inside = inside && y >= 0 && y < s.height;
-                low = max(low, a > 0 ? -b : b - s.width + 1);
-                high = min(high, a > 0 ? s.width - b : b + 1);
+                down.cut((s.top ? s.top[n] : s.row) - s.padding, s.height);
+                across.cut((s.left ? s.left[n] : s.column) - s.padding, s.width);
             } else if (s.chosen[n]) {
-                if (s.row) y = s.height - 1 - y;
-                if (s.column) { a = -a; b = s.width - 1 - b; }
+                if (s.row) down.turn(s.height);
+                if (s.column) across.turn(s.width);
             }
         }
-        const IN_T* from = p.in + (n * p.channels + plane) * p.height * p.width + (inside ? y : 0) * p.width;
-        OUT_T* to = p.out + line * width;
-        for (u64 i = lane; i - lane < width; i += 32 * DEPTH) {
-            IN_T found[DEPTH];
-            #pragma unroll
-            for (int k = 0; k < DEPTH; ++k) {
-                const u64 at = i + 32 * k;
-                const i64 x = p.last ? at / p.channels : at;
-                const u64 c = p.last ? at - x * p.channels : 0;
-                found[k] = 0;
-                if (at < width && inside && x >= low && x < high) found[k] = from[c * p.height * p.width + a * x + b];
-            }
-            #pragma unroll
-            for (int k = 0; k < DEPTH; ++k) {
-                const u64 at = i + 32 * k;
-                if (at < width) to[at] = MADE;
+        const int low = across.low, high = across.high, step = across.step;
+        const IN_T* const plain = p.in + ((u64)n * channels + plane) * image + across.begin;
+        const u32 first = (part - above * parts) * LINES, stop = min(first + LINES, rows);
+        for (u32 line = first; line < stop; ++line) {
+            const bool inside = line >= down.low && line < down.high;
+            const IN_T* const from = plain + (inside ? down.step * (i64)line + down.begin : 0) * (i64)p.width;
+            OUT_T* const to = p.out + ((u64)above * rows + line) * width;
+            for (u32 i = lane; i - lane < width; i += 32 * DEPTH) {
+                IN_T found[DEPTH];
+                #pragma unroll
+                for (int k = 0; k < DEPTH; ++k) {
+                    const u32 at = i + 32 * k, c = LAST ? at % channels : 0;
+                    const int x = LAST ? at / channels : at;
+                    found[k] = 0;
+                    if (at < width && inside && x >= low && x < high) found[k] = from[c * image + step * x];
+                }
+                #pragma unroll
+                for (int k = 0; k < DEPTH; ++k) {
+                    const u32 at = i + 32 * k, c = LAST ? at % channels : plane;
+                    if (at < width) to[at] = MADE;
+                }
             }
         }
     }
 }
 """
 _COPIED = "found[k]"
-_NORMALIZED = """store((load(found[k]) - p.table[p.last ? at % p.channels : plane])
-                                      / p.table[p.channels + (p.last ? at % p.channels : plane)])"""
+_NORMALIZED = "store((load(found[k]) - p.table[c]) / p.table[channels + c])"
 _WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long"}
 _LOADS = {
     torch.uint8: ("unsigned char", "return v;"),
@@ -193,7 +212,7 @@ class FusedTransforms:
         if self._normalize is not None:
             known = value.dtype in _LOADS and self._normalize.dtype in _STORES
         channels = value.shape[1]
-        if not known or not value.numel() or not can_launch():
+        if not known or not 0 < value.numel() < _MOST_ELEMENTS or not can_launch():
             return None
         if self._normalize is not None and len(self._normalize.mean) not in (1, channels):
             return None
@@ -211,7 +230,8 @@ class FusedTransforms:
             if not (0 < rows <= height + around and 0 < columns <= width + around):
                 return None
             sizes.append((rows, columns))
-        return sizes
+        (rows, columns), samples = sizes[-1], value.shape[0]
+        return sizes if samples * channels * rows * columns < _MOST_ELEMENTS else None
 
     def _made(
         self, value: torch.Tensor, sizes: list[tuple[int, int]], generator: torch.Generator | None
@@ -227,7 +247,7 @@ class FusedTransforms:
         table = self._table(value) if self._normalize else None
         params = [
             value.data_ptr(), out.data_ptr(), 0 if table is None else table.data_ptr(), samples, channels, height,
-            width, *sizes[-1], int(self._last), len(self._moves), *steps,
+            width, *sizes[-1], len(self._moves), *steps,
             *[0] * (9 * (_MOST_STEPS - len(self._moves))),
         ]  # fmt: skip
         made = kernel(self._source(value.dtype), "transform", 1, IN_VRAM, device)
@@ -242,7 +262,7 @@ class FusedTransforms:
             (given, load), (wanted, store) = _LOADS[dtype], _STORES[self._normalize.dtype]
             names = {"IN_T": given, "OUT_T": wanted, "LOAD": load, "STORE": store, "MADE": _NORMALIZED}
         source = _SOURCE
-        for name, text in names.items():
+        for name, text in {**names, "LAST": str(int(self._last)), "LINES": str(_LINES)}.items():
             source = source.replace(name, text)
         return source
 
