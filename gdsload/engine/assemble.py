@@ -85,11 +85,13 @@ class BatchMaker:
     def follow(self) -> None:
         """Order what is built from now on after what the calling thread has queued."""
 
-    def build(self, make: Callable[[], T]) -> T:
-        """Call `make`, which makes batches or transforms them, and wait until its work is complete.
+    def transformed(self, make: Callable[[], T], _batches: Sequence[Any], _after: Any = None) -> T:
+        """Call `make`, which transforms batches, and wait until its work is complete.
 
-        Raises:
-            BudgetError: if the device has no memory left.
+        Args:
+            make: what transforms them.
+            batches: what it transforms.
+            after: what on the device must be done before; None: nothing that is not done.
         """
         return make()
 

@@ -101,7 +101,7 @@ class LandedBatches:
         transform = source.job.transform
         if transform is None:
             return Ready(batches, sizes)
-        return source.maker.build(lambda: transformed(transform, batches, sizes, steps, stopped))
+        return source.maker.transformed(lambda: transformed(transform, batches, sizes, steps, stopped), batches)
 
     def drop(self) -> None:
         """See `PendingBatches.drop`."""

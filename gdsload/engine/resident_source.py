@@ -79,7 +79,7 @@ class ResidentSource(LandedSource):
                 torch.cuda.set_stream(before)
             raise
         ready = Ready(batches, gather.sizes(steps))
-        return _ResidentBatches(self, stream, steps, ready, (event, shards, queued_s))
+        return _ResidentBatches(self, steps, ready, (event, shards, queued_s))
 
     def close(self) -> None:
         """See `BatchSource.close`: all gathers have ended when it returns."""
@@ -93,7 +93,6 @@ class _ResidentBatches:
 
     Args:
         landed: its job, backend and stats are used.
-        stream: the loader's stream.
         steps: their steps.
         ready: the batches, which are not filled yet.
         queued: the event after the gathers, the shards they read, and how long it took the host to queue them.
@@ -102,12 +101,11 @@ class _ResidentBatches:
     def __init__(
         self,
         landed: LandedSource,
-        stream: torch.cuda.Stream,
         steps: range,
         ready: Ready,
         queued: tuple[torch.cuda.Event, NDArray[np.int64], float],
     ) -> None:
-        self._landed, self._stream, self._steps, self._ready = landed, stream, steps, ready
+        self._landed, self._steps, self._ready = landed, steps, ready
         self._event, self._shards, self._queued_s = queued
 
     def landed(self) -> bool:
@@ -125,9 +123,10 @@ class _ResidentBatches:
         if transform is not None:
             # On bytes of a changed file, a transform may end in an error that makes the GPU unusable.
             landed.backend.check(self._shards)
-            with on(self._stream):
-                ready = transformed(transform, ready.batches, ready.sizes, self._steps, stopped)
-                self._event = record(self._stream)
+            found, steps = ready, self._steps
+            ready = landed.maker.transformed(
+                lambda: transformed(transform, found.batches, found.sizes, steps, stopped), found.batches, self._event
+            )
         self._event.synchronize()
         landed.backend.check(self._shards)
         landed.stats.add(read_s=0.0, gather_s=self._queued_s + time.perf_counter() - began)

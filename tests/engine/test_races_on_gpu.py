@@ -279,3 +279,35 @@ def test_another_stream_in_the_middle_of_a_group_out_of_vram(numbered, guard, mo
                 del batch
         wrong = strangers(found)
     assert (wrong == 0) == guard, f"{wrong} batches were wrong"
+
+
+@pytest.mark.parametrize(
+    ("backend", "off"), [("mapped", "nothing"), ("bounce", "nothing"), ("mapped", "gathered"), ("mapped", "held")]
+)
+def test_a_batch_that_is_transformed_on_another_stream(numbered, backend, off, monkeypatch):
+    """Transforms come after the gather, and its memory is gathered into again only after them."""
+    pytest.importorskip("cupy")
+    gather = ResidentGather.gather
+
+    def slow_gather(self, *given):
+        torch.cuda._sleep(CYCLES)
+        return gather(self, *given)
+
+    def slow_transform(batch):
+        torch.cuda._sleep(CYCLES)
+        return {"x": batch["x"].clone()}
+
+    if off == "gathered":
+        monkeypatch.setattr(ResidentGather, "gather", slow_gather)
+        monkeypatch.setattr(torch.cuda.Stream, "wait_event", lambda self, event: None)
+    if off == "held":
+        monkeypatch.setattr(assemble_device, "hand_over", lambda batch, _stream: batch["x"].nbytes)
+    wrong, options = 0, {"device_transform": slow_transform, "prefetch_bytes": "4MiB"}
+    with DataLoader(numbered, 256, device="cuda", backend=backend, **options) as loader:
+        for _ in range(
+            2
+        ):  # threads make the batches of the first epoch, and those of the second one if they are mapped
+            for number, batch in enumerate(loader):
+                rows = torch.arange(256 * number, 256 * number + len(batch["x"]), dtype=torch.int32, device="cuda")
+                wrong += not torch.equal(batch["x"], rows[:, None].expand(-1, 1024))
+    assert (wrong == 0) == (off == "nothing"), f"{wrong} batches were wrong"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import accumulate, pairwise
 from typing import Any, TypeVar
@@ -64,6 +64,7 @@ class DeviceAssembler(BatchMaker):
         super().__init__(form)
         self.device, self.budget = device, budget
         self.stream, self.aside = side_stream(device), SideStream(device)
+        self._transforms = side_stream(device)  # of their own: bytes arrive while batches are transformed
         self.gather = DeviceGather(device, on_host)
         self._hand_over = ConsumerThrottle(device, pending_bytes)
 
@@ -86,21 +87,30 @@ class DeviceAssembler(BatchMaker):
         Raises:
             BudgetError: if the device has no memory left.
         """
-        batches = self.build(lambda: self._gather(slices, sizes))
-        self.add_index(batches, slices, list(pairwise(accumulate(sizes, initial=0))))
-        return batches
-
-    def build(self, make: Callable[[], T]) -> T:
-        """See `BatchMaker.build`: on the loader's stream."""
         try:
             with on(self.stream):
                 try:
-                    return make()
+                    batches = self._gather(slices, sizes)
                 finally:
                     # No arena memory may be released before, even after an error.
                     record(self.stream).synchronize()
         except torch.OutOfMemoryError:
             raise no_room(self.device, f"a group of batches ({self.budget})") from None
+        self.add_index(batches, slices, list(pairwise(accumulate(sizes, initial=0))))
+        return batches
+
+    def transformed(self, make: Callable[[], T], batches: Sequence[Any], after: torch.cuda.Event | None = None) -> T:
+        """See `BatchMaker.transformed`: on a stream of its own, after an event."""
+        stream = self._transforms
+        if after is not None:
+            stream.wait_event(after)
+        for batch in batches:  # their memory belongs to the loader's stream, and is freed batch by batch
+            hand_over(batch, stream)
+        with on(stream):
+            try:
+                return make()
+            finally:
+                record(stream).synchronize()
 
     def _gather(self, slices: Slices, sizes: Sequence[int]) -> list[Batch]:
         batches: list[Batch] = [{} for _ in sizes]
@@ -198,23 +208,30 @@ class ConsumerThrottle:
         return batch
 
 
-def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+def tensors_of(value: Any) -> list[torch.Tensor]:
     """The plain tensors in a batch, in a field of one, or in what a transform made of it: containers may be nested."""
+    found: list[torch.Tensor] = []
+    _add_tensors(value, found)
+    return found
+
+
+def _add_tensors(value: Any, found: list[torch.Tensor]) -> None:
+    # Each batch costs this. What batches are made of comes first; an abstract class takes longer to ask for.
     if isinstance(value, torch.Tensor):
         if value.is_nested:
             jagged: Any = value
-            yield from (jagged.values(), jagged.offsets())
+            found += (jagged.values(), jagged.offsets())
         else:
-            yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from tensors_of(part)
-    elif isinstance(value, list | tuple):
+            found.append(value)
+    elif isinstance(value, (list, tuple)):
         for part in value:
-            yield from tensors_of(part)
+            _add_tensors(part, found)
+    elif isinstance(value, (dict, Mapping)):
+        for part in value.values():
+            _add_tensors(part, found)
     elif is_dataclass(value) and not isinstance(value, type):
         for field in fields(value):
-            yield from tensors_of(getattr(value, field.name))
+            _add_tensors(getattr(value, field.name), found)
 
 
 def hand_over(batch: Any, stream: torch.cuda.Stream) -> int:
