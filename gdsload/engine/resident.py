@@ -266,26 +266,30 @@ class ResidentGather:
         if reach.gather is not None and name in reach.rows:
             reach.gather.rows(reach.rows[name], positions, outs)
             return
-        for step, out in zip(steps, outs, strict=True):
-            self._copy(reach.addresses.base, name, step, out)
-
-    def _copy(self, base: IntArray, name: str, step: int, out: torch.Tensor) -> None:
-        """Copy the rows of a step: in the order of the shards a run for each shard, else each row."""
-        table, row_bytes = self.job.table, self._fields[name].row_bytes
-        if not self.in_order:
-            rows, _ = table.extents(name, table.locate(self._samples(range(step, step + 1))))
-            self.maker.gather.runs(base[rows.file] + rows.offset, rows.nbytes, out)
+        # By one call for all steps: one for each would cost the host as much as the copies of a small batch take.
+        targets = np.array([out.data_ptr() for out in outs], np.int64)
+        if self.in_order:
+            self.maker.gather.copies(*self._runs(reach.addresses.base, name, steps, targets))
             return
-        start, stop = self._evaluated.schedule.span(step)
-        addresses, nbytes = [], []
-        for file in self._shards_between(start, stop):
-            first = self._ends[file - 1] if file else 0
-            low, high = max(first, start), min(self._ends[file], stop)
-            if low < high:
-                begin = int(base[file]) + int(table.begin[name][file])
-                addresses.append(begin + (low - first) * row_bytes)
-                nbytes.append((high - low) * row_bytes)
-        self.maker.gather.runs(addresses, nbytes, out)
+        table, base = self.job.table, reach.addresses.base
+        rows, _ = table.extents(name, table.locate(self._samples(steps)))
+        places = np.arange(positions.size) * self._fields[name].row_bytes
+        self.maker.gather.copies(base[rows.file] + rows.offset, rows.nbytes, np.add.outer(targets, places).reshape(-1))
+
+    def _runs(self, base: IntArray, name: str, steps: range, targets: IntArray) -> tuple[list[int], IntArray, IntArray]:
+        """Of steps in the order of the shards the runs of each, one for a shard: addresses, bytes and targets."""
+        table, row_bytes = self.job.table, self._fields[name].row_bytes
+        addresses, nbytes, places = [], [], []
+        for step, target in zip(steps, targets.tolist(), strict=True):
+            start, stop = self._evaluated.schedule.span(step)
+            for file in self._shards_between(start, stop):
+                first = self._ends[file - 1] if file else 0
+                low, high = max(first, start), min(self._ends[file], stop)
+                if low < high:
+                    addresses.append(int(base[file]) + int(table.begin[name][file]) + (low - first) * row_bytes)
+                    nbytes.append((high - low) * row_bytes)
+                    places.append(target + (low - start) * row_bytes)
+        return addresses, np.array(nbytes, np.int64), np.array(places, np.int64)
 
     def _index(self, step: int) -> IntArray:
         """The user's indices of a step's samples."""

@@ -23,7 +23,7 @@ from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job, Ordered, Selection
 from gdsload.shards.gather_host import gather_rows
 from gdsload.shards.shard_table import ShardTable
-from gdsload.system.copies import copy_runs
+from gdsload.system.copies import copy_to
 from gdsload.system.memory import BatchPool, address_of
 from gdsload.testing import BatchSourceTests, RecordingBackend
 
@@ -89,10 +89,10 @@ class HostMaker(Assembler):
     def __init__(self, form, on_host):
         super().__init__(form, BatchPool(1 << 20))
         self.stream, self.aside = SimpleNamespace(device=CPU, synchronize=lambda: None), lambda make: make()
-        self.gather = SimpleNamespace(on_host=on_host, runs=self.runs)
+        self.gather = SimpleNamespace(on_host=on_host, copies=self.copies)
 
-    def runs(self, addresses, nbytes, out):
-        copy_runs(addresses, nbytes, lambda found: np.ones(len(found), bool), out)
+    def copies(self, addresses, nbytes, targets):
+        copy_to(addresses, nbytes, targets, lambda found: np.ones(len(found), bool), CPU)
 
 
 class Uploads:

@@ -18,7 +18,7 @@ from gdsload.engine.resident import ResidentGather
 from gdsload.engine.steps import Job, Ordered, Selection
 from gdsload.order import BlockOrder, FullOrder, MixOrder, Mixture, Schedule, SequentialOrder
 from gdsload.shards.shard_table import ShardTable
-from gdsload.system.copies import copy_runs
+from gdsload.system.copies import copy_to
 from gdsload.system.memory import address_of
 
 CPU = torch.device("cpu")
@@ -61,11 +61,11 @@ class Maker:
 
     def __init__(self, on_host):
         self.device, self.form = CPU, SimpleNamespace(index=None, codecs={})
-        self.gather = SimpleNamespace(on_host=on_host, runs=self.runs, kernel=True)
+        self.gather = SimpleNamespace(on_host=on_host, copies=self.copies, kernel=True)
         self.aside = SideStream()
 
-    def runs(self, addresses, nbytes, out):
-        copy_runs(addresses, nbytes, lambda found: np.ones(len(found), bool), out)
+    def copies(self, addresses, nbytes, targets):
+        copy_to(addresses, nbytes, targets, lambda found: np.ones(len(found), bool), CPU)
 
     def empty(self, rows, field):
         return torch.empty((rows, *field.row_shape), dtype=torch.int32)

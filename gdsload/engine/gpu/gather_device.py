@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, Grid, can_launch, kernel, launch
+from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP, Grid, can_launch, kernel, launch
 from gdsload.shards.gather_host import cut_runs, run_starts, unit_of
 from gdsload.system.arrays import IntArray
-from gdsload.system.copies import LONG_BYTES, copies_scattered_runs, copy_runs, copy_to
+from gdsload.system.copies import LONG_BYTES, copies_scattered_runs, copy_to
 from gdsload.system.memory import UNIT_DTYPES
 from gdsload.system.streams import DeviceBytes
 
@@ -62,13 +62,29 @@ _PIECES = r"""
 typedef unsigned long long u64;
 
 struct Params {
-    const u64* __restrict__ pieces;   // where each begins
+    const u64* __restrict__ sources;  // where each piece begins
     const u64* __restrict__ targets;  // where it goes
+    const u64* __restrict__ bytes;    // how long it is
     const u64* __restrict__ ends;     // words of all the pieces up to it
     u64 words, last;                  // of all pieces; the number of the last one
     u64 tile;                         // words that a warp copies at once
 };
 
+__device__ __forceinline__ uint4 read(u64 word, u64 source, u64 bytes) {
+    return word + 16 > source && word < source + bytes ? *(const uint4*)word : make_uint4(0, 0, 0, 0);
+}
+
+// The 16 bytes from byte `skip` of two words on.
+__device__ __forceinline__ uint4 shifted(uint4 a, uint4 b, unsigned skip) {
+    if (skip & 8) { a.x = a.z; a.y = a.w; a.z = b.x; a.w = b.y; b.x = b.z; b.y = b.w; }
+    if (skip & 4) { a.x = a.y; a.y = a.z; a.z = a.w; a.w = b.x; b.x = b.y; }
+    const unsigned bits = 8 * (skip & 3);
+    return make_uint4(__funnelshift_r(a.x, a.y, bits), __funnelshift_r(a.y, a.z, bits),
+                      __funnelshift_r(a.z, a.w, bits), __funnelshift_r(a.w, b.x, bits));
+}
+
+// A lane makes an aligned word of a target: of the aligned word that the source has for it, and of the next one, which
+// the next lane has read. Where source and target are aligned differently, a piece has a word more, which is only read.
 extern "C" __global__ void LAYOUT gather(const Params p) {
     const unsigned lane = threadIdx.x % 32, warps = blockDim.x / 32;
     u64 begin = ((u64)blockIdx.x * warps + threadIdx.x / 32) * p.tile;
@@ -81,32 +97,60 @@ extern "C" __global__ void LAYOUT gather(const Params p) {
         }
         // From the tile's first piece on, each lane steps from piece to piece.
         u64 first = piece ? p.ends[piece - 1] : 0, stop = p.ends[piece];
-        const WORD* from = (const WORD*)p.pieces[piece];
-        WORD* to = (WORD*)p.targets[piece];
+        u64 source = p.sources[piece], target = p.targets[piece], bytes = p.bytes[piece];
         for (u64 i = begin + lane; i - lane < end; i += 32 * DEPTH) {
-            WORD found[DEPTH];
-            WORD* place[DEPTH];
+            uint4 found[DEPTH + 1];
+            u64 place[DEPTH];
+            unsigned skip[DEPTH], low[DEPTH], high[DEPTH];  // the bytes of a word from `low` to `high` - 1 are written
+            found[DEPTH] = make_uint4(0, 0, 0, 0);
             #pragma unroll
-            for (int k = 0; k < DEPTH; ++k) if (i + 32 * k < end) {
+            for (int k = 0; k < DEPTH; ++k) {
+                found[k] = make_uint4(0, 0, 0, 0);
+                place[k] = skip[k] = low[k] = high[k] = 0;
+                if (i + 32 * k >= end) continue;
                 while (i + 32 * k >= stop) {
                     first = stop;
                     stop = p.ends[++piece];
-                    from = (const WORD*)p.pieces[piece];
-                    to = (WORD*)p.targets[piece];
+                    source = p.sources[piece];
+                    target = p.targets[piece];
+                    bytes = p.bytes[piece];
                 }
-                found[k] = from[i + 32 * k - first];
-                place[k] = to + (i + 32 * k - first);
+                const u64 at = 16 * (i + 32 * k - first), to = target / 16 * 16 + at;
+                const u64 from = source - target % 16 + at, word = from / 16 * 16;
+                found[k] = read(word, source, bytes);
+                if (k == DEPTH - 1 && lane == 31) found[DEPTH] = read(word + 16, source, bytes);
+                place[k] = to;
+                skip[k] = from % 16;
+                low[k] = to < target ? target - to : 0;
+                high[k] = to + 16 <= target + bytes ? 16 : to < target + bytes ? target + bytes - to : 0;
             }
             #pragma unroll
-            for (int k = 0; k < DEPTH; ++k) if (i + 32 * k < end) *place[k] = found[k];
+            for (int k = 0; k < DEPTH; ++k) {
+                // The lane after the last one is the first, with its next word.
+                const uint4 own = found[k], given = lane ? own : found[k + 1];
+                uint4 next;
+                next.x = __shfl_sync(0xffffffffu, given.x, (lane + 1) % 32);
+                next.y = __shfl_sync(0xffffffffu, given.y, (lane + 1) % 32);
+                next.z = __shfl_sync(0xffffffffu, given.z, (lane + 1) % 32);
+                next.w = __shfl_sync(0xffffffffu, given.w, (lane + 1) % 32);
+                if (k == DEPTH - 1 && lane == 31) next = found[DEPTH];
+                const uint4 made = shifted(own, next, skip[k]);
+                if (low[k] == 0 && high[k] == 16) { *(uint4*)place[k] = made; continue; }
+                const unsigned parts[4] = {made.x, made.y, made.z, made.w};
+                #pragma unroll
+                for (unsigned b = 0; b < 16; ++b) {
+                    if (low[k] <= b && b < high[k]) ((unsigned char*)place[k])[b] = parts[b / 4] >> 8 * (b % 4);
+                }
+            }
         }
     }
 }
 """
+_OVER_PCIE = replace(OVER_PCIE, blocks=8, depth=2)
+"""For pieces: to find them and to shift their bytes takes the time of twice as many multiprocessors (measured on an
+H200; docs/design/0004)."""
 _TILE = range(128, 1024)
-"""Words of pieces that a warp copies at once, after a search for the piece of the first word."""
-_NARROW = {unit: replace(OVER_PCIE, blocks=max(32 // unit, 8), depth=8) for unit in (8, 4, 2, 1)}
-"""For pieces in words of less than 16 bytes: a multiprocessor then asks for fewer bytes at once, so there are more."""
+"""Words of pieces that a warp copies at once, about, after a search for the piece of the first word."""
 
 
 class DeviceGather:
@@ -196,9 +240,10 @@ class DeviceGather:
         """Copy rows as runs; `first`: the row that each begins with. Each batch begins a new run."""
         first = np.unique(np.concatenate([first, [low for low, _ in edges]]))
         nbytes = np.diff(np.append(first, len(addresses))) * row_bytes
-        begins = np.searchsorted(first, [low for low, _ in edges]).tolist()
-        for out, low, high in zip(outs, begins, [*begins[1:], len(first)], strict=True):
-            self.runs(addresses[first[low:high]], nbytes[low:high], out)
+        lows = np.array([low for low, _ in edges], np.int64)
+        batch = np.searchsorted(lows, first, side="right") - 1
+        begins = np.array([out.data_ptr() for out in outs], np.int64)
+        self.copies(addresses[first], nbytes, begins[batch] + (first - lows[batch]) * row_bytes)
 
     def pieces(
         self,
@@ -234,12 +279,9 @@ class DeviceGather:
             return
         sources, nbytes, targets = _joined(addresses, nbytes, targets, begins)
         if int(ends[-1]) >= len(nbytes) * LONG_BYTES:
-            copy_to(sources, nbytes, targets, self.on_host, self.device)
+            self.copies(sources, nbytes, targets)
             return
-        bits = int(np.bitwise_or.reduce(sources | targets)) | row_bytes
-        unit = min(bits & -bits, 16)
-        over_pcie = self.over_pcie(sources) if over_pcie is None else over_pcie
-        self._launch_pieces(np.stack([sources, targets, np.cumsum(nbytes // unit)]), unit, over_pcie)
+        self._launch_pieces(sources, nbytes, targets, self.over_pcie(sources) if over_pcie is None else over_pcie)
 
     def _pieces_by_torch(self, addresses: IntArray, nbytes: IntArray, row_bytes: int, out: torch.Tensor) -> None:
         """Pieces for one tensor, word by word."""
@@ -261,9 +303,9 @@ class DeviceGather:
         source = torch.from_numpy(np.require(array, requirements=["C", "W"]))
         return source.pin_memory().to(self.device, non_blocking=True)
 
-    def runs(self, addresses: IntArray | list[int], nbytes: IntArray | list[int], out: torch.Tensor) -> None:
-        """Copy long runs of bytes, concatenated, each by the copy engine."""
-        copy_runs(addresses, nbytes, self.on_host, out)
+    def copies(self, addresses: IntArray | list[int], nbytes: IntArray, targets: IntArray) -> None:
+        """Copy runs of bytes by the copy engine; see `copy_to`."""
+        copy_to(addresses, nbytes, targets, self.on_host, self.device)
 
     def _launch(
         self,
@@ -282,15 +324,16 @@ class DeviceGather:
         grid = (self._grid or OVER_PCIE) if over_pcie else IN_VRAM
         self._queue(_SOURCE, unit, grid, params, over_pcie=over_pcie)
 
-    def _launch_pieces(self, table: IntArray, unit: int, over_pcie: bool) -> None:
-        """Queue the kernel for a table of pieces: the address of each, its target, and its end in words of all."""
+    def _launch_pieces(self, sources: IntArray, nbytes: IntArray, targets: IntArray, over_pcie: bool) -> None:
+        """Queue the kernel for pieces, none of them empty."""
+        words = (targets % 16 + nbytes + 15) // 16 + ((sources - targets) % 16 != 0)
+        table = np.stack([sources, targets, nbytes, np.cumsum(words)])
         held = self.upload(table)  # until it is queued: other threads allocate on this stream, too
-        pieces, targets, ends = (column.data_ptr() for column in held)
-        grid = _NARROW.get(unit, OVER_PCIE) if over_pcie else IN_VRAM
-        words = int(table[2, -1])
-        tile = min(max(words // (4 * grid.warps), _TILE.start), _TILE.stop)
-        params = (pieces, targets, ends, words, table.shape[1] - 1, tile)
-        self._queue(_PIECES, unit, grid, [params], over_pcie=over_pcie)
+        grid, count = (self._grid or _OVER_PCIE) if over_pcie else IN_VRAM, int(table[3, -1])
+        at_once = WARP * grid.depth  # a tile must end with the last word that its last lane reads at once
+        tile = min(max(count // (4 * grid.warps), _TILE.start), _TILE.stop)
+        params = (*(column.data_ptr() for column in held), count, table.shape[1] - 1, -(-tile // at_once) * at_once)
+        self._queue(_PIECES, 16, grid, [params], over_pcie=over_pcie)
 
     def _queue(self, source: str, unit: int, grid: Grid, params: Sequence[tuple[int, ...]], *, over_pcie: bool) -> None:
         """Queue a kernel with each of some parameters."""

@@ -124,7 +124,7 @@ def test_long_rows_that_lie_scattered(pages, on_host, newest, monkeypatch):
         stream.synchronize()
         expected = array[offsets[:, None] + np.arange(row_bytes)]
         assert np.array_equal(torch.cat(outs).cpu().numpy(), expected)
-    assert queued == ([True, True, True] if on_host and form else [])
+    assert queued == ([True, True] if on_host and form else [])  # a single row is copied by itself
 
 
 @pytest.mark.parametrize("row_bytes", [1, 2, 8, 12, 16, 24, 48])
