@@ -10,9 +10,10 @@ from gdsload.system.arrays import IntArray
 
 __all__ = ["Runs", "lie_in_runs", "runs_of"]
 
-_RUN_SAMPLES, _RUN_BYTES = 64, 64 * 1024
-"""Mean length of runs of consecutive samples from which they are handled as runs. Shorter runs are not planned any
-faster, and backends fetch rows of one length faster than many runs of different lengths."""
+_RUN_SAMPLES, _RUN_BYTES, _LONG_RUN_BYTES = 64, 64 * 1024, 2**20
+"""Mean length of runs of consecutive samples from which they are handled as runs: so many samples and bytes, or so many
+bytes of fewer samples. Shorter runs are not planned any faster, and backends fetch rows of one length faster than many
+runs of different lengths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,9 @@ def lie_in_runs(ids: IntArray, sample_bytes: int) -> bool:
         ids: sample ids.
         sample_bytes: bytes of a sample.
     """
-    too_many = -(-len(ids) // max(_RUN_SAMPLES, _RUN_BYTES // max(sample_bytes, 1)))
+    sample_bytes = max(sample_bytes, 1)
+    fewest = max(min(_RUN_SAMPLES, -(-_LONG_RUN_BYTES // sample_bytes)), _RUN_BYTES // sample_bytes, 2)
+    too_many = -(-len(ids) // fewest)
     # The first few ids show whether they are shuffled.
     return not any(np.count_nonzero(some[1:] != some[:-1] + 1) >= too_many for some in (ids[: too_many + 1], ids))
 

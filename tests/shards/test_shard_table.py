@@ -154,6 +154,8 @@ def test_what_is_a_run():
     (range(400), 4096, True),
     ([*range(200, 400), *range(200)], 4096, True),
     ([*range(200, 400), *range(200)], 100, False),  # of short rows it takes longer runs
+    ([at + 50 * run for run in range(9) for at in range(7)], 150_000, True),  # few samples are long runs of large ones
+    ([at + 50 * run for run in range(9) for at in range(6)], 150_000, False),
     (range(0, 800, 2), 4096, False),
     (range(400, 0, -1), 2**20, False),
     ([5] * 100, 4096, False),
