@@ -190,8 +190,7 @@ class Prefetcher:
         """What each thread does."""
         if self.stopped:
             return
-        if self.source.takes_processor:
-            one_thread()
+        one_thread()  # the other processors are other threads', or the training step's
         try:
             while (group := self._claim()) is not None:
                 self._finish(group)
