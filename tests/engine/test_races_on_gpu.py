@@ -5,6 +5,7 @@ nothing. With the guard there is none.
 from __future__ import annotations
 
 import time
+from itertools import count
 
 import pytest
 import torch
@@ -287,11 +288,16 @@ def test_another_stream_in_the_middle_of_a_group_out_of_vram(numbered, guard, mo
 def test_a_batch_that_is_transformed_on_another_stream(numbered, backend, off, monkeypatch):
     """Transforms come after the gather, and its memory is gathered into again only after them."""
     pytest.importorskip("cupy")
-    gather = ResidentGather.gather
+    gather, assemble, calls = ResidentGather.gather, assemble_device.DeviceAssembler._gather, count()
 
     def slow_gather(self, *given):
         torch.cuda._sleep(CYCLES)
         return gather(self, *given)
+
+    def later_assemble(self, *given):
+        """One thread asks for memory while the other's transforms are under way."""
+        time.sleep(0.03 * (next(calls) % 2))
+        return assemble(self, *given)
 
     def slow_transform(batch):
         torch.cuda._sleep(CYCLES)
@@ -300,9 +306,10 @@ def test_a_batch_that_is_transformed_on_another_stream(numbered, backend, off, m
     if off == "gathered":
         monkeypatch.setattr(ResidentGather, "gather", slow_gather)
         monkeypatch.setattr(torch.cuda.Stream, "wait_event", lambda self, event: None)
+    monkeypatch.setattr(assemble_device.DeviceAssembler, "_gather", later_assemble)
     if off == "held":
         monkeypatch.setattr(assemble_device, "hand_over", lambda batch, _stream: batch["x"].nbytes)
-    wrong, options = 0, {"device_transform": slow_transform, "prefetch_bytes": "4MiB"}
+    wrong, options = 0, {"device_transform": slow_transform, "prefetch_bytes": "16MiB"}
     with DataLoader(numbered, 256, device="cuda", backend=backend, **options) as loader:
         for _ in range(
             2
