@@ -11,6 +11,15 @@ from benchmarks.gpu import training
 from benchmarks.gpu.resnet import ResNet
 
 
+@pytest.fixture(autouse=True)
+def _alone():
+    """Threads of torch that wait for each other take the processor of whatever else is under way."""
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(count)
+
+
 def test_a_record_has_every_case_that_was_asked_for(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(training, "link", lambda *_: {"gb_s": 10.0})  # which takes seconds
     command = ["--device", "cpu", "--small", "--rounds", "2", "--bytes", "256KiB", "--seconds-per-trial", "0.01"]
