@@ -177,6 +177,7 @@ class ReadPlanner:
         fields = [job.table.schema[name] for name in job.fields]
         self._sample_bytes = 0 if any(field.ragged for field in fields) else sum(field.row_bytes for field in fields)
         self._behind: int | None = None  # the step after the last ones that slices were made for
+        self._asked: tuple[range, list[tuple[int, LaneRun]]] = range(0), []
         self._windowed: Ordered | None = None
         if isinstance(job.steps, Ordered) and job.steps.order.window is not None and not backend.in_place:
             self._windowed = job.steps
@@ -193,9 +194,7 @@ class ReadPlanner:
         """
         if self._windowed is None or steps.start != self._behind:
             return 0
-        reached: dict[int, int] = {}
-        for step in steps:
-            reached.update((run.lane, run.stop) for run in self._windowed.schedule.runs(step))
+        reached = {run.lane: run.stop for _, run in self._runs_of(self._windowed, steps)}
         held = self._windows
         return sum(lane not in held or stop > held[lane].stop for lane, stop in reached.items())
 
@@ -219,9 +218,8 @@ class ReadPlanner:
         self._behind = steps.stop
         found: list[_Piece] = []
         try:
-            for step in steps:
-                for run in ordered.schedule.runs(step):
-                    found.extend(self._from_windows(ordered, step, run))
+            for step, run in self._runs_of(ordered, steps):
+                found.extend(self._from_windows(ordered, step, run))
         except BaseException:
             self._behind = None
             for rows, _, count in found:
@@ -235,6 +233,12 @@ class ReadPlanner:
         for window in self._windows.values():
             window.rows.drop(len(window.rows.index) - window.cursor)
         self._windows = {}
+
+    def _runs_of(self, ordered: Ordered, steps: range) -> list[tuple[int, LaneRun]]:
+        """The lane positions of some steps, each with its step: kept, as slices are wanted after `opens`."""
+        if self._asked[0] != steps:
+            self._asked = steps, [(step, run) for step in steps for run in ordered.schedule.runs(step)]
+        return self._asked[1]
 
     def _from_windows(self, ordered: Ordered, step: int, run: LaneRun) -> Iterable[_Piece]:
         position = run.start
