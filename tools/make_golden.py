@@ -2,12 +2,13 @@
 
     python tools/make_golden.py [FOLDER]
 
-They hold every later version of gdsload to what version 1 of the format means (docs/spec/shard-v1.md, M39): they must
-open with the samples that `samples` computes here, and today's writer must write the same bytes.
+They hold every later version of gdsload to what versions 1 and 2 of the format mean (docs/spec/shard-v1.md, M39;
+shard-v2.md, M51): they must open with the samples that `samples` computes here, and today's writer must write the same
+bytes.
 
-When may they be written again? Those of version 1, in ``tests/data/shards/v1``, only as long as no release of gdsload
-has written that version; after that never, whatever a test says: then the code is wrong. A version 2 gets a folder of
-its own. So nothing that is there is replaced: to write it again, somebody must first remove it by hand.
+When may they be written again? Those of a version, in ``tests/data/shards/v1`` and ``v2``, only as long as no release
+of gdsload has written that version; after that never, whatever a test says: then the code is wrong. So nothing that is
+there is replaced: to write it again, somebody must first remove it by hand.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ import torch
 
 from gdsload.shards.format.dtypes import DTYPES
 from gdsload.shards.format.schema import Field, Schema
+from gdsload.shards.format.stored import PackRule
 from gdsload.shards.values import torch_dtype
 from gdsload.shards.writer import ShardWriter
 
-FOLDER = Path(__file__).resolve().parent.parent / "tests" / "data" / "shards" / "v1"
+FOLDER = Path(__file__).resolve().parent.parent / "tests" / "data" / "shards"
 
 # Each tensor takes a page of its own: the element types share one shard, so that the files stay small.
 _SHAPES: tuple[tuple[int, ...], ...] = ((), (3,), (2, 2), (0,), (1, 2, 3), (2, 0))
+_DTYPES = {
+    f"{dtype.name} {number}": Field(dtype, _SHAPES[number % len(_SHAPES)])
+    for number, dtype in enumerate(DTYPES.values())
+}
 SCHEMAS = {
-    "dtypes": Schema(
-        {
-            f"{dtype.name} {number}": Field(dtype, _SHAPES[number % len(_SHAPES)])
-            for number, dtype in enumerate(DTYPES.values())
-        }
-    ),
+    "dtypes": Schema(_DTYPES),
     "ragged": Schema(
         {
             "label": Field("int64"),
@@ -46,9 +47,12 @@ SCHEMAS = {
         }
     ),
     "empty": Schema({"x": Field("bfloat16", (None, 2)), "text": Field("str")}),
+    "packed": Schema({"text": Field("str"), **_DTYPES}),
 }
-COUNTS = {"dtypes": 3, "ragged": 7, "empty": 0}
-SHARD_BYTES = {"dtypes": 2**20, "ragged": 320, "empty": 2**20}
+PACKED = {"packed"}
+"""Those whose small fields are packed; in the folder of version 2."""
+COUNTS = {"dtypes": 3, "ragged": 7, "empty": 0, "packed": 5}
+SHARD_BYTES = {"dtypes": 2**20, "ragged": 320, "empty": 2**20, "packed": 500}
 _TEXTS = ("", "hello", "naïve café", "日本語", "👩‍👩‍👧", "a\0b", "line\nline")
 
 
@@ -75,14 +79,21 @@ def _bits(name: str, number: int, count: int) -> bytes:
     return hashlib.shake_128(f"{name}/{number}".encode()).digest(count)
 
 
+def place(folder: Path, name: str) -> Path:
+    """Where a golden dataset is in the folder of them all."""
+    return folder / ("v2" if name in PACKED else "v1") / name
+
+
 def write(folder: Path) -> None:
-    """Write the golden datasets into a folder.
+    """Write the golden datasets into a folder, those of each version of the format into one of its own.
 
     Raises:
         DatasetExistsError: if one is there already.
     """
     for name, schema in SCHEMAS.items():
-        with ShardWriter(folder / name, schema, shard_bytes=SHARD_BYTES[name]) as writer:
+        rule: PackRule = "auto" if name in PACKED else ()
+        where = place(folder, name)
+        with ShardWriter(where, schema, shard_bytes=SHARD_BYTES[name], pack_fields=rule) as writer:
             for sample in samples(name):
                 writer.write(sample)
 

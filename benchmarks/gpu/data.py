@@ -64,7 +64,7 @@ class Data:
 
     def table(self, *, mapped: bool) -> ShardTable:
         """The shards' rows, each shard open."""
-        table = ShardTable.of(self.dataset.sources, self.dataset.schema, mapped=mapped)
+        table = ShardTable.of(self.dataset.sources, self.dataset.stored, mapped=mapped)
         table.ensure_open(np.arange(len(self.dataset.sources)))
         return table
 

@@ -12,7 +12,7 @@ from gdsload.errors import ChecksumError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.loader import DataLoader
 from gdsload.shards.format.index import INDEX_NAME, Index, IndexEntry, parse_index
-from gdsload.shards.format.schema import Schema
+from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.publish import Publication, fsync_path, shard_name, write_error
 from gdsload.shards.writer import ShardWriter
 
@@ -21,7 +21,7 @@ __all__ = ["publish", "put_in_order", "shuffle_into"]
 _BATCH_BYTES = 16 * 2**20
 
 
-def publish(path: str, stage: str, schema: Schema, parts: int, *, overwrite: bool) -> None:
+def publish(path: str, stage: str, stored: StoredSchema, parts: int, *, overwrite: bool) -> None:
     """Make the dataset appear: the shards of all parts, in order.
 
     Raises:
@@ -40,7 +40,7 @@ def publish(path: str, stage: str, schema: Schema, parts: int, *, overwrite: boo
                 entries.append(IndexEntry(name, entry.samples, entry.bytes, entry.sha256))
         path_of_index = os.path.join(place.folder, INDEX_NAME)
         with open(path_of_index, "xb") as file:
-            file.write(Index(schema, tuple(entries)).to_bytes())
+            file.write(Index(stored.schema, tuple(entries), stored.packed).to_bytes())
         fsync_path(path_of_index)
     except OSError as error:
         place.abandon()
@@ -60,7 +60,7 @@ def _link(source: str, target: str) -> None:
         fsync_path(target)
 
 
-def put_in_order(stage: str, schema: Schema, parts: int) -> ShardDataset:
+def put_in_order(stage: str, stored: StoredSchema, parts: int) -> ShardDataset:
     """The samples of all parts as one dataset, in the stage.
 
     Raises:
@@ -69,7 +69,7 @@ def put_in_order(stage: str, schema: Schema, parts: int) -> ShardDataset:
     ordered = os.path.join(stage, "ordered")
     if os.path.isdir(ordered):
         shutil.rmtree(ordered)
-    publish(ordered, stage, schema, parts, overwrite=False)
+    publish(ordered, stage, stored, parts, overwrite=False)
     return ShardDataset(ordered)
 
 
@@ -97,7 +97,10 @@ def shuffle_into(
     mean = max(dataset.num_bytes // max(len(dataset), 1), 1)
     batch = max(_BATCH_BYTES // mean, 1)
     with (
-        ShardWriter(path, dataset.schema, shard_bytes=options.shard_bytes, overwrite=overwrite) as writer,
+        ShardWriter(
+            path, dataset.schema,
+            shard_bytes=options.shard_bytes, overwrite=overwrite, pack_fields=options.pack_fields,
+        ) as writer,
         DataLoader(
             dataset, batch, "full", seed=options.shuffle_seed or 0, device="cpu", ragged="offsets",
             rank=0, world_size=1,  # all samples, also where torch.distributed is initialised

@@ -13,6 +13,7 @@ import torch
 from gdsload.errors import OptionError
 from gdsload.order.checks import check_whole
 from gdsload.shards.format.dtypes import DTYPES, dtype_of
+from gdsload.shards.format.stored import PackRule, pack_rule
 from gdsload.shards.values import cast as cast_values
 from gdsload.system.units import parse_bytes
 
@@ -32,9 +33,11 @@ class ConvertOptions:
     map: str | None = None
     on_error: str = "stop"
     shuffle_seed: int | None = None
+    pack_fields: PackRule = "auto"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shard_bytes", parse_bytes(self.shard_bytes, "shard_bytes", at_least=1))
+        object.__setattr__(self, "pack_fields", pack_rule(self.pack_fields))
         if self.on_error not in ("stop", "skip"):
             raise OptionError(f"on_error is {self.on_error!r}", remedy='Supported are "stop" and "skip".')
         known = {dtype.name for dtype in DTYPES.values()}

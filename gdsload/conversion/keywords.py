@@ -11,6 +11,7 @@ from gdsload.conversion.conversion_options import ConvertOptions, OnError
 from gdsload.conversion.recognise import source_class
 from gdsload.errors import OptionError
 from gdsload.shards.format.schema import Field, Schema
+from gdsload.shards.format.stored import PackRule
 from gdsload.system.names import check_list, check_names
 
 __all__ = ["ConvertKeywords", "Progress", "RearrangeKeywords", "check_rearranging", "choose", "divided"]
@@ -37,6 +38,7 @@ class RearrangeKeywords(TypedDict, total=False):
     restart: bool
     progress: Progress | None
     pack: Mapping[str, Any] | None
+    pack_fields: PackRule | None
 
 
 class ConvertKeywords(RearrangeKeywords, total=False):
@@ -112,4 +114,5 @@ def choose(options: Mapping[str, Any]) -> ConvertOptions:
         map=options.get("map"),
         on_error=options.get("on_error", "stop"),
         shuffle_seed=options.get("shuffle_seed"),
+        pack_fields="auto" if options.get("pack_fields") is None else options["pack_fields"],
     )

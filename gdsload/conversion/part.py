@@ -64,7 +64,8 @@ def convert_part(task: PartTask) -> PartReport:
         shutil.rmtree(folder)
     skipped: list[Skipped] = []
     change = Change(task.options)
-    writer = ShardWriter(folder, Schema.from_json(task.schema), shard_bytes=task.options.shard_bytes)
+    schema, options = Schema.from_json(task.schema), task.options
+    writer = ShardWriter(folder, schema, shard_bytes=options.shard_bytes, pack_fields=options.pack_fields)
     with writer:
         for item in task.source.read(task.part):
             if task.stopped is not None and task.stopped():

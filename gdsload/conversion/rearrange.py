@@ -157,7 +157,15 @@ def _write(
     same = not any(options.get(key) for key in ("fields", "casts", "ragged", "map", "pack", "schema"))
     if same:
         options = {**options, "schema": source.schema}
+    if same and options.get("pack_fields") is None and (packed := _packed_in_all(datasets)):
+        options = {**options, "pack_fields": packed}
     return convert(source, out, **options)
+
+
+def _packed_in_all(datasets: Sequence[ShardDataset]) -> tuple[str, ...]:
+    """The fields that are packed, where that is the same in all datasets; else none."""
+    packed = datasets[0].stored.packed
+    return tuple(name for names in packed for name in names) if all(d.stored.packed == packed for d in datasets) else ()
 
 
 def _counts(sizes: Sequence[float], parts: int, samples: int) -> list[int]:

@@ -23,6 +23,7 @@ from gdsload.conversion.spread import Spread
 from gdsload.conversion.staging import PartReport, StagingFolder
 from gdsload.errors import DiskFullError, FormatError, OptionError, ReadError, Skipped
 from gdsload.shards.format.schema import Field, Schema
+from gdsload.shards.format.stored import packed_by
 from gdsload.shards.publish import Publication
 from gdsload.system.names import check_names
 from gdsload.system.paths import absolute
@@ -172,11 +173,12 @@ def convert(source: Any, out: Place, **options: Any) -> ConvertReport:
             `shard_bytes`: about how large a shard gets. `shuffle_seed`: write the samples in a random order, the same
             for the same seed (default: in that of the source). `pack`: ``{"field": name, "length": n}``: cut the tokens
             of all documents into blocks of `n`, with ``"eos": id`` a token behind each document, with ``"pad": id`` the
-            last block filled up rather than left out; the guide says which fields blocks have. `on_error`: ``"stop"``,
-            or ``"skip"``: leave samples out that cannot be converted, and report each. `max_skipped`: how many of them
-            at most, as a share, ``"5%"`` or 0.05, or a number (default: ``"1%"``, which of fewer than 100 samples is
-            none). `workers`: how many processes, or threads where they do as well (default: one for each processor; 1:
-            this one). Processes import the script only if the source is defined in it, which then needs
+            last block filled up rather than left out; the guide says which fields blocks have. `pack_fields`: which
+            fields are stored together, as `ShardWriter` has it (default: ``"auto"``, so scalars are). `on_error`:
+            ``"stop"``, or ``"skip"``: leave samples out that cannot be converted, and report each. `max_skipped`: how
+            many of them at most, as a share, ``"5%"`` or 0.05, or a number (default: ``"1%"``, which of fewer than 100
+            samples is none). `workers`: how many processes, or threads where they do as well (default: one for each
+            processor; 1: this one). Processes import the script only if the source is defined in it, which then needs
             ``if __name__ == "__main__":``. `executor`: any `concurrent.futures.Executor`, for instance a cluster's,
             over a file system that all share. `overwrite`: replace a dataset that is at `out`, unless other files are
             with it. `restart`: throw away what an interrupted conversion with other arguments has left. `progress`:
@@ -232,6 +234,7 @@ def _run(
         parts = source.parts(int(chosen.shard_bytes))
         stage.keep(_schema(source, parts, chosen, options), parts)
     schema, parts = stage.planned or (Schema({}), [])
+    stored = packed_by(schema, chosen.pack_fields)
     twice = chosen.shuffle_seed is not None
     allowance = Allowance(options.get("max_skipped", DEFAULT_ALLOWANCE))
     count = _Count(ConversionPlan(source.kind, schema, parts), allowance, options.get("progress"), 2 if twice else 1)
@@ -256,10 +259,10 @@ def _run(
         count.check()
         if twice:
             room.begin_again()
-            ordered = put_in_order(stage.folder, schema, len(parts))
+            ordered = put_in_order(stage.folder, stored, len(parts))
             shuffle_into(path, ordered, chosen, overwrite=overwrite, progress=count.again)
         else:
-            publish(path, stage.folder, schema, len(parts), overwrite=overwrite)
+            publish(path, stage.folder, stored, len(parts), overwrite=overwrite)
     except DiskFullError as error:
         raise room.explain(error) from error
     shards = [entry for entry in os.scandir(path) if entry.name.endswith(".safetensors")]
@@ -289,7 +292,9 @@ def _as_schema(given: Schema | Mapping[str, Field | str]) -> Schema:
 
 def _schema(source: Source, parts: list[Part], chosen: ConvertOptions, options: ConvertKeywords) -> Schema:
     given = options.get("schema")
-    return schema_of(source, parts, chosen) if given is None else _as_schema(given)
+    schema = schema_of(source, parts, chosen) if given is None else _as_schema(given)
+    packed_by(schema, chosen.pack_fields)  # refuses, before anything is written, what no writer could
+    return schema
 
 
 def publish_check(path: str, *, overwrite: bool) -> None:

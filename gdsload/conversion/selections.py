@@ -58,7 +58,7 @@ class SelectionSource:
         if not any(field.ragged for field in self.schema.values()):
             return row_parts(self._count, max(target_bytes // fixed, 1), fixed, prefix="samples")
         for found, ids in self._runs(0, self._count):
-            RowCheck(found.sources, found.schema)(ids, values=False)  # or a damaged length would decide where parts end
+            RowCheck(found.sources, found.stored)(ids, values=False)  # or a damaged length would decide where parts end
         ends = np.cumsum(np.concatenate([found.sample_bytes(ids) for found, ids in self._runs(0, self._count)]))
         parts, low, before = [], 0, 0
         while low < self._count:
@@ -73,7 +73,7 @@ class SelectionSource:
         low, high = (int(edge) for edge in part.where)
         step = max(BATCH_BYTES * part.samples // max(part.nbytes, 1), 1)
         for dataset, ids in self._runs(low, high):
-            check = RowCheck(dataset.sources, dataset.schema)
+            check = RowCheck(dataset.sources, dataset.stored)
             for begin, end in spans(0, len(ids), step):
                 check(ids[begin:end])  # not in the item, whose errors are its samples' own: damage stops everything
                 key = f"samples {ids[begin]} to {ids[end - 1]} of {dataset.path}"

@@ -35,17 +35,28 @@ class BatchForm:
     """How a batch looks.
 
     Attributes:
-        codecs: of the fields that are wanted, how each is handed out.
+        codecs: of the columns that are wanted, how each is handed out.
         index: the key under which a batch carries the indices of its samples; None: it does not.
+        fields: the fields in the order of a batch; none: in that of the columns.
     """
 
     codecs: Mapping[str, FieldCodec]
     index: str | None = None
+    fields: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The stored columns that batches are made of."""
+        return tuple(self.codecs)
+
+    def new_batch(self) -> Batch:
+        """A batch for codecs to put fields into, whose places they have already."""
+        return dict.fromkeys(self.fields)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Rows:
-    """One field of a group of batches, gathered.
+    """One column of a group of batches, gathered.
 
     Attributes:
         begin: where its bytes begin in the lease.
@@ -187,7 +198,7 @@ class Assembler(BatchMaker):
 
     def _batch(self, memory: memoryview, rows: dict[str, _Rows], number: int, low: int, high: int) -> Batch:
         """Batch `number` of a group: samples `low` to `high` - 1."""
-        batch: Batch = {}
+        batch = self.form.new_batch()
         for name, codec in self.form.codecs.items():
             field, found = codec.stored, rows[name]
             lengths = None
@@ -200,7 +211,7 @@ class Assembler(BatchMaker):
                 values = _batch_of(
                     memory, found.begin + first * field.row_bytes, found.edges[number + 1] - first, field
                 )
-            batch[name] = values if codec.as_stored else codec.decode(values, lengths)
+            codec.put(batch, values, lengths)
         return batch
 
 

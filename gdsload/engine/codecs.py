@@ -1,17 +1,21 @@
-"""What a field is in a batch, made of what it is on disk.
+"""What fields are in a batch, made of the columns that they are stored in.
 
-A codec gets the stored rows of a batch, concatenated sample by sample, and returns what is handed out. A new one is a
-class here and a case in `codecs_of`. It says on which side it wants its bytes: an image decoder may read them from host
-memory, while blocks that the GPU decompresses should never leave it. Where a field is stored in another layout than its
-rows (compressed blocks), a backend around the one that reads turns offsets of rows into offsets of the file first.
+A codec gets the stored rows of a batch, concatenated sample by sample, and puts what is handed out into the batch: one
+field, or those of a packed column. A new one is a class here and a case in `codecs_of`. It says on which side it wants
+its bytes: an image decoder may read them from host memory, while blocks that the GPU decompresses should never leave
+it. Where a field is stored in another layout than its rows (compressed blocks), a backend around the one that reads
+turns offsets of rows into offsets of the file first.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +24,9 @@ from numpy.typing import NDArray
 
 from gdsload.engine.group_lengths import BatchLengths, GroupLengths
 from gdsload.errors import FormatError
-from gdsload.shards.format.schema import Field, Schema
+from gdsload.shards.format.schema import Field
+from gdsload.shards.format.stored import StoredSchema
+from gdsload.shards.values import torch_dtype
 
 __all__ = ["FieldCodec", "RaggedForm", "codecs_of"]
 
@@ -28,15 +34,15 @@ RaggedForm = Literal["jagged", "offsets", "padded"]
 
 
 class FieldCodec:
-    """How a field is handed out.
+    """How what a column holds is handed out.
 
     Args:
-        name: the field's name.
+        name: the column's name, which is the field's unless it is packed.
         stored: what it is on disk.
     """
 
     as_stored = False
-    """Whether a batch has the stored rows as they are, of one shape: whoever gathers them has the field then."""
+    """Whether a batch has the stored rows as they are, of one shape: who gathers them has all that `put` needs."""
     wants: Literal["host", "device"] = "device"
     """Where `decode` wants the stored rows, if batches are built on a device."""
     padding: NDArray[np.uint8] | None = None
@@ -63,6 +69,10 @@ class FieldCodec:
         """
         raise NotImplementedError
 
+    def put(self, batch: dict[str, Any], values: torch.Tensor, lengths: BatchLengths | None = None) -> None:
+        """Put what the column holds into a batch; see `decode`."""
+        batch[self.name] = self.decode(values, lengths)
+
 
 class Plain(FieldCodec):
     """Rows of one shape: tensors ``[batch, *shape]``."""
@@ -72,6 +82,81 @@ class Plain(FieldCodec):
     def decode(self, values: torch.Tensor, _lengths: BatchLengths | None) -> torch.Tensor:
         """See `FieldCodec.decode`."""
         return values
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Fields of a packed column that are neighbours, and of one element type and shape.
+
+    Attributes:
+        dtype: the element type.
+        first: the first element of theirs, counted from the start of a row.
+        stop: the element after their last.
+        shape: of all of them together in a row: their number, then the shape of one.
+    """
+
+    dtype: torch.dtype
+    first: int
+    stop: int
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, stored: StoredSchema, column: str, names: Sequence[str]) -> _Run:
+        """A run of these fields."""
+        field = stored.schema[names[0]]
+        first = stored.places[column][names[0]] // field.dtype.itemsize
+        shape = (len(names), *field.row_shape)
+        return cls(torch_dtype(field.dtype), first, first + math.prod(shape), shape)
+
+
+class PackedFields(FieldCodec):
+    """Rows of several fields: a tensor ``[batch, *shape]`` for each that is wanted.
+
+    Those of one element type share memory: of the type with most bytes the rows' own, of others a copy of their part of
+    them, since torch cannot save tensors of several types in one memory.
+
+    Args:
+        name: the column's name.
+        stored: the schema and its columns.
+        wanted: the fields that are wanted, in the order of a row.
+    """
+
+    as_stored = True
+
+    def __init__(self, name: str, stored: StoredSchema, wanted: Sequence[str]) -> None:
+        super().__init__(name, stored.columns[name])
+        self._names = tuple(wanted)
+        self._runs = [_Run.of(stored, name, names) for names in _neighbours(stored, name, wanted)]
+        nbytes: dict[torch.dtype, int] = {}
+        for run in self._runs:
+            nbytes[run.dtype] = nbytes.get(run.dtype, 0) + (run.stop - run.first) * run.dtype.itemsize
+        self._in_rows = max(nbytes, key=nbytes.__getitem__)
+
+    def put(self, batch: dict[str, Any], values: torch.Tensor, _lengths: BatchLengths | None = None) -> None:
+        """See `FieldCodec.put`."""
+        found: list[torch.Tensor] = []
+        for run in self._runs:
+            part = values.view(run.dtype)[:, run.first : run.stop]
+            part = part if run.dtype == self._in_rows else part.clone()
+            found += (part if len(run.shape) == 1 else part.view(len(values), *run.shape)).unbind(1)
+        # Not the views themselves: what is done in place to one field would concern the others' gradients.
+        batch.update(zip(self._names, map(_own, found), strict=True))
+
+
+_own = attrgetter("data")
+
+
+def _neighbours(stored: StoredSchema, column: str, wanted: Sequence[str]) -> Iterator[list[str]]:
+    """Fields of a packed column that make one run each."""
+    places, schema = stored.places[column], stored.schema
+    run = [wanted[0]]
+    for name in wanted[1:]:
+        before = schema[run[-1]]
+        if schema[name] != before or places[name] != places[run[-1]] + before.row_bytes:
+            yield run
+            run = []
+        run.append(name)
+    yield run
 
 
 class Jagged(FieldCodec):
@@ -141,18 +226,24 @@ class Text(Bytes):
 
 
 def codecs_of(
-    schema: Schema, fields: Sequence[str], ragged: RaggedForm, padding: Mapping[str, NDArray[np.uint8]] | None = None
+    stored: StoredSchema,
+    fields: Sequence[str],
+    ragged: RaggedForm,
+    padding: Mapping[str, NDArray[np.uint8]] | None = None,
 ) -> dict[str, FieldCodec]:
-    """The codecs of some fields.
+    """The codecs of the columns that contain some fields, by the columns' names.
 
     Args:
-        schema: what the fields are on disk.
+        stored: what the fields are on disk.
         fields: those that are wanted.
         ragged: how ragged fields are handed out.
         padding: for each field that is padded the bytes of the element that it is filled up with.
     """
 
-    def made(name: str, field: Field) -> FieldCodec:
+    def made(name: str, inside: Sequence[str]) -> FieldCodec:
+        if name in stored.places:
+            return PackedFields(name, stored, inside)
+        field = stored.columns[name]
         match field.kind:
             case "str":
                 return Text(name, field)
@@ -165,7 +256,7 @@ def codecs_of(
             case _:
                 return Plain(name, field)
 
-    return {name: made(name, schema[name]) for name in fields}
+    return {name: made(name, inside) for name, inside in stored.columns_of(fields).items()}
 
 
 @functools.cache

@@ -174,7 +174,7 @@ class ReadPlanner:
     def __init__(self, job: Job, backend: Backend) -> None:
         self.job, self.backend = job, backend
         self._windows: dict[int, _Window] = {}
-        fields = [job.table.schema[name] for name in job.fields]
+        fields = [job.table.columns[name] for name in job.columns]
         self._sample_bytes = 0 if any(field.ragged for field in fields) else sum(field.row_bytes for field in fields)
         self._behind: int | None = None  # the step after the last ones that slices were made for
         self._asked: tuple[range, list[tuple[int, LaneRun]]] = range(0), []
@@ -270,7 +270,7 @@ class ReadPlanner:
         parts = [pending.addresses]
         if len(wanted) > 1:
             parts = np.split(pending.addresses, np.cumsum([len(extents) for extents in wanted[:-1]]))
-        fields = {name: rows(part) for name, rows, part in zip(self.job.fields, rest, parts, strict=True)}
+        fields = {name: rows(part) for name, rows, part in zip(self.job.columns, rest, parts, strict=True)}
         return LoadedRows(fields, index, files, pending, len(ids))
 
     def _rows(self, ids: IntArray) -> _Wanted:
@@ -279,17 +279,17 @@ class ReadPlanner:
         found = table.locate(ids)
         files = distinct(found.file, len(table.starts))
         self.backend.check(files)
-        columns = [table.extents(name, found) for name in self.job.fields]
+        columns = [table.extents(name, found) for name in self.job.columns]
         return files, [extents for extents, _ in columns], [partial(FieldRows, lengths=rows) for _, rows in columns]
 
     def _runs(self, runs: Runs) -> _Wanted:
         """Runs of consecutive samples at once: planning each sample by itself takes time."""
         table = self.job.table
-        columns = [table.runs(name, runs.bounds) for name in self.job.fields]
+        columns = [table.runs(name, runs.bounds) for name in self.job.columns]
         files = distinct(columns[0][0].file, len(table.starts))
         self.backend.check(files)
         rest = [
-            partial(FieldRows.of_runs, runs=runs, counts=counts, row_bytes=table.schema[name].row_bytes)
-            for name, (_, counts) in zip(self.job.fields, columns, strict=True)
+            partial(FieldRows.of_runs, runs=runs, counts=counts, row_bytes=table.columns[name].row_bytes)
+            for name, (_, counts) in zip(self.job.columns, columns, strict=True)
         ]
         return files, [extents for extents, _ in columns], rest

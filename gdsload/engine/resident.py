@@ -71,7 +71,7 @@ class ResidentGather:
     def __init__(self, job: Job, ordered: Ordered | None, backend: Backend, maker: DeviceAssembler) -> None:
         self.job, self.backend, self.maker = job, backend, maker
         self.ordered = ordered
-        self._fields = {name: job.table.schema[name] for name in job.fields}
+        self._fields = {name: job.table.columns[name] for name in job.columns}
         self._ends: list[int] = job.table.ends.tolist()
         # Replaced as a whole: one thread may find another base while another thread queues with the one it found
         # before.
@@ -202,7 +202,8 @@ class ResidentGather:
         if reach is None:
             raise RuntimeError("batches are made from positions before all shards are within reach")
         parts = self._found(steps, reach) if samples is None else self._uploaded(steps, reach, samples)
-        batches: list[Batch] = [{} for _ in steps]
+        form = self.maker.form
+        batches = [form.new_batch() for _ in steps]
         for name, field in self._fields.items():
             made: list[torch.Tensor] = []
             for some, positions in parts:
@@ -211,10 +212,10 @@ class ResidentGather:
                 self._rows_of(reach, name, some, positions, outs)
                 made += outs
             for batch, out in zip(batches, made, strict=True):
-                batch[name] = out
-        if self.maker.form.index is not None:
+                form.codecs[name].put(batch, out)
+        if form.index is not None:
             for step, batch in zip(steps, batches, strict=True):
-                batch[self.maker.form.index] = torch.from_numpy(self._index(step))
+                batch[form.index] = torch.from_numpy(self._index(step))
         count = sum(positions.size * positions.batches for _, positions in parts)
         reach.addresses.count(count * self._sample_bytes)
         return batches

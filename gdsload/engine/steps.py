@@ -141,12 +141,12 @@ class Job:
         table: the samples.
         steps: which positions each step takes.
         selection: which samples those positions refer to.
-        fields: the fields that are wanted.
+        columns: the stored columns that are wanted.
         transform: applied to each batch before it is handed out; None: nothing is.
     """
 
     table: ShardTable
     steps: Steps
     selection: Selection
-    fields: tuple[str, ...]
+    columns: tuple[str, ...]
     transform: StepTransform | None = None

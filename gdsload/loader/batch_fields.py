@@ -15,6 +15,7 @@ from gdsload.errors import OptionError, SchemaError
 from gdsload.loader.selection import Selected
 from gdsload.shards.format.dtypes import DType
 from gdsload.shards.format.schema import Schema
+from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.values import as_bytes, held
 from gdsload.system.names import check_list
 
@@ -42,15 +43,15 @@ def field_names(schema: Schema, given: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(name for name in schema if name in wanted)
 
 
-def batch_form(schema: Schema, fields: Sequence[str], given: Mapping[str, Any]) -> BatchForm:
+def batch_form(stored: StoredSchema, fields: Sequence[str], given: Mapping[str, Any]) -> BatchForm:
     """How a batch looks.
 
     Raises:
         OptionError: if a field cannot be padded as asked.
     """
-    padding = _padding(schema, fields, given["padding_value"]) if given["ragged"] == "padded" else {}
-    codecs = codecs_of(schema, fields, given["ragged"], padding)
-    return BatchForm(codecs, "index" if given["with_index"] else None)
+    padding = _padding(stored.schema, fields, given["padding_value"]) if given["ragged"] == "padded" else {}
+    codecs = codecs_of(stored, fields, given["ragged"], padding)
+    return BatchForm(codecs, "index" if given["with_index"] else None, tuple(fields))
 
 
 def check_padding(given: Mapping[str, Any]) -> None:
@@ -103,12 +104,13 @@ def refuse_ragged(schema: Schema, fields: Sequence[str]) -> None:
 
 def mean_sample_bytes(selected: Selected, fields: Sequence[str]) -> float:
     """Bytes of an average sample, over the fields that are read; for ragged ones an estimate from file lengths."""
-    schema = selected.schema
-    fixed = sum(schema[name].row_bytes for name in fields if not schema[name].ragged)
-    ragged = [name for name in schema if schema[name].ragged]
-    chosen = [name for name in ragged if name in fields]
+    columns = selected.stored.columns
+    wanted = selected.stored.columns_of(fields)
+    fixed = sum(columns[name].row_bytes for name in wanted if not columns[name].ragged)
+    ragged = [name for name in columns if columns[name].ragged]
+    chosen = [name for name in ragged if name in wanted]
     samples = sum(len(dataset) for dataset in selected.datasets)
     if not chosen or not samples:
         return float(fixed)
-    data = sum(dataset.num_bytes for dataset in selected.datasets) / samples - schema.fixed_bytes
+    data = sum(dataset.num_bytes for dataset in selected.datasets) / samples - selected.stored.fixed_bytes
     return fixed + max(data, 0.0) * len(chosen) / len(ragged)

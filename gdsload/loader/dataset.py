@@ -24,6 +24,7 @@ from gdsload.errors import FileChangedError, OptionError, SampleIndexError
 from gdsload.shards.catalog import Catalog, open_catalog
 from gdsload.shards.drive import LOCAL, Drive
 from gdsload.shards.format.schema import Schema
+from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import ShardSource
 from gdsload.shards.shard_table import ShardTable
 from gdsload.shards.verify import VerifyReport, verify_shards
@@ -89,6 +90,11 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
     def schema(self) -> Schema:
         """The fields of a sample, with their element types and shapes."""
         return self._catalog.schema
+
+    @property
+    def stored(self) -> StoredSchema:
+        """The schema, and which of its fields are packed: stored together as rows."""
+        return self._catalog.stored
 
     @property
     def shards(self) -> tuple[ShardInfo, ...]:
@@ -189,7 +195,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
                 and samples; `.samples` are all samples that are spoiled.
             FormatError: if bytes are those that were written, but make no sense; likewise.
         """
-        return verify_shards(self._catalog.sources, self._catalog.schema, deep=deep, progress=progress)
+        return verify_shards(self._catalog.sources, self._catalog.stored, deep=deep, progress=progress)
 
     def _open_reader(self) -> _Reader:
         """The reader of this process. After a fork, threads and locks of the parent's must not be used."""
@@ -225,12 +231,12 @@ class _Reader:
 
     def __init__(self, catalog: Catalog, mapped: bool, drive: Drive) -> None:
         self.owner = os.getpid()
-        self._table = ShardTable.of(catalog.sources, catalog.schema, mapped=mapped, drive=drive)
+        self._table = ShardTable.of(catalog.sources, catalog.stored, mapped=mapped, drive=drive)
         self._backend = HostBackend(self._table.files)
         self._schema = catalog.schema
-        self._assembler = Assembler(
-            BatchForm(codecs_of(catalog.schema, list(catalog.schema), "offsets")), BatchPool(keep_bytes=0)
-        )
+        fields = tuple(catalog.schema)
+        form = BatchForm(codecs_of(catalog.stored, fields, "offsets"), fields=fields)
+        self._assembler = Assembler(form, BatchPool(keep_bytes=0))
 
     def samples(self, ids: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Samples by id, as dicts of tensors that share no memory with later ones."""
@@ -242,7 +248,7 @@ class _Reader:
 
     def batch(self, ids: NDArray[np.int64]) -> dict[str, Any]:
         """Samples by id as one batch."""
-        job = Job(self._table, OneBatch(ids), Selection(), tuple(self._schema))
+        job = Job(self._table, OneBatch(ids), Selection(), self._assembler.form.columns)
         source = LandedSource(job, self._backend, self._assembler, LoaderStats())
         found: dict[str, Any] = made_at_once(source, 0).batches[0]
         return found
@@ -251,7 +257,7 @@ class _Reader:
         """Bytes of samples in a shard."""
         found = self._table.locate(ids)
         sizes: NDArray[np.int64] = np.full(len(ids), self._schema.fixed_bytes, np.int64)
-        for name, field in self._schema.items():
+        for name, field in self._table.columns.items():
             lengths = self._table.extents(name, found)[1]
             if lengths is not None:
                 sizes += lengths * field.row_bytes + 8  # and an offset

@@ -378,7 +378,7 @@ class DataLoader:
         resources = self._open()
         ahead = None if plan.copies else self._transform
         transform = None if ahead is None else partial(ahead, place.epoch)
-        job = Job(resources.table, self._progress.steps(place), plan.space.selection, plan.fields, transform)
+        job = Job(resources.table, self._progress.steps(place), plan.space.selection, plan.form.columns, transform)
         return prefetch(
             job, resources.backend, resources.maker, limits=self._limits, start=place.step, stats=self.stats
         )

@@ -122,6 +122,7 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
 
     dataset = ShardDataset(dataset) if isinstance(dataset, str | os.PathLike) else dataset
     selected = select(dataset)
+    selected.refuse_different_columns()
     mapped = selected.mapped(given["mmap"])
     by_default = given["register_bytes"] is None and request.placement == "gpu"
     _refuse_cache(cache, request, mapped=mapped, registers=by_default or request.register_bytes > 0)
@@ -145,7 +146,7 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
         seed=given["seed"],
         order=order,
         fields=fields,
-        form=batch_form(selected.schema, fields, given),
+        form=batch_form(selected.stored, fields, given),
         device_transform=given["device_transform"],
         transform=given["transform"],
         reuse_buffers=given["reuse_buffers"],

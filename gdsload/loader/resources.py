@@ -77,7 +77,7 @@ def open_resources(plan: LoaderPlan, limits: Limits) -> OpenResources:
     names = np.cumsum(counts) - counts
     if shards is not None:
         sources, names = [sources[number] for number in shards.tolist()], names[shards]
-    table = ShardTable.of(sources, plan.selected.schema, mapped=plan.mapped, names=names, drive=plan.selected.drive)
+    table = ShardTable.of(sources, plan.selected.stored, mapped=plan.mapped, names=names, drive=plan.selected.drive)
     request = _with_defaults(plan, sources)
     opened = choose(request, table.files)
     try:
@@ -122,7 +122,7 @@ def _with_vram(plan: LoaderPlan, table: ShardTable, opened: OpenedBackend) -> Op
     nbytes = plan.vram_bytes
     if nbytes is None:
         nbytes = int(torch.cuda.mem_get_info(plan.device)[0] * SHARE_OF_VRAM[plan.cache])
-    span = partial(table.span, names=plan.fields)
+    span = partial(table.span, names=plan.form.columns)
     tier = VramTier(table.files, plan.device, span=span, vram_bytes=nbytes)
     backend = Tiered(f"vram+{opened.backend.name}", table.files, tier, opened.backend)
 

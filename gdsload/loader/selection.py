@@ -19,6 +19,7 @@ from gdsload.loader.mix import Mix
 from gdsload.order import MixOrder, Mixture, Order, OrderOptions, make_order
 from gdsload.shards.drive import Drive
 from gdsload.shards.format.schema import Schema
+from gdsload.shards.format.stored import StoredSchema
 from gdsload.system.arrays import IntArray
 
 __all__ = ["SampleSpace", "Selected", "sample_space", "select"]
@@ -46,6 +47,26 @@ class Selected:
     def schema(self) -> Schema:
         """The fields of a sample, the same in all datasets."""
         return self.datasets[0].schema
+
+    @property
+    def stored(self) -> StoredSchema:
+        """How the fields are stored in the first dataset, and in all others that `refuse_different_columns` lets by."""
+        return self.datasets[0].stored
+
+    def refuse_different_columns(self) -> None:
+        """Refuse datasets that store their fields in different columns, which cannot be read as one.
+
+        Raises:
+            OptionError: if there are such.
+        """
+        for dataset in self.datasets[1:]:
+            if dataset.stored != self.stored:
+                first, second = (list(map(list, found.packed)) or "none" for found in (self.stored, dataset.stored))
+                raise OptionError(
+                    f"the datasets at {self.datasets[0].path} and {dataset.path} store their fields differently: "
+                    f"packed are {first!s:.200} in one, {second!s:.200} in the other",
+                    remedy="Write one of them anew as the other is, with gdsload.reshard(..., pack_fields=[...]).",
+                )
 
     @property
     def drive(self) -> Drive:

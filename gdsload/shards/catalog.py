@@ -22,6 +22,7 @@ from gdsload.shards.files import open_regular, pread_exact
 from gdsload.shards.format.index import INDEX_NAME, MAX_INDEX_BYTES, Index, parse_index
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.shard import Shard, is_gdsload
+from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import FileIdentity, ShardSource, identity_of
 from gdsload.shards.opening import load_shard
 from gdsload.system.paths import absolute
@@ -37,15 +38,20 @@ class Catalog:
 
     Attributes:
         path: where it is.
-        schema: the fields of a sample.
+        stored: the fields of a sample, and how they are stored.
         sources: its shards, in order, each with its number of samples and length.
         digest: SHA-256 that names the content.
     """
 
     path: str
-    schema: Schema
+    stored: StoredSchema
     sources: tuple[ShardSource, ...]
     digest: str
+
+    @property
+    def schema(self) -> Schema:
+        """The fields of a sample."""
+        return self.stored.schema
 
     @property
     def samples(self) -> int:
@@ -136,7 +142,7 @@ def _from_folder(path: str, folder: int, *, whole: bool) -> Catalog:
         )
         for shard in index.shards
     )
-    return Catalog(path, index.schema, sources, index.digest())
+    return Catalog(path, index.stored, sources, index.digest())
 
 
 def _status(folder: int, index: Index) -> dict[str, os.stat_result]:
@@ -174,7 +180,7 @@ def _check_present(path: str, stats: dict[str, os.stat_result], index: Index) ->
 def _from_files(path: str, names: list[str], *, alone: bool, whole: bool) -> Catalog:
     sources: list[ShardSource] = []
     problems: list[Problem] = []
-    schema: Schema | None = None
+    stored: StoredSchema | None = None
     ours = []
     for name in names:
         try:
@@ -187,9 +193,9 @@ def _from_files(path: str, names: list[str], *, alone: bool, whole: bool) -> Cat
             continue
         if is_gdsload(shard.header):
             ours.append(name)
-        schema = schema or shard.schema
-        if shard.schema != schema:
-            problems.append(Problem(f"its fields are {shard.schema}, but those of {names[0]} are {schema}", name))
+        stored = stored or shard.stored
+        if shard.stored != stored:
+            problems.append(Problem(f"its fields are {shard.stored}, but those of {names[0]} are {stored}", name))
         sources.append(ShardSource(name, shard.samples, shard.header.file_bytes, shard.header.sha256, True, identity))
     if ours and not alone:
         raise UnfinishedDatasetError(
@@ -198,9 +204,9 @@ def _from_files(path: str, names: list[str], *, alone: bool, whole: bool) -> Cat
             file=path,
             remedy="Write the dataset again. A single shard can be opened by its own path.",
         )
-    if (problems and whole) or schema is None:
+    if (problems and whole) or stored is None:
         raise FormatError("the files cannot be read as one dataset", file=path, problems=problems)
-    return Catalog(path, schema, tuple(sources), _digest(sources))
+    return Catalog(path, stored, tuple(sources), _digest(sources))
 
 
 def _read(name: str) -> tuple[Shard, FileIdentity]:

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from gdsload.errors import SchemaError
 from gdsload.shards.format.schema import Field, Schema
+from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.values import as_bytes, element_type
 
-__all__ = ["EncodedField", "batch_rows", "infer_schema", "sample_of", "sample_rows", "unambiguous"]
+__all__ = ["EncodedField", "batch_rows", "column_rows", "infer_schema", "sample_of", "sample_rows", "unambiguous"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,30 @@ def batch_rows(schema: Schema, batch: Mapping[str, object]) -> dict[str, Encoded
         listed = ", ".join(f"{name!r}: {count}" for name, count in counts.items())
         raise SchemaError(f"the fields of a batch have different numbers of samples ({listed})")
     return rows
+
+
+def column_rows(stored: StoredSchema, fields: Mapping[str, EncodedField]) -> dict[str, EncodedField]:
+    """What goes into each stored column, of what `sample_rows` or `batch_rows` made."""
+    found = {column: _packed_rows(stored, column, fields) for column in stored.places}
+    return {name: found[name] if name in found else fields[name] for name in stored.columns}
+
+
+def _packed_rows(stored: StoredSchema, column: str, fields: Mapping[str, EncodedField]) -> EncodedField:
+    """The rows of a packed column; bytes between fields are zeros."""
+    places, row_bytes = stored.places[column], stored.columns[column].row_bytes
+    rows = np.zeros((fields[next(iter(places))].samples, row_bytes), np.uint8)
+    for name, begin in places.items():
+        # By elements: numpy copies these with one instruction each, and bytes one by one.
+        field = stored.schema[name]
+        unit, first = np.dtype(f"u{field.dtype.itemsize}"), begin // field.dtype.itemsize
+        count = field.row_bytes // field.dtype.itemsize
+        rows.view(unit)[:, first : first + count] = _elements(fields[name].data, unit)
+    return EncodedField(rows, None)
+
+
+def _elements(data: NDArray[np.uint8], unit: np.dtype[Any]) -> NDArray[Any]:
+    """Rows of bytes as elements of a size."""
+    return np.ascontiguousarray(data).view(unit)
 
 
 def _check_mapping(values: object) -> None:

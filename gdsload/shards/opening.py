@@ -7,8 +7,8 @@ import os
 from gdsload.errors import FormatError
 from gdsload.shards.files import pread_exact
 from gdsload.shards.format.header import PREFIX_BYTES, Header, header_bytes, parse_header
-from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.shard import Shard, read_shard
+from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import ShardSource
 from gdsload.shards.shard_checksums import is_as_written
 
@@ -40,7 +40,7 @@ def load_shard(fd: int, file: str) -> Shard:
     return read_shard(load_header(fd, file), file)
 
 
-def mismatch(shard: Shard, source: ShardSource, schema: Schema) -> str | None:
+def mismatch(shard: Shard, source: ShardSource, stored: StoredSchema) -> str | None:
     """In what an opened shard is not the one that the dataset names; None if it is."""
     if source.sha256 is not None and shard.header.sha256 != source.sha256:
         return "its header is not the one that the index describes"
@@ -48,12 +48,12 @@ def mismatch(shard: Shard, source: ShardSource, schema: Schema) -> str | None:
         return f"it holds {shard.samples} samples, but the index says {source.samples}"
     if source.file_bytes not in (-1, shard.header.file_bytes):
         return f"it has {shard.header.file_bytes} bytes, but the index says {source.file_bytes}"
-    if shard.schema != schema:
-        return f"its fields are {shard.schema}, but the dataset's are {schema}"
+    if shard.stored != stored:
+        return f"its fields are {shard.stored}, but the dataset's are {stored}"
     return None
 
 
-def load_named(fd: int, source: ShardSource, schema: Schema) -> Shard:
+def load_named(fd: int, source: ShardSource, stored: StoredSchema) -> Shard:
     """Read and check the header of an open shard that a dataset names.
 
     Raises:
@@ -61,20 +61,20 @@ def load_named(fd: int, source: ShardSource, schema: Schema) -> Shard:
         ReadError: if it cannot be read.
     """
     shard = load_shard(fd, source.path)
-    complaint = mismatch(shard, source, schema)
+    complaint = mismatch(shard, source, stored)
     if complaint is not None:
         raise FormatError(complaint, file=source.path, remedy="Restore the shard, or write the dataset again.")
     return shard
 
 
-def named_as_written(fd: int, source: ShardSource, schema: Schema) -> bool | None:
+def named_as_written(fd: int, source: ShardSource, stored: StoredSchema) -> bool | None:
     """Whether all bytes of an open shard are those that were written; None if it has no checksums.
 
     Raises:
         ReadError: if they cannot be read.
     """
     try:
-        shard = load_named(fd, source, schema)
+        shard = load_named(fd, source, stored)
     except FormatError:
         return False
     return is_as_written(shard, lambda into, offset: pread_exact(fd, into, offset, source.path))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gdsload.errors import FormatError, Problem
 from gdsload.shards.drive import LOCAL, Drive
 from gdsload.shards.files import Files
-from gdsload.shards.format.schema import Schema
+from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.gather_host import gather_rows
 from gdsload.shards.identity import ShardSource
 from gdsload.shards.opening import load_named, named_as_written
@@ -47,23 +47,25 @@ class Located:
 class ShardTable:
     """The rows of some shards. Shards are opened on first use: the header is read and compared with the index.
 
+    It knows stored columns, by their names; which fields are in a packed one is nothing to it.
+
     Args:
         files: the shards' bytes.
-        schema: what each must hold.
+        stored: what each must hold.
         names: what the first sample of each shard is called in errors, where other shards are left out; None for its
             number among those of all shards.
     """
 
-    def __init__(self, files: Files, schema: Schema, names: IntArray | None = None) -> None:
-        self.files, self.schema = files, schema
+    def __init__(self, files: Files, stored: StoredSchema, names: IntArray | None = None) -> None:
+        self.files, self.stored, self.columns = files, stored, stored.columns
         count = len(files.sources)
-        self.begin = {name: np.zeros(count, np.int64) for name in schema}
-        """Byte offset of each field in each open shard."""
-        self.rows = {name: np.zeros(count, np.int64) for name in schema}
-        """Number of rows of each field in each open shard."""
+        self.begin = {name: np.zeros(count, np.int64) for name in self.columns}
+        """Byte offset of each column in each open shard."""
+        self.rows = {name: np.zeros(count, np.int64) for name in self.columns}
+        """Number of rows of each column in each open shard."""
         self.opened = np.zeros(count, bool)
         self._unopened = count
-        self._offsets = {name: np.zeros(count, np.int64) for name, field in schema.items() if field.ragged}
+        self._offsets = {name: np.zeros(count, np.int64) for name, field in self.columns.items() if field.ragged}
         """Host address of the int64 row offsets of each ragged field in each open shard."""
         self._held: dict[tuple[str, int], IntArray] = {}
         self._lock = threading.RLock()
@@ -78,15 +80,15 @@ class ShardTable:
     def of(
         cls,
         sources: Sequence[ShardSource],
-        schema: Schema,
+        stored: StoredSchema,
         *,
         mapped: bool,
         names: IntArray | None = None,
         drive: Drive = LOCAL,
     ) -> ShardTable:
         """The table of a dataset's shards, over files of its own; see the class and `Files`."""
-        as_written = partial(named_as_written, schema=schema)
-        return cls(Files(sources, mapped=mapped, as_written=as_written, drive=drive), schema, names)
+        as_written = partial(named_as_written, stored=stored)
+        return cls(Files(sources, mapped=mapped, as_written=as_written, drive=drive), stored, names)
 
     def ensure_open(self, files: IntArray) -> None:
         """Open those of these shards that are not open yet.
@@ -107,11 +109,11 @@ class ShardTable:
 
     def _open(self, file: int) -> None:
         with self.files.descriptor(file) as fd:
-            shard = load_named(fd, self.files.sources[file], self.schema)
+            shard = load_named(fd, self.files.sources[file], self.stored)
         touched = []
         for name, column in shard.columns.items():
             self.begin[name][file], self.rows[name][file] = column.begin, column.rows
-            touched.append((column.begin, column.begin + column.rows * self.schema[name].row_bytes))
+            touched.append((column.begin, column.begin + column.rows * self.columns[name].row_bytes))
             if (begin := column.offsets_begin) is not None:
                 touched.append((begin, begin + 8 * (shard.samples + 1)))
                 self._offsets[name][file] = self._offsets_at(name, file, begin, shard.samples)
@@ -128,14 +130,14 @@ class ShardTable:
         return address_of(offsets)
 
     def span(self, file: int, names: Sequence[str]) -> tuple[int, int]:
-        """Where some fields are in a shard: the first byte of them all, and the byte after the last.
+        """Where some columns are in a shard: the first byte of them all, and the byte after the last.
 
         Raises:
             GdsloadError: see `ensure_open`.
         """
         self.ensure_open(np.array([file]))
         begins = [int(self.begin[name][file]) for name in names]
-        ends = [int(self.begin[name][file] + self.rows[name][file] * self.schema[name].row_bytes) for name in names]
+        ends = [int(self.begin[name][file] + self.rows[name][file] * self.columns[name].row_bytes) for name in names]
         return (min(begins), max(ends)) if begins else (0, 0)
 
     def locate(self, ids: IntArray) -> Located:
@@ -153,12 +155,12 @@ class ShardTable:
         return Located(file, ids - self.starts[file])
 
     def extents(self, name: str, found: Located) -> tuple[Extents, IntArray | None]:
-        """The bytes of one field of samples, and for a ragged field how many rows each sample has.
+        """The bytes of one column of samples, and for a ragged one how many rows each sample has.
 
         Raises:
             FormatError: if a shard's offsets are damaged.
         """
-        field = self.schema[name]
+        field = self.columns[name]
         begin = self.begin[name][found.file]
         if not field.ragged:
             nbytes = np.full(len(found.row), field.row_bytes, np.int64)
@@ -167,10 +169,10 @@ class ShardTable:
         return Extents(found.file, begin + first * field.row_bytes, lengths * field.row_bytes), lengths
 
     def runs(self, name: str, bounds: Sequence[tuple[int, int]]) -> tuple[Extents, list[int]]:
-        """The bytes of a field of one shape of consecutive samples, those of many samples in one extent.
+        """The bytes of a column of one shape of consecutive samples, those of many samples in one extent.
 
         Args:
-            name: the field; not a ragged one.
+            name: the column; not a ragged one.
             bounds: for each run the first sample id, and the one after the last.
 
         Returns:
@@ -180,7 +182,7 @@ class ShardTable:
             FormatError: if a shard is damaged.
             ReadError: if one cannot be opened.
         """
-        row_bytes = self.schema[name].row_bytes
+        row_bytes = self.columns[name].row_bytes
         most = max(_RUN_BYTES // max(row_bytes, 1), 1)
         last = np.array(bounds, np.int64).reshape(-1, 2) - [0, 1]
         shards = np.searchsorted(self.ends, last, side="right").tolist()

@@ -13,7 +13,17 @@ from numpy.typing import NDArray
 from gdsload.errors import SchemaError
 from gdsload.shards.format.dtypes import DTYPES, DType, dtype_of
 
-__all__ = ["TORCH_DTYPES", "as_bytes", "cast", "element_type", "held", "no_inference", "numpy_dtype", "torch_dtype"]
+__all__ = [
+    "TORCH_DTYPES",
+    "as_bytes",
+    "cast",
+    "element_type",
+    "held",
+    "memory_of",
+    "no_inference",
+    "numpy_dtype",
+    "torch_dtype",
+]
 
 TORCH_DTYPES: dict[str, torch.dtype] = {
     code: getattr(torch, dtype.name) for code, dtype in DTYPES.items() if hasattr(torch, dtype.name)
@@ -95,10 +105,15 @@ def _tensor_bytes(value: torch.Tensor, dtype: DType, field: str) -> NDArray[np.u
     found = dtype_of(value.dtype, field)
     if found != dtype:
         raise SchemaError(f"it is {found.name}, but the schema says {dtype.name}", field=field, remedy=_CAST)
-    dense = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    return memory_of(value).reshape(*value.shape, dtype.itemsize)
+
+
+def memory_of(tensor: torch.Tensor) -> NDArray[np.uint8]:
+    """The bytes of a dense tensor's elements, in their order; shape ``[nbytes]``. They are copied only if needed."""
+    dense = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     # Not reshape(-1): it keeps the stride of a vector of one element or none, and then there is no view of its bytes.
-    flat = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy()
-    return flat.reshape(*value.shape, dtype.itemsize)
+    found: NDArray[np.uint8] = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy()
+    return found
 
 
 def _check_dense(value: torch.Tensor, field: str) -> None:

@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.errors import GdsloadError, WriteError
-from gdsload.shards.encode import EncodedField, batch_rows, infer_schema, sample_rows, unambiguous
+from gdsload.shards.encode import EncodedField, batch_rows, column_rows, infer_schema, sample_rows, unambiguous
 from gdsload.shards.format.checksum import BlockHasher
 from gdsload.shards.format.index import INDEX_NAME, Index, IndexEntry
 from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.shard import OFFSETS_PREFIX
+from gdsload.shards.format.stored import PackRule, StoredSchema, pack_rule, packed_by
 from gdsload.shards.publish import Publication, fsync_path, shard_name, write_error
 from gdsload.system.units import parse_bytes
 
@@ -45,8 +46,14 @@ class ShardWriter:
             the first sample or batch. A ragged field needs a schema, or a first batch that shows it to be ragged.
         shard_bytes: about how large a shard gets, in bytes or as ``"256MiB"``. A larger sample gets a shard of its own.
         overwrite: replace a dataset that is at `path`. Anything else that is there is never replaced.
+        pack_fields: which fields are stored together, so that a sample's values of them are read at once: ``"auto"``:
+            fields of one shape and at most 16 bytes, if there are at least 4 of them; or the names of those that are,
+            ``()`` for none. In batches they are views of one memory then, and safetensors finds them as rows of bytes.
 
     Raises:
+        OptionError: if `pack_fields` is no list of names.
+        SchemaError: if a field is to be packed that the schema does not have, or whose samples are not of one shape and
+            at least one byte; without a schema, from the first sample on.
         DatasetExistsError: if there is something at `path` that must not be replaced.
         WriteError: if nothing can be written there.
     """
@@ -58,9 +65,13 @@ class ShardWriter:
         *,
         shard_bytes: int | str = "256MiB",
         overwrite: bool = False,
+        pack_fields: PackRule = "auto",
     ) -> None:
+        self._pack_rule = pack_rule(pack_fields)
         self._shard_bytes = parse_bytes(shard_bytes, "shard_bytes", at_least=1)
-        self._schema = schema if schema is None or isinstance(schema, Schema) else Schema(schema)
+        self._stored: StoredSchema | None = None
+        if schema is not None:
+            self._stored = self._packed(schema if isinstance(schema, Schema) else Schema(schema))
         self._columns: dict[str, _Column] = {}
         self._pending = 0
         self._pending_bytes = 0
@@ -71,7 +82,7 @@ class ShardWriter:
     @property
     def schema(self) -> Schema | None:
         """The schema; None before the first sample if none was given."""
-        return self._schema
+        return None if self._stored is None else self._stored.schema
 
     @property
     def samples(self) -> int:
@@ -89,8 +100,8 @@ class ShardWriter:
             WriteError: if the disk is full or fails; the writer is aborted then.
         """
         self._check_open()
-        schema = self._schema or unambiguous(infer_schema(sample, batch=False))
-        self._append(schema, sample_rows(schema, sample))
+        stored = self._stored or self._packed(unambiguous(infer_schema(sample, batch=False)))
+        self._append(stored, sample_rows(stored.schema, sample))
 
     def write_batch(self, batch: Mapping[str, Any]) -> None:
         """Write many samples, much faster than one by one.
@@ -105,8 +116,8 @@ class ShardWriter:
             WriteError: if the disk is full or fails; the writer is aborted then.
         """
         self._check_open()
-        schema = self._schema or infer_schema(batch, batch=True)
-        self._append(schema, batch_rows(schema, batch))
+        stored = self._stored or self._packed(infer_schema(batch, batch=True))
+        self._append(stored, batch_rows(stored.schema, batch))
 
     def close(self) -> None:
         """Finish the dataset and make it appear. Leaving the context does this.
@@ -118,14 +129,14 @@ class ShardWriter:
         try:
             if self._pending:
                 self._write_shard()
-            schema = self._schema
-            if schema is None:
+            stored = self._stored
+            if stored is None:
                 raise WriteError(
                     "the dataset has neither samples nor a schema",
                     file=self._place.path,
                     remedy="Give a schema to write an empty dataset.",
                 )
-            self._write_index(Index(schema, tuple(self._entries)))
+            self._write_index(Index(stored.schema, tuple(self._entries), stored.packed))
         except BaseException:
             self.abort()
             raise
@@ -164,24 +175,28 @@ class ShardWriter:
                 remedy="Write where it was made.",
             )
 
-    def _append(self, schema: Schema, rows: dict[str, EncodedField]) -> None:
+    def _packed(self, schema: Schema) -> StoredSchema:
+        return packed_by(schema, self._pack_rule)
+
+    def _append(self, stored: StoredSchema, rows: dict[str, EncodedField]) -> None:
         """Keep samples; if that fails or is interrupted, nobody knows how far it came, so the writer is aborted."""
-        self._schema = schema
+        self._stored = stored
         try:
-            self._keep(schema, rows)
+            self._keep(stored, column_rows(stored, rows))
         except BaseException:
             self.abort()
             raise
 
-    def _keep(self, schema: Schema, rows: dict[str, EncodedField]) -> None:
+    def _keep(self, stored: StoredSchema, rows: dict[str, EncodedField]) -> None:
         """Keep samples, and write a shard whenever enough are there for one."""
         if not self._columns:
-            self._columns = {name: _Column(field, self._expected(schema, field)) for name, field in schema.items()}
+            columns = stored.columns.items()
+            self._columns = {name: _Column(field, self._expected(stored, field)) for name, field in columns}
         count = next(iter(rows.values())).samples
-        sizes = np.full(count, schema.fixed_bytes, np.int64)
+        sizes = np.full(count, stored.schema.fixed_bytes, np.int64)  # whatever is packed, shards have the same samples
         for name, found in rows.items():
             if found.lengths is not None:
-                sizes += found.lengths * schema[name].row_bytes + 8
+                sizes += found.lengths * stored.columns[name].row_bytes + 8
         ends = np.cumsum(sizes)
         low = 0
         while low < count:
@@ -200,19 +215,19 @@ class ShardWriter:
             if self._pending_bytes >= self._shard_bytes:
                 self._write_shard()
 
-    def _expected(self, schema: Schema, field: Field) -> int:
-        """Bytes of a field in a shard, or 0 if that is not known. Memory that grows by and by is copied each time."""
-        if field.ragged or any(other.ragged for other in schema.values()):
+    def _expected(self, stored: StoredSchema, field: Field) -> int:
+        """Bytes of a column in a shard, or 0 if that is not known. Memory that grows by and by is copied each time."""
+        if field.ragged or any(other.ragged for other in stored.columns.values()):
             return 0
-        return self._shard_bytes // max(schema.fixed_bytes, 1) * field.row_bytes + field.row_bytes
+        return self._shard_bytes // max(stored.schema.fixed_bytes, 1) * field.row_bytes + field.row_bytes
 
     def _write_shard(self) -> None:
-        schema = cast("Schema", self._schema)  # there are samples, so there is one
-        owners = _shared_offsets(schema, self._columns)
-        rows = {name: self._columns[name].rows for name, field in schema.items() if field.ragged}
-        layout = ShardLayout(schema, self._pending, rows, owners)
+        stored = cast("StoredSchema", self._stored)  # there are samples, so there is one
+        owners = _shared_offsets(stored, self._columns)
+        rows = {name: self._columns[name].rows for name, field in stored.columns.items() if field.ragged}
+        layout = ShardLayout(stored.schema, self._pending, rows, owners, stored.packed)
         tensors = {OFFSETS_PREFIX + owner: self._columns[owner].offsets() for owner in dict.fromkeys(owners.values())}
-        tensors.update({name: self._columns[name].bytes() for name in schema})
+        tensors.update({name: self._columns[name].bytes() for name in stored.columns})
         name = shard_name(len(self._entries))
         path = os.path.join(self._place.folder, name)
         sha256 = _write_file(path, layout, tensors)
@@ -232,10 +247,10 @@ class ShardWriter:
             raise write_error("the file cannot be written", error, path) from error
 
 
-def _shared_offsets(schema: Schema, columns: Mapping[str, _Column]) -> dict[str, str]:
+def _shared_offsets(stored: StoredSchema, columns: Mapping[str, _Column]) -> dict[str, str]:
     """For each ragged field the first field with the same lengths, whose offsets it uses."""
     owners: dict[str, str] = {}
-    for name, field in schema.items():
+    for name, field in stored.columns.items():
         if field.ragged:
             twins = (other for other in dict.fromkeys(owners.values()) if columns[other].same_lengths(columns[name]))
             owners[name] = next(twins, name)
@@ -281,7 +296,7 @@ def _pwrite(fd: int, data: memoryview, offset: int) -> None:
 
 
 class _Column:
-    """The samples of one field that wait for their shard."""
+    """The samples of one column that wait for their shard."""
 
     def __init__(self, field: Field, expected: int) -> None:
         self._row_bytes = field.row_bytes

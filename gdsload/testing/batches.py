@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from gdsload.loader.loader import DataLoader
+from gdsload.shards.values import memory_of
 
 __all__ = ["assert_resumes_everywhere", "fingerprint"]
 
@@ -56,7 +57,7 @@ def _tensor(value: torch.Tensor) -> Iterator[bytes]:
         return
     yield f"tensor {value.dtype} {tuple(value.shape)}".encode()
     if value.numel():  # the strides of none may be anything
-        yield value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        yield memory_of(value).tobytes()
 
 
 def assert_resumes_everywhere(

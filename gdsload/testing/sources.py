@@ -94,14 +94,17 @@ class BatchSourceTests:
 
     @pytest.fixture
     def dataset(self, tmp_path: Path) -> ShardDataset:
-        """A dataset of several shards, with rows of one shape, ragged rows and texts."""
+        """A dataset of several shards, with rows of one shape, packed fields, ragged rows and texts."""
         random = np.random.default_rng(1)
-        fields: dict[str, Any] = {"x": Field("int32", (3,)), "y": Field("float64")}
+        fields: dict[str, Any] = {"x": Field("int32", (3,)), "y": Field("float64"), "wide": Field("uint8", (20,))}
+        fields |= {"odd": Field("bool"), "short": Field("int16", (2,))}  # with x and y four that are packed
         if self.ragged:
             fields |= {"points": Field("float32", (None, 2)), "text": "str"}
         with ShardWriter(tmp_path / "shards", fields, shard_bytes="4KiB") as writer:
             for number in range(_SAMPLES):
                 sample: dict[str, Any] = {"x": np.array([number, -number, 7], np.int32), "y": np.float64(number)}
+                sample |= {"wide": np.full(20, number, np.uint8), "odd": bool(number % 2)}
+                sample |= {"short": np.array([number, 1], np.int16)}
                 if self.ragged:
                     sample["points"] = random.standard_normal((number % 4, 2)).astype(np.float32)
                     sample["text"] = f"sample {number}"

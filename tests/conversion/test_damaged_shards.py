@@ -160,7 +160,7 @@ def test_exactly_the_blocks_that_samples_lie_in_are_compared(sound, ids, tensor,
         low, high = span_of(dataset, before, number, tensor)
         if low < high and before + number in ids:
             touched |= set(range(low // BLOCK_BYTES, (high - 1) // BLOCK_BYTES + 1))
-    check = RowCheck(dataset.sources, dataset.schema)
+    check = RowCheck(dataset.sources, dataset.stored)
     flip(path, offset)
     try:
         if block in touched:
@@ -195,7 +195,7 @@ def test_each_block_is_read_once(sound, monkeypatch):
         gdsload.shards.verify.opened.OpenShard, "read",
         lambda self, into, offset: (read.append(len(into)), real(self, into, offset))[1],
     )  # fmt: skip
-    check = RowCheck(dataset.sources, dataset.schema)
+    check = RowCheck(dataset.sources, dataset.stored)
     for number in range(60):
         check(np.array([number]))
     assert checked <= sum(read) <= checked + 60 * 3 * 16  # and two offsets of each sample and ragged field
@@ -217,7 +217,7 @@ def test_a_shard_with_another_header(sound, tmp_path):
     dataset = gdsload.ShardDataset(tmp_path / "d")
     flip(dataset.shards[1].file, 700)
     with pytest.raises(FormatError, match="00001"):
-        RowCheck(dataset.sources, dataset.schema)(np.arange(60))
+        RowCheck(dataset.sources, dataset.stored)(np.arange(60))
 
 
 def test_a_shuffle_compares_what_it_has_converted(sound, tmp_path, monkeypatch):

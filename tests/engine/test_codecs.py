@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from gdsload import DataLoader, Field, FormatError, ShardWriter
 from gdsload.engine.assemble import Assembler, BatchForm, padding_rows
-from gdsload.engine.codecs import codecs_of
+from gdsload.engine.codecs import FieldCodec, codecs_of
 from gdsload.engine.group_lengths import GroupLengths, padded_pieces
 from gdsload.shards.format.schema import Schema
+from gdsload.shards.format.stored import StoredSchema, packed_by
 from gdsload.shards.gather_host import gather_pieces
 from gdsload.system.memory import BatchPool, address_of
 
@@ -35,7 +36,7 @@ def stored(lengths):
 
 
 def codec(name, ragged, padding=None):
-    return codecs_of(SCHEMA, (name,), ragged, padding)[name]
+    return codecs_of(StoredSchema(SCHEMA), (name,), ragged, padding)[name]
 
 
 @settings(derandomize=True, deadline=None, max_examples=50)
@@ -94,7 +95,7 @@ def test_a_text_that_is_none_names_its_field():
 
 
 def test_where_they_want_their_bytes_and_which_need_no_decoding():
-    codecs = codecs_of(SCHEMA, tuple(SCHEMA), "jagged")
+    codecs = codecs_of(StoredSchema(SCHEMA), tuple(SCHEMA), "jagged")
     assert {name: (one.wants, one.as_stored) for name, one in codecs.items()} == {
         "x": ("device", True),
         "r": ("device", False),
@@ -106,12 +107,7 @@ def test_where_they_want_their_bytes_and_which_need_no_decoding():
 def test_a_codec_of_ones_own_decodes_before_the_hand_over(tmp_path, monkeypatch):
     """As an image codec will: of a field that is stored in one way, a batch has something else."""
 
-    class Doubled:
-        as_stored, wants = False, "device"
-
-        def __init__(self, stored):
-            self.stored = stored
-
+    class Doubled(FieldCodec):
         def decode(self, values, lengths):
             assert lengths is None
             return {"twice": values * 2}
@@ -122,7 +118,7 @@ def test_a_codec_of_ones_own_decodes_before_the_hand_over(tmp_path, monkeypatch)
 
     def with_codec(self, form, pool):
         made(self, form, pool)
-        form.codecs["x"] = Doubled(form.codecs["x"].stored)
+        form.codecs["x"] = Doubled("x", form.codecs["x"].stored)
 
     monkeypatch.setattr(Assembler, "__init__", with_codec)
     with DataLoader(tmp_path / "shards", 4, device="cpu") as loader:
@@ -138,3 +134,30 @@ def test_jagged_batches_say_nothing_in_the_terminal(tmp_path):
     script = f"import gdsload; print(next(iter(gdsload.DataLoader({str(tmp_path / 'shards')!r}, 2)))['r'].is_nested)"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50, check=True)
     assert (ran.stdout, ran.stderr) == ("True\n", "")
+
+
+def test_neighbours_of_one_type_and_shape_are_one_call_of_torch(monkeypatch):
+    """However many they are: forty calls for each batch would take longer than to gather it."""
+    fields = {f"i{number:02}": Field("int32") for number in range(30)}
+    fields |= {f"f{number}": Field("float32", (2,)) for number in range(3)} | {"n": Field("int64")}
+    stored = packed_by(Schema(fields), "auto")
+    rows = torch.arange(5 * stored.columns["gdsload:rows:0"].row_bytes).to(torch.uint8).view(5, -1)
+    calls, real = [], torch.Tensor.unbind
+    monkeypatch.setattr(torch.Tensor, "unbind", lambda self, dim: calls.append(dim) or real(self, dim))
+    for wanted, runs in ((list(fields), 3), (["i00", "i01", "i05"], 2), (["n"], 1), (["f0", "f2"], 2)):
+        batch = dict.fromkeys(wanted)
+        codecs_of(stored, wanted, "offsets")["gdsload:rows:0"].put(batch, rows)
+        assert (len(calls), list(batch)) == (runs, wanted)
+        calls.clear()
+        for name, value in batch.items():
+            begin = stored.places["gdsload:rows:0"][name]
+            part = rows[:, begin : begin + stored.schema[name].row_bytes].contiguous().view(value.dtype)
+            assert torch.equal(part.view(value.shape), value)
+
+
+def test_of_several_types_the_one_with_most_bytes_is_not_copied():
+    stored = packed_by(Schema({"n": Field("int64"), **{f"f{number}": Field("float32") for number in range(4)}}), "auto")
+    rows, batch = torch.zeros(5, stored.columns["gdsload:rows:0"].row_bytes, dtype=torch.uint8), {}
+    codecs_of(stored, tuple(stored.schema), "offsets")["gdsload:rows:0"].put(batch, rows)
+    rows.fill_(1)
+    assert {name for name, value in batch.items() if value.any()} == {"f0", "f1", "f2", "f3"}

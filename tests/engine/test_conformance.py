@@ -36,10 +36,10 @@ class Landed(BatchSourceTests):
     @pytest.fixture
     def open_source(self, backends):
         def opened(dataset, steps, fields, transform=None):
-            table = ShardTable.of(dataset.sources, dataset.schema, mapped=self.mapped)
+            table = ShardTable.of(dataset.sources, dataset.stored, mapped=self.mapped)
             backends.append(RecordingBackend(self.open_backend(table.files)))
-            form = BatchForm(codecs_of(dataset.schema, fields, "offsets"))
-            return self.source(Job(table, steps, Selection(), fields, transform), backends[-1], form)
+            form = BatchForm(codecs_of(dataset.stored, fields, "offsets"))
+            return self.source(Job(table, steps, Selection(), form.columns, transform), backends[-1], form)
 
         return opened
 

@@ -37,11 +37,11 @@ class OnDevice(BatchSourceTests):
     @pytest.fixture
     def open_source(self, backends, device):
         def opened(dataset, steps, fields, transform=None):
-            table = ShardTable.of(dataset.sources, dataset.schema, mapped=self.mapped)
-            backends.append(RecordingBackend(self.open_backend(table, fields, device)))
-            form = BatchForm(codecs_of(dataset.schema, fields, "offsets"))
+            table = ShardTable.of(dataset.sources, dataset.stored, mapped=self.mapped)
+            form = BatchForm(codecs_of(dataset.stored, fields, "offsets"))
+            backends.append(RecordingBackend(self.open_backend(table, form.columns, device)))
             maker = DeviceAssembler(form, device, on_host=table.files.in_mappings)
-            return self.source(Job(table, steps, Selection(), fields, transform), backends[-1], maker)
+            return self.source(Job(table, steps, Selection(), form.columns, transform), backends[-1], maker)
 
         return opened
 

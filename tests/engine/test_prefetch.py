@@ -46,14 +46,14 @@ def make(dataset):
 
     def build(around=lambda inner: inner, *, limits=None, start=0, options=None, mapped=True, steps=None, threads=2):
         options = options or OrderOptions("sequential", 0, 0, 1)
-        table = ShardTable.of(dataset.sources, dataset.schema, mapped=mapped)
+        table = ShardTable.of(dataset.sources, dataset.stored, mapped=mapped)
         backend = around(HostBackend(table.files))
         order = make_order(options, dataset.counts.tolist(), 0, 0)
         steps = steps or Ordered(order, Schedule(SAMPLES, 5, lanes=options.lanes))
         job = Job(table, steps, Selection(), ("x",))
         stats = LoaderStats()
         source = LandedSource(
-            job, backend, Assembler(BatchForm(codecs_of(dataset.schema, ("x",), "jagged")), BatchPool(1 << 20)), stats
+            job, backend, Assembler(BatchForm(codecs_of(dataset.stored, ("x",), "jagged")), BatchPool(1 << 20)), stats
         )
         limits = limits or Limits(1 << 20, 1 << 30, 1 << 12, 32 * 5, 0)
         found = Prefetcher(source, steps, limits=limits, start=start, stats=stats, runner=Runner(threads))

@@ -13,15 +13,20 @@ import torch
 from gdsload import Field, FileChangedError, ShardDataset, ShardWriter
 from gdsload.backends.base import ShardAddresses
 from gdsload.engine import resident as resident_module
+from gdsload.engine.assemble import BatchForm
+from gdsload.engine.codecs import codecs_of
 from gdsload.engine.gpu.block_ids import BlockIds
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.steps import Job, Ordered, Selection
 from gdsload.order import BlockOrder, FullOrder, MixOrder, Mixture, Schedule, SequentialOrder
+from gdsload.shards.format.schema import Schema
+from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system.copies import copy_to
 from gdsload.system.memory import address_of
 
 CPU = torch.device("cpu")
+STORED = StoredSchema(Schema({"x": Field("int32", (2,))}))
 BLOCKS = BlockOrder([600, 400], block=30, window=100, lanes=3, key=7)
 
 
@@ -60,7 +65,7 @@ class Maker:
     """Makes batches in host memory."""
 
     def __init__(self, on_host):
-        self.device, self.form = CPU, SimpleNamespace(index=None, codecs={})
+        self.device, self.form = CPU, BatchForm(codecs_of(STORED, ("x",), "offsets"))
         self.gather = SimpleNamespace(on_host=on_host, copies=self.copies, kernel=True)
         self.aside = SideStream()
 
@@ -80,7 +85,7 @@ def files(tmp_path):
         numbers = np.arange(1000, dtype=np.int32)
         writer.write_batch({"wide": np.zeros((1000, 9000), np.uint8), "x": np.stack([numbers, -numbers], 1)})
     dataset = ShardDataset(tmp_path / "shards")
-    table = ShardTable.of(dataset.sources, dataset.schema, mapped=True)
+    table = ShardTable.of(dataset.sources, dataset.stored, mapped=True)
     table.ensure_open(np.arange(len(dataset.sources)))
     table.files.table, table.files.counts = table, dataset.counts
     yield table.files
@@ -119,7 +124,7 @@ def test_the_host_plans_where_rows_are_copied_each_or_their_numbers_are_wanted(f
 
     def planned_by_gpu(order):
         maker = Maker(files.in_mappings)
-        maker.form = SimpleNamespace(index=index, codecs={})
+        maker.form = replace(maker.form, index=index)
         gather = gather_over(files, Reached(files.base), maker, order)
         assert gather.ready()
         return gather.planned_by_gpu
@@ -328,7 +333,7 @@ def test_who_says_which_samples_batches_have(files, monkeypatch, order, changes,
     monkeypatch.setattr(resident_module, "DeviceAssembler", Maker)
     monkeypatch.setattr(resident_module, "_MOST_SELECTED", 1000)
     maker = Maker(files.in_mappings)
-    maker.form.index, maker.gather.kernel = changes.get("index"), changes.get("kernel", True)
+    maker.form, maker.gather.kernel = replace(maker.form, index=changes.get("index")), changes.get("kernel", True)
     steps = Ordered(order, Schedule(1000, changes.get("batch_size", 64), lanes=order.lanes))
     job = Job(files.table, steps, changes.get("selection", Selection()), ("x",))
     gather = ResidentGather.of(job, Reached(files.base), maker)

@@ -60,8 +60,8 @@ def rich_sample(number):
     }
 
 
-def write_rich(path, samples, shard_bytes=3000, first=0):
-    with gdsload.ShardWriter(path, RICH, shard_bytes=shard_bytes) as writer:
+def write_rich(path, samples, shard_bytes=3000, first=0, pack_fields=()):
+    with gdsload.ShardWriter(path, RICH, shard_bytes=shard_bytes, pack_fields=pack_fields) as writer:
         for number in range(first, first + samples):
             writer.write(rich_sample(number))
     return path

@@ -209,7 +209,7 @@ def test_opening_while_it_is_replaced(small, write_small, monkeypatch):
     assert (mark_of(small), left[0]) == (7, 0)
     left[0] = 2
     found = open_catalog(str(small), whole=False)
-    assert verify_shards(found.sources, found.schema, deep=False, progress=None).shards == len(found.sources)
+    assert verify_shards(found.sources, found.stored, deep=False, progress=None).shards == len(found.sources)
     assert left[0] == 0
 
 

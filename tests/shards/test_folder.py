@@ -1,4 +1,4 @@
-"""What docs/spec/shard-v1.md says of the bytes on disk and of the folder around them."""
+"""What docs/spec says of the bytes on disk and of the folder around them."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from gdsload.shards.opening import load_shard
 
 RENAME_EXCHANGE = 2  # linux/fs.h
 GOLDEN = Path(__file__).parents[1] / "data/shards/v1"
+PACKED = Path(__file__).parents[1] / "data/shards/v2"
 
 
 def header_of(path):
@@ -181,6 +182,35 @@ def test_shard_of_another_schema_is_refused(small, tmp_path):
     entry = changed_entry(index.shards[1], samples=1, bytes=path.stat().st_size, sha256=header_of(path).sha256)
     write_index(small, Index(index.schema, (index.shards[0], entry, *index.shards[2:])))
     refuses_shard(small, 1, "its fields are Schema.*'z'.*, but the dataset's are")
+
+
+def test_shard_of_other_columns_is_refused(tmp_path):
+    """Of the same fields, but stored in another order."""
+    values = {name: np.arange(10, dtype=np.int32) for name in "abcd"}
+    for name, rule in (("d", "auto"), ("other", ["a", "b"])):
+        with ShardWriter(tmp_path / name, shard_bytes=5 * 16, pack_fields=rule) as writer:
+            writer.write_batch(values)
+    assert ShardDataset(tmp_path / "d").schema == ShardDataset(tmp_path / "other").schema
+    path = shards_of(tmp_path / "d")[1]
+    shutil.copy(shards_of(tmp_path / "other")[1], path)
+    index = read_index(tmp_path / "d")
+    entry = changed_entry(index.shards[1], bytes=path.stat().st_size, sha256=header_of(path).sha256)
+    write_index(tmp_path / "d", Index(index.schema, (index.shards[0], entry), index.packed))
+    refuses_shard(tmp_path / "d", 1, r"packed \['a', 'b'\], but the dataset's are .* packed \['a', 'b', 'c', 'd'\]")
+
+
+def test_damaged_rows_are_named_with_their_fields(tmp_path):
+    count = BLOCK_BYTES // 8
+    with ShardWriter(tmp_path / "d", shard_bytes="64MiB") as writer:
+        writer.write_batch({name: np.arange(count, dtype=np.int32) for name in "dcba"} | {"text": [""] * count})
+    path = shards_of(tmp_path / "d")[0]
+    begin = header_of(path).tensors["gdsload:rows:0"].begin
+    poke(path, begin + BLOCK_BYTES + 7, b"\xff")
+    with pytest.raises(ChecksumError, match="1 problems in 1 of 1 shards") as caught:
+        ShardDataset(tmp_path / "d").verify()
+    (problem,) = caught.value.problems
+    assert (problem.field, problem.offset, problem.nbytes) == ("d, c, b, a", begin + BLOCK_BYTES, BLOCK_BYTES)
+    assert problem.samples == (count // 2, count)
 
 
 def test_missing_shard_is_refused_at_once(small):
@@ -430,6 +460,15 @@ def test_golden_datasets_of_version_1_open(name, mmap):
     dataset = ShardDataset(GOLDEN / name, mmap=mmap)
     assert len(dataset) == len(dataset.__getitems__(range(len(dataset))))
     assert len(dataset.shards) == dataset.verify().shards
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize("name", sorted(path.name for path in PACKED.iterdir()))
+def test_golden_datasets_of_version_2_open(name, mmap):
+    dataset = ShardDataset(PACKED / name, mmap=mmap)
+    assert dataset.stored.packed
+    assert len(dataset) == len(dataset.__getitems__(range(len(dataset))))
+    assert len(dataset.shards) == dataset.verify(deep=True).shards
 
 
 @pytest.mark.parametrize("shuffle", [False, "full"])

@@ -1,4 +1,4 @@
-"""The golden datasets: what version 1 of the format means, for ever."""
+"""The golden datasets: what versions 1 and 2 of the format mean, for ever."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def bits(value):
 @pytest.mark.parametrize("mmap", [True, False])
 @pytest.mark.parametrize("name", NAMES)
 def test_samples_are_those_that_were_written(name, mmap):
-    dataset = ShardDataset(GOLDEN / name, mmap=mmap)
+    dataset = ShardDataset(make_golden.place(GOLDEN, name), mmap=mmap)
     wanted = list(make_golden.samples(name))
     assert (make_golden.SCHEMAS[name], len(wanted)) == (dataset.schema, len(dataset))
     for sample, found in zip(wanted, dataset, strict=True):
@@ -34,7 +34,7 @@ def test_samples_are_those_that_were_written(name, mmap):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_bytes_are_what_their_checksums_say(name):
-    dataset = ShardDataset(GOLDEN / name)
+    dataset = ShardDataset(make_golden.place(GOLDEN, name))
     report = dataset.verify()
     assert (len(dataset.shards), 0) == (report.shards, report.unchecked_bytes)
 
@@ -49,8 +49,9 @@ def test_writer_writes_the_same_bytes(tmp_path):
 
 def test_digests_never_change():
     """The name of each dataset's content, which users may have written down."""
-    assert {name: ShardDataset(GOLDEN / name).digest for name in NAMES} == {
+    assert {name: ShardDataset(make_golden.place(GOLDEN, name)).digest for name in NAMES} == {
         "dtypes": "9a5a4a42d53ca974ef1967f86aaa269848986fb726737831ee6b38464b72b985",
+        "packed": "3f5bc5297f38b414a471a3632eccdaea4f15203e92ed405ce037b21377932eaa",
         "empty": "0716db0c2504b610532f744b586e1eeba96136fb2d72fe55ca2f9a0935ddc2bb",
         "ragged": "325f799da42162daebf670d9b2c9cbdb5e735ec0ca4780a97246a21f45e7e60b",
     }
@@ -59,8 +60,12 @@ def test_digests_never_change():
 def test_they_cover_the_format():
     fields = [field for schema in make_golden.SCHEMAS.values() for field in schema.values()]
     assert {dtype.name for dtype in DTYPES.values()} == {field.dtype.name for field in fields}
+    packed = ShardDataset(make_golden.place(GOLDEN, "packed"))
+    assert len(packed.shards) > 1
+    inside = [packed.schema[name].dtype.name for names in packed.stored.packed for name in names]
+    assert {1, 2, 4, 8} == {dtype.itemsize for dtype in DTYPES.values() if dtype.name in inside}
     assert {"fixed", "ragged", "str", "bytes"} == {field.kind for field in fields}
-    ragged = ShardDataset(GOLDEN / "ragged")
+    ragged = ShardDataset(make_golden.place(GOLDEN, "ragged"))
     assert len(ragged.shards) > 1
     with safe_open(ragged.shards[0].file, "pt") as file:
         owners = {name.removeprefix("gdsload:offsets:") for name in file.keys() if ":offsets:" in name}  # noqa: SIM118
@@ -68,7 +73,7 @@ def test_they_cover_the_format():
 
 
 def test_they_are_small():
-    assert sum(path.stat().st_size for path in GOLDEN.rglob("*") if path.is_file()) < 300 * 1024
+    assert sum(path.stat().st_size for path in GOLDEN.rglob("*") if path.is_file()) < 400 * 1024
 
 
 def test_what_is_there_is_not_replaced(tmp_path):
@@ -79,4 +84,4 @@ def test_what_is_there_is_not_replaced(tmp_path):
 
 def test_script_says_what_it_wrote(tmp_path, capsys):
     assert make_golden.main([str(tmp_path / "new")]) == 0
-    assert f"wrote dtypes, ragged, empty to {Path(tmp_path, 'new')}\n" == capsys.readouterr().out
+    assert f"wrote dtypes, ragged, empty, packed to {Path(tmp_path, 'new')}\n" == capsys.readouterr().out

@@ -39,7 +39,7 @@ def ours(tmp_path):
 
 def opened(folder, *, mapped=False):
     catalog = open_catalog(str(folder))
-    table = ShardTable.of(catalog.sources, catalog.schema, mapped=mapped).files
+    table = ShardTable.of(catalog.sources, catalog.stored, mapped=mapped).files
     table.ensure_open(np.arange(len(catalog.sources)))
     time.sleep(0.02)  # file times tick every 1 to 4 ms
     return table

@@ -41,7 +41,7 @@ from gdsload.shards.shard_table import ShardTable
 def test_every_sample_is_found_once(counts, random):
     """Shards of one size, of several, empty ones, and a last one that is shorter or longer; ids in any order."""
     opened = []
-    table = ShardTable(_files(counts), {})
+    table = ShardTable(_files(counts), SimpleNamespace(columns={}))
     table.ensure_open = opened.append
     expected = [(file, row) for file, count in enumerate(counts) for row in range(count)]
     ids = list(range(len(expected)))
@@ -58,7 +58,9 @@ def _files(counts):
 
 def _table(counts, row_bytes):
     """Shards of one field of so many bytes a row, which begins at another offset in each."""
-    table = ShardTable(_files(counts), {"x": SimpleNamespace(row_bytes=row_bytes, ragged=False)})
+    table = ShardTable(
+        _files(counts), SimpleNamespace(columns={"x": SimpleNamespace(row_bytes=row_bytes, ragged=False)})
+    )
     table.begin["x"][:] = np.arange(len(counts)) * 64 + 128
     table.asked = []
     table.ensure_open = lambda files: table.asked.extend(files.tolist())
@@ -178,7 +180,7 @@ def folder(tmp_path):
 @pytest.mark.parametrize("mapped", [True, False])
 def test_shards_are_opened_on_first_use(folder, mapped):
     catalog = open_catalog(str(folder))
-    table = ShardTable.of(catalog.sources, catalog.schema, mapped=mapped)
+    table = ShardTable.of(catalog.sources, catalog.stored, mapped=mapped)
     table.locate(np.array([14, 7, 15]))
     assert np.flatnonzero(table.opened).tolist() == np.flatnonzero(table.files.opened).tolist() == [3, 7]
     assert table.rows["x"][[3, 7]].tolist() == [2, 2]
@@ -193,7 +195,7 @@ def test_shards_are_opened_on_first_use(folder, mapped):
 def test_a_backend_reads_what_no_table_has_opened(folder, monkeypatch):
     """No header is parsed for that: what bytes mean is not its business."""
     catalog = open_catalog(str(folder))
-    table = ShardTable.of(catalog.sources, catalog.schema, mapped=True)
+    table = ShardTable.of(catalog.sources, catalog.stored, mapped=True)
     monkeypatch.setattr(shard_table, "load_named", None)
     backend = HostBackend(table.files)
     pending = backend.read(Extents(np.array([3]), np.array([8]), np.array([2])))
@@ -212,7 +214,7 @@ def test_nothing_is_asked_of_the_guard_once_all_fields_are_there(tmp_path, ragge
     ) as out:
         out.write({"x": value})
     catalog = open_catalog(str(tmp_path / "d"))
-    table = ShardTable.of(catalog.sources, catalog.schema, mapped=True)
+    table = ShardTable.of(catalog.sources, catalog.stored, mapped=True)
     extents, _ = table.extents("x", table.locate(np.array([0])))
     assert table.files.guard.left > 0
     table.files.guard.ensure(extents)
@@ -222,8 +224,8 @@ def test_nothing_is_asked_of_the_guard_once_all_fields_are_there(tmp_path, ragge
 
 def test_shard_of_which_nothing_is_known(folder):
     """Without an index, a shard says itself what it is."""
-    schema = open_catalog(str(folder)).schema
-    table = ShardTable.of([ShardSource(str(folder / "4.safetensors"))], schema, mapped=False)
+    stored = open_catalog(str(folder)).stored
+    table = ShardTable.of([ShardSource(str(folder / "4.safetensors"))], stored, mapped=False)
     table.ensure_open(np.array([0]))
     assert table.rows["x"][0] == 2
     table.files.close()
@@ -235,7 +237,7 @@ def test_shard_of_which_nothing_is_known(folder):
 ])  # fmt: skip
 def test_shard_that_is_another(folder, known, message):
     table = ShardTable.of(
-        [ShardSource(str(folder / "4.safetensors"), **known)], open_catalog(str(folder)).schema, mapped=True
+        [ShardSource(str(folder / "4.safetensors"), **known)], open_catalog(str(folder)).stored, mapped=True
     )
     with pytest.raises(FormatError, match=message):
         table.ensure_open(np.array([0]))

@@ -15,6 +15,7 @@ from gdsload.shards.format.checksum import BLOCK_BYTES, block_digest
 from gdsload.shards.format.dtypes import DTYPES
 from gdsload.shards.format.shard import OFFSETS_PREFIX, PADDING_PREFIX
 from gdsload.shards.opening import load_shard
+from gdsload.shards.shard_checksums import PIECE_BYTES
 from gdsload.shards.verify.contents import wrong_runs
 
 
@@ -236,3 +237,39 @@ def test_nan_and_infinity_are_counted_in_every_element_type(tmp_path, name):
     assert report.nan == ({"x": nan} if nan else {})
     assert report.infinite == ({"x": infinite} if infinite else {})
     assert ShardDataset(tmp_path / "d").verify().nan == {}
+
+
+def test_contents_of_packed_fields_are_looked_at(tmp_path):
+    """Of each field, also where what is read at once ends within a row."""
+    count, row_bytes = PIECE_BYTES // 11 + 1000, 11
+    assert PIECE_BYTES % row_bytes
+    bits = torch.from_numpy(np.random.default_rng(1).integers(0, 256, (count, 8), np.uint8))
+    flags = torch.zeros(count, 3, dtype=torch.uint8)
+    edge = PIECE_BYTES // row_bytes  # of this sample, the first bytes are in one piece and the others in the next
+    flags[7, 2] = flags[edge, 1] = 2
+    with ShardWriter(tmp_path / "d", shard_bytes="64MiB", pack_fields=["x", "flags"]) as writer:
+        writer.write_batch({"x": bits.view(torch.float8_e5m2), "flags": flags.view(torch.bool), "n": np.arange(count)})
+    dataset = ShardDataset(tmp_path / "d")
+    places = dataset.stored.places["gdsload:rows:0"]
+    with pytest.raises(FormatError, match="2 problems in 1 of 1 shards") as caught:
+        dataset.verify(deep=True)
+    _, entry = entry_at(dataset.shards[0].file, dataset.shards[0].bytes // 4)
+    assert (entry.name, entry.shape) == ("gdsload:rows:0", (count, row_bytes))
+    begin = entry.begin + places["flags"]
+    assert [(one.field, one.offset, one.nbytes, one.samples) for one in caught.value.problems] == [
+        ("flags", begin + 7 * row_bytes + 2, 1, (7, 8)),
+        ("flags", begin + edge * row_bytes + 1, 1, (edge, edge + 1)),
+    ]
+    assert "1 values are neither 0 nor 1" in str(caught.value)
+
+
+def test_numbers_of_packed_fields_are_counted(tmp_path):
+    bits = torch.from_numpy(np.random.default_rng(1).integers(0, 256, (1000, 3), np.uint8))
+    names = ("a", "b", "c")
+    fields = {name: bits[:, number].view(torch.float8_e5m2) for number, name in enumerate(names)}
+    with ShardWriter(tmp_path / "d", shard_bytes=500, pack_fields=names) as writer:
+        writer.write_batch(fields)
+    report = ShardDataset(tmp_path / "d").verify(deep=True)
+    numbers = {name: value.float() for name, value in fields.items()}
+    assert report.nan == {name: int(value.isnan().sum()) for name, value in numbers.items()}
+    assert report.infinite == {name: int(value.isinf().sum()) for name, value in numbers.items()}

@@ -62,7 +62,7 @@ class SafetensorsSource:
         dataset = ShardDataset(str(part.where[0]))
         low, high = (int(edge) for edge in part.where[1:])
         step = max(BATCH_BYTES // max(dataset.num_bytes // max(len(dataset), 1), 1), 1)
-        check = RowCheck(dataset.sources, dataset.schema)
+        check = RowCheck(dataset.sources, dataset.stored)
         for begin, end in spans(low, high, step):
             check(np.arange(begin, end))
             yield Item(f"samples {begin} to {end - 1}", partial(_batch, dataset, begin, end), end - begin)

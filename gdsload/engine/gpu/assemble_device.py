@@ -113,7 +113,7 @@ class DeviceAssembler(BatchMaker):
                 record(stream).synchronize()
 
     def _gather(self, slices: Slices, sizes: Sequence[int]) -> list[Batch]:
-        batches: list[Batch] = [{} for _ in sizes]
+        batches = [self.form.new_batch() for _ in sizes]
         begins = np.unique(
             np.concatenate([np.zeros(0, np.int64), *(part.rows.pending.begins for part in slices.parts)])
         )
@@ -129,8 +129,7 @@ class DeviceAssembler(BatchMaker):
             else:
                 outs = self._ragged(codec, addresses, groups[name], begins)
             for number, (batch, out) in enumerate(zip(batches, outs, strict=True)):
-                rows = None if lengths is None else groups[name].of(number)
-                batch[name] = out if codec.as_stored else codec.decode(out, rows)
+                codec.put(batch, out, None if lengths is None else groups[name].of(number))
         return batches
 
     def _ragged(
@@ -236,10 +235,11 @@ def _add_tensors(value: Any, found: list[torch.Tensor]) -> None:
 
 def hand_over(batch: Any, stream: torch.cuda.Stream) -> int:
     """Let a stream use a finished batch; for tensors of other devices, the stream current there. Returns its bytes."""
-    nbytes, index = 0, stream.device_index
+    nbytes, index, last = 0, stream.device_index, -1
     for tensor in tensors_of(batch):
-        if tensor.is_cuda:
-            here = tensor.get_device() == index
+        # The allocator records of memory, not of tensors, and fields that are packed follow one another in one.
+        if tensor.is_cuda and (memory := tensor.untyped_storage().data_ptr()) != last:
+            last, here = memory, tensor.get_device() == index
             tensor.record_stream(stream if here else torch.cuda.current_stream(tensor.device))
         nbytes += tensor.nbytes
     return nbytes

@@ -15,14 +15,17 @@ from dataclasses import dataclass
 from gdsload.errors import FormatError, Problem, SchemaError
 from gdsload.shards.format import strict
 from gdsload.shards.format.schema import Schema
+from gdsload.shards.format.stored import Packed, StoredSchema, read_packed
 from gdsload.shards.format.strict import show
 
 __all__ = ["INDEX_NAME", "MAX_INDEX_BYTES", "Index", "IndexEntry", "parse_index"]
 
 INDEX_NAME = "index.json"
 _FORMAT = "gdsload-dataset"
-_VERSION = 1
-_KEYS = {"format", "version", "samples", "schema", "shards", "sha256"}
+_KEYS = {
+    1: {"format", "version", "samples", "schema", "shards", "sha256"},
+    2: {"format", "version", "samples", "schema", "packed", "shards", "sha256"},
+}
 MAX_INDEX_BYTES = 2**30
 _MAX_COUNT = 2**63 - 1
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -48,10 +51,22 @@ class IndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The shards of a dataset, in order."""
+    """The shards of a dataset, in order.
+
+    Attributes:
+        schema: the fields.
+        shards: the shards.
+        packed: the fields of each packed column, as `StoredSchema` has them: the same in all shards.
+    """
 
     schema: Schema
     shards: tuple[IndexEntry, ...]
+    packed: Packed = ()
+
+    @property
+    def stored(self) -> StoredSchema:
+        """The fields, and how all shards store them."""
+        return StoredSchema(self.schema, self.packed)
 
     @property
     def samples(self) -> int:
@@ -69,11 +84,13 @@ class Index:
         return (json.dumps(tree, ensure_ascii=False, indent=1) + "\n").encode()
 
     def _tree(self) -> dict[str, object]:
+        packed = {"packed": list(map(list, self.packed))} if self.packed else {}
         return {
             "format": _FORMAT,
-            "version": _VERSION,
+            "version": self.stored.version,
             "samples": self.samples,
             "schema": self.schema.to_json(),
+            **packed,
             "shards": [
                 {"file": shard.file, "samples": shard.samples, "bytes": shard.bytes, "sha256": shard.sha256}
                 for shard in self.shards
@@ -94,10 +111,11 @@ def parse_index(raw: bytes, file: str) -> Index:
     problems: list[Problem] = []
     tree = _load(raw, file, problems)
     if isinstance(tree, dict) and not problems:
-        schema = _head(tree, file, problems)
+        head = _head(tree, file, problems)
         shards = _shards(tree.get("shards"), file, problems)
-        if schema is not None and not problems:
-            index = Index(schema, tuple(shards))
+        if head is not None and not problems:
+            schema, packed = head
+            index = Index(schema, tuple(shards), packed)
             if tree.get("samples") != index.samples:
                 message = f"it claims {show(tree.get('samples'))} samples, but its shards hold {index.samples}"
                 problems.append(Problem(message, file, 0))
@@ -138,23 +156,27 @@ def _load(raw: bytes, file: str, problems: list[Problem]) -> object:
     return None
 
 
-def _head(tree: dict[str, object], file: str, problems: list[Problem]) -> Schema | None:
+def _head(tree: dict[str, object], file: str, problems: list[Problem]) -> tuple[Schema, Packed] | None:
     if tree.get("format") != _FORMAT:
         problems.append(Problem(f"its format is {show(tree.get('format'))}, not {_FORMAT!r}", file, 0))
-    if type(tree.get("version")) is not int or tree["version"] != _VERSION:
-        message = f"its version is {show(tree.get('version'))}; this gdsload reads {_VERSION}"
+    version = tree.get("version")
+    if type(version) is not int or version not in _KEYS:
+        message = f"its version is {show(version)}; this gdsload reads {' and '.join(map(str, _KEYS))}"
         problems.append(Problem(message, file, 0))
-    if problems:
+    if problems or type(version) is not int:
         return None
-    if tree.keys() - _KEYS:
-        problems.append(Problem(f"it has the unknown keys {show(sorted(tree.keys() - _KEYS))}", file, 0))
+    if unknown := sorted(tree.keys() - _KEYS[version]):
+        problems.append(Problem(f"it has the unknown keys {show(unknown)}", file, 0))
     if type(tree.get("samples")) is not int:
         problems.append(Problem(f"samples is {show(tree.get('samples'))}, no whole number", file, 0))
     try:
-        return Schema.from_json(tree.get("schema"))
+        schema = Schema.from_json(tree.get("schema"))
     except SchemaError as error:
         problems.append(Problem(f"schema: {error}", file, 0))
         return None
+    packed, wrong = read_packed(schema, tree.get("packed")) if version > 1 else ((), [])
+    problems += [Problem(message, file, 0) for message in wrong]
+    return schema, packed
 
 
 def _shards(value: object, file: str, problems: list[Problem]) -> Sequence[IndexEntry]:

@@ -17,8 +17,8 @@ from gdsload.shards.format.shard import (
     META_VERSION,
     OFFSETS_PREFIX,
     PADDING_PREFIX,
-    VERSION,
 )
+from gdsload.shards.format.stored import Packed, StoredSchema
 
 __all__ = ["ShardLayout", "align_up"]
 
@@ -37,19 +37,26 @@ class ShardLayout:
         samples: its number of samples.
         rows: number of rows of each ragged field.
         offsets: for each ragged field the field whose offsets it uses (itself, or an earlier one with equal lengths).
+        packed: the fields of each packed column, as `StoredSchema` has them.
     """
 
     schema: Schema
     samples: int
     rows: Mapping[str, int]
     offsets: Mapping[str, str]
+    packed: Packed = ()
+
+    @property
+    def stored(self) -> StoredSchema:
+        """The fields, and how they are stored."""
+        return StoredSchema(self.schema, self.packed)
 
     def tensors(self) -> dict[str, tuple[str, list[int], int]]:
-        """Name to (dtype code, shape, bytes) of every tensor but padding, in file order: offsets, then fields."""
+        """Name to (dtype code, shape, bytes) of every tensor but padding, in file order: offsets, then columns."""
         found = {}
         for owner in dict.fromkeys(self.offsets.values()):
             found[OFFSETS_PREFIX + owner] = ("I64", [self.samples + 1], (self.samples + 1) * 8)
-        for name, field in self.schema.items():
+        for name, field in self.stored.columns.items():
             rows = self.rows[name] if field.ragged else self.samples
             found[name] = (field.dtype.code, [rows, *field.row_shape], rows * field.row_bytes)
         return found
@@ -91,10 +98,13 @@ class ShardLayout:
         return sum(align_up(nbytes) for _, _, nbytes in self.tensors().values())
 
     def _metadata(self, digests: Mapping[str, str]) -> dict[str, str]:
+        schema: dict[str, object] = {"fields": self.schema.to_json(), "offsets": dict(self.offsets)}
+        if self.packed:
+            schema["packed"] = list(map(list, self.packed))
         return {
-            META_VERSION: str(VERSION),
+            META_VERSION: str(self.stored.version),
             META_SAMPLES: str(self.samples),
-            META_SCHEMA: _dump({"fields": self.schema.to_json(), "offsets": dict(self.offsets)}),
+            META_SCHEMA: _dump(schema),
             META_CHECKSUMS: _dump({"algorithm": ALGORITHM, "block_bytes": BLOCK_BYTES, "digests": dict(digests)}),
         }
 

@@ -1,7 +1,7 @@
 """What a safetensors file means as a shard: which tensors are fields, how many samples, which checksums.
 
-The normative text is docs/spec/shard-v1.md. Two kinds of files are read: shards that gdsload wrote, which say so in
-their metadata, and any other safetensors file whose tensors agree in their first dimension.
+The normative texts are docs/spec/shard-v1.md and shard-v2.md. Two kinds of files are read: shards that gdsload wrote,
+which say so in their metadata, and any other safetensors file whose tensors agree in their first dimension.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from gdsload.shards.format import strict
 from gdsload.shards.format.checksum import ALGORITHM, BLOCK_BYTES, DIGEST_CHARS, block_count
 from gdsload.shards.format.header import Header, TensorEntry
 from gdsload.shards.format.schema import RESERVED_PREFIX, Field, Schema
+from gdsload.shards.format.stored import StoredSchema, read_packed
 from gdsload.shards.format.strict import show
 
 __all__ = [
@@ -24,7 +25,7 @@ __all__ = [
     "META_VERSION",
     "OFFSETS_PREFIX",
     "PADDING_PREFIX",
-    "VERSION",
+    "VERSIONS",
     "Checksums",
     "Column",
     "Shard",
@@ -32,7 +33,8 @@ __all__ = [
     "read_shard",
 ]
 
-VERSION = 1
+VERSIONS = (1, 2)
+"""Those that are read; the second has packed columns."""
 ALIGNMENT = 4096
 PADDING_PREFIX = f"{RESERVED_PREFIX}pad:"
 OFFSETS_PREFIX = f"{RESERVED_PREFIX}offsets:"
@@ -44,10 +46,10 @@ META_CHECKSUMS = "gdsload.checksums"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Where one field of a shard is located.
+    """Where one stored column of a shard is located.
 
     Attributes:
-        begin: byte offset of the field's first row in the file.
+        begin: byte offset of the column's first row in the file.
         rows: number of rows; the number of samples for a fixed field.
         offsets_begin: byte offset of the int64 offsets (samples + 1 of them, in rows), for a ragged field.
     """
@@ -75,18 +77,23 @@ class Shard:
     """A shard, read and checked.
 
     Attributes:
-        schema: its fields.
+        stored: its fields, and how they are stored.
         samples: its number of samples.
-        columns: where each field is located.
+        columns: where each stored column is located.
         checksums: what its bytes should be; None for files that gdsload did not write.
         header: the header it was read from.
     """
 
-    schema: Schema
+    stored: StoredSchema
     samples: int
     columns: dict[str, Column]
     checksums: Checksums | None
     header: Header
+
+    @property
+    def schema(self) -> Schema:
+        """Its fields."""
+        return self.stored.schema
 
 
 def is_gdsload(header: Header) -> bool:
@@ -131,8 +138,8 @@ def _read_plain(header: Header, file: str, problems: list[Problem]) -> Shard | N
     if problems:
         return None
     columns = {name: Column(header.tensors[name].begin, counts[name]) for name in sorted(fields)}
-    schema = Schema({name: fields[name] for name in sorted(fields)})
-    return Shard(schema, next(iter(counts.values())), columns, None, header)
+    stored = StoredSchema(Schema({name: fields[name] for name in sorted(fields)}))
+    return Shard(stored, next(iter(counts.values())), columns, None, header)
 
 
 class _Own:
@@ -147,19 +154,22 @@ class _Own:
 
     def read(self) -> Shard | None:
         metadata = self.header.metadata
-        if metadata[META_VERSION] != str(VERSION):
-            self.add(f"{META_VERSION} is {metadata[META_VERSION][:20]!r}; this gdsload reads version {VERSION}")
+        known = {str(version): version for version in VERSIONS}
+        version = known.get(metadata[META_VERSION])
+        if version is None:
+            listed = " and ".join(known)
+            self.add(f"{META_VERSION} is {metadata[META_VERSION][:20]!r}; this gdsload reads versions {listed}")
             return None
         samples = self._count(metadata.get(META_SAMPLES, ""))
-        schema, groups = self._schema()
+        stored, groups = self._stored(version)
         checksums = self._checksums()
         self._alignment()
-        if schema is not None:
-            self._others(schema, groups)
-        if samples is None or schema is None:
+        if stored is not None:
+            self._others(stored, groups)
+        if samples is None or stored is None:
             return None
         columns = {}
-        for name, field in schema.items():
+        for name, field in stored.columns.items():
             column = self._column(name, field, samples, groups.get(name))
             if column is not None:
                 columns[name] = column
@@ -167,7 +177,7 @@ class _Own:
             if name in columns and owner in columns and columns[name].rows != columns[owner].rows:
                 rows = columns[name].rows, columns[owner].rows
                 self.add(f"it has {rows[0]} rows, but {show(owner)}, whose offsets it uses, has {rows[1]}", name)
-        return Shard(schema, samples, columns, checksums, self.header)
+        return Shard(stored, samples, columns, checksums, self.header)
 
     def _count(self, text: str) -> int | None:
         if not (text.isascii() and text.isdigit() and len(text) <= 18) or text.startswith("0"):
@@ -187,9 +197,9 @@ class _Own:
             return None
         return tree
 
-    def _schema(self) -> tuple[Schema | None, dict[str, str]]:
-        """The schema, and for each ragged field the field whose offsets it uses."""
-        tree = self._object(META_SCHEMA, {"fields", "offsets"})
+    def _stored(self, version: int) -> tuple[StoredSchema | None, dict[str, str]]:
+        """The fields and how they are stored, and for each ragged field the field whose offsets it uses."""
+        tree = self._object(META_SCHEMA, {"fields", "offsets"} | ({"packed"} if version > 1 else set()))
         if tree is None:
             return None, {}
         try:
@@ -197,17 +207,24 @@ class _Own:
         except SchemaError as error:
             self.add(f"{META_SCHEMA}: {error}")
             return None, {}
-        groups = tree["offsets"]
+        packed, wrong = read_packed(schema, tree["packed"]) if version > 1 else ((), [])
+        for message in wrong:
+            self.add(f"{META_SCHEMA}: {message}")
+        groups = self._groups(schema, tree["offsets"])
+        return (None, {}) if wrong or groups is None else (StoredSchema(schema, packed), groups)
+
+    def _groups(self, schema: Schema, groups: Any) -> dict[str, str] | None:
+        """For each ragged field the field whose offsets it uses; None if that is not what `groups` says."""
         ragged = {name for name, field in schema.items() if field.ragged}
         if not isinstance(groups, dict) or groups.keys() != ragged:
             wanted = sorted(ragged)
             self.add(f"{META_SCHEMA} names offsets for {show(groups)}, but ragged are {show(wanted)}")
-            return None, {}
+            return None
         for name, owner in groups.items():
             if not isinstance(owner, str) or groups.get(owner) != owner:
                 self.add(f"{META_SCHEMA} gives it the offsets of {show(owner)}, which has none of its own", name)
-                return None, {}
-        return schema, groups
+                return None
+        return groups
 
     def _column(self, name: str, field: Field, samples: int, group: str | None) -> Column | None:
         entry = self._tensor(name)
@@ -243,12 +260,13 @@ class _Own:
             self.add(f"the tensor begins at byte {entry.begin}, no multiple of {ALIGNMENT}", name)
         return entry
 
-    def _others(self, schema: Schema, groups: dict[str, str]) -> None:
-        """What is neither field nor offsets must be padding."""
-        known = set(schema) | {OFFSETS_PREFIX + group for group in groups.values()}
+    def _others(self, stored: StoredSchema, groups: dict[str, str]) -> None:
+        """What is neither column nor offsets must be padding."""
+        known = set(stored.columns) | {OFFSETS_PREFIX + group for group in groups.values()}
         for name, entry in self.header.tensors.items():
             if name not in known and not _is_padding(entry):
-                self.add("the tensor is neither a field, nor offsets, nor padding", name)
+                packed = " of its own, being packed" if name in stored.schema else ""
+                self.add(f"the tensor is neither a field{packed}, nor offsets, nor padding", name)
 
     def _alignment(self) -> None:
         if self.header.data_start % ALIGNMENT:

@@ -14,11 +14,11 @@ import numpy as np
 from gdsload.errors import ChecksumError, DatasetNotFoundError, FormatError, Problem, ReadError
 from gdsload.shards.files import open_regular
 from gdsload.shards.format.header import TensorEntry
-from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.shard import PADDING_PREFIX
+from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import ShardSource
 from gdsload.shards.opening import load_shard, mismatch
-from gdsload.shards.verify.contents import not_finite, wrong_booleans, wrong_texts
+from gdsload.shards.verify.contents import FieldBytes, PackedRows, not_finite, wrong_booleans, wrong_texts
 from gdsload.shards.verify.opened import OpenShard
 
 __all__ = ["VerifyReport", "verify_shards"]
@@ -56,7 +56,7 @@ class _Found:
 
 
 def verify_shards(
-    sources: Sequence[ShardSource], schema: Schema, *, deep: bool, progress: Callable[[int, int], None] | None
+    sources: Sequence[ShardSource], stored: StoredSchema, *, deep: bool, progress: Callable[[int, int], None] | None
 ) -> VerifyReport:
     """Check all shards, whatever is wrong with some of them; see `ShardDataset.verify`."""
     meter = _Meter(sum(max(source.file_bytes, 0) for source in sources), progress)
@@ -64,7 +64,7 @@ def verify_shards(
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "gdsload-verify") as executor:
         found = list(
             executor.map(
-                lambda source, first: _verify(source, schema, first, meter, deep=deep),
+                lambda source, first: _verify(source, stored, first, meter, deep=deep),
                 sources,
                 list(firsts)[: len(sources)],
             )
@@ -125,7 +125,7 @@ class _Meter:
                 self._report(self._done, self._total)
 
 
-def _verify(source: ShardSource, schema: Schema, first: int, meter: _Meter, *, deep: bool) -> _Found:
+def _verify(source: ShardSource, stored: StoredSchema, first: int, meter: _Meter, *, deep: bool) -> _Found:
     """Verify one shard, whose first sample is the dataset's number `first`."""
     everything = None if source.samples < 0 else (first, first + source.samples)
     try:
@@ -137,7 +137,7 @@ def _verify(source: ShardSource, schema: Schema, first: int, meter: _Meter, *, d
         return _Found([Problem(message, source.path, samples=everything)])
     try:
         shard = load_shard(fd, source.path)
-        complaint = mismatch(shard, source, schema)
+        complaint = mismatch(shard, source, stored)
         if complaint is not None:
             return _Found([Problem(complaint, source.path, 0, samples=everything)])
         return _verify_opened(OpenShard(fd, source.path, shard, first), meter, deep=deep)
@@ -163,7 +163,7 @@ def _verify_opened(opened: OpenShard, meter: _Meter, *, deep: bool) -> _Found:
             continue
         wrong = list(_wrong_offsets(opened, name, column.offsets_begin))
         found.damage += wrong
-        if deep and not wrong and shard.schema[name].kind == "str":
+        if deep and not wrong and shard.stored.columns[name].kind == "str":
             found.nonsense += wrong_texts(opened, shard.header.tensors[name], column.offsets_begin)
     return found
 
@@ -172,7 +172,8 @@ def _verify_tensor(opened: OpenShard, entry: TensorEntry, found: _Found, meter: 
     """Verify a tensor, one pass over its bytes for all that is asked of them."""
     sums = opened.shard.checksums
     padding = entry.name.startswith(PADDING_PREFIX) and sums is not None
-    is_field = entry.name in opened.shard.schema
+    stored = opened.shard.stored
+    packed = PackedRows(opened, entry) if entry.name in stored.places else None
     for offset, piece in opened.pieces(entry):
         if padding:
             found.damage += _wrong_padding(opened.path, offset, piece)
@@ -181,13 +182,21 @@ def _verify_tensor(opened: OpenShard, entry: TensorEntry, found: _Found, meter: 
             found.checked += len(piece)
         else:
             found.unchecked += len(piece)
-        if deep and is_field:
-            if entry.dtype.code == "BOOL":
-                found.nonsense += wrong_booleans(opened, entry, offset, piece)
-            for counts, count in zip((found.nan, found.infinite), not_finite(piece, entry.dtype), strict=True):
-                if count:
-                    counts[entry.name] = counts.get(entry.name, 0) + count
+        if deep and packed is not None:
+            for inside in packed.fields(piece):
+                _look_into(opened, entry, inside, found)
+        elif deep and entry.name in stored.columns:
+            _look_into(opened, entry, FieldBytes(entry.name, entry.dtype, piece, offset), found)
         meter.add(len(piece))
+
+
+def _look_into(opened: OpenShard, entry: TensorEntry, inside: FieldBytes, found: _Found) -> None:
+    """Note what bytes of a field, which are in a tensor, mean."""
+    if inside.dtype.code == "BOOL":
+        found.nonsense += wrong_booleans(opened, entry, inside)
+    for counts, count in zip((found.nan, found.infinite), not_finite(inside.data, inside.dtype), strict=True):
+        if count:
+            counts[inside.name] = counts.get(inside.name, 0) + count
 
 
 def _wrong_padding(path: str, offset: int, piece: memoryview) -> Iterator[Problem]:

@@ -7,6 +7,7 @@ did not write have none.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,7 +20,58 @@ from gdsload.shards.shard_checksums import PIECE_BYTES
 from gdsload.shards.values import torch_dtype
 from gdsload.shards.verify.opened import OpenShard
 
-__all__ = ["not_finite", "wrong_booleans", "wrong_runs", "wrong_texts"]
+__all__ = ["FieldBytes", "PackedRows", "not_finite", "wrong_booleans", "wrong_runs", "wrong_texts"]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldBytes:
+    """Consecutive bytes of a field, which in a packed column are not neighbours in the file.
+
+    Attributes:
+        name: the field's.
+        dtype: its element type.
+        data: the bytes.
+        offset: where in the file the first of them is.
+        size: how many are together there; 0: all.
+        stride: bytes from where some are together to where the next are.
+    """
+
+    name: str
+    dtype: DType
+    data: memoryview
+    offset: int
+    size: int = 0
+    stride: int = 0
+
+    def at(self, position: int) -> int:
+        """Where in the file the byte of this number is."""
+        row, within = divmod(position, self.size) if self.size else (0, position)
+        return self.offset + row * self.stride + within
+
+
+class PackedRows:
+    """The fields of a packed column, out of pieces of it that may end within a row.
+
+    Args:
+        opened: the shard.
+        entry: the column.
+    """
+
+    def __init__(self, opened: OpenShard, entry: TensorEntry) -> None:
+        self._stored, self._column, self._row_bytes = opened.shard.stored, entry.name, entry.shape[1]
+        self._rest, self._offset = np.empty(0, np.uint8), entry.begin
+
+    def fields(self, piece: memoryview) -> Iterator[FieldBytes]:
+        """The fields of the rows that end in the next piece."""
+        data = np.concatenate([self._rest, np.frombuffer(piece, np.uint8)])
+        count, offset = len(data) // self._row_bytes, self._offset
+        self._rest = data[count * self._row_bytes :]
+        self._offset += count * self._row_bytes
+        rows = data[: count * self._row_bytes].reshape(count, self._row_bytes)
+        for name, begin in self._stored.places[self._column].items() if count else ():
+            field = self._stored.schema[name]
+            values = np.ascontiguousarray(rows[:, begin : begin + field.row_bytes]).reshape(-1)
+            yield FieldBytes(name, field.dtype, values.data, offset + begin, field.row_bytes, self._row_bytes)
 
 
 def not_finite(data: memoryview, dtype: DType) -> tuple[int, int]:
@@ -33,12 +85,12 @@ def not_finite(data: memoryview, dtype: DType) -> tuple[int, int]:
     return int(numbers.isnan().sum()), int(numbers.isinf().sum())
 
 
-def wrong_booleans(opened: OpenShard, entry: TensorEntry, offset: int, data: memoryview) -> Iterator[Problem]:
+def wrong_booleans(opened: OpenShard, entry: TensorEntry, found: FieldBytes) -> Iterator[Problem]:
     """Bytes of a bool field that are neither 0 nor 1: what torch makes of them differs from operation to operation."""
-    wrong = np.flatnonzero(np.frombuffer(data, np.uint8) > 1)
+    wrong = np.flatnonzero(np.frombuffer(found.data, np.uint8) > 1)
     if len(wrong):
-        low, high = int(wrong[0]), int(wrong[-1]) + 1
-        yield opened.problem(f"{len(wrong)} values are neither 0 nor 1", entry, offset + low, high - low)
+        low, high = found.at(int(wrong[0])), found.at(int(wrong[-1])) + 1
+        yield opened.problem(f"{len(wrong)} values are neither 0 nor 1", entry, low, high - low, found.name)
 
 
 def wrong_texts(opened: OpenShard, entry: TensorEntry, offsets_begin: int) -> Iterator[Problem]:

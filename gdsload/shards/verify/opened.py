@@ -73,7 +73,7 @@ class OpenShard:
         samples = self.shard.samples
         if entry.name.startswith(OFFSETS_PREFIX):
             return max(begin // 8 - 1, 0), min((begin + nbytes) // 8, samples)
-        row_bytes = self.shard.schema[entry.name].row_bytes
+        row_bytes = self.shard.stored.columns[entry.name].row_bytes
         low, high = begin // row_bytes, -(-(begin + nbytes) // row_bytes)
         column = self.shard.columns[entry.name]
         if column.offsets_begin is None:
@@ -82,7 +82,8 @@ class OpenShard:
         first = int(np.searchsorted(offsets, low, side="right")) - 1
         return max(first, 0), min(int(np.searchsorted(offsets, high, side="left")), samples)
 
-    def problem(self, message: str, entry: TensorEntry, offset: int, nbytes: int) -> Problem:
-        """What is wrong with bytes of a tensor."""
+    def problem(self, message: str, entry: TensorEntry, offset: int, nbytes: int, field: str | None = None) -> Problem:
+        """What is wrong with bytes of a tensor: with a field of it, or with all that are in it."""
         samples = self.samples_at(entry, offset, nbytes)
-        return Problem(message, self.path, offset, entry.name.removeprefix(OFFSETS_PREFIX), samples, nbytes)
+        inside = self.shard.stored.fields_of(entry.name.removeprefix(OFFSETS_PREFIX))
+        return Problem(message, self.path, offset, field or ", ".join(inside), samples, nbytes)

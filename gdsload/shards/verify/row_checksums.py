@@ -12,8 +12,8 @@ from gdsload.errors import ChecksumError, Problem
 from gdsload.shards.files import open_regular
 from gdsload.shards.format.checksum import BLOCK_BYTES, block_count
 from gdsload.shards.format.header import TensorEntry
-from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.shard import OFFSETS_PREFIX
+from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import ShardSource
 from gdsload.shards.opening import load_named
 from gdsload.shards.shard_checksums import pieces
@@ -32,11 +32,11 @@ class RowCheck:
 
     Args:
         sources: the shards of a dataset; how many samples each has is known.
-        schema: its fields.
+        stored: its fields, and how they are stored.
     """
 
-    def __init__(self, sources: Sequence[ShardSource], schema: Schema) -> None:
-        self._sources, self._schema = sources, schema
+    def __init__(self, sources: Sequence[ShardSource], stored: StoredSchema) -> None:
+        self._sources, self._stored = sources, stored
         self._ends = np.cumsum([source.samples for source in sources])
         self._right: dict[tuple[int, str], NDArray[np.bool_]] = {}
 
@@ -65,7 +65,7 @@ class RowCheck:
         source = self._sources[file]
         fd = open_regular(source.path, follow_links=source.follow_links)
         try:
-            shard = load_named(fd, source, self._schema)
+            shard = load_named(fd, source, self._stored)
             if shard.checksums is None:
                 return []
             opened = OpenShard(fd, source.path, shard, int(self._ends[file]) - source.samples)

@@ -14,6 +14,7 @@ from gdsload.engine.assemble import Batch
 from gdsload.errors import ReadError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.shards.encode import sample_of
+from gdsload.shards.values import memory_of
 from gdsload.tools.bench.bench_plan import BenchPlan
 from gdsload.tools.bench.routes import Route
 
@@ -125,7 +126,7 @@ def _digest(sample: dict[str, Any]) -> _Digest:
     for name, value in sample.items():
         if isinstance(value, torch.Tensor):
             kind = f"{value.dtype} {tuple(value.shape)}"
-            raw: Any = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            raw: Any = memory_of(value)
         else:
             kind = type(value).__name__
             raw = np.frombuffer(value.encode() if isinstance(value, str) else value, np.uint8)

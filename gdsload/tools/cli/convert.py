@@ -53,6 +53,10 @@ def add_writing(parser: argparse.ArgumentParser) -> None:
     """Add the options of all commands that write datasets."""
     parser.add_argument("--shard-bytes", default="256MiB", metavar="SIZE", help="about how large a shard gets")
     parser.add_argument("--shuffle-seed", type=int, metavar="N", help="write the samples in a random order")
+    parser.add_argument(
+        "--pack-fields", nargs="*", metavar="NAME",
+        help="store these fields together, or none; without it those of a few bytes, or what is already",
+    )  # fmt: skip
     parser.add_argument("--workers", type=int, metavar="N", help="how many at once (default: one for each processor)")
     cluster = parser.add_mutually_exclusive_group()
     cluster.add_argument("--dask", metavar="ADDRESS", help="let a Dask cluster do it, whose machines share the files")
@@ -75,6 +79,7 @@ def running(chosen: argparse.Namespace) -> Iterator[RearrangeKeywords]:
         yield {
             "shard_bytes": chosen.shard_bytes,
             "shuffle_seed": chosen.shuffle_seed,
+            "pack_fields": chosen.pack_fields,
             "workers": executor.workers if executor and chosen.workers is None else chosen.workers,
             "executor": executor,
             "overwrite": chosen.overwrite,

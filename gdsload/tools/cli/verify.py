@@ -35,7 +35,7 @@ def _run(chosen: argparse.Namespace) -> int:
     try:
         found = open_catalog(chosen.path, whole=False)
         report = verify_shards(
-            found.sources, found.schema, deep=chosen.deep, progress=lambda done, of: bar.show(done, of, nbytes=done)
+            found.sources, found.stored, deep=chosen.deep, progress=lambda done, of: bar.show(done, of, nbytes=done)
         )
     except GdsloadError as error:
         bar.close()

@@ -75,7 +75,7 @@ def open_tier(folder):
 
     def open_one(inner=HostBackend, *, vram_bytes=2**30, fields=("x",)):
         dataset = ShardDataset(folder)
-        table = ShardTable.of(dataset.sources, dataset.schema, mapped=True)
+        table = ShardTable.of(dataset.sources, dataset.stored, mapped=True)
         span = partial(table.span, names=fields)
         cpu = torch.device("cpu")
         tier = VramTier(table.files, cpu, span=span, vram_bytes=vram_bytes)

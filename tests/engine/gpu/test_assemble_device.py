@@ -91,6 +91,7 @@ def test_a_tensor_of_another_device_is_handed_to_the_stream_that_is_current_ther
         def __init__(self, device):
             self.device, self.is_nested, self.nbytes = torch.device(device), False, 8
             self.is_cuda, self.get_device = self.device.type == "cuda", lambda: self.device.index
+            self.untyped_storage = lambda: SimpleNamespace(data_ptr=lambda: id(self))
 
         def record_stream(self, stream):
             recorded.append((str(self.device), stream))

@@ -1,0 +1,139 @@
+"""Conversions pack fields as the writer does, and those that rearrange shards keep what is packed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gdsload import Field, OptionError, SchemaError, ShardDataset, ShardWriter, convert, merge, reshard, split
+from gdsload.errors import ChecksumError
+from gdsload.testing import fingerprint
+from gdsload.tools.cli import main
+
+FIELDS = {"x": Field("float32", (7,)), **{name: Field("int32") for name in "abcd"}, "text": "str"}
+AUTO, NAMED = (("a", "b", "c", "d"),), (("a", "c"),)
+
+
+def write(path, count=50, first=0, **options):
+    numbers = np.arange(first, first + count)
+    with ShardWriter(path, FIELDS, shard_bytes=400, **options) as writer:
+        values = {name: (numbers + place).astype(np.int32) for place, name in enumerate("abcd")}
+        wide = np.repeat(numbers[:, None], 7, axis=1).astype(np.float32)
+        writer.write_batch({**values, "x": wide, "text": [f"t{number}" for number in numbers]})
+    return ShardDataset(path)
+
+
+def samples(*datasets):
+    return [fingerprint(sample) for dataset in datasets for sample in dataset]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_scalars_of_a_source_are_packed(tmp_path, workers):
+    (tmp_path / "source").mkdir()
+    numbers = np.arange(100, dtype=np.float32)
+    (tmp_path / "source" / "rows.csv").write_text(
+        "a,b,c,d,e\n" + "".join(f"{number},{number + 1},{number % 2},0,{number / 2}\n" for number in numbers)
+    )
+    convert(tmp_path / "source", tmp_path / "out", shard_bytes=400, workers=workers)
+    dataset = ShardDataset(tmp_path / "out")
+    assert len(dataset.shards) > 1
+    assert sorted(name for names in dataset.stored.packed for name in names) == ["a", "b", "c", "d", "e"]
+    convert(tmp_path / "source", tmp_path / "plain", shard_bytes=400, workers=workers, pack_fields=())
+    plain = ShardDataset(tmp_path / "plain")
+    assert not plain.stored.packed
+    assert samples(dataset) == samples(plain)
+    assert dataset.counts.tolist() == plain.counts.tolist()
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_result_is_what_one_writer_writes(tmp_path, seed):
+    """Whatever it is made of: packed in part, in another way, or not at all."""
+    for number, rule in enumerate(((), "auto", ["a", "c"])):
+        write(tmp_path / f"{number}", pack_fields=rule)
+        options = {"shard_bytes": 400, "workers": 1, "pack_fields": "auto", "shuffle_seed": seed}
+        reshard(tmp_path / f"{number}", tmp_path / f"out{number}", **options)
+    found = [ShardDataset(tmp_path / f"out{number}") for number in range(3)]
+    assert found[0].stored.packed == AUTO
+    assert len({dataset.digest for dataset in found}) == 1
+    if seed is None:
+        assert found[0].digest == ShardDataset(tmp_path / "1").digest
+
+
+@pytest.mark.parametrize(
+    ("rules", "given", "packed"),
+    [
+        (["auto", "auto"], None, AUTO),
+        ([["a", "c"]] * 2, None, NAMED),
+        ([["a", "c"]] * 2, "auto", AUTO),
+        ([["a", "c"]] * 2, (), ()),
+        ([(), ()], None, AUTO),
+        ([["a", "c"], "auto"], None, AUTO),
+        (["auto", ()], ["c", "a"], NAMED),
+    ],
+)
+def test_what_is_packed_stays_so_unless_the_datasets_differ(tmp_path, rules, given, packed):
+    paths = [tmp_path / str(number) for number in range(len(rules))]
+    datasets = [write(path, 20, 20 * number, pack_fields=rules[number]) for number, path in enumerate(paths)]
+    merge(paths, tmp_path / "out", workers=1, shard_bytes=1000, pack_fields=given)
+    dataset = ShardDataset(tmp_path / "out")
+    assert dataset.stored.packed == packed
+    assert samples(dataset) == samples(*datasets)
+    assert dataset.verify(deep=True).shards == len(dataset.shards)
+
+
+def test_parts_of_a_dataset_are_packed_as_it_is(tmp_path):
+    dataset = write(tmp_path / "all", pack_fields=["a", "c"])
+    split(tmp_path / "all", [tmp_path / "one", tmp_path / "two"], [20, 30], workers=1)
+    parts = [ShardDataset(tmp_path / name) for name in ("one", "two")]
+    assert [part.stored.packed for part in parts] == [NAMED] * 2
+    assert samples(*parts) == samples(dataset)
+
+
+def test_fields_that_are_chosen_are_packed_anew(tmp_path):
+    write(tmp_path / "all", pack_fields=["a", "c"])
+    reshard(tmp_path / "all", tmp_path / "out", fields=["a", "x"], workers=1)
+    assert not ShardDataset(tmp_path / "out").stored.packed
+
+
+def test_damaged_rows_are_not_written_anew(tmp_path):
+    dataset = write(tmp_path / "all")
+    with open(dataset.shards[1].file, "r+b") as file:
+        file.seek(4096 + 4096)
+        byte = file.read(1)[0]
+        file.seek(4096 + 4096)
+        file.write(bytes([byte ^ 1]))
+    first = int(dataset.counts[0])
+    with pytest.raises(ChecksumError, match="samples are damaged") as caught:
+        reshard(tmp_path / "all", tmp_path / "out", workers=1)
+    (problem,) = caught.value.problems
+    assert (problem.field, problem.samples[0]) == ("a, b, c, d", first)
+
+
+def test_a_single_shard_and_a_folder_of_them_are_sources(tmp_path):
+    dataset = write(tmp_path / "all")
+    shard = Path(dataset.shards[0].file)
+    convert(shard, tmp_path / "one", workers=1)
+    assert samples(ShardDataset(tmp_path / "one")) == samples(dataset)[: int(dataset.counts[0])]
+    assert samples(ShardDataset(shard)) == samples(ShardDataset(tmp_path / "one"))
+
+
+def test_what_cannot_be_packed_is_refused_before_any_part_is_made(tmp_path):
+    write(tmp_path / "all")
+    for rule, kind, says in (
+        (["text"], SchemaError, "field 'text': it cannot be packed"),
+        ("all", OptionError, "pack_fields is the text 'all'"),
+    ):
+        with pytest.raises(kind, match=says):
+            reshard(tmp_path / "all", tmp_path / "out", pack_fields=rule, workers=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "packed"), [([], AUTO), (["--pack-fields", "c", "a"], NAMED), (["--pack-fields"], ())]
+)
+def test_command(tmp_path, arguments, packed):
+    write(tmp_path / "all", pack_fields=())
+    assert main(["reshard", str(tmp_path / "all"), str(tmp_path / "out"), "--workers", "1", *arguments]) == 0
+    assert ShardDataset(tmp_path / "out").stored.packed == packed

@@ -1,0 +1,263 @@
+"""Packed fields: whatever is stored together, a dataset and its batches are those of fields that are not."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from torch.utils.data import ConcatDataset, Subset
+from torch.utils.data import DataLoader as TorchDataLoader
+
+import gdsload
+from gdsload import DataLoader, Field, Mix, OptionError, SchemaError, ShardDataset, ShardWriter
+from gdsload.shards.format.dtypes import DTYPES
+from gdsload.shards.format.shard import PADDING_PREFIX
+from gdsload.testing import fingerprint
+
+SETTINGS = settings(derandomize=True, deadline=None, max_examples=25)
+ORDERS = [
+    {"shuffle": False},
+    {"shuffle": "full"},
+    {"shuffle": "block", "block": 4, "window": 12, "lanes": 2},
+]
+SCALARS = {f"s{number:02}": Field("int32") for number in range(12)}
+
+
+def values_of(field, samples, seed):
+    """Any bits, in a form that `write_batch` takes."""
+    generator = np.random.default_rng(seed)
+    if field.kind in ("str", "bytes"):
+        texts = [f"{number}é"[: number % 4] for number in range(samples)]
+        return texts if field.kind == "str" else [text.encode() for text in texts]
+    lengths = generator.integers(0, 4, samples) if field.ragged else np.ones(samples, np.int64)
+    rows = int(lengths.sum())
+    made = torch.empty((rows, *field.row_shape), dtype=getattr(torch, field.dtype.name))
+    if made.numel():  # torch has no views of none
+        most = 2 if field.dtype.name == "bool" else 256
+        made.view(-1).view(torch.uint8)[...] = torch.from_numpy(generator.integers(0, most, made.nbytes, np.uint8))
+    return (made, np.append(0, np.cumsum(lengths))) if field.ragged else made
+
+
+@st.composite
+def datasets(draw):
+    """Fields of all kinds in any order, and which of them are packed."""
+    fields = {}
+    for number in range(draw(st.integers(1, 10))):
+        if draw(st.integers(0, 7)) == 0:
+            fields[f"f{number}"] = Field(draw(st.sampled_from(["str", "bytes"])))
+            continue
+        shape = tuple(draw(st.lists(st.integers(0, 3), max_size=2)))
+        ragged = draw(st.integers(0, 5)) == 0
+        dtype = draw(st.sampled_from(sorted(DTYPES)))
+        fields[f"f{number}"] = Field(dtype, (None, *shape) if ragged else shape)
+    able = [name for name, field in fields.items() if not field.ragged and field.row_bytes]
+    rule = draw(st.just("auto") | (st.lists(st.sampled_from(able), unique=True) if able else st.just([])))
+    wanted = draw(st.none() | st.lists(st.sampled_from(list(fields)), unique=True, min_size=1))
+    return fields, rule, wanted, draw(st.integers(1, 60))
+
+
+def written(path, fields, samples, **options):
+    batch = {name: values_of(field, samples, number) for number, (name, field) in enumerate(fields.items())}
+    with ShardWriter(path, fields, shard_bytes=300, **options) as writer:
+        writer.write_batch(batch)
+    return path
+
+
+@SETTINGS
+@given(datasets())
+def test_all_ways_of_reading_give_what_unpacked_fields_give(tmp_path_factory, drawn):
+    fields, rule, wanted, samples = drawn
+    folder = tmp_path_factory.mktemp("packed")
+    packed = written(folder / "packed", fields, samples, pack_fields=rule)
+    plain = written(folder / "plain", fields, samples, pack_fields=())
+    reference = ShardDataset(plain)
+    assert not reference.stored.packed
+    for mmap in (True, False):
+        dataset = ShardDataset(packed, mmap=mmap)
+        assert (dataset.schema, len(dataset)) == (reference.schema, samples)
+        assert list(dataset.counts) == list(reference.counts)
+        indices = list(range(samples - 1, -1, -2))
+        assert fingerprint(dataset.read_batch(indices)) == fingerprint(reference.read_batch(indices))
+        assert fingerprint(dataset[samples // 2]) == fingerprint(reference[samples // 2])
+        assert fingerprint(dataset.__getitems__(indices)) == fingerprint(reference.__getitems__(indices))
+        assert dataset.sample_bytes(indices).tolist() == reference.sample_bytes(indices).tolist()
+        for order in ORDERS:
+            options = {"batch_size": 7, "fields": wanted, "ragged": "offsets", "with_index": True, "device": "cpu"}
+            with DataLoader(dataset, **options, **order) as ours, DataLoader(reference, **options, **order) as theirs:
+                for mine, other in zip(ours, theirs, strict=True):
+                    assert list(mine) == list(other)
+                    assert fingerprint(mine) == fingerprint(other)
+        ours, theirs = dataset.verify(deep=True), reference.verify(deep=True)
+        assert (ours.nan, ours.infinite) == (theirs.nan, theirs.infinite)
+
+
+@SETTINGS
+@given(datasets())
+def test_sample_by_sample_is_written_what_a_batch_is(tmp_path_factory, drawn):
+    fields, rule, _, samples = drawn
+    folder = tmp_path_factory.mktemp("packed")
+    dataset = ShardDataset(written(folder / "batch", fields, samples, pack_fields=rule))
+    with ShardWriter(folder / "samples", fields, shard_bytes=300, pack_fields=rule) as writer:
+        for sample in dataset:
+            writer.write(sample)
+    assert ShardDataset(folder / "samples").digest == dataset.digest
+
+
+@pytest.fixture(scope="session")
+def narrow(tmp_path_factory):
+    """100 samples, most of whose fields are packed, between some that are not."""
+    fields = {
+        "text": Field("str"),
+        **SCALARS,
+        "image": Field("uint8", (40,)),
+        "flag": Field("bool"),
+        "v": Field("int64", (2,)),
+    }
+    return written(tmp_path_factory.mktemp("narrow") / "narrow", fields, 100)
+
+
+@pytest.fixture(scope="session")
+def rich_packed(writers, tmp_path_factory):
+    return writers[0](tmp_path_factory.mktemp("rich") / "rich", 143, pack_fields="auto")
+
+
+@pytest.mark.parametrize("ragged", ["jagged", "offsets", "padded"])
+@pytest.mark.parametrize("order", ORDERS, ids=lambda order: str(order["shuffle"]))
+def test_batches_beside_fields_of_every_kind(load, rich, rich_packed, ragged, order):
+    assert ShardDataset(rich_packed).stored.packed
+    options = {"batch_size": 9, "ragged": ragged, "with_index": True, **order}
+    ours, theirs = load(rich_packed, **options), load(rich, **options)
+    assert [fingerprint(batch) for batch in ours] == [fingerprint(batch) for batch in theirs]
+
+
+def test_a_whole_row_is_one_read(load, narrow):
+    """What this is for: a sample costs as many reads as it has columns, not fields."""
+    dataset = ShardDataset(narrow)
+    assert list(dataset.stored.columns) == ["gdsload:rows:0", "text", "image"]
+    assert list(dataset.schema) == ["text", *SCALARS, "image", "flag", "v"]
+    loader = load(dataset, 10, fields=["s03", "flag"])
+    for batch in loader:
+        assert list(batch) == ["s03", "flag"]
+    assert sum(loader.backend.bytes_by_path.values()) == 100 * dataset.stored.columns["gdsload:rows:0"].row_bytes
+
+
+def test_fields_of_a_batch_are_tensors_of_their_own_but_for_the_memory(load, narrow):
+    """What is done to one is nothing to another: neither to its values nor to its gradients."""
+    batch = next(iter(load(narrow, 10, fields=list(SCALARS))))
+    before = {name: value.clone() for name, value in batch.items()}
+    for name in list(batch)[::2]:
+        batch[name].fill_(7)
+    assert all(torch.equal(batch[name], before[name]) for name in list(batch)[1::2])
+    assert all((batch[name] == 7).all() for name in list(batch)[::2])
+    assert len({value.untyped_storage().data_ptr() for value in batch.values()}) == 1
+    assert not any(value._is_view() for value in batch.values())
+    assert {value._version for value in list(batch.values())[1::2]} == {0}
+    assert all(value.stride() == (value.untyped_storage().nbytes() // 10 // 4,) for value in batch.values())
+
+
+def test_gradients_may_flow_through_a_field_that_is_changed_in_place(load, tmp_path):
+    with ShardWriter(tmp_path / "x") as writer:
+        writer.write_batch({name: np.arange(8, dtype=np.float32) for name in "abcd"})
+    batch, weight = next(iter(load(tmp_path / "x", 8))), torch.ones(8, requires_grad=True)
+    loss = (batch["a"] * weight).sum()
+    batch["b"].add_(1)
+    loss.backward()
+    assert torch.equal(weight.grad, torch.arange(8.0))
+    batch["c"].mul_(weight)
+    assert batch["c"].requires_grad
+
+
+@pytest.mark.parametrize("inference", [True, False])
+def test_whatever_mode_the_consumer_is_in(narrow, load, inference):
+    expected = [fingerprint(batch) for batch in load(narrow, 3)]
+    with torch.inference_mode(inference), torch.no_grad():
+        assert [fingerprint(batch) for batch in load(narrow, 3)] == expected
+
+
+@pytest.mark.parametrize("batch_size", [1, 10])
+def test_batches_can_be_saved_copied_and_pickled(load, narrow, batch_size):
+    """Torch saves no tensors of different types that share memory."""
+    batch = next(iter(load(narrow, batch_size)))
+    saved = io.BytesIO()
+    torch.save(batch, saved)
+    saved.seek(0)
+    found = [torch.load(saved), copy.deepcopy(batch), pickle.loads(pickle.dumps(batch))]
+    assert [fingerprint(one) for one in found] == [fingerprint(batch)] * 3
+
+
+def test_reused_buffers(load, narrow):
+    fields = [*SCALARS, "v", "flag"]
+    plain = [fingerprint(batch) for batch in load(narrow, 7, "full", fields=fields)]
+    loader = load(narrow, 7, "full", fields=fields, reuse_buffers=True)
+    assert [fingerprint(batch) for batch in loader] == plain
+
+
+def test_torchs_own_loader(narrow):
+    dataset = ShardDataset(narrow)
+    reference = dataset.read_batch(range(100))
+    for number, batch in enumerate(TorchDataLoader(dataset, batch_size=10)):
+        rows = slice(number * 10, number * 10 + 10)
+        assert torch.equal(batch["s05"], reference["s05"][rows])
+        assert torch.equal(batch["v"], reference["v"][rows])
+
+
+def test_selections_and_mixtures(load, narrow):
+    dataset = ShardDataset(narrow)
+    chosen = [90, 3, 3, 41]
+    found = next(iter(load(Subset(dataset, chosen), 4)))
+    assert fingerprint(found["s01"]) == fingerprint(dataset.read_batch(chosen)["s01"])
+    twice = ConcatDataset([dataset, ShardDataset(narrow)])
+    assert sum(len(batch["s00"]) for batch in load(twice, 9)) == 200
+    found = [batch["s00"] for batch in load(Mix([dataset, ShardDataset(narrow)], [1, 1]), 9, fields=["s00"])]
+    wanted = dataset.read_batch(range(100))["s00"]
+    assert torch.equal(torch.cat(found).sort()[0], torch.cat([wanted, wanted]).sort()[0])
+
+
+def test_datasets_of_other_columns_are_refused_as_one(load, tmp_path):
+    for name, rule in (("a", "auto"), ("b", ())):
+        written(tmp_path / name, SCALARS, 10, pack_fields=rule)
+    both = ConcatDataset([ShardDataset(tmp_path / name) for name in "ab"])
+    with pytest.raises(OptionError, match=r"store their fields differently: packed are \[\['s00'.*none in the other"):
+        load(both, 4)
+    gdsload.reshard(tmp_path / "b", tmp_path / "c", workers=1)
+    both = ConcatDataset([ShardDataset(tmp_path / name) for name in "ac"])
+    assert sum(len(batch["s00"]) for batch in load(both, 4)) == 20
+
+
+def test_safetensors_opens_the_shards(narrow):
+    dataset = ShardDataset(narrow)
+    places = dataset.stored.places["gdsload:rows:0"]
+    first = 0
+    for shard in dataset.shards:
+        found = load_file(shard.file)
+        fields = {name for name in found if not name.startswith(PADDING_PREFIX)}
+        assert fields == {"gdsload:offsets:text", "gdsload:rows:0", "text", "image"}
+        batch = dataset.read_batch(range(first, first + shard.samples))
+        for name, begin in places.items():
+            nbytes = dataset.schema[name].row_bytes
+            rows = found["gdsload:rows:0"][:, begin : begin + nbytes].contiguous().view(batch[name].dtype)
+            assert torch.equal(rows.view(batch[name].shape), batch[name])
+        first += shard.samples
+
+
+@pytest.mark.parametrize("given_schema", [True, False])
+def test_fields_that_cannot_be_packed_are_refused_before_anything_is_written(tmp_path, given_schema):
+    fields = {"x": Field("int32"), "r": Field("int32", (None,))}
+    if given_schema:
+        with pytest.raises(SchemaError, match="field 'r': it cannot be packed"):
+            ShardWriter(tmp_path / "d", fields, pack_fields=["x", "r"])
+    else:
+        with ShardWriter(tmp_path / "d", pack_fields=["x", "z"]) as writer:
+            with pytest.raises(SchemaError, match="field 'z': it cannot be packed: the schema has no field 'z'"):
+                writer.write({"x": 1})
+            writer.write({"x": 1, "z": 2})
+        assert ShardDataset(tmp_path / "d").stored.packed == (("x", "z"),)
+    with pytest.raises(OptionError, match="pack_fields is the text 'x'"):
+        ShardWriter(tmp_path / "e", pack_fields="x")
