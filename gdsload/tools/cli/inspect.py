@@ -47,7 +47,10 @@ def _run(chosen: argparse.Namespace) -> int:
         return 0
     print(f"{dataset.path}")
     print(f"{len(dataset)} samples in {len(dataset.shards)} shards, {format_bytes(dataset.num_bytes)}")
-    print(f"digest {dataset.digest}\n")
+    print(f"digest {dataset.digest}")
+    for names in dataset.stored.packed:
+        print(f"stored together: {', '.join(names)}")
+    print()
     rows = [("field", "type", "shape of a sample", "bytes a sample")]
     rows += [(name, _kind(field), _shape(field), _size(field)) for name, field in dataset.schema.items()]
     _print_table(rows)
@@ -83,6 +86,7 @@ def _tree(dataset: ShardDataset) -> dict[str, object]:
         "bytes": dataset.num_bytes,
         "digest": dataset.digest,
         "schema": dataset.schema.to_json(),
+        "packed": [list(names) for names in dataset.stored.packed],
         "shards": [
             {"file": os.path.basename(shard.file), "samples": shard.samples, "bytes": shard.bytes}
             for shard in dataset.shards

@@ -52,6 +52,17 @@ def test_inspect_prints_json(dataset, capsys):
     assert sum(shard["samples"] for shard in tree["shards"]) == 20
 
 
+def test_fields_that_are_stored_together_are_named(tmp_path, capsys):
+    with gdsload.ShardWriter(tmp_path / "d") as writer:
+        writer.write({"a": 1, "b": 2.0, "c": True, "d": 4})
+    assert main(["inspect", str(tmp_path / "d")]) == 0
+    said = capsys.readouterr().out
+    assert "stored together: a, d, b, c\n" in said
+    assert all(f"\n{name} " in said for name in "abcd")
+    assert main(["inspect", str(tmp_path / "d"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["packed"] == [["a", "d", "b", "c"]]
+
+
 def test_a_fault_is_told_and_gives_exit_code_1(tmp_path, capsys):
     assert main(["inspect", str(tmp_path / "nothing")]) == 1
     assert capsys.readouterr().err.startswith(f"gdsload: {tmp_path / 'nothing'}: there is no dataset here")
