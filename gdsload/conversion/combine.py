@@ -13,7 +13,8 @@ from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.loader import DataLoader
 from gdsload.shards.format.index import INDEX_NAME, Index, IndexEntry, parse_index
 from gdsload.shards.format.stored import StoredSchema
-from gdsload.shards.publish import Publication, fsync_path, shard_name, write_error
+from gdsload.shards.publish import Publication, fsync_path, write_error
+from gdsload.shards.shard_folders import shard_name
 from gdsload.shards.writer import ShardWriter
 
 __all__ = ["publish", "put_in_order", "shuffle_into"]

@@ -25,6 +25,7 @@ from gdsload.shards.format.shard import Shard, is_gdsload
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import FileIdentity, ShardSource, identity_of
 from gdsload.shards.opening import load_shard
+from gdsload.shards.shard_folders import link_target
 from gdsload.system.paths import absolute
 
 __all__ = ["SHARD_SUFFIX", "Catalog", "open_catalog"]
@@ -128,16 +129,16 @@ def _from_folder(path: str, folder: int, *, whole: bool) -> Catalog:
     finally:
         os.close(fd)
     index = parse_index(bytes(raw), name)
-    found = _status(folder, index)
+    found, links, astray = _status(folder, index)
     if whole:
-        _check_present(path, found, index)
+        _check_present(path, found, astray, index)
     sources = tuple(
         ShardSource(
             os.path.join(path, shard.file),
             shard.samples,
             shard.bytes,
             shard.sha256,
-            follow_links=False,
+            follow_links=shard.file in links,
             identity=identity_of(found[shard.file]) if shard.file in found else None,
         )
         for shard in index.shards
@@ -145,14 +146,31 @@ def _from_folder(path: str, folder: int, *, whole: bool) -> Catalog:
     return Catalog(path, index.stored, sources, index.digest())
 
 
-def _status(folder: int, index: Index) -> dict[str, os.stat_result]:
-    """What the file system says of those shards that are there."""
+def _status(folder: int, index: Index) -> tuple[dict[str, os.stat_result], set[str], dict[str, str]]:
+    """What the file system says of those shards that are there, which are links, and what is wrong with other links.
+
+    Which file a link leads to is looked at here; whoever follows it later compares that file with this one.
+    """
     wanted = {shard.file for shard in index.shards}
+    found: dict[str, os.stat_result] = {}
+    links: set[str] = set()
+    astray: dict[str, str] = {}
     with os.scandir(folder) as entries:
-        return {entry.name: entry.stat(follow_symlinks=False) for entry in entries if entry.name in wanted}
+        for entry in entries:
+            if entry.name not in wanted:
+                continue
+            if not entry.is_symlink():
+                found[entry.name] = entry.stat(follow_symlinks=False)
+                continue
+            try:
+                found[entry.name] = os.stat(link_target(folder, entry.name), follow_symlinks=False)
+                links.add(entry.name)
+            except ReadError as error:
+                astray[entry.name] = f"the shard is {error.message}. {error.remedy}"
+    return found, links, astray
 
 
-def _check_present(path: str, stats: dict[str, os.stat_result], index: Index) -> None:
+def _check_present(path: str, stats: dict[str, os.stat_result], astray: dict[str, str], index: Index) -> None:
     """A shard that is missing should be noticed now, not hours into a training run."""
     sizes = {name: found.st_size for name, found in stats.items()}
     problems = []
@@ -160,7 +178,7 @@ def _check_present(path: str, stats: dict[str, os.stat_result], index: Index) ->
     for shard in index.shards:
         found, file, samples = sizes.get(shard.file), os.path.join(path, shard.file), (first, first + shard.samples)
         if found is None:
-            problems.append(Problem("the shard is missing", file, samples=samples))
+            problems.append(Problem(astray.get(shard.file, "the shard is missing"), file, samples=samples))
         elif found != shard.bytes:
             message = f"the shard has {found} bytes, but the index says {shard.bytes}"
             problems.append(Problem(message, file, min(found, shard.bytes), samples=samples))
@@ -173,7 +191,8 @@ def _check_present(path: str, stats: dict[str, os.stat_result], index: Index) ->
             f"{len(problems)} of {len(index.shards)} shards are missing or of another length",
             file=path,
             problems=problems,
-            remedy="Copy the dataset again, whole. `gdsload verify` also says what is wrong with the other shards.",
+            remedy="Mount the drives that links lead to, or copy the dataset again, whole. `gdsload verify` also says "
+            "what is wrong with the other shards.",
         )
 
 

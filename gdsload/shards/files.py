@@ -27,6 +27,7 @@ from gdsload.shards.guard import Guard
 from gdsload.shards.handles import HandleTable, Lent
 from gdsload.shards.identity import ShardSource, Watch, gone
 from gdsload.shards.reads import Extents, distinct
+from gdsload.shards.shard_folders import link_target
 from gdsload.system.memory import map_file, unmap
 
 __all__ = ["Files", "open_regular", "pread_exact"]
@@ -56,12 +57,24 @@ def open_regular(path: str, *, follow_links: bool = True, flags: int = 0, folder
         raise DatasetNotFoundError("there is no such file", file=path) from None
     except OSError as error:
         link = not follow_links and os.path.islink(path)
-        hint = "It is a symbolic link, which a dataset must not contain." if link else None
-        raise ReadError(f"the file cannot be opened: {error.strerror}", file=path, remedy=hint) from None
+        raise ReadError(
+            f"the file cannot be opened: {error.strerror}", file=path, remedy=_about_link(path) if link else None
+        ) from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise ReadError("it is no regular file", file=path)
     return fd
+
+
+def _about_link(path: str) -> str:
+    """What is wrong with a symbolic link where there was to be a file."""
+    try:
+        link_target(*os.path.split(path))
+    except ReadError as error:
+        return f"It is {error.message}. {error.remedy}"
+    except OSError:
+        pass
+    return "It is a symbolic link, which must not be here."
 
 
 def pread_exact(fd: int, into: memoryview, offset: int, file: str) -> None:

@@ -204,8 +204,9 @@ class Watch:
 
 def gone(path: str) -> FileChangedError:
     """The error for a file that is not there any more."""
+    lost = f", or the drive of {os.path.realpath(path)}, where it lies, is not mounted any more"
     return FileChangedError(
-        "the shard was removed while the dataset was in use",
+        f"the shard was removed while the dataset was in use{lost if os.path.islink(path) else ''}",
         file=path,
         remedy="Restore it, and open the dataset again.",
     )

@@ -1,7 +1,8 @@
 """A folder that becomes visible whole: written beside its place, synced, and moved there by one rename.
 
 The folder in the making has a hidden name, and beside it is a file that its writer holds a lock on. A lock that is
-free was left behind by a writer that was killed; the next writer to the same place removes what belongs to it.
+free was left behind by a writer that was killed; the next writer to the same place removes what belongs to it: also the
+shards that lie on other drives, in folders that the lock's file lists.
 """
 
 from __future__ import annotations
@@ -10,28 +11,38 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import json
 import os
 import re
 import secrets
 import shutil
+from collections.abc import Sequence
 
 from gdsload.errors import DatasetExistsError, DiskFullError, FormatError, GdsloadError, WriteError
 from gdsload.shards.format.index import INDEX_NAME, parse_index
+from gdsload.shards.shard_folders import (
+    check_targets,
+    is_shard_name,
+    linked_folder,
+    make_shard_folder,
+    remove_shards,
+    shard_folder,
+)
 from gdsload.system.paths import absolute
 
 __all__ = [
     "Publication",
     "fsync_path",
+    "remove_folder",
     "remove_left_behind",
     "renameat2",
-    "shard_name",
     "strangers",
     "write_error",
 ]
 
 _LOCK_SUFFIX, _ASIDE_SUFFIX = ".lock", ".old"
 _DATASET_MARK = b'"gdsload-dataset"'
-_SHARD = re.compile(r"shard-\d{5,}\.safetensors")
+_MOST_LISTED_BYTES = 2**20
 _NAMED = 5
 _AT_FDCWD = -100
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2  # linux/fs.h
@@ -69,15 +80,22 @@ class Publication:
     Args:
         path: where it will appear.
         overwrite: whether a dataset that is there already is replaced.
+        spread_over: folders, on other drives perhaps, over which its shards are spread; none: they are in its own.
+
+    Attributes:
+        folder: the folder in the making.
+        shard_folders: the folders for shards on other drives, one in each folder of `spread_over`.
 
     Raises:
+        OptionError: if a folder is named twice in `spread_over`.
         DatasetExistsError: if something is there that must not be replaced.
-        WriteError: if the folder cannot be made.
+        WriteError: if a folder cannot be made.
     """
 
-    def __init__(self, path: str, *, overwrite: bool) -> None:
+    def __init__(self, path: str, *, overwrite: bool, spread_over: Sequence[str | os.PathLike[str]] = ()) -> None:
         self.path, self.overwrite = absolute(path), overwrite
         self.owner = os.getpid()
+        targets = check_targets(spread_over, self.path)
         parent = os.path.dirname(self.path)
         try:
             os.makedirs(parent, exist_ok=True)
@@ -88,6 +106,42 @@ class Publication:
             if isinstance(error, GdsloadError):
                 raise
             raise write_error("the dataset's folder cannot be made", error, parent) from error
+        token = self.folder.rpartition("-")[2]
+        self.shard_folders = [shard_folder(target, self.path, token) for target in targets]
+        try:
+            self._make_shard_folders()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _make_shard_folders(self) -> None:
+        for number, folder in enumerate(self.shard_folders):
+            try:
+                if not number:  # listed before the first is made: whoever finds the lock finds all of them
+                    os.write(self._lock, json.dumps(self.shard_folders).encode())
+                make_shard_folder(folder, self.folder)
+            except OSError as error:
+                raise write_error("a folder for shards cannot be made", error, folder) from error
+
+    def place(self, name: str, number: int) -> str:
+        """Where a shard is to be written; if that is on another drive, there is a link to it from now on.
+
+        Args:
+            name: the shard's name.
+            number: of which turn it is among the folders of `spread_over`.
+
+        Raises:
+            WriteError: if there can be no link.
+        """
+        path = os.path.join(self.folder, name)
+        if not self.shard_folders:
+            return path
+        target = os.path.join(self.shard_folders[number % len(self.shard_folders)], name)
+        try:
+            os.symlink(target, path)
+        except OSError as error:
+            raise write_error("the link to a shard cannot be made", error, path) from error
+        return target
 
     def _check_place(self) -> None:
         if not os.path.lexists(self.path) or _is_empty_folder(self.path):
@@ -106,7 +160,7 @@ class Publication:
             )
         if others := strangers(self.path):
             raise DatasetExistsError(
-                f"the folder holds more than a dataset, which would be lost: {_listed(others)}",
+                f"the folder holds more than a dataset, which would be lost: {_said(others)}",
                 file=self.path,
                 remedy="Move that elsewhere first, or write to another path.",
             )
@@ -121,6 +175,9 @@ class Publication:
             WriteError: if the file system fails.
         """
         try:
+            for folder in self.shard_folders:
+                fsync_path(folder)
+                fsync_path(os.path.dirname(folder))
             fsync_path(self.folder)
             self._check_place()
             if not (self.overwrite and self._exchange()):
@@ -155,11 +212,6 @@ class Publication:
             os.close(self._lock)
 
 
-def shard_name(number: int) -> str:
-    """What a writer calls its shard of that number."""
-    return f"shard-{number:05d}.safetensors"
-
-
 def strangers(folder: str | int) -> list[str]:
     """What is in a dataset's folder and is neither its index nor one of its shards, sorted.
 
@@ -167,12 +219,14 @@ def strangers(folder: str | int) -> list[str]:
         folder: its path, or a descriptor of it.
     """
     with os.scandir(folder) as entries:
-        found = {entry.name for entry in entries if not (_is_ours(entry.name) and entry.is_file(follow_symlinks=False))}
+        found = {entry.name for entry in entries if not _is_ours(folder, entry)}
     return sorted(found - _indexed(folder)) if found else []
 
 
-def _is_ours(name: str) -> bool:
-    return name == INDEX_NAME or _SHARD.fullmatch(name) is not None
+def _is_ours(folder: str | int, entry: os.DirEntry[str]) -> bool:
+    if entry.is_file(follow_symlinks=False):
+        return entry.name == INDEX_NAME or is_shard_name(entry.name)
+    return is_shard_name(entry.name) and linked_folder(folder, entry.name) is not None
 
 
 def _indexed(folder: str | int) -> set[str]:
@@ -189,7 +243,7 @@ def _indexed(folder: str | int) -> set[str]:
     return {shard.file for shard in index.shards}
 
 
-def _listed(names: list[str]) -> str:
+def _said(names: list[str]) -> str:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(map(repr, names[:_NAMED])) + more
 
@@ -262,14 +316,38 @@ def remove_left_behind(path: str) -> None:
 
 def _discard(folder: str, path: str) -> None:
     """Remove a folder in the making, then its lock, which the caller holds."""
-    aside = folder + _ASIDE_SUFFIX
+    aside, lock = folder + _ASIDE_SUFFIX, folder + _LOCK_SUFFIX
     with contextlib.suppress(OSError):  # what cannot be removed keeps its lock, so that the next writer tries again
         if os.path.lexists(aside) and not os.path.lexists(path):
             os.rename(aside, path)  # it was being replaced, and its replacement never came
         for leftover in (folder, aside):
             if os.path.lexists(leftover):
-                shutil.rmtree(leftover)
-        os.unlink(folder + _LOCK_SUFFIX)
+                remove_folder(leftover, _listed_in(lock))
+        os.unlink(lock)
+
+
+def remove_folder(folder: str, listed: Sequence[str] = ()) -> None:
+    """Remove a dataset's folder, and its shards on other drives.
+
+    Args:
+        folder: its path.
+        listed: folders of shards that may be its own, besides those that its links lead into.
+
+    Raises:
+        OSError: if something cannot be removed.
+    """
+    remove_shards(folder, listed)
+    shutil.rmtree(folder)
+
+
+def _listed_in(lock: str) -> list[str]:
+    """The folders for shards that a lock's file lists; none if its writer was killed before it made any."""
+    with open(lock, "rb") as file:
+        try:
+            found = json.loads(file.read(_MOST_LISTED_BYTES) or b"[]")
+        except ValueError:
+            return []
+    return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
 
 
 def _rename(source: str, target: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -19,7 +19,8 @@ from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.shard import OFFSETS_PREFIX
 from gdsload.shards.format.stored import PackRule, StoredSchema, pack_rule, packed_by
-from gdsload.shards.publish import Publication, fsync_path, shard_name, write_error
+from gdsload.shards.publish import Publication, fsync_path, write_error
+from gdsload.shards.shard_folders import shard_name
 from gdsload.system.units import parse_bytes
 
 __all__ = ["ShardWriter"]
@@ -49,9 +50,11 @@ class ShardWriter:
         pack_fields: which fields are stored together, so that a sample's values of them are read at once: ``"auto"``:
             fields of one shape and at most 16 bytes, if there are at least 4 of them; or the names of those that are,
             ``()`` for none. In batches they are views of one memory then, and safetensors finds them as rows of bytes.
+        spread_over: folders, one on each drive, over which the shards are spread in turn: each gets a folder of them,
+            and `path` has links to them. They must exist. If there are none, the shards are in `path` itself.
 
     Raises:
-        OptionError: if `pack_fields` is no list of names.
+        OptionError: if `pack_fields` is no list of names, or a folder is named twice in `spread_over`.
         SchemaError: if a field is to be packed that the schema does not have, or whose samples are not of one shape and
             at least one byte; without a schema, from the first sample on.
         DatasetExistsError: if there is something at `path` that must not be replaced.
@@ -66,6 +69,7 @@ class ShardWriter:
         shard_bytes: int | str = "256MiB",
         overwrite: bool = False,
         pack_fields: PackRule = "auto",
+        spread_over: Sequence[str | os.PathLike[str]] = (),
     ) -> None:
         self._pack_rule = pack_rule(pack_fields)
         self._shard_bytes = parse_bytes(shard_bytes, "shard_bytes", at_least=1)
@@ -77,7 +81,7 @@ class ShardWriter:
         self._pending_bytes = 0
         self._entries: list[IndexEntry] = []
         self._state = "open"
-        self._place = Publication(os.fspath(path), overwrite=overwrite)
+        self._place = Publication(os.fspath(path), overwrite=overwrite, spread_over=spread_over)
 
     @property
     def schema(self) -> Schema | None:
@@ -229,7 +233,7 @@ class ShardWriter:
         tensors = {OFFSETS_PREFIX + owner: self._columns[owner].offsets() for owner in dict.fromkeys(owners.values())}
         tensors.update({name: self._columns[name].bytes() for name in stored.columns})
         name = shard_name(len(self._entries))
-        path = os.path.join(self._place.folder, name)
+        path = self._place.place(name, len(self._entries))
         sha256 = _write_file(path, layout, tensors)
         size = len(layout.header()) + layout.data_bytes()
         self._entries.append(IndexEntry(name, self._pending, size, sha256))

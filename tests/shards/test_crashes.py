@@ -8,6 +8,7 @@ import functools
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import time
@@ -30,7 +31,7 @@ from gdsload.shards.verify import verify_shards
 
 STEPS = [
     (os, "open"), (os, "pwrite"), (os, "ftruncate"), (os, "fsync"), (os, "mkdir"), (os, "rename"), (os, "unlink"),
-    (os, "rmdir"), (publish_module.fcntl, "flock"), (publish_module, "renameat2"),
+    (os, "rmdir"), (os, "symlink"), (publish_module.fcntl, "flock"), (publish_module, "renameat2"),
 ]  # fmt: skip
 
 
@@ -63,7 +64,7 @@ def call_hooks(monkeypatch, hook):
                 real(args[0], args[1][:half], args[2])
                 hook("amid pwrite")
             result = real(*args, **options)
-            if name in ("renameat2", "mkdir", "unlink", "open", "flock"):
+            if name in ("renameat2", "mkdir", "unlink", "open", "flock", "symlink"):
                 hook(f"after {name}")  # after the others comes only the next step
             return result
 
@@ -100,13 +101,24 @@ def only_whole_datasets(parent):
 
 @pytest.mark.usefixtures("no_sync")
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_writer_killed_at_any_step(tmp_path, write_small, forked, monkeypatch, overwrite):
-    write = functools.partial(write_small, shard_bytes=7000)  # one shard
+@pytest.mark.parametrize("spread", [False, True])
+def test_writer_killed_at_any_step(tmp_path, write_small, forked, monkeypatch, overwrite, spread):
+    drives = [tmp_path / "drives/a", tmp_path / "drives/b"] if spread else []
+    for drive in drives:
+        drive.mkdir(parents=True)
+    # One shard, or one on each drive.
+    write = functools.partial(write_small, shard_bytes=600 if spread else 7000, spread_over=drives)
 
     def first():
         write(tmp_path / "count/d")
+        assert len(ShardDataset(tmp_path / "count/d").shards) == max(len(drives), 1)
         names = count_steps(monkeypatch, lambda: write(tmp_path / "count/d", mark=1, overwrite=True))
         assert {"before pwrite", "amid pwrite", "before fsync", "after renameat2", "after flock"} <= set(names)
+        shutil.rmtree(tmp_path / "count")
+        for drive in drives:
+            assert len(os.listdir(drive)) == 1
+            shutil.rmtree(drive)
+            drive.mkdir()
         return len(names)
 
     steps, ends = first(), set()
@@ -130,6 +142,12 @@ def test_writer_killed_at_any_step(tmp_path, write_small, forked, monkeypatch, o
         only_whole_datasets(place.parent)
         write(place, mark=2, overwrite=True)
         assert (os.listdir(place.parent), mark_of(place)) == (["d"], 2)
+        shards = {os.path.dirname(os.path.realpath(shard.file)) for shard in ShardDataset(place).shards}
+        assert {found.path for drive in drives for found in os.scandir(drive)} == shards - {str(place)}
+        shutil.rmtree(place)
+        for drive in drives:
+            shutil.rmtree(drive)
+            drive.mkdir()
     assert {(-signal.SIGKILL, 0 if overwrite else None), (-signal.SIGKILL, 1)} <= ends
 
 

@@ -364,8 +364,20 @@ def test_shard_that_is_a_link_out_of_the_folder_is_refused(small):
     path = shards_of(small)[1]
     path.rename(small.parent / "elsewhere")
     path.symlink_to(small.parent / "elsewhere")
-    with pytest.raises(FormatError, match="the shard is no regular file"):
+    with pytest.raises(FormatError, match="is a symbolic link to .*elsewhere, which is in no folder of shards"):
         ShardDataset(small)
+
+
+def test_shards_may_be_links_into_folders_of_shards(small, expect):
+    """The whole of it is in tests/shards/test_shard_folders.py."""
+    before = ShardDataset(small).digest
+    folder = small.parent / "anything.gdsload-0123456789ab"
+    folder.mkdir()
+    for path in shards_of(small)[1:]:
+        path.rename(folder / path.name)
+        path.symlink_to(folder / path.name)
+    expect(ShardDataset(small))
+    assert ShardDataset(small).digest == before
 
 
 def test_shard_that_becomes_a_link_is_refused(small):
@@ -374,16 +386,16 @@ def test_shard_that_becomes_a_link_is_refused(small):
     path.rename(small.parent / "elsewhere")
     path.symlink_to(small.parent / "elsewhere")
     number = int(dataset.counts[0])
-    with pytest.raises(ReadError, match="It is a symbolic link, which a dataset must not contain"):
+    with pytest.raises(ReadError, match="It is a symbolic link to .*, which is in no folder of shards"):
         dataset[number]
-    with pytest.raises(ChecksumError, match="It is a symbolic link, which a dataset must not contain"):
+    with pytest.raises(ChecksumError, match="It is a symbolic link to .*, which is in no folder of shards"):
         dataset.verify()
 
 
 def test_index_that_is_a_link_out_of_the_folder_is_refused(small):
     (small / "index.json").rename(small.parent / "elsewhere")
     (small / "index.json").symlink_to(small.parent / "elsewhere")
-    with pytest.raises(ReadError, match="It is a symbolic link, which a dataset must not contain"):
+    with pytest.raises(ReadError, match="It is a symbolic link to .*, which is in no folder of shards"):
         ShardDataset(small)
 
 

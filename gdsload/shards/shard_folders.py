@@ -1,0 +1,156 @@
+"""Shards on other drives than their dataset's folder, which holds links to them.
+
+    /data/birds/index.json
+    /data/birds/shard-00000.safetensors -> /nvme0/birds.gdsload-3fa9c1d2e4b5/shard-00000.safetensors
+    /data/birds/shard-00001.safetensors -> /nvme1/birds.gdsload-3fa9c1d2e4b5/shard-00001.safetensors
+    /nvme0/birds.gdsload-3fa9c1d2e4b5/     a folder of shards: those of one dataset, and of no other
+        dataset-8127                       whose: the inode of the dataset's folder, which a rename leaves as it is
+        shard-00000.safetensors
+
+Links are followed into such folders only. Their names cannot be guessed, so a dataset from a stranger, whose links may
+lead anywhere, has none that is followed. A copy of a folder of links has another inode: removing it leaves the shards.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+
+from gdsload.errors import OptionError, ReadError, WriteError
+from gdsload.system.paths import absolute
+
+__all__ = [
+    "check_targets",
+    "is_shard_name",
+    "link_target",
+    "linked_folder",
+    "make_shard_folder",
+    "remove_shards",
+    "shard_folder",
+    "shard_name",
+]
+
+_FOLDER = re.compile(r".+\.gdsload-[0-9a-f]{12}", re.DOTALL)
+_SHARD = re.compile(r"shard-\d{5,}\.safetensors")
+
+
+def shard_name(number: int) -> str:
+    """What a writer calls its shard of that number."""
+    return f"shard-{number:05d}.safetensors"
+
+
+def is_shard_name(name: str) -> bool:
+    """Whether a writer calls a shard so."""
+    return _SHARD.fullmatch(name) is not None
+
+
+def check_targets(spread_over: Sequence[str | os.PathLike[str]], path: str) -> list[str]:
+    """The folders, absolute, over which a dataset at `path` is to be spread.
+
+    Raises:
+        OptionError: if it is no list, a folder comes twice, or one is in the dataset itself.
+        WriteError: if one is not there, or nothing can be written to it.
+    """
+    if isinstance(spread_over, str | bytes | os.PathLike):
+        raise OptionError(f"spread_over is {spread_over!r}, no list", remedy="Pass a list of folders, one a drive.")
+    found: dict[tuple[int, int], str] = {}
+    for folder in map(absolute, spread_over):
+        if not os.path.isdir(folder):
+            what = "it is no folder" if os.path.lexists(folder) else "there is no such folder"
+            remedy = "Mount its drive, or make it: a folder that is made here may lie on another drive."
+            raise WriteError(f"shards cannot be written there: {what}", file=folder, remedy=remedy)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise WriteError("shards cannot be written there: permission denied", file=folder)
+        status = os.stat(folder)
+        if twin := found.get((status.st_dev, status.st_ino)):
+            named = "twice" if twin == folder else f"twice: {twin} is the same"
+            raise OptionError(f"spread_over names the folder {named}", file=folder, remedy="Name each drive once.")
+        if f"{os.path.realpath(folder)}/".startswith(f"{os.path.realpath(path)}/"):
+            raise OptionError("spread_over names a folder of the dataset itself", file=folder)
+        found[status.st_dev, status.st_ino] = folder
+    return list(found.values())
+
+
+def shard_folder(target: str, path: str, token: str) -> str:
+    """The folder of shards in `target` of the dataset at `path`, with a token of 12 hexadecimal digits."""
+    return os.path.join(target, f"{os.path.basename(path)}.gdsload-{token}")
+
+
+def make_shard_folder(folder: str, owner: str) -> None:
+    """Make a folder of shards for a dataset's folder."""
+    os.mkdir(folder)
+    os.close(os.open(_mark(folder, os.lstat(owner).st_ino), os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
+
+
+def _mark(folder: str, inode: int) -> str:
+    return os.path.join(folder, f"dataset-{inode}")
+
+
+def link_target(folder: str | int, name: str) -> str:
+    """The file that a symbolic link in a dataset's folder leads to, as a path without links.
+
+    Args:
+        folder: the dataset's folder, or a descriptor of it.
+        name: the link.
+
+    Raises:
+        ReadError: if it is in no folder of shards, or not there. The message is what the link is, without a verb.
+        OSError: if there is no link.
+    """
+    base = f"/proc/self/fd/{folder}" if isinstance(folder, int) else folder
+    said = os.readlink(os.path.join(base, name))
+    target = os.path.realpath(os.path.join(base, said))
+    if not _FOLDER.fullmatch(os.path.basename(os.path.dirname(target))):
+        raise ReadError(
+            f"a symbolic link to {said}, which is in no folder of shards",
+            remedy="Links are followed only into folders that are named NAME.gdsload- and 12 hexadecimal digits.",
+        )
+    if not os.path.lexists(target):
+        raise ReadError(
+            f"a symbolic link to {said}, where there is nothing: its drive may not be mounted",
+            remedy=f"Mount the drive of {os.path.dirname(said)}, or copy its folder back to it.",
+        )
+    return target
+
+
+def linked_folder(folder: str | int, name: str) -> str | None:
+    """The folder of shards that a link in a dataset's folder leads into, whether it is there or not; None elsewhere."""
+    base = f"/proc/self/fd/{folder}" if isinstance(folder, int) else folder
+    try:
+        found = os.path.dirname(os.path.realpath(os.path.join(base, os.readlink(os.path.join(base, name)))))
+    except OSError:
+        return None
+    return found if _FOLDER.fullmatch(os.path.basename(found)) else None
+
+
+def remove_shards(owner: str, listed: Sequence[str] = ()) -> None:
+    """Remove the shards of a dataset's folder that lie elsewhere; the links stay.
+
+    Args:
+        owner: the folder.
+        listed: folders of shards that may be its own, besides those that its links lead into.
+
+    Raises:
+        OSError: if one cannot be removed.
+    """
+    inode = os.lstat(owner).st_ino
+    with os.scandir(owner) as entries:
+        linked = {linked_folder(owner, entry.name) for entry in entries if entry.is_symlink()}
+    for folder in sorted({*filter(None, linked), *listed}):
+        _remove(folder, inode)
+
+
+def _remove(folder: str, inode: int) -> None:
+    """Remove a folder of shards, if it is that of this owner's, or empty; what else is in it stays."""
+    if not _FOLDER.fullmatch(os.path.basename(folder)) or not os.path.isdir(folder) or os.path.islink(folder):
+        return
+    if os.path.lexists(mark := _mark(folder, inode)):
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if is_shard_name(entry.name) and entry.is_file(follow_symlinks=False):
+                    os.unlink(entry.path)
+        os.unlink(mark)  # last: until then it is known whose they are
+    with suppress(OSError):
+        os.rmdir(folder)

@@ -1,0 +1,378 @@
+"""Datasets whose shards lie on several drives; writers of them that are killed are in tests/shards/test_crashes.py."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+import gdsload
+from gdsload import FileChangedError, FormatError, OptionError, ShardDataset, WriteError
+from gdsload.shards import publish as publish_module
+from gdsload.shards.publish import Publication
+
+FOLDER = re.compile(r"small\.gdsload-[0-9a-f]{12}")
+
+
+@pytest.fixture
+def drives(tmp_path):
+    found = [tmp_path / name for name in ("nvme0", "nvme1", "nvme2")]
+    for drive in found:
+        drive.mkdir()
+    return found
+
+
+@pytest.fixture
+def small(tmp_path, write_small):
+    """The same, in one folder."""
+    write_small(tmp_path / "small", shard_bytes=200)
+    return tmp_path / "small"
+
+
+@pytest.fixture
+def spread(tmp_path, write_small, drives):
+    """The small dataset, over three drives."""
+    (tmp_path / "data").mkdir()
+    write_small(tmp_path / "data/small", shard_bytes=200, spread_over=drives)
+    return tmp_path / "data/small"
+
+
+def on(drive):
+    """What a drive holds, in the one folder that is there; None if there is none."""
+    folders = list(drive.iterdir())
+    if not folders:
+        return None
+    [folder] = folders
+    assert FOLDER.fullmatch(folder.name)
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_shards_are_spread_in_turn(spread, small, drives, expect):
+    dataset, plain = ShardDataset(spread), ShardDataset(small)
+    expect(dataset)
+    assert len(dataset.shards) == 6
+    mark = f"dataset-{spread.stat().st_ino}"
+    for number, shard in enumerate(dataset.shards):
+        real = Path(os.path.realpath(shard.file))
+        assert (real.parent.parent, real.name) == (drives[number % 3], os.path.basename(shard.file))
+    for number, drive in enumerate(drives):
+        assert on(drive) == [mark, *(f"shard-{one:05d}.safetensors" for one in range(number, len(plain.shards), 3))]
+    assert os.listdir(spread.parent) == ["small"]
+
+
+def test_where_shards_lie_is_no_content(spread, small):
+    """Not one byte of the index or of a shard is another."""
+    assert (spread / "index.json").read_bytes() == (small / "index.json").read_bytes()
+    assert ShardDataset(spread).digest == ShardDataset(small).digest
+    for path in sorted(small.iterdir()):
+        assert (spread / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_shard_may_move_to_another_drive(spread, drives, expect):
+    path = spread / "shard-00001.safetensors"
+    target, digest = path.resolve(), ShardDataset(spread).digest
+    path.unlink()
+    path.symlink_to(shutil.move(target, next(drives[0].iterdir()) / target.name))
+    expect(ShardDataset(spread))
+    assert ShardDataset(spread).digest == digest
+    ShardDataset(spread).verify()
+
+
+def test_a_copy_that_follows_links_is_one_folder(spread, drives, tmp_path, expect):
+    shutil.copytree(spread, tmp_path / "copy")
+    for drive in drives:
+        shutil.rmtree(drive)
+    expect(ShardDataset(tmp_path / "copy"))
+    assert not any(path.is_symlink() for path in (tmp_path / "copy").iterdir())
+
+
+def test_other_programs_open_shards_by_their_names(spread, small):
+    name = "shard-00002.safetensors"
+    ours, plain = load_file(spread / name), load_file(small / name)
+    assert {key: value.tolist() for key, value in ours.items()} == {key: value.tolist() for key, value in plain.items()}
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+def test_a_loader_and_a_verification_follow_links(spread, mmap):
+    dataset = ShardDataset(spread, mmap=mmap)
+    with gdsload.DataLoader(dataset, 7, "full", device="cpu", ragged="offsets") as loader:
+        found = sorted(int(one) for batch in loader for one in batch["x"][:, 0])
+    assert found == list(range(20))
+    dataset.verify()
+
+
+def test_links_may_be_relative_and_lead_through_links(spread, drives, tmp_path, expect):
+    (tmp_path / "mount").symlink_to(drives[0])
+    for number, base in ((0, "../../nvme0"), (3, "../../mount")):
+        path = spread / f"shard-{number:05d}.safetensors"
+        folder = path.resolve().parent.name
+        path.unlink()
+        path.symlink_to(f"{base}/{folder}/{path.name}")
+    expect(ShardDataset(spread))
+
+
+def test_everything_is_synced_before_it_appears(tmp_path, write_small, drives, monkeypatch):
+    found = []
+    real, rename = os.fsync, publish_module.renameat2
+    monkeypatch.setattr(os, "fsync", lambda fd: (found.append(os.readlink(f"/proc/self/fd/{fd}")), real(fd)))
+    monkeypatch.setattr(publish_module, "renameat2", lambda *args: (found.append("rename"), rename(*args))[1])
+    write_small(tmp_path / "small", spread_over=drives)
+    before = found[: found.index("rename")]
+    for drive in drives:
+        [folder] = drive.iterdir()
+        shards = [str(folder / name) for name in on(drive) if name.startswith("shard")]
+        assert {*shards, str(folder), str(drive)} <= set(before)
+        assert max(map(before.index, shards)) < before.index(str(folder))
+
+
+# --- nothing is left of what does not appear ---
+
+
+def test_an_exception_leaves_nothing_on_any_drive(tmp_path, drives):
+    with (
+        pytest.raises(KeyError, match="mine"),
+        gdsload.ShardWriter(tmp_path / "d", shard_bytes=1, spread_over=drives) as writer,
+    ):
+        for number in range(5):
+            writer.write({"x": number})
+        assert all(any(drive.iterdir()) for drive in drives)
+        raise KeyError("mine")
+    assert sorted(os.listdir(tmp_path)) == sorted(drive.name for drive in drives)
+    assert [on(drive) for drive in drives] == [None] * 3
+
+
+@pytest.mark.parametrize("call", ["mkdir", "symlink", "pwrite", "fsync", "open"])
+def test_an_error_of_any_drive_leaves_nothing_on_the_others(tmp_path, drives, monkeypatch, call):
+    """Whichever call it is that fails, the first, the second and so on."""
+    for number in range(100):
+        left, real = [number], getattr(os, call)
+
+        def fail(*args, left=left, real=real, **options):
+            left[0] -= 1
+            if left[0] == -1:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return real(*args, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, fail)
+            try:
+                with gdsload.ShardWriter(tmp_path / "small", shard_bytes=1, spread_over=drives) as writer:
+                    for one in range(4):
+                        writer.write({"x": one})
+            except WriteError as error:
+                assert "No space left on device" in str(error)
+        if left[0] >= 0:
+            assert number
+            break
+        if (tmp_path / "small").exists():
+            shutil.rmtree(tmp_path / "small")
+            for drive in drives:
+                shutil.rmtree(drive)
+                drive.mkdir()
+        else:
+            if call == "open":  # what cannot be opened cannot be removed, which the next writer makes up for
+                Publication(str(tmp_path / "small"), overwrite=False).abandon()
+            assert sorted(os.listdir(tmp_path)) == sorted(drive.name for drive in drives)
+            assert [on(drive) for drive in drives] == [None] * 3
+
+
+def test_a_writer_whose_drive_is_gone_says_which(tmp_path, drives):
+    writer = gdsload.ShardWriter(tmp_path / "d", shard_bytes=1, spread_over=drives)
+    shutil.rmtree(drives[1])
+    writer.write({"x": 0})
+    with pytest.raises(WriteError, match="the file cannot be written: No such file or directory") as caught:
+        writer.write({"x": 1})
+    assert caught.value.file.startswith(f"{drives[1]}/d.gdsload-")
+    assert on(drives[0]) is None
+
+
+# --- targets that cannot be ---
+
+
+def test_targets_that_cannot_be_are_named(tmp_path, drives, write_small, small):
+    before = sorted(tmp_path.rglob("*"))
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(drives[0])
+    cases = [
+        (
+            [drives[0], tmp_path / "none"],
+            WriteError,
+            f"{tmp_path}/none: shards cannot be written there: there is no such folder. Mount",
+        ),
+        (
+            [drives[0], tmp_path / "file"],
+            WriteError,
+            f"{tmp_path}/file: shards cannot be written there: it is no folder",
+        ),
+        ([drives[0], drives[1], drives[0]], OptionError, f"{drives[0]}: spread_over names the folder twice. Name each"),
+        (
+            [drives[0], tmp_path / "link"],
+            OptionError,
+            f"{tmp_path}/link: spread_over names the folder twice: {drives[0]} is the same",
+        ),
+        ([small], OptionError, f"{small}: spread_over names a folder of the dataset itself"),
+        (str(drives[0]), OptionError, "no list. Pass a list of folders"),
+    ]
+    for targets, kind, message in cases:
+        with pytest.raises(kind, match=re.escape(message)):
+            write_small(small, overwrite=True, spread_over=targets)
+    (tmp_path / "file").unlink()
+    (tmp_path / "link").unlink()
+    assert before == sorted(tmp_path.rglob("*"))
+
+
+def test_a_target_that_must_not_be_written_to_is_named(tmp_path, drives, write_small, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: path != str(drives[1]))  # whoever runs this may be root
+    with pytest.raises(WriteError, match=f"{drives[1]}: shards cannot be written there: permission denied"):
+        write_small(tmp_path / "d", spread_over=drives)
+    assert [on(drive) for drive in drives] == [None] * 3
+
+
+# --- what overwriting removes, and what it does not ---
+
+
+def test_overwriting_removes_the_old_shards(spread, drives, write_small, expect):
+    before = {folder for drive in drives for folder in drive.iterdir()}
+    write_small(spread, mark=1, overwrite=True, spread_over=drives[:2])
+    expect(ShardDataset(spread), mark=1)
+    assert not any(folder.exists() for folder in before)
+    assert on(drives[2]) is None
+    write_small(spread, mark=2, overwrite=True)
+    expect(ShardDataset(spread), mark=2)
+    assert [on(drive) for drive in drives] == [None] * 3
+
+
+def test_a_failed_overwriting_leaves_the_old_shards(spread, drives, write_small, expect):
+    with pytest.raises(TypeError), gdsload.ShardWriter(spread, overwrite=True, spread_over=drives) as writer:
+        writer.write({"x": 1})
+        raise TypeError
+    expect(ShardDataset(spread))
+    assert all(on(drive) for drive in drives)
+
+
+def test_overwriting_a_moved_dataset_removes_its_shards(spread, drives, write_small):
+    moved = spread.rename(spread.parent / "moved")
+    write_small(moved, mark=1, overwrite=True)
+    assert [on(drive) for drive in drives] == [None] * 3
+
+
+def test_overwriting_a_copy_of_the_links_leaves_the_shards(spread, write_small, expect):
+    copy = spread.parent / "copy"
+    shutil.copytree(spread, copy, symlinks=True)
+    expect(ShardDataset(copy))
+    write_small(copy, mark=1, overwrite=True)
+    expect(ShardDataset(copy), mark=1)
+    expect(ShardDataset(spread))
+
+
+def test_other_files_beside_the_shards_are_left_alone(spread, drives, write_small):
+    [folder] = drives[0].iterdir()
+    (folder / "notes.txt").write_text("mine")
+    write_small(spread, mark=1, overwrite=True)
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+
+
+def test_files_that_other_links_lead_to_are_left_alone(spread, tmp_path, write_small):
+    """Neither a folder of another name nor one of another dataset is touched, whatever the index is worth."""
+    other = tmp_path / "other.gdsload-0123456789ab"
+    other.mkdir()
+    for folder in (tmp_path / "plain", other):
+        folder.mkdir(exist_ok=True)
+        (folder / "shard-00000.safetensors").write_text("mine")
+    for number, folder in enumerate((tmp_path / "plain", other)):
+        (spread / f"shard-0000{number}.safetensors").unlink()
+        (spread / f"shard-0000{number}.safetensors").symlink_to(folder / "shard-00000.safetensors")
+    write_small(spread, mark=1, overwrite=True)
+    assert [(folder / "shard-00000.safetensors").read_text() for folder in (tmp_path / "plain", other)] == ["mine"] * 2
+
+
+def test_a_damaged_index_does_not_make_links_strangers(spread, drives, write_small, expect):
+    (spread / "index.json").write_text('{"format":"gdsload-dataset"')
+    write_small(spread, mark=1, overwrite=True)
+    expect(ShardDataset(spread), mark=1)
+    assert [on(drive) for drive in drives] == [None] * 3
+
+
+# --- links that are not followed, and drives that are not there ---
+
+
+def test_a_drive_that_is_not_mounted(spread, drives, tmp_path):
+    drives[1].rename(tmp_path / "unmounted")
+    with pytest.raises(
+        FormatError, match=r"\d of \d+ shards are missing or of another length.*Mount the drives"
+    ) as caught:
+        ShardDataset(spread)
+    problems = caught.value.problems
+    assert {os.path.basename(problem.file) for problem in problems} == {
+        f"shard-{number:05d}.safetensors" for number in range(1, len(os.listdir(spread)) - 1, 3)
+    }
+    said = os.readlink(spread / "shard-00001.safetensors")
+    assert problems[0].message.startswith(
+        f"the shard is a symbolic link to {said}, where there is nothing: its drive may not be mounted. Mount the drive"
+    )
+    assert problems[0].samples is not None
+    (tmp_path / "unmounted").rename(drives[1])
+    ShardDataset(spread).verify()
+
+
+@pytest.mark.parametrize(
+    "where", ["plain", "link.gdsload-0123456789ab", "x.gdsload-0123456789ab/deeper", "x.gdsload-0123456789abc"]
+)
+def test_links_are_followed_into_folders_of_shards_only(spread, tmp_path, where):
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "link.gdsload-0123456789ab").symlink_to(tmp_path / "plain")
+    folder = tmp_path / where
+    folder.mkdir(parents=True, exist_ok=True)
+    path = spread / "shard-00001.safetensors"
+    shutil.move(path.resolve(), folder / "other.safetensors")
+    path.unlink()
+    path.symlink_to(folder / "other.safetensors")
+    with pytest.raises(
+        FormatError, match="which is in no folder of shards. Links are followed only into folders that are named"
+    ):
+        ShardDataset(spread)
+
+
+def test_no_link_leads_out_of_a_folder_of_shards(spread, drives, tmp_path):
+    path = spread / "shard-00000.safetensors"
+    target = path.resolve()
+    shutil.move(target, tmp_path / "private.safetensors")
+    target.symlink_to(tmp_path / "private.safetensors")
+    with pytest.raises(FormatError, match="which is in no folder of shards"):
+        ShardDataset(spread)
+
+
+def test_a_link_that_leads_elsewhere_meanwhile(spread, tmp_path):
+    dataset = ShardDataset(spread, mmap=False)
+    dataset[0]
+    shutil.copy(spread / "shard-00000.safetensors", tmp_path / "other")
+    (spread / "shard-00000.safetensors").unlink()
+    (spread / "shard-00000.safetensors").symlink_to(tmp_path / "other")
+    with pytest.raises(FileChangedError, match="the shard was replaced by another file while the dataset was in use"):
+        dataset[0]
+
+
+def test_a_drive_that_is_unmounted_meanwhile(spread, drives, tmp_path):
+    dataset = ShardDataset(spread, mmap=False)
+    dataset[0]
+    drives[0].rename(tmp_path / "unmounted")
+    with pytest.raises(
+        FileChangedError, match=f"or the drive of {drives[0]}/small.gdsload-.*, where it lies, is not mounted any more"
+    ):
+        dataset[0]
+
+
+def test_a_shard_that_is_written_to_through_its_link(spread):
+    dataset = ShardDataset(spread, mmap=False)
+    dataset[0]
+    path = spread / "shard-00000.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-4097] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(FileChangedError, match="the shard was written to while the dataset was in use"):
+        dataset[0]
