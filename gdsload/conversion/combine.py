@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gdsload.conversion.conversion_options import ConvertOptions
 from gdsload.conversion.staging import part_folder
@@ -13,7 +13,7 @@ from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.loader import DataLoader
 from gdsload.shards.format.index import INDEX_NAME, Index, IndexEntry, parse_index
 from gdsload.shards.format.stored import StoredSchema
-from gdsload.shards.publish import Publication, fsync_path, write_error
+from gdsload.shards.publish import Publication, fsync_path, remove_folder, write_error
 from gdsload.shards.shard_folders import shard_name
 from gdsload.shards.writer import ShardWriter
 
@@ -22,13 +22,23 @@ __all__ = ["publish", "put_in_order", "shuffle_into"]
 _BATCH_BYTES = 16 * 2**20
 
 
-def publish(path: str, stage: str, stored: StoredSchema, parts: int, *, overwrite: bool) -> None:
+def publish(
+    path: str, stage: str, stored: StoredSchema, parts: int, *, overwrite: bool, spread_over: Sequence[str] = ()
+) -> None:
     """Make the dataset appear: the shards of all parts, in order.
+
+    Args:
+        path: where.
+        stage: the folder that the parts are in.
+        stored: the dataset's fields, and how they are stored.
+        parts: how many.
+        overwrite: whether a dataset that is at `path` is replaced.
+        spread_over: folders, absolute, for shards; one that a part has in one of them stays there.
 
     Raises:
         WriteError: if the disk is full or fails.
     """
-    place = Publication(path, overwrite=overwrite)
+    place = Publication(path, overwrite=overwrite, spread_over=spread_over)
     entries: list[IndexEntry] = []
     try:
         for number in range(parts):
@@ -37,7 +47,8 @@ def publish(path: str, stage: str, stored: StoredSchema, parts: int, *, overwrit
                 index = parse_index(file.read(), folder)
             for entry in index.shards:
                 name = shard_name(len(entries))
-                _link(os.path.join(folder, entry.file), os.path.join(place.folder, name))
+                source = os.path.realpath(os.path.join(folder, entry.file))
+                _link(source, place.place(name, _turn(source, spread_over, len(entries))))
                 entries.append(IndexEntry(name, entry.samples, entry.bytes, entry.sha256))
         path_of_index = os.path.join(place.folder, INDEX_NAME)
         with open(path_of_index, "xb") as file:
@@ -52,6 +63,12 @@ def publish(path: str, stage: str, stored: StoredSchema, parts: int, *, overwrit
     place.publish()
 
 
+def _turn(source: str, spread_over: Sequence[str], number: int) -> int:
+    """The folder that a part's shard lies in, so that nothing has to be copied; else that whose turn it is."""
+    there = os.path.dirname(os.path.dirname(source))
+    return next((turn for turn, folder in enumerate(spread_over) if os.path.realpath(folder) == there), number)
+
+
 def _link(source: str, target: str) -> None:
     """A second name for a file, so that the part stays whole until the dataset is; else a copy."""
     try:
@@ -61,21 +78,27 @@ def _link(source: str, target: str) -> None:
         fsync_path(target)
 
 
-def put_in_order(stage: str, stored: StoredSchema, parts: int) -> ShardDataset:
-    """The samples of all parts as one dataset, in the stage.
+def put_in_order(stage: str, stored: StoredSchema, parts: int, spread_over: Sequence[str] = ()) -> ShardDataset:
+    """The samples of all parts as one dataset, in the stage; see `publish`.
 
     Raises:
         WriteError: if the disk is full or fails.
     """
     ordered = os.path.join(stage, "ordered")
     if os.path.isdir(ordered):
-        shutil.rmtree(ordered)
-    publish(ordered, stage, stored, parts, overwrite=False)
+        remove_folder(ordered)
+    publish(ordered, stage, stored, parts, overwrite=False, spread_over=spread_over)
     return ShardDataset(ordered)
 
 
 def shuffle_into(
-    path: str, dataset: ShardDataset, options: ConvertOptions, *, overwrite: bool, progress: Callable[[int], None]
+    path: str,
+    dataset: ShardDataset,
+    options: ConvertOptions,
+    *,
+    overwrite: bool,
+    progress: Callable[[int], None],
+    spread_over: Sequence[str] = (),
 ) -> None:
     """Write the samples of a dataset anew, in a random order. Memory is bounded: they are read where they lie.
 
@@ -85,6 +108,7 @@ def shuffle_into(
         options: with the seed.
         overwrite: whether a dataset that is at `path` is replaced.
         progress: called with the number of samples that have been written.
+        spread_over: folders over which its shards are spread.
 
     Raises:
         ChecksumError: if one of them is damaged, which may lie there since an earlier run.
@@ -101,6 +125,7 @@ def shuffle_into(
         ShardWriter(
             path, dataset.schema,
             shard_bytes=options.shard_bytes, overwrite=overwrite, pack_fields=options.pack_fields,
+            spread_over=spread_over,
         ) as writer,
         DataLoader(
             dataset, batch, "full", seed=options.shuffle_seed or 0, device="cpu", ragged="offsets",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, TypedDict, cast, get_args
@@ -35,6 +36,7 @@ class RearrangeKeywords(TypedDict, total=False):
     workers: int | None
     executor: Executor | None
     overwrite: bool
+    spread_over: Sequence[str | os.PathLike[str]] | None
     restart: bool
     progress: Progress | None
     pack: Mapping[str, Any] | None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +16,7 @@ from gdsload.conversion.staging import PartReport, part_folder, part_report, wri
 from gdsload.errors import ConversionError, OptionError, ReadError, SchemaError, Skipped, WriteError
 from gdsload.shards.encode import sample_of
 from gdsload.shards.format.schema import Schema
+from gdsload.shards.publish import remove_folder
 from gdsload.shards.writer import ShardWriter
 
 __all__ = ["PartTask", "convert_part", "failed", "made", "reason_of", "samples_of"]
@@ -35,6 +35,7 @@ class PartTask:
         schema: the schema of the whole dataset, as JSON.
         stage: the folder of the conversion.
         options: how to convert.
+        spread_over: folders over which its shards are spread, beginning with the first one.
         stopped: whether the work is to be left, where it cannot be ended from outside.
     """
 
@@ -44,6 +45,7 @@ class PartTask:
     schema: Any
     stage: str
     options: ConvertOptions
+    spread_over: tuple[str, ...] = ()
     stopped: Callable[[], bool] | None = None
 
 
@@ -61,11 +63,14 @@ def convert_part(task: PartTask) -> PartReport:
         return found
     folder = part_folder(task.stage, task.number)
     if os.path.isdir(folder):  # without its report: it was interrupted between the two
-        shutil.rmtree(folder)
+        remove_folder(folder)
     skipped: list[Skipped] = []
     change = Change(task.options)
     schema, options = Schema.from_json(task.schema), task.options
-    writer = ShardWriter(folder, schema, shard_bytes=options.shard_bytes, pack_fields=options.pack_fields)
+    writer = ShardWriter(
+        folder, schema,
+        shard_bytes=options.shard_bytes, pack_fields=options.pack_fields, spread_over=task.spread_over,
+    )  # fmt: skip
     with writer:
         for item in task.source.read(task.part):
             if task.stopped is not None and task.stopped():

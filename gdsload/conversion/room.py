@@ -24,12 +24,21 @@ class Room:
         parts: all parts.
         done: those that are finished.
         twice: whether all samples are written anew, in another order, when all parts are there.
+        spread_over: the folders that the shards are spread over; none: they are where the dataset is.
     """
 
     def __init__(
-        self, path: str, schema: Schema, parts: Sequence[Part], done: Mapping[int, PartReport], *, twice: bool
+        self,
+        path: str,
+        schema: Schema,
+        parts: Sequence[Part],
+        done: Mapping[int, PartReport],
+        *,
+        twice: bool,
+        spread_over: Sequence[str] = (),
     ) -> None:
         self._path, self._done, self._twice = path, done, twice
+        self._folders = list(spread_over) or [os.path.dirname(path)]
         self._sizes = [_size(part, schema) for part in parts]
         self._begun = set(done)
         self._left = sum(size for number, size in enumerate(self._sizes) if number not in done and size > 0)
@@ -55,18 +64,23 @@ class Room:
         self._check(sum(report.nbytes for report in self._done.values()))
 
     def _check(self, needed: int) -> None:
-        usage = shutil.disk_usage(os.path.dirname(self._path))
-        if needed > usage.free and usage.total:  # some file systems do not say how large they are
-            raise DiskFullError("there is no room for the dataset", file=self._path)
+        drives: dict[int, list[str]] = {}
+        for folder in self._folders:
+            drives.setdefault(os.stat(folder).st_dev, []).append(folder)
+        for folders in drives.values():
+            usage, share = shutil.disk_usage(folders[0]), needed * len(folders) // len(self._folders)
+            if share > usage.free and usage.total:  # some file systems do not say how large they are
+                raise DiskFullError("there is no room for the dataset", file=folders[0])
 
     def explain(self, error: DiskFullError) -> DiskFullError:
         """The error of a full disk, with what is needed, and what is free."""
-        free = shutil.disk_usage(os.path.dirname(self._path)).free
+        free = [format_bytes(shutil.disk_usage(folder).free) for folder in self._folders]
+        several = f" in {', '.join(self._folders)}" if len(free) > 1 else ""
         needed = self._still_needed()
         amount = "more" if needed is None else f"about {format_bytes(needed)}"
         return DiskFullError(
-            f"{error.message}: {amount} is still to be written, and {format_bytes(free)} are free",
-            file=self._path,
+            f"{error.message}: {amount} is still to be written, and {', '.join(free)} are free{several}",
+            file=self._path if error.file is None or not several else error.file,
             remedy=f"Free some space and run it again: it goes on after the {len(self._done)} of {len(self._sizes)} "
             "parts that are finished. Or write elsewhere.",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Unpack, overload
 
@@ -25,6 +25,7 @@ from gdsload.errors import DiskFullError, FormatError, OptionError, ReadError, S
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.stored import packed_by
 from gdsload.shards.publish import Publication
+from gdsload.shards.shard_folders import check_targets, turned
 from gdsload.system.names import check_names
 from gdsload.system.paths import absolute
 
@@ -181,7 +182,8 @@ def convert(source: Any, out: Place, **options: Any) -> ConvertReport:
             processor; 1: this one). Processes import the script only if the source is defined in it, which then needs
             ``if __name__ == "__main__":``. `executor`: any `concurrent.futures.Executor`, for instance a cluster's,
             over a file system that all share. `overwrite`: replace a dataset that is at `out`, unless other files are
-            with it. `restart`: throw away what an interrupted conversion with other arguments has left. `progress`:
+            with it. `spread_over`: folders, one on each drive, over which the shards are spread: see `ShardWriter`.
+            `restart`: throw away what an interrupted conversion with other arguments has left. `progress`:
             called with samples, bytes, finished parts and parts.
 
     Raises:
@@ -200,7 +202,8 @@ def convert(source: Any, out: Place, **options: Any) -> ConvertReport:
     Allowance(given.get("max_skipped", DEFAULT_ALLOWANCE))
     spread = Spread(given.get("workers"), given.get("executor"))
     path = absolute(out)
-    publish_check(path, overwrite=given.get("overwrite", False))
+    given["spread_over"] = targets = check_targets(given.get("spread_over") or (), path)
+    publish_check(path, overwrite=given.get("overwrite", False), spread_over=targets)
     schema, look = given.get("schema"), SourceSnapshot(found)
     wanted = {
         "source": look.description,
@@ -241,13 +244,14 @@ def _run(
     for number in range(len(parts)):
         if (report := stage.finished(number)) is not None:
             count.add(report)
-    resumed = len(count.done)
+    resumed, over = len(count.done), [os.fspath(folder) for folder in options.get("spread_over") or ()]
     tasks = [
-        PartTask(source, part, number, schema.to_json(), stage.folder, chosen)
+        # A part that has one shard would put it on the first drive, and so would the next one.
+        PartTask(source, part, number, schema.to_json(), stage.folder, chosen, turned(over, number))
         for number, part in enumerate(parts)
         if number not in count.done
     ]
-    room = Room(path, schema, parts, count.done, twice=twice)
+    room = Room(path, schema, parts, count.done, twice=twice, spread_over=over)
     overwrite = options.get("overwrite", False)
     try:
         try:
@@ -259,10 +263,10 @@ def _run(
         count.check()
         if twice:
             room.begin_again()
-            ordered = put_in_order(stage.folder, stored, len(parts))
-            shuffle_into(path, ordered, chosen, overwrite=overwrite, progress=count.again)
+            ordered = put_in_order(stage.folder, stored, len(parts), over)
+            shuffle_into(path, ordered, chosen, overwrite=overwrite, progress=count.again, spread_over=over)
         else:
-            publish(path, stage.folder, stored, len(parts), overwrite=overwrite)
+            publish(path, stage.folder, stored, len(parts), overwrite=overwrite, spread_over=over)
     except DiskFullError as error:
         raise room.explain(error) from error
     shards = [entry for entry in os.scandir(path) if entry.name.endswith(".safetensors")]
@@ -297,6 +301,6 @@ def _schema(source: Source, parts: list[Part], chosen: ConvertOptions, options: 
     return schema
 
 
-def publish_check(path: str, *, overwrite: bool) -> None:
+def publish_check(path: str, *, overwrite: bool, spread_over: Sequence[str] = ()) -> None:
     """Refuse at once what could not be published in the end."""
-    Publication(path, overwrite=overwrite).abandon()
+    Publication(path, overwrite=overwrite, spread_over=spread_over).abandon()

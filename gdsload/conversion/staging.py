@@ -19,7 +19,6 @@ import fcntl
 import json
 import os
 import re
-import shutil
 import stat
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -28,7 +27,7 @@ from typing import Any, NoReturn
 from gdsload.conversion.source import Part
 from gdsload.errors import GdsloadError, OptionError, Skipped
 from gdsload.shards.format.schema import Schema
-from gdsload.shards.publish import fsync_path, strangers, write_error
+from gdsload.shards.publish import fsync_path, remove_folder, strangers, write_error
 from gdsload.system.paths import absolute
 
 __all__ = ["PartReport", "StagingFolder", "part_folder", "part_report", "write_json"]
@@ -163,11 +162,13 @@ class StagingFolder:
 
         By descriptor: another folder that has come to this place meanwhile is left alone.
         """
-        for name, mode in sorted(self._names().items(), key=lambda found: found[0] != _PLAN):
+        names = self._names().items()
+        # Folders before their locks, which list what belongs to them on other drives.
+        for name, mode in sorted(names, key=lambda found: (found[0] != _PLAN, not stat.S_ISDIR(found[1]))):
             if name == _LOCK or not _is_ours(name, mode):
                 continue
             if stat.S_ISDIR(mode):
-                shutil.rmtree(name, dir_fd=self._fd)
+                remove_folder(f"/proc/self/fd/{self._fd}/{name}")
             else:
                 os.unlink(name, dir_fd=self._fd)
 

@@ -67,11 +67,11 @@ def _lives_in_memory(fd: int) -> bool:
 def bytes_in_memory(sources: Iterable[ShardSource]) -> int:
     """Bytes of the shards whose file system has its files in memory alone: to keep them there takes no more of it.
 
-    All shards of a folder are taken for what its first one is.
+    All shards of a file system, or of a folder where that is not known yet, are taken for what the first one is.
     """
-    total, folders = 0, dict[str, bool]()
+    total, folders = 0, dict[str | int, bool]()
     for source in sources:
-        folder = os.path.dirname(source.path)
+        folder = source.identity.device if source.identity else os.path.dirname(source.path)
         with suppress(OSError):  # a missing one takes nothing, and the error is raised when it is opened
             if folder not in folders:
                 fd = os.open(source.path, os.O_PATH | os.O_CLOEXEC)

@@ -25,6 +25,7 @@ from gdsload.shards.shard_folders import (
     is_shard_name,
     linked_folder,
     make_shard_folder,
+    remove_shard_folder,
     remove_shards,
     shard_folder,
 )
@@ -108,6 +109,7 @@ class Publication:
             raise write_error("the dataset's folder cannot be made", error, parent) from error
         token = self.folder.rpartition("-")[2]
         self.shard_folders = [shard_folder(target, self.path, token) for target in targets]
+        self._used: set[str] = set()
         try:
             self._make_shard_folders()
         except BaseException:
@@ -119,7 +121,7 @@ class Publication:
             try:
                 if not number:  # listed before the first is made: whoever finds the lock finds all of them
                     os.write(self._lock, json.dumps(self.shard_folders).encode())
-                make_shard_folder(folder, self.folder)
+                make_shard_folder(folder, self.folder, self.path)
             except OSError as error:
                 raise write_error("a folder for shards cannot be made", error, folder) from error
 
@@ -136,7 +138,9 @@ class Publication:
         path = os.path.join(self.folder, name)
         if not self.shard_folders:
             return path
-        target = os.path.join(self.shard_folders[number % len(self.shard_folders)], name)
+        folder = self.shard_folders[number % len(self.shard_folders)]
+        self._used.add(folder)
+        target = os.path.join(folder, name)
         try:
             os.symlink(target, path)
         except OSError as error:
@@ -176,6 +180,9 @@ class Publication:
         """
         try:
             for folder in self.shard_folders:
+                if folder not in self._used:  # no link would lead into it, so that nobody would find it any more
+                    remove_shard_folder(folder, os.lstat(self.folder).st_ino)
+                    continue
                 fsync_path(folder)
                 fsync_path(os.path.dirname(folder))
             fsync_path(self.folder)
@@ -322,31 +329,27 @@ def _discard(folder: str, path: str) -> None:
             os.rename(aside, path)  # it was being replaced, and its replacement never came
         for leftover in (folder, aside):
             if os.path.lexists(leftover):
-                remove_folder(leftover, _listed_in(lock))
+                remove_folder(leftover)
         os.unlink(lock)
 
 
-def remove_folder(folder: str, listed: Sequence[str] = ()) -> None:
-    """Remove a dataset's folder, and its shards on other drives.
-
-    Args:
-        folder: its path.
-        listed: folders of shards that may be its own, besides those that its links lead into.
+def remove_folder(folder: str) -> None:
+    """Remove a dataset's folder, in the making or not, and its shards on other drives.
 
     Raises:
         OSError: if something cannot be removed.
     """
-    remove_shards(folder, listed)
+    remove_shards(folder, _listed_in(folder + _LOCK_SUFFIX))
     shutil.rmtree(folder)
 
 
 def _listed_in(lock: str) -> list[str]:
-    """The folders for shards that a lock's file lists; none if its writer was killed before it made any."""
-    with open(lock, "rb") as file:
-        try:
-            found = json.loads(file.read(_MOST_LISTED_BYTES) or b"[]")
-        except ValueError:
-            return []
+    """The folders for shards that a lock's file lists; none if there is none, or its writer was killed before."""
+    try:
+        with open(os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+            found = json.loads(file.read(_MOST_LISTED_BYTES))
+    except (FileNotFoundError, ValueError):
+        return []
     return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
 
 

@@ -4,7 +4,8 @@
     /data/birds/shard-00000.safetensors -> /nvme0/birds.gdsload-3fa9c1d2e4b5/shard-00000.safetensors
     /data/birds/shard-00001.safetensors -> /nvme1/birds.gdsload-3fa9c1d2e4b5/shard-00001.safetensors
     /nvme0/birds.gdsload-3fa9c1d2e4b5/     a folder of shards: those of one dataset, and of no other
-        dataset-8127                       whose: the inode of the dataset's folder, which a rename leaves as it is
+        dataset-8127                       whose: the inode of the dataset's folder, which a rename leaves as it is;
+                                           for people, its path is in the file
         shard-00000.safetensors
 
 Links are followed into such folders only. Their names cannot be guessed, so a dataset from a stranger, whose links may
@@ -27,9 +28,11 @@ __all__ = [
     "link_target",
     "linked_folder",
     "make_shard_folder",
+    "remove_shard_folder",
     "remove_shards",
     "shard_folder",
     "shard_name",
+    "turned",
 ]
 
 _FOLDER = re.compile(r".+\.gdsload-[0-9a-f]{12}", re.DOTALL)
@@ -73,15 +76,28 @@ def check_targets(spread_over: Sequence[str | os.PathLike[str]], path: str) -> l
     return list(found.values())
 
 
+def turned(folders: Sequence[str], number: int) -> tuple[str, ...]:
+    """The same folders, beginning with the one whose turn `number` is."""
+    first = number % max(len(folders), 1)
+    return (*folders[first:], *folders[:first])
+
+
 def shard_folder(target: str, path: str, token: str) -> str:
     """The folder of shards in `target` of the dataset at `path`, with a token of 12 hexadecimal digits."""
     return os.path.join(target, f"{os.path.basename(path)}.gdsload-{token}")
 
 
-def make_shard_folder(folder: str, owner: str) -> None:
-    """Make a folder of shards for a dataset's folder."""
+def make_shard_folder(folder: str, owner: str, path: str) -> None:
+    """Make a folder of shards.
+
+    Args:
+        folder: its path.
+        owner: the folder of the dataset, which is in the making.
+        path: where the dataset will be.
+    """
     os.mkdir(folder)
-    os.close(os.open(_mark(folder, os.lstat(owner).st_ino), os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
+    with open(_mark(folder, os.lstat(owner).st_ino), "xb") as file:
+        file.write(os.fsencode(path) + b"\n")
 
 
 def _mark(folder: str, inode: int) -> str:
@@ -139,11 +155,15 @@ def remove_shards(owner: str, listed: Sequence[str] = ()) -> None:
     with os.scandir(owner) as entries:
         linked = {linked_folder(owner, entry.name) for entry in entries if entry.is_symlink()}
     for folder in sorted({*filter(None, linked), *listed}):
-        _remove(folder, inode)
+        remove_shard_folder(folder, inode)
 
 
-def _remove(folder: str, inode: int) -> None:
-    """Remove a folder of shards, if it is that of this owner's, or empty; what else is in it stays."""
+def remove_shard_folder(folder: str, inode: int) -> None:
+    """Remove a folder of shards, if it is that of this owner's, or empty; what else is in it stays.
+
+    Raises:
+        OSError: if a shard cannot be removed.
+    """
     if not _FOLDER.fullmatch(os.path.basename(folder)) or not os.path.isdir(folder) or os.path.islink(folder):
         return
     if os.path.lexists(mark := _mark(folder, inode)):

@@ -376,3 +376,9 @@ def test_a_shard_that_is_written_to_through_its_link(spread):
     path.write_bytes(data)
     with pytest.raises(FileChangedError, match="the shard was written to while the dataset was in use"):
         dataset[0]
+
+
+def test_a_drive_that_gets_no_shard_gets_no_folder(tmp_path, drives, write_small, expect):
+    write_small(tmp_path / "small", shard_bytes=600, spread_over=drives)
+    expect(ShardDataset(tmp_path / "small"))
+    assert [on(drive) is None for drive in drives] == [False, False, True]

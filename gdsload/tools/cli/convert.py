@@ -61,6 +61,10 @@ def add_writing(parser: argparse.ArgumentParser) -> None:
     cluster = parser.add_mutually_exclusive_group()
     cluster.add_argument("--dask", metavar="ADDRESS", help="let a Dask cluster do it, whose machines share the files")
     cluster.add_argument("--ray", metavar="ADDRESS", help="let a Ray cluster do it")
+    parser.add_argument(
+        "--spread-over", action="append", default=[], metavar="DIR",
+        help="put the shards into folders in DIR, and links to them into OUT; once for each drive",
+    )  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="replace a dataset that is there")
     parser.add_argument("--restart", action="store_true", help="throw away what another, interrupted run left")
 
@@ -83,6 +87,7 @@ def running(chosen: argparse.Namespace) -> Iterator[RearrangeKeywords]:
             "workers": executor.workers if executor and chosen.workers is None else chosen.workers,
             "executor": executor,
             "overwrite": chosen.overwrite,
+            "spread_over": chosen.spread_over,
             "restart": chosen.restart,
             "progress": show,
         }

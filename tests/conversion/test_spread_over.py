@@ -1,0 +1,197 @@
+"""Conversions into datasets whose shards lie on several drives."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gdsload
+from gdsload.conversion import room as room_module
+from gdsload.errors import ConversionError, DiskFullError, OptionError, WriteError
+from gdsload.tools.cli import main
+
+ROWS = 400
+
+
+@pytest.fixture
+def drives(tmp_path):
+    found = [tmp_path / name for name in ("nvme0", "nvme1", "nvme2")]
+    for drive in found:
+        drive.mkdir()
+    return found
+
+
+@pytest.fixture
+def array(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, 256, (ROWS, 100), np.uint8))
+    return tmp_path / "x.npy"
+
+
+@pytest.fixture
+def plain(array, tmp_path):
+    """The dataset in one folder."""
+    gdsload.convert(array, tmp_path / "plain", shard_bytes=4000, workers=1)
+    return tmp_path / "plain"
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+
+
+def shards_on(drives, name="out"):
+    """How many shards each drive has; there is nothing else than those of this dataset."""
+    found = []
+    for drive in drives:
+        folders = list(drive.iterdir())
+        assert all(folder.name.startswith(f"{name}.gdsload-") for folder in folders)
+        found.append(sum(len(list(folder.glob("shard-*"))) for folder in folders))
+    return found
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_not_one_byte_is_another(array, plain, tmp_path, drives, workers):
+    report = gdsload.convert(array, tmp_path / "out", shard_bytes=4000, workers=workers, spread_over=drives)
+    assert content(tmp_path / "out") == content(plain)
+    assert all((tmp_path / "out" / name).is_symlink() for name in content(plain) if name != "index.json")
+    assert shards_on(drives) == [4, 3, 3]
+    assert (report.shards, report.nbytes) == (10, sum(path.stat().st_size for path in plain.glob("*.safetensors")))
+    assert not (tmp_path / ".out.gdsload-convert").exists()
+
+
+def test_shards_are_not_written_twice(array, tmp_path, drives, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("copied")
+
+    monkeypatch.setattr(shutil, "copyfile", refuse)
+    gdsload.convert(array, tmp_path / "out", shard_bytes=4000, workers=1, spread_over=drives)
+    assert sum(shards_on(drives)) == 10
+
+
+def test_a_shuffle(array, tmp_path, drives):
+    how = {"shard_bytes": 4000, "workers": 1, "shuffle_seed": 3}
+    gdsload.convert(array, tmp_path / "plain", **how)
+    gdsload.convert(array, tmp_path / "out", **how, spread_over=drives)
+    assert content(tmp_path / "out") == content(tmp_path / "plain")
+    assert sum(shards_on(drives)) == len(content(tmp_path / "plain")) - 1
+
+
+class Trouble(Exception):
+    pass
+
+
+def interrupted(array, out, **options):
+    def progress(samples, nbytes, parts, of):
+        if parts == 4:
+            raise Trouble
+
+    with pytest.raises(Trouble):
+        gdsload.convert(array, out, shard_bytes=4000, workers=1, progress=progress, **options)
+
+
+@pytest.mark.parametrize("others", ["the same", "fewer", "none"])
+def test_an_interrupted_conversion_goes_on(array, plain, tmp_path, drives, others):
+    """Where its parts lie is no reason to begin anew: those that are on other drives are copied."""
+    interrupted(array, tmp_path / "out", spread_over=drives)
+    assert all(list(drive.glob("part-*")) for drive in drives)
+    targets = {"the same": drives, "fewer": drives[1:], "none": []}[others]
+    report = gdsload.convert(array, tmp_path / "out", shard_bytes=4000, workers=1, spread_over=targets)
+    assert report.resumed == 4
+    assert content(tmp_path / "out") == content(plain)
+    assert sum(shards_on(drives)) == (10 if targets else 0)
+    assert shards_on(drives)[0] == (4 if others == "the same" else 0)
+
+
+def test_a_conversion_that_begins_anew_removes_what_is_on_the_drives(array, plain, tmp_path, drives):
+    interrupted(array, tmp_path / "out", spread_over=drives)
+    with pytest.raises(OptionError, match="restart=True"):
+        gdsload.convert(array, tmp_path / "out", shard_bytes=8000, workers=1)
+    gdsload.convert(array, tmp_path / "out", shard_bytes=8000, workers=1, restart=True)
+    assert shards_on(drives) == [0, 0, 0]
+
+
+def test_what_a_killed_worker_has_left_on_the_drives_is_removed(array, tmp_path, drives, monkeypatch):
+    interrupted(array, tmp_path / "out", spread_over=drives)
+    stage = tmp_path / ".out.gdsload-convert"
+    writer = gdsload.ShardWriter(stage / "part-000007", {"x": gdsload.Field("uint8", ())}, spread_over=drives)
+    before = {folder for drive in drives for folder in drive.iterdir() if folder.name.startswith("part-000007")}
+    assert len(before) == 3
+    token = before.pop().name[-12:]
+    monkeypatch.setattr(type(writer), "abort", lambda writer: None)  # as if it had been killed: its lock is free
+    [lock] = [int(fd.name) for fd in Path("/proc/self/fd").iterdir() if os.path.realpath(fd) == f"{stage}/.part-000007.gdsload-{token}.lock"]
+    os.close(lock)
+    gdsload.convert(array, tmp_path / "out", shard_bytes=8000, workers=1, restart=True)
+    assert shards_on(drives) == [0, 0, 0]
+
+
+def test_a_failed_conversion_that_finished_nothing_leaves_nothing(tmp_path, drives):
+    (tmp_path / "t.csv").write_text("n\noops\n")
+    with pytest.raises(ConversionError, match="oops"):
+        gdsload.convert(tmp_path / "t.csv", tmp_path / "out", types={"n": "int"}, workers=1, spread_over=drives)
+    assert shards_on(drives) == [0, 0, 0]
+    assert sorted(os.listdir(tmp_path)) == ["nvme0", "nvme1", "nvme2", "t.csv"]
+
+
+def test_reshard_merge_and_split(plain, tmp_path, drives):
+    gdsload.reshard(plain, tmp_path / "out", shard_bytes=2000, workers=1, spread_over=drives)
+    assert sum(shards_on(drives)) == 20
+    # In its own place, with the same name on the drives as that which it replaces.
+    gdsload.reshard(tmp_path / "out", tmp_path / "out", shard_bytes=4000, workers=1, overwrite=True, spread_over=drives)
+    assert content(tmp_path / "out") == content(plain)
+    assert sum(shards_on(drives)) == 10
+    gdsload.merge([plain, tmp_path / "out"], tmp_path / "out2", shard_bytes=4000, workers=1, spread_over=drives[:1])
+    gdsload.split(tmp_path / "out2", [tmp_path / "out3", tmp_path / "out4"], [0.5], shard_bytes=4000, workers=1, spread_over=drives[1:])
+    for name in ("out3", "out4"):
+        assert content(tmp_path / name) == content(plain)
+    for name in ("out", "out2", "out3", "out4"):
+        gdsload.ShardDataset(tmp_path / name).verify()
+
+
+def test_the_commands(array, plain, tmp_path, drives, capsys):
+    over = [word for drive in drives for word in ("--spread-over", str(drive))]
+    assert main(["convert", str(array), str(tmp_path / "out"), "--shard-bytes", "4kB", "--workers", "1", *over]) == 0
+    assert content(tmp_path / "out") == content(plain)
+    assert shards_on(drives) == [4, 3, 3]
+    assert main(["reshard", str(tmp_path / "out"), str(tmp_path / "out"), "--overwrite", "--workers", "1", "--shard-bytes", "8kB", *over[:4]]) == 0
+    assert shards_on(drives) == [3, 2, 0]
+    assert main(["verify", str(tmp_path / "out")]) == 0
+    capsys.readouterr()
+    assert main(["convert", str(array), str(tmp_path / "o2"), "--spread-over", str(tmp_path / "none")]) == 1
+    assert f"{tmp_path}/none: shards cannot be written there: there is no such folder" in capsys.readouterr().err
+
+
+def test_targets_are_looked_at_first(array, tmp_path, drives):
+    with pytest.raises(WriteError, match="there is no such folder"):
+        gdsload.convert(array, tmp_path / "out", spread_over=[*drives, tmp_path / "none"])
+    with pytest.raises(OptionError, match="twice"):
+        gdsload.convert(array, tmp_path / "out", spread_over=[*drives, drives[0]])
+    assert shards_on(drives) == [0, 0, 0]
+    assert not (tmp_path / ".out.gdsload-convert").exists()
+
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def test_room_is_looked_at_drive_by_drive(array, tmp_path, drives, monkeypatch):
+    """About 40 kB in all, a third on each: 20 kB are enough on two, 10 kB too few on the third."""
+    free = {str(drives[0]): 20_000, str(drives[1]): 20_000, str(drives[2]): 20_000}
+    monkeypatch.setattr(room_module.shutil, "disk_usage", lambda path: Usage(10**9, 0, free[str(path)]))
+    numbers = {str(drive): number for number, drive in enumerate(drives)}
+    real = os.stat
+    monkeypatch.setattr(room_module.os, "stat", lambda path, **how: _on(numbers[path], real(path)) if path in numbers and not how else real(path, **how))
+    how = {"shard_bytes": 4000, "workers": 1, "spread_over": drives}
+    gdsload.convert(array, tmp_path / "out", **how)
+    free[str(drives[2])] = 10_000
+    with pytest.raises(DiskFullError, match=f"{drives[2]}: there is no room for the dataset: about 39.* KiB is still to be written, and 19.* KiB, 19.* KiB, 9.* KiB are free in {drives[0]}, "):
+        gdsload.convert(array, tmp_path / "out", **how, overwrite=True)
+
+
+def _on(number, status):
+    """The status of a folder on another device."""
+    fields = list(status)
+    fields[2] = number
+    return os.stat_result(fields)
