@@ -7,18 +7,17 @@ the gather by threads. Unmapped, bytes are read into an arena: nothing then depe
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
 from gdsload.backends.base import FileBackend, PendingRead
-from gdsload.backends.readers import Readers, Reading, done
+from gdsload.backends.readers import DriveReaders, Reading, done, one_each, threads_of_each
 from gdsload.shards.files import Files
 from gdsload.shards.guard import Guard
 from gdsload.shards.page_cache import looks_resident
 from gdsload.shards.prepared_reads import PreparedReads
-from gdsload.shards.reads import MAX_GAP_BYTES, Extents, coalesce, cut, shares
+from gdsload.shards.reads import MAX_GAP_BYTES, Extents, Reads, coalesce, cut
 from gdsload.system.arrays import IntArray
 from gdsload.system.memory import BatchPool, Lease, address_of
 
@@ -51,15 +50,16 @@ class HostBackend(FileBackend):
 
     Args:
         files: the shards; mapped or not.
-        threads: how many reads are made at once.
+        threads: how many reads are made at once, from all drives; None for as many as suits.
     """
 
     name = "host"
 
-    def __init__(self, files: Files, *, threads: int = _THREADS) -> None:
+    def __init__(self, files: Files, *, threads: int | None = None) -> None:
         super().__init__(files)
         self.in_place = files.mapped
-        self._readers = Readers(threads, "gdsload-host")
+        drives = files.drives.count
+        self._readers = DriveReaders(one_each(drives, threads_of_each(drives, _THREADS, threads), "gdsload-host"))
         self._arena = BatchPool(keep_bytes=2**28)
         self._lock = threading.Lock()
         self._trust = self._trusted = 0
@@ -72,9 +72,10 @@ class HostBackend(FileBackend):
             return self._read(wanted)
         addresses = self.files.base[wanted.file] + wanted.offset
         if not self._resident(wanted):
-            reads = coalesce(wanted, max_gap_bytes=MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES).extents
-            pieces = cut(reads, _MAX_READ_BYTES).extents
-            return PendingRead(addresses, self._spread(pieces, lambda chosen: self._populate(pieces, chosen, wanted)))
+            pieces = cut(self._coalesced(wanted).extents, _MAX_READ_BYTES).extents
+            parts = self.files.drives.shares(pieces, _MAX_READ_BYTES)
+            works = [(drive, partial(self._populate, pieces, part, wanted)) for drive, part in parts]
+            return PendingRead(addresses, self._readers.run(works))
         missing = self.files.guard.missing(wanted)
         return PendingRead(addresses, done if missing is None else _MakingSure(self.files.guard, wanted, missing))
 
@@ -94,27 +95,28 @@ class HostBackend(FileBackend):
             self._trusted = self._trust
         return resident
 
+    def _coalesced(self, wanted: Extents) -> Reads:
+        turns = self.files.drives.turns
+        return coalesce(wanted, max_gap_bytes=MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES, turns=turns)
+
     def _read(self, wanted: Extents) -> PendingRead:
-        reads = coalesce(wanted, max_gap_bytes=MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES)
+        reads = self._coalesced(wanted)
         room = -(-reads.extents.nbytes // _LINE) * _LINE
         lease = self._arena.lease(int(room.sum()))
         starts = address_of(lease) + np.cumsum(room) - room
         pieces = cut(reads.extents, _MAX_READ_BYTES)
         into = starts[pieces.read_of] + pieces.delta
         prepared = PreparedReads(self.files, pieces.extents)
-        parts = shares(pieces.extents.nbytes, _MAX_READ_BYTES)
+        parts = self.files.drives.shares(pieces.extents, _MAX_READ_BYTES)
         reading = Reading(len(parts), prepared.close)
         try:
-            self._readers.run([partial(self._fill, prepared, part, into, lease) for part in parts], reading)
+            works = [(drive, partial(self._fill, prepared, part, into, lease)) for drive, part in parts]
+            self._readers.run(works, reading)
         except BaseException:
             prepared.close()
             raise
         held = [lease]
         return PendingRead(starts[reads.read_of] + reads.delta, reading, lease.nbytes, held.clear)
-
-    def _spread(self, reads: Extents, work: Callable[[range], None]) -> Reading:
-        """Distribute reads among the threads, in pieces of about `_MAX_READ_BYTES`."""
-        return self._readers.run([partial(work, chosen) for chosen in shares(reads.nbytes, _MAX_READ_BYTES)])
 
     def _populate(self, reads: Extents, chosen: range, wanted: Extents) -> None:
         for index in chosen:

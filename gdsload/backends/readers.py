@@ -15,9 +15,14 @@ from queue import Empty, SimpleQueue
 from gdsload.errors import LoaderClosedError
 from gdsload.system.threads import Worker, start_all, wait_all, wait_until
 
-__all__ = ["Readers", "Reading", "done"]
+__all__ = ["DriveReaders", "Readers", "Reading", "done", "one_each", "threads_of_each"]
 
 Work = Callable[[], object]
+
+_MOST = 48
+"""Threads that read from all drives together, unless they are asked for: they take turns at the interpreter lock."""
+_LEAST = 2
+"""Threads that read from a drive, however many drives there are: one has a read under way, the next is prepared."""
 
 
 class Reading:
@@ -161,3 +166,67 @@ class Readers:
             else:
                 reading.finish()
             del item, work, reading  # or the last read's memory would be held until the next one comes
+
+
+def threads_of_each(drives: int, usual: int, asked: int | None) -> int:
+    """How many threads read from each drive.
+
+    Args:
+        drives: how many drives there are.
+        usual: how many keep one drive busy.
+        asked: how many were asked for, for all drives together; None: as many as suits.
+    """
+    return max(min(usual, _MOST // drives), min(usual, _LEAST)) if asked is None else max(asked // drives, 1)
+
+
+def one_each(drives: int, count: int, name: str, processors: Collection[int] | None = None) -> list[Readers]:
+    """Readers of so many threads for each drive; see `Readers`."""
+    names = [name] if drives == 1 else [f"{name}-{number}" for number in range(drives)]
+    return [Readers(count, each, processors) for each in names]
+
+
+class DriveReaders:
+    """Readers of several drives. Each has its own queue and threads: one that is slow keeps no other waiting.
+
+    Args:
+        each: the readers, by the number that work is given with.
+    """
+
+    def __init__(self, each: Sequence[Readers]) -> None:
+        self._each = each
+
+    def run(self, works: Sequence[tuple[int, Work]], reading: Reading | None = None) -> Reading:
+        """Queue some work.
+
+        Args:
+            works: the pieces of work, each with the number of its readers.
+            reading: a reading of as many parts; None for a new one.
+
+        Raises:
+            LoaderClosedError: after `close`.
+        """
+        if not works:
+            return done
+        reading = reading or Reading(len(works))
+        queues: dict[int, list[Work]] = {}
+        for number, work in works:
+            queues.setdefault(number, []).append(work)
+        begun = False
+        while queues:
+            number, mine = queues.popitem()
+            try:
+                self._each[number].run(mine, reading)
+                begun = True
+            except BaseException as error:
+                if not begun:
+                    raise
+                # What is queued goes on, so what it needs must not be freed: who waits for it gets the error.
+                for _ in range(len(mine) + sum(map(len, queues.values()))):
+                    reading.finish(error)
+                break
+        return reading
+
+    def close(self) -> None:
+        """See `Readers.close`."""
+        for readers in self._each:
+            readers.close()

@@ -1,20 +1,22 @@
 """What brings samples out of open shards: the system's reads and cuFile, or whatever takes their place.
 
 Headers, indexes and the offsets of ragged fields say what there is to read, and are read by the system in any case.
+It may be several drives, each with its own queue and threads that read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
+from gdsload.shards.identity import ShardSource
 from gdsload.system.arrays import IntArray
 from gdsload.system.bulk_reads import BulkReads
 
-__all__ = ["LOCAL", "Drive", "FileReader"]
+__all__ = ["LOCAL", "Drive", "FileReader", "file_system_of"]
 
 
 class FileReader(Protocol):
@@ -30,6 +32,11 @@ class FileReader(Protocol):
         """See `BulkReads.close`."""
 
 
+def file_system_of(source: ShardSource) -> Hashable:
+    """The file system that a shard lies on, as far as it is known before it is opened."""
+    return source.identity.device if source.identity else None
+
+
 @dataclass(frozen=True, slots=True)
 class Drive:
     """Where the samples of a dataset are read from.
@@ -39,11 +46,13 @@ class Drive:
         engine: makes what reads into a device's memory, a `gdsload.backends.gds.engines.Engine`, from the device; None:
             cuFile does, where it is shown to.
         cached: whether what is read may be in this machine's page cache, so that it is worth a look.
+        lies_on: tells the drives of shards apart, which are read independently of one another.
     """
 
     reader: Callable[[], FileReader] = BulkReads
     engine: Callable[[torch.device], Any] | None = None
     cached: bool = True
+    lies_on: Callable[[ShardSource], Hashable] = file_system_of
 
 
 LOCAL = Drive()

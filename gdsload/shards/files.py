@@ -23,6 +23,7 @@ from gdsload.errors import (
     ShortReadError,
 )
 from gdsload.shards.drive import LOCAL, Drive
+from gdsload.shards.drive_order import DriveOrder
 from gdsload.shards.guard import Guard
 from gdsload.shards.handles import HandleTable, Lent
 from gdsload.shards.identity import ShardSource, Watch, gone
@@ -138,6 +139,8 @@ class Files:
         """Descriptors for reads around it. Ask `allow_direct` which files can have one."""
         self._direct = np.full(count, _UNKNOWN, np.int8)
         self.drive, self.reader = drive, drive.reader()
+        self.drives = DriveOrder([drive.lies_on(source) for source in self.sources])
+        """Which drive each file lies on."""
         self._lock = threading.RLock()
         self._closed = False
 

@@ -109,9 +109,16 @@ def cut(reads: Extents, most_bytes: int) -> Pieces:
     return Pieces(Extents(reads.file[read_of], reads.offset[read_of] + delta, nbytes), read_of, delta)
 
 
-def shares(nbytes: IntArray, about: int) -> list[range]:
-    """Runs of reads of these lengths, of about so many bytes each: few pieces of work for many small reads."""
-    cuts = np.flatnonzero(np.diff(np.cumsum(nbytes) // about)) + 1
+def shares(nbytes: IntArray, about: int, apart: IntArray | None = None) -> list[range]:
+    """Runs of reads of these lengths, of about so many bytes each: few pieces of work for many small reads.
+
+    Args:
+        nbytes: the lengths.
+        about: bytes of a run.
+        apart: a number for each read; those of different numbers are in different runs.
+    """
+    cut = np.diff(np.cumsum(nbytes) // about) != 0
+    cuts = np.flatnonzero(cut if apart is None else cut | (np.diff(apart) != 0)) + 1
     return [range(low, high) for low, high in pairwise([0, *cuts.tolist(), len(nbytes)]) if low < high]
 
 
@@ -120,7 +127,7 @@ class Reads:
     """What to read so that every wanted extent is covered.
 
     Attributes:
-        extents: the reads, in order of file and offset. Two overlap in nothing but what alignment adds: a page that
+        extents: the reads, in order of files and offsets. Two overlap in nothing but what alignment adds: a page that
             both need.
         read_of: for each wanted extent the index of the read that covers it.
         delta: for each wanted extent its byte position inside that read.
@@ -131,7 +138,9 @@ class Reads:
     delta: IntArray
 
 
-def coalesce(wanted: Extents, *, max_gap_bytes: int, max_read_bytes: int, alignment: int = 1) -> Reads:
+def coalesce(
+    wanted: Extents, *, max_gap_bytes: int, max_read_bytes: int, alignment: int = 1, turns: IntArray | None = None
+) -> Reads:
     """Plan the reads that cover the wanted extents.
 
     Neighbours are read together where the gap between them costs less than a read of its own. A read takes extents that
@@ -144,18 +153,19 @@ def coalesce(wanted: Extents, *, max_gap_bytes: int, max_read_bytes: int, alignm
         max_read_bytes: length from which a read takes no further neighbour.
         alignment: begin and end of each read are rounded outwards to a multiple of it. The end may so lie behind
             the file's end; reads are cut there by the caller.
+        turns: each file's place in the order of files; None: they come in the order of their numbers.
     """
     if not len(wanted):
         empty = np.zeros(0, np.int64)
         return Reads(Extents(empty, empty, empty), empty, empty)
     first = _runs(wanted, max_read_bytes)
     if 2 * len(first) > len(wanted):
-        return _coalesce(wanted, max_gap_bytes, max_read_bytes, alignment)
+        return _coalesce(wanted, max_gap_bytes, max_read_bytes, alignment, turns)
     # In order, as a rule: what lies together anyway is one extent, and there are few.
     last = np.append(first[1:], len(wanted)) - 1
     begin = wanted.offset[first]
     few = Extents(wanted.file[first], begin, wanted.offset[last] + wanted.nbytes[last] - begin)
-    found = _coalesce(few, max_gap_bytes, max_read_bytes, alignment)
+    found = _coalesce(few, max_gap_bytes, max_read_bytes, alignment, turns)
     counts = last - first + 1
     delta = wanted.offset + np.repeat(found.delta - begin, counts)
     return Reads(found.extents, np.repeat(found.read_of, counts), delta)
@@ -173,9 +183,11 @@ def _runs(wanted: Extents, longest: int) -> IntArray:
     return np.flatnonzero(broken)
 
 
-def _coalesce(wanted: Extents, max_gap_bytes: int, max_read_bytes: int, alignment: int) -> Reads:
+def _coalesce(
+    wanted: Extents, max_gap_bytes: int, max_read_bytes: int, alignment: int, turns: IntArray | None
+) -> Reads:
     """See `coalesce`."""
-    order = _sorted(wanted)
+    order = _sorted(wanted.file if turns is None else turns[wanted.file], wanted.offset)
     file = wanted.file[order]
     offset, stop = wanted.offset[order], (wanted.offset + wanted.nbytes)[order]
     begin, end = offset // alignment * alignment, -(-stop // alignment) * alignment
@@ -192,12 +204,12 @@ def _coalesce(wanted: Extents, max_gap_bytes: int, max_read_bytes: int, alignmen
     return Reads(reads, read_of, delta)
 
 
-def _sorted(wanted: Extents) -> NDArray[np.intp]:
-    """Indices that sort extents by file and offset."""
-    span = int(wanted.offset.max()) + 1
-    if span * (int(wanted.file.max()) + 1) < 1 << 62:
-        return np.argsort(wanted.file * span + wanted.offset)  # one key, which is sorted several times as fast as two
-    return np.lexsort((wanted.offset, wanted.file))
+def _sorted(turn: IntArray, offset: IntArray) -> NDArray[np.intp]:
+    """Indices that sort extents by their files' turns and offset."""
+    span = int(offset.max()) + 1
+    if span * (int(turn.max()) + 1) < 1 << 62:
+        return np.argsort(turn * span + offset)  # one key, which is sorted several times as fast as two
+    return np.lexsort((offset, turn))
 
 
 def _groups(

@@ -20,7 +20,7 @@ from gdsload.backends.gds.engines import one_by_one
 from gdsload.backends.gds.gds import GdsBackend
 from gdsload.errors import ReadError, ShortReadError
 from gdsload.shards.catalog import open_catalog
-from gdsload.shards.drive import Drive
+from gdsload.shards.drive import Drive, file_system_of
 from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents
 from gdsload.system.memory import address_of, memory_at
@@ -75,9 +75,10 @@ def opened(tmp_path_factory, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device", lambda _device: nullcontext())
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _device: None)
 
-    def build(**flaws):
+    def build(*, lies_on=file_system_of, **flaws):
         engine = type("Flawed", (Engine,), flaws)
-        files = Files(open_catalog(str(folder)).sources, mapped=False, drive=Drive(engine=engine))
+        drive = Drive(engine=engine, lies_on=lies_on)
+        files = Files(open_catalog(str(folder)).sources, mapped=False, drive=drive)
         backends.append(GdsBackend(files, torch.device("cpu"), register=False, threads=4))
         return backends[-1], [path.read_bytes() for path in sorted(folder.iterdir())]
 
@@ -95,11 +96,12 @@ some = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 300_000), st.integer
 
 @pytest.mark.parametrize("most_bytes", [0, 1 << 20], ids=["threads", "one call"])
 @pytest.mark.parametrize("at_once", [1 << 30, 1000])
+@pytest.mark.parametrize("lies_on", [file_system_of, lambda source: "1.safe" in source.path], ids=["one", "two"])
 @settings(derandomize=True, deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(some)
-def test_every_wanted_byte_is_read_to_its_place(opened, at_once, most_bytes, wanted):
+def test_every_wanted_byte_is_read_to_its_place(opened, lies_on, at_once, most_bytes, wanted):
     """Also where reads end early."""
-    backend, contents = opened(at_once=at_once, most_bytes=most_bytes)
+    backend, contents = opened(lies_on=lies_on, at_once=at_once, most_bytes=most_bytes)
     wanted = [(file, min(offset, SIZES[file]), nbytes) for file, offset, nbytes in wanted]
     wanted = [(file, offset, min(nbytes, SIZES[file] - offset)) for file, offset, nbytes in wanted]
     pending = backend.read(extents(wanted))
@@ -151,3 +153,21 @@ def test_slots_are_registered_as_far_as_half_of_the_free_bar1_goes(monkeypatch, 
         lease.release()
     made.close()
     assert sorted(gone) == sorted(noted)
+
+
+def test_a_batch_of_reads_has_reads_of_all_drives(opened):
+    """One batch is under way at a time, in a whole process: of one drive only, it would leave the others idle."""
+    calls = []
+
+    def read_many(engine, handles, *columns):
+        calls.append(handles.tolist())
+        return one_by_one(engine, handles, *columns)
+
+    of = {"0.safetensors": "a", "1.safetensors": "a", "2.safetensors": "b"}
+    backend, _ = opened(lies_on=lambda source: of[source.path[-13:]], most_bytes=1 << 20, read_many=read_many)
+    wanted = extents([(file, page * 24_576, 100) for file in (0, 2) for page in range(SIZES[file] // 24_576)])
+    backend.read(wanted).completion.wait()
+    [handles] = calls
+    first, second = handles[:2]
+    assert first != second
+    assert handles == [first, second] * 2 + [handles[-1]] * 10

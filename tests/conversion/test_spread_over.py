@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections import namedtuple
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -80,16 +80,16 @@ def test_a_shuffle(array, tmp_path, drives):
     assert sum(shards_on(drives)) == len(content(tmp_path / "plain")) - 1
 
 
-class Trouble(Exception):
+class TroubleError(Exception):
     pass
 
 
 def interrupted(array, out, **options):
     def progress(samples, nbytes, parts, of):
         if parts == 4:
-            raise Trouble
+            raise TroubleError
 
-    with pytest.raises(Trouble):
+    with pytest.raises(TroubleError):
         gdsload.convert(array, out, shard_bytes=4000, workers=1, progress=progress, **options)
 
 
@@ -122,7 +122,11 @@ def test_what_a_killed_worker_has_left_on_the_drives_is_removed(array, tmp_path,
     assert len(before) == 3
     token = before.pop().name[-12:]
     monkeypatch.setattr(type(writer), "abort", lambda writer: None)  # as if it had been killed: its lock is free
-    [lock] = [int(fd.name) for fd in Path("/proc/self/fd").iterdir() if os.path.realpath(fd) == f"{stage}/.part-000007.gdsload-{token}.lock"]
+    [lock] = [
+        int(fd.name)
+        for fd in Path("/proc/self/fd").iterdir()
+        if os.path.realpath(fd) == f"{stage}/.part-000007.gdsload-{token}.lock"
+    ]
     os.close(lock)
     gdsload.convert(array, tmp_path / "out", shard_bytes=8000, workers=1, restart=True)
     assert shards_on(drives) == [0, 0, 0]
@@ -144,7 +148,14 @@ def test_reshard_merge_and_split(plain, tmp_path, drives):
     assert content(tmp_path / "out") == content(plain)
     assert sum(shards_on(drives)) == 10
     gdsload.merge([plain, tmp_path / "out"], tmp_path / "out2", shard_bytes=4000, workers=1, spread_over=drives[:1])
-    gdsload.split(tmp_path / "out2", [tmp_path / "out3", tmp_path / "out4"], [0.5], shard_bytes=4000, workers=1, spread_over=drives[1:])
+    gdsload.split(
+        tmp_path / "out2",
+        [tmp_path / "out3", tmp_path / "out4"],
+        [0.5],
+        shard_bytes=4000,
+        workers=1,
+        spread_over=drives[1:],
+    )
     for name in ("out3", "out4"):
         assert content(tmp_path / name) == content(plain)
     for name in ("out", "out2", "out3", "out4"):
@@ -156,7 +167,22 @@ def test_the_commands(array, plain, tmp_path, drives, capsys):
     assert main(["convert", str(array), str(tmp_path / "out"), "--shard-bytes", "4kB", "--workers", "1", *over]) == 0
     assert content(tmp_path / "out") == content(plain)
     assert shards_on(drives) == [4, 3, 3]
-    assert main(["reshard", str(tmp_path / "out"), str(tmp_path / "out"), "--overwrite", "--workers", "1", "--shard-bytes", "8kB", *over[:4]]) == 0
+    assert (
+        main(
+            [
+                "reshard",
+                str(tmp_path / "out"),
+                str(tmp_path / "out"),
+                "--overwrite",
+                "--workers",
+                "1",
+                "--shard-bytes",
+                "8kB",
+                *over[:4],
+            ]
+        )
+        == 0
+    )
     assert shards_on(drives) == [3, 2, 0]
     assert main(["verify", str(tmp_path / "out")]) == 0
     capsys.readouterr()
@@ -173,7 +199,10 @@ def test_targets_are_looked_at_first(array, tmp_path, drives):
     assert not (tmp_path / ".out.gdsload-convert").exists()
 
 
-Usage = namedtuple("Usage", "total used free")
+class Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
 
 
 def test_room_is_looked_at_drive_by_drive(array, tmp_path, drives, monkeypatch):
@@ -182,11 +211,18 @@ def test_room_is_looked_at_drive_by_drive(array, tmp_path, drives, monkeypatch):
     monkeypatch.setattr(room_module.shutil, "disk_usage", lambda path: Usage(10**9, 0, free[str(path)]))
     numbers = {str(drive): number for number, drive in enumerate(drives)}
     real = os.stat
-    monkeypatch.setattr(room_module.os, "stat", lambda path, **how: _on(numbers[path], real(path)) if path in numbers and not how else real(path, **how))
+    monkeypatch.setattr(
+        room_module.os,
+        "stat",
+        lambda path, **how: _on(numbers[path], real(path)) if path in numbers and not how else real(path, **how),
+    )
     how = {"shard_bytes": 4000, "workers": 1, "spread_over": drives}
     gdsload.convert(array, tmp_path / "out", **how)
     free[str(drives[2])] = 10_000
-    with pytest.raises(DiskFullError, match=f"{drives[2]}: there is no room for the dataset: about 39.* KiB is still to be written, and 19.* KiB, 19.* KiB, 9.* KiB are free in {drives[0]}, "):
+    with pytest.raises(
+        DiskFullError,
+        match=f"{drives[2]}: there is no room for the dataset: about 39.* KiB is still to be written, and 19.* KiB, 19.* KiB, 9.* KiB are free in {drives[0]}, ",
+    ):
         gdsload.convert(array, tmp_path / "out", **how, overwrite=True)
 
 

@@ -1,9 +1,10 @@
-"""A dataset's drive brings its samples; what says where they are is read from its files."""
+"""A dataset's drive brings its samples, or its drives do; what says where they are is read from its files."""
 
 from __future__ import annotations
 
 import errno
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -101,3 +102,118 @@ def test_the_page_cache_of_another_drive_is_no_evidence(plain):
         files.ensure_open(np.arange(len(dataset.shards)))
         assert file_is_resident(files, 0) == cached
         files.close()
+
+
+# --- several drives ---
+
+
+def folder_of(source):
+    """What tells two drives apart here: the folders that their shards lie in."""
+    return os.path.dirname(os.path.realpath(source.path))
+
+
+@pytest.fixture(scope="module")
+def over_two(tmp_path_factory):
+    """16 MiB in shards of 2 MiB, over two drives."""
+    folder = tmp_path_factory.mktemp("two")
+    drives = [folder / "nvme0", folder / "nvme1"]
+    for drive in drives:
+        drive.mkdir()
+    with gdsload.ShardWriter(folder / "d", shard_bytes=2**21, spread_over=drives) as writer:
+        for number in range(64):
+            writer.write({"x": np.full(2**18, number, np.uint8)})
+    return folder / "d"
+
+
+class Meeting:
+    """Reads of two drives, each of which waits until the other drive has one under way, too."""
+
+    def __init__(self, patience_s):
+        self.patience_s, self.missed = patience_s, 0
+        self._begun = {"nvme0": threading.Event(), "nvme1": threading.Event()}
+
+    def read(self, fds, offsets, nbytes, addresses):
+        self._meet({os.readlink(f"/proc/self/fd/{fd}").split("/")[-3] for fd in fds.tolist()})
+        for fd, offset, count, address in zip(*(one.tolist() for one in (fds, offsets, nbytes, addresses)), strict=True):
+            os.preadv(fd, [memory_at(address, count)], offset)
+        return nbytes
+
+    def read_one(self, fd, offset, into):
+        self._meet({os.readlink(f"/proc/self/fd/{fd}").split("/")[-3]})
+        return os.preadv(fd, [into], offset)
+
+    def _meet(self, drives):
+        assert len(drives) == 1  # a call that waits for two is as slow as the slower one
+        for name in drives:
+            self._begun[name].set()
+        for event in self._begun.values():
+            if not event.wait(self.patience_s):
+                self.missed += 1
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("shuffle", [False, "full", "block"])
+def test_reads_of_both_drives_are_under_way_at_the_same_time(over_two, load, shuffle):
+    meeting = Meeting(30.0)
+
+    class OverTwo(ShardDataset):
+        drive = Drive(lambda: meeting, lies_on=folder_of, cached=False)
+
+    found = [int(one) for batch in load(OverTwo(over_two), 64, shuffle, mmap=False, read_threads=2) for one in batch["x"][:, 7]]
+    assert sorted(found) == list(range(64))
+    assert meeting.missed == 0
+
+
+def test_of_one_queue_they_are_not(over_two, load):
+    """The control of the test above: both threads wait for the first drive."""
+    meeting = Meeting(0.2)
+
+    class OverOne(ShardDataset):
+        drive = Drive(lambda: meeting, lies_on=lambda _source: "one", cached=False)
+
+    for _ in load(OverOne(over_two), 64, mmap=False, read_threads=2):
+        pass
+    assert meeting.missed
+
+
+class Lame(Meeting):
+    """One drive does not answer until the test says so."""
+
+    def __init__(self):
+        super().__init__(30.0)
+        self.answer, self.quick, self._lock = threading.Event(), 0, threading.Lock()
+
+    def _meet(self, drives):
+        if "nvme1" in drives:
+            assert self.answer.wait(30)
+        else:
+            with self._lock:
+                self.quick += 1
+
+
+def test_a_drive_that_does_not_answer_leaves_the_other_at_work(over_two, load, soon):
+    lame = Lame()
+
+    class OverTwo(ShardDataset):
+        drive = Drive(lambda: lame, lies_on=folder_of, cached=False)
+
+    loader = load(OverTwo(over_two), 64, "full", mmap=False, read_threads=2)
+    stream = iter(loader)
+    reader = threading.Thread(target=lambda: next(stream))
+    reader.start()
+    soon(lambda: lame.quick == 8)  # all that the quick one has, while the other has not one
+    lame.answer.set()
+    reader.join(30)
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+def test_bytes_and_order_do_not_depend_on_the_drives(over_two, load, mmap):
+    class OverTwo(ShardDataset):
+        drive = Drive(lies_on=folder_of)
+
+    for shuffle in (False, "full", "block"):
+        ours, theirs = (load(kind(over_two), 7, shuffle, mmap=mmap, seed=3) for kind in (OverTwo, ShardDataset))
+        for one, other in zip(ours, theirs, strict=True):
+            assert torch.equal(one["x"], other["x"])

@@ -42,6 +42,25 @@ def test_reads_cover_without_overlap(found, gap, most, alignment):
     check_cover(found, gap, most, alignment)
 
 
+@SETTINGS
+@given(EXTENTS, *LIMITS, st.randoms(use_true_random=False))
+def test_reads_in_another_order_of_files_are_the_same(found, gap, most, alignment, random):
+    """Only those of other files are elsewhere among them."""
+    wanted = extents_of(found)
+    files = max([file for file, _, _ in found], default=0) + 1
+    turns = np.array(random.sample(range(files), files), np.int64)
+    plain = coalesce(wanted, max_gap_bytes=gap, max_read_bytes=most, alignment=alignment)
+    other = coalesce(wanted, max_gap_bytes=gap, max_read_bytes=most, alignment=alignment, turns=turns)
+    for each in (plain, other):
+        rows = list(zip(turns[each.extents.file].tolist(), each.extents.offset.tolist(), strict=True))
+        assert each is plain or sorted(rows) == rows
+    for column in ("file", "offset", "nbytes"):
+        ours, theirs = getattr(other.extents, column), getattr(plain.extents, column)
+        assert ours[other.read_of].tolist() == theirs[plain.read_of].tolist()
+    assert len(other.extents) == len(plain.extents)
+    assert other.delta.tolist() == plain.delta.tolist()
+
+
 def check_cover(found, gap, most, alignment):
     """Every wanted byte is read, in reads that are as they may be: they share a page at most."""
     wanted = extents_of(found)

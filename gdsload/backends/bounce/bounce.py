@@ -16,7 +16,7 @@ import torch
 
 from gdsload.backends.base import FileBackend, PendingRead
 from gdsload.backends.bounce.copier import Copier
-from gdsload.backends.bounce.fill_threads import BouncePath, DirectIOPolicy, ThreadFill
+from gdsload.backends.bounce.fill_threads import SUBMITTERS, BouncePath, DirectIOPolicy, ThreadFill
 from gdsload.backends.bounce.resident_rows import ResidentRows
 from gdsload.backends.bounce.slot_layout import lay_out
 from gdsload.shards.files import Files
@@ -65,8 +65,8 @@ class BounceBackend(FileBackend):
         super().__init__(files)
         self.device = device
         processors, threads = threads or _PROCESSORS, threads or _THREADS
-        block = _MAX_BLOCK_BYTES
-        while block > PAGE_BYTES and block * (threads + _COPIED) > pinned_bytes:
+        block, at_once = _MAX_BLOCK_BYTES, max(threads, files.drives.count * SUBMITTERS)
+        while block > PAGE_BYTES and block * (at_once + _COPIED) > pinned_bytes:
             block //= 2
         self._ring = PinnedRing(device, max(pinned_bytes // block, 2), block)
         node = node_of(device)
@@ -88,7 +88,7 @@ class BounceBackend(FileBackend):
         self.files.ensure_open(wanted.file)
         if self._resident is not None and self._resident.takes(wanted, surely=self._cold.always is False):
             return self._resident.read(wanted, self._slot)
-        layout = lay_out(wanted, self.files.sizes, self._ring.block_bytes, self._block_of)
+        layout = lay_out(wanted, self.files.sizes, self._ring.block_bytes, self._block_of, self.files.drives)
         slot = self._slot(layout.nbytes)
         reading = self._by_threads.run(layout, self._cold(layout), slot)
         held = [slot]

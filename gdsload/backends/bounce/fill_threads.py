@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gdsload.backends.bounce.copier import Copier, Copying
 from gdsload.backends.bounce.slot_layout import BlockFill, Layout
-from gdsload.backends.readers import Readers
+from gdsload.backends.readers import DriveReaders, one_each, threads_of_each
 from gdsload.shards.files import Files
 from gdsload.shards.page_cache import PROBES_OF_A_BLOCK, looks_resident
 from gdsload.shards.prepared_reads import PreparedReads
@@ -25,12 +25,12 @@ from gdsload.shards.reads import Extents
 from gdsload.system.arrays import IntArray
 from gdsload.system.pinned import PinnedRing
 
-__all__ = ["BouncePath", "DirectIOPolicy", "ThreadFill"]
+__all__ = ["SUBMITTERS", "BouncePath", "DirectIOPolicy", "ThreadFill"]
 
-_SUBMITTERS = 3
-"""Threads that read with O_DIRECT. A call has a whole block under way, or hundreds of reads, and takes no processor:
-two blocks keep a drive busy while the third is prepared. With eight threads, passing the interpreter lock took most of
-the time."""
+SUBMITTERS = 3
+"""Threads of each drive that read with O_DIRECT. A call has a whole block under way, or hundreds of reads, and takes no
+processor: two blocks keep a drive busy while the third is prepared. With eight threads, passing the interpreter lock
+took most of the time."""
 _BELIEVED_S = 0.01
 """Seconds for which one block's answer holds for its whole shard: asking has pages read, and costs a call."""
 
@@ -94,8 +94,13 @@ class ThreadFill:
 
     def __init__(self, means: BouncePath, threads: int, where: Collection[int] | None) -> None:
         self._means = means
-        self._copiers = Readers(threads, "gdsload-bounce", where)
-        self._submitters = Readers(min(threads, _SUBMITTERS), "gdsload-bounce-direct", where)
+        drives = means.files.drives.count
+        # Reads out of the page cache take a processor each, so all drives share those; a drive takes none.
+        copiers = one_each(drives, threads_of_each(drives, threads, threads), "gdsload-bounce", where)
+        count = threads_of_each(drives, min(threads, SUBMITTERS), None)
+        submitters = one_each(drives, count, "gdsload-bounce-direct", where)
+        self._copiers, self._submitters = np.arange(drives), np.arange(drives) + drives
+        self._readers = DriveReaders([*copiers, *submitters])
 
     def run(self, layout: Layout, cold: NDArray[np.bool_], slot: torch.Tensor) -> Copying:
         """Have a slot filled.
@@ -114,18 +119,27 @@ class ThreadFill:
         reads = PreparedReads(self._means.files, layout.reads, np.repeat(cold, counts))
         reading = Copying(len(layout.parts), self._means.copier, reads.close)
         try:
-            works = [partial(self._fill, part, layout.within, reads, slot) for part in layout.parts]
-            readers = self._submitters if cold.all() else self._copiers
-            readers.run(works, reading)
+            works = [
+                (number, partial(self._fill, part, layout.within, reads, slot))
+                for number, part in zip(self._whose(layout, cold), layout.parts, strict=True)
+            ]
+            self._readers.run(works, reading)
         except BaseException:
             reads.close()
             raise
         return reading
 
+    def _whose(self, layout: Layout, cold: NDArray[np.bool_]) -> list[int]:
+        """Which readers fill each block: those of its drive, which read with O_DIRECT if all blocks there are cold."""
+        drives = self._means.files.drives.of[layout.reads.file[[part.first for part in layout.parts]]]
+        warm = np.zeros(len(self._copiers), bool)
+        warm[drives[~cold]] = True
+        found: list[int] = np.where(warm[drives], self._copiers[drives], self._submitters[drives]).tolist()
+        return found
+
     def close(self) -> None:
         """Cancel blocks that were not begun, and wait for the rest; may be called twice."""
-        self._submitters.close()
-        self._copiers.close()
+        self._readers.close()
 
     def _fill(self, part: BlockFill, within: IntArray, reads: PreparedReads, slot: torch.Tensor) -> None:
         means = self._means

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gdsload.shards.drive_order import DriveOrder
 from gdsload.shards.reads import MAX_GAP_BYTES, PAGE_BYTES, Extents, coalesce, cut
 from gdsload.system.arrays import IntArray
 
@@ -58,7 +59,9 @@ class Layout(NamedTuple):
     nbytes: int
 
 
-def lay_out(wanted: Extents, sizes: IntArray, longest: int, block_of: Callable[[int], int]) -> Layout:
+def lay_out(
+    wanted: Extents, sizes: IntArray, longest: int, block_of: Callable[[int], int], drives: DriveOrder | None = None
+) -> Layout:
     """Plan a slot.
 
     Offsets and lengths of all reads are multiples of a page, but for lengths that end with a shard.
@@ -68,14 +71,18 @@ def lay_out(wanted: Extents, sizes: IntArray, longest: int, block_of: Callable[[
         sizes: bytes of each shard.
         longest: see `coalesce`, max_read_bytes; of few long extents, those that touch are one read however long it is.
         block_of: bytes of a block, for a slot of so many bytes; a multiple of a page.
+        drives: which drive each shard lies on; a block is filled from one. None: all lie on one.
     """
-    if len(wanted) <= _FEW and wanted.total_bytes >= len(wanted) * _WORKED_OUT_FROM_BYTES:
+    if drives is not None and drives.alone(wanted.file):
+        drives = None
+    if drives is None and len(wanted) <= _FEW and wanted.total_bytes >= len(wanted) * _WORKED_OUT_FROM_BYTES:
         runs = _in_order(wanted)
         if runs is not None:
             return _cut(*runs, sizes, block_of)
-    reads = coalesce(wanted, max_gap_bytes=MAX_GAP_BYTES, max_read_bytes=longest, alignment=PAGE_BYTES)
+    turns = drives.turns if drives else None
+    reads = coalesce(wanted, max_gap_bytes=MAX_GAP_BYTES, max_read_bytes=longest, alignment=PAGE_BYTES, turns=turns)
     starts = np.cumsum(reads.extents.nbytes) - reads.extents.nbytes
-    return _cut(reads.extents, starts[reads.read_of] + reads.delta, sizes, block_of)
+    return _cut(reads.extents, starts[reads.read_of] + reads.delta, sizes, block_of, drives)
 
 
 def _in_order(wanted: Extents) -> tuple[Extents, IntArray] | None:
@@ -101,7 +108,9 @@ def _in_order(wanted: Extents) -> tuple[Extents, IntArray] | None:
     return Extents(files, begins, ends - begins), np.array(places, np.int64)
 
 
-def _cut(reads: Extents, places: IntArray, sizes: IntArray, block_of: Callable[[int], int]) -> Layout:
+def _cut(
+    reads: Extents, places: IntArray, sizes: IntArray, block_of: Callable[[int], int], drives: DriveOrder | None = None
+) -> Layout:
     """A slot of some reads. Each block has as many, in order, as it has room for; only longer ones are cut."""
     total = reads.total_bytes
     block = block_of(total)
@@ -110,10 +119,13 @@ def _cut(reads: Extents, places: IntArray, sizes: IntArray, block_of: Callable[[
     if len(reads) and reads.nbytes.max() > block:
         reads = cut(reads, block).extents
     ends = np.cumsum(reads.nbytes)
+    changes: list[int] = [] if drives is None else (np.flatnonzero(np.diff(drives.of[reads.file])) + 1).tolist()
+    edges = iter([*changes, len(reads)])  # up to where the reads of one drive go
     parts: list[BlockFill] = []
-    first = begin = 0
+    first = begin = edge = 0
     while first < len(reads):
-        stop = int(np.searchsorted(ends, begin + block, side="right"))
+        edge = next(edges) if first == edge else edge
+        stop = min(int(np.searchsorted(ends, begin + block, side="right")), edge)
         end = int(ends[stop - 1])
         parts.append(BlockFill(first, stop, begin, end - begin))
         first, begin = stop, end

@@ -16,11 +16,12 @@ import torch
 from gdsload.backends.base import FileBackend, PendingRead
 from gdsload.backends.gds.engines import ENGINES, Engine, path_counts
 from gdsload.backends.gds.slots import SlotLease, Slots
-from gdsload.backends.readers import Readers
+from gdsload.backends.readers import DriveReaders, one_each, threads_of_each
 from gdsload.errors import GdsloadError, ReadError, ShortReadError
 from gdsload.shards.files import Files
 from gdsload.shards.handles import HandleTable
-from gdsload.shards.reads import MAX_GAP_BYTES, PAGE_BYTES, Extents, coalesce, shares
+from gdsload.shards.reads import MAX_GAP_BYTES, PAGE_BYTES, Extents, coalesce
+from gdsload.system.arrays import IntArray
 
 __all__ = ["GdsBackend"]
 
@@ -38,7 +39,7 @@ class GdsBackend(FileBackend):
         engine: ``"cufile"``, or ``"kvikio"``; a drive that has an engine of its own is read by that.
         register: whether reads are made by DMA, so that slots are worth registering.
         batches: whether cuFile is known to make many reads by one call.
-        threads: how many reads are made at once, where a call makes one.
+        threads: how many reads are made at once, from all drives, where a call makes one; None for as many as suits.
 
     Raises:
         BackendUnavailableError: if cuFile cannot be opened.
@@ -54,31 +55,43 @@ class GdsBackend(FileBackend):
         engine: str = "cufile",
         register: bool = True,
         batches: bool = False,
-        threads: int = _THREADS,
+        threads: int | None = None,
     ) -> None:
         super().__init__(files)
         self.device = device
         self.engine: Engine = (files.drive.engine or partial(ENGINES[engine], batches=batches))(device)
         self._slots = Slots(device, self.engine if register else None)
-        self._readers = Readers(threads, "gdsload-gds")
+        drives = files.drives.count
+        self._readers = DriveReaders(one_each(drives, threads_of_each(drives, _THREADS, threads), "gdsload-gds"))
         self._handles = HandleTable(len(files.sources), self._open, self._end)
         self._before = path_counts()
 
     def read(self, wanted: Extents) -> PendingRead:
         """See `Backend.read`."""
         self.files.ensure_open(wanted.file)
-        reads = coalesce(wanted, max_gap_bytes=MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES, alignment=PAGE_BYTES)
+        drives = self.files.drives
+        reads = coalesce(
+            wanted,
+            max_gap_bytes=MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES, alignment=PAGE_BYTES, turns=drives.turns,
+        )  # fmt: skip
         lease = self._slots.lease(reads.extents.nbytes)
         total = int(reads.extents.nbytes.sum())
         many = total <= len(reads.extents) * self.engine.most_bytes
-        parts = [range(len(reads.extents))] if many else shares(reads.extents.nbytes, _WORK_BYTES)
-        reading = self._readers.run([partial(self._read_all, reads.extents, part, lease) for part in parts])
+        if many:  # one batch is under way at a time, so each is to have reads of all drives
+            chosen = drives.interleaved(reads.extents.file) if drives.count > 1 else slice(None)
+            works = [(0, partial(self._read_all, reads.extents, chosen, lease))]
+        else:
+            parts = drives.shares(reads.extents, _WORK_BYTES)
+            works = [
+                (drive, partial(self._read_all, reads.extents, slice(part.start, part.stop), lease))
+                for drive, part in parts
+            ]
+        reading = self._readers.run(works)
         addresses = (lease.base + lease.position)[reads.read_of] + reads.delta
         return PendingRead(addresses, reading, lease.nbytes, lease.release, lease.begins)
 
-    def _read_all(self, reads: Extents, chosen: range, lease: SlotLease) -> None:
+    def _read_all(self, reads: Extents, part: slice | IntArray, lease: SlotLease) -> None:
         """Make some reads. With small ones there should be no Python for each of them."""
-        part = slice(chosen.start, chosen.stop)
         file, offset, base, position = reads.file[part], reads.offset[part], lease.base[part], lease.position[part]
         wanted = np.minimum(reads.nbytes[part], self.files.sizes[file] - offset)
         first = np.flatnonzero(np.diff(file, prepend=-1))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gdsload.backends.bounce import slot_layout as layout
 from gdsload.backends.bounce.slot_layout import lay_out
+from gdsload.shards.drive_order import DriveOrder
 from gdsload.shards.reads import PAGE_BYTES, Extents
 
 BLOCK = 4 * PAGE_BYTES
@@ -24,6 +25,22 @@ def lay(wanted, sizes, *, few, block=BLOCK):
         patched.setattr(layout, "_FEW", 10**9 if few else -1)
         patched.setattr(layout, "_WORKED_OUT_FROM_BYTES", 0)
         return lay_out(extents(wanted), np.array(sizes, np.int64), BLOCK, lambda _nbytes: block)
+
+
+@settings(derandomize=True, deadline=None, max_examples=150)
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40), st.integers(1, 9)), max_size=30),
+    st.lists(st.integers(0, 2), min_size=6, max_size=6),
+)
+def test_a_block_is_filled_from_one_drive(pages, of):
+    wanted = [(file, page * PAGE_BYTES, count * PAGE_BYTES) for file, page, count in pages]
+    sizes, drives = [50 * PAGE_BYTES] * 6, DriveOrder(of)
+    found = lay_out(extents(wanted), np.array(sizes, np.int64), BLOCK, lambda _nbytes: BLOCK, drives)
+    hold(found, wanted, sizes, BLOCK)
+    seen = [{int(drives.of[file]) for file, *_ in each(found, part)} for part in found.parts]
+    assert all(len(one) == 1 for one in seen)
+    order = [drive for (drive,) in seen]
+    assert order == sorted(order)  # what is of one drive is together: as few blocks are cut short as can be
 
 
 def each(found, part):
