@@ -13,7 +13,7 @@ import gdsload
 from benchmarks.gpu.free_drive import __main__ as free_drive
 from benchmarks.gpu.free_drive import trials
 from benchmarks.gpu.free_drive.cases import KINDS, SMALL, cases_of
-from benchmarks.gpu.free_drive.drives import Clock, Speed, Timeline, parse_speed, simulated
+from benchmarks.gpu.free_drive.drives import Clock, Speed, Timeline, drive_of, parse_speed, simulated
 from gdsload.shards.drive import Drive
 
 CPU = torch.device("cpu")
@@ -135,6 +135,22 @@ def test_a_small_run(tmp_path, capsys, drive):
     assert ("reads_s_of_4 KiB" in record["simulated_drive"]) == (drive != "free")
     assert "/" not in "".join(record["command"]).replace("GB/s", "")
     assert text == free_drive.render(record)
+
+
+def test_two_drives_have_twice_the_rate_of_one(tmp_path):
+    out = tmp_path / "two.json"
+    options = ["--device", "cpu", "--rounds", "1", "--drive", "300MB/s,100us,64", "--bytes", "512MiB"]
+    options += ["--drives", "1", "2", "--one-queue", "--cases", "host-images-block"]
+    assert free_drive.main([*options, "--out", str(out)]) == 0
+    entries = json.loads(out.read_text(encoding="utf-8"))["cases"]
+    assert [entry["drives"] for entry in entries] == [1, 2, 2]
+    rates = {entry["name"].removeprefix("host-images-block"): entry["gb_s"]["median"] for entry in entries}
+    assert rates.keys() == {"", "-2-drives", "-2-drives-one-queue"}
+    assert 1.6 < rates["-2-drives"] / rates[""] < 2.1
+
+
+def test_a_shard_lies_on_the_drive_of_its_number():
+    assert [drive_of(f"/d/shard-{number:05}.safetensors", 3) for number in range(7)] == [0, 1, 2, 0, 1, 2, 0]
 
 
 def test_no_rate_is_beyond_the_drives(tmp_path):

@@ -134,7 +134,9 @@ class Meeting:
 
     def read(self, fds, offsets, nbytes, addresses):
         self._meet({os.readlink(f"/proc/self/fd/{fd}").split("/")[-3] for fd in fds.tolist()})
-        for fd, offset, count, address in zip(*(one.tolist() for one in (fds, offsets, nbytes, addresses)), strict=True):
+        for fd, offset, count, address in zip(
+            *(one.tolist() for one in (fds, offsets, nbytes, addresses)), strict=True
+        ):
             os.preadv(fd, [memory_at(address, count)], offset)
         return nbytes
 
@@ -161,7 +163,11 @@ def test_reads_of_both_drives_are_under_way_at_the_same_time(over_two, load, shu
     class OverTwo(ShardDataset):
         drive = Drive(lambda: meeting, lies_on=folder_of, cached=False)
 
-    found = [int(one) for batch in load(OverTwo(over_two), 64, shuffle, mmap=False, read_threads=2) for one in batch["x"][:, 7]]
+    found = [
+        int(one)
+        for batch in load(OverTwo(over_two), 64, shuffle, mmap=False, read_threads=2)
+        for one in batch["x"][:, 7]
+    ]
     assert sorted(found) == list(range(64))
     assert meeting.missed == 0
 

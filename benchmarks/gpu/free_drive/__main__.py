@@ -3,6 +3,7 @@
     python -m benchmarks.gpu.free_drive --out free-drive.json
     python -m benchmarks.gpu.free_drive --out fast-drive.json --drive 25GB/s,80us,256
     python -m benchmarks.gpu.free_drive --out free-drive.json --device cpu --cases host-rows-4k-full
+    python -m benchmarks.gpu.free_drive --out two-drives.json --drive 500MB/s,80us,64 --drives 1 2 --one-queue
 
 Every number is of a simulated drive. See the README beside this folder.
 """
@@ -49,6 +50,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--drive", default="free", help="free (reads return at once), or as 25GB/s,80us,256: its "
                         "bandwidth, latency, and how many reads it takes at once (default: free)")  # fmt: skip
     parser.add_argument("--cases", nargs="+", choices=names, metavar="CASE", help=", ".join(names))
+    parser.add_argument("--drives", type=int, nargs="+", default=[1], metavar="N", help="each case over so many such "
+                        "drives, shard i on drive i modulo N (default: 1)")  # fmt: skip
+    parser.add_argument(
+        "--one-queue", action="store_true", help="several drives once more, taken for one by the loader"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds-per-trial", type=float, default=0.4, help="timed seconds (default: 0.4)")
     parser.add_argument("--bytes", default="4GiB", help="of each kind of rows, all holes (default: 4GiB)")
@@ -87,13 +93,14 @@ class _Run:
         entry = {"name": case.name, "title": case.title, "simulated_drive": True, "trials": []}
         try:
             entry["check"] = check(case, self.folder / f"real-{case.kind.name}", self.device)
+            entry["drives"] = case.drives
         except Exception as error:
             entry["failed"] = {"stage": "check", "reason": f"{type(error).__name__}: {error}"[:500]}
         return entry
 
     def trial(self, case: Case, entry: dict[str, Any]) -> None:
         """Add a trial to an entry."""
-        drive = simulated(self.speed, self.clock, self.device)
+        drive = simulated(self.speed, self.clock, self.device, case.drives, one_queue=case.one_queue)
         try:
             entry["trials"].append(trial(case, self.folder / case.kind.name, self.device, drive, self.length))
         except Exception as error:
@@ -105,7 +112,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     speed, device, clock = parse_speed(options.drive), torch.device(options.device), Clock()
     every = cases_of(_BACKENDS[device.type], SMALL if options.small else KINDS)
-    cases = [case for case in every if not options.cases or case.name in options.cases]
+    chosen = [case for case in every if not options.cases or case.name in options.cases]
+    cases = [case.over(drives) for case in chosen for drives in options.drives]
+    if options.one_queue:
+        cases += [case.over(drives, one_queue=True) for case in chosen for drives in options.drives if drives > 1]
     length = Length(0.02 if options.small else options.seconds_per_trial)
     with tempfile.TemporaryDirectory(prefix="gdsload-bench-", dir=options.work_dir) as folder:
         run = _Run(Path(folder), device, speed, clock, length)

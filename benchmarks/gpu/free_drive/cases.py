@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -130,17 +130,27 @@ class Case:
         backend: the backend.
         kind: what is loaded.
         order: in which order.
+        drives: how many simulated drives the shards lie on.
+        one_queue: whether the loader takes those for one.
     """
 
     name: str
     backend: str
     kind: Kind
     order: str
+    drives: int = 1
+    one_queue: bool = False
 
     @property
     def title(self) -> str:
         """For people."""
-        return f"{self.backend}, {self.order.replace('-', ' ')}: {self.kind.title}"
+        over = f"; {self.drives} drives{' in one queue' * self.one_queue}" if self.drives > 1 else ""
+        return f"{self.backend}, {self.order.replace('-', ' ')}: {self.kind.title}{over}"
+
+    def over(self, drives: int, *, one_queue: bool = False) -> Case:
+        """The same, over so many drives."""
+        suffix = f"-{drives}-drives{'-one-queue' * one_queue}" if drives > 1 else ""
+        return replace(self, name=f"{self.name}{suffix}", drives=drives, one_queue=one_queue)
 
     def options(self) -> dict[str, Any]:
         """What the loader is given, besides the dataset and the device."""

@@ -7,6 +7,7 @@ be found, and is then transferred at `bytes_s`, after the reads that came before
     end = max(start + latency, end of the read before) + bytes / bandwidth
 
 Ends are in the order of the reads, so one pass of numpy over a group gives them all, and the call waits for the last.
+Of several drives each has its own model, and a call waits for the last of all its reads.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import re
 import statistics
 import threading
 import time
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,12 +28,13 @@ import torch
 
 from gdsload.backends.gds.engines import one_by_one
 from gdsload.shards.drive import Drive
+from gdsload.shards.identity import ShardSource
 from gdsload.system.arrays import IntArray
 from gdsload.system.cufile_batches import READS
 from gdsload.system.memory import memory_at
 from gdsload.system.streams import DeviceBytes
 
-__all__ = ["FREE", "REAL", "Clock", "Speed", "Timeline", "parse_speed", "simulated"]
+__all__ = ["FREE", "REAL", "Clock", "Speed", "Timeline", "drive_of", "parse_speed", "simulated"]
 
 FREE = "free"
 _PR_SET_TIMERSLACK = 29
@@ -155,32 +159,75 @@ class Timeline:
             return self._last if low else now
 
 
+class _Drives:
+    """When reads of several drives end: shard i lies on drive i modulo their number, by the name of its file.
+
+    Args:
+        timelines: one for each drive; none: all reads end at once.
+        clock: what waits.
+    """
+
+    def __init__(self, timelines: Sequence[Timeline], clock: Clock) -> None:
+        self._timelines, self._clock = timelines, clock
+        self._known: dict[int, int] = {}
+        """The drive of each inode: a descriptor may be another file's by the next call."""
+
+    def many(self, fds: IntArray, nbytes: IntArray) -> None:
+        """Wait for the end of some reads that are asked for now, all together."""
+        if not self._timelines:
+            return
+        now = time.perf_counter()
+        if len(self._timelines) == 1:
+            self._clock.wait(self._timelines[0].many(now, nbytes))
+            return
+        which, place = np.unique(fds, return_inverse=True)
+        drives = np.array([self.of(fd) for fd in which.tolist()])[place]
+        ends = [self._timelines[drive].many(now, nbytes[drives == drive]) for drive in np.unique(drives).tolist()]
+        self._clock.wait(max(ends, default=now))
+
+    def one(self, fd: int, nbytes: int) -> None:
+        """Wait for the end of a read that is asked for now."""
+        if self._timelines:
+            timeline = self._timelines[0 if len(self._timelines) == 1 else self.of(fd)]
+            self._clock.wait(timeline.one(time.perf_counter(), nbytes))
+
+    def of(self, fd: int) -> int:
+        """The drive of an open file."""
+        inode = os.fstat(fd).st_ino
+        if inode not in self._known:
+            self._known[inode] = drive_of(os.readlink(f"/proc/self/fd/{fd}"), len(self._timelines))
+        return self._known[inode]
+
+
+def drive_of(path: str, drives: int) -> int:
+    """The simulated drive on which a shard lies, by its number."""
+    found = re.search(r"(\d+)\.safetensors$", path)
+    return int(found[1]) % drives if found else 0
+
+
 class _Reader:
     """Reads into host memory that move no byte: a `gdsload.shards.drive.FileReader`.
 
     Args:
-        timeline: when they end; None: at once.
-        clock: what waits for that.
+        drives: when they end.
         touch: whether a byte of each page is written. Memory that nobody has ever written to is one page of zeros again
             and again, out of which rows would be gathered faster than out of any other. Pinned memory is not.
     """
 
-    def __init__(self, timeline: Timeline | None, clock: Clock, *, touch: bool) -> None:
-        self._timeline, self._clock, self._touch = timeline, clock, touch
+    def __init__(self, drives: _Drives, *, touch: bool) -> None:
+        self._drives, self._touch = drives, touch
 
-    def read(self, _fds: IntArray, _offsets: IntArray, nbytes: IntArray, addresses: IntArray) -> IntArray:
+    def read(self, fds: IntArray, _offsets: IntArray, nbytes: IntArray, addresses: IntArray) -> IntArray:
         """See `FileReader.read`."""
         if self._touch and len(addresses):
             low, high = int(addresses.min()), int((addresses + nbytes).max())
             np.frombuffer(memory_at(low, high - low), np.uint8)[:: mmap.PAGESIZE] = 1
-        if self._timeline is not None:
-            self._clock.wait(self._timeline.many(time.perf_counter(), nbytes))
+        self._drives.many(fds, nbytes)
         return nbytes
 
-    def read_one(self, _fd: int, _offset: int, into: memoryview) -> int:
+    def read_one(self, fd: int, _offset: int, into: memoryview) -> int:
         """See `FileReader.read_one`."""
-        if self._timeline is not None:
-            self._clock.wait(self._timeline.one(time.perf_counter(), len(into)))
+        self._drives.one(fd, len(into))
         return len(into)
 
     def close(self) -> None:
@@ -193,35 +240,33 @@ class _Engine:
     name = "simulated"
     most_bytes = 2**20
 
-    def __init__(self, timeline: Timeline | None, clock: Clock) -> None:
-        self._timeline, self._clock = timeline, clock
+    def __init__(self, drives: _Drives) -> None:
+        self._drives = drives
         self._batch = threading.Lock()
 
     def open(self, _path: str, fd: int) -> int:
         """See `Engine.open`."""
-        return fd
+        return os.dup(fd)
 
     def close(self, handle: int) -> None:
         """See `Engine.close`."""
+        os.close(handle)
 
-    def read(self, _handle: int, _base: int, _position: int, nbytes: int, _offset: int) -> int:
+    def read(self, handle: int, _base: int, _position: int, nbytes: int, _offset: int) -> int:
         """See `Engine.read`."""
-        if self._timeline is not None:
-            self._clock.wait(self._timeline.one(time.perf_counter(), nbytes))
+        self._drives.one(handle, nbytes)
         return nbytes
 
     def read_many(
-        self, _handles: IntArray, _bases: IntArray, _positions: IntArray, nbytes: IntArray, _offsets: IntArray
+        self, handles: IntArray, _bases: IntArray, _positions: IntArray, nbytes: IntArray, _offsets: IntArray
     ) -> IntArray:
         """See `Engine.read_many`: one batch at a time, as cuFile does it."""
-        if self._timeline is None:
-            return nbytes
         if int(nbytes.sum()) > len(nbytes) * self.most_bytes:
-            self._clock.wait(self._timeline.many(time.perf_counter(), nbytes))
+            self._drives.many(handles, nbytes)
             return nbytes
         for low in range(0, len(nbytes), READS):
             with self._batch:
-                self._clock.wait(self._timeline.many(time.perf_counter(), nbytes[low : low + READS]))
+                self._drives.many(handles[low : low + READS], nbytes[low : low + READS])
         return nbytes
 
     def end(self) -> None:
@@ -280,18 +325,25 @@ REAL = Drive(engine=_Copies, cached=False)
 """The drive at hand, for the comparison of bytes; read, as the simulated ones are, around the page cache."""
 
 
-def simulated(speed: Speed | None, clock: Clock, device: torch.device) -> Drive:
-    """A simulated drive; each loader has one of its own.
+def simulated(
+    speed: Speed | None, clock: Clock, device: torch.device, drives: int = 1, *, one_queue: bool = False
+) -> Drive:
+    """A simulated drive, or several; each loader has its own.
 
     Args:
         speed: what it can do; None: all of it at once.
         clock: what waits for the ends of its reads.
         device: where batches go.
+        drives: how many there are; shard i lies on drive i modulo this.
+        one_queue: whether the loader takes them for one, and does not give each a queue.
     """
 
-    def timeline() -> Timeline | None:
-        return None if speed is None else Timeline(speed)
+    def made() -> _Drives:
+        return _Drives([] if speed is None else [Timeline(speed) for _ in range(drives)], clock)
+
+    def lies_on(source: ShardSource) -> int:
+        return 0 if one_queue else drive_of(source.path, drives)
 
     touch = device.type == "cpu"
     # Holes look as if they were in the page cache (seen on ext4, Linux 6.18), and would be gathered from there.
-    return Drive(lambda: _Reader(timeline(), clock, touch=touch), lambda _: _Engine(timeline(), clock), cached=False)
+    return Drive(lambda: _Reader(made(), touch=touch), lambda _: _Engine(made()), cached=False, lies_on=lies_on)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 
 import gdsload
 from benchmarks.gpu.free_drive.cases import Case
-from benchmarks.gpu.free_drive.drives import REAL
+from benchmarks.gpu.free_drive.drives import REAL, drive_of
 from benchmarks.gpu.limits import PinnedCopies
 from benchmarks.gpu.suite.trial import cpu_s, moved, synchronise
 from gdsload.shards.drive import Drive
@@ -136,7 +136,8 @@ def check(case: Case, folder: Path, device: torch.device) -> dict[str, Any]:
         RuntimeError: if one is wrong, or samples are missing or come twice.
     """
     reference, seen, nbytes = gdsload.ShardDataset(folder), [], 0
-    with _opened(case, folder, device, REAL, with_index=True) as loader:
+    drive = replace(REAL, lies_on=lambda source: 0 if case.one_queue else drive_of(source.path, case.drives))
+    with _opened(case, folder, device, drive, with_index=True) as loader:
         for batch in loader:
             ids = batch["index"].cpu()
             found, expected = batch["x"], reference.read_batch(ids)["x"]

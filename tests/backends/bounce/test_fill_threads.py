@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
 import threading
@@ -22,6 +23,7 @@ from gdsload.backends.bounce.slot_layout import BlockFill, Layout, lay_out
 from gdsload.backends.readers import Reading
 from gdsload.errors import FileChangedError, LoaderClosedError, ReadError, ShortReadError
 from gdsload.shards import guard as guard_module
+from gdsload.shards.drive import LOCAL, Drive
 from gdsload.shards.files import Files
 from gdsload.shards.reads import PAGE_BYTES, Extents
 from gdsload.system import pinned
@@ -81,9 +83,9 @@ def folder(tmp_path_factory):
 class Site:
     """What it takes, on this machine's memory."""
 
-    def __init__(self, folder, monkeypatch, *, mapped=False, direct=None):
+    def __init__(self, folder, monkeypatch, *, mapped=False, direct=None, drive=LOCAL):
         dataset = gdsload.ShardDataset(folder)
-        self.files = Files(dataset.sources, mapped=mapped)
+        self.files = Files(dataset.sources, mapped=mapped, drive=drive)
         self.files.ensure_open(np.arange(len(self.files.sources)))
         self.bytes = [np.fromfile(source.path, np.uint8) for source in self.files.sources]
         with monkeypatch.context() as patched:
@@ -109,7 +111,7 @@ class Site:
 
     def read(self, wanted):
         """The slot, where each extent lies in it, and the reading."""
-        layout = lay_out(wanted, self.files.sizes, BLOCK, lambda _nbytes: BLOCK)
+        layout = lay_out(wanted, self.files.sizes, BLOCK, lambda _nbytes: BLOCK, self.files.drives)
         slot = torch.full((layout.nbytes,), 170, dtype=torch.uint8)
         return slot, layout.places, self.fill.run(layout, self.cold(layout), slot)
 
@@ -172,9 +174,15 @@ def within(site, wanted):
     return extents(*cut_there)
 
 
+def parity(source):
+    """Two drives: one of the even shards, one of the odd ones."""
+    return int(source.path[-13]) % 2
+
+
 @pytest.mark.parametrize("direct", [True, False, None])
-def test_slots_hold_the_files_bytes(sites, direct):
-    site = sites(direct=direct)
+@pytest.mark.parametrize("drive", [LOCAL, Drive(lies_on=parity)], ids=["one", "two"])
+def test_slots_hold_the_files_bytes(sites, direct, drive):
+    site = sites(direct=direct, drive=drive)
 
     @settings(derandomize=True, deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
     @given(st.lists(anything(), min_size=1, max_size=4))
@@ -188,6 +196,27 @@ def test_slots_hold_the_files_bytes(sites, direct):
     hold()
     assert site.counted[1 if direct else 0] == 0 or direct is None
     assert sum(site.counted) > 0
+
+
+def test_a_drive_whose_blocks_are_cold_has_threads_of_its_own(sites):
+    """Whatever lies in the page cache of the other drive, whose copies take a processor each."""
+    site, seen = sites(direct=None, drive=Drive(lies_on=parity)), set()
+    copy = site.copier.copy
+
+    def note(block, slot, low, nbytes):
+        seen.add(threading.current_thread().name.rpartition("-")[0])
+        copy(block, slot, low, nbytes)
+
+    site.copier.copy = note
+    wanted = extents(*((file, 0, len(data)) for file, data in enumerate(site.bytes[:4])))
+    layout = lay_out(wanted, site.files.sizes, BLOCK, lambda _nbytes: BLOCK, site.files.drives)
+    for cold in itertools.product([True, False], repeat=2):
+        seen.clear()
+        chosen = np.array([cold[int(layout.reads.file[part.first]) % 2] for part in layout.parts])
+        slot = torch.full((layout.nbytes,), 170, dtype=torch.uint8)
+        site.fill.run(layout, chosen, slot).wait()
+        assert site.holds(slot, layout.places, wanted)
+        assert seen == {f"gdsload-bounce{'-direct' * one}-{number}" for number, one in enumerate(cold)}
 
 
 def test_many_landings_at_once_share_few_blocks(sites):
