@@ -6,13 +6,12 @@ that a reader then waits for. Here all waits are on plain locks, which are acqui
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from gdsload.errors import LoaderClosedError
+from gdsload.system.numa import stay_on
 from gdsload.system.threads import Worker, start_all, wait_all, wait_until
 
 __all__ = ["DriveReaders", "Readers", "Reading", "done", "one_each", "threads_of_each"]
@@ -154,9 +153,7 @@ class Readers:
             self._queue.put(None)
 
     def _serve(self) -> None:
-        if self._processors is not None:
-            with suppress(OSError):
-                os.sched_setaffinity(0, self._processors)  # of this thread alone
+        stay_on(self._processors)
         while (item := self._queue.get()) is not None:
             work, reading = item
             try:

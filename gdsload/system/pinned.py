@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 import platform
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,15 +17,15 @@ from queue import SimpleQueue
 import torch
 
 from gdsload.errors import BackendUnavailableError
-from gdsload.system.pci import pci_address
+from gdsload.system.numa import node_of, processors_near, stay_on
 from gdsload.system.streams import register_host, unregister_host
+from gdsload.system.threads import Worker, start_all
 from gdsload.system.units import format_bytes
 
-__all__ = ["PinnedBlock", "PinnedRing", "node_of", "processors_of"]
+__all__ = ["PinnedBlock", "PinnedRing"]
 
 _MBIND = {"x86_64": 237, "aarch64": 235}  # syscall numbers, asm/unistd.h
 _MPOL_PREFERRED = 1  # linux/mempolicy.h
-_NODES = "/sys/devices/system/node"
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +67,7 @@ class PinnedRing:
             arena.madvise(mmap.MADV_HUGEPAGE)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(arena))
         _prefer_node(self._address, self.nbytes, node_of(device))
+        _touch_near(arena, self._address, device)
         if trouble := register_host(device, self._address, self.nbytes):
             raise self._refused(trouble)
         tensor = torch.frombuffer(arena, dtype=torch.uint8)
@@ -98,25 +98,22 @@ class PinnedRing:
             self._closed = True
 
 
-def node_of(device: torch.device) -> int:
-    """The NUMA node of a GPU; -1 if there is only one node, or it is not known."""
-    try:
-        if len([name for name in os.listdir(_NODES) if name.removeprefix("node").isdigit()]) < 2:
-            return -1
-        with open(f"/sys/bus/pci/devices/{pci_address(device)}/numa_node", encoding="ascii") as file:
-            return int(file.read())
-    except (OSError, ValueError, AttributeError):
-        return -1
+def _touch_near(arena: mmap.mmap, address: int, device: torch.device) -> None:
+    """Have pages allocated by a thread near a GPU: on its node, also where `_prefer_node` is forbidden (containers).
 
+    The thread holds the arena: who waits for it may be interrupted.
+    """
+    where = processors_near(device)
+    if where is None:
+        return
 
-def processors_of(node: int) -> set[int]:
-    """The processors of a node that this process may run on; all that it may run on if there are none."""
-    allowed, found = os.sched_getaffinity(0), set()
-    with suppress(OSError, ValueError), open(f"{_NODES}/node{node}/cpulist", encoding="ascii") as file:
-        for part in file.read().strip().split(","):
-            first, _, last = part.partition("-")
-            found |= set(range(int(first), int(last or first) + 1))
-    return found & allowed or allowed
+    def touch() -> None:
+        stay_on(where)
+        ctypes.memset(address, 0, len(arena))
+
+    thread = Worker(touch, "gdsload-pinned")
+    start_all([thread])
+    thread.wait()
 
 
 def _prefer_node(address: int, nbytes: int, node: int) -> None:

@@ -21,7 +21,8 @@ from gdsload.backends.bounce.resident_rows import ResidentRows
 from gdsload.backends.bounce.slot_layout import lay_out
 from gdsload.shards.files import Files
 from gdsload.shards.reads import PAGE_BYTES, Extents
-from gdsload.system.pinned import PinnedRing, node_of, processors_of
+from gdsload.system.numa import processors_near
+from gdsload.system.pinned import PinnedRing
 from gdsload.system.streams import no_room
 from gdsload.system.units import format_bytes
 
@@ -69,8 +70,7 @@ class BounceBackend(FileBackend):
         while block > PAGE_BYTES and block * (at_once + _COPIED) > pinned_bytes:
             block //= 2
         self._ring = PinnedRing(device, max(pinned_bytes // block, 2), block)
-        node = node_of(device)
-        where = processors_of(node) if node >= 0 else None
+        where = processors_near(device)
         self._threads = threads
         self._copier = Copier(device)
         self._moved = {"bounce-direct": 0, "bounce-buffered": 0}

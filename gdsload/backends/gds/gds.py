@@ -22,6 +22,7 @@ from gdsload.shards.files import Files
 from gdsload.shards.handles import HandleTable
 from gdsload.shards.reads import MAX_GAP_BYTES, PAGE_BYTES, Extents, coalesce
 from gdsload.system.arrays import IntArray
+from gdsload.system.numa import processors_near
 
 __all__ = ["GdsBackend"]
 
@@ -62,7 +63,8 @@ class GdsBackend(FileBackend):
         self.engine: Engine = (files.drive.engine or partial(ENGINES[engine], batches=batches))(device)
         self._slots = Slots(device, self.engine if register else None)
         drives = files.drives.count
-        self._readers = DriveReaders(one_each(drives, threads_of_each(drives, _THREADS, threads), "gdsload-gds"))
+        each, near = threads_of_each(drives, _THREADS, threads), processors_near(device)
+        self._readers = DriveReaders(one_each(drives, each, "gdsload-gds", near))
         self._handles = HandleTable(len(files.sources), self._open, self._end)
         self._before = path_counts()
 

@@ -17,6 +17,7 @@ from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.tiers.tiered import Filling
 from gdsload.shards.files import Files
 from gdsload.shards.page_cache import file_is_resident
+from gdsload.system.numa import processors_near, stay_on
 
 __all__ = ["RegisteredTier"]
 
@@ -44,6 +45,7 @@ class RegisteredTier(MappedBackend):
 
     def fill(self, _far: Backend, filling: Filling) -> None:
         """See `Near.fill`."""
+        stay_on(processors_near(self.device))  # what it reads into the page cache lies where it runs
         while not filling.over:
             filling.wait()
             for file in np.flatnonzero(filling.wanted & self.files.opened & ~self.ready).tolist():

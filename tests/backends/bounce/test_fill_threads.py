@@ -91,6 +91,7 @@ class Site:
         with monkeypatch.context() as patched:
             patched.setattr(pinned, "register_host", lambda *_: "")
             patched.setattr(pinned, "node_of", lambda _device: -1)
+            patched.setattr(pinned, "processors_near", lambda _device: None)
             self.ring = pinned.PinnedRing(torch.device("cpu"), BLOCKS, BLOCK)
         monkeypatch.setattr(fill_threads, "Copying", lambda parts, _copier, after: Reading(parts, after))
         self.copier, self.counted, self._lock = Copier(), [0, 0], threading.Lock()

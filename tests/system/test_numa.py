@@ -1,0 +1,187 @@
+"""Which NUMA node a GPU is at, and which processors are near it, on machines that are made up of files."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdsload.backends.readers import Readers
+from gdsload.system.numa import node_of, processors_near, stay_on
+from gdsload.system.probe.tree import Tree
+
+GPU = torch.device("cuda:0")
+PLACE = "0001:0a:1c.0"
+ALL = set(range(8))
+
+
+class Machine:
+    """A GPU, and nodes with their processors."""
+
+    def __init__(self, root):
+        self.root, self.tree = root, Tree(str(root))
+
+    def nodes(self, *lists):
+        for number, text in enumerate(lists):
+            self.write(f"sys/devices/system/node/node{number}/cpulist", text)
+
+    def write(self, path, text):
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_text(text)
+
+    def gpu(self, node, place=PLACE):
+        self.write(f"sys/bus/pci/devices/{place}/numa_node", node)
+
+    def node(self):
+        return node_of(GPU, self.tree)
+
+    def near(self):
+        return processors_near(GPU, self.tree)
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    found = SimpleNamespace(pci_domain_id=1, pci_bus_id=10, pci_device_id=28)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
+    return Machine(tmp_path)
+
+
+@pytest.fixture
+def of_eight(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(ALL))
+
+
+def written(numbers):
+    """Processors as the kernel writes them: ranges where they can be."""
+    parts, numbers = [], sorted(numbers)
+    while numbers:
+        count = next((at for at, number in enumerate(numbers) if number != numbers[0] + at), len(numbers))
+        parts.append(f"{numbers[0]}-{numbers[count - 1]}" if count > 1 else f"{numbers[0]}")
+        numbers = numbers[count:]
+    return ",".join(parts) + "\n"
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(st.sets(st.integers(0, 40)))
+def test_processors_near_are_those_of_the_node_that_this_process_may_use(tmp_path_factory, numbers):
+    machine = Machine(tmp_path_factory.mktemp("machine"))
+    machine.nodes(written(numbers), "0-1000\n")
+    machine.gpu("0\n")
+    with pytest.MonkeyPatch.context() as patch:
+        found = SimpleNamespace(pci_domain_id=1, pci_bus_id=10, pci_device_id=28)
+        patch.setattr(torch.cuda, "get_device_properties", lambda device: found)
+        assert machine.near() == (numbers & os.sched_getaffinity(0) or None)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("0-3\n", {0, 1, 2, 3}),
+        ("2\n", {2}),
+        ("0-1,4-5,7\n", {0, 1, 4, 5, 7}),
+        ("8-63\n", None),  # none that we may use
+        ("6-100000\n", {6, 7}),
+        ("\n", None),  # a node of nothing but memory
+        ("0-x\n", None),
+        ("3-1\n", None),
+    ],
+)
+@pytest.mark.usefixtures("of_eight")
+def test_lists_of_processors(machine, text, found):
+    machine.nodes("0-7\n", text)
+    machine.gpu("1\n")
+    assert machine.near() == found
+
+
+@pytest.mark.parametrize("node", ["-1\n", "7\n", "\n", "x\n", None])
+def test_a_gpu_whose_node_is_not_known(machine, node):
+    machine.nodes("0-3\n", "4-7\n")
+    if node is not None:
+        machine.gpu(node)
+    assert machine.near() is None
+
+
+@pytest.mark.usefixtures("of_eight")
+def test_one_node_needs_no_asking(machine, monkeypatch):
+    for name in ("has_cpu", "online", "possible", "power/x", "nodeX/x"):
+        machine.write(f"sys/devices/system/node/{name}", "")
+    machine.nodes("0-3\n")
+    machine.gpu("0\n")
+    asked = []
+    monkeypatch.setattr(torch.cuda, "get_device_properties", asked.append)
+    assert (machine.node(), machine.near()) == (-1, None)
+    assert asked == []
+    machine.nodes("0-1\n", "2-3\n")
+    assert machine.node() == -1  # what this torch says has no place in it
+    assert asked == [GPU]
+
+
+def test_a_system_that_does_not_know_nodes(machine):
+    machine.gpu("0\n")
+    assert (machine.node(), machine.near()) == (-1, None)
+
+
+def test_the_node_is_the_one_of_the_device_at_the_gpus_place(machine):
+    machine.nodes("0-1\n", "2-3\n")
+    machine.gpu("0\n", "0001:0b:1c.0")
+    machine.gpu("1\n")
+    assert machine.node() == 1
+
+
+@pytest.mark.parametrize("error", [AssertionError("no CUDA"), RuntimeError("no driver"), ValueError("no such device")])
+def test_without_a_gpu(machine, monkeypatch, error):
+    def refuse(device):
+        raise error
+
+    machine.nodes("0-1\n", "2-3\n")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", refuse)
+    assert machine.near() is None
+
+
+def test_a_thread_that_is_kept_to_one_processor_stays_there(machine):
+    one = {max(os.sched_getaffinity(0))}
+    machine.nodes("0-1023\n", "5000\n")
+
+    def ask():
+        os.sched_setaffinity(0, one)  # of this thread alone
+        machine.gpu("0\n")
+        first = machine.near()
+        machine.gpu("1\n")
+        return first, machine.near()
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(ask).result() == (one, None)
+
+
+# --- threads ---
+
+
+def test_readers_run_where_they_are_told_to_and_nobody_else_does():
+    allowed = os.sched_getaffinity(0)
+    one, found = {min(allowed)}, []
+    readers = Readers(2, "gdsload-test", one)
+    for _ in range(4):
+        readers.run([lambda: found.append(os.sched_getaffinity(0))]).wait()
+    readers.close()
+    assert found == [one] * 4
+    assert os.sched_getaffinity(0) == allowed
+
+
+def test_staying_where_nothing_is_known_or_allowed_changes_nothing():
+    allowed, found = os.sched_getaffinity(0), []
+
+    def run():
+        for where in (None, {100_000}, set()):
+            stay_on(where)
+            found.append(os.sched_getaffinity(0))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert found == [allowed] * 3
