@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gdsload.backends.base import FileBackend
@@ -10,7 +10,7 @@ from gdsload.backends.bounce.bounce import BounceBackend
 from gdsload.backends.gds.gds import GdsBackend
 from gdsload.backends.host import HostBackend
 from gdsload.backends.mapped import MappedBackend
-from gdsload.backends.request import BackendName, BackendRequest, OpenedBackend, Probing, brought
+from gdsload.backends.request import BackendName, BackendRequest, OpenedBackend, Probing, brought, probe_each
 from gdsload.errors import BackendUnavailableError
 from gdsload.shards.drive import Drive
 from gdsload.shards.files import Files
@@ -22,7 +22,7 @@ IN_REACH = "mapped: every byte of this dataset can be gathered from the page cac
 _BY_NAME = "asked for by name"
 _DOCTOR = "Run `gdsload doctor PATH`: it says what is missing."
 
-Check = Callable[[BackendRequest, str, bool, Drive, Probing], CufileProbe | None]
+Check = Callable[[BackendRequest, Sequence[str], bool, Drive, Probing], CufileProbe | None]
 Open = Callable[[BackendRequest, Files, CufileProbe | None], OpenedBackend]
 
 
@@ -39,9 +39,9 @@ class BackendRow:
         needs_cuda: whether batches must go to a CUDA or ROCm GPU.
         summary: the path of bytes, in a few words.
         open: opens it for a request on some files, with the result of `check`.
-        check: takes a request, the path of a shard, whether the shards are mapped, where samples are read from, and
-            what probes cuFile; returns the result of a probe, if one was needed, and raises `BackendUnavailableError`
-            if the backend cannot be used. Nothing is opened.
+        check: takes a request, the path of a shard on each drive, whether the shards are mapped, where samples are read
+            from, and what probes cuFile; returns the result of a probe, if one was needed, and raises
+            `BackendUnavailableError` if the backend cannot be used. Nothing is opened.
     """
 
     backend: type[FileBackend]
@@ -61,7 +61,7 @@ def _open_host(request: BackendRequest, files: Files, _found: CufileProbe | None
     return OpenedBackend(HostBackend(files, **request.threads), "host", lambda: expected_host(request))
 
 
-def _check_mapped(request: BackendRequest, _path: str, mapped: bool, _drive: Drive, _probe: Probing) -> None:
+def _check_mapped(request: BackendRequest, _paths: Sequence[str], mapped: bool, _drive: Drive, _probe: Probing) -> None:
     if refusal := MappedBackend.refusal(request.device, mapped=mapped):
         raise BackendUnavailableError(f"backend 'mapped' cannot be used: {refusal[0]}", remedy=refusal[1])
 
@@ -76,15 +76,18 @@ def _open_bounce(request: BackendRequest, files: Files, _found: CufileProbe | No
     return brought(backend, "bounce", _BY_NAME, "through pinned host memory")
 
 
-def _check_gds(request: BackendRequest, path: str, _mapped: bool, drive: Drive, probe: Probing) -> CufileProbe | None:
+def _check_gds(
+    request: BackendRequest, paths: Sequence[str], _mapped: bool, drive: Drive, probe: Probing
+) -> CufileProbe | None:
     if drive.engine is not None:
         return None
-    found = probe(path, str(request.device))
+    found, path = probe_each(probe, paths, request.device)
     if found.status != "ok":
-        raise BackendUnavailableError(f"cuFile cannot be used here: {found.reason}", remedy=_DOCTOR)
+        raise BackendUnavailableError(f"cuFile cannot be used here: {found.reason}", file=path, remedy=_DOCTOR)
     if not found.proven and not request.allow_compat:
         raise BackendUnavailableError(
             f"cuFile works here, but not by DMA: a trial read took the path {found.path}, by cuFile's counters",
+            file=path,
             remedy=f"{_DOCTOR} To use cuFile's own compat mode nevertheless, pass gds_compat=True.",
         )
     return found

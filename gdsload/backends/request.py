@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -21,6 +21,7 @@ __all__ = [
     "Placement",
     "Probing",
     "brought",
+    "probe_each",
 ]
 
 BackendName = Literal["gds", "mapped", "bounce", "host"]
@@ -33,6 +34,22 @@ Probing = Callable[[str, str], CufileProbe]
 """Probes cuFile with a file and a device."""
 
 _CPU = torch.device("cpu")
+
+
+def probe_each(probe: Probing, paths: Sequence[str], device: torch.device) -> tuple[CufileProbe, str | None]:
+    """Probe cuFile with a file of each drive.
+
+    Returns:
+        What came of the first that cannot be read, or else of the first that is not read by DMA, or else of the first;
+        and its path if there are several drives.
+    """
+    found: list[tuple[CufileProbe, str | None]] = []
+    for path in paths:
+        one = probe(path, str(device))
+        found.append((one, path if len(paths) > 1 else None))
+        if one.status != "ok":
+            break
+    return min(found, key=lambda pair: (pair[0].status == "ok", pair[0].proven, pair[0].batches))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gdsload.backends.mapped import MappedBackend
 from gdsload.backends.registry import BACKENDS, IN_REACH, expected_host
-from gdsload.backends.request import BackendRequest, OpenedBackend, Probing
+from gdsload.backends.request import BackendRequest, OpenedBackend, Probing, probe_each
 from gdsload.backends.tiers.registered import RegisteredTier
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.errors import BackendUnavailableError
-from gdsload.shards.drive import LOCAL, Drive
+from gdsload.shards.drive import LOCAL, Drive, one_of_each_drive
 from gdsload.shards.files import Files
 from gdsload.system.probe import CufileProbe, probe_cufile
 from gdsload.system.probe.library import read_config
@@ -24,13 +25,13 @@ _SHARE_OF_MEMORY = 0.5
 
 
 def preflight(
-    request: BackendRequest, path: str, *, mapped: bool, drive: Drive = LOCAL, probe: Probing = probe_cufile
+    request: BackendRequest, paths: Sequence[str], *, mapped: bool, drive: Drive = LOCAL, probe: Probing = probe_cufile
 ) -> CufileProbe | None:
     """Refuse a backend that was requested by name and cannot be used; nothing is opened.
 
     Args:
         request: the user's options.
-        path: one of the shards.
+        paths: one shard on each drive.
         mapped: whether the shards are mapped.
         drive: where their samples are read from.
         probe: probes cuFile.
@@ -49,7 +50,7 @@ def preflight(
             f"backend {name!r} needs a CUDA device, and the batches go to {str(device)!r}",
             remedy='Pass device="cuda", or leave backend= out.',
         )
-    return BACKENDS[name].check(request, path, mapped, drive, probe)
+    return BACKENDS[name].check(request, paths, mapped, drive, probe)
 
 
 def choose(request: BackendRequest, files: Files, *, probe: Probing = probe_cufile) -> OpenedBackend:
@@ -58,7 +59,7 @@ def choose(request: BackendRequest, files: Files, *, probe: Probing = probe_cufi
     Raises:
         BackendUnavailableError: if the requested one cannot be used; no other one is ever used instead.
     """
-    found = preflight(request, _trial(files), mapped=files.mapped, drive=files.drive, probe=probe)
+    found = preflight(request, _trials(files), mapped=files.mapped, drive=files.drive, probe=probe)
     if request.placement == "host":
         return BACKENDS["host"].open(request, files, found)
     if request.backend == "auto":
@@ -120,8 +121,9 @@ def _cold(request: BackendRequest, files: Files, probe: Probing) -> tuple[Opened
     """The backend that reads from the drive, and why it was chosen."""
     possible, why = dma_is_possible()
     if possible:
-        found = probe(_trial(files), str(request.device))
-        why = f"a trial read took the path {found.path}" if found.status == "ok" else f"cuFile: {found.reason}"
+        found, path = probe_each(probe, _trials(files), request.device)
+        of = f" of {path}" if path else ""
+        why = f"a trial read{of} took the path {found.path}" if found.status == "ok" else f"cuFile{of}: {found.reason}"
         if found.proven:
             try:
                 return BACKENDS["gds"].open(request, files, found), why
@@ -142,8 +144,8 @@ def dma_is_possible(tree: Tree | None = None) -> tuple[bool, str]:
     return False, "cuFile has no way to DMA here: nvidia-fs is not loaded, and P2PDMA is not switched on"
 
 
-def _trial(files: Files) -> str:
-    return files.sources[0].path if files.sources else "."
+def _trials(files: Files) -> list[str]:
+    return [source.path for source in one_of_each_drive(files.sources, files.drive)] or ["."]
 
 
 def default_register_bytes(tree: Tree | None = None) -> int:

@@ -28,6 +28,7 @@ from gdsload.loader.samplers import IndexSource, expected_batch, index_source
 from gdsload.loader.selection import SampleSpace, Selected, sample_space, select
 from gdsload.order import DatasetFacts, OrderOptions, make_order, resolve
 from gdsload.order.checks import check_whole
+from gdsload.shards.drive import one_of_each_drive
 
 __all__ = ["LoaderPlan", "plan_loader"]
 
@@ -134,7 +135,7 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
     order = _order_options(given, selected, sample_bytes)
     batch_size = expected_batch(given["batch_sampler"]) or given["batch_size"]
     make_order(order, (), given["seed"], 0)  # refuses a seed that is too large
-    preflight(request, selected.datasets[0].path, mapped=mapped, drive=selected.drive)
+    preflight(request, _trials(selected), mapped=mapped, drive=selected.drive)
     return LoaderPlan(
         dataset=dataset,
         selected=selected,
@@ -232,3 +233,10 @@ def _order_options(given: Mapping[str, Any], selected: Selected, sample_bytes: f
             remedy='Pass shuffle="full", or write one shuffled dataset with gdsload.convert.',
         )
     return found
+
+
+def _trials(selected: Selected) -> list[str]:
+    """Paths to try reads on: a shard on each drive."""
+    sources = (source for dataset in selected.datasets for source in dataset.sources)
+    found = [source.path for source in one_of_each_drive(sources, selected.drive)]
+    return found or [selected.datasets[0].path]

@@ -6,7 +6,7 @@ It may be several drives, each with its own queue and threads that read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ from gdsload.shards.identity import ShardSource
 from gdsload.system.arrays import IntArray
 from gdsload.system.bulk_reads import BulkReads
 
-__all__ = ["LOCAL", "Drive", "FileReader", "file_system_of"]
+__all__ = ["LOCAL", "Drive", "FileReader", "file_system_of", "one_of_each_drive"]
 
 
 class FileReader(Protocol):
@@ -35,6 +35,14 @@ class FileReader(Protocol):
 def file_system_of(source: ShardSource) -> Hashable:
     """The file system that a shard lies on, as far as it is known before it is opened."""
     return source.identity.device if source.identity else None
+
+
+def one_of_each_drive(sources: Iterable[ShardSource], drive: Drive) -> list[ShardSource]:
+    """The first shard on each drive."""
+    found: dict[Hashable, ShardSource] = {}
+    for source in sources:
+        found.setdefault(drive.lies_on(source), source)
+    return list(found.values())
 
 
 @dataclass(frozen=True, slots=True)

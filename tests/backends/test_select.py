@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -65,7 +67,7 @@ def test_what_is_asked_for_by_name_is_used_or_refused(name, device, mapped, allo
     needs["gds"] = device == GPU and found.status == "ok" and (by_dma or allow_compat)
     request = BackendRequest(name, device, allow_compat=allow_compat)
     try:
-        answer = preflight(request, "/data/a", mapped=mapped, probe=probe)
+        answer = preflight(request, ["/data/a"], mapped=mapped, probe=probe)
     except BackendUnavailableError as error:
         assert not needs[name]
         assert error.remedy
@@ -81,20 +83,20 @@ def test_what_is_asked_for_by_name_is_used_or_refused(name, device, mapped, allo
 def test_names_that_need_a_gpu(name, device):
     message = f"backend '{name}' needs a CUDA device, and the batches go to '{device}'"
     with pytest.raises(BackendUnavailableError, match=message) as caught:
-        preflight(BackendRequest(name, device), "/data/a", mapped=True, probe=unasked)
+        preflight(BackendRequest(name, device), ["/data/a"], mapped=True, probe=unasked)
     assert caught.value.remedy == 'Pass device="cuda", or leave backend= out.'
 
 
 def test_mapped_without_mappings():
     with pytest.raises(BackendUnavailableError, match="'mapped' cannot be used: the files are not mapped") as caught:
-        preflight(BackendRequest("mapped", GPU), "/data/a", mapped=False, probe=unasked)
+        preflight(BackendRequest("mapped", GPU), ["/data/a"], mapped=False, probe=unasked)
     assert caught.value.remedy == "Leave mmap=False out."
 
 
 def test_mapped_on_rocm(monkeypatch):
     monkeypatch.setattr(torch.version, "hip", "6.0")
     with pytest.raises(BackendUnavailableError, match="pages of files cannot be registered for cuda") as caught:
-        preflight(BackendRequest("mapped", GPU), "/data/a", mapped=True, probe=unasked)
+        preflight(BackendRequest("mapped", GPU), ["/data/a"], mapped=True, probe=unasked)
     assert caught.value.remedy == 'Use backend="bounce".'
 
 
@@ -103,7 +105,7 @@ def test_mapped_on_rocm(monkeypatch):
 def test_gds_where_cufile_does_not_work(status, allow_compat):
     found = CufileProbe(status, "so it ended", nvfs_reads=1)  # what was counted before that proves nothing
     with pytest.raises(BackendUnavailableError, match="cuFile cannot be used here: so it ended") as caught:
-        preflight(BackendRequest("gds", GPU, allow_compat=allow_compat), "/data/a", mapped=True, probe=Probing(found))
+        preflight(BackendRequest("gds", GPU, allow_compat=allow_compat), ["/data/a"], mapped=True, probe=Probing(found))
     assert "gdsload doctor" in caught.value.remedy
     assert "gds_compat" not in caught.value.remedy
 
@@ -111,18 +113,55 @@ def test_gds_where_cufile_does_not_work(status, allow_compat):
 @pytest.mark.parametrize(("found", "path"), [(BY_CPU, "cufile-posix"), (CufileProbe("ok"), "unknown")])
 def test_gds_that_is_no_dma(found, path):
     with pytest.raises(BackendUnavailableError, match=f"not by DMA: a trial read took the path {path}") as caught:
-        preflight(BackendRequest("gds", GPU), "/data/a", mapped=True, probe=Probing(found))
+        preflight(BackendRequest("gds", GPU), ["/data/a"], mapped=True, probe=Probing(found))
     assert "gdsload doctor" in caught.value.remedy
     assert "gds_compat=True" in caught.value.remedy
     compat = BackendRequest("gds", GPU, allow_compat=True)
-    assert preflight(compat, "/data/a", mapped=True, probe=Probing(found)) is found
+    assert preflight(compat, ["/data/a"], mapped=True, probe=Probing(found)) is found
+
+
+class ByPath:
+    """Another answer for each drive."""
+
+    def __init__(self, **answers):
+        self.answers, self.asked = answers, []
+
+    def __call__(self, path, device):
+        self.asked.append(path)
+        return self.answers[path[6]]
+
+
+@pytest.mark.parametrize(
+    ("answers", "refused"),
+    [
+        ({"a": BY_DMA, "b": BY_DMA}, None),
+        ({"a": BY_DMA, "b": BY_CPU}, "/data/b: cuFile works here, but not by DMA: .*cufile-posix"),
+        ({"a": BY_CPU, "b": CufileProbe("failed", "no")}, "/data/b: cuFile cannot be used here: no"),
+    ],
+)
+def test_gds_is_for_datasets_that_all_drives_of_can_be_read_by_it(answers, refused):
+    probe, paths = ByPath(**answers), ["/data/a", "/data/b"]
+    if refused is None:
+        assert preflight(BackendRequest("gds", GPU), paths, mapped=True, probe=probe) is BY_DMA
+    else:
+        with pytest.raises(BackendUnavailableError, match=refused):
+            preflight(BackendRequest("gds", GPU), paths, mapped=True, probe=probe)
+    assert probe.asked == paths
+
+
+def test_batches_of_reads_are_made_where_all_drives_take_them():
+    one, other = replace(BY_DMA, batches=True), BY_DMA
+    for answers in ({"a": one, "b": other}, {"a": other, "b": one}):
+        assert (
+            preflight(BackendRequest("gds", GPU), ["/data/a", "/data/b"], mapped=True, probe=ByPath(**answers)) is other
+        )
 
 
 def test_an_engine_of_the_drives_own_is_no_cufile():
     drive = Drive(engine=Engine)
-    assert preflight(BackendRequest("gds", GPU), "/data/a", mapped=True, drive=drive, probe=unasked) is None
+    assert preflight(BackendRequest("gds", GPU), ["/data/a"], mapped=True, drive=drive, probe=unasked) is None
     with pytest.raises(BackendUnavailableError, match="needs a CUDA device"):
-        preflight(BackendRequest("gds", CPU), "/data/a", mapped=True, drive=drive, probe=unasked)
+        preflight(BackendRequest("gds", CPU), ["/data/a"], mapped=True, drive=drive, probe=unasked)
 
 
 # --- what will be chosen ---
@@ -280,6 +319,23 @@ def test_gds_by_name_is_not_replaced_where_its_engine_cannot_be_opened(files, mo
     monkeypatch.setitem(gds_engines.ENGINES, "cufile", refuse)
     with pytest.raises(BackendUnavailableError, match="no driver"):
         choose(BackendRequest("gds", GPU), files, probe=Probing(BY_DMA))
+
+
+@pytest.mark.usefixtures("no_cuda")
+def test_auto_asks_with_a_shard_of_each_drive(folder):
+    drive = Drive(lies_on=lambda source: source.path[-13] == "2")
+    files = Files(open_catalog(str(folder)).sources, mapped=False, drive=drive)
+    asked = []
+
+    def probe(path, device):
+        asked.append(path)
+        return BY_DMA if path.endswith("0.safetensors") else BY_CPU
+
+    chosen = choose(BackendRequest("auto", GPU), files, probe=probe)
+    assert asked == [str(folder / "0.safetensors"), str(folder / "2.safetensors")]
+    assert chosen.name == "bounce"
+    assert f"a trial read of {folder / '2.safetensors'} took the path cufile-posix" in chosen.reason()
+    chosen.backend.close()
 
 
 @pytest.mark.usefixtures("no_cuda")
