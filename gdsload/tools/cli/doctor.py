@@ -9,7 +9,8 @@ import os
 import sys
 import textwrap
 
-from gdsload.tools.cli.terminal import plain, say
+from gdsload.system.units import format_bytes
+from gdsload.tools.cli.terminal import plain, say, table
 from gdsload.tools.doctor import Finding, Report, diagnose
 
 __all__ = ["add_to", "render_json", "render_text"]
@@ -76,6 +77,7 @@ def render_text(report: Report, *, colour: bool = False) -> str:
         found = [finding for finding in report.findings if finding.check.partition(".")[0] == group]
         if found:
             lines += [title, *(line for finding in found for line in _lines(finding, colour)), ""]
+    lines += _drives(report)
     verdict = report.verdict
     lines += [f"Verdict: {verdict.backend}", f"  {plain(verdict.why)}"]
     if verdict.improvements:
@@ -86,6 +88,23 @@ def render_text(report: Report, *, colour: bool = False) -> str:
             break_long_words=False, break_on_hyphens=False,
         )  # fmt: skip
     return "\n".join(lines)
+
+
+def _drives(report: Report) -> list[str]:
+    """Drive by drive what lies there, and how far it is from each GPU; nothing if all lies on one."""
+    found = next((finding.evidence for finding in report.findings if finding.check == "topology.drives"), {})
+    mounts, gpus = found.get("mounts", []), found.get("gpus", [])
+    if len(mounts) < 2:
+        return []
+    rows = [("mount", "device", "PCI", "node", "shards", "size", *(f"to GPU {gpu}" for gpu in gpus))]
+    for mount in mounts:
+        what = (str(mount["shards"]), format_bytes(mount["bytes"]))
+        for drive in mount["drives"] or [{"pci": "-", "node": None, "gpus": {}}]:
+            node = "-" if drive["node"] is None else str(drive["node"])
+            far = [drive["gpus"].get(gpu, "unknown") for gpu in gpus]
+            rows.append((plain(mount["mount"]), plain(mount["device"]), drive["pci"], node, *what, *far))
+            what = ("", "")
+    return ["Drives", *(f"  {line}" for line in table(rows)), ""]
 
 
 def _lines(finding: Finding, colour: bool) -> list[str]:

@@ -12,7 +12,9 @@ from gdsload.shards.format.schema import Field
 from gdsload.system.units import format_bytes
 from gdsload.tools.cli.samples import facts, lines
 from gdsload.tools.cli.sheet import channels_first, save_sheet
-from gdsload.tools.cli.terminal import plain, say
+from gdsload.tools.cli.terminal import plain, say, table
+from gdsload.tools.doctor.system import device_number
+from gdsload.tools.doctor.volumes import Volume, volumes_of
 
 __all__ = ["add_to"]
 
@@ -55,6 +57,8 @@ def _run(chosen: argparse.Namespace) -> int:
     rows += [(name, _kind(field), _shape(field), _size(field)) for name, field in dataset.schema.items()]
     _print_table(rows)
     print()
+    _print_table([("drive", "shards", "size", ""), *map(_drive, _volumes(dataset))])
+    print()
     shown = dataset.shards[: max(chosen.shards, 0)]
     rows = [("shard", "samples", "size", "")]
     rows += [(os.path.basename(shard.file), str(shard.samples), format_bytes(shard.bytes), "") for shard in shown]
@@ -87,6 +91,10 @@ def _tree(dataset: ShardDataset) -> dict[str, object]:
         "digest": dataset.digest,
         "schema": dataset.schema.to_json(),
         "packed": [list(names) for names in dataset.stored.packed],
+        "drives": [
+            {"mount": volume.point, "device": volume.device, "shards": volume.shards, "bytes": volume.nbytes}
+            for volume in _volumes(dataset)
+        ],
         "shards": [
             {"file": os.path.basename(shard.file), "samples": shard.samples, "bytes": shard.bytes}
             for shard in dataset.shards
@@ -110,7 +118,24 @@ def _size(field: Field) -> str:
     return f"{field.row_bytes} a row" if field.ragged else str(field.row_bytes)
 
 
+def _volumes(dataset: ShardDataset) -> tuple[Volume, ...]:
+    """The mounts that the shards lie on; which folders there are is found out once for each link's."""
+    folders: dict[str, str] = {}
+
+    def folder_of(path: str) -> str:
+        link = os.path.dirname(os.path.join(os.path.dirname(path), os.readlink(path) if os.path.islink(path) else path))
+        if link not in folders:
+            folders[link] = os.path.realpath(link)
+        return folders[link]
+
+    return volumes_of(((folder_of(shard.file), shard.bytes) for shard in dataset.shards), device_number)
+
+
+def _drive(volume: Volume) -> tuple[str, str, str, str]:
+    device = f" ({plain(volume.device)})" if volume.device else ""
+    return f"{plain(volume.point)}{device}", str(volume.shards), format_bytes(volume.nbytes), ""
+
+
 def _print_table(rows: list[tuple[str, str, str, str]]) -> None:
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for line in table(rows):
+        print(line)

@@ -7,13 +7,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
 from gdsload.system.units import format_bytes
 
-__all__ = ["Bar", "Terminated", "ended_by_signals", "plain", "say"]
+__all__ = ["Bar", "Terminated", "ended_by_signals", "plain", "say", "table"]
 
 _CELLS = 20
 _EVERY_S = 0.1
@@ -131,3 +131,9 @@ def _duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60}:{whole % 60:02} min"
     return f"{whole // 3600}:{whole % 3600 // 60:02} h"
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table with columns of one width each; all rows are as long."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

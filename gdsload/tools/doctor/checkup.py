@@ -12,6 +12,7 @@ import platform
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from gdsload.system.probe import CufileProbe
@@ -31,7 +32,7 @@ from gdsload.tools.doctor.context import Context, DataPlace, locate
 from gdsload.tools.doctor.file_trial import FileTrial
 from gdsload.tools.doctor.finding import Finding, Report, clip, unknown
 from gdsload.tools.doctor.gpu_trial import GpuTrial
-from gdsload.tools.doctor.system import System, TorchBuild
+from gdsload.tools.doctor.system import Calls, System, TorchBuild
 from gdsload.tools.doctor.verdict import judge
 
 __all__ = ["CHECKS", "diagnose"]
@@ -99,8 +100,8 @@ def diagnose(
     asked = os.path.join(os.getcwd(), path)  # and no more: its file system may not answer
     place = _Task(lambda: locate(system, asked)).result(start + _FILES_S, DataPlace(asked, asked, None))
     build = _Task(system.calls.torch_build).result(start + _FILES_S, TorchBuild("", "", ""))
-    gpu, file, found = _trials(system, place, build, _Wanted(device or "", probe, refresh, timeout_s))
-    context = Context(system, place, build, gpu, file, found, device or "")
+    gpu, files, found = _trials(system, place, build, _Wanted(device or "", probe, refresh, timeout_s))
+    context = Context(system, place, build, gpu, files, found, device or "")
     findings = _check(context)
     return Report(_machine(context), findings, judge(findings))
 
@@ -115,15 +116,15 @@ class _Wanted:
 
 def _trials(
     system: System, place: DataPlace, build: TorchBuild, wanted: _Wanted
-) -> tuple[GpuTrial, FileTrial, CufileProbe | None]:
-    """Try the GPU, the file and cuFile, all three at once, on one and the same file."""
+) -> tuple[GpuTrial, tuple[FileTrial, ...], CufileProbe | None]:
+    """Try the GPU, files and cuFile, all at once, with one file of each mount."""
     calls, timeout_s = system.calls, wanted.timeout_s
     deadline = time.monotonic() + timeout_s + _FILES_S
     no_gpu = GpuTrial(status="skipped")
     late_gpu = GpuTrial(status="timeout", error="torch and CUDA gave no answer in time")
     no_probe = CufileProbe("skipped", "there was no answer in time") if wanted.probe else None
     ask_gpu = wanted.device != "cpu" and bool(build.accelerator)
-    seen = Context(system, place, build, no_gpu, FileTrial(), None, wanted.device).has_gpu
+    seen = Context(system, place, build, no_gpu, (), None, wanted.device).has_gpu
     rank = system.environ.get("LOCAL_RANK", "")
     device = f"cuda:{rank if rank.isdecimal() else 0}" if wanted.device in ("", "cuda") else wanted.device
 
@@ -136,23 +137,34 @@ def _trials(
             return CufileProbe("skipped", "there is no file to read, and none can be made there")
         return calls.probe(file, device, timeout_s, wanted.refresh)
 
-    def try_all() -> tuple[GpuTrial, FileTrial, CufileProbe | None]:
-        with trial_file(system.tree.at(place.real), may_make=place.exists is True) as name:
-            file = name or ""
-            gpu = _Task(lambda: calls.try_gpu(file, device, timeout_s) if ask_gpu else no_gpu)
-            trial = _Task(lambda: calls.try_file(file) if file else FileTrial())
-            probe = _Task(lambda: ask_cufile(file))
+    def try_all() -> tuple[GpuTrial, tuple[FileTrial, ...], CufileProbe | None]:
+        with contextlib.ExitStack() as stack:
+            makes = place.exists is True
+            folders = [system.tree.at(volume.folder if volume.shards else place.real) for volume in place.volumes]
+            files = [stack.enter_context(trial_file(folder, may_make=makes)) or "" for folder in folders]
+            gpu = _Task(lambda: calls.try_gpu(files[0], device, timeout_s) if ask_gpu else no_gpu)
+            trials = [_Task(partial(_try_file, calls, file)) for file in files]
+            probes = [_Task(partial(ask_cufile, file)) for file in files]
             return (
                 gpu.result(deadline, late_gpu),
-                trial.result(deadline, FileTrial(file)),
-                probe.result(deadline + timeout_s, no_probe),
+                tuple(trial.result(deadline, FileTrial(file)) for trial, file in zip(trials, files, strict=True)),
+                _worst([probe.result(deadline + timeout_s, no_probe) for probe in probes]),
             )
 
     if place.exists is None:
         # A file system that hangs is not asked again; the GPU can be.
         gpu = _Task(lambda: calls.try_gpu("", device, timeout_s) if ask_gpu else no_gpu).result(deadline, late_gpu)
-        return gpu, FileTrial(), no_probe
-    return _Task(try_all).result(deadline + timeout_s + _GRACE_S, (no_gpu, FileTrial(), no_probe))
+        return gpu, (), no_probe
+    return _Task(try_all).result(deadline + timeout_s + _GRACE_S, (no_gpu, (), no_probe))
+
+
+def _try_file(calls: Calls, file: str) -> FileTrial:
+    return calls.try_file(file) if file else FileTrial()
+
+
+def _worst(probes: list[CufileProbe | None]) -> CufileProbe | None:
+    """What cuFile did on the mount where it did worst: what loaders go by."""
+    return min(filter(None, probes), key=lambda probe: (probe.status == "ok", probe.proven), default=None)
 
 
 def _check(context: Context) -> tuple[Finding, ...]:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from gdsload.system.probe import CufileProbe
 from gdsload.system.probe.library import Config, read_config
-from gdsload.system.probe.mounts import IN_MEMORY, Mount, find_mount, read_mounts
-from gdsload.tools.doctor.block import BlockDevice, find_block, stack_of
+from gdsload.system.probe.mounts import Mount
+from gdsload.tools.doctor.block import BlockDevice
 from gdsload.tools.doctor.file_trial import FileTrial
+from gdsload.tools.doctor.finding import Finding, joined
 from gdsload.tools.doctor.gpu_trial import GpuTrial
 from gdsload.tools.doctor.system import System, TorchBuild
+from gdsload.tools.doctor.volumes import Volume, shard_files, volumes_of
 
-__all__ = ["Context", "DataPlace", "locate"]
+__all__ = ["Context", "DataPlace", "locate", "on_each"]
 
-_MOST_FILES = 200_000
 _NVIDIA = "0x10de"
 _MODEL = re.compile(r"^Model:\s*(.+)$", re.MULTILINE)
 _BUS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -30,29 +32,45 @@ class DataPlace:
         path: the path asked about, absolute.
         real: the same without links; the nearest folder that exists if it does not.
         exists: whether it does; None if the file system did not answer.
-        mount: the mount it is on.
-        stack: block devices from the file system down to the drives.
-        shards: safetensors files in the folder, or 1 for a file.
-        nbytes: bytes in them.
+        volumes: the mounts that the shards lie on; of a place without shards its own.
+        lost: links to shards that lead to where there is nothing.
     """
 
     path: str
     real: str
     exists: bool | None
-    mount: Mount | None = None
-    stack: tuple[BlockDevice, ...] = ()
-    shards: int = 0
-    nbytes: int = 0
+    volumes: tuple[Volume, ...] = ()
+    lost: int = 0
+
+    @property
+    def mount(self) -> Mount | None:
+        """The mount that most of it lies on."""
+        return self.volumes[0].mount if self.volumes else None
+
+    @property
+    def stack(self) -> tuple[BlockDevice, ...]:
+        """Block devices from the file systems down to the drives, each once."""
+        return tuple({block.name: block for volume in self.volumes for block in volume.stack}.values())
+
+    @property
+    def shards(self) -> int:
+        """Safetensors files in the folder, or 1 for a file."""
+        return sum(volume.shards for volume in self.volumes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in them."""
+        return sum(volume.nbytes for volume in self.volumes)
 
     @property
     def in_memory(self) -> bool:
-        """Whether its file system has its files in memory and nowhere else."""
-        return self.mount is not None and self.mount.kind in IN_MEMORY
+        """Whether its file systems have their files in memory and nowhere else."""
+        return bool(self.volumes) and all(volume.in_memory for volume in self.volumes)
 
     @property
     def drives(self) -> tuple[BlockDevice, ...]:
         """The devices at the bottom."""
-        return tuple(block for block in self.stack if block.kind not in ("md", "dm"))
+        return tuple({block.name: block for volume in self.volumes for block in volume.drives}.values())
 
 
 def locate(system: System, path: str) -> DataPlace:
@@ -65,30 +83,12 @@ def locate(system: System, path: str) -> DataPlace:
         while real != "/" and tree.resolve(real) is None:
             real = os.path.dirname(real)
         real = tree.resolve(real) or real
-    try:
-        number = system.calls.number(tree.at(real))
-    except (OSError, ValueError):
-        number = None
-    mount = find_mount(read_mounts(tree), real, number)
-    block = find_block(tree, mount) if mount else None
-    stack = tuple(stack_of(tree, block)) if block else ()
-    shards, nbytes = _count(tree.at(real)) if exists else (0, 0)
-    return DataPlace(whole, real, exists, mount, stack, shards, nbytes)
-
-
-def _count(path: str) -> tuple[int, int]:
-    """Number and bytes of the safetensors files at a path."""
-    count = nbytes = 0
-    try:
-        if os.path.isfile(path):
-            return 1, os.path.getsize(path)
-        with os.scandir(path) as entries:
-            for _, entry in zip(range(_MOST_FILES), entries, strict=False):
-                if entry.name.endswith(".safetensors") and entry.is_file():
-                    count, nbytes = count + 1, nbytes + entry.stat().st_size
-    except OSError:
-        pass
-    return count, nbytes
+    files = list(shard_files(tree, real)) if exists else []
+    there = [file for file in files if file is not None]
+    volumes = volumes_of(there or [(real, 0)], system.calls.number, tree)
+    if not there:
+        volumes = tuple(replace(volume, shards=0) for volume in volumes)
+    return DataPlace(whole, real, exists, volumes, len(files) - len(there))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +100,8 @@ class Context:
         place: where the data lie.
         torch: which torch this is.
         gpu: what torch says of the device.
-        file: what was tried on a file at the path.
-        probe: what cuFile did; None if it was not to be asked.
+        files: what was tried on a file of each mount.
+        probe: what cuFile did, where it did worst; None if it was not to be asked.
         device: the device as asked for, or empty.
     """
 
@@ -109,9 +109,23 @@ class Context:
     place: DataPlace
     torch: TorchBuild
     gpu: GpuTrial
-    file: FileTrial
+    files: tuple[FileTrial, ...]
     probe: CufileProbe | None
     device: str
+
+    @property
+    def file(self) -> FileTrial:
+        """What was tried on a file of the first mount."""
+        return self.files[0] if self.files else FileTrial()
+
+    def by_volume(self) -> list[tuple[Volume, Context]]:
+        """Each mount, with a context of it alone."""
+        places = self.place.volumes
+        files = (*self.files, *[FileTrial()] * (len(places) - len(self.files)))
+        return [
+            (volume, replace(self, place=replace(self.place, volumes=(volume,)), files=(file,)))
+            for volume, file in zip(places, files, strict=False)
+        ]
 
     @property
     def config(self) -> Config:
@@ -140,11 +154,13 @@ class Context:
 
     def gpu_address(self) -> str:
         """The GPU's PCI address: torch's, else that of the first GPU that the driver or the bus knows; may be empty."""
-        tree = self.system.tree
-        if _BUS.fullmatch(self.gpu.address):
-            return self.gpu.address
-        known = [name for name in tree.names("/proc/driver/nvidia/gpus") if _BUS.fullmatch(name)]
-        return next(iter(known or self._gpus_on_bus()), "")
+        return next(iter(self.gpu_addresses()), "")
+
+    def gpu_addresses(self) -> list[str]:
+        """The PCI addresses of all GPUs that the driver or else the bus knows, that of torch's first."""
+        known = [name for name in self.system.tree.names("/proc/driver/nvidia/gpus") if _BUS.fullmatch(name)]
+        asked = [self.gpu.address] if _BUS.fullmatch(self.gpu.address) else []
+        return list(dict.fromkeys([*asked, *(known or self._gpus_on_bus())]))
 
     def _gpus_on_bus(self) -> list[str]:
         tree, folder = self.system.tree, "/sys/bus/pci/devices"
@@ -162,3 +178,14 @@ class Context:
         return self.system.tree.exists("/proc/driver/nvidia-fs/devcount") or self.system.tree.exists(
             "/proc/driver/nvidia-fs/version"
         )
+
+
+def on_each(check: Callable[[Context], Finding]) -> Callable[[Context], Finding]:
+    """A check of each mount by itself, whose findings are one."""
+
+    def check_each(context: Context) -> Finding:
+        if len(context.place.volumes) < 2:
+            return check(context)
+        return joined([(volume.point, check(alone)) for volume, alone in context.by_volume()])
+
+    return check_each

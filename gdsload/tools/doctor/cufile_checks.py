@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from gdsload.system.probe.library import find_libraries
-from gdsload.tools.doctor.context import Context
+from gdsload.tools.doctor.context import Context, on_each
 from gdsload.tools.doctor.finding import Finding, clip, info, ok, unknown, warning
 
 __all__ = ["CHECKS"]
@@ -185,5 +185,5 @@ CHECKS = (
     ("cufile.nvidia-fs", nvidia_fs),
     ("cufile.modules", modules),
     ("cufile.config", config),
-    ("cufile.udev", udev),
+    ("cufile.udev", on_each(udev)),
 )

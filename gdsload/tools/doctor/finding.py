@@ -8,7 +8,7 @@ from typing import Any, Literal
 from gdsload.backends.request import BackendName
 
 __all__ = [
-    "Finding", "Report", "Severity", "Verdict", "clip", "error", "info", "ok", "unknown", "warning",
+    "Finding", "Report", "Severity", "Verdict", "clip", "error", "info", "joined", "ok", "unknown", "warning",
 ]  # fmt: skip
 
 Severity = Literal["ok", "info", "warning", "error", "unknown"]
@@ -89,3 +89,18 @@ def clip(text: object, length: int = 120) -> str:
     line = "".join(char if char.isprintable() else " " for char in str(text)[: 4 * length])
     line = " ".join(line.split())
     return line if len(line) <= length else line[: length - 1] + "…"
+
+
+_WORST = ("error", "warning", "unknown", "info", "ok")
+
+
+def joined(found: list[tuple[str, Finding]]) -> Finding:
+    """One finding of several, each of a place: as bad as the worst, with its remedy and evidence, and all messages."""
+    if len(found) == 1:
+        return found[0][1]
+    worst = min((one for _, one in found), key=lambda one: _WORST.index(one.severity))
+    said = [one.message if where in one.message else f"{where}: {one.message}" for where, one in found]
+    if len({one.message for _, one in found}) == 1:
+        said = [worst.message]
+    evidence = {**worst.evidence, "volumes": {where: one.evidence for where, one in found}}
+    return Finding("", worst.severity, "; ".join(said), worst.remedy, evidence)

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from gdsload.tools.doctor.context import Context
+from gdsload.tools.doctor.context import Context, on_each
 from gdsload.tools.doctor.finding import Finding, clip, info, ok, unknown, warning
 from gdsload.tools.doctor.gpu_checks import driver_version
 
@@ -189,7 +189,7 @@ _CONDITIONS: tuple[tuple[str, Callable[[Context], Finding]], ...] = (
     ("cufile.p2p-bar1", static_bar1),
     ("cufile.p2p-multipath", multipath),
     ("cufile.p2p-gpu", gpu),
-    ("cufile.p2p-drive", drive),
+    ("cufile.p2p-drive", on_each(drive)),
     ("cufile.p2p-config", config),
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gdsload.system.units import format_bytes
-from gdsload.tools.doctor.context import Context
+from gdsload.tools.doctor.context import Context, on_each
 from gdsload.tools.doctor.finding import Finding, clip, error, info, ok, unknown, warning
 
 __all__ = ["CHECKS"]
@@ -41,18 +41,21 @@ def path(context: Context) -> Finding:
         "exists": place.exists,
         "shards": place.shards,
         "bytes": place.nbytes,
+        "lost": place.lost,
     }
     if place.exists is None:
         return error(f"{clip(place.path)} did not answer in time", "Look whether its file system hangs.", **evidence)
     if not place.exists:
         remedy = "Name the folder that holds the data, or will."
         return error(f"there is no {clip(place.path)}; {clip(place.real)} was looked at instead", remedy, **evidence)
+    if place.lost:
+        message = f"{clip(place.path)}: links of {place.lost} shards lead to where there is nothing"
+        return error(message, "Mount the drives that they lie on; gdsload verify names them.", **evidence)
     if not place.shards:
         return info(f"{clip(place.path)} holds no safetensors files", **evidence)
-    return ok(
-        f"{clip(place.path)}: {place.shards} safetensors file{'s' * (place.shards != 1)}, {format_bytes(place.nbytes)}",
-        **evidence,
-    )
+    over = f" on {len(place.volumes)} mounts" if len(place.volumes) > 1 else ""
+    files = f"{place.shards} safetensors file{'s' * (place.shards != 1)}"
+    return ok(f"{clip(place.path)}: {files}, {format_bytes(place.nbytes)}{over}", **evidence)
 
 
 def filesystem(context: Context) -> Finding:
@@ -218,10 +221,10 @@ def drive(context: Context) -> Finding:
 
 CHECKS = (
     ("storage.path", path),
-    ("storage.filesystem", filesystem),
-    ("storage.attributes", attributes),
-    ("storage.layers", layers),
+    ("storage.filesystem", on_each(filesystem)),
+    ("storage.attributes", on_each(attributes)),
+    ("storage.layers", on_each(layers)),
     ("storage.drive", drive),
-    ("storage.direct-io", direct_io),
-    ("storage.nowait", nowait),
+    ("storage.direct-io", on_each(direct_io)),
+    ("storage.nowait", on_each(nowait)),
 )

@@ -26,7 +26,7 @@ from gdsload.system.probe.tree import Tree
 from gdsload.tools.doctor.file_trial import FileTrial, try_file
 from gdsload.tools.doctor.gpu_trial import GpuTrial, parse_trial
 
-__all__ = ["MODULES", "Calls", "System", "TorchBuild"]
+__all__ = ["MODULES", "Calls", "System", "TorchBuild", "device_number"]
 
 MODULES = {"cupy": "cupy", "kvikio": "kvikio", "cuda-bindings": "cuda.bindings"}
 """Optional packages by the name that people know them by, with the module that each brings."""
@@ -102,7 +102,12 @@ def _space(path: str) -> tuple[int, int]:
     return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
 
-def _number(path: str) -> str:
+def device_number(path: str) -> str:
+    """``major:minor`` of the device that a path lies on.
+
+    Raises:
+        OSError: if there is nothing.
+    """
     device = os.stat(path).st_dev
     return f"{os.major(device)}:{os.minor(device)}"
 
@@ -131,7 +136,7 @@ class Calls:
     has_module: Callable[[str], bool] = _has_module
     import_error: Callable[[str], str] = _import_error
     space: Callable[[str], tuple[int, int]] = _space
-    number: Callable[[str], str] = _number
+    number: Callable[[str], str] = device_number
 
 
 @dataclass(frozen=True, slots=True)

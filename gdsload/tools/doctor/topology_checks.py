@@ -67,6 +67,29 @@ def distance(context: Context) -> Finding:
     return info(message, **evidence)
 
 
+def drives(context: Context) -> Finding:
+    """What lies on which drive, and how far each is from each GPU."""
+    gpus, listed = context.gpu_addresses(), []
+    for volume in context.place.volumes:
+        addresses = list(dict.fromkeys(block.pci for block in volume.drives if block.pci))
+        listed.append({
+            "mount": volume.point, "device": volume.device, "shards": volume.shards, "bytes": volume.nbytes,
+            "drives": [
+                {
+                    "pci": address,
+                    "node": _node(context, address),
+                    "gpus": {gpu: _distance(context, gpu, address) for gpu in gpus},
+                }
+                for address in addresses
+            ],
+        })  # fmt: skip
+    evidence: dict[str, Any] = {"gpus": gpus, "mounts": listed}
+    if len(listed) < 2:
+        return ok("all on one mount", **evidence)
+    said = [f"{clip(one['mount'])} {one['shards']} shards on {clip(one['device'])}" for one in listed]
+    return info(f"{len(listed)} mounts: {', '.join(said)}", **evidence)
+
+
 def numa(context: Context) -> Finding:
     """The NUMA nodes of both, and how many there are."""
     gpu, drives = context.gpu_address(), _drives(context)
@@ -131,6 +154,7 @@ def acs(context: Context) -> Finding:
 
 
 CHECKS = (
+    ("topology.drives", drives),
     ("topology.distance", distance),
     ("topology.numa", numa),
     ("topology.drive-link", drive_link),

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 import gdsload
+from gdsload.system.probe.mounts import parse_mounts
 from gdsload.tools.cli import main
+from gdsload.tools.doctor import volumes
 
 
 @pytest.fixture
@@ -80,3 +82,35 @@ def test_runs_as_a_module_and_into_a_closed_pipe(dataset):
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == f"{dataset}\n"
     assert done.stderr == ""
+
+
+def test_inspect_shows_what_lies_on_which_drive(tmp_path, dataset, capsys, monkeypatch):
+    drives = [tmp_path / "nvme0", tmp_path / "nvme1"]
+    for drive in drives:
+        drive.mkdir()
+    gdsload.reshard(dataset, tmp_path / "spread", shard_bytes="100B", workers=1, spread_over=drives)
+    counts = [sum(1 for path in drive.rglob("shard-*")) for drive in drives]
+    lines = [
+        f"{40 + number} 1 0:{90 + number} / {drive} rw - ext4 /dev/fast{number} rw"
+        for number, drive in enumerate(drives)
+    ]
+    monkeypatch.setattr(
+        volumes, "read_mounts", lambda tree: parse_mounts("\n".join(["1 0 8:1 / / rw - ext4 /dev/root rw", *lines]))
+    )
+    assert main(["inspect", str(tmp_path / "spread")]) == 0
+    said = capsys.readouterr().out
+    for drive, count, number in zip(drives, counts, range(2), strict=True):
+        assert f"{drive} (/dev/fast{number})  {count} " in said
+    assert main(["inspect", "--json", str(tmp_path / "spread")]) == 0
+    found = json.loads(capsys.readouterr().out)["drives"]
+    assert {one["mount"]: (one["device"], one["shards"]) for one in found} == {
+        str(drive): (f"/dev/fast{number}", count)
+        for number, (drive, count) in enumerate(zip(drives, counts, strict=True))
+    }
+    assert sum(one["bytes"] for one in found) == gdsload.ShardDataset(tmp_path / "spread").num_bytes
+
+
+def test_of_a_plain_dataset_there_is_one_drive(dataset, capsys):
+    assert main(["inspect", "--json", str(dataset)]) == 0
+    [found] = json.loads(capsys.readouterr().out)["drives"]
+    assert found["shards"] == len(gdsload.ShardDataset(dataset).shards)

@@ -1,0 +1,154 @@
+"""A dataset whose shards lie on several drives: each is looked at, and none is taken for the folder's."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+import pytest
+
+from gdsload.tools.cli.doctor import render_text
+from gdsload.tools.doctor.file_trial import FileTrial
+from tests.machines import DATA_MOUNT, DRIVE, DWORDS, GPU, ROOT_MOUNT, WORKING_PROBE, Made
+
+FAR = "0000:84:00.0"
+FAR_GPU = "0000:83:00.0"
+FAR_MOUNT = "41 27 259:9 / /far rw,relatime - xfs /dev/nvme1n1 rw"
+FAR_PARENT = "/sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0"
+
+
+@pytest.fixture
+def two(nvfs: Made) -> Made:
+    """Five shards: three on a drive beside the GPU, two on one on another node, where a second GPU is."""
+    controller = f"{FAR_PARENT}/0000:82:01.0/{FAR}/nvme/nvme1"
+    nvfs.pci(FAR, f"{FAR_PARENT}/0000:82:01.0/{FAR}", numa_node="1")
+    nvfs.write(f"{controller}/transport", "pcie\n")
+    nvfs.block("nvme1n1", "259:9", f"{controller}/nvme1n1")
+    nvfs.pci(FAR_GPU, f"{FAR_PARENT}/0000:82:00.0/{FAR_GPU}", vendor="0x10de", numa_node="1")
+    nvfs.write(f"/proc/driver/nvidia/gpus/{FAR_GPU}/information", "Model: NVIDIA H100\n")
+    nvfs.mounts(ROOT_MOUNT, DATA_MOUNT, FAR_MOUNT)
+    nvfs.write("/run/udev/data/b259:9", "E:ID_FS_USAGE=filesystem\n")
+    nvfs.remove("/data/set/a.safetensors")
+    nvfs.write("/home/set/index.json", "{}")
+    for number in range(5):
+        folder = f"/{'far' if number % 2 else 'data'}/set.gdsload-0123456789ab"
+        nvfs.write(f"{folder}/shard-{number:05d}.safetensors", bytes(8192))
+        nvfs.link(f"/home/set/shard-{number:05d}.safetensors", f"{folder}/shard-{number:05d}.safetensors")
+    return nvfs
+
+
+def of(made: Made):
+    return made.findings("/home/set")
+
+
+def test_each_drive_is_shown_with_its_distance_to_each_gpu(two: Made):
+    found = of(two)
+    evidence = found["topology.drives"].evidence
+    assert evidence["gpus"] == [GPU, FAR_GPU]
+    assert evidence["mounts"] == [
+        {
+            "mount": "/data", "device": "nvme0n1p1", "shards": 3, "bytes": 3 * 8192,
+            "drives": [{"pci": DRIVE, "node": 0, "gpus": {GPU: "same switch", FAR_GPU: "another NUMA node"}}],
+        },
+        {
+            "mount": "/far", "device": "nvme1n1", "shards": 2, "bytes": 2 * 8192,
+            "drives": [{"pci": FAR, "node": 1, "gpus": {GPU: "another NUMA node", FAR_GPU: "same switch"}}],
+        },
+    ]  # fmt: skip
+    assert found["topology.drives"].message == "2 mounts: /data 3 shards on nvme0n1p1, /far 2 shards on nvme1n1"
+    assert found["storage.path"].message == "/home/set: 5 safetensors files, 40 KiB on 2 mounts"
+    assert found["topology.distance"].severity == "warning"
+    assert f"drive {FAR} and GPU {GPU}: another NUMA node" in found["topology.distance"].message
+
+
+def test_the_text_has_a_line_for_each_drive(two: Made):
+    text = render_text(two.diagnose("/home/set"))
+    assert text[text.index("Drives") : text.index("\n\nVerdict")].splitlines() == [
+        "Drives",
+        "  mount  device     PCI           node  shards  size    to GPU 0000:03:00.0  to GPU 0000:83:00.0",
+        "  /data  nvme0n1p1  0000:04:00.0  0     3       24 KiB  same switch          another NUMA node",
+        "  /far   nvme1n1    0000:84:00.0  1     2       16 KiB  another NUMA node    same switch",
+    ]
+
+
+def test_a_dataset_on_one_drive_needs_no_table(nvfs: Made):
+    assert "\nDrives" not in render_text(nvfs.diagnose())
+    assert nvfs.findings()["topology.drives"].message == "all on one mount"
+
+
+def test_where_the_folder_lies_does_not_matter(two: Made):
+    """The root file system, on which no shard lies, hides its mode; cuFile never reads from it."""
+    found = of(two)
+    assert found["storage.filesystem"].severity == "ok"
+    assert "/data" in found["storage.filesystem"].message
+    assert "/far" in found["storage.filesystem"].message
+    assert [one["name"] for one in found["storage.drive"].evidence["drives"]] == ["nvme0n1p1", "nvme1n1"]
+
+
+@pytest.mark.parametrize(
+    ("check", "line", "says"),
+    [
+        ("storage.filesystem", FAR_MOUNT.replace("xfs", "zfs"), "zfs on /far: none that cuFile reads by DMA"),
+        (
+            "storage.attributes",
+            FAR_MOUNT.replace(" rw", " rw,compress=zstd"),
+            "/far: cuFile cannot read this by DMA: compress=zstd",
+        ),
+    ],
+)
+def test_a_fault_of_the_second_mount_is_found(two: Made, check: str, line: str, says: str):
+    two.mounts(ROOT_MOUNT, DATA_MOUNT, line)
+    finding = of(two)[check]
+    assert finding.severity == "warning"
+    assert says in finding.message
+    assert finding.evidence["volumes"].keys() == {"/data", "/far"}
+
+
+def test_a_missing_udev_record_of_the_second_drive_is_found(two: Made):
+    two.remove("/run/udev/data/b259:9")
+    finding = of(two)["cufile.udev"]
+    assert finding.severity == "warning"
+    assert "/run/udev/data/b259:9 is missing" in finding.message
+
+
+def test_conditions_of_p2pdma_are_those_of_all_drives(two: Made):
+    for name in ("version", "devcount"):
+        two.remove(f"/proc/driver/nvidia-fs/{name}")
+    two.write("/proc/driver/nvidia/params", DWORDS)
+    two.write("/etc/cufile.json", '{"properties": {"use_pci_p2pdma": true}}')
+    assert of(two)["cufile.p2p"].evidence["failed"] == []
+    two.block("md0", "9:0", "/sys/devices/virtual/block/md0")
+    two.write("/sys/devices/virtual/block/md0/md/level", "raid0\n")
+    drive = "/" + os.path.relpath(os.path.realpath(two.root / "sys/class/block/nvme1n1"), two.root)
+    two.link("/sys/devices/virtual/block/md0/slaves/nvme1n1", drive)
+    two.mounts(ROOT_MOUNT, DATA_MOUNT, FAR_MOUNT.replace("259:9", "9:0").replace("nvme1n1", "md0"))
+    found = of(two)
+    assert found["cufile.p2p-drive"].severity == "warning"
+    assert "/far: md0 is md raid0, which P2PDMA cannot do" in found["cufile.p2p-drive"].message
+    assert found["cufile.p2p"].evidence["failed"] == ["cufile.p2p-drive"]
+
+
+def test_cufile_is_asked_with_a_file_of_each_mount_and_the_worst_answer_counts(two: Made):
+    asked = []
+
+    def probe(file, device, timeout_s, refresh):
+        asked.append(file)
+        by_cpu = dataclasses.replace(WORKING_PROBE, nvfs_reads=0, posix_reads=1)
+        return by_cpu if "/far/" in file else WORKING_PROBE
+
+    two.calls["probe"] = probe
+    two.calls["try_file"] = lambda file: FileTrial(file, "/far/" not in file, "EINVAL", 512, 512, True)
+    report = two.diagnose("/home/set")
+    found = {finding.check: finding for finding in report.findings}
+    assert {file.split("/")[-3] for file in asked} == {"data", "far"}
+    assert (found["cufile.probe"].severity, report.verdict.backend) == ("warning", "mapped")
+    assert found["storage.direct-io"].severity == "warning"
+    assert "/far: direct I/O does not work here (EINVAL)" in found["storage.direct-io"].message
+
+
+def test_shards_whose_drive_is_not_mounted(two: Made):
+    (two.root / "far/set.gdsload-0123456789ab").rename(two.root / "away")
+    finding = of(two)["storage.path"]
+    assert (finding.severity, finding.evidence["lost"]) == ("error", 2)
+    assert "links of 2 shards lead to where there is nothing" in finding.message
+    assert "Mount the drives" in finding.remedy
