@@ -105,7 +105,8 @@ class DataLoader:
             of these that has room. The first epoch goes on from where the samples are while a thread fills the tier;
             what does not fit is read in every epoch. `loader.cache` says what is where.
         vram_bytes: bytes of the tier in VRAM; None: of what is free, half for ``"vram"``, a quarter for ``"auto"``.
-        read_threads: how many threads read, 512 at most; None for what suits the backend.
+        read_threads: how many threads read, 512 at most; several drives share them out. None for what suits the
+            backend.
         **unneeded: `num_workers`, `pin_memory` and other keywords of torch's loader that have no meaning here are
             accepted, and one warning says so; `collate_fn` is refused.
 
