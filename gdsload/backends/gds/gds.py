@@ -7,8 +7,10 @@ any stream. The path that bytes took is taken from cuFile's own counters, never 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +18,7 @@ import torch
 from gdsload.backends.base import FileBackend, PendingRead
 from gdsload.backends.gds.engines import ENGINES, Engine, path_counts
 from gdsload.backends.gds.slots import SlotLease, Slots
-from gdsload.backends.readers import DriveReaders, one_each, threads_of_each
+from gdsload.backends.readers import DriveReaders, Reading, one_each, threads_of_each
 from gdsload.errors import GdsloadError, ReadError, ShortReadError
 from gdsload.shards.files import Files
 from gdsload.shards.handles import HandleTable
@@ -29,6 +31,35 @@ __all__ = ["GdsBackend"]
 _MAX_READ_BYTES = 8 * 2**20
 _WORK_BYTES = _MAX_READ_BYTES // 4
 _THREADS = 12
+
+
+class _Prepared(NamedTuple):
+    """Reads of which everything is known, so that threads that make some of them have next to nothing to compute.
+
+    Attributes:
+        file: the file of each.
+        columns: what `Engine.read_many` takes: the handle of each, its chunk, its place there, its bytes, which end
+            with the file, and its offset in the file.
+        lent: the files whose handles were lent, to be given back after the last read.
+    """
+
+    file: IntArray
+    columns: tuple[IntArray, ...]
+    lent: IntArray
+
+    @classmethod
+    def of(cls, reads: Extents, sizes: IntArray, lease: SlotLease, handles: HandleTable) -> _Prepared:
+        """Some reads into a lease.
+
+        Raises:
+            ReadError: if a file cannot be opened.
+        """
+        file, offset = reads.file, reads.offset
+        wanted = np.minimum(reads.nbytes, sizes[file] - offset)
+        first = np.flatnonzero(np.diff(file, prepend=-1))
+        lent = file[first]
+        found = np.repeat(handles.lend(lent), np.diff(np.append(first, len(file))))
+        return cls(file, (found, lease.base, lease.position, wanted, offset), lent)
 
 
 class GdsBackend(FileBackend):
@@ -78,35 +109,37 @@ class GdsBackend(FileBackend):
         )  # fmt: skip
         lease = self._slots.lease(reads.extents.nbytes)
         total = int(reads.extents.nbytes.sum())
-        many = total <= len(reads.extents) * self.engine.most_bytes
-        if many:  # one batch is under way at a time, so each is to have reads of all drives
-            chosen = drives.interleaved(reads.extents.file) if drives.count > 1 else slice(None)
-            works = [(0, partial(self._read_all, reads.extents, chosen, lease))]
+        works: list[tuple[int, slice | IntArray]]
+        if total <= len(reads.extents) * self.engine.most_bytes:
+            # One batch is under way at a time, so each is to have reads of all drives.
+            works = [(0, drives.interleaved(reads.extents.file) if drives.count > 1 else slice(None))]
         else:
             parts = drives.shares(reads.extents, _WORK_BYTES)
-            works = [
-                (drive, partial(self._read_all, reads.extents, slice(part.start, part.stop), lease))
-                for drive, part in parts
-            ]
-        reading = self._readers.run(works)
+            works = [(drive, slice(part.start, part.stop)) for drive, part in parts]
+        reading = self._start(_Prepared.of(reads.extents, self.files.sizes, lease, self._handles), works)
         addresses = (lease.base + lease.position)[reads.read_of] + reads.delta
         return PendingRead(addresses, reading, lease.nbytes, lease.release, lease.begins)
 
-    def _read_all(self, reads: Extents, part: slice | IntArray, lease: SlotLease) -> None:
+    def _start(self, reads: _Prepared, parts: Sequence[tuple[int, slice | IntArray]]) -> Reading:
+        """Have reads made, in parts of one drive each. Their handles are given back after the last one."""
+        reading = Reading(len(parts), partial(self._handles.give, reads.lent))
+        try:
+            works = [(drive, partial(self._read_all, reads, part)) for drive, part in parts]
+            return self._readers.run(works, reading)
+        except BaseException:
+            self._handles.give(reads.lent)
+            raise
+
+    def _read_all(self, reads: _Prepared, part: slice | IntArray) -> None:
         """Make some reads. With small ones there should be no Python for each of them."""
-        file, offset, base, position = reads.file[part], reads.offset[part], lease.base[part], lease.position[part]
-        wanted = np.minimum(reads.nbytes[part], self.files.sizes[file] - offset)
-        first = np.flatnonzero(np.diff(file, prepend=-1))
-        lent = file[first]
+        columns = [column[part] for column in reads.columns]
+        wanted = columns[3]
         with torch.cuda.device(self.device):
-            handles = np.repeat(self._handles.lend(lent), np.diff(np.append(first, len(file))))
-            try:
-                done = self.engine.read_many(handles, base, position, wanted, offset)
+            done = self.engine.read_many(*columns)
+            if (done < wanted).any():
                 for index in np.flatnonzero(done < wanted).tolist():
-                    read = tuple(int(column[index]) for column in (handles, base, position, wanted, offset))
-                    self._read_rest(int(file[index]), read, max(int(done[index]), 0))
-            finally:
-                self._handles.give(lent)
+                    read = tuple(int(column[index]) for column in columns)
+                    self._read_rest(int(reads.file[part][index]), read, max(int(done[index]), 0))
         self.note_moved(int(wanted.sum()))
 
     def _read_rest(self, file: int, read: tuple[int, ...], done: int) -> None:
