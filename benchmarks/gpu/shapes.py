@@ -17,7 +17,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -45,11 +45,13 @@ class Kind:
         fields: by name.
         lengths: of ragged fields the least and the most rows.
         times: how many times as many bytes there are of them: an eighth of an epoch should be long enough, too.
+        pack: which fields are stored together.
     """
 
     fields: dict[str, gdsload.Field]
     lengths: tuple[int, int] = (0, 0)
     times: int = 1
+    pack: Literal["auto"] | tuple[str, ...] = "auto"
 
     @property
     def sample_bytes(self) -> float:
@@ -62,7 +64,8 @@ class Kind:
         rng, samples = np.random.default_rng(SEED), max(int(nbytes // self.sample_bytes), 64)
         step = min(max(int(_CHUNK_BYTES // self.sample_bytes), 1), samples)
         chunk = {name: self._values(one, rng, step) for name, one in self.fields.items()}
-        with gdsload.ShardWriter(folder, self.fields, shard_bytes=max(nbytes // shards, 4096)) as writer:
+        each = max(nbytes // shards, 4096)
+        with gdsload.ShardWriter(folder, self.fields, shard_bytes=each, pack_fields=self.pack) as writer:
             for _ in range(-(-samples // step)):
                 writer.write_batch(chunk)
 
@@ -79,13 +82,15 @@ def _random(rng: np.random.Generator, nbytes: int) -> NDArray[np.uint8]:
     return rng.integers(-(2**63), 2**63, -(-nbytes // 8)).view(np.uint8)[:nbytes]
 
 
+_TWO = {"x": gdsload.Field("uint8", (64,)), "y": gdsload.Field("int64", ())}
 _SCALARS = {f"s{number:02}": gdsload.Field("int32", ()) for number in range(40)}
 KINDS = {
     "images": Kind({"x": gdsload.Field("uint8", (3, 224, 224))}, times=4),
     "volumes": Kind({"x": gdsload.Field("uint8", (32, 1024, 1024))}),
     "tokens": Kind({"x": gdsload.Field("int32", (None,))}, (64, 1984)),
     "files": Kind({"x": gdsload.Field("uint8", (None,))}, (20_000, 94_000)),
-    "two-fields": Kind({"x": gdsload.Field("uint8", (64,)), "y": gdsload.Field("int64", ())}),
+    "two-fields": Kind(_TWO),
+    "two-fields-packed": Kind(_TWO, pack=("x", "y")),
     "scalars": Kind(_SCALARS),
     "one-field": Kind({"x": gdsload.Field("uint8", (160,))}),
 }
@@ -133,6 +138,7 @@ CASES = (
     Case("tokens-offsets-2048", "tokens", 2048, options={"ragged": "offsets"}),
     Case("files", "files", 256, options={"ragged": "offsets"}),
     Case("two-fields", "two-fields", 65_536),
+    Case("two-fields-packed", "two-fields-packed", 65_536),
     Case("scalars", "scalars", 4096),
     Case("one-field", "one-field", 4096),
     Case("bounce-images-in-order", "images", 256, False, _BOUNCE),
