@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 import gdsload
+from benchmarks.gpu.below import Below
 from benchmarks.gpu.free_drive.trials import link
 from benchmarks.gpu.suite.trial import cpu_s, synchronise
 from benchmarks.record import machine, public, ratio, spread, versions
@@ -113,6 +114,8 @@ class Case:
     shuffle: Any = "full"
     options: dict[str, Any] = field(default_factory=dict)
     augmented: bool = False
+    below: bool = False
+    """Whether only the reads are made, without a loader."""
 
     def open(self, folder: Path, device: torch.device, **more: Any) -> gdsload.DataLoader:
         """Its loader."""
@@ -142,15 +145,44 @@ CASES = (
     Case("scalars", "scalars", 4096),
     Case("one-field", "one-field", 4096),
     Case("bounce-images-in-order", "images", 256, False, _BOUNCE),
+    Case("bounce-images-in-order-below", "images", 256, False, _BOUNCE, below=True),
     Case("bounce-images", "images", 256, "full", _BOUNCE),
+    Case("bounce-images-below", "images", 256, "full", _BOUNCE, below=True),
     Case("bounce-images-block", "images", 256, "block", _BOUNCE),
     Case("bounce-volumes-2", "volumes", 2, "full", _BOUNCE),
     Case("bounce-tokens", "tokens", 256, "full", {**_BOUNCE, "ragged": "offsets"}),
 )
 
 
+class _Loads:
+    """Epochs of a loader."""
+
+    def __init__(self, loader: gdsload.DataLoader) -> None:
+        self._loader = loader
+
+    def epoch(self) -> int:
+        """Go through all samples; returns how many they are."""
+        before = self._loader.stats.samples
+        for _ in self._loader:
+            pass
+        return self._loader.stats.samples - before
+
+    def ready(self) -> bool:
+        """Whether no shards are still being registered, so that later epochs are read as the last one was."""
+        tiers = self._loader.cache.tiers.values()
+        return not any(not tier.trouble and tier.shards < self._loader.cache.shards for tier in tiers)
+
+    def paths(self) -> dict[str, int]:
+        """Bytes moved so far, by path."""
+        return self._loader.backend.bytes_by_path
+
+    def close(self) -> None:
+        """Close the loader."""
+        self._loader.close()
+
+
 class _Entry:
-    """A case, its loader, which is open and warm, and its trials."""
+    """A case, what loads it, which is open and warm, and its trials."""
 
     def __init__(self, case: Case, folder: Path, device: torch.device, warm_s: float) -> None:
         self.case, self.device, self.trials = case, device, list[dict[str, float]]()
@@ -159,27 +191,20 @@ class _Entry:
         self._sample_bytes = sum(path.stat().st_size for path in data.glob("*.safetensors")) / len(
             gdsload.ShardDataset(data)
         )
-        self._loader = case.open(folder / "full", device)
+        self._loads: _Loads | Below = (
+            Below(data, device, shuffled=bool(case.shuffle))
+            if case.below
+            else _Loads(case.open(folder / "full", device))
+        )
         began = time.perf_counter()
-        while (passed := time.perf_counter() - began) < warm_s or (passed < _MOST_WARM_S and self._is_registering()):
-            self._epoch()
-
-    def _is_registering(self) -> bool:
-        """Whether shards are still being registered, so that later epochs are read by another path."""
-        tiers = self._loader.cache.tiers.values()
-        return any(not tier.trouble and tier.shards < self._loader.cache.shards for tier in tiers)
-
-    def _epoch(self) -> int:
-        before = self._loader.stats.samples
-        for _ in self._loader:
-            pass
-        return self._loader.stats.samples - before
+        while (passed := time.perf_counter() - began) < warm_s or (passed < _MOST_WARM_S and not self._loads.ready()):
+            self._loads.epoch()
 
     def trial(self, seconds: float) -> None:
         """Some whole epochs, until the GPU has ended all work."""
         samples, cpu, start = 0, cpu_s(), time.perf_counter()
         while time.perf_counter() - start < seconds:
-            samples += self._epoch()
+            samples += self._loads.epoch()
         synchronise(self.device)
         took, nbytes = time.perf_counter() - start, samples * self._sample_bytes
         self.trials.append(
@@ -196,15 +221,15 @@ class _Entry:
         return {
             "name": self.case.name,
             "batch_size": self.case.batch_size,
-            "bytes_by_path": self._loader.backend.bytes_by_path,
+            "bytes_by_path": self._loads.paths(),
             "trials": self.trials,
             **{key: spread(values) for key, values in columns.items()},
             "of_p": ratio(columns["gb_s"], links),
         }
 
     def close(self) -> None:
-        """Close the loader."""
-        self._loader.close()
+        """Close what loads it."""
+        self._loads.close()
 
 
 def _samples(found: Any) -> list[torch.Tensor]:
@@ -223,8 +248,8 @@ def _compare(case: Case, folder: Path, device: torch.device) -> None:
     Raises:
         RuntimeError: if one is wrong.
     """
-    if case.augmented:
-        return  # what transforms make is for their tests
+    if case.augmented or case.below:
+        return  # what transforms make is for their tests, and what is only read is not gathered
     dataset = gdsload.ShardDataset(folder / case.kind)
     with case.open(folder, device, with_index=True) as loader:
         for batch in loader:
