@@ -191,11 +191,11 @@ class _Entry:
         self._sample_bytes = sum(path.stat().st_size for path in data.glob("*.safetensors")) / len(
             gdsload.ShardDataset(data)
         )
-        self._loads: _Loads | Below = (
-            Below(data, device, shuffled=bool(case.shuffle))
-            if case.below
-            else _Loads(case.open(folder / "full", device))
-        )
+        self._loads: _Loads | Below
+        if case.below:
+            self._loads = Below(data, device, shuffled=bool(case.shuffle))
+        else:
+            self._loads = _Loads(case.open(folder / "full", device))
         began = time.perf_counter()
         while (passed := time.perf_counter() - began) < warm_s or (passed < _MOST_WARM_S and not self._loads.ready()):
             self._loads.epoch()
