@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ import gdsload
 from gdsload import FileChangedError, FormatError, OptionError, ShardDataset, WriteError
 from gdsload.shards import publish as publish_module
 from gdsload.shards.publish import Publication
+from gdsload.tools.cli import main
 
 FOLDER = re.compile(r"small\.gdsload-[0-9a-f]{12}")
 
@@ -382,3 +384,11 @@ def test_a_drive_that_gets_no_shard_gets_no_folder(tmp_path, drives, write_small
     write_small(tmp_path / "small", shard_bytes=600, spread_over=drives)
     expect(ShardDataset(tmp_path / "small"))
     assert [on(drive) is None for drive in drives] == [False, False, True]
+
+
+def test_a_verification_names_the_drive_that_is_not_mounted(spread, drives, tmp_path, capsys):
+    drives[1].rename(tmp_path / "unmounted")
+    assert main(["verify", str(spread), "--json"]) == 1
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert {os.path.basename(one["file"]) for one in problems} == {"shard-00001.safetensors", "shard-00004.safetensors"}
+    assert all("where there is nothing: its drive may not be mounted" in one["message"] for one in problems)

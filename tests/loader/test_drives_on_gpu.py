@@ -1,0 +1,130 @@
+"""A dataset over several drives gives on a GPU what it gives on the CPU, and reads of all drives are under way at once."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+import gdsload
+from gdsload import DataLoader, ShardDataset
+from gdsload.shards.drive import Drive
+from gdsload.system.bulk_reads import BulkReads
+from gdsload.system.numa import node_of, processors_near
+from gdsload.testing import fingerprint
+
+pytestmark = pytest.mark.cuda
+
+
+def folder_of(source):
+    """What tells two drives apart here: the folders that their shards lie in."""
+    return os.path.dirname(os.path.realpath(source.path))
+
+
+class OverTwo(ShardDataset):
+    """Shards whose drives are told apart."""
+
+    drive = Drive(lies_on=folder_of, cached=False)
+
+
+@pytest.fixture(scope="module")
+def over_two(tmp_path_factory):
+    """48 MiB in shards of 4 MiB, over two drives, with a ragged field."""
+    folder = tmp_path_factory.mktemp("two")
+    drives = [folder / "nvme0", folder / "nvme1"]
+    for drive in drives:
+        drive.mkdir()
+    schema = {"x": gdsload.Field("uint8", (2**16,)), "tokens": gdsload.Field("int32", (None,))}
+    with gdsload.ShardWriter(folder / "d", schema, shard_bytes=2**22, spread_over=drives) as writer:
+        for number in range(768):
+            row = np.random.default_rng(number).integers(0, 256, 2**16, np.uint8)
+            writer.write({"x": row, "tokens": np.full(number % 7, number, np.int32)})
+    return folder / "d"
+
+
+def prints(dataset, **options):
+    with DataLoader(dataset, **options) as loader:
+        return [fingerprint(batch) for batch in loader]
+
+
+@pytest.mark.parametrize("backend", ["auto", "bounce", "mapped", "host"])
+@pytest.mark.parametrize("shuffle", [False, "full", "block"])
+def test_batches_are_those_of_the_cpu(over_two, backend, shuffle):
+    options = {"batch_size": 17, "shuffle": shuffle, "seed": 5, "ragged": "offsets", "with_index": True}
+    expected = prints(over_two, device="cpu", **options)
+    assert prints(over_two, device="cuda", backend=backend, **options) == expected
+    assert prints(OverTwo(over_two), device="cuda", backend=backend, **options) == expected
+
+
+@pytest.mark.usefixtures("cufile")
+@pytest.mark.parametrize("shuffle", [False, "full", "block"])
+def test_batches_by_cufile_are_those_of_the_cpu(over_two, shuffle):
+    options = {"batch_size": 17, "shuffle": shuffle, "seed": 5, "ragged": "offsets", "with_index": True}
+    expected = prints(over_two, device="cpu", **options)
+    assert prints(OverTwo(over_two), device="cuda", backend="gds", gds_compat=True, **options) == expected
+
+
+class Meeting(BulkReads):
+    """Reads of two drives, each of which waits until the other drive has one under way, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.missed = 0
+        self._begun = {"nvme0": threading.Event(), "nvme1": threading.Event()}
+
+    def read(self, fds, offsets, nbytes, addresses):
+        self._meet({os.readlink(f"/proc/self/fd/{fd}").split("/")[-3] for fd in fds.tolist()})
+        return super().read(fds, offsets, nbytes, addresses)
+
+    def read_one(self, fd, offset, into):
+        self._meet({os.readlink(f"/proc/self/fd/{fd}").split("/")[-3]})
+        return super().read_one(fd, offset, into)
+
+    def _meet(self, drives):
+        assert len(drives) == 1
+        for name in drives:
+            self._begun[name].set()
+        for event in self._begun.values():
+            self.missed += not event.wait(20)
+
+
+def test_bounce_has_reads_of_both_drives_under_way_at_the_same_time(over_two):
+    meeting = Meeting()
+
+    class Watched(ShardDataset):
+        drive = Drive(lambda: meeting, lies_on=folder_of, cached=False)
+
+    options = {"batch_size": 64, "shuffle": "full", "fields": ["x"], "backend": "bounce", "mmap": False}
+    with DataLoader(Watched(over_two), device="cuda", **options) as loader:
+        assert sum(len(batch["x"]) for batch in loader) == 768
+        threads = {thread.name.rpartition("-")[0] for thread in threading.enumerate()}
+    assert meeting.missed == 0
+    assert {"gdsload-bounce-direct-0", "gdsload-bounce-direct-1"} <= threads
+
+
+def test_threads_run_near_the_gpu(over_two):
+    """Or where they are, if nobody knows what is near."""
+    device = torch.device("cuda", 0)
+    near, allowed, seen = processors_near(device), os.sched_getaffinity(0), []
+
+    class Seeing(BulkReads):
+        def read(self, fds, offsets, nbytes, addresses):
+            seen.append(os.sched_getaffinity(0))
+            return super().read(fds, offsets, nbytes, addresses)
+
+        def read_one(self, fd, offset, into):
+            seen.append(os.sched_getaffinity(0))
+            return super().read_one(fd, offset, into)
+
+    class Watched(ShardDataset):
+        drive = Drive(Seeing, cached=False)
+
+    with DataLoader(Watched(over_two), 64, "full", fields=["x"], device=device, backend="bounce", mmap=False) as loader:
+        for _ in loader:
+            pass
+    assert {frozenset(one) for one in seen} == {frozenset(near or allowed)}
+    assert (near is None) or node_of(device) >= 0
+    assert os.sched_getaffinity(0) == allowed
