@@ -2,8 +2,8 @@
 
     python tools/make_golden.py [FOLDER]
 
-They hold every later version of gdsload to what versions 1 and 2 of the format mean (docs/spec/shard-v1.md, M39;
-shard-v2.md, M51): they must open with the samples that `samples` computes here, and today's writer must write the same
+They hold every later version of gdsload to what versions 1 and 2 of the format mean (docs/spec/shard-v1.md, M40;
+shard-v2.md, M52): they must open with the samples that `samples` computes here, and today's writer must write the same
 bytes.
 
 When may they be written again? Those of a version, in ``tests/data/shards/v1`` and ``v2``, only as long as no release
