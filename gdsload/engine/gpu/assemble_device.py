@@ -235,11 +235,13 @@ def _add_tensors(value: Any, found: list[torch.Tensor]) -> None:
 
 def hand_over(batch: Any, stream: torch.cuda.Stream) -> int:
     """Let a stream use a finished batch; for tensors of other devices, the stream current there. Returns its bytes."""
-    nbytes, index, last = 0, stream.device_index, -1
+    nbytes, index, begin, end = 0, stream.device_index, 0, 0
     for tensor in tensors_of(batch):
-        # The allocator records of memory, not of tensors, and fields that are packed follow one another in one.
-        if tensor.is_cuda and (memory := tensor.untyped_storage().data_ptr()) != last:
-            last, here = memory, tensor.get_device() == index
-            tensor.record_stream(stream if here else torch.cuda.current_stream(tensor.device))
         nbytes += tensor.nbytes
+        # The allocator notes it for memory, not for tensors, and packed fields, of which there may be many, share some.
+        if tensor.is_cuda and not begin <= tensor.data_ptr() < end:
+            memory = tensor.untyped_storage()
+            begin, end = memory.data_ptr(), memory.data_ptr() + memory.nbytes()
+            here = tensor.get_device() == index
+            tensor.record_stream(stream if here else torch.cuda.current_stream(tensor.device))
     return nbytes

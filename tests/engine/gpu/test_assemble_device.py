@@ -84,14 +84,15 @@ def test_one_that_stops_for_a_while_is_not_held_back_by_what_is_long_past(gpu):
     assert not gpu.waits
 
 
-def test_a_tensor_of_another_device_is_handed_to_the_stream_that_is_current_there(monkeypatch):
+def test_memory_is_handed_to_the_stream_that_is_current_on_its_device(monkeypatch):
     recorded = []
 
     class Tensor:
-        def __init__(self, device):
+        def __init__(self, device, memory, address):
             self.device, self.is_nested, self.nbytes = torch.device(device), False, 8
             self.is_cuda, self.get_device = self.device.type == "cuda", lambda: self.device.index
-            self.untyped_storage = lambda: SimpleNamespace(data_ptr=lambda: id(self))
+            self.data_ptr = lambda: address
+            self.untyped_storage = lambda: SimpleNamespace(data_ptr=lambda: memory, nbytes=lambda: 64)
 
         def record_stream(self, stream):
             recorded.append((str(self.device), stream))
@@ -99,8 +100,13 @@ def test_a_tensor_of_another_device_is_handed_to_the_stream_that_is_current_ther
     mine = SimpleNamespace(device_index=0)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"current of {device}")
     monkeypatch.setattr(assemble_device, "tensors_of", list)
-    assert assemble_device.hand_over([Tensor("cuda:0"), Tensor("cuda:1"), Tensor("cpu")], mine) == 24
+    batch = [Tensor("cuda:0", 64, 72), Tensor("cuda:1", 128, 128), Tensor("cpu", 256, 256)]
+    assert assemble_device.hand_over(batch, mine) == 24
     assert recorded == [("cuda:0", mine), ("cuda:1", "current of cuda:1")]
+    recorded.clear()  # of memory that several share, once, wherever in it they lie
+    some = [Tensor("cuda:0", *place) for place in ((64, 72), (64, 64), (64, 127), (128, 128), (128, 160))]
+    assert assemble_device.hand_over(some, mine) == 40
+    assert recorded == [("cuda:0", mine)] * 2
 
 
 def test_waiting_for_the_gpu_holds_nobody_else_up(gpu, monkeypatch):
