@@ -1,14 +1,17 @@
 """Many reads by few calls of cuFile: its batch API, of which numpy fills in the parameters.
 
-cuFile has up to 128 reads under way at once in a process (cufile.json, io_batchsize). A second batch of as many waits
-for room for ever, even if the thread that submits it would collect the first one next (cuFile 1.15 in its compat mode;
-other modes could not be tried). So there is one batch at a time, and the drive has nothing to do for a moment between
-two of them.
+Where cuFile reads through memory of the host, each read under way has a slab of it, and there are few: by default 128
+of 4 KiB, 64 of 1 MiB and 64 of 16 MiB (cufile.json, posix_pool_slab_size_kb and posix_pool_slab_count). Whoever submits
+a read that there is no slab for waits for one for ever, as slabs come back with the status that the same thread would
+ask for next: so it was with a second batch, and with one of more than 64 reads of 4 KiB to 1 MiB (cuFile 1.15 in its
+compat mode; other modes could not be tried). So there is one batch at a time, of no more reads than there are slabs,
+and the drive has nothing to do for a moment between two of them.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,10 +19,14 @@ import numpy as np
 from gdsload.system.arrays import IntArray
 from gdsload.system.memory import address_of
 
-__all__ = ["READS", "CufileBatches"]
+__all__ = ["LONGEST_BYTES", "READS", "CufileBatches", "batches_of"]
 
 READS = 128
-"""Reads of a batch."""
+"""Reads of a batch (cufile.json, io_batchsize)."""
+LONGEST_BYTES = 2**20
+"""Bytes of the longest read of a batch."""
+_SHORT_BYTES, _LONGER_READS = 4096, 64
+"""A batch has at most so many reads of more than so many bytes."""
 
 # cufile.h, CUfileIOParams_t and CUfileIOEvents_t, of 64-bit machines.
 _PARAMS = np.dtype({
@@ -58,7 +65,7 @@ class CufileBatches:
             handles: cuFile's handles of files.
             bases: address of the device memory that each read goes to, as it was registered, if it was.
             positions: byte position in that memory.
-            nbytes: how many bytes.
+            nbytes: how many bytes; at most `LONGEST_BYTES` each.
             offsets: byte offset in the file.
 
         Returns:
@@ -68,8 +75,8 @@ class CufileBatches:
             Exception: what the bindings raise, if cuFile takes no batch. No read is under way then.
         """
         results = np.zeros(len(nbytes), np.int64)
-        for low in range(0, len(nbytes), READS):
-            part = slice(low, low + READS)
+        for low, high in batches_of(nbytes):
+            part = slice(low, high)
             with _one_at_a_time:
                 if self._batch is None:
                     self._batch = int(self._cufile.batch_io_set_up(READS))
@@ -97,3 +104,14 @@ class CufileBatches:
             batch, self._batch = self._batch, None
             if batch is not None:
                 self._cufile.batch_io_destroy(batch)
+
+
+def batches_of(nbytes: IntArray) -> Iterator[tuple[int, int]]:
+    """Runs of reads of these lengths, each as long as a batch may be."""
+    longer = np.concatenate([[0], np.cumsum(nbytes > _SHORT_BYTES)])
+    low = 0
+    while low < len(nbytes):
+        # The first read beyond so many longer ones begins the next batch.
+        high = min(low + READS, int(np.searchsorted(longer, longer[low] + _LONGER_READS, side="right")) - 1)
+        yield low, min(high, len(nbytes))
+        low = high

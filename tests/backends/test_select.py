@@ -291,8 +291,11 @@ def test_gds_reads_by_the_drives_own_engine(folder):
 
 @pytest.mark.usefixtures("no_cuda")
 @pytest.mark.parametrize("found", [BY_DMA, BY_CPU])
-def test_gds_by_name_asks_with_the_first_shard_and_registers_slots_only_for_dma(files, found, monkeypatch):
-    probe, registering = Probing(found), []
+def test_gds_by_name_asks_with_the_first_shard_and_registers_slots_and_makes_batches_only_for_dma(
+    files, found, monkeypatch
+):
+    found, registering = replace(found, batches=True), []
+    probe = Probing(found)
     monkeypatch.setattr(
         gds, "Slots", lambda device, engine: registering.append(engine is not None) or Slots(device, engine)
     )
@@ -300,6 +303,7 @@ def test_gds_by_name_asks_with_the_first_shard_and_registers_slots_only_for_dma(
     assert (type(chosen.backend), chosen.name) == (GdsBackend, "gds")
     assert chosen.reason() == f"asked for by name; a trial read took the path {found.path}"
     assert registering == [found.proven]
+    assert chosen.backend.engine.batches == found.proven
     assert probe.asked == [(files.sources[0].path, "cuda:0")]
     chosen.backend.close()
 

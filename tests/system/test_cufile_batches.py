@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload.system.cufile_batches import CufileBatches
+from gdsload.system.cufile_batches import CufileBatches, batches_of
 from gdsload.system.memory import address_of
 
 DATA = np.random.default_rng(0).integers(0, 256, 50_000, np.uint8)
@@ -101,6 +101,21 @@ def test_every_read_ends_where_it_is_wanted(count, seed):
     batches.close()
     batches.close()
     assert cufile.batches == {}
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.tuples(st.integers(1, 300), st.sampled_from([1, 4096, 4097, 2**20])), max_size=8))
+def test_no_batch_has_more_reads_than_cufile_has_memory_for(runs):
+    """By default it has 128 slabs of 4 KiB, and 64 of 1 MiB."""
+    nbytes = np.repeat([size for _, size in runs], [count for count, _ in runs]).astype(np.int64)
+    cuts = list(batches_of(nbytes))
+    assert [low for low, _ in cuts] == [0, *(high for _, high in cuts)][: len(cuts)]
+    assert (cuts[-1][1] if cuts else 0) == len(nbytes)
+    for low, high in cuts:
+        assert high - low <= 128
+        assert (nbytes[low:high] > 4096).sum() <= 64
+        full = high == len(nbytes) or high - low == 128 or (nbytes[low : high + 1] > 4096).sum() == 65
+        assert full, "reads are left for later, though there was room for one"
 
 
 def test_two_of_a_process_take_turns():

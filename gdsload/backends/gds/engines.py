@@ -13,6 +13,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
@@ -21,7 +22,7 @@ import torch
 
 from gdsload.errors import BackendUnavailableError
 from gdsload.system.arrays import IntArray
-from gdsload.system.cufile_batches import CufileBatches
+from gdsload.system.cufile_batches import LONGEST_BYTES, CufileBatches
 from gdsload.system.probe.child import CufileDescr, reads_by_path
 from gdsload.system.probe.result import PATHS
 from gdsload.system.streams import DeviceBytes
@@ -29,8 +30,6 @@ from gdsload.system.streams import DeviceBytes
 __all__ = ["ENGINES", "CufileEngine", "Engine", "KvikioEngine", "one_by_one", "path_counts"]
 
 _log = logging.getLogger("gdsload")
-_BATCHED_BYTES = 2**20
-"""Mean bytes of reads up to which they are made many by one call. Longer ones keep a drive busy with few threads."""
 _lock = threading.Lock()
 _opened_by: list[int] = []
 """The process that has opened cuFile's driver, if one has."""
@@ -97,7 +96,7 @@ class CufileEngine:
     @property
     def most_bytes(self) -> int:
         """See `Engine`."""
-        return _BATCHED_BYTES if self._batches else 0
+        return LONGEST_BYTES if self._batches else 0
 
     def open(self, path: str, fd: int) -> int:
         """See `Engine.open`."""
@@ -131,8 +130,23 @@ class CufileEngine:
         self, handles: IntArray, bases: IntArray, positions: IntArray, nbytes: IntArray, offsets: IntArray
     ) -> IntArray:
         """See `Engine.read_many`."""
+        columns = (handles, bases, positions, nbytes, offsets)
+        long = nbytes > LONGEST_BYTES
+        if self._batches is None or long.all():
+            return one_by_one(self, *columns)
+        if not long.any():
+            return self._batched(*columns)
+        done = np.zeros(len(nbytes), np.int64)
+        for chosen, read in ((~long, self._batched), (long, partial(one_by_one, self))):
+            done[chosen] = read(*(column[chosen] for column in columns))
+        return done
+
+    def _batched(
+        self, handles: IntArray, bases: IntArray, positions: IntArray, nbytes: IntArray, offsets: IntArray
+    ) -> IntArray:
+        """Reads of which none is long; one by one from now on if cuFile takes no batch."""
         batches = self._batches
-        if batches is None or int(nbytes.sum()) > len(nbytes) * _BATCHED_BYTES:
+        if batches is None:  # another thread's was refused
             return one_by_one(self, handles, bases, positions, nbytes, offsets)
         which, place = np.unique(handles, return_inverse=True)
         known = np.array([self._known[handle][0] for handle in which.tolist()], np.int64)

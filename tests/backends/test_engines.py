@@ -1,0 +1,77 @@
+"""cuFile's engine, with a cuFile that is not there: which reads are made by which call."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from gdsload.backends.gds import engines
+
+
+class Cufile:
+    """Gives the files that are registered known handles, and notes the reads that are made one by one."""
+
+    FileHandleType = SimpleNamespace(OPAQUE_FD=1)
+
+    def __init__(self):
+        self.read_alone, self.known = [], iter([-71, 72])
+
+    def handle_register(self, _descr):
+        return next(self.known)
+
+    def handle_deregister(self, _known):
+        pass
+
+    def read(self, handle, base, nbytes, offset, position):
+        self.read_alone.append((handle, base, position, nbytes, offset))
+        return nbytes
+
+
+class Batches:
+    """Notes the reads that are made by batches, or refuses them."""
+
+    def __init__(self, cufile, refuses):
+        self.refuses, self.read_together = refuses, []
+
+    def read(self, *columns):
+        if self.refuses:
+            raise RuntimeError("no batches here")
+        self.read_together += list(zip(*(column.tolist() for column in columns), strict=True))
+        return columns[3].copy()
+
+
+@pytest.fixture
+def make(monkeypatch, tmp_path):
+    opened = []
+
+    def made(refuses=False):
+        cufile = Cufile()
+        monkeypatch.setattr(engines, "_open_driver", lambda device: cufile)
+        batches = Batches(cufile, refuses)
+        monkeypatch.setattr(engines, "CufileBatches", lambda cufile: batches)
+        engine = engines.CufileEngine(None, batches=True)
+        with open(tmp_path / "shard", "wb") as file:
+            handles = [engine.open(file.name, file.fileno()) for _ in range(2)]
+        opened.extend((engine, handle) for handle in handles)
+        return SimpleNamespace(engine=engine, handles=np.array(handles), cufile=cufile, batches=batches)
+
+    yield made
+    for engine, handle in opened:
+        engine.close(handle)
+
+
+@pytest.mark.parametrize("sizes", [[], [1], [2**20], [2**20 + 1], [4096, 2**23, 5, 2**20 + 1, 7], [2**21, 2**22]])
+@pytest.mark.parametrize("refuses", [False, True])
+def test_every_read_is_made_once_and_long_ones_are_in_no_batch(make, sizes, refuses):
+    it, count = make(refuses), len(sizes)
+    nbytes, places = np.array(sizes, np.int64), np.arange(count)
+    done = it.engine.read_many(it.handles[places % 2], places + 100, places + 200, nbytes, places + 300)
+    assert done.tolist() == sizes
+    wanted = {(-71 if at % 2 == 0 else 72, at + 100, at + 200, size, at + 300) for at, size in enumerate(sizes)}
+    assert {*it.cufile.read_alone, *it.batches.read_together} == wanted
+    assert len(it.cufile.read_alone) + len(it.batches.read_together) == count
+    together = [size for size in sizes if size <= 2**20 and not refuses]
+    assert [read[3] for read in it.batches.read_together] == together
+    assert it.engine.most_bytes == (2**20 if not refuses or not count or min(sizes) > 2**20 else 0)
