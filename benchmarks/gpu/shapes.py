@@ -144,6 +144,8 @@ CASES = (
     Case("two-fields-packed", "two-fields-packed", 65_536),
     Case("scalars", "scalars", 4096),
     Case("one-field", "one-field", 4096),
+    Case("scalars-65536", "scalars", 65_536),
+    Case("one-field-65536", "one-field", 65_536),
     Case("bounce-images-in-order", "images", 256, False, _BOUNCE),
     Case("bounce-images-in-order-below", "images", 256, False, _BOUNCE, below=True),
     Case("bounce-images", "images", 256, "full", _BOUNCE),
