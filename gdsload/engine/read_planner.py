@@ -8,18 +8,18 @@ pieces, and its samples are handed out over many batches.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gdsload.backends.base import Backend, PendingRead
 from gdsload.engine.runs import Runs, runs_of
 from gdsload.engine.steps import Job, Ordered
-from gdsload.order import LaneRun
+from gdsload.order import LanePieces
 from gdsload.shards.reads import Extents, concat_extents, distinct, within
 from gdsload.system.arrays import IntArray
 
@@ -134,26 +134,6 @@ class Slices(NamedTuple):
         return found if self.order is None else found[self.order]
 
 
-_Piece = tuple[LoadedRows, int, int]
-"""Loaded rows, the first sample of them that a step takes from a lane, and how many."""
-
-
-def _together(pieces: Sequence[_Piece]) -> Slices:
-    """Pieces in the order in which they are delivered. Those of the same rows follow one another there."""
-    parts: dict[int, list[Any]] = {}
-    for rows, low, count in pieces:
-        known = parts.setdefault(id(rows), [rows, low, low])
-        known[2] = low + count
-    found = [RowSlice(rows, low, high) for rows, low, high in parts.values()]
-    if len(pieces) == len(found):
-        return Slices(found)
-    ends = np.cumsum([part.count for part in found]).tolist()
-    before = {key: end - high for key, end, (_, _, high) in zip(parts, ends, parts.values(), strict=True)}
-    first = np.array([before[id(rows)] + low for rows, low, _ in pieces], np.int64)
-    counts = np.array([count for _, _, count in pieces], np.int64)
-    return Slices(found, np.repeat(first, counts) + within(counts))
-
-
 @dataclass(slots=True)
 class _Window:
     """The window of a lane that is being handed out: its last position, its rows, and how far it was handed out."""
@@ -161,6 +141,11 @@ class _Window:
     stop: int
     rows: LoadedRows
     cursor: int = 0
+
+    def take(self, count: int) -> RowSlice:
+        """The next samples."""
+        self.cursor += count
+        return RowSlice(self.rows, self.cursor - count, self.cursor)
 
 
 class ReadPlanner:
@@ -177,7 +162,7 @@ class ReadPlanner:
         fields = [job.table.columns[name] for name in job.columns]
         self._sample_bytes = 0 if any(field.ragged for field in fields) else sum(field.row_bytes for field in fields)
         self._behind: int | None = None  # the step after the last ones that slices were made for
-        self._asked: tuple[range, list[tuple[int, LaneRun]]] = range(0), []
+        self._asked: tuple[range, LanePieces] | None = None
         self._windowed: Ordered | None = None
         if isinstance(job.steps, Ordered) and job.steps.order.window is not None and not backend.in_place:
             self._windowed = job.steps
@@ -194,8 +179,8 @@ class ReadPlanner:
         """
         if self._windowed is None or steps.start != self._behind:
             return 0
-        reached = {run.lane: run.stop for _, run in self._runs_of(self._windowed, steps)}
-        held = self._windows
+        pieces, held = self._pieces(self._windowed, steps), self._windows
+        reached = dict(zip(pieces.lane.tolist(), pieces.stop.tolist(), strict=True))
         return sum(lane not in held or stop > held[lane].stop for lane, stop in reached.items())
 
     def slices(self, steps: range) -> Slices:
@@ -216,17 +201,15 @@ class ReadPlanner:
         if steps.start != self._behind:
             self.let_go()
         self._behind = steps.stop
-        found: list[_Piece] = []
+        parts: list[RowSlice] = []
         try:
-            for step, run in self._runs_of(ordered, steps):
-                found.extend(self._from_windows(ordered, step, run))
+            return Slices(parts, self._from_lanes(ordered, self._pieces(ordered, steps), parts))
         except BaseException:
             self._behind = None
-            for rows, _, count in found:
-                rows.drop(count)
+            for part in parts:
+                part.rows.drop(part.count)
             self.let_go()
             raise
-        return _together(found)
 
     def let_go(self) -> None:
         """Release what is left of the windows held: the next step wanted is not the one after the last call's."""
@@ -234,23 +217,45 @@ class ReadPlanner:
             window.rows.drop(len(window.rows.index) - window.cursor)
         self._windows = {}
 
-    def _runs_of(self, ordered: Ordered, steps: range) -> list[tuple[int, LaneRun]]:
-        """The lane positions of some steps, each with its step: kept, as slices are wanted after `opens`."""
-        if self._asked[0] != steps:
-            self._asked = steps, [(step, run) for step in steps for run in ordered.schedule.runs(step)]
+    def _pieces(self, ordered: Ordered, steps: range) -> LanePieces:
+        """The lane positions of some steps: kept, as slices are wanted after `opens`."""
+        if self._asked is None or self._asked[0] != steps:
+            self._asked = steps, ordered.schedule.pieces(steps)
         return self._asked[1]
 
-    def _from_windows(self, ordered: Ordered, step: int, run: LaneRun) -> Iterable[_Piece]:
-        position = run.start
-        while position < run.stop:
-            window = self._windows.get(run.lane)
-            if window is None or position >= window.stop:
-                window = self._windows[run.lane] = self._open_window(ordered, step, run.lane, position)
-            count = min(run.stop, window.stop) - position
-            first = window.cursor
-            window.cursor += count
-            position += count
-            yield window.rows, first, count
+    def _from_lanes(self, ordered: Ordered, pieces: LanePieces, parts: list[RowSlice]) -> IntArray | None:
+        """Take pieces out of windows, lane by lane, and add the slices to `parts`; returns `Slices.order`."""
+        counts, first, total = pieces.stop - pieces.start, np.zeros(len(pieces.lane), np.int64), 0
+        for lane in np.unique(pieces.lane).tolist():
+            mine = np.flatnonzero(pieces.lane == lane)
+            ends = total + np.cumsum(counts[mine])
+            first[mine] = ends - counts[mine]
+            window, taken = self._windows.get(lane), int(ends[-1]) - total
+            if window is not None and pieces.stop[mine[-1]] <= window.stop:
+                parts.append(window.take(taken))
+            else:
+                self._past_a_window(ordered, pieces, mine, parts)
+            total += taken
+        if (first[1:] > first[:-1]).all():
+            return None
+        return np.repeat(first, counts) + within(counts)
+
+    def _past_a_window(self, ordered: Ordered, pieces: LanePieces, mine: IntArray, parts: list[RowSlice]) -> None:
+        """Take pieces of one lane that go beyond the window that is held, or of whose windows none is."""
+        columns = (pieces.step, pieces.lane, pieces.start, pieces.stop)
+        for step, lane, start, stop in zip(*(column[mine].tolist() for column in columns), strict=True):
+            position = start
+            while position < stop:
+                window = self._windows.get(lane)
+                if window is None or position >= window.stop:
+                    window = self._windows[lane] = self._open_window(ordered, step, lane, position)
+                count = min(stop, window.stop) - position
+                position += count
+                found = window.take(count)
+                if parts and parts[-1].rows is found.rows:
+                    parts[-1] = RowSlice(found.rows, parts[-1].low, found.high)
+                else:
+                    parts.append(found)
 
     def _open_window(self, ordered: Ordered, step: int, lane: int, position: int) -> _Window:
         """Read this rank's part of the window of `lane` that holds `position`, from there on."""

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gdsload.errors import OptionError
 from gdsload.order.checks import MAX_SAMPLES, check_whole
 
-__all__ = ["LaneRun", "Schedule", "lane_offset", "lane_share"]
+__all__ = ["LanePieces", "LaneRun", "Schedule", "lane_offset", "lane_share"]
 
 
 def lane_share(positions: int, lane: int, lanes: int) -> int:
@@ -44,6 +47,23 @@ class LaneRun:
 
     def __len__(self) -> int:
         return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LanePieces:
+    """Consecutive lane positions of steps, in the order in which they are delivered; int64 arrays of one length.
+
+    Attributes:
+        step: the step of each piece.
+        lane: its lane; see `LaneRun`.
+        start: its first position.
+        stop: the position after its last.
+    """
+
+    step: NDArray[np.int64]
+    lane: NDArray[np.int64]
+    start: NDArray[np.int64]
+    stop: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +192,28 @@ class Schedule:
                 runs.append(LaneRun(lane, first + lower, first + upper))
             offset += given
         return runs
+
+    def pieces(self, steps: range) -> LanePieces:
+        """Return `runs` of some consecutive steps, all at once: with many lanes that takes a fraction of the time.
+
+        Raises:
+            OptionError: if a step is not in [0, steps).
+        """
+        for step in {*steps[:1], *steps[-1:]}:
+            self._slice(step)
+        at = np.arange(steps.start, steps.stop, dtype=np.int64)
+        before = at * self.global_batch
+        after = np.minimum(before + self.global_batch, self.samples)
+        share = -(-(after - before) // self.world_size)
+        start = self.rank * (after - before - share) // max(self.world_size - 1, 1)
+        lane = np.arange(self.lanes)
+        first = (before[:, None] + lane) // self.lanes
+        given = (after[:, None] + lane) // self.lanes - first
+        offset = np.cumsum(given, axis=1) - given
+        lower = np.maximum(start[:, None] - offset, 0)
+        upper = np.minimum((start + share)[:, None] - offset, given)
+        row, column = np.nonzero(lower < upper)
+        return LanePieces(at[row], column, (first + lower)[row, column], (first + upper)[row, column])
 
     def runs_within(self, lane: int, step: int, start: int, stop: int) -> list[LaneRun]:
         """Return which of the positions [start, stop) of a lane this rank gets, in rising order.

@@ -112,6 +112,22 @@ def test_several_steps_at_once_are_the_same_positions(schedule):
 
 
 @given(schedules())
+def test_pieces_of_several_steps_are_the_runs_of_each(schedule):
+    for rank in ranks(schedule):
+        for start, stop in ((0, rank.steps), (0, 0), (rank.steps // 2, rank.steps), (0, rank.steps // 2 + 1)):
+            steps = range(min(start, rank.steps), min(stop, rank.steps))
+            found = rank.pieces(steps)
+            columns = (found.step.tolist(), found.lane.tolist(), found.start.tolist(), found.stop.tolist())
+            expected = [(step, run.lane, run.start, run.stop) for step in steps for run in rank.runs(step)]
+            assert list(zip(*columns, strict=True)) == expected
+
+
+def test_there_are_no_pieces_of_a_step_beyond_the_last():
+    with pytest.raises(OptionError, match="step is 3, but the epoch has steps 0 to 2"):
+        Schedule(10, 4, lanes=2).pieces(range(1, 4))
+
+
+@given(schedules())
 def test_each_global_batch_takes_its_share_of_every_lane(schedule):
     alone = Schedule(schedule.samples, schedule.global_batch, lanes=schedule.lanes)
     for step in range(alone.steps):
