@@ -30,18 +30,25 @@ from gdsload.shards.shard_table import ShardTable
         st.tuples(st.integers(0, 6), st.integers(1, 6), st.integers(0, 8)).map(
             lambda found: [found[0]] * found[1] + [found[2]]
         ),
+        st.lists(st.integers(5, 60), min_size=1, max_size=8),
     ),
+    st.sampled_from([0, 2, 4, 14]),
     st.randoms(use_true_random=False),
 )
-@example([3, 3, 3], None)
-@example([3, 3, 4], None)
-@example([3, 3, 0], None)
-@example([0, 0, 3], None)
-@example([0], None)
-def test_every_sample_is_found_once(counts, random):
-    """Shards of one size, of several, empty ones, and a last one that is shorter or longer; ids in any order."""
+@example([3, 3, 3], 14, None)
+@example([3, 3, 4], 14, None)
+@example([3, 3, 0], 14, None)
+@example([0, 0, 3], 14, None)
+@example([0], 14, None)
+def test_every_sample_is_found_once(counts, ranges_bits, random):
+    """Shards of one size, of several, empty ones, and a last one that is shorter or longer; ids in any order.
+
+    With few ranges of ids there are more samples in each, and shards that only a search finds.
+    """
     opened = []
-    table = ShardTable(_files(counts), SimpleNamespace(columns={}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shard_table, "_RANGES_BITS", ranges_bits)
+        table = ShardTable(_files(counts), SimpleNamespace(columns={}))
     table.ensure_open = opened.append
     expected = [(file, row) for file, count in enumerate(counts) for row in range(count)]
     ids = list(range(len(expected)))

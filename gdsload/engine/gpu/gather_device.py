@@ -326,8 +326,10 @@ class DeviceGather:
 
     def _launch_pieces(self, sources: IntArray, nbytes: IntArray, targets: IntArray, over_pcie: bool) -> None:
         """Queue the kernel for pieces, none of them empty."""
-        words = (targets % 16 + nbytes + 15) // 16 + ((sources - targets) % 16 != 0)
-        table = np.stack([sources, targets, nbytes, np.cumsum(words)])
+        table = np.empty((4, len(nbytes)), np.int64)
+        table[:3] = sources, targets, nbytes
+        words = ((targets & 15) + nbytes + 15 >> 4) + ((sources ^ targets) & 15 != 0)
+        np.cumsum(words, out=table[3])
         held = self.upload(table)  # until it is queued: other threads allocate on this stream, too
         grid, count = (self._grid or _OVER_PCIE) if over_pcie else IN_VRAM, int(table[3, -1])
         at_once = WARP * grid.depth  # a tile must end with the last word that its last lane reads at once
@@ -362,7 +364,7 @@ def _joined(
         sources, nbytes, targets = sources[filled], nbytes[filled], targets[filled]
     apart = np.ones(len(sources), bool)
     apart[1:] = (sources[1:] != sources[:-1] + nbytes[:-1]) | (targets[1:] != targets[:-1] + nbytes[:-1])
-    if begins is not None:
+    if begins is not None and len(begins):
         apart |= np.isin(sources, begins)
     if apart.all():
         return sources, nbytes, targets
