@@ -193,15 +193,7 @@ class DriveReaders:
         self._each = each
 
     def run(self, works: Sequence[tuple[int, Work]], reading: Reading | None = None) -> Reading:
-        """Queue some work.
-
-        Args:
-            works: the pieces of work, each with the number of its readers.
-            reading: a reading of as many parts; None for a new one.
-
-        Raises:
-            LoaderClosedError: after `close`.
-        """
+        """See `Readers.run`; each piece of work comes with the number of its readers."""
         if not works:
             return done
         reading = reading or Reading(len(works))

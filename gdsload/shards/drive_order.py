@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from itertools import count
 
 import numpy as np
 
@@ -26,11 +25,7 @@ class DriveOrder:
     """
 
     def __init__(self, lies_on: Sequence[Hashable]) -> None:
-        numbers = count()
-        known: dict[Hashable, int] = {}
-        for drive in lies_on:
-            if drive not in known:
-                known[drive] = next(numbers)
+        known = {drive: number for number, drive in enumerate(dict.fromkeys(lies_on))}
         self.count = max(len(known), 1)
         self.of = np.array([known[drive] for drive in lies_on], np.int64)
         self.turns: IntArray | None = None

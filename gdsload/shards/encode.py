@@ -152,13 +152,8 @@ def _packed_rows(stored: StoredSchema, column: str, fields: Mapping[str, Encoded
         field = stored.schema[name]
         unit, first = np.dtype(f"u{field.dtype.itemsize}"), begin // field.dtype.itemsize
         count = field.row_bytes // field.dtype.itemsize
-        rows.view(unit)[:, first : first + count] = _elements(fields[name].data, unit)
+        rows.view(unit)[:, first : first + count] = np.ascontiguousarray(fields[name].data).view(unit)
     return EncodedField(rows, None)
-
-
-def _elements(data: NDArray[np.uint8], unit: np.dtype[Any]) -> NDArray[Any]:
-    """Rows of bytes as elements of a size."""
-    return np.ascontiguousarray(data).view(unit)
 
 
 def _check_mapping(values: object) -> None:

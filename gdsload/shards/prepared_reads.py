@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.shards.files import Files
-from gdsload.shards.handles import HandleTable
+from gdsload.shards.handles import HandleTable, lent_once
 from gdsload.shards.reads import PAGE_BYTES, Extents
 from gdsload.system.arrays import IntArray
 from gdsload.system.memory import memory_at
@@ -55,13 +55,11 @@ class PreparedReads:
     def _lend(self, table: HandleTable, chosen: NDArray[np.bool_]) -> IntArray | None:
         """The descriptors of all reads, those that are chosen from this table; None if they are too many at once."""
         fds, which = self._fds, np.flatnonzero(chosen)
-        file = self.extents.file[which]
-        first = np.flatnonzero(np.diff(file, prepend=-1))  # of each run of reads of one file
-        lent = file[first]
+        lent, counts = lent_once(self.extents.file[which])
         if fds is None or (len(lent) > table.most and len(np.unique(lent)) > table.most and len(self.extents) > 1):
             self.close()
             return None
-        fds[which] = np.repeat(table.lend(lent), np.diff(np.append(first, len(file))))
+        fds[which] = np.repeat(table.lend(lent), counts)
         self._lent.append((table, lent))
         return fds
 

@@ -104,6 +104,13 @@ def _mark(folder: str, inode: int) -> str:
     return os.path.join(folder, f"dataset-{inode}")
 
 
+def _followed(folder: str | int, name: str) -> tuple[str, str]:
+    """What a link in a folder says, and the path without links that it leads to, whether there is anything or not."""
+    base = f"/proc/self/fd/{folder}" if isinstance(folder, int) else folder
+    said = os.readlink(os.path.join(base, name))
+    return said, os.path.realpath(os.path.join(base, said))
+
+
 def link_target(folder: str | int, name: str) -> str:
     """The file that a symbolic link in a dataset's folder leads to, as a path without links.
 
@@ -115,9 +122,7 @@ def link_target(folder: str | int, name: str) -> str:
         ReadError: if it is in no folder of shards, or not there. The message is what the link is, without a verb.
         OSError: if there is no link.
     """
-    base = f"/proc/self/fd/{folder}" if isinstance(folder, int) else folder
-    said = os.readlink(os.path.join(base, name))
-    target = os.path.realpath(os.path.join(base, said))
+    said, target = _followed(folder, name)
     if not _FOLDER.fullmatch(os.path.basename(os.path.dirname(target))):
         raise ReadError(
             f"a symbolic link to {said}, which is in no folder of shards",
@@ -133,9 +138,8 @@ def link_target(folder: str | int, name: str) -> str:
 
 def linked_folder(folder: str | int, name: str) -> str | None:
     """The folder of shards that a link in a dataset's folder leads into, whether it is there or not; None elsewhere."""
-    base = f"/proc/self/fd/{folder}" if isinstance(folder, int) else folder
     try:
-        found = os.path.dirname(os.path.realpath(os.path.join(base, os.readlink(os.path.join(base, name)))))
+        found = os.path.dirname(_followed(folder, name)[1])
     except OSError:
         return None
     return found if _FOLDER.fullmatch(os.path.basename(found)) else None

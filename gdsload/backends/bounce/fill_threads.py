@@ -99,7 +99,6 @@ class ThreadFill:
         copiers = one_each(drives, threads_of_each(drives, threads, threads), "gdsload-bounce", where)
         count = threads_of_each(drives, min(threads, SUBMITTERS), None)
         submitters = one_each(drives, count, "gdsload-bounce-direct", where)
-        self._copiers, self._submitters = np.arange(drives), np.arange(drives) + drives
         self._readers = DriveReaders([*copiers, *submitters])
 
     def run(self, layout: Layout, cold: NDArray[np.bool_], slot: torch.Tensor) -> Copying:
@@ -131,10 +130,11 @@ class ThreadFill:
 
     def _whose(self, layout: Layout, cold: NDArray[np.bool_]) -> list[int]:
         """Which readers fill each block: those of its drive, which read with O_DIRECT if all blocks there are cold."""
-        drives = self._means.files.drives.of[layout.reads.file[[part.first for part in layout.parts]]]
-        warm = np.zeros(len(self._copiers), bool)
-        warm[drives[~cold]] = True
-        found: list[int] = np.where(warm[drives], self._copiers[drives], self._submitters[drives]).tolist()
+        drives = self._means.files.drives
+        each = drives.of[layout.reads.file[[part.first for part in layout.parts]]]
+        submitted = np.ones(drives.count, bool)
+        submitted[each[~cold]] = False
+        found: list[int] = (each + drives.count * submitted[each]).tolist()  # those that submit come after the others
         return found
 
     def close(self) -> None:

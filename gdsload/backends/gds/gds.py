@@ -21,7 +21,7 @@ from gdsload.backends.gds.slots import SlotLease, Slots
 from gdsload.backends.readers import DriveReaders, Reading, one_each, threads_of_each
 from gdsload.errors import GdsloadError, ReadError, ShortReadError
 from gdsload.shards.files import Files
-from gdsload.shards.handles import HandleTable
+from gdsload.shards.handles import HandleTable, lent_once
 from gdsload.shards.reads import MAX_GAP_BYTES, PAGE_BYTES, Extents, coalesce
 from gdsload.system.arrays import IntArray
 from gdsload.system.numa import processors_near
@@ -56,9 +56,8 @@ class _Prepared(NamedTuple):
         """
         file, offset = reads.file, reads.offset
         wanted = np.minimum(reads.nbytes, sizes[file] - offset)
-        first = np.flatnonzero(np.diff(file, prepend=-1))
-        lent = file[first]
-        found = np.repeat(handles.lend(lent), np.diff(np.append(first, len(file))))
+        lent, counts = lent_once(file)
+        found = np.repeat(handles.lend(lent), counts)
         return cls(file, (found, lease.base, lease.position, wanted, offset), lent)
 
 

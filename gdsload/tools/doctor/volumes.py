@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from gdsload.shards.catalog import SHARD_SUFFIX
 from gdsload.system.probe.mounts import IN_MEMORY, Mount, find_mount, read_mounts
 from gdsload.system.probe.tree import Tree
 from gdsload.tools.doctor.block import BlockDevice, find_block, stack_of
@@ -13,7 +14,6 @@ from gdsload.tools.doctor.block import BlockDevice, find_block, stack_of
 __all__ = ["Volume", "shard_files", "volumes_of"]
 
 _MOST_FILES = 200_000
-SHARD_SUFFIX = ".safetensors"
 
 
 @dataclass(frozen=True, slots=True)
