@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gdsload.engine.batch_source import Ready, StepTransform, transformed
 from gdsload.engine.codecs import FieldCodec
 from gdsload.engine.group_lengths import GroupLengths, padded_pieces
 from gdsload.engine.read_planner import Slices
@@ -25,7 +26,6 @@ __all__ = ["Assembler", "Batch", "BatchForm", "BatchMaker", "joined", "padding_r
 Batch = dict[str, Any]
 Source = tuple[IntArray, IntArray | None]
 """The address of each sample's rows, and how many they are if the field is ragged."""
-T = TypeVar("T")
 
 _ALIGNMENT = 64
 
@@ -96,15 +96,24 @@ class BatchMaker:
     def follow(self) -> None:
         """Order what is built from now on after what the calling thread has queued."""
 
-    def transformed(self, make: Callable[[], T], _batches: Sequence[Any], _after: Any = None) -> T:
-        """Call `make`, which transforms batches, and wait until its work is complete.
+    def transformed(
+        self,
+        transform: StepTransform,
+        ready: Ready,
+        steps: range,
+        stopped: Callable[[], bool],
+        _after: torch.cuda.Event | None = None,
+    ) -> Ready:
+        """See `batch_source.transformed`, whose work is complete when it returns.
 
         Args:
-            make: what transforms them.
-            batches: what it transforms.
+            transform: called for each batch.
+            ready: the batches, which are removed from it.
+            steps: their steps.
+            stopped: whether nobody wants them any more.
             after: what on the device must be done before; None: nothing that is not done.
         """
-        return make()
+        return transformed(transform, ready.batches, ready.sizes, steps, stopped)
 
     def hand_over(self, batch: Any) -> Any:
         """The last step of each batch, or what a transform made of it, in the consumer's thread."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from gdsload.backends.base import Backend
 from gdsload.engine.assemble import BatchMaker
-from gdsload.engine.batch_source import PendingBatches, Ready, transformed
+from gdsload.engine.batch_source import PendingBatches, Ready
 from gdsload.engine.read_planner import LoadedRows, ReadPlanner, Slices
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
@@ -99,9 +99,8 @@ class LandedBatches:
             source.backend.check(np.concatenate([part.rows.files for part in slices.parts]))
         source.stats.add(read_s=landed - began, gather_s=time.perf_counter() - landed)
         transform = source.job.transform
-        if transform is None:
-            return Ready(batches, sizes)
-        return source.maker.transformed(lambda: transformed(transform, batches, sizes, steps, stopped), batches)
+        ready = Ready(batches, sizes)
+        return ready if transform is None else source.maker.transformed(transform, ready, steps, stopped)
 
     def drop(self) -> None:
         """See `PendingBatches.drop`."""

@@ -123,10 +123,7 @@ class _ResidentBatches:
         if transform is not None:
             # On bytes of a changed file, a transform may end in an error that makes the GPU unusable.
             landed.backend.check(self._shards)
-            found, steps = ready, self._steps
-            ready = landed.maker.transformed(
-                lambda: transformed(transform, found.batches, found.sizes, steps, stopped), found.batches, self._event
-            )
+            ready = landed.maker.transformed(transform, ready, self._steps, stopped, self._event)
         self._event.synchronize()
         landed.backend.check(self._shards)
         landed.stats.add(read_s=0.0, gather_s=self._queued_s + time.perf_counter() - began)

@@ -13,13 +13,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import accumulate, pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from gdsload.engine.assemble import Batch, BatchForm, BatchMaker, joined, padding_rows
+from gdsload.engine.batch_source import Ready, StepTransform
 from gdsload.engine.codecs import FieldCodec
 from gdsload.engine.gpu.gather_device import DeviceGather
 from gdsload.engine.group_lengths import GroupLengths, padded_pieces
@@ -33,7 +34,6 @@ from gdsload.system.streams import SideStream, current_stream, no_room, on, reco
 
 __all__ = ["DeviceAssembler", "hand_over", "tensors_of"]
 
-T = TypeVar("T")
 
 _EVENTS = 8
 """Events within the bytes that may be pending: one for each batch would take longer than its hand-over."""
@@ -99,16 +99,23 @@ class DeviceAssembler(BatchMaker):
         self.add_index(batches, slices, list(pairwise(accumulate(sizes, initial=0))))
         return batches
 
-    def transformed(self, make: Callable[[], T], batches: Sequence[Any], after: torch.cuda.Event | None = None) -> T:
+    def transformed(
+        self,
+        transform: StepTransform,
+        ready: Ready,
+        steps: range,
+        stopped: Callable[[], bool],
+        after: torch.cuda.Event | None = None,
+    ) -> Ready:
         """See `BatchMaker.transformed`: on a stream of its own, after an event."""
         stream = self._transforms
         if after is not None:
             stream.wait_event(after)
-        for batch in batches:  # their memory belongs to the loader's stream, and is freed batch by batch
+        for batch in ready.batches:  # their memory belongs to the loader's stream, and is freed batch by batch
             hand_over(batch, stream)
         with on(stream):
             try:
-                return make()
+                return super().transformed(transform, ready, steps, stopped)
             finally:
                 record(stream).synchronize()
 
