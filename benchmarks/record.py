@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import importlib.metadata
+import json
 import os
 import platform
 import statistics
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from gdsload.tools.bench.trial import spread
 
-__all__ = ["faults", "machine", "merged", "pruned", "public", "ratio", "spread", "summarise", "versions"]
+__all__ = [
+    "faults",
+    "head",
+    "machine",
+    "merged",
+    "pruned",
+    "public",
+    "ratio",
+    "save",
+    "spread",
+    "summarise",
+    "versions",
+]
 
 _PACKAGES = ("numpy", "torch", "xxhash")
 
@@ -45,9 +61,32 @@ def public(arguments: list[str]) -> list[str]:
     ]
 
 
+def head(module: str, arguments: list[str] | None, device: torch.device) -> dict[str, Any]:
+    """What a record begins with: when, by which command and on what it was measured.
+
+    Args:
+        module: the module that was run.
+        arguments: its arguments; None: those of this process.
+        device: the device.
+    """
+    return {
+        "format": 1,
+        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "command": ["python", "-m", module, *public(arguments or sys.argv[1:])],
+        "machine": machine(device),
+        "versions": versions(),
+    }
+
+
 def ratio(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
     """Of two contenders, round by round: what slows a whole round down falls out."""
     return spread([high / low for high, low in zip(above, below, strict=True)])
+
+
+def save(record: dict[str, Any], path: Path) -> None:
+    """Write a record, in a folder that is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def merged(before: list[dict[str, Any]], now: list[dict[str, Any]], run: int) -> list[dict[str, Any]]:

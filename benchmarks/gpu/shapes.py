@@ -10,8 +10,6 @@ as they are stored, whatever a batch makes of them.
 from __future__ import annotations
 
 import argparse
-import datetime as dt
-import json
 import sys
 import tempfile
 import time
@@ -27,13 +25,13 @@ import gdsload
 from benchmarks.gpu.below import Below
 from benchmarks.gpu.free_drive.trials import link
 from benchmarks.gpu.suite.trial import cpu_s, synchronise
-from benchmarks.record import machine, public, ratio, spread, versions
+from benchmarks.record import head, ratio, save, spread
 from benchmarks.table import short
 from benchmarks.workloads import SEED
 from gdsload import transforms
 from gdsload.system.units import parse_bytes
 
-__all__ = ["CASES", "Case", "main"]
+__all__ = ["CASES", "KINDS", "Case", "Kind", "case_parser", "main", "render"]
 
 _CHUNK_BYTES, _MOST_WARM_S = 2**25, 10.0
 
@@ -93,6 +91,7 @@ KINDS = {
     "two-fields": Kind(_TWO),
     "two-fields-packed": Kind(_TWO, pack=("x", "y")),
     "scalars": Kind(_SCALARS),
+    "scalars-apart": Kind(_SCALARS, pack=()),
     "one-field": Kind({"x": gdsload.Field("uint8", (160,))}),
 }
 
@@ -143,6 +142,7 @@ CASES = (
     Case("two-fields", "two-fields", 65_536),
     Case("two-fields-packed", "two-fields-packed", 65_536),
     Case("scalars", "scalars", 4096),
+    Case("scalars-apart", "scalars-apart", 4096),
     Case("one-field", "one-field", 4096),
     Case("scalars-65536", "scalars", 65_536),
     Case("one-field-65536", "one-field", 65_536),
@@ -262,17 +262,22 @@ def _compare(case: Case, folder: Path, device: torch.device) -> None:
                     raise RuntimeError(f"{case.name}: a batch is not what the files hold")
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.shapes", description="samples of many shapes")
+def case_parser(module: str, description: str, names: list[str]) -> argparse.ArgumentParser:
+    """A command line that chooses among cases of these names."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
     parser.add_argument("--out", type=Path, required=True, help="where the JSON record goes")
-    parser.add_argument("--cases", nargs="+", choices=[case.name for case in CASES], metavar="CASE",
-                        help=", ".join(case.name for case in CASES))  # fmt: skip
+    parser.add_argument("--cases", nargs="+", choices=names, metavar="CASE", help=", ".join(names))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds-per-trial", type=float, default=0.3, help="timed seconds (default: 0.3)")
-    parser.add_argument("--bytes", default="4GiB", help="of each kind of samples, of images 4 times (default: 4GiB)")
     parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--work-dir", type=Path, help="where the files go (default: the temporary folder)")
+    return parser
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = case_parser("benchmarks.gpu.shapes", "samples of many shapes", [case.name for case in CASES])
+    parser.add_argument("--seconds-per-trial", type=float, default=0.3, help="timed seconds (default: 0.3)")
+    parser.add_argument("--bytes", default="4GiB", help="of each kind of samples, of images 4 times (default: 4GiB)")
     return parser.parse_args(arguments)
 
 
@@ -303,19 +308,14 @@ def main(arguments: list[str] | None = None) -> int:
         for entry in entries:
             entry.close()
     record = {
-        "format": 1,
-        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        "command": ["python", "-m", "benchmarks.gpu.shapes", *public(arguments or sys.argv[1:])],
-        "machine": machine(device),
-        "versions": versions(),
+        **head("benchmarks.gpu.shapes", arguments, device),
         "rounds": options.rounds,
         "bytes": options.bytes,
         "cache": "all files were written just before, and read once: they are in the page cache",
         "link": {"gb_s": spread(links)},
         "cases": found,
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    save(record, options.out)
     print(render(record), end="")
     return 0
 

@@ -9,8 +9,6 @@ the link can deliver; ResNets are what many people train.
 from __future__ import annotations
 
 import argparse
-import datetime as dt
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -24,14 +22,14 @@ import torch
 import gdsload
 from benchmarks.gpu.free_drive.trials import link
 from benchmarks.gpu.resnet import ResNet
-from benchmarks.gpu.shapes import KINDS, Kind
+from benchmarks.gpu.shapes import KINDS, Kind, case_parser
 from benchmarks.gpu.suite.trial import synchronise
 from benchmarks.gpu.suite.work import Network, seconds
-from benchmarks.record import machine, public, ratio, spread, versions
+from benchmarks.record import head, ratio, save, spread
 from benchmarks.table import short
 from gdsload.system.units import parse_bytes
 
-__all__ = ["CASES", "Case", "main"]
+__all__ = ["CASES", "Case", "main", "render"]
 
 Step = Callable[[torch.Tensor], None]
 _LEAST_STEPS = 8
@@ -137,16 +135,10 @@ class _Entry:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.training", description="what training loses")
-    parser.add_argument("--out", type=Path, required=True, help="where the JSON record goes")
-    parser.add_argument("--cases", nargs="+", choices=[case.name for case in CASES], metavar="CASE",
-                        help=", ".join(case.name for case in CASES))  # fmt: skip
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = case_parser("benchmarks.gpu.training", "what training loses", [case.name for case in CASES])
     parser.add_argument("--seconds-per-trial", type=float, default=1.0, help="timed seconds (default: 1)")
     parser.add_argument("--bytes", default="4GiB", help="of images of 3×224×224 (default: 4GiB)")
-    parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--small", action="store_true", help="tiny images in tiny batches: a smoke test")
-    parser.add_argument("--work-dir", type=Path, help="where the files go (default: the temporary folder)")
     return parser.parse_args(arguments)
 
 
@@ -171,11 +163,7 @@ def main(arguments: list[str] | None = None) -> int:
             found.append(entry.to_json(p))
             print(f"{case.name}: done", file=sys.stderr, flush=True)
     record = {
-        "format": 1,
-        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        "command": ["python", "-m", "benchmarks.gpu.training", *public(arguments or sys.argv[1:])],
-        "machine": machine(device),
-        "versions": versions(),
+        **head("benchmarks.gpu.training", arguments, device),
         "small": options.small,
         "rounds": options.rounds,
         "bytes": options.bytes,
@@ -183,8 +171,7 @@ def main(arguments: list[str] | None = None) -> int:
         "p_gb_s": p,
         "cases": found,
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    save(record, options.out)
     print(render(record), end="")
     return 0
 

@@ -11,8 +11,6 @@ Every number is of a simulated drive. See the README beside this folder.
 from __future__ import annotations
 
 import argparse
-import datetime as dt
-import json
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -25,7 +23,7 @@ import torch
 from benchmarks.gpu.free_drive.cases import KINDS, SMALL, Case, cases_of
 from benchmarks.gpu.free_drive.drives import Clock, Speed, Timeline, parse_speed, simulated
 from benchmarks.gpu.free_drive.trials import Length, check, link, trial
-from benchmarks.record import machine, public, ratio, spread, versions
+from benchmarks.record import head, ratio, save, spread
 from benchmarks.table import short
 from gdsload.system.units import parse_bytes
 
@@ -122,13 +120,9 @@ def main(arguments: list[str] | None = None) -> int:
         run.write(cases, 2**19 if options.small else parse_bytes(options.bytes, "--bytes"))
         entries, links = _rounds(run, cases, options.rounds)
     record = {
-        "format": 1,
+        **head("benchmarks.gpu.free_drive", arguments, device),
         "simulated_drive": {"speed": options.drive, "note": _NOTE, **_model(speed, clock)},
         "small": options.small,
-        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        "command": ["python", "-m", "benchmarks.gpu.free_drive", *public(arguments or sys.argv[1:])],
-        "machine": machine(device),
-        "versions": versions(),
         "device": device.type,
         "rounds": options.rounds,
         "bytes": options.bytes,
@@ -136,8 +130,7 @@ def main(arguments: list[str] | None = None) -> int:
         "cases": entries,
     }
     print(render(record), end="")
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    save(record, options.out)
     return 1 if any("failed" in entry for entry in entries) else 0
 
 
