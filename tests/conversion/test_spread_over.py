@@ -19,14 +19,6 @@ ROWS = 400
 
 
 @pytest.fixture
-def drives(tmp_path):
-    found = [tmp_path / name for name in ("nvme0", "nvme1", "nvme2")]
-    for drive in found:
-        drive.mkdir()
-    return found
-
-
-@pytest.fixture
 def array(tmp_path):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, 256, (ROWS, 100), np.uint8))
     return tmp_path / "x.npy"

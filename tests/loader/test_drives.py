@@ -17,6 +17,7 @@ from gdsload.shards.drive import LOCAL, Drive
 from gdsload.shards.files import Files
 from gdsload.shards.page_cache import file_is_resident
 from gdsload.system.memory import memory_at
+from tests.drives import folder_of, make_drives
 
 
 class Sevens:
@@ -107,18 +108,11 @@ def test_the_page_cache_of_another_drive_is_no_evidence(plain):
 # --- several drives ---
 
 
-def folder_of(source):
-    """What tells two drives apart here: the folders that their shards lie in."""
-    return os.path.dirname(os.path.realpath(source.path))
-
-
 @pytest.fixture(scope="module")
 def over_two(tmp_path_factory):
     """16 MiB in shards of 2 MiB, over two drives."""
     folder = tmp_path_factory.mktemp("two")
-    drives = [folder / "nvme0", folder / "nvme1"]
-    for drive in drives:
-        drive.mkdir()
+    drives = make_drives(folder, 2)
     with gdsload.ShardWriter(folder / "d", shard_bytes=2**21, spread_over=drives) as writer:
         for number in range(64):
             writer.write({"x": np.full(2**18, number, np.uint8)})

@@ -15,13 +15,9 @@ from gdsload.shards.drive import Drive
 from gdsload.system.bulk_reads import BulkReads
 from gdsload.system.numa import node_of, processors_near
 from gdsload.testing import fingerprint
+from tests.drives import folder_of, make_drives
 
 pytestmark = pytest.mark.cuda
-
-
-def folder_of(source):
-    """What tells two drives apart here: the folders that their shards lie in."""
-    return os.path.dirname(os.path.realpath(source.path))
 
 
 class OverTwo(ShardDataset):
@@ -34,9 +30,7 @@ class OverTwo(ShardDataset):
 def over_two(tmp_path_factory):
     """48 MiB in shards of 4 MiB, over two drives, with a ragged field."""
     folder = tmp_path_factory.mktemp("two")
-    drives = [folder / "nvme0", folder / "nvme1"]
-    for drive in drives:
-        drive.mkdir()
+    drives = make_drives(folder, 2)
     schema = {"x": gdsload.Field("uint8", (2**16,)), "tokens": gdsload.Field("int32", (None,))}
     with gdsload.ShardWriter(folder / "d", schema, shard_bytes=2**22, spread_over=drives) as writer:
         for number in range(768):

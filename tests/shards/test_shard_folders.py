@@ -22,14 +22,6 @@ FOLDER = re.compile(r"small\.gdsload-[0-9a-f]{12}")
 
 
 @pytest.fixture
-def drives(tmp_path):
-    found = [tmp_path / name for name in ("nvme0", "nvme1", "nvme2")]
-    for drive in found:
-        drive.mkdir()
-    return found
-
-
-@pytest.fixture
 def small(tmp_path, write_small):
     """The same, in one folder."""
     write_small(tmp_path / "small", shard_bytes=200)
