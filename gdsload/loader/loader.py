@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, Literal, Self, Unpack
 
 import torch
 
 from gdsload.backends.base import BackendStatus, CacheStatus
-from gdsload.backends.select import expected
-from gdsload.engine.epochs import prefetch
-from gdsload.engine.prefetch import Prefetcher
-from gdsload.engine.stats import LoaderStats
-from gdsload.engine.steps import Job
-from gdsload.engine.transform import DeviceTransform
-from gdsload.errors import LoaderClosedError
-from gdsload.loader.budgets import limits_of
-from gdsload.loader.epoch import Epoch
-from gdsload.loader.hand_over import hand_over_steps
+from gdsload.loader.life import Life
 from gdsload.loader.options import TorchKeywords, check_torch_keywords
 from gdsload.loader.plan import plan_loader
 from gdsload.loader.progress import Progress
-from gdsload.loader.resources import OpenResources, open_resources, release
-from gdsload.loader.state import Place
 from gdsload.order.checks import check_epoch
-from gdsload.system.threads import Closer, WeakList, own_thread, settle_dropped
 
 __all__ = ["DataLoader"]
 
@@ -162,22 +147,9 @@ class DataLoader:
         self.sampler, self.batch_sampler = sampler, batch_sampler
         self.batch_size = plan.schedule.batch_size if batch_sampler is None else None
         self.seed, self.drop_last = plan.seed, plan.schedule.drop_last
-        self.stats = LoaderStats()
         self._progress = Progress(plan)
-        self._limits = limits_of(plan, self._progress.schedules.newest)
-        self._transform = None
-        if plan.device_transform:
-            self._transform = DeviceTransform(plan.device_transform, plan.device, self._progress.transform_key)
-        self._finish = hand_over_steps(plan, self._transform)
-        self._resources: OpenResources | None = None
-        self._status = BackendStatus(plan.backend.backend, *expected(plan.backend), {})
-        self._epochs = WeakList[Epoch]()
-        self._pipelines = WeakList[Prefetcher]()
-        self._left: list[Closer] = []
-        self._lock = threading.RLock()  # between `begin` and `close`
-        self._close_lock = threading.RLock()  # not a plain one: Ctrl-C may strike between taking it and using it
-        self._owner = os.getpid()
-        self._closed = self._closing = False
+        self._life = Life(plan, self._progress)
+        self.stats = self._life.stats
 
     def __len__(self) -> int:
         """Number of batches of an epoch, the same for every rank. With a sampler its own length counts, as in torch.
@@ -189,8 +161,7 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """One epoch. Nothing is read before its first batch is asked for."""
-        self.check_usable()
-        return Epoch(self, self._finish)
+        return self._life.epoch()
 
     @property
     def epoch(self) -> int:
@@ -205,28 +176,17 @@ class DataLoader:
         Raises:
             OptionError: if `epoch` is no whole number from 0 to 2**64 - 1.
         """
-        number = check_epoch(epoch)
-        self._settle()
-        with self._lock:
-            self._progress.set_epoch(number)
+        self._life.set_epoch(check_epoch(epoch))
 
     @property
     def backend(self) -> BackendStatus:
         """Which backend is used, why, and the bytes it has moved, by path."""
-        if (resources := self._resources) is None:
-            return self._status
-        opened = resources.opened
-        moved = opened.backend.bytes_by_path()
-        return BackendStatus(self._plan.backend.backend, opened.name, opened.reason(), moved, opened.answer())
+        return self._life.backend
 
     @property
     def cache(self) -> CacheStatus:
         """What is kept in VRAM and in the page cache, within which budgets, and what came out of there."""
-        if (resources := self._resources) is None:
-            shards = self._plan.space.shards
-            every = sum(len(one.sources) for one in self._plan.selected.datasets)
-            return CacheStatus(self._plan.cache, every if shards is None else len(shards))
-        return CacheStatus(self._plan.cache, len(resources.table.starts), resources.backend.tiers())
+        return self._life.cache
 
     def state_dict(self) -> dict[str, Any]:
         """Where the consumer is: small, JSON-able, and exact after every batch.
@@ -237,8 +197,7 @@ class DataLoader:
         Raises:
             StateError: in the middle of an epoch of a sampler that cannot be brought back there.
         """
-        with self._lock:
-            return self._progress.state(opened=self._resources is not None or self._closed)
+        return self._life.state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state` was taken: the next `iter` runs the rest of that epoch. With a sampler older ones end.
@@ -247,12 +206,7 @@ class DataLoader:
             StateError: if dataset, seed, order options, global batch size or `drop_last` are not what they were, or
                 `state` is none of a loader's; nothing is changed then.
         """
-        if self._plan.source is not None:
-            for epoch in self._epochs:  # they would draw on from what is set back
-                epoch.close()
-        self._settle()
-        with self._lock:
-            self._progress.resume(state)
+        self._life.resume(state)
 
     def close(self) -> None:
         """Stop reading and give files and memory back; may be called twice, and from any thread.
@@ -262,41 +216,7 @@ class DataLoader:
         Raises:
             RuntimeError: if a `device_transform` calls it, whose end it would have to wait for.
         """
-        if self._owner != os.getpid():
-            return
-        if self._transform is not None:
-            self._transform.refuse_inside()
-        if own_thread():  # where the garbage collector asks for it: who drops us gives all back
-            self._closed = True
-            for pipeline in self._pipelines:
-                pipeline.stop()
-            return
-        with self._lock:
-            self._closed = True
-            epochs, pipelines = list(self._epochs), list(self._pipelines)
-        for epoch in epochs:
-            epoch.drop()
-        for pipeline in pipelines:
-            pipeline.close()
-        for closer in self._left:
-            closer.settle()
-            closer.detach()
-        self._close_resources()
-
-    def _close_resources(self) -> None:
-        """Give files and memory back. Ctrl-C may strike anywhere; then the next `close` does what is left."""
-        if self._closing or not self._close_lock.acquire(blocking=False):
-            return  # another thread is at it, or this one, whom a signal has called away from it
-        try:
-            self._closing = True
-            if (resources := self._resources) is not None:
-                self._status = self.backend
-                release(resources.backend, resources.maker)
-                self._resources = None
-                self._dropped.detach()
-        finally:
-            self._closing = False
-            self._close_lock.release()
+        self._life.close()
 
     def __enter__(self) -> Self:
         return self
@@ -309,77 +229,4 @@ class DataLoader:
         return (
             f"DataLoader({self.dataset!r}, batch_size={self.batch_size}, {options.shuffle} order ({options.reason}), "
             f"seed={self.seed}, device={str(self.device)!r})"
-        )
-
-    def check_usable(self) -> None:
-        """For `Epoch`: raise an error if it cannot go on. See `EpochOwner`."""
-        if self._closed:
-            raise LoaderClosedError("the loader was closed", remedy="Make a new one.")
-        if self._owner != os.getpid():
-            raise LoaderClosedError(
-                "the loader was made in another process, whose threads it cannot use",
-                remedy="Make a loader in each process; after a fork, make a new one.",
-            )
-
-    def check_world(self, place: Place) -> None:
-        """For `Epoch`: raise an error if its world is another one now."""
-        self._progress.schedules.check(place.schedule)
-
-    def _open(self) -> OpenResources:
-        if self._resources is None:
-            settle_dropped()  # the memory of a loader that this one takes the place of, above all a GPU's
-            resources = open_resources(self._plan, self._limits)
-            # Whoever still reads holds the table, so this waits for the last one.
-            self._dropped = Closer(resources.table, partial(release, resources.backend, resources.maker))
-            self._resources = resources
-        return self._resources
-
-    def begin(self, epoch: Epoch) -> None:
-        """For `Epoch`: it asks for its first batch."""
-        self._settle()
-        with self._lock:
-            self.check_usable()
-            epoch.place = self._progress.next_place()
-            pipeline = self._start(epoch.place)
-            try:
-                self._pipelines.add(pipeline)
-                self._epochs.add(epoch)
-                self._left.append(epoch.reads_from(pipeline))
-                pipeline.start()
-                self.check_usable()  # a signal's handler may have closed us
-                self._progress.begun(epoch.place)
-            except BaseException:  # Ctrl-C
-                pipeline.close()
-                if self._closed:
-                    self._close_resources()  # which were being opened while the handler ran
-                raise
-
-    def _settle(self) -> None:
-        """Wait for abandoned epochs, without the lock: what they hold must not add up, nor may they draw on."""
-        if self._transform is not None:
-            self._transform.refuse_inside()
-        for closer in self._left:
-            closer.settle()
-        self._left = [closer for closer in self._left if not closer.over]
-        for pipeline in self._pipelines:
-            if pipeline.stopped:
-                pipeline.close()
-
-    def ended(self, epoch: Epoch) -> None:
-        """For `Epoch`: it has handed out its last batch."""
-        if (resources := self._resources) is not None:
-            resources.table.files.watch.check_passed()
-        with self._lock:
-            self._progress.ended(epoch.place)
-
-    def _start(self, place: Place) -> Prefetcher:
-        """Start reading an epoch from a place on."""
-        plan = self._plan
-        self._limits = limits_of(plan, place.schedule)
-        resources = self._open()
-        ahead = None if plan.copies else self._transform
-        transform = None if ahead is None else partial(ahead, place.epoch)
-        job = Job(resources.table, self._progress.steps(place), plan.space.selection, plan.form.columns, transform)
-        return prefetch(
-            job, resources.backend, resources.maker, limits=self._limits, start=place.step, stats=self.stats
         )

@@ -40,7 +40,7 @@ def test_bytes_of_a_group(tmp_path, monkeypatch, processors, prefetch_mib, shuff
         writer.write_batch({"x": np.zeros((8, 2**18), np.uint8)})
     options = {"prefetch_bytes": prefetch_mib * 2**20, "mmap": mmap}
     with gdsload.DataLoader(tmp_path / "shards", 2, shuffle, device="cpu", **options) as loader:
-        found = loader._limits
+        found = loader._life.limits
     assert found.group_bytes == int(expected_mib * 2**20)
     assert found.group() == min(int(expected_mib * 2), prefetch_mib, 64)
     assert found.pool_bytes() >= found.prefetch_bytes + 2 * limits.gatherers() * found.group() * found.batch_bytes

@@ -14,7 +14,7 @@ import gdsload
 from gdsload import LoaderClosedError
 from gdsload.engine import assemble
 from gdsload.engine import prefetch as prefetch_module
-from gdsload.loader import loader as loader_module
+from gdsload.loader import life as life_module
 from gdsload.loader.ranks import Schedules
 from gdsload.shards.identity import Watch
 from gdsload.testing import RecordingBackend, SlowBackend
@@ -196,13 +196,13 @@ def test_closed_by_a_signal_while_files_are_opened(load, plain, wrap, threads, m
     """As a handler of SIGTERM does, wherever it strikes."""
     made = wrap(RecordingBackend)
     loader = load(plain, 10, mmap=mmap)
-    opened = loader_module.open_resources
+    opened = life_module.open_resources
 
     def struck(*args):
         loader.close()
         return opened(*args)
 
-    monkeypatch.setattr(loader_module, "open_resources", struck)
+    monkeypatch.setattr(life_module, "open_resources", struck)
     with pytest.raises(LoaderClosedError, match="closed"):
         next(iter(loader))
     assert [one.closed for one in made] == [1]
@@ -249,9 +249,9 @@ def test_interrupted_between_the_making_of_a_prefetcher_and_its_noting(load, pla
         raise KeyboardInterrupt
 
     loader, made = load(plain, 10, mmap=mmap), []
-    prefetch = loader_module.prefetch
+    prefetch = life_module.prefetch
     with monkeypatch.context() as patch:
-        patch.setattr(loader_module, "prefetch", struck)
+        patch.setattr(life_module, "prefetch", struck)
         with pytest.raises(KeyboardInterrupt):
             next(iter(loader))
     assert len(made) == 1

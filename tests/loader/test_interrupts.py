@@ -93,8 +93,8 @@ def test_at_any_place(load, plain, wrap, threads, soon, mmap, seed):
             run(use, (place, chosen.randint(1, hits)))
         except KeyboardInterrupt:
             # The iterator that was struck is dropped behind this; `close` waits for pipelines that somebody holds.
-            held += loader._pipelines
-            if not loader._closed:
+            held += loader._life.pipelines
+            if not loader._life.closed:
                 assert loader.state_dict()["position"] % 10 == 0
                 assert [batch["x"][0, 0].item() for batch in loader] == EPOCH
         loader.close()

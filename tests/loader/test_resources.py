@@ -36,7 +36,7 @@ def test_shards_in_memory_are_registered_beside_the_budget_for_others(tmp_path, 
             registers_by_default=register_bytes is None,
         )
         with pytest.raises(ChosenError) as raised:
-            resources.open_resources(on_gpu, loader._limits)
+            resources.open_resources(on_gpu, loader._life.limits)
     assert raised.value.args == (expected,)
 
 

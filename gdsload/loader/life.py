@@ -1,0 +1,206 @@
+"""The life of a loader: its resources from the first batch on, the epochs that read by them, and how both end."""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import partial
+from typing import Any
+
+from gdsload.backends.base import BackendStatus, CacheStatus
+from gdsload.backends.select import expected
+from gdsload.engine.epochs import prefetch
+from gdsload.engine.prefetch import Prefetcher
+from gdsload.engine.stats import LoaderStats
+from gdsload.engine.steps import Job
+from gdsload.engine.transform import DeviceTransform
+from gdsload.errors import LoaderClosedError
+from gdsload.loader.budgets import limits_of
+from gdsload.loader.epoch import Epoch
+from gdsload.loader.hand_over import hand_over_steps
+from gdsload.loader.plan import LoaderPlan
+from gdsload.loader.progress import Progress
+from gdsload.loader.resources import OpenResources, open_resources, release
+from gdsload.loader.state import Place
+from gdsload.system.threads import Closer, WeakList, own_thread, settle_dropped
+
+__all__ = ["Life"]
+
+
+class Life:
+    """What runs for a loader, and when. It is what its epochs know of the loader; see `EpochOwner`.
+
+    Args:
+        plan: the loader's.
+        progress: its epochs.
+    """
+
+    def __init__(self, plan: LoaderPlan, progress: Progress) -> None:
+        self._plan, self._progress = plan, progress
+        self.stats = LoaderStats()
+        self.limits = limits_of(plan, progress.schedules.newest)
+        self._transform = None
+        if plan.device_transform:
+            self._transform = DeviceTransform(plan.device_transform, plan.device, progress.transform_key)
+        self._finish = hand_over_steps(plan, self._transform)
+        self._resources: OpenResources | None = None
+        self._status = BackendStatus(plan.backend.backend, *expected(plan.backend), {})
+        self._epochs = WeakList[Epoch]()
+        self.pipelines = WeakList[Prefetcher]()
+        self._left: list[Closer] = []
+        self._lock = threading.RLock()  # between `begin` and `close`
+        self._close_lock = threading.RLock()  # not a plain one: Ctrl-C may strike between taking it and using it
+        self._owner = os.getpid()
+        self.closed = self._closing = False
+
+    def epoch(self) -> Epoch:
+        """An epoch, which begins when it is asked for its first batch."""
+        self.check_usable()
+        return Epoch(self, self._finish)
+
+    @property
+    def backend(self) -> BackendStatus:
+        """As `DataLoader.backend`."""
+        if (resources := self._resources) is None:
+            return self._status
+        opened = resources.opened
+        moved = opened.backend.bytes_by_path()
+        return BackendStatus(self._plan.backend.backend, opened.name, opened.reason(), moved, opened.answer())
+
+    @property
+    def cache(self) -> CacheStatus:
+        """As `DataLoader.cache`."""
+        if (resources := self._resources) is None:
+            shards = self._plan.space.shards
+            every = sum(len(one.sources) for one in self._plan.selected.datasets)
+            return CacheStatus(self._plan.cache, every if shards is None else len(shards))
+        return CacheStatus(self._plan.cache, len(resources.table.starts), resources.backend.tiers())
+
+    def set_epoch(self, number: int) -> None:
+        """As `DataLoader.set_epoch`."""
+        self._settle()
+        with self._lock:
+            self._progress.set_epoch(number)
+
+    def state(self) -> dict[str, Any]:
+        """As `DataLoader.state_dict`."""
+        with self._lock:
+            return self._progress.state(opened=self._resources is not None or self.closed)
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """As `DataLoader.load_state_dict`."""
+        if self._plan.source is not None:
+            for epoch in self._epochs:  # they would draw on from what is set back
+                epoch.close()
+        self._settle()
+        with self._lock:
+            self._progress.resume(state)
+
+    def close(self) -> None:
+        """As `DataLoader.close`."""
+        if self._owner != os.getpid():
+            return
+        if self._transform is not None:
+            self._transform.refuse_inside()
+        if own_thread():  # where the garbage collector asks for it: who drops us gives all back
+            self.closed = True
+            for pipeline in self.pipelines:
+                pipeline.stop()
+            return
+        with self._lock:
+            self.closed = True
+            epochs, pipelines = list(self._epochs), list(self.pipelines)
+        for epoch in epochs:
+            epoch.drop()
+        for pipeline in pipelines:
+            pipeline.close()
+        for closer in self._left:
+            closer.settle()
+            closer.detach()
+        self._close_resources()
+
+    def _close_resources(self) -> None:
+        """Give files and memory back. Ctrl-C may strike anywhere; then the next `close` does what is left."""
+        if self._closing or not self._close_lock.acquire(blocking=False):
+            return  # another thread is at it, or this one, whom a signal has called away from it
+        try:
+            self._closing = True
+            if (resources := self._resources) is not None:
+                self._status = self.backend
+                release(resources.backend, resources.maker)
+                self._resources = None
+                self._dropped.detach()
+        finally:
+            self._closing = False
+            self._close_lock.release()
+
+    def check_usable(self) -> None:
+        """For `Epoch`: raise an error if it cannot go on. See `EpochOwner`."""
+        if self.closed:
+            raise LoaderClosedError("the loader was closed", remedy="Make a new one.")
+        if self._owner != os.getpid():
+            raise LoaderClosedError(
+                "the loader was made in another process, whose threads it cannot use",
+                remedy="Make a loader in each process; after a fork, make a new one.",
+            )
+
+    def check_world(self, place: Place) -> None:
+        """For `Epoch`: raise an error if its world is another one now."""
+        self._progress.schedules.check(place.schedule)
+
+    def _open(self) -> OpenResources:
+        if self._resources is None:
+            settle_dropped()  # the memory of a loader that this one takes the place of, above all a GPU's
+            resources = open_resources(self._plan, self.limits)
+            # Whoever still reads holds the table, so this waits for the last one.
+            self._dropped = Closer(resources.table, partial(release, resources.backend, resources.maker))
+            self._resources = resources
+        return self._resources
+
+    def begin(self, epoch: Epoch) -> None:
+        """For `Epoch`: it asks for its first batch."""
+        self._settle()
+        with self._lock:
+            self.check_usable()
+            epoch.place = self._progress.next_place()
+            pipeline = self._start(epoch.place)
+            try:
+                self.pipelines.add(pipeline)
+                self._epochs.add(epoch)
+                self._left.append(epoch.reads_from(pipeline))
+                pipeline.start()
+                self.check_usable()  # a signal's handler may have closed us
+                self._progress.begun(epoch.place)
+            except BaseException:  # Ctrl-C
+                pipeline.close()
+                if self.closed:
+                    self._close_resources()  # which were being opened while the handler ran
+                raise
+
+    def _settle(self) -> None:
+        """Wait for abandoned epochs, without the lock: what they hold must not add up, nor may they draw on."""
+        if self._transform is not None:
+            self._transform.refuse_inside()
+        for closer in self._left:
+            closer.settle()
+        self._left = [closer for closer in self._left if not closer.over]
+        for pipeline in self.pipelines:
+            if pipeline.stopped:
+                pipeline.close()
+
+    def ended(self, epoch: Epoch) -> None:
+        """For `Epoch`: it has handed out its last batch."""
+        if (resources := self._resources) is not None:
+            resources.table.files.watch.check_passed()
+        with self._lock:
+            self._progress.ended(epoch.place)
+
+    def _start(self, place: Place) -> Prefetcher:
+        """Start reading an epoch from a place on."""
+        plan = self._plan
+        self.limits = limits_of(plan, place.schedule)
+        resources = self._open()
+        ahead = None if plan.copies else self._transform
+        transform = None if ahead is None else partial(ahead, place.epoch)
+        job = Job(resources.table, self._progress.steps(place), plan.space.selection, plan.form.columns, transform)
+        return prefetch(job, resources.backend, resources.maker, limits=self.limits, start=place.step, stats=self.stats)
