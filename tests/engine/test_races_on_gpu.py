@@ -291,7 +291,7 @@ def test_a_batch_that_is_transformed_on_another_stream(numbered, backend, off, m
     gather, assemble, calls = ResidentGather.gather, assemble_device.DeviceAssembler._gather, count()
 
     def slow_gather(self, *given):
-        torch.cuda._sleep(CYCLES)
+        torch.cuda._sleep(5 * CYCLES)
         return gather(self, *given)
 
     def later_assemble(self, *given):
@@ -300,7 +300,8 @@ def test_a_batch_that_is_transformed_on_another_stream(numbered, backend, off, m
         return assemble(self, *given)
 
     def slow_transform(batch):
-        torch.cuda._sleep(CYCLES)
+        if off != "gathered":
+            torch.cuda._sleep(CYCLES)
         return {"x": batch["x"].clone()}
 
     if off == "gathered":
@@ -311,9 +312,7 @@ def test_a_batch_that_is_transformed_on_another_stream(numbered, backend, off, m
         monkeypatch.setattr(assemble_device, "hand_over", lambda batch, _stream: batch["x"].nbytes)
     wrong, options = 0, {"device_transform": slow_transform, "prefetch_bytes": "16MiB"}
     with DataLoader(numbered, 256, device="cuda", backend=backend, **options) as loader:
-        for _ in range(
-            2
-        ):  # threads make the batches of the first epoch, and those of the second one if they are mapped
+        for _ in range(2):  # the second epoch's batches are gathered from positions if they are mapped
             for number, batch in enumerate(loader):
                 rows = torch.arange(256 * number, 256 * number + len(batch["x"]), dtype=torch.int32, device="cuda")
                 wrong += not torch.equal(batch["x"], rows[:, None].expand(-1, 1024))
