@@ -40,7 +40,7 @@ class Below:
         if shuffled:
             self._groups = [table.extents(name, table.locate(ids[low:high]))[0] for low, high in bounds]
         else:
-            self._groups = [table.runs(name, [edge])[0] for edge in bounds]
+            self._groups = [table.runs(name, np.array([edge]))[0] for edge in bounds]
 
     def epoch(self) -> int:
         """Read all samples; returns how many they are."""

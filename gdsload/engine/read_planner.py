@@ -34,16 +34,9 @@ class FieldRows:
     lengths: IntArray | None
 
     @classmethod
-    def of_runs(cls, addresses: IntArray, runs: Runs, counts: Sequence[int], row_bytes: int) -> FieldRows:
+    def of_runs(cls, addresses: IntArray, runs: Runs, counts: IntArray, row_bytes: int) -> FieldRows:
         """Rows of one shape, from where parts of runs of them begin and how many each part has."""
-        stretches: list[list[int]] = []  # of adjacent parts
-        for address, count in zip(addresses.tolist(), counts, strict=True):
-            if stretches and address == stretches[-1][0] + stretches[-1][1] * row_bytes:
-                stretches[-1][1] += count
-            else:
-                stretches.append([address, count])
-        parts = [address + np.arange(count) * row_bytes for address, count in stretches]
-        found = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        found = np.repeat(addresses, counts) + within(counts) * row_bytes
         if runs.order is None:
             return cls(found, None)
         rows = np.empty_like(found)
@@ -225,17 +218,20 @@ class ReadPlanner:
 
     def _from_lanes(self, ordered: Ordered, pieces: LanePieces, parts: list[RowSlice]) -> IntArray | None:
         """Take pieces out of windows, lane by lane, and add the slices to `parts`; returns `Slices.order`."""
-        counts, first, total = pieces.stop - pieces.start, np.zeros(len(pieces.lane), np.int64), 0
-        for lane in np.unique(pieces.lane).tolist():
-            mine = np.flatnonzero(pieces.lane == lane)
-            ends = total + np.cumsum(counts[mine])
-            first[mine] = ends - counts[mine]
-            window, taken = self._windows.get(lane), int(ends[-1]) - total
-            if window is not None and pieces.stop[mine[-1]] <= window.stop:
-                parts.append(window.take(taken))
+        counts, by_lane = pieces.stop - pieces.start, np.argsort(pieces.lane, kind="stable")
+        ends = np.cumsum(counts[by_lane])
+        first = np.empty_like(ends)
+        first[by_lane] = ends - counts[by_lane]
+        lanes = pieces.lane[by_lane]
+        edges = [*np.flatnonzero(lanes[1:] != lanes[:-1]).tolist(), len(lanes) - 1] if len(lanes) else []
+        low = taken = 0
+        for edge in edges:
+            window, total = self._windows.get(int(lanes[edge])), int(ends[edge])
+            if window is not None and pieces.stop[by_lane[edge]] <= window.stop:
+                parts.append(window.take(total - taken))
             else:
-                self._past_a_window(ordered, pieces, mine, parts)
-            total += taken
+                self._past_a_window(ordered, pieces, by_lane[low : edge + 1], parts)
+            low, taken = edge + 1, total
         if (first[1:] > first[:-1]).all():
             return None
         return np.repeat(first, counts) + within(counts)

@@ -21,11 +21,11 @@ class Runs:
     """Samples as runs of consecutive ones.
 
     Attributes:
-        bounds: for each run the first sample id, and the one after the last.
+        bounds: for each run the first sample id, and the one after the last; int64, shape ``[runs, 2]``.
         order: for each of these samples its position in what is wanted; None: they are in order.
     """
 
-    bounds: list[tuple[int, int]]
+    bounds: IntArray
     order: IntArray | None
 
 
@@ -59,8 +59,8 @@ def runs_of(ids: IntArray, sample_bytes: int, shuffled: bool) -> Runs | None:
         ids = ids[order]
         if not lie_in_runs(ids, sample_bytes):
             return None
-    broken = np.flatnonzero(ids[1:] != ids[:-1] + 1) + 1
-    first = [0, *broken.tolist()]
-    last = [*(broken - 1).tolist(), len(ids) - 1]
-    bounds = zip(ids[first].tolist(), (ids[last] + 1).tolist(), strict=True)
-    return Runs(list(bounds), order)
+    broken = np.flatnonzero(ids[1:] != ids[:-1] + 1)
+    bounds = np.empty((len(broken) + 1, 2), np.int64)
+    bounds[0, 0], bounds[1:, 0] = ids[0], ids[broken + 1]
+    bounds[-1, 1], bounds[:-1, 1] = ids[-1] + 1, ids[broken] + 1
+    return Runs(bounds, order)

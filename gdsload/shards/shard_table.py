@@ -20,7 +20,7 @@ from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.gather_host import gather_rows
 from gdsload.shards.identity import ShardSource
 from gdsload.shards.opening import load_named, named_as_written
-from gdsload.shards.reads import Extents, distinct
+from gdsload.shards.reads import Extents, distinct, within
 from gdsload.system.memory import address_of
 
 __all__ = ["Located", "ShardTable"]
@@ -171,12 +171,12 @@ class ShardTable:
         first, lengths = self._rows(name, found)
         return Extents(found.file, begin + first * field.row_bytes, lengths * field.row_bytes), lengths
 
-    def runs(self, name: str, bounds: Sequence[tuple[int, int]]) -> tuple[Extents, list[int]]:
+    def runs(self, name: str, bounds: IntArray) -> tuple[Extents, IntArray]:
         """The bytes of a column of one shape of consecutive samples, those of many samples in one extent.
 
         Args:
             name: the column; not a ragged one.
-            bounds: for each run the first sample id, and the one after the last.
+            bounds: for each run the first sample id, and the one after the last; shape ``[runs, 2]``.
 
         Returns:
             Extents of one sample or 4 MiB at the most, and how many samples each has.
@@ -187,23 +187,18 @@ class ShardTable:
         """
         row_bytes = self.columns[name].row_bytes
         most = max(_RUN_BYTES // max(row_bytes, 1), 1)
-        last = np.array(bounds, np.int64).reshape(-1, 2) - [0, 1]
-        shards = np.searchsorted(self.ends, last, side="right").tolist()
-        files: list[int] = []
-        rows: list[int] = []
-        counts: list[int] = []
-        for (first, stop), (low, high) in zip(bounds, shards, strict=True):
-            for file in range(low, high + 1):
-                start = int(self.starts[file])
-                end = min(stop, int(self.ends[file])) - start
-                for row in range(max(first - start, 0), end, most):
-                    files.append(file)
-                    rows.append(row)
-                    counts.append(min(most, end - row))
-        found = Located(np.array(files, np.int64), np.array(rows, np.int64))
+        low, high = np.searchsorted(self.ends, bounds - [0, 1], side="right").T
+        shards = high - low + 1
+        file = np.repeat(low, shards) + within(shards)
+        first = np.maximum(np.repeat(bounds[:, 0], shards), self.starts[file])
+        length = np.minimum(np.repeat(bounds[:, 1], shards), self.ends[file]) - first
+        parts = -(-length // most)
+        ahead = within(parts) * most
+        counts = np.minimum(np.repeat(length, parts) - ahead, most)
+        found = Located(np.repeat(file, parts), np.repeat(first - self.starts[file], parts) + ahead)
         self.ensure_open(found.file)
         offset = self.begin[name][found.file] + found.row * row_bytes
-        return Extents(found.file, offset, np.array(counts, np.int64) * row_bytes), counts
+        return Extents(found.file, offset, counts * row_bytes), counts
 
     def _rows(self, name: str, found: Located) -> tuple[IntArray, IntArray]:
         """First row and number of rows of each sample, from the shards' offsets."""

@@ -87,14 +87,14 @@ def test_runs_are_the_bytes_of_their_samples(counts, row_bytes, run_bytes, data)
     table = _table(counts, row_bytes)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("gdsload.shards.shard_table._RUN_BYTES", run_bytes)
-        extents, samples = table.runs("x", bounds)
+        extents, samples = table.runs("x", np.array(bounds))
     each, _ = table.extents("x", table.locate(np.concatenate([np.arange(*run) for run in bounds])))
     assert min(samples) > 0
     assert (extents.nbytes == np.array(samples) * row_bytes).all()
     assert (extents.nbytes <= max(run_bytes, row_bytes)).all()
     assert {column.dtype for column in (extents.file, extents.offset, extents.nbytes)} == {np.dtype(np.int64)}
     assert set(table.asked) == set(extents.file.tolist()), "empty shards need not be there"
-    runs = zip(extents.offset.tolist(), samples, strict=True)
+    runs = zip(extents.offset.tolist(), samples.tolist(), strict=True)
     assert [offset + at * row_bytes for offset, count in runs for at in range(count)] == each.offset.tolist()
     assert np.repeat(extents.file, samples).tolist() == each.file.tolist()
 
@@ -116,8 +116,8 @@ def test_rows_of_runs(parts, row_bytes, shuffled, random):
     expected = [begin + at * row_bytes for begin, count in zip(addresses, counts, strict=True) for at in range(count)]
     order = list(range(len(expected)))
     random.shuffle(order)
-    runs = Runs([], np.array(order) if shuffled else None)
-    rows = FieldRows.of_runs(np.array(addresses, np.int64), runs, counts, row_bytes)
+    runs = Runs(np.zeros((0, 2), np.int64), np.array(order) if shuffled else None)
+    rows = FieldRows.of_runs(np.array(addresses, np.int64), runs, np.array(counts), row_bytes)
     assert rows.addresses.dtype == np.int64
     assert rows.lengths is None
     assert (rows.addresses[order] if shuffled else rows.addresses).tolist() == expected
@@ -147,14 +147,14 @@ def test_ids_as_runs(runs, mixed, shuffled, random):
 
 def test_what_is_a_run():
     whole = np.arange(400)
-    assert runs_of(whole, 4096, False).bounds == [(0, 400)]
-    assert runs_of(whole[5:6], 4096, False).bounds == [(5, 6)]
-    assert runs_of(np.concatenate([whole[200:], whole[:200]]), 4096, False).bounds == [(200, 400), (0, 200)]
+    assert runs_of(whole, 4096, False).bounds.tolist() == [[0, 400]]
+    assert runs_of(whole[5:6], 4096, False).bounds.tolist() == [[5, 6]]
+    assert runs_of(np.concatenate([whole[200:], whole[:200]]), 4096, False).bounds.tolist() == [[200, 400], [0, 200]]
     assert runs_of(whole[::-1], 4096, False) is None
-    assert runs_of(whole[::-1], 4096, True).bounds == [(0, 400)]
+    assert runs_of(whole[::-1], 4096, True).bounds.tolist() == [[0, 400]]
     assert runs_of(whole[::2], 4096, True) is None
     # One run is one whatever it is; of short rows it takes longer ones.
-    assert runs_of(whole[:2], 1, False).bounds == [(0, 2)]
+    assert runs_of(whole[:2], 1, False).bounds.tolist() == [[0, 2]]
     assert runs_of(np.concatenate([whole[200:], whole[:200]]), 100, False) is None
 
 
