@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from gdsload.engine.assemble import BatchForm
 from gdsload.engine.codecs import codecs_of
 from gdsload.errors import OptionError, SchemaError
+from gdsload.loader.known_fields import known_fields
 from gdsload.loader.selection import Selected
 from gdsload.shards.format.dtypes import DType
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.values import as_bytes, held
-from gdsload.system.names import check_list
 
 __all__ = ["batch_form", "check_padding", "field_names", "mean_sample_bytes", "refuse_ragged"]
 
@@ -28,19 +28,10 @@ def field_names(schema: Schema, given: Mapping[str, Any]) -> tuple[str, ...]:
     Raises:
         OptionError: if one does not exist, or is called "index" beside the samples' indices.
     """
-    check_list("fields", given["fields"])
-    try:
-        wanted = list(schema) if given["fields"] is None else list(given["fields"])
-    except TypeError:
-        raise OptionError(f"fields is {given['fields']!r}, which is no list of names") from None
-    unknown = [name for name in wanted if not isinstance(name, str) or name not in schema]
-    if unknown:
-        raise OptionError(f"the dataset has no field {unknown[0]!r}", remedy=f"It has {', '.join(map(repr, schema))}.")
-    if not wanted:
-        raise OptionError("fields is empty", remedy="Name at least one field, or leave it out to read all.")
+    wanted = known_fields(schema, given["fields"])
     if given["with_index"] and "index" in wanted:
         raise OptionError('with_index=True adds "index" to each batch, but the dataset has a field of that name')
-    return tuple(name for name in schema if name in wanted)
+    return wanted
 
 
 def batch_form(stored: StoredSchema, fields: Sequence[str], given: Mapping[str, Any]) -> BatchForm:

@@ -7,34 +7,31 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.data import Subset
 
-from gdsload.backends.host import HostBackend
-from gdsload.engine.assemble import Assembler, BatchForm
-from gdsload.engine.batch_source import made_at_once
-from gdsload.engine.codecs import codecs_of
-from gdsload.engine.landed import LandedSource
-from gdsload.engine.stats import LoaderStats
-from gdsload.engine.steps import Job, OneBatch, Selection
 from gdsload.errors import FileChangedError, OptionError, SampleIndexError
+from gdsload.loader.known_fields import known_field, known_fields
+from gdsload.loader.sample_reader import SampleReader
 from gdsload.shards.catalog import Catalog, open_catalog
 from gdsload.shards.drive import LOCAL, Drive
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import ShardSource
-from gdsload.shards.shard_table import ShardTable
 from gdsload.shards.verify import VerifyReport, verify_shards
-from gdsload.system.memory import BatchPool
 from gdsload.system.threads import Closer
 
 __all__ = ["ShardDataset", "ShardInfo"]
 
 _MOST_MAPPED = 32_768
 """Linux lets a process have 65 530 mappings (vm.max_map_count); half of them are the user's."""
+
+
+Indices = Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +76,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
         self._catalog: Catalog = open_catalog(os.fspath(path))
         self._mmap = mmap
         self._lock = threading.Lock()
-        self._reader: _Reader | None = None
+        self._reader: SampleReader | None = None
 
     @property
     def path(self) -> str:
@@ -130,9 +127,14 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
         return self._catalog.samples
 
     def __getitem__(self, index: int) -> dict[str, Any]:
+        if isinstance(index, str):
+            raise OptionError(
+                f"a sample's index is a whole number, not {index!r}",
+                remedy=f"Pass dataset.column({index!r}) for a field of all samples, or dataset[0][{index!r}] for one.",
+            )
         return self.__getitems__([index])[0]
 
-    def __getitems__(self, indices: Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor) -> list[dict[str, Any]]:
+    def __getitems__(self, indices: Indices) -> list[dict[str, Any]]:
         """Many samples at once, as torch's DataLoader asks for them; much faster than one by one.
 
         Args:
@@ -146,22 +148,89 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
         """
         return self._open_reader().samples(self._ids(indices))
 
-    def read_batch(self, indices: Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor) -> dict[str, Any]:
+    def read_batch(self, indices: Indices, *, fields: Sequence[str] | None = None) -> dict[str, Any]:
         """Many samples as one batch, as `ShardWriter.write_batch` takes it.
 
         Args:
             indices: see `__getitems__`.
+            fields: names of the fields to read; None for all.
 
         Returns:
             Of a fixed field a tensor ``[samples, *shape]``, of a ragged one the pair (values ``[rows, ...]``, offsets
             ``[samples + 1]``), of a text field a list.
 
         Raises:
+            OptionError: if there is no such field.
             GdsloadError: see `__getitems__`.
         """
-        return self._open_reader().batch(self._ids(indices))
+        return self._open_reader().batch(self._ids(indices), known_fields(self.schema, fields))
 
-    def sample_bytes(self, indices: Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor) -> NDArray[np.int64]:
+    def column(self, field: str) -> Any:
+        """A field of all samples, in their order; read in pieces of some MiB, straight into its own memory.
+
+        Returns:
+            Of a fixed field a tensor ``[len(self), *shape]``, of a ragged one the pair (values ``[rows, ...]``, offsets
+            int64 ``[len(self) + 1]``), of a text field a list.
+
+        Raises:
+            OptionError: if there is no such field.
+            GdsloadError: see `__getitems__`.
+        """
+        known_field(self.schema, field)
+        return self._open_reader().column(field)
+
+    def lengths(self, field: str) -> torch.Tensor:
+        """How many rows each sample has of a ragged field, or bytes of a text (in UTF-8); int64 ``[len(self)]``.
+
+        Only the shards' offsets are read, 8 bytes a sample, and none of the samples.
+
+        Raises:
+            OptionError: if there is no such field, or it has one shape.
+            GdsloadError: see `__getitems__`.
+        """
+        if not known_field(self.schema, field).ragged:
+            raise OptionError(
+                f"all samples of the field {field!r} have the shape {self.schema[field].shape}",
+                remedy="Ask for the lengths of a ragged field, or of a text.",
+            )
+        return torch.from_numpy(self._open_reader().lengths(field))
+
+    def select(self, indices: Indices) -> Subset[dict[str, Any]]:
+        """The samples at some indices, in their order: torch's `Subset`, which a loader reads at full speed.
+
+        Args:
+            indices: see `__getitems__`.
+
+        Returns:
+            A subset whose `indices` are an int64 array ``[samples]``, from 0 to ``len(self) - 1``.
+
+        Raises:
+            SampleIndexError: if one is outside.
+            OptionError: if they are a mask.
+        """
+        return _subset(self, self._ids(indices))
+
+    def filter(
+        self, predicate: Callable[[dict[str, Any]], Any], *, fields: Sequence[str] | None = None
+    ) -> Subset[dict[str, Any]]:
+        """The samples that a predicate is true of, in their order; see `select`.
+
+        Args:
+            predicate: called with batches of neighbouring samples, as `read_batch` gives them, of up to 32 MiB and
+                16 384 samples, one after the other in the calling thread. It returns which of them are kept: a tensor
+                or an array of booleans, ``[samples]``.
+            fields: the fields that it gets, and no others are read; None for all.
+
+        Raises:
+            OptionError: if there is no such field, or the predicate returns anything else.
+            GdsloadError: see `__getitems__`.
+        """
+        kept = [np.zeros(0, np.int64)]
+        for first, batch in self._open_reader().pieces(known_fields(self.schema, fields)):
+            kept.append(first + np.flatnonzero(_mask(predicate(batch), batch)))
+        return _subset(self, np.concatenate(kept))
+
+    def sample_bytes(self, indices: Indices) -> NDArray[np.int64]:
         """How many bytes each of these samples takes in a shard, offsets included; shape ``[samples]``.
 
         Raises:
@@ -169,7 +238,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
         """
         return self._open_reader().sizes(self._ids(indices))
 
-    def _ids(self, indices: Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor) -> NDArray[np.int64]:
+    def _ids(self, indices: Indices) -> NDArray[np.int64]:
         """The samples that indices mean."""
         length = len(self)
         ids = indices if isinstance(indices, np.ndarray) and indices.dtype == np.int64 else _whole(indices)
@@ -197,13 +266,13 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
         """
         return verify_shards(self._catalog.sources, self._catalog.stored, deep=deep, progress=progress)
 
-    def _open_reader(self) -> _Reader:
+    def _open_reader(self) -> SampleReader:
         """The reader of this process. After a fork, threads and locks of the parent's must not be used."""
         reader = self._reader
         if reader is None or reader.owner != os.getpid():
             with self._lock:
                 if self._reader is None or self._reader.owner != os.getpid():
-                    self._reader = _Reader(self._catalog, self.mmap, self.drive)
+                    self._reader = SampleReader(self._catalog, self.drive, mapped=self.mmap)
                     Closer(self, self._reader.close)
                 reader = self._reader
         return reader
@@ -226,49 +295,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
         return f"ShardDataset({self.path!r}, {len(self)} samples in {shards} shards, {self.schema!r})"
 
 
-class _Reader:
-    """Reads samples of a dataset in one process."""
-
-    def __init__(self, catalog: Catalog, mapped: bool, drive: Drive) -> None:
-        self.owner = os.getpid()
-        self._table = ShardTable.of(catalog.sources, catalog.stored, mapped=mapped, drive=drive)
-        self._backend = HostBackend(self._table.files)
-        self._schema = catalog.schema
-        fields = tuple(catalog.schema)
-        form = BatchForm(codecs_of(catalog.stored, fields, "offsets"), fields=fields)
-        self._assembler = Assembler(form, BatchPool(keep_bytes=0))
-
-    def samples(self, ids: NDArray[np.int64]) -> list[dict[str, Any]]:
-        """Samples by id, as dicts of tensors that share no memory with later ones."""
-        if not len(ids):
-            return []
-        batch = self.batch(ids)
-        split = {name: _split(batch[name]) for name in self._schema}
-        return [dict(zip(split, values, strict=True)) for values in zip(*split.values(), strict=True)]
-
-    def batch(self, ids: NDArray[np.int64]) -> dict[str, Any]:
-        """Samples by id as one batch."""
-        job = Job(self._table, OneBatch(ids), Selection(), self._assembler.form.columns)
-        source = LandedSource(job, self._backend, self._assembler, LoaderStats())
-        found: dict[str, Any] = made_at_once(source, 0).batches[0]
-        return found
-
-    def sizes(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Bytes of samples in a shard."""
-        found = self._table.locate(ids)
-        sizes: NDArray[np.int64] = np.full(len(ids), self._schema.fixed_bytes, np.int64)
-        for name, field in self._table.columns.items():
-            lengths = self._table.extents(name, found)[1]
-            if lengths is not None:
-                sizes += lengths * field.row_bytes + 8  # and an offset
-        return sizes
-
-    def close(self) -> None:
-        if self.owner == os.getpid():
-            self._backend.close()
-
-
-def _whole(indices: Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor) -> NDArray[np.int64]:
+def _whole(indices: Indices) -> NDArray[np.int64]:
     """Whole numbers of whatever kind; what int64 cannot hold becomes something that is outside of any dataset, too.
 
     Raises:
@@ -279,6 +306,10 @@ def _whole(indices: Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor) -> 
             f"indices are a mask, of shape {tuple(indices.shape)}",
             remedy="Pass the indices of what is true, as mask.nonzero().flatten() or np.flatnonzero(mask) has them.",
         )
+    if isinstance(indices, torch.Tensor):
+        indices = indices.detach().cpu().numpy()
+    if isinstance(indices, np.ndarray) and indices.ndim == 1 and indices.dtype.kind == "i":
+        return indices.astype(np.int64)
     numbers = [operator.index(index) for index in indices]
     try:
         return np.array(numbers, np.int64)
@@ -287,11 +318,24 @@ def _whole(indices: Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor) -> 
         return clipped
 
 
-def _split(value: Any) -> Sequence[Any]:
-    """A batch's field, sample by sample."""
-    if isinstance(value, list):
-        return value
-    if isinstance(value, tuple):
-        values, offsets = value
-        return torch.split(values, offsets.diff().tolist())
-    return torch.unbind(value)
+def _subset(dataset: ShardDataset, ids: NDArray[np.int64]) -> Subset[dict[str, Any]]:
+    # As an array: a list of as many numbers takes four times the memory, and its elements are as quick to get.
+    return Subset(dataset, cast("Sequence[int]", ids))
+
+
+def _mask(given: object, batch: dict[str, Any]) -> NDArray[np.bool_]:
+    """What a predicate returned.
+
+    Raises:
+        OptionError: if it is no boolean for each sample of the batch.
+    """
+    value = next(iter(batch.values()))
+    samples = len(value[1]) - 1 if isinstance(value, tuple) else len(value)
+    mask = given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else given
+    if isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == (samples,):
+        return mask
+    found = f"{mask.dtype} of shape {mask.shape}" if isinstance(mask, np.ndarray) else f"a {type(given).__name__}"
+    raise OptionError(
+        f"the predicate returned {found} for a batch of {samples} samples",
+        remedy="Return a boolean for each sample, as batch['label'] == 3 is: a tensor or an array [samples].",
+    )

@@ -17,7 +17,7 @@ from gdsload.errors import FormatError, Problem
 from gdsload.shards.drive import LOCAL, Drive
 from gdsload.shards.files import Files
 from gdsload.shards.format.stored import StoredSchema
-from gdsload.shards.gather_host import gather_rows
+from gdsload.shards.gather_host import gather_pieces, gather_rows
 from gdsload.shards.identity import ShardSource
 from gdsload.shards.opening import load_named, named_as_written
 from gdsload.shards.reads import Extents, distinct, within
@@ -199,6 +199,32 @@ class ShardTable:
         self.ensure_open(found.file)
         offset = self.begin[name][found.file] + found.row * row_bytes
         return Extents(found.file, offset, counts * row_bytes), counts
+
+    def lengths(self, name: str) -> IntArray:
+        """Rows of each sample of a ragged column, shape ``[samples]``: of all samples, from the shards' offsets alone.
+
+        Raises:
+            FormatError: if a shard or its offsets are damaged.
+            ReadError: if a shard cannot be read.
+        """
+        self.ensure_open(np.arange(len(self.starts)))
+        found = np.empty(self.samples, np.int64)
+        for file, (start, end) in enumerate(zip(self.starts.tolist(), self.ends.tolist(), strict=True)):
+            ends = self._all_offsets(name, file, end - start + 1)
+            lengths = np.subtract(ends[1:], ends[:-1], out=found[start:end])
+            if ends[0] or ends[-1] != self.rows[name][file] or lengths.min(initial=0) < 0:
+                every = np.arange(end - start)
+                self._rows(name, Located(np.full(len(every), file), every))  # which says what is wrong
+        return found
+
+    def _all_offsets(self, name: str, file: int, count: int) -> IntArray:
+        at = int(self._offsets[name][file])
+        if self.files.mapped and self.files.guard.left:
+            offset = np.array([at - int(self.files.base[file])])
+            self.files.guard.ensure(Extents(np.array([file]), offset, np.array([8 * count])), lasting=True)
+        offsets = np.empty(count, np.int64)
+        gather_pieces(np.array([at]), np.array([count]), 8, address_of(offsets))
+        return offsets
 
     def _rows(self, name: str, found: Located) -> tuple[IntArray, IntArray]:
         """First row and number of rows of each sample, from the shards' offsets."""

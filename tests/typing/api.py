@@ -37,6 +37,10 @@ assert_type(dataset.shards[0].samples, int)
 assert_type(dataset.counts, NDArray[np.int64])
 assert_type(dataset.digest, str)
 assert_type(dataset.num_bytes, int)
+assert_type(dataset.lengths("tokens"), torch.Tensor)
+assert_type(dataset.read_batch(torch.arange(3), fields=["x"]), dict[str, Any])
+assert_type(dataset.select(np.arange(3)), Subset[dict[str, Any]])
+assert_type(dataset.filter(lambda batch: batch["x"] > 3, fields=["x"]), Subset[dict[str, Any]])
 
 # Loaders.
 loader = gdsload.DataLoader(dataset, 32, True, seed=1, drop_last=True, device="cuda")
