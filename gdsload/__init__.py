@@ -33,6 +33,7 @@ from gdsload.loader.dataset import ShardDataset, ShardInfo
 from gdsload.loader.loader import DataLoader
 from gdsload.loader.mix import Mix
 from gdsload.loader.weights import load_file, safe_open
+from gdsload.loader.windows import Windows
 from gdsload.order import OrderOptions
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.verify import VerifyReport
@@ -73,6 +74,7 @@ __all__ = [
     "StateError",
     "UnfinishedDatasetError",
     "VerifyReport",
+    "Windows",
     "WriteError",
     "__version__",
     "convert",

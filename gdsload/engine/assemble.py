@@ -38,11 +38,13 @@ class BatchForm:
         codecs: of the columns that are wanted, how each is handed out.
         index: the key under which a batch carries the indices of its samples; None: it does not.
         fields: the fields in the order of a batch; none: in that of the columns.
+        length: stored samples that a sample is made of: a window's. Codecs get the rows of all of them.
     """
 
     codecs: Mapping[str, FieldCodec]
     index: str | None = None
     fields: tuple[str, ...] = ()
+    length: int = 1
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -188,8 +190,10 @@ class Assembler(BatchMaker):
                 addresses, lengths = padded_pieces(addresses, group, address_of(fill))
             gather_pieces(addresses, lengths, field.row_bytes, out)
             rows[name] = _Rows(begins[name], group, list(accumulate(codec.rows(group), initial=0)))
-        edges = list(pairwise(accumulate(sizes, initial=0)))
-        batches = [self._batch(memory, rows, number, *edge) for number, edge in enumerate(edges)]
+        edges, each = list(pairwise(accumulate(sizes, initial=0))), self.form.length
+        batches = [
+            self._batch(memory, rows, number, low * each, high * each) for number, (low, high) in enumerate(edges)
+        ]
         self.add_index(batches, slices, edges)
         return batches
 
@@ -206,7 +210,7 @@ class Assembler(BatchMaker):
         return begins, position
 
     def _batch(self, memory: memoryview, rows: dict[str, _Rows], number: int, low: int, high: int) -> Batch:
-        """Batch `number` of a group: samples `low` to `high` - 1."""
+        """Batch `number` of a group: stored samples `low` to `high` - 1."""
         batch = self.form.new_batch()
         for name, codec in self.form.codecs.items():
             field, found = codec.stored, rows[name]
@@ -232,7 +236,7 @@ def padding_rows(element: NDArray[np.uint8], nbytes: int) -> NDArray[np.uint8]:
 def joined(name: str, ragged: bool, slices: Slices) -> Source:
     """Addresses, and rows if the field is ragged, of a field of the samples of all slices."""
     parts = [(part.rows.fields[name], part.low, part.high) for part in slices.parts]
-    addresses = slices.arranged([rows.addresses[low:high] for rows, low, high in parts])
+    addresses = slices.arranged([rows.addresses[low:high] for rows, low, high in parts]).reshape(-1)
     if not ragged:
         return addresses, None
     lengths = [rows.lengths[low:high] for rows, low, high in parts if rows.lengths is not None]

@@ -28,7 +28,10 @@ __all__ = ["FieldRows", "LoadedRows", "ReadPlanner", "RowSlice", "Slices"]
 
 @dataclass(slots=True)
 class FieldRows:
-    """One field of loaded samples: the address of each, and the rows of each if it is ragged."""
+    """One field of loaded samples: the address of each, and the rows of each if it is ragged.
+
+    Of windows, which are made of several samples of the table, addresses have the shape ``[windows, length]``.
+    """
 
     addresses: IntArray
     lengths: IntArray | None
@@ -263,8 +266,7 @@ class ReadPlanner:
     def _read(self, positions: IntArray) -> LoadedRows:
         """Start reading the samples at these positions."""
         selection = self.job.selection
-        ids = positions if selection.ids is None else selection.ids[positions]
-        index = positions if selection.index is None else selection.index[positions]
+        ids = selection.samples(positions)
         runs = runs_of(ids, self._sample_bytes, self.windowed) if self._sample_bytes else None
         files, wanted, rest = self._rows(ids) if runs is None else self._runs(runs)
         pending = self.backend.read(concat_extents(wanted))
@@ -272,7 +274,10 @@ class ReadPlanner:
         if len(wanted) > 1:
             parts = np.split(pending.addresses, np.cumsum([len(extents) for extents in wanted[:-1]]))
         fields = {name: rows(part) for name, rows, part in zip(self.job.columns, rest, parts, strict=True)}
-        return LoadedRows(fields, index, files, pending, len(ids))
+        if selection.length > 1:
+            for field in fields.values():
+                field.addresses = field.addresses.reshape(-1, selection.length)
+        return LoadedRows(fields, selection.indices(positions), files, pending, len(positions))
 
     def _rows(self, ids: IntArray) -> _Wanted:
         """The extents of each sample by itself."""

@@ -188,8 +188,7 @@ class ResidentGather:
 
     def _samples(self, steps: range) -> IntArray:
         """The samples of some steps, as the host computes them."""
-        positions, selected = self.job.steps.positions(steps), self.job.selection.ids
-        return positions if selected is None else selected[positions]
+        return self.job.selection.samples(self.job.steps.positions(steps))
 
     def _shards_between(self, start: int, stop: int) -> range:
         """The shards that hold samples `start` to `stop` - 1, in the order of the shards."""
@@ -252,10 +251,10 @@ class ResidentGather:
             (on_gpu,) = reach.gather.beforehand(lambda: (self.maker.gather.upload(samples),))
         parts, step, row = [], steps.start, 0
         for size, same in groupby(self.sizes(steps)):
-            count = len(list(same))
-            ids = None if on_gpu is None else on_gpu[row : row + count * size]
-            parts.append((range(step, step + count), PositionBatch(0, size, count, size, ids)))
-            step, row = step + count, row + count * size
+            count, rows = len(list(same)), size * self.job.selection.length
+            ids = None if on_gpu is None else on_gpu[row : row + count * rows]
+            parts.append((range(step, step + count), PositionBatch(0, rows, count, rows, ids)))
+            step, row = step + count, row + count * rows
         return parts
 
     def _rows_of(
@@ -294,14 +293,15 @@ class ResidentGather:
 
     def _index(self, step: int) -> IntArray:
         """The user's indices of a step's samples."""
-        positions, index = self.job.steps.positions(range(step, step + 1)), self.job.selection.index
-        return np.array(positions if index is None else index[positions])
+        return np.array(self.job.selection.indices(self.job.steps.positions(range(step, step + 1))))
 
 
 def _computable(job: Job, *, with_index: bool) -> Ordered | None:
     """The steps of a job if the GPU can compute which samples their batches have."""
     steps, selected = job.steps, job.selection.ids
     if not isinstance(steps, Ordered) or (selected is not None and len(selected) > _MOST_SELECTED):
+        return None
+    if job.selection.length > 1:
         return None
     if isinstance(steps.order, BlockOrder):
         # For blocks, planning costs nothing but the host's positions: where the host must know them anyway, its threads

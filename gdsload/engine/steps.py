@@ -26,10 +26,21 @@ class Selection:
     Attributes:
         ids: sample id of each position in the table; None where they are the same.
         index: the user's index of the sample at each position; None where it is the position.
+        length: samples of the table that one of the user's is made of, from the one at its position on: a window's.
     """
 
     ids: IntArray | None = None
     index: IntArray | None = None
+    length: int = 1
+
+    def samples(self, positions: IntArray) -> IntArray:
+        """The samples of the table at some positions, those of a window one after the other."""
+        first = positions if self.ids is None else self.ids[positions]
+        return first if self.length == 1 else (first[:, None] + np.arange(self.length)).reshape(-1)
+
+    def indices(self, positions: IntArray) -> IntArray:
+        """The user's indices of what is at some positions."""
+        return positions if self.index is None else self.index[positions]
 
 
 class Steps(Protocol):

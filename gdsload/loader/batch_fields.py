@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from gdsload.engine.assemble import BatchForm
 from gdsload.engine.codecs import codecs_of
+from gdsload.engine.windows import WindowCodec
 from gdsload.errors import OptionError, SchemaError
 from gdsload.loader.known_fields import known_fields
 from gdsload.loader.selection import Selected
 from gdsload.shards.format.dtypes import DType
 from gdsload.shards.format.schema import Schema
-from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.values import as_bytes, held
 
 __all__ = ["batch_form", "check_padding", "field_names", "mean_sample_bytes", "refuse_ragged"]
@@ -34,15 +34,19 @@ def field_names(schema: Schema, given: Mapping[str, Any]) -> tuple[str, ...]:
     return wanted
 
 
-def batch_form(stored: StoredSchema, fields: Sequence[str], given: Mapping[str, Any]) -> BatchForm:
+def batch_form(selected: Selected, fields: Sequence[str], given: Mapping[str, Any]) -> BatchForm:
     """How a batch looks.
 
     Raises:
-        OptionError: if a field cannot be padded as asked.
+        OptionError: if a field cannot be padded as asked, or not be in windows.
     """
+    stored, length = selected.stored, selected.length
+    selected.refuse_ragged_windows(fields)
     padding = _padding(stored.schema, fields, given["padding_value"]) if given["ragged"] == "padded" else {}
     codecs = codecs_of(stored, fields, given["ragged"], padding)
-    return BatchForm(codecs, "index" if given["with_index"] else None, tuple(fields))
+    if length is not None:
+        codecs = {name: WindowCodec(codec, length) for name, codec in codecs.items()}
+    return BatchForm(codecs, "index" if given["with_index"] else None, tuple(fields), selected.each)
 
 
 def check_padding(given: Mapping[str, Any]) -> None:
@@ -94,7 +98,7 @@ def refuse_ragged(schema: Schema, fields: Sequence[str]) -> None:
 
 
 def mean_sample_bytes(selected: Selected, fields: Sequence[str]) -> float:
-    """Bytes of an average sample, over the fields that are read; for ragged ones an estimate from file lengths."""
+    """Bytes of an average sample, or window, over the fields that are read; for ragged ones an estimate."""
     columns = selected.stored.columns
     wanted = selected.stored.columns_of(fields)
     fixed = sum(columns[name].row_bytes for name in wanted if not columns[name].ragged)
@@ -102,6 +106,6 @@ def mean_sample_bytes(selected: Selected, fields: Sequence[str]) -> float:
     chosen = [name for name in ragged if name in wanted]
     samples = sum(len(dataset) for dataset in selected.datasets)
     if not chosen or not samples:
-        return float(fixed)
+        return float(fixed * selected.each)
     data = sum(dataset.num_bytes for dataset in selected.datasets) / samples - selected.stored.fixed_bytes
     return fixed + max(data, 0.0) * len(chosen) / len(ragged)

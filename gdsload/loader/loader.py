@@ -32,7 +32,8 @@ class DataLoader:
     back when its tensors are dropped.
 
     Args:
-        dataset: a `ShardDataset`, a path to one, torch's `Subset` and `ConcatDataset` over them, or a `Mix` of these.
+        dataset: a `ShardDataset`, a path to one, `Windows`, torch's `Subset` and `ConcatDataset` over them, or a `Mix`
+            of these.
         batch_size: samples of a batch of this rank.
         shuffle: the order of the samples. False: dataset order; ``"full"``: one permutation of all samples;
             ``"block"``: blocks of neighbouring samples permuted, then samples within windows of them, so that a cold

@@ -147,7 +147,7 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
         seed=given["seed"],
         order=order,
         fields=fields,
-        form=batch_form(selected.stored, fields, given),
+        form=batch_form(selected, fields, given),
         device_transform=given["device_transform"],
         transform=given["transform"],
         reuse_buffers=given["reuse_buffers"],
@@ -220,7 +220,9 @@ def _order_options(given: Mapping[str, Any], selected: Selected, sample_bytes: f
             if selected.mixture is not None:
                 raise OptionError(f"{name} cannot be used with a Mix", remedy="Pass a ConcatDataset, or no sampler.")
             return OrderOptions("sampler", 0, 0, 1, f"{name}={type(sampler).__name__}")
-    facts = DatasetFacts(len(selected), sample_bytes, int(sample_bytes * len(selected)))
+    # Windows that overlap are read once each, but kept in memory once.
+    kept = min(len(selected), sum(len(dataset) for dataset in selected.datasets) / selected.each)
+    facts = DatasetFacts(len(selected), sample_bytes, int(sample_bytes * kept))
     shuffle, numbers = given["shuffle"], {name: given[name] for name in ("block", "window", "lanes")}
     # As plain ints: they go into the state, and numpy's cannot be written as JSON.
     numbers = {name: value if value is None else check_whole(value, name, 1) for name, value in numbers.items()}

@@ -8,7 +8,7 @@ from gdsload.engine.steps import Ordered, Steps
 from gdsload.loader.plan import LoaderPlan
 from gdsload.loader.ranks import Schedules
 from gdsload.loader.samplers import Sampled
-from gdsload.loader.state import Cursor, OrderIdentity, Place, dataset_digest
+from gdsload.loader.state import Cursor, OrderIdentity, Place
 from gdsload.order import Purpose, Schedule, derive_key
 
 __all__ = ["Progress"]
@@ -120,5 +120,5 @@ class Progress:
     def _identity(self, schedule: Schedule) -> OrderIdentity:
         plan = self._plan
         if self._digest is None:
-            self._digest = dataset_digest([dataset.digest for dataset in plan.selected.datasets], plan.selected.ids)
+            self._digest = plan.selected.digest
         return OrderIdentity(schedule, plan.order, plan.seed, self._digest, plan.selected.mixture)

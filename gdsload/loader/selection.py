@@ -6,6 +6,7 @@ And what the positions of an order stand for then.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -16,6 +17,8 @@ from gdsload.engine.steps import Selection
 from gdsload.errors import OptionError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.mix import Mix
+from gdsload.loader.state import dataset_digest
+from gdsload.loader.windows import Windows, refuse_ragged_windows
 from gdsload.order import MixOrder, Mixture, Order, OrderOptions, make_order
 from gdsload.shards.drive import Drive
 from gdsload.shards.format.schema import Schema
@@ -31,13 +34,15 @@ class Selected:
 
     Attributes:
         datasets: the datasets; sample ids count through them one after the other.
-        ids: the sample id for each of the user's indices; None where they are the same.
+        ids: the sample id for each of the user's indices, of a window that of its first; None where they are the same.
         mixture: how parts of them are mixed; None if they are not.
+        length: samples of a window; None if they are not in windows.
     """
 
     datasets: tuple[ShardDataset, ...]
     ids: IntArray | None
     mixture: Mixture | None = None
+    length: int | None = None
 
     def mapped(self, wanted: bool | None) -> bool:
         """Whether the shards are mapped into memory: as wanted, or where that is None as the datasets were opened."""
@@ -68,6 +73,25 @@ class Selected:
                     remedy="Write one of them anew as the other is, with gdsload.reshard(..., pack_fields=[...]).",
                 )
 
+    def refuse_ragged_windows(self, fields: Sequence[str]) -> None:
+        """Refuse fields whose samples have shapes of their own, if samples are in windows.
+
+        Raises:
+            OptionError: if there is one.
+        """
+        if self.length is not None:
+            refuse_ragged_windows(self.datasets[0], fields)
+
+    @property
+    def each(self) -> int:
+        """Samples that one of the user's is made of."""
+        return 1 if self.length is None else self.length
+
+    @property
+    def digest(self) -> str:
+        """What names the samples and their order."""
+        return dataset_digest([dataset.digest for dataset in self.datasets], self.ids, self.length)
+
     @property
     def drive(self) -> Drive:
         """What brings samples out of the shards, the same for all datasets."""
@@ -87,10 +111,10 @@ def select(source: object) -> Selected:
 
     Args:
         source: a `ShardDataset`, a path to one, or `torch.utils.data.Subset` (so also `random_split`) and
-            `ConcatDataset` over them, nested as deep as you like; or a `Mix` of these.
+            `ConcatDataset` over them or over `Windows` of one length, nested as deep as you like; or a `Mix` of these.
 
     Raises:
-        OptionError: if it is anything else, or the datasets have different fields or drives.
+        OptionError: if it is anything else, or the datasets have different fields or drives, or windows lengths.
         DatasetNotFoundError: if there is nothing at the path.
         FormatError: if what is there is damaged.
     """
@@ -99,7 +123,13 @@ def select(source: object) -> Selected:
     if isinstance(source, str | os.PathLike):
         source = ShardDataset(source)
     leaves: list[ShardDataset] = []
-    _collect(source, leaves)
+    lengths: set[int | None] = set()
+    _collect(source, leaves, lengths)
+    if len(lengths) > 1:
+        raise OptionError(
+            "of the parts of the dataset some are windows, and some are not, or of another length",
+            remedy="Make a loader for each length.",
+        )
     order = list({id(dataset): dataset for dataset in leaves}.values())
     for dataset in order[1:]:
         if dataset.schema != order[0].schema:
@@ -114,6 +144,7 @@ def select(source: object) -> Selected:
                 f"{order[0].drive} and {dataset.drive}",
                 remedy="Make a loader for each.",
             )
+    length = lengths.pop() if lengths else None
     if isinstance(source, ShardDataset) or (len(leaves) == len(order) and not _has_subset(source)):
         # Without a table of ids, a dataset may be as large as it likes.
         return Selected(tuple(order), None)
@@ -122,8 +153,8 @@ def select(source: object) -> Selected:
         starts[id(dataset)] = position
         position += len(dataset)
     ids = _ids(source, starts)
-    same = len(ids) == position and bool((ids == np.arange(position)).all())
-    return Selected(tuple(order), None if same else ids)
+    same = length is None and len(ids) == position and bool((ids == np.arange(position)).all())
+    return Selected(tuple(order), None if same else ids, length=length)
 
 
 def _changes_samples(kind: type[ShardDataset]) -> bool:
@@ -134,19 +165,24 @@ def _changes_samples(kind: type[ShardDataset]) -> bool:
 
 
 def _has_subset(source: object) -> bool:
-    return isinstance(source, Subset) or (
+    return isinstance(source, Subset | Windows) or (
         isinstance(source, ConcatDataset) and any(_has_subset(part) for part in source.datasets)
     )
 
 
-def _collect(source: object, found: list[ShardDataset]) -> None:
+def _collect(source: object, found: list[ShardDataset], lengths: set[int | None]) -> None:
+    """Add the datasets that a source is made of, and of how many of their samples one of its own is."""
     if isinstance(source, ShardDataset) and not _changes_samples(type(source)):
         found.append(source)
+        lengths.add(None)
+    elif type(source) is Windows:
+        found.append(source.dataset)
+        lengths.add(source.length)
     elif type(source) is Subset:
-        _collect(source.dataset, found)
+        _collect(source.dataset, found, lengths)
     elif type(source) is ConcatDataset:
         for part in source.datasets:
-            _collect(part, found)
+            _collect(part, found, lengths)
     elif isinstance(source, Mix):
         raise OptionError("a Mix is a part of another dataset", remedy="Hand the Mix itself to the loader.")
     else:
@@ -176,6 +212,8 @@ def _ids(source: object, starts: dict[int, int]) -> IntArray:
         return inner[index]
     if isinstance(source, ConcatDataset):
         return np.concatenate([_ids(part, starts) for part in source.datasets])
+    if isinstance(source, Windows):
+        return starts[id(source.dataset)] + source.starts
     start = starts[id(source)]
     return np.arange(start, start + len(cast("ShardDataset", source)))
 
@@ -208,27 +246,31 @@ def sample_space(selected: Selected, order: OrderOptions) -> SampleSpace:
     counts = np.concatenate([dataset.counts for dataset in selected.datasets])
     if selected.ids is None:
         return SampleSpace(tuple(counts.tolist()), Selection(), selected.mixture)
-    shards, ids = _needed(selected.ids, np.cumsum(counts))
+    shards, ids = _needed(selected.ids, np.cumsum(counts), selected.each)
     if order.shuffle != "block":
-        return SampleSpace((len(ids),), Selection(ids), selected.mixture, shards)
+        return SampleSpace((len(ids),), Selection(ids, length=selected.each), selected.mixture, shards)
     # A block is a run of neighbours on disk. The subset's own order does not matter, as it is shuffled anyway.
     index = np.argsort(selected.ids, kind="stable")
     edges = np.searchsorted(selected.ids[index], np.cumsum(counts))
-    return SampleSpace(tuple(np.diff(edges, prepend=0).tolist()), Selection(ids[index], index), shards=shards)
+    selection = Selection(ids[index], index, selected.each)
+    return SampleSpace(tuple(np.diff(edges, prepend=0).tolist()), selection, shards=shards)
 
 
-def _needed(ids: IntArray, ends: IntArray) -> tuple[IntArray | None, IntArray]:
+def _needed(ids: IntArray, ends: IntArray, length: int) -> tuple[IntArray | None, IntArray]:
     """The shards that contain samples, and the samples' ids counted through these alone.
 
     What nobody wants is not opened then, nor registered or kept, and does not stand in the way of a GPU that could
     reach all that is wanted.
 
     Args:
-        ids: the samples.
+        ids: the first sample of each window.
         ends: the first id after each shard.
+        length: samples of a window.
     """
     lie_in = np.searchsorted(ends, ids, side="right")
-    wanted = np.bincount(lie_in, minlength=len(ends)) > 0
+    last = np.searchsorted(ends, ids + (length - 1), side="right")
+    covering = np.bincount(lie_in, minlength=len(ends)) - np.bincount(last + 1, minlength=len(ends) + 1)[:-1]
+    wanted = np.cumsum(covering) > 0
     if not len(ids) or wanted.all():
         return None, ids
     left_out = np.where(wanted, 0, np.diff(ends, prepend=0))

@@ -118,18 +118,21 @@ class OrderIdentity:
         return f"With {world} ranks, pass batch_size={wanted // world}."
 
 
-def dataset_digest(digests: Sequence[str], ids: NDArray[np.int64] | None) -> str:
+def dataset_digest(digests: Sequence[str], ids: NDArray[np.int64] | None, length: int | None = None) -> str:
     """What names the samples of a loader.
 
     Args:
         digests: what names the content of each dataset.
-        ids: the samples selected of them, in order; None for all.
+        ids: the samples selected of them, in order, of a window the first; None for all.
+        length: samples of a window; None if they are not in windows.
     """
     if len(digests) == 1 and ids is None:
         return digests[0]
     found = hashlib.sha256("\n".join(digests).encode())
     if ids is not None:
         found.update(np.ascontiguousarray(ids, dtype="<i8").data)
+    if length is not None:
+        found.update(f"windows of {length}".encode())
     return found.hexdigest()
 
 

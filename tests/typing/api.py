@@ -53,6 +53,8 @@ gdsload.DataLoader(dataset, device_transform=[Cast("x", torch.float32), torch.nn
 gdsload.DataLoader(dataset, device_transform=RandomFlip("x"), reuse_buffers=True)
 gdsload.DataLoader(dataset, 32, sampler=torch.randperm(100), drop_last=True)
 gdsload.DataLoader(dataset, batch_sampler=[[1, 2], [3]])
+windows = gdsload.Windows(dataset, 16, 4, within="episode")
+gdsload.DataLoader(windows, 32, True)
 mix = gdsload.Mix({"a": "shards/", "b": dataset}, {"a": 0.7, "b": 1}, samples="all_exhausted")
 gdsload.DataLoader(gdsload.Mix([dataset, dataset], [1, 2], samples=100), 32, True)
 assert_type(mix.locate(torch.arange(3)), tuple[torch.Tensor, torch.Tensor])

@@ -120,7 +120,7 @@ class DeviceAssembler(BatchMaker):
                 record(stream).synchronize()
 
     def _gather(self, slices: Slices, sizes: Sequence[int]) -> list[Batch]:
-        batches = [self.form.new_batch() for _ in sizes]
+        batches, rows = [self.form.new_batch() for _ in sizes], [size * self.form.length for size in sizes]
         begins = np.unique(
             np.concatenate([np.zeros(0, np.int64), *(part.rows.pending.begins for part in slices.parts)])
         )
@@ -130,8 +130,8 @@ class DeviceAssembler(BatchMaker):
         for name, codec in codecs.items():
             addresses, lengths = sources[name]
             if lengths is None:
-                outs: Sequence[torch.Tensor] = [self.empty(size, codec.stored) for size in sizes]
-                self.gather.batches(addresses, codec.stored.row_bytes, outs, sizes, begins)
+                outs: Sequence[torch.Tensor] = [self.empty(count, codec.stored) for count in rows]
+                self.gather.batches(addresses, codec.stored.row_bytes, outs, rows, begins)
                 outs = outs if codec.wants == "device" else [out.cpu() for out in outs]
             else:
                 outs = self._ragged(codec, addresses, groups[name], begins)
