@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 import gdsload
 from benchmarks.gpu.below import Below
 from benchmarks.gpu.free_drive.trials import link
+from benchmarks.gpu.gathers import Gathers
 from benchmarks.gpu.suite.trial import cpu_s, synchronise
 from benchmarks.record import head, ratio, save, spread
 from benchmarks.table import short
@@ -86,6 +87,7 @@ _SCALARS = {f"s{number:02}": gdsload.Field("int32", ()) for number in range(40)}
 KINDS = {
     "images": Kind({"x": gdsload.Field("uint8", (3, 224, 224))}, times=4),
     "volumes": Kind({"x": gdsload.Field("uint8", (32, 1024, 1024))}),
+    "rows-4k": Kind({"x": gdsload.Field("uint8", (4096,))}),
     "tokens": Kind({"x": gdsload.Field("int32", (None,))}, (64, 1984)),
     "files": Kind({"x": gdsload.Field("uint8", (None,))}, (20_000, 94_000)),
     "two-fields": Kind(_TWO),
@@ -115,12 +117,17 @@ class Case:
     augmented: bool = False
     below: bool = False
     """Whether only the reads are made, without a loader."""
+    gathers: bool = False
+    """Whether samples are asked for by index, without a loader."""
+    window: int = 0
+    """How many neighbours a sample is made of; 0: it is one."""
 
     def open(self, folder: Path, device: torch.device, **more: Any) -> gdsload.DataLoader:
         """Its loader."""
         transform: dict[str, Any] = {"device_transform": _augmented()} if self.augmented else {}
+        data: Any = gdsload.Windows(folder / self.kind, self.window, self.window) if self.window else folder / self.kind
         return gdsload.DataLoader(
-            folder / self.kind, self.batch_size, self.shuffle, device=device, **self.options, **transform, **more
+            data, self.batch_size, self.shuffle, device=device, **self.options, **transform, **more
         )
 
 
@@ -134,6 +141,10 @@ CASES = (
     Case("volumes-1", "volumes", 1),
     Case("volumes-2", "volumes", 2),
     Case("volumes-4", "volumes", 4),
+    Case("rows-4k", "rows-4k", 2048),
+    Case("rows-4k-windows", "rows-4k", 128, window=16),
+    Case("rows-4k-gather", "rows-4k", 2048, gathers=True),
+    Case("rows-4k-gather-65536", "rows-4k", 65_536, gathers=True),
     Case("tokens-offsets", "tokens", 256, options={"ragged": "offsets"}),
     Case("tokens-padded", "tokens", 256, options={"ragged": "padded"}),
     Case("tokens-jagged", "tokens", 256, options={"ragged": "jagged"}),
@@ -159,15 +170,15 @@ CASES = (
 class _Loads:
     """Epochs of a loader."""
 
-    def __init__(self, loader: gdsload.DataLoader) -> None:
-        self._loader = loader
+    def __init__(self, loader: gdsload.DataLoader, each: int) -> None:
+        self._loader, self._each = loader, each
 
     def epoch(self) -> int:
-        """Go through all samples; returns how many they are."""
+        """Go through all samples; returns how many stored ones they are."""
         before = self._loader.stats.samples
         for _ in self._loader:
             pass
-        return self._loader.stats.samples - before
+        return (self._loader.stats.samples - before) * self._each
 
     def ready(self) -> bool:
         """Whether no shards are still being registered, so that later epochs are read as the last one was."""
@@ -193,11 +204,13 @@ class _Entry:
         self._sample_bytes = sum(path.stat().st_size for path in data.glob("*.safetensors")) / len(
             gdsload.ShardDataset(data)
         )
-        self._loads: _Loads | Below
+        self._loads: _Loads | Below | Gathers
         if case.below:
             self._loads = Below(data, device, shuffled=bool(case.shuffle))
+        elif case.gathers:
+            self._loads = Gathers(data, device, case.batch_size)
         else:
-            self._loads = _Loads(case.open(folder / "full", device))
+            self._loads = _Loads(case.open(folder / "full", device), max(case.window, 1))
         began = time.perf_counter()
         while (passed := time.perf_counter() - began) < warm_s or (passed < _MOST_WARM_S and not self._loads.ready()):
             self._loads.epoch()
@@ -253,11 +266,21 @@ def _compare(case: Case, folder: Path, device: torch.device) -> None:
     if case.augmented or case.below:
         return  # what transforms make is for their tests, and what is only read is not gathered
     dataset = gdsload.ShardDataset(folder / case.kind)
+    if case.gathers:
+        ids = np.random.default_rng(SEED).permutation(len(dataset))
+        if not torch.equal(dataset.gather(ids, device=device)["x"].cpu(), dataset.read_batch(ids)["x"]):
+            raise RuntimeError(f"{case.name}: a batch is not what the files hold")
+        return
     with case.open(folder, device, with_index=True) as loader:
         for batch in loader:
-            expected = dataset.read_batch(batch.pop("index"))
+            index = batch.pop("index")
+            if case.window:
+                index = (index[:, None] * case.window + torch.arange(case.window)).flatten()
+            expected = dataset.read_batch(index)
             for name, found in batch.items():
-                pairs = zip(_samples(found), _samples(expected[name]), strict=True)
+                pairs = zip(
+                    _samples(found.flatten(0, 1) if case.window else found), _samples(expected[name]), strict=True
+                )
                 if not all(torch.equal(ours, theirs) for ours, theirs in pairs):
                     raise RuntimeError(f"{case.name}: a batch is not what the files hold")
 

@@ -21,7 +21,7 @@ from gdsload.shards.values import numpy_dtype, torch_dtype
 from gdsload.system.arrays import IntArray
 from gdsload.system.memory import BatchPool, address_of
 
-__all__ = ["Assembler", "Batch", "BatchForm", "BatchMaker", "joined", "padding_rows"]
+__all__ = ["Assembler", "Batch", "BatchForm", "BatchMaker", "joined", "moved", "padding_rows"]
 
 Batch = dict[str, Any]
 Source = tuple[IntArray, IntArray | None]
@@ -226,6 +226,13 @@ class Assembler(BatchMaker):
                 )
             codec.put(batch, values, lengths)
         return batch
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    """A field of a host batch on the device; texts stay."""
+    if isinstance(value, tuple):
+        return tuple(part.to(device) for part in value)
+    return value if isinstance(value, list) else value.to(device)
 
 
 def padding_rows(element: NDArray[np.uint8], nbytes: int) -> NDArray[np.uint8]:

@@ -12,7 +12,7 @@ from gdsload.order import LaneRun, Order, Schedule
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system.arrays import IntArray
 
-__all__ = ["Job", "OneBatch", "Ordered", "Selection", "Steps"]
+__all__ = ["Job", "Ordered", "Selection", "Steps"]
 
 _FIRST, _AHEAD = 8192, 16384
 """Positions of a lane whose ids are computed at once, at first and later: enough to hide the cost of a call, and few
@@ -117,31 +117,6 @@ class Ordered(Steps):
             # A new object: another thread may be reading the old one.
             ahead = self._ahead[run.lane] = _Ahead(run.start, order.lane_ids(run.lane, run.start, stop))
         return ahead.ids[run.start - ahead.start : run.stop - ahead.start]
-
-
-class OneBatch(Steps):
-    """One step, which takes these positions.
-
-    Args:
-        positions: int64.
-    """
-
-    steps = 1
-
-    def __init__(self, positions: IntArray) -> None:
-        self._positions = positions
-
-    def reach(self, _step: int) -> int:
-        """See `Steps`."""
-        return len(self._positions)
-
-    def size(self, _step: int) -> int:
-        """See `Steps`."""
-        return len(self._positions)
-
-    def positions(self, _steps: range) -> IntArray:
-        """See `Steps`."""
-        return self._positions
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Subset
 
+from gdsload.backends.base import BackendStatus
+from gdsload.engine.assemble import moved
 from gdsload.errors import FileChangedError, OptionError, SampleIndexError
 from gdsload.loader.known_fields import known_field, known_fields
-from gdsload.loader.sample_reader import SampleReader
+from gdsload.loader.options import resolve_device
+from gdsload.loader.sample_reader import CPU, SampleReader
 from gdsload.shards.catalog import Catalog, open_catalog
 from gdsload.shards.drive import LOCAL, Drive
 from gdsload.shards.format.schema import Schema
@@ -76,7 +79,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
         self._catalog: Catalog = open_catalog(os.fspath(path))
         self._mmap = mmap
         self._lock = threading.Lock()
-        self._reader: SampleReader | None = None
+        self._readers: dict[torch.device, SampleReader] = {}
 
     @property
     def path(self) -> str:
@@ -127,7 +130,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
         return self._catalog.samples
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        if isinstance(index, str):
+        if isinstance(index, str) and index in self.schema:
             raise OptionError(
                 f"a sample's index is a whole number, not {index!r}",
                 remedy=f"Pass dataset.column({index!r}) for a field of all samples, or dataset[0][{index!r}] for one.",
@@ -164,6 +167,50 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
             GdsloadError: see `__getitems__`.
         """
         return self._open_reader().batch(self._ids(indices), known_fields(self.schema, fields))
+
+    def gather(
+        self,
+        indices: Indices,
+        *,
+        fields: Sequence[str] | None = None,
+        device: str | torch.device | int | None = None,
+    ) -> dict[str, Any]:
+        """Many samples as one batch on a device, at the rate of a loader: features of a graph, or of a replay buffer.
+
+        On a GPU, shards in the page cache are registered with CUDA from the first call on, and gathered from by the GPU
+        once all are; what is not there is read. They stay so until the dataset is dropped. The batch is on the stream
+        that is current, and complete. Calls of several threads overlap.
+
+        Args:
+            indices: sample indices as in `__getitems__`, in any order; they may repeat. Those on a GPU are copied to
+                the host first, which waits for it.
+            fields: names of the fields to read; None for all.
+            device: where the batch goes; None for the current accelerator, or the CPU if there is none.
+
+        Returns:
+            As `read_batch`; texts are lists in CPU memory.
+
+        Raises:
+            OptionError: if there is no such field or device.
+            BudgetError: if the device has no room for the batch and, where bytes are read, as much beside it.
+            GdsloadError: see `__getitems__`.
+        """
+        ids, wanted, target = self._ids(indices), known_fields(self.schema, fields), resolve_device(device)
+        if target.type in ("cpu", "cuda"):
+            return self._open_reader(target).batch(ids, wanted)
+        return {name: moved(value, target) for name, value in self._open_reader().batch(ids, wanted).items()}
+
+    def backend(self, device: str | torch.device | int | None = None) -> BackendStatus:
+        """Which backend `gather` uses for a device, why, and the bytes it has moved, by path.
+
+        Args:
+            device: as of `gather`; for the CPU this counts what all other methods read, too.
+
+        Raises:
+            OptionError: if there is no such device.
+        """
+        target = resolve_device(device)
+        return self._open_reader(target if target.type == "cuda" else CPU).status()
 
     def column(self, field: str) -> Any:
         """A field of all samples, in their order; read in pieces of some MiB, straight into its own memory.
@@ -266,15 +313,16 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
         """
         return verify_shards(self._catalog.sources, self._catalog.stored, deep=deep, progress=progress)
 
-    def _open_reader(self) -> SampleReader:
-        """The reader of this process. After a fork, threads and locks of the parent's must not be used."""
-        reader = self._reader
+    def _open_reader(self, device: torch.device = CPU) -> SampleReader:
+        """This process's reader for a device. After a fork, threads and locks of the parent's must not be used."""
+        reader = self._readers.get(device)
         if reader is None or reader.owner != os.getpid():
             with self._lock:
-                if self._reader is None or self._reader.owner != os.getpid():
-                    self._reader = SampleReader(self._catalog, self.drive, mapped=self.mmap)
-                    Closer(self, self._reader.close)
-                reader = self._reader
+                reader = self._readers.get(device)
+                if reader is None or reader.owner != os.getpid():
+                    reader = SampleReader(self._catalog, self.drive, mapped=self.mmap, device=device)
+                    Closer(self, reader.close)
+                    self._readers[device] = reader
         return reader
 
     def __getstate__(self) -> dict[str, Any]:

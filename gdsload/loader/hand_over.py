@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from gdsload.engine.assemble import moved
 from gdsload.engine.transform import DeviceTransform
 from gdsload.errors import OptionError
 from gdsload.loader.plan import LoaderPlan
@@ -34,7 +35,7 @@ def hand_over_steps(
 
     def finish(batch: Any, place: Place, size: int) -> Any:
         if plan.copies:
-            batch = {name: _moved(value, plan.device) if name != "index" else value for name, value in batch.items()}
+            batch = {name: moved(value, plan.device) if name != "index" else value for name, value in batch.items()}
             if device_transform is not None:
                 batch = device_transform(place.epoch, place.step, batch)
         if plan.transform is not None:
@@ -42,13 +43,6 @@ def hand_over_steps(
         return batch if buffers is None else buffers(batch, size)
 
     return finish if plan.copies or plan.transform is not None or buffers is not None else None
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    """A field of a host batch on the device; texts stay."""
-    if isinstance(value, tuple):
-        return tuple(part.to(device) for part in value)
-    return value if isinstance(value, list) else value.to(device)
 
 
 class Buffers:

@@ -1,4 +1,4 @@
-"""Samples and columns of a dataset, read in one process into CPU memory."""
+"""Samples and columns of a dataset, read in one process, without a loader."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from gdsload.backends.host import HostBackend
-from gdsload.engine.assemble import Assembler, BatchForm
-from gdsload.engine.batch_source import made_at_once
+from gdsload.backends.base import BackendStatus
+from gdsload.backends.request import BackendRequest
+from gdsload.backends.select import choose, default_register_bytes
+from gdsload.engine.assemble import Assembler, BatchForm, BatchMaker
 from gdsload.engine.codecs import codecs_of
-from gdsload.engine.landed import LandedSource
-from gdsload.engine.stats import LoaderStats
-from gdsload.engine.steps import Job, OneBatch, Selection
+from gdsload.engine.gpu.assemble_device import DeviceAssembler
+from gdsload.engine.on_demand import OnDemand
 from gdsload.shards.catalog import Catalog
 from gdsload.shards.drive import Drive
+from gdsload.shards.page_cache import bytes_in_memory
 from gdsload.shards.shard_table import ShardTable
 from gdsload.shards.values import no_inference
 from gdsload.system.arrays import IntArray
 from gdsload.system.memory import BatchPool
 
-__all__ = ["SampleReader"]
+__all__ = ["CPU", "SampleReader"]
 
+CPU = torch.device("cpu")
 _PIECE_BYTES = 32 * 2**20
 _PIECE_SAMPLES = 16_384
 """Of a column what is read at once. A million samples of a label and some tokens take 0.12 s so, and 0.68 s in one
@@ -37,16 +39,25 @@ class SampleReader:
 
     Args:
         catalog: the dataset's shards.
-        mapped: whether they are mapped into memory.
         drive: what brings samples out of them.
+        mapped: whether they are mapped into memory.
+        device: where batches go: the CPU, or a CUDA device.
     """
 
-    def __init__(self, catalog: Catalog, drive: Drive, *, mapped: bool) -> None:
+    def __init__(self, catalog: Catalog, drive: Drive, *, mapped: bool, device: torch.device = CPU) -> None:
         self.owner = os.getpid()
         self._table = ShardTable.of(catalog.sources, catalog.stored, mapped=mapped, drive=drive)
-        self._backend = HostBackend(self._table.files)
-        self._stored, self._schema = catalog.stored, catalog.schema
-        self._assemblers: dict[tuple[str, ...], Assembler] = {}
+        register = default_register_bytes() + bytes_in_memory(catalog.sources) if device.type == "cuda" else 0
+        request = BackendRequest(device=device, register_bytes=register)
+        self._placement, self._opened = request.placement, choose(request, self._table.files)
+        self._backend = self._opened.backend
+        self._device, self._stored, self._schema = device, catalog.stored, catalog.schema
+        self._made: dict[tuple[str, ...], OnDemand] = {}
+
+    def status(self) -> BackendStatus:
+        """Which backend reads, why, and the bytes it has moved, by path."""
+        opened = self._opened
+        return BackendStatus("auto", opened.name, opened.reason(), self._backend.bytes_by_path(), opened.answer())
 
     def samples(self, ids: IntArray) -> list[dict[str, Any]]:
         """Samples by id, as dicts of tensors that share no memory with later ones."""
@@ -58,13 +69,15 @@ class SampleReader:
 
     def batch(self, ids: IntArray, fields: tuple[str, ...]) -> dict[str, Any]:
         """Some fields of samples by id, as one batch."""
-        if (assembler := self._assemblers.get(fields)) is None:
+        if (made := self._made.get(fields)) is None:
             form = BatchForm(codecs_of(self._stored, fields, "offsets"), fields=fields)
-            assembler = self._assemblers.setdefault(fields, Assembler(form, BatchPool(keep_bytes=0)))
-        job = Job(self._table, OneBatch(ids), Selection(), assembler.form.columns)
-        source = LandedSource(job, self._backend, assembler, LoaderStats())
-        found: dict[str, Any] = made_at_once(source, 0).batches[0]
-        return found
+            made = self._made.setdefault(fields, OnDemand(self._table, self._backend, self._maker(form)))
+        return made(ids)
+
+    def _maker(self, form: BatchForm) -> BatchMaker:
+        if self._placement == "host":
+            return Assembler(form, BatchPool(keep_bytes=0))
+        return DeviceAssembler(form, self._device, on_host=self._table.files.in_mappings)
 
     def column(self, name: str) -> Any:
         """A field of all samples, as a batch of them all has it."""

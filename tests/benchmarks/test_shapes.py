@@ -11,7 +11,16 @@ from benchmarks.gpu import shapes
 
 
 def test_a_record_has_every_case_that_was_asked_for(tmp_path, capsys):
-    names = ["images-32-of-8-ranks", "tokens-offsets", "tokens-padded", "tokens-jagged", "files", "scalars"]
+    names = [
+        "images-32-of-8-ranks",
+        "rows-4k-windows",
+        "rows-4k-gather",
+        "tokens-offsets",
+        "tokens-padded",
+        "tokens-jagged",
+        "files",
+        "scalars",
+    ]
     command = ["--device", "cpu", "--rounds", "2", "--bytes", "1MiB", "--seconds-per-trial", "0.01"]
     assert shapes.main(["--out", str(tmp_path / "found.json"), *command, "--cases", *names]) == 0
     record = json.loads((tmp_path / "found.json").read_text())
@@ -25,7 +34,7 @@ def test_a_record_has_every_case_that_was_asked_for(tmp_path, capsys):
     assert table == shapes.render(record)
 
 
-@pytest.mark.parametrize("name", ["tokens-offsets", "tokens-padded", "tokens-jagged", "two-fields"])
+@pytest.mark.parametrize("name", ["tokens-offsets", "tokens-padded", "tokens-jagged", "two-fields", "rows-4k-windows"])
 def test_a_wrong_byte_is_noticed(tmp_path, monkeypatch, name):
     (case,) = (case for case in shapes.CASES if case.name == name)
     shapes.KINDS[case.kind].write(tmp_path / case.kind, 2**18)
