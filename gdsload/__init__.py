@@ -30,6 +30,7 @@ from gdsload.errors import (
     WriteError,
 )
 from gdsload.loader.dataset import ShardDataset, ShardInfo
+from gdsload.loader.length_batches import LengthBuckets, TokenBudget
 from gdsload.loader.loader import DataLoader
 from gdsload.loader.mix import Mix
 from gdsload.loader.weights import load_file, safe_open
@@ -56,6 +57,7 @@ __all__ = [
     "FileChangedError",
     "FormatError",
     "GdsloadError",
+    "LengthBuckets",
     "LoaderClosedError",
     "LoaderStats",
     "Mix",
@@ -72,6 +74,7 @@ __all__ = [
     "ShortReadError",
     "Skipped",
     "StateError",
+    "TokenBudget",
     "UnfinishedDatasetError",
     "VerifyReport",
     "Windows",

@@ -67,7 +67,8 @@ class DataLoader:
             at a time, and `close` waits until it has given its next index. `state_dict()` in the middle of an epoch
             needs one that has `state_dict`, a seeded `generator`, or `set_epoch` and `epoch`, or that is a list, range
             or tensor.
-        batch_sampler: what gives lists of indices, a batch each; otherwise as `sampler`.
+        batch_sampler: what gives lists of indices, a batch each; otherwise as `sampler`. `TokenBudget` and
+            `LengthBuckets` share their batches out among the ranks.
         rank: this process's rank, which says what share of each global batch it gets; None for torch.distributed's when
             an epoch begins, or 0 of 1 if it is not initialised and WORLD_SIZE says of no others. All ranks make the
             same number of steps, with batches of the same size: of a last global batch that does not go round,

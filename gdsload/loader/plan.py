@@ -119,7 +119,6 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
     arena_bytes = options.byte_count(given, "arena_bytes", at_least=1)
     cache, in_vram = given["cache"], given["cache"] in ("vram", "auto") and request.placement == "gpu"
     vram_bytes = None if given["vram_bytes"] is None else options.byte_count(given, "vram_bytes")
-    share = options.share(given)
 
     dataset = ShardDataset(dataset) if isinstance(dataset, str | os.PathLike) else dataset
     selected = select(dataset)
@@ -133,16 +132,13 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
         refuse_ragged(selected.schema, fields)
     sample_bytes = mean_sample_bytes(selected, fields)
     order = _order_options(given, selected, sample_bytes)
-    batch_size = expected_batch(given["batch_sampler"]) or given["batch_size"]
     make_order(order, (), given["seed"], 0)  # refuses a seed that is too large
     preflight(request, _trials(selected), mapped=mapped, drive=selected.drive)
     return LoaderPlan(
         dataset=dataset,
         selected=selected,
         space=sample_space(selected, order),
-        schedule=ScheduleRule(
-            selected.epoch_samples, batch_size, given["drop_last"], order.lanes, share, source is not None
-        ),
+        schedule=_schedule_rule(given, selected, order, source),
         source=source,
         seed=given["seed"],
         order=order,
@@ -161,6 +157,20 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
         arena_bytes=arena_bytes,
         in_place=reads_in_place(request, mapped=mapped) and not in_vram,
         sample_bytes=sample_bytes,
+    )
+
+
+def _schedule_rule(
+    given: Mapping[str, Any], selected: Selected, order: OrderOptions, source: IndexSource | None
+) -> ScheduleRule:
+    return ScheduleRule(
+        selected.epoch_samples,
+        expected_batch(given["batch_sampler"]) or given["batch_size"],
+        given["drop_last"],
+        order.lanes,
+        options.share(given),
+        sampled=source is not None,
+        planned=source is not None and source.planned is not None,
     )
 
 

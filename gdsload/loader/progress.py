@@ -34,7 +34,8 @@ class Progress:
 
     def batches(self) -> int:
         """Number of batches of an epoch that begins now."""
-        return self.schedules.now().steps if self.sampled is None else len(self.sampled)
+        schedule = self.schedules.now()
+        return schedule.steps if self.sampled is None else self.sampled.steps(self._cursor.epoch, schedule)
 
     @property
     def epoch(self) -> int:
@@ -80,7 +81,7 @@ class Progress:
             state = {name: value for name, value in state.items() if name != "sampler"}
         cursor = self._identity(self.schedules.now()).resume(state)
         if self.sampled is not None:
-            self.sampled.resume(mark, cursor.position)
+            self.sampled.resume(mark, cursor.position, self.schedules.now())
         self._cursor, self._newest, self._resumed = cursor, None, state
 
     def next_place(self) -> Place:

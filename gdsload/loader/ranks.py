@@ -29,6 +29,7 @@ class ScheduleRule:
         lanes: number of lanes of the order.
         share: rank and world size, if they are given; None: torch.distributed's.
         sampled: whether a sampler gives the samples of this rank, so that ranks share nothing out, as in torch.
+        planned: whether that one shares its batches out among the ranks itself.
     """
 
     samples: int
@@ -37,11 +38,12 @@ class ScheduleRule:
     lanes: int
     share: tuple[int, int] | None = None
     sampled: bool = False
+    planned: bool = False
 
     @property
     def fixed(self) -> bool:
         """Whether the steps are the same whatever ranks there are."""
-        return self.sampled or self.share is not None
+        return (self.sampled and not self.planned) or self.share is not None
 
     def world(self) -> tuple[int, int]:
         """Rank and world size now: as given, else those of torch.distributed, else 0 of 1."""
@@ -58,7 +60,8 @@ class ScheduleRule:
             OptionError: if there is no such rank.
         """
         if self.sampled:
-            return SampledSchedule(self.samples, self.batch_size, drop_last=self.drop_last)
+            share = self.world() if self.planned else (0, 1)
+            return SampledSchedule(self.samples, self.batch_size, *share, drop_last=self.drop_last)
         return Schedule(self.samples, self.batch_size, *self.world(), self.drop_last, self.lanes)
 
 

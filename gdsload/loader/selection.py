@@ -102,6 +102,11 @@ class Selected:
         """Samples of an epoch of all ranks."""
         return len(self) if self.mixture is None else self.mixture.samples
 
+    def lengths(self, field: str) -> IntArray:
+        """Rows that each sample has of a ragged field; see `ShardDataset.lengths`."""
+        found = np.concatenate([dataset.lengths(field).numpy() for dataset in self.datasets])
+        return found if self.ids is None else found[self.ids]
+
     def __len__(self) -> int:
         return sum(len(dataset) for dataset in self.datasets) if self.ids is None else len(self.ids)
 

@@ -2,6 +2,16 @@
 
 from gdsload.loader.samplers.draws import Draws
 from gdsload.loader.samplers.indices import IndexSource
+from gdsload.loader.samplers.planned import PlannedSampler, WindowPlan
 from gdsload.loader.samplers.sampled import Sampled, SampledSchedule, expected_batch, index_source
 
-__all__ = ["Draws", "IndexSource", "Sampled", "SampledSchedule", "expected_batch", "index_source"]
+__all__ = [
+    "Draws",
+    "IndexSource",
+    "PlannedSampler",
+    "Sampled",
+    "SampledSchedule",
+    "WindowPlan",
+    "expected_batch",
+    "index_source",
+]

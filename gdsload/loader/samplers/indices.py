@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from gdsload.errors import OptionError, SampleIndexError
+from gdsload.loader.samplers.planned import PlannedSampler
 from gdsload.system.arrays import IntArray
 
 __all__ = ["IndexSource"]
@@ -43,6 +44,12 @@ class IndexSource:
             self.table()
         except TypeError:
             raise OptionError(f"sampler is {_kind(self.given)}", remedy="Pass a vector of whole numbers.") from None
+
+    @property
+    def planned(self) -> PlannedSampler | None:
+        """It, if it plans its batches, and shares them out among ranks."""
+        found = self.batch_size is None and isinstance(self.given, PlannedSampler)
+        return self.given if found else None
 
     @property
     def name(self) -> str:

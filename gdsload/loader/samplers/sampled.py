@@ -1,6 +1,7 @@
 """How a sampler is resumed.
 
-- By its own `state_dict`, which is called after each batch that is drawn; or
+- By the place in its plan, if it has one (`PlannedSampler`): nothing is drawn again;
+- by its own `state_dict`, which is called after each batch that is drawn; or
 - by setting it back to where it stood when the epoch began (its generator's state, its epoch) and drawing again what
   had been handed out. A digest of that shows whether it repeats itself.
 """
@@ -11,7 +12,7 @@ import base64
 import copy
 from collections.abc import Mapping, Sized
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -22,6 +23,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 from gdsload.errors import OptionError, StateError
 from gdsload.loader.samplers.draws import Draws, Stateful
 from gdsload.loader.samplers.indices import IndexSource
+from gdsload.loader.samplers.planned import PlannedEpoch, PlannedSampler, place_in, state_of
 from gdsload.loader.state import Place
 from gdsload.order import Schedule
 
@@ -33,7 +35,15 @@ _FIXED = (list, tuple, range, torch.Tensor, np.ndarray, SequentialSampler)
 
 @dataclass(frozen=True, slots=True)
 class SampledSchedule(Schedule):
-    """Steps of a sampler, which are as many as it gives: positions count batches."""
+    """Steps of a sampler, which are as many as it gives: positions count batches.
+
+    Rank and world size are for a sampler with a plan; others have their own.
+    """
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of a batch: ranks share none out."""
+        return self.batch_size
 
     def position(self, step: int) -> int:
         """The step itself."""
@@ -70,6 +80,11 @@ class Sampled:
             self._levels.append(inner.sampler)
         self._resumed: dict[str, Any] | None = None
         self._draws: Draws | None = None
+
+    def steps(self, epoch: int, schedule: Schedule) -> int:
+        """Number of batches of an epoch with these ranks."""
+        planned = self.source.planned
+        return len(self) if planned is None else planned.steps(epoch, schedule.world_size)
 
     def __len__(self) -> int:
         """Number of batches, as far as the sampler has a length."""
@@ -113,6 +128,8 @@ class Sampled:
             StateError: if it cannot be resumed in the middle of an epoch.
         """
         mark = self._between() if place is None or self._draws is None else self._draws.mark()
+        if self.source.planned is not None and mark is not None and "state" in mark:
+            return state_of(self.source.planned, mark["state"])
         if mark is None and step:
             raise StateError(
                 f"the {self.source.name}, a {type(self._levels[-1]).__name__}, cannot be brought back into the middle "
@@ -126,19 +143,24 @@ class Sampled:
         """How the sampler is brought to where it is between two epochs; None if that cannot be said."""
         if self._resumed is not None:
             return copy.deepcopy(self._resumed)
+        if self.source.planned is not None:
+            return state_of(self.source.planned, None)
         if (stateful := self.stateful) is not None:
             return {"state": copy.deepcopy(stateful.state_dict())}
         begin = self._begin()
         return None if begin is None else {"begin": begin, "digest": 0}
 
-    def resume(self, mark: object, step: int) -> None:
+    def resume(self, mark: object, step: int, schedule: Schedule) -> None:
         """Set the sampler to where `mark` was made, after `step` batches.
 
         Raises:
-            StateError: if it was made of another sampler.
+            StateError: if it was made of another sampler, or a plan for other ranks.
         """
-        stateful, begin = self.stateful, self._begin()
-        if stateful is not None:
+        stateful, planned = self.stateful, self.source.planned
+        begin = self._begin() if planned is None else None
+        if planned is not None:
+            mark = state_of(planned, place_in(mark, planned, schedule.world_size, step))
+        elif stateful is not None:
             if not isinstance(mark, dict) or mark.keys() - {"over"} != {"state"} or mark.get("over", True) is not True:
                 raise _another()
             stateful.load_state_dict(copy.deepcopy(mark["state"]))
@@ -161,6 +183,10 @@ class Sampled:
         """
         self._leave()
         mark = self._between()
+        if self.source.planned is not None:
+            self._draws = _planned_draws(self.source, self.source.planned, mark, place)
+            self._resumed = None
+            return self._draws
         draws = Draws(self.source, self.stateful, mark, place)
         if place.step and self.stateful is None and mark != draws.mark():
             raise StateError(
@@ -224,6 +250,16 @@ class Sampled:
             level.set_epoch(begin["epoch"])
 
 
+def _planned_draws(source: IndexSource, planned: PlannedSampler, state: object, place: Place) -> Draws:
+    """The rest of an epoch of a sampler with a plan."""
+    schedule = place.schedule
+    epoch = PlannedEpoch(planned, place.epoch, schedule.rank, schedule.world_size)
+    # Once more, as there may be other ranks by now.
+    if place.step and (begin := place_in(state, planned, schedule.world_size, place.step)) is not None:
+        epoch.load_state_dict(begin)
+    return Draws(replace(source, given=epoch), epoch, {"state": epoch.state_dict()}, place)
+
+
 def _another() -> StateError:
     return StateError(
         "the state was taken with a sampler of another kind", remedy="Pass the same sampler, made in the same way."
@@ -251,7 +287,9 @@ def index_source(given: Mapping[str, Any], samples: int) -> IndexSource | None:
     # Beside a transform the seed is that of its random numbers. Without, it would be for nothing: who passes one means
     # the order, which no seed of ours can change.
     twice |= {"shuffle": given["shuffle"] is not False, "seed": given["seed"] != 0 and not given["device_transform"]}
-    twice |= {other: given[other] is not None for other in ("block", "window", "lanes", "rank", "world_size")}
+    planned = name == "batch_sampler" and isinstance(given[name], PlannedSampler)
+    shares = () if planned else ("rank", "world_size")
+    twice |= {other: given[other] is not None for other in ("block", "window", "lanes", *shares)}
     if refused := [other for other, is_given in twice.items() if is_given]:
         raise OptionError(
             f"{name} cannot be used together with {', '.join(refused)}",
@@ -259,4 +297,9 @@ def index_source(given: Mapping[str, Any], samples: int) -> IndexSource | None:
         )
     if name == "sampler":
         return IndexSource(given["sampler"], given["batch_size"], given["drop_last"], samples)
+    if planned and given[name].samples != samples:
+        raise OptionError(
+            f"the batch_sampler was made of {given[name].samples} samples, but the loader's dataset has {samples}",
+            remedy="Make both of the same dataset.",
+        )
     return IndexSource(given["batch_sampler"], None, False, samples)

@@ -1,0 +1,389 @@
+"""Batches by length: every sample once, within the budget, as many for each rank, and resumed anywhere."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils.data import ConcatDataset, Subset, random_split
+from torch.utils.data import DataLoader as TorchDataLoader
+
+import gdsload
+from gdsload import Field, LengthBuckets, OptionError, StateError, TokenBudget
+from gdsload.loader.samplers import PlannedSampler
+from gdsload.testing import assert_resumes_everywhere
+
+SAMPLES = 1500
+
+
+def write_tokens(path, lengths, shard_bytes="16KiB"):
+    """Samples of so many tokens, each of them the sample's number."""
+    with gdsload.ShardWriter(
+        path, {"tokens": Field("int32", (None,)), "n": "int64", "t": "str"}, shard_bytes=shard_bytes
+    ) as writer:
+        numbers = np.arange(len(lengths))
+        tokens = (np.repeat(numbers.astype(np.int32), lengths), np.cumsum([0, *lengths]))
+        writer.write_batch({"tokens": tokens, "n": numbers, "t": ["é" * (number % 5) for number in numbers]})
+    return path
+
+
+@pytest.fixture(scope="module")
+def lengths():
+    random = np.random.default_rng(5)
+    found = np.minimum(random.lognormal(3, 1, SAMPLES).astype(int), 200)
+    found[[3, 900]] = 0
+    return found
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory, lengths):
+    return write_tokens(tmp_path_factory.mktemp("tokens") / "set", lengths)
+
+
+MAKERS = {
+    "sums": lambda data, **options: TokenBudget(data, "tokens", 400, **options),
+    "padded": lambda data, **options: TokenBudget(data, "tokens", 400, padded=True, **options),
+    "tight": lambda data, **options: TokenBudget(data, "tokens", 200, **options),
+    "buckets": lambda data, **options: LengthBuckets(data, "tokens", 16, **options),
+}
+OPTIONS = {
+    "by default": {},
+    "small windows": {"window": 50},
+    "one window": {"window": 10**6},
+    "windows of one": {"window": 1},
+    "in order": {"shuffle": False},
+    "in blocks": {"shuffle": "block"},
+}
+
+
+@pytest.fixture(params=MAKERS)
+def make(request):
+    return MAKERS[request.param]
+
+
+def shares(sampler, world_size, epoch=0):
+    """The batches of each rank, as lists of lists."""
+    plans = [sampler.plan(epoch, window, world_size) for window in range(sampler.windows(world_size))]
+    return [
+        [plan.batch(step, rank).tolist() for plan in plans for step in range(len(plan))] for rank in range(world_size)
+    ]
+
+
+def within(sampler, batch):
+    known = sampler.lengths[batch]
+    if isinstance(sampler, LengthBuckets):
+        return 0 < len(batch) <= sampler.batch_size
+    cost = len(batch) * known.max() if sampler.padded else known.sum()
+    return len(batch) > 0 and cost <= sampler.max_tokens
+
+
+class TestPlan:
+    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+    @pytest.mark.parametrize("world_size", [1, 2, 3, 8, 64])
+    def test_every_sample_once_within_the_budget_in_equal_steps(self, tokens, make, options, world_size):
+        sampler = make(tokens, seed=3, **options)
+        for epoch in (0, 1):
+            found = shares(sampler, world_size, epoch)
+            assert len({len(batches) for batches in found}) == 1
+            assert len(found[0]) == sampler.steps(epoch, world_size)
+            assert all(within(sampler, batch) for batches in found for batch in batches)
+            times = Counter(index for batches in found for batch in batches for index in batch)
+            assert sorted(times) == list(range(SAMPLES))
+            assert sum(times.values()) - SAMPLES < world_size
+
+    @settings(derandomize=True, deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
+    @given(
+        lengths=st.lists(st.integers(0, 30), max_size=60),
+        budget=st.integers(30, 90),
+        padded=st.booleans(),
+        world_size=st.integers(1, 9),
+        window=st.none() | st.integers(1, 70),
+        shuffle=st.booleans(),
+    )
+    def test_whatever_the_lengths(self, tmp_path_factory, lengths, budget, padded, world_size, window, shuffle):
+        folder = tmp_path_factory.mktemp("any") / "set"
+        write_tokens(folder, np.array(lengths, int), "1KiB")
+        sampler = TokenBudget(folder, "tokens", budget, padded=padded, window=window, shuffle=shuffle)
+        found = shares(sampler, world_size)
+        times = Counter(index for batches in found for batch in batches for index in batch)
+        assert sorted(times) == list(range(len(lengths)))
+        assert sum(times.values()) - len(lengths) < world_size
+        assert len({len(batches) for batches in found}) == 1
+        assert all(within(sampler, batch) for batches in found for batch in batches)
+        # Before the last window none comes twice.
+        whole = Counter(
+            index
+            for window in range(sampler.windows(world_size) - 1)
+            for index in sampler.plan(0, window, world_size).ids
+        )
+        assert set(whole.values()) <= {1}
+
+    def test_batches_are_full_and_alike(self, tokens, lengths):
+        sampler = TokenBudget(tokens, "tokens", 400, padded=True, seed=1)
+        (batches,) = shares(sampler, 1)
+        real = sum(int(lengths[batch].sum()) for batch in batches)
+        padded = sum(len(batch) * int(lengths[batch].max()) for batch in batches)
+        assert padded / len(batches) > 0.8 * 400
+        assert real / padded > 0.8
+        shuffled = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(1)).numpy()
+        of_chance = [shuffled[low : low + 16] for low in range(0, SAMPLES, 16)]
+        assert real / sum(len(batch) * int(lengths[batch].max()) for batch in of_chance) < 0.5
+
+    def test_ranks_get_batches_that_are_alike_at_each_step(self, tokens, lengths):
+        found = shares(TokenBudget(tokens, "tokens", 400, seed=1), 4)
+        longest = np.array([[lengths[batch].max() for batch in batches] for batches in found])
+        assert np.mean(longest.max(axis=0) - longest.min(axis=0)) < 0.25 * np.ptp(longest)
+
+    def test_order_depends_on_seed_and_epoch_and_nothing_else(self, tokens, make):
+        once = shares(make(tokens, seed=3), 2)
+        assert shares(make(tokens, seed=3), 2) == once
+        assert shares(make(tokens, seed=4), 2) != once
+        assert shares(make(tokens, seed=3), 2, epoch=1) != once
+        assert shares(make(tokens, shuffle=False, seed=3), 2) == shares(make(tokens, shuffle=False, seed=4), 2, epoch=1)
+
+    def test_steps_come_in_a_random_order(self, tokens, lengths):
+        (batches,) = shares(TokenBudget(tokens, "tokens", 400, window=SAMPLES), 1)
+        longest = [lengths[batch].max() for batch in batches]
+        falls = sum(one >= other for one, other in pairwise(longest))
+        assert 0.3 * len(batches) < falls < 0.7 * len(batches)
+
+    def test_a_window_is_samples_of_one_stretch_of_the_order(self, tokens):
+        sampler = TokenBudget(tokens, "tokens", 400, window=100, shuffle=False)
+        assert sampler.windows(1) == 15
+        assert sorted(sampler.plan(0, 2, 1).ids.tolist()) == list(range(200, 300))
+        assert sampler.windows(8) == 15  # of 104
+
+    def test_buckets_have_one_size_but_at_the_end(self, tokens):
+        found = shares(LengthBuckets(tokens, "tokens", 16, window=100), 3)
+        sizes = [sorted(len(batches[step]) for batches in found) for step in range(len(found[0]))]
+        last = -(-(SAMPLES % 144) // 48)
+        assert [size for size in sizes if size != [16] * 3] == [size for size in sizes[-last:] if size != [16] * 3]
+
+    def test_texts_by_their_bytes(self, tokens):
+        assert TokenBudget(tokens, "t", 8).lengths.tolist() == [2 * (number % 5) for number in range(SAMPLES)]
+
+
+class TestDatasets:
+    def test_of_subsets_and_concatenations(self, load, tokens, lengths):
+        dataset = gdsload.ShardDataset(tokens)
+        some, _ = random_split(dataset, [0.5, 0.5], generator=torch.Generator().manual_seed(1))
+        for part in (some, ConcatDataset([dataset, some]), Subset(some, range(5, 70)), dataset.select([7, 7, 1])):
+            for shuffle in (True, False, "block"):
+                sampler = TokenBudget(part, "tokens", 400, shuffle=shuffle)
+                seen = []
+                for batch in load(part, batch_sampler=sampler, ragged="offsets", with_index=True):
+                    found = batch["tokens"][1].diff()
+                    assert found.tolist() == lengths[batch["n"].numpy()].tolist()
+                    assert found.sum() <= 400
+                    seen += batch["index"].tolist()
+                assert sorted(seen) == list(range(len(part)))
+
+    def test_another_dataset_than_the_loaders_is_refused(self, load, tokens):
+        dataset = gdsload.ShardDataset(tokens)
+        with pytest.raises(OptionError, match="the batch_sampler was made of 2 samples, but the loader's .* has 1500"):
+            load(dataset, batch_sampler=TokenBudget(dataset.select([1, 2]), "tokens", 400))
+
+    def test_a_sample_that_does_not_fit_is_named(self, tokens, lengths):
+        first, others = int(np.argmax(lengths > 150)), int((lengths > 150).sum()) - 1
+        message = rf"sample {first} has {lengths[first]} rows of 'tokens', more than max_tokens, which is 150, and so "
+        with pytest.raises(OptionError, match=rf"{message}have {others} more\. .*dataset\.select\("):
+            TokenBudget(tokens, "tokens", 150)
+
+    def test_what_the_error_says_leaves_them_out(self, load, tokens, lengths):
+        dataset = gdsload.ShardDataset(tokens)
+        short = dataset.select(np.flatnonzero(dataset.lengths("tokens") <= 150))
+        loader = load(short, batch_sampler=TokenBudget(short, "tokens", 150))
+        found = sorted(number for batch in loader for number in batch["n"].tolist())
+        assert found == np.flatnonzero(lengths <= 150).tolist()
+
+    def test_of_no_samples(self, load, tmp_path):
+        write_tokens(tmp_path / "none", np.zeros(0, int))
+        sampler = TokenBudget(tmp_path / "none", "tokens", 4)
+        assert (len(sampler), list(sampler)) == (0, [])
+        assert list(load(tmp_path / "none", batch_sampler=sampler)) == []
+
+    @pytest.mark.parametrize(
+        ("call", "message"),
+        [
+            (lambda data: TokenBudget(data, "n", 9), "all samples of the field 'n' have the shape"),
+            (lambda data: TokenBudget(data, "x", 9), "the dataset has no field 'x'"),
+            (lambda data: TokenBudget(data, "tokens", 0), "max_tokens is 0"),
+            (lambda data: TokenBudget(data, "tokens", 900, window=0), "window is 0"),
+            (lambda data: TokenBudget(data, "tokens", 900, shuffle="some"), "shuffle is 'some'"),
+            (lambda data: TokenBudget(data, "tokens", 900, seed=-1), "seed is -1"),
+            (lambda data: LengthBuckets(data, "tokens", 0), "batch_size is 0"),
+            (lambda data: LengthBuckets(gdsload.Mix([data], [1]), "tokens", 4), "a Mix has an order of its own"),
+        ],
+    )
+    def test_what_cannot_be_used(self, tokens, call, message):
+        with pytest.raises(OptionError, match=message):
+            call(tokens)
+
+
+class TestLoader:
+    @pytest.mark.parametrize("world_size", [1, 3])
+    def test_it_gives_the_planned_batches_epoch_by_epoch(self, load, tokens, make, world_size):
+        sampler = make(tokens, seed=3)
+        for rank in range(world_size):
+            loader = load(tokens, batch_sampler=sampler, fields=["n"], rank=rank, world_size=world_size)
+            for epoch in (0, 1):
+                assert len(loader) == sampler.steps(epoch, world_size)
+                assert [batch["n"].tolist() for batch in loader] == shares(sampler, world_size, epoch)[rank]
+            loader.set_epoch(7)
+            assert [batch["n"].tolist() for batch in loader] == shares(sampler, world_size, 7)[rank]
+
+    @pytest.mark.parametrize("options", [{}, {"window": 50}, {"shuffle": False}], ids=str)
+    def test_it_resumes_at_every_step(self, load, tokens, make, options):
+        sampler = make(tokens, seed=2, **{"window": 300, **options})
+        part = Subset(gdsload.ShardDataset(tokens), range(600))
+
+        def loader():
+            return load(part, batch_sampler=make(part, seed=2, **{"window": 300, **options}), fields=["n"])
+
+        assert isinstance(sampler, PlannedSampler)
+        assert_resumes_everywhere(loader)
+
+    def test_nothing_is_planned_again_before_the_place(self, load, tokens, monkeypatch):
+        sampler = TokenBudget(tokens, "tokens", 400, window=100)
+        loader = load(tokens, batch_sampler=sampler, fields=["n"])
+        batches = iter(loader)
+        for _ in range(60):
+            next(batches)
+        state = json.loads(json.dumps(loader.state_dict()))
+        window = state["sampler"]["place"]["window"]
+        assert window > 5
+        planned, plan = [], TokenBudget.plan
+
+        def noted(self, epoch, number, world_size):
+            planned.append(number)
+            return plan(self, epoch, number, world_size)
+
+        monkeypatch.setattr(TokenBudget, "plan", noted)
+        resumed = load(tokens, batch_sampler=TokenBudget(tokens, "tokens", 400, window=100), fields=["n"])
+        resumed.load_state_dict(state)
+        rest = [batch["n"].tolist() for batch in resumed]
+        assert planned == list(range(window, 15))
+        assert rest == [batch["n"].tolist() for batch in batches]
+
+    def test_an_epoch_that_was_left_is_followed_by_the_next(self, load, tokens):
+        sampler = TokenBudget(tokens, "tokens", 400)
+        loader = load(tokens, batch_sampler=sampler, fields=["n"])
+        next(iter(loader))
+        assert [batch["n"].tolist() for batch in loader] == shares(sampler, 1, 1)[0]
+
+    def test_two_iterators_do_not_disturb_each_other(self, load, tokens):
+        sampler = TokenBudget(tokens, "tokens", 400)
+        loader = load(tokens, batch_sampler=sampler, fields=["n"])
+        pairs = list(zip(loader, loader, strict=False))
+        for epoch in (0, 1):
+            wanted = shares(sampler, 1, epoch)[0][: len(pairs)]
+            assert [pair[epoch]["n"].tolist() for pair in pairs] == wanted
+
+    @pytest.mark.parametrize("rank", [0, 2])
+    def test_a_state_serves_every_rank(self, load, tokens, rank):
+        sampler = TokenBudget(tokens, "tokens", 400, window=200)
+        first = load(tokens, batch_sampler=sampler, fields=["n"], rank=1, world_size=3)
+        batches = iter(first)
+        for _ in range(5):
+            next(batches)
+        other = load(tokens, batch_sampler=sampler, fields=["n"], rank=rank, world_size=3)
+        other.load_state_dict(first.state_dict())
+        assert [batch["n"].tolist() for batch in other] == shares(sampler, 3)[rank][5:]
+
+    def test_another_number_of_ranks_between_epochs_alone(self, load, tokens):
+        sampler = TokenBudget(tokens, "tokens", 400)
+        loader = load(tokens, batch_sampler=sampler, fields=["n"], rank=0, world_size=2)
+        batches = iter(loader)
+        next(batches)
+        other = load(tokens, batch_sampler=sampler, fields=["n"], rank=0, world_size=3)
+        with pytest.raises(StateError, match=r"in the middle of an epoch that 2 ranks shared, and there are now 3"):
+            other.load_state_dict(loader.state_dict())
+        list(batches)
+        other.load_state_dict(loader.state_dict())
+        assert [batch["n"].tolist() for batch in other] == shares(sampler, 3, 1)[0]
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"seed": 1}, "batch_sampler's seed was 0, and here it is 1"),
+            ({"window": 77}, "batch_sampler's window was None, and here it is 77"),
+            ({"padded": True}, "batch_sampler's padded was False"),
+            ({"shuffle": False}, "batch_sampler's order was"),
+            ({"max_tokens": 401}, "batch_sampler's max_tokens was 400, and here it is 401"),
+        ],
+    )
+    def test_a_state_of_other_batches_is_refused(self, load, tokens, change, message):
+        loader = load(tokens, batch_sampler=TokenBudget(tokens, "tokens", 400), fields=["n"])
+        next(iter(loader))
+        options = {"max_tokens": 400, **change}
+        other = load(tokens, batch_sampler=TokenBudget(tokens, "tokens", **options), fields=["n"])
+        with pytest.raises(StateError, match=message):
+            other.load_state_dict(loader.state_dict())
+
+    @pytest.mark.parametrize(
+        "place", [None, 3, {}, {"world_size": 1, "window": -1, "step": 0}, {"world_size": 1, "window": 0, "step": "0"}]
+    )
+    def test_a_place_that_is_none_is_refused(self, load, tokens, place):
+        loader = load(tokens, batch_sampler=TokenBudget(tokens, "tokens", 400), fields=["n"])
+        next(iter(loader))
+        state = loader.state_dict()
+        state["sampler"]["place"] = place
+        with pytest.raises(StateError, match="is no place in an epoch"):
+            loader.load_state_dict(state)
+
+    def test_a_state_of_another_sampler_is_refused(self, load, tokens):
+        loader = load(tokens, 3, sampler=list(range(SAMPLES)), fields=["n"])
+        other = load(tokens, batch_sampler=TokenBudget(tokens, "tokens", 400), fields=["n"])
+        with pytest.raises(StateError):
+            other.load_state_dict(loader.state_dict())
+        with pytest.raises(StateError):
+            loader.load_state_dict(other.state_dict())
+
+    def test_ranks_are_those_of_the_process_group(self, load, tokens):
+        sampler = TokenBudget(tokens, "tokens", 400)
+        loader = load(tokens, batch_sampler=sampler, fields=["n"])
+        dist.init_process_group("fake", rank=1, world_size=3, store=FakeStore())
+        try:
+            assert len(loader) == sampler.steps(0, 3)
+            assert [batch["n"].tolist() for batch in loader] == shares(sampler, 3)[1]
+            assert [batch.tolist() for batch in sampler] == shares(sampler, 3)[1]
+        finally:
+            dist.destroy_process_group()
+
+    def test_ranks_without_a_group_are_refused(self, load, tokens, monkeypatch):
+        monkeypatch.setenv("WORLD_SIZE", "4")
+        loader = load(tokens, batch_sampler=TokenBudget(tokens, "tokens", 400))
+        with pytest.raises(OptionError, match="WORLD_SIZE is 4"):
+            next(iter(loader))
+
+
+class TestAlone:
+    def test_it_is_iterated_like_torchs_samplers(self, tokens):
+        sampler = TokenBudget(tokens, "tokens", 400, seed=2)
+        assert [batch.tolist() for batch in sampler] == [batch.tolist() for batch in sampler] == shares(sampler, 1)[0]
+        assert len(sampler) == len(shares(sampler, 1)[0])
+        sampler.set_epoch(3)
+        assert [batch.tolist() for batch in sampler] == shares(sampler, 1, 3)[0]
+        with pytest.raises(OptionError, match="epoch is -1"):
+            sampler.set_epoch(-1)
+
+    def test_torchs_loader_takes_it(self, tokens):
+        dataset = gdsload.ShardDataset(tokens)
+        sampler = TokenBudget(dataset, "tokens", 400)
+        loader = TorchDataLoader(dataset, batch_sampler=sampler, collate_fn=lambda batch: [one["n"] for one in batch])
+        assert [[int(one) for one in batch] for batch in loader] == shares(sampler, 1)[0]
+
+    def test_it_travels_between_processes(self, tokens):
+        sampler = LengthBuckets(tokens, "tokens", 16, seed=4)
+        again = pickle.loads(pickle.dumps(sampler))
+        assert shares(again, 2) == shares(sampler, 2)
+        assert again.identity() == sampler.identity()
