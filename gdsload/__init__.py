@@ -5,6 +5,7 @@ from __future__ import annotations
 from gdsload.backends.base import BackendStatus, CacheStatus
 from gdsload.conversion.rearrange import merge, reshard, split
 from gdsload.conversion.runner import ConvertReport, convert
+from gdsload.engine.codecs import Varlen
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import (
     BackendUnavailableError,
@@ -76,6 +77,7 @@ __all__ = [
     "StateError",
     "TokenBudget",
     "UnfinishedDatasetError",
+    "Varlen",
     "VerifyReport",
     "Windows",
     "WriteError",

@@ -231,8 +231,9 @@ class Assembler(BatchMaker):
 def moved(value: Any, device: torch.device) -> Any:
     """A field of a host batch on the device; texts stay."""
     if isinstance(value, tuple):
-        return tuple(part.to(device) for part in value)
-    return value if isinstance(value, list) else value.to(device)
+        parts = [moved(part, device) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
 def padding_rows(element: NDArray[np.uint8], nbytes: int) -> NDArray[np.uint8]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -28,9 +28,9 @@ from gdsload.shards.format.schema import Field
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.values import torch_dtype
 
-__all__ = ["FieldCodec", "RaggedForm", "codecs_of"]
+__all__ = ["FieldCodec", "RaggedForm", "Varlen", "codecs_of"]
 
-RaggedForm = Literal["jagged", "offsets", "padded"]
+RaggedForm = Literal["jagged", "offsets", "padded", "varlen"]
 
 
 class FieldCodec:
@@ -181,6 +181,43 @@ class Offsets(FieldCodec):
         return values, _of_each(lengths).offsets
 
 
+class Varlen(NamedTuple):
+    """A ragged field of a batch, packed for attention over sequences of varying length.
+
+    That is what ``flash_attn_varlen_func`` and torch's ``varlen_attn`` take: all sequences in one row, and where each
+    begins.
+
+        tokens = batch["tokens"]
+        q, k, v = project(embed(tokens.values))  # [rows, heads, head_dim]
+        varlen_attn(q, k, v, tokens.cu_seqlens, tokens.cu_seqlens, tokens.max_seqlen, tokens.max_seqlen)
+
+    Attributes:
+        values: the rows of all samples, one sample behind the other, ``[rows, ...]``.
+        cu_seqlens: where each sample begins among them, and the end of the last; int32 ``[batch + 1]``. Fields of equal
+            lengths share the tensor.
+        max_seqlen: rows of the longest sample; 0 without samples.
+    """
+
+    values: torch.Tensor
+    cu_seqlens: torch.Tensor
+    max_seqlen: int
+
+    def position_ids(self) -> torch.Tensor:
+        """The position of each row in its sample, int64 ``[rows]``; computed when asked for, and nothing waits."""
+        rows, begins = len(self.values), self.cu_seqlens[:-1]
+        begin = torch.repeat_interleave(begins, self.cu_seqlens.diff(), output_size=rows)
+        return torch.arange(rows, device=begin.device) - begin
+
+
+class Packed(FieldCodec):
+    """Ragged rows as `Varlen`."""
+
+    def decode(self, values: torch.Tensor, lengths: BatchLengths | None) -> Varlen:
+        """See `FieldCodec.decode`."""
+        known = _of_each(lengths)
+        return Varlen(values, known.cu_seqlens, known.longest)
+
+
 class Padded(FieldCodec):
     """Ragged rows as pairs (padded ``[batch, longest, ...]``, lengths int64 ``[batch]``).
 
@@ -225,6 +262,9 @@ class Text(Bytes):
             ) from None
 
 
+_OTHER_FORMS: dict[str, type[FieldCodec]] = {"jagged": Jagged, "offsets": Offsets, "varlen": Packed}
+
+
 def codecs_of(
     stored: StoredSchema,
     fields: Sequence[str],
@@ -252,7 +292,7 @@ def codecs_of(
             case "ragged" if ragged == "padded":
                 return Padded(name, field, (padding or {})[name])
             case "ragged":
-                return Jagged(name, field) if ragged == "jagged" else Offsets(name, field)
+                return _OTHER_FORMS[ragged](name, field)
             case _:
                 return Plain(name, field)
 

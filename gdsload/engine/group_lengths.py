@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gdsload.errors import OptionError
 from gdsload.shards.reads import within
 from gdsload.system.arrays import IntArray
 
@@ -18,6 +19,8 @@ __all__ = ["BatchLengths", "GroupLengths", "padded_pieces"]
 
 MakeTensors = Callable[[NDArray[Any], Sequence[int]], Sequence[torch.Tensor]]
 """Makes tensors of the parts of an array, which have so many elements each, on the device of the batches."""
+
+_MOST_ROWS = 2**31 - 1
 
 
 class GroupLengths:
@@ -47,13 +50,31 @@ class GroupLengths:
     @cached_property
     def offsets(self) -> Sequence[torch.Tensor]:
         """For each batch the offsets of its samples among its rows, int64 ``[samples + 1]``."""
+        return self._tensors(self._ends(), [size + 1 for size in self.sizes])
+
+    @cached_property
+    def cu_seqlens(self) -> Sequence[torch.Tensor]:
+        """The same as int32.
+
+        Raises:
+            OptionError: if a batch has more rows than int32 can count.
+        """
+        if (most := max(self.rows, default=0)) > _MOST_ROWS:
+            raise OptionError(
+                f'a batch has {most} rows of a ragged field, more than the {_MOST_ROWS} of ragged="varlen", whose '
+                "cu_seqlens are int32",
+                remedy='Make batches smaller, or pass ragged="offsets".',
+            )
+        return self._tensors(self._ends().astype(np.int32), [size + 1 for size in self.sizes])
+
+    def _ends(self) -> IntArray:
         counts = [size + 1 for size in self.sizes]
         found = np.zeros(sum(counts), np.int64)
         place = within(np.array(counts, np.int64))
         found[place > 0] = self.lengths
         ends = np.cumsum(found)
         first = np.flatnonzero(place == 0)
-        return self._tensors(ends - np.repeat(ends[first], counts), counts)
+        return ends - np.repeat(ends[first], counts)
 
     @cached_property
     def counts(self) -> Sequence[torch.Tensor]:
@@ -93,6 +114,11 @@ class BatchLengths:
     def offsets(self) -> torch.Tensor:
         """See `GroupLengths.offsets`: the same tensor for all fields of equal lengths, as torch compares them so."""
         return self._group.offsets[self._batch]
+
+    @property
+    def cu_seqlens(self) -> torch.Tensor:
+        """See `GroupLengths.cu_seqlens`."""
+        return self._group.cu_seqlens[self._batch]
 
     @property
     def counts(self) -> torch.Tensor:

@@ -57,7 +57,9 @@ class DataLoader:
             loader. For fields and results of transforms that are tensors of a fixed shape.
         ragged: the form of ragged fields. ``"jagged"``: nested tensors of that layout; ``"offsets"``: pairs (values
             ``[rows, ...]``, offsets int64 ``[batch + 1]``); ``"padded"``: pairs (padded ``[batch, longest, ...]``,
-            lengths int64 ``[batch]``). Text and bytes are lists on the CPU.
+            lengths int64 ``[batch]``); ``"varlen"``: `Varlen` (values ``[rows, ...]``, cu_seqlens int32
+            ``[batch + 1]``, max_seqlen), for attention over sequences of varying length. Text and bytes are lists on
+            the CPU.
         padding_value: what ragged fields are filled up with if they are padded: a number, or one for each field.
         block: samples of a block of the block order; None for a default that suits the dataset.
         window: samples that the block order shuffles together; None as for `block`.
@@ -118,7 +120,7 @@ class DataLoader:
         transform: Callable[[dict[str, Any]], Any] | None = None,
         device_transform: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None,
         reuse_buffers: bool = False,
-        ragged: Literal["jagged", "offsets", "padded"] = "jagged",
+        ragged: Literal["jagged", "offsets", "padded", "varlen"] = "jagged",
         padding_value: float | Mapping[str, float] = 0,
         block: int | None = None,
         window: int | None = None,

@@ -36,7 +36,7 @@ MOST_READ_THREADS = 512
 PREFETCH_BYTES: dict[Placement, str] = {"host": "256MiB", "gpu": "512MiB"}
 """Bytes of batches ahead of the consumer, where nothing else is asked for, by where they are built."""
 _CHOICES: dict[str, tuple[object, ...]] = {
-    "ragged": ("jagged", "offsets", "padded"),
+    "ragged": ("jagged", "offsets", "padded", "varlen"),
     "backend": BACKEND_CHOICES,
     "gds_engine": ("cufile", "kvikio"),
     "cache": ("none", "auto", "vram", "pagecache"),

@@ -104,6 +104,7 @@ class Selected:
 
     def lengths(self, field: str) -> IntArray:
         """Rows that each sample has of a ragged field; see `ShardDataset.lengths`."""
+        self.refuse_ragged_windows([field])
         found = np.concatenate([dataset.lengths(field).numpy() for dataset in self.datasets])
         return found if self.ids is None else found[self.ids]
 

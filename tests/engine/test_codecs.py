@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload import DataLoader, Field, FormatError, ShardWriter
+from gdsload import DataLoader, Field, FormatError, OptionError, ShardWriter
 from gdsload.engine.assemble import Assembler, BatchForm, padding_rows
 from gdsload.engine.codecs import FieldCodec, codecs_of
 from gdsload.engine.group_lengths import GroupLengths, padded_pieces
@@ -51,6 +51,28 @@ def test_ragged_forms_hold_each_samples_rows(lengths):
     assert offsets.tolist() == [0, *np.cumsum(lengths).tolist()]
     assert offsets is jagged.offsets(), "fields of equal lengths share their offsets"
     assert offsets.untyped_storage().nbytes() == offsets.nbytes, "saving a batch does not save its neighbours"
+
+
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(LENGTHS)
+def test_packed_for_attention(lengths):
+    values, known, samples = stored(lengths)
+    group = lengths_of(np.array([2, 0]), known, np.array([9])).of(1)
+    packed = codec("r", "varlen").decode(values, group)
+    assert packed.values is values
+    assert packed.cu_seqlens.dtype == torch.int32
+    assert packed.cu_seqlens.tolist() == [0, *np.cumsum(lengths).tolist()]
+    assert packed.cu_seqlens is codec("r", "varlen").decode(values, group).cu_seqlens, "equal lengths share it"
+    assert (type(packed.max_seqlen), packed.max_seqlen) == (int, max(lengths, default=0))
+    assert packed.position_ids().dtype == torch.int64
+    assert packed.position_ids().tolist() == [row for sample in samples for row in range(len(sample))]
+
+
+def test_more_rows_than_int32_counts_are_refused():
+    group = lengths_of(np.array([2**30, 2**30 - 1]), np.array([2**30, 2**30]))
+    assert group.of(0).offsets.tolist() == [0, 2**30, 2**31 - 1]
+    with pytest.raises(OptionError, match=f"a batch has {2**31} rows of a ragged field, more than the {2**31 - 1} of"):
+        _ = group.of(1).cu_seqlens
 
 
 @settings(derandomize=True, deadline=None, max_examples=50)

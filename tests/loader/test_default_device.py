@@ -24,7 +24,7 @@ def ragged(tmp_path):
     return tmp_path / "ragged"
 
 
-@pytest.mark.parametrize("form", ["offsets", "jagged", "padded"])
+@pytest.mark.parametrize("form", ["offsets", "jagged", "padded", "varlen"])
 def test_batches_are_the_same(ragged, form):
     def prints():
         loader = gdsload.DataLoader(ragged, 10, device="cpu", ragged=form)

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 import gdsload
 from gdsload import Field, OptionError
+from gdsload.loader.plan import LoaderPlan
+from gdsload.testing import fingerprint
 
 TENSORS = ["points", "normals", "codes", "ragged_fp8"]
 
@@ -51,6 +53,41 @@ class TestRagged:
                 assert offsets[0] == 0
                 assert offsets[-1] == len(values)
             expect_rich(batch, numbers_of(batch))
+
+    @pytest.mark.parametrize("batch_size", [1, 9, 143])
+    def test_varlen(self, load, rich, batch_size):
+        loader = load(rich, batch_size, "full", ragged="varlen", fields=TENSORS)
+        for packed, plain in zip(loader, load(rich, batch_size, "full", ragged="offsets", fields=TENSORS), strict=True):
+            for name in TENSORS:
+                values, offsets = plain[name]
+                assert type(packed[name]) is gdsload.Varlen
+                assert as_bytes(packed[name].values) == as_bytes(values)
+                assert packed[name].values.shape == values.shape
+                assert (packed[name].cu_seqlens.dtype, packed[name].cu_seqlens.tolist()) == (
+                    torch.int32,
+                    offsets.tolist(),
+                )
+                assert packed[name].max_seqlen == offsets.diff().max()
+            assert packed["points"].cu_seqlens is packed["normals"].cu_seqlens
+
+    @pytest.mark.parametrize("ragged", ["jagged", "offsets", "padded", "varlen"])
+    def test_forms_survive_torchs_own_copies(self, load, rich, ragged, monkeypatch):
+        """As on accelerators that torch copies batches to."""
+        built = [fingerprint(batch) for batch in load(rich, 20, ragged=ragged, with_index=True)]
+        monkeypatch.setattr(LoaderPlan, "copies", True)
+        assert [fingerprint(batch) for batch in load(rich, 20, ragged=ragged, with_index=True)] == built
+
+    def test_varlen_is_what_torchs_attention_takes(self, load, tmp_path):
+        """By its meaning, since its kernel is for GPUs: each sample attends to itself alone."""
+        with gdsload.ShardWriter(tmp_path / "set", {"x": Field("float32", (None, 4))}) as writer:
+            writer.write_batch({"x": [torch.randn(rows, 4) for rows in (3, 1, 5)]})
+        jagged = next(iter(load(tmp_path / "set", 3)))["x"]
+        packed = next(iter(load(tmp_path / "set", 3, ragged="varlen")))["x"]
+        same = torch.bucketize(torch.arange(9), packed.cu_seqlens[1:], right=True)
+        mask = same[:, None] == same
+        found = torch.nn.functional.scaled_dot_product_attention(*[packed.values[None]] * 3, attn_mask=mask)[0]
+        alone = [torch.nn.functional.scaled_dot_product_attention(*[one[None]] * 3)[0] for one in jagged.unbind()]
+        torch.testing.assert_close(found, torch.cat(alone))
 
     @pytest.mark.parametrize("batch_size", [1, 9, 143])
     @pytest.mark.parametrize("padding", [0, 1.0, True, {"points": 2.5, "codes": 65535, "ragged_fp8": -1}])
@@ -134,7 +171,7 @@ class TestRagged:
         assert padded.tolist() == [[1, 2, 3], [-7, -7, -7], [4, -7, -7]]
         assert lengths.tolist() == [3, 0, 1]
 
-    @pytest.mark.parametrize("ragged", ["jagged", "offsets", "padded"])
+    @pytest.mark.parametrize("ragged", ["jagged", "offsets", "padded", "varlen"])
     @pytest.mark.parametrize(
         ("dtype", "row"),
         [
@@ -156,6 +193,9 @@ class TestRagged:
             found = batch["x"]
             if ragged == "jagged":
                 assert (found.size(0), found.values().shape, found.dtype) == (size, (0, *row), kind)
+            elif ragged == "varlen":
+                assert (found.values.shape, found.values.dtype, found.max_seqlen) == ((0, *row), kind, 0)
+                assert found.cu_seqlens.tolist() == [0] * (size + 1)
             elif ragged == "offsets":
                 assert (found[0].shape, found[0].dtype, found[1].tolist()) == ((0, *row), kind, [0] * (size + 1))
             else:
@@ -173,7 +213,7 @@ class TestRagged:
 
 
 class TestText:
-    @pytest.mark.parametrize("ragged", ["jagged", "offsets", "padded"])
+    @pytest.mark.parametrize("ragged", ["jagged", "offsets", "padded", "varlen"])
     def test_texts_and_bytes_are_lists(self, load, rich, sample_of, ragged):
         for batch in load(rich, 10, fields=["text", "blob"], with_index=True, ragged=ragged):
             assert batch["text"] == [sample_of(number)["text"] for number in numbers_of(batch)]

@@ -220,6 +220,7 @@ class TestDatasets:
             (lambda data: TokenBudget(data, "tokens", 900, window=0), "window is 0"),
             (lambda data: TokenBudget(data, "tokens", 900, shuffle="some"), "shuffle is 'some'"),
             (lambda data: TokenBudget(data, "tokens", 900, seed=-1), "seed is -1"),
+            (lambda data: TokenBudget(gdsload.Windows(data, 3), "tokens", 900), "'tokens'"),
             (lambda data: LengthBuckets(data, "tokens", 0), "batch_size is 0"),
             (lambda data: LengthBuckets(gdsload.Mix([data], [1]), "tokens", 4), "a Mix has an order of its own"),
         ],

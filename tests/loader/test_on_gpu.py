@@ -24,7 +24,7 @@ def prints(path, **options):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_batches_are_those_of_the_cpu(varied, backend, shuffle):
-    for ragged in ("jagged", "offsets", "padded"):
+    for ragged in ("jagged", "offsets", "padded", "varlen"):
         options = {"batch_size": 17, "shuffle": shuffle, "seed": 5, "ragged": ragged, "with_index": True}
         expected = prints(varied, device="cpu", **options)
         assert prints(varied, device="cuda", backend=backend, **options) == expected
@@ -60,6 +60,44 @@ def test_several_epochs(numbered, mmap):
 def test_resumes_at_every_step(varied):
     for shuffle in (False, "full", "block"):
         assert_resumes_everywhere(lambda s=shuffle: DataLoader(varied, 40, s, device="cuda", backend="bounce"))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_fields_packed_for_attention(varied, backend):
+    """All on the GPU, and the longest known without asking it; fields of equal lengths share where samples begin."""
+    with DataLoader(varied, 17, "full", device="cuda", backend=backend, ragged="varlen") as loader:
+        for batch in loader:
+            points = batch["points"]
+            assert type(points) is gdsload.Varlen
+            assert {points.values.device.type, points.cu_seqlens.device.type} == {"cuda"}
+            assert (points.cu_seqlens.dtype, type(points.max_seqlen)) == (torch.int32, int)
+            lengths = points.cu_seqlens.diff().tolist()
+            assert points.max_seqlen == max(lengths)
+            positions = points.position_ids()
+            assert (positions.device.type, positions.tolist()) == (
+                "cuda",
+                [row for rows in lengths for row in range(rows)],
+            )
+            if backend != "host":
+                assert batch["normals"].cu_seqlens is points.cu_seqlens
+
+
+def test_torchs_attention_takes_them(tmp_path):
+    """Each sample by itself, as with its own scaled dot product."""
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
+    if torch.cuda.get_device_capability() < (8, 0):
+        pytest.skip("flash attention needs compute capability 8.0")
+    lengths = [70, 1, 33, 128, 5]
+    with gdsload.ShardWriter(tmp_path / "set", {"x": gdsload.Field("bfloat16", (None, 2, 64))}) as writer:
+        writer.write_batch({"x": [torch.randn(rows, 2, 64).bfloat16() for rows in lengths]})
+    with DataLoader(tmp_path / "set", 5, device="cuda", ragged="varlen") as loader:
+        (batch,) = loader
+    x, begins, longest = batch["x"]
+    found = varlen.varlen_attn(x, x, x, begins, begins, longest, longest)
+    for rows, out in zip(x.split(lengths), found.split(lengths), strict=True):
+        one = rows.transpose(0, 1)[None]
+        alone = torch.nn.functional.scaled_dot_product_attention(one, one, one)[0].transpose(0, 1)
+        torch.testing.assert_close(out, alone, atol=2e-2, rtol=2e-2)
 
 
 def test_where_tensors_are(varied):

@@ -126,7 +126,7 @@ def test_a_compiled_consumer(load, plain):
 
 class TestRefused:
     @pytest.mark.parametrize("name", ["points", "text", "blob"])
-    @pytest.mark.parametrize("ragged", ["jagged", "padded", "offsets"])
+    @pytest.mark.parametrize("ragged", ["jagged", "padded", "offsets", "varlen"])
     def test_ragged_fields(self, load, rich, name, ragged):
         with pytest.raises(OptionError, match=f"needs fields of a fixed shape, but '{name}' is"):
             load(rich, 10, fields=["image", name], ragged=ragged, reuse_buffers=True)

@@ -67,6 +67,9 @@ gdsload.DataLoader(dataset, read_threads=4)
 gdsload.DataLoader(dataset, workers=4)  # type: ignore[call-arg]
 gdsload.DataLoader(dataset, tuned=False)  # type: ignore[call-arg]
 gdsload.DataLoader(dataset, device_transform=3)  # type: ignore[arg-type]
+gdsload.DataLoader(dataset, ragged="varlen")
+packed = gdsload.Varlen(torch.arange(3), torch.tensor([0, 3], dtype=torch.int32), 3)
+assert_type(packed.position_ids(), torch.Tensor)
 gdsload.DataLoader(dataset, ragged="dense")  # type: ignore[arg-type]
 gdsload.DataLoader(dataset, batch_size="32")  # type: ignore[arg-type]
 gdsload.DataLoader(dataset, collate_fn=len)  # type: ignore[call-arg]
