@@ -30,6 +30,7 @@ from gdsload.errors import (
     UnfinishedDatasetError,
     WriteError,
 )
+from gdsload.loader.classes import class_balanced, stratified_split
 from gdsload.loader.dataset import ShardDataset, ShardInfo
 from gdsload.loader.length_batches import LengthBuckets, TokenBudget
 from gdsload.loader.loader import DataLoader
@@ -82,10 +83,12 @@ __all__ = [
     "Windows",
     "WriteError",
     "__version__",
+    "class_balanced",
     "convert",
     "load_file",
     "merge",
     "reshard",
     "safe_open",
     "split",
+    "stratified_split",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from torch.utils.data import ConcatDataset, Subset
@@ -16,6 +16,7 @@ from torch.utils.data import ConcatDataset, Subset
 from gdsload.engine.steps import Selection
 from gdsload.errors import OptionError
 from gdsload.loader.dataset import ShardDataset
+from gdsload.loader.known_fields import known_field
 from gdsload.loader.mix import Mix
 from gdsload.loader.state import dataset_digest
 from gdsload.loader.windows import Windows, refuse_ragged_windows
@@ -108,6 +109,23 @@ class Selected:
         found = np.concatenate([dataset.lengths(field).numpy() for dataset in self.datasets])
         return found if self.ids is None else found[self.ids]
 
+    def column(self, field: str) -> IntArray | list[Any]:
+        """A field of all samples, one number or text each.
+
+        Raises:
+            OptionError: if the field is anything else.
+        """
+        known = known_field(self.schema, field)
+        text, whole = known.kind in ("str", "bytes"), known.dtype.name == "bool" or "int" in known.dtype.name
+        if not text and (known.shape or not whole):
+            raise OptionError(f"the field {field!r} is {known}, and neither a whole number nor a text")
+        found = [dataset.column(field) for dataset in self.datasets]
+        if text:
+            every = [value for values in found for value in values]
+            return every if self.ids is None else [every[index] for index in self.ids.tolist()]
+        numbers: IntArray = np.concatenate([values.numpy() for values in found])
+        return numbers if self.ids is None else numbers[self.ids]
+
     def __len__(self) -> int:
         return sum(len(dataset) for dataset in self.datasets) if self.ids is None else len(self.ids)
 
@@ -158,7 +176,7 @@ def select(source: object) -> Selected:
     for dataset in order:
         starts[id(dataset)] = position
         position += len(dataset)
-    ids = _ids(source, starts)
+    ids = _ids(source, starts, {})
     same = length is None and len(ids) == position and bool((ids == np.arange(position)).all())
     return Selected(tuple(order), None if same else ids, length=length)
 
@@ -200,10 +218,22 @@ def _collect(source: object, found: list[ShardDataset], lengths: set[int | None]
         )
 
 
-def _ids(source: object, starts: dict[int, int]) -> IntArray:
-    """The sample id for each index of `source`."""
+def _ids(source: object, starts: dict[int, int], known: dict[int, IntArray]) -> IntArray:
+    """The sample id for each index of `source`.
+
+    Args:
+        source: a dataset.
+        starts: the first id of each dataset of shards, by its Python identity.
+        known: what has been found by now, by identity: many subsets may be of one dataset.
+    """
+    if (found := known.get(id(source))) is None:
+        found = known[id(source)] = _new_ids(source, starts, known)
+    return found
+
+
+def _new_ids(source: object, starts: dict[int, int], known: dict[int, IntArray]) -> IntArray:
     if isinstance(source, Subset):
-        inner = _ids(source.dataset, starts)
+        inner = _ids(source.dataset, starts, known)
         try:
             index = np.asarray(source.indices)
         except ValueError:  # lists of different lengths
@@ -217,7 +247,7 @@ def _ids(source: object, starts: dict[int, int]) -> IntArray:
             )
         return inner[index]
     if isinstance(source, ConcatDataset):
-        return np.concatenate([_ids(part, starts) for part in source.datasets])
+        return np.concatenate([_ids(part, starts, known) for part in source.datasets])
     if isinstance(source, Windows):
         return starts[id(source.dataset)] + source.starts
     start = starts[id(source)]

@@ -281,6 +281,18 @@ class TestLoader:
         next(iter(loader))
         assert [batch["n"].tolist() for batch in loader] == shares(sampler, 1, 1)[0]
 
+    def test_a_resumed_epoch_that_is_set_goes_on_and_another_begins(self, load, tokens):
+        sampler = TokenBudget(tokens, "tokens", 400)
+        loader = load(tokens, batch_sampler=sampler, fields=["n"])
+        loader.set_epoch(4)
+        next(iter(loader))
+        state = loader.state_dict()
+        for epoch, step in ((4, 1), (5, 0)):
+            resumed = load(tokens, batch_sampler=sampler, fields=["n"])
+            resumed.load_state_dict(state)
+            resumed.set_epoch(epoch)
+            assert [batch["n"].tolist() for batch in resumed] == shares(sampler, 1, epoch)[0][step:]
+
     def test_two_iterators_do_not_disturb_each_other(self, load, tokens):
         sampler = TokenBudget(tokens, "tokens", 400)
         loader = load(tokens, batch_sampler=sampler, fields=["n"])
