@@ -49,8 +49,8 @@ class Purpose(IntEnum):
     TURN = 5
     PASS = 6
     TRANSFORM = 7
-    BATCHES = 11
-    CLASSES = 12
+    BATCHES = 8
+    CLASSES = 9
 
 
 def mix64(value: int) -> int:

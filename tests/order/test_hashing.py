@@ -67,6 +67,8 @@ def test_purposes_never_change():
         "TURN": 5,
         "PASS": 6,
         "TRANSFORM": 7,
+        "BATCHES": 8,
+        "CLASSES": 9,
     }
 
 
