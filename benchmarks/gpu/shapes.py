@@ -32,7 +32,7 @@ from benchmarks.workloads import SEED
 from gdsload import transforms
 from gdsload.system.units import parse_bytes
 
-__all__ = ["CASES", "KINDS", "Case", "Kind", "case_parser", "main", "render"]
+__all__ = ["CASES", "KINDS", "Case", "Kind", "Loads", "case_parser", "compare", "main", "render"]
 
 _CHUNK_BYTES, _MOST_WARM_S = 2**25, 10.0
 
@@ -167,7 +167,7 @@ CASES = (
 )
 
 
-class _Loads:
+class Loads:
     """Epochs of a loader."""
 
     def __init__(self, loader: gdsload.DataLoader, each: int) -> None:
@@ -199,18 +199,18 @@ class _Entry:
 
     def __init__(self, case: Case, folder: Path, device: torch.device, warm_s: float) -> None:
         self.case, self.device, self.trials = case, device, list[dict[str, float]]()
-        _compare(case, folder / "small", device)
+        compare(case, folder / "small", device)
         data = folder / "full" / case.kind
         self._sample_bytes = sum(path.stat().st_size for path in data.glob("*.safetensors")) / len(
             gdsload.ShardDataset(data)
         )
-        self._loads: _Loads | Below | Gathers
+        self._loads: Loads | Below | Gathers
         if case.below:
             self._loads = Below(data, device, shuffled=bool(case.shuffle))
         elif case.gathers:
             self._loads = Gathers(data, device, case.batch_size)
         else:
-            self._loads = _Loads(case.open(folder / "full", device), max(case.window, 1))
+            self._loads = Loads(case.open(folder / "full", device), max(case.window, 1))
         began = time.perf_counter()
         while (passed := time.perf_counter() - began) < warm_s or (passed < _MOST_WARM_S and not self._loads.ready()):
             self._loads.epoch()
@@ -257,7 +257,7 @@ def _samples(found: Any) -> list[torch.Tensor]:
     return list(found.cpu().unbind())
 
 
-def _compare(case: Case, folder: Path, device: torch.device) -> None:
+def compare(case: Case, folder: Path, device: torch.device) -> None:
     """Compare every byte of an epoch over few samples with what the dataset says of them by index.
 
     Raises:

@@ -38,7 +38,7 @@ def test_a_record_has_every_case_that_was_asked_for(tmp_path, capsys):
 def test_a_wrong_byte_is_noticed(tmp_path, monkeypatch, name):
     (case,) = (case for case in shapes.CASES if case.name == name)
     shapes.KINDS[case.kind].write(tmp_path / case.kind, 2**18)
-    shapes._compare(case, tmp_path, torch.device("cpu"))
+    shapes.compare(case, tmp_path, torch.device("cpu"))
 
     def spoiled(batch):
         values = batch["x"][0] if isinstance(batch["x"], tuple) else batch["x"]
@@ -49,4 +49,4 @@ def test_a_wrong_byte_is_noticed(tmp_path, monkeypatch, name):
     real = shapes.Case.open
     monkeypatch.setattr(shapes.Case, "open", lambda *args, **more: real(*args, device_transform=spoiled, **more))
     with pytest.raises(RuntimeError, match=f"{name}: a batch is not what the files hold"):
-        shapes._compare(case, tmp_path, torch.device("cpu"))
+        shapes.compare(case, tmp_path, torch.device("cpu"))

@@ -1,0 +1,231 @@
+"""Ranks of one host, a GPU and a process each, beside one of them alone while the others rest.
+
+    python -m benchmarks.gpu.ranks --out benchmarks/results/gpu-ranks.json
+    python -m benchmarks.gpu.ranks --out ranks.json --device cpu --bytes 64MiB
+
+Every rank has the loader of its share, open and warm, with its shards registered, all the time. In each round every
+rank runs a trial by itself, and then all of them run one together.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import gdsload
+from benchmarks.gpu.shapes import KINDS, Case, Loads, case_parser, compare
+from benchmarks.gpu.suite.trial import cpu_s, synchronise
+from benchmarks.record import head, ratio, save, spread
+from gdsload.system.units import parse_bytes
+
+__all__ = ["CASES", "main", "render"]
+
+_KIND, _MOST_WARM_S, _PATIENCE_S = "images", 30.0, 300.0
+CASES = (
+    Case("in-order", _KIND, 256, False),
+    Case("full", _KIND, 256, "full"),
+    Case("block", _KIND, 256, "block"),
+    Case("bounce-full", _KIND, 256, "full", {"backend": "bounce"}),
+)
+
+
+class _Rank:
+    """A rank's end of the benchmark.
+
+    Args:
+        folder: the samples.
+        kind: the type of its device.
+        rank: its number.
+        world_size: number of ranks.
+    """
+
+    def __init__(self, folder: Path, kind: str, rank: int, world_size: int) -> None:
+        self._folder, self._share = folder, {"rank": rank, "world_size": world_size}
+        self._device = torch.device("cpu") if kind == "cpu" else torch.device(kind, rank)
+        files = list((folder / "full" / _KIND).glob("*.safetensors"))
+        self._all_bytes = sum(path.stat().st_size for path in files)
+        self._loads: Loads
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+
+    def open(self, case: Case, warm_s: float) -> dict[str, Any]:
+        """Compare the bytes of a case, open its loader, and read until nothing is registered any more."""
+        case = Case(case.name, case.kind, case.batch_size, case.shuffle, {**case.options, **self._share})
+        compare(case, self._folder / "small", self._device)
+        self._loads = Loads(case.open(self._folder / "full", self._device), 1)
+        self._sample_bytes = self._all_bytes / len(gdsload.ShardDataset(self._folder / "full" / _KIND))
+        began = time.perf_counter()
+        while (passed := time.perf_counter() - began) < warm_s or (passed < _MOST_WARM_S and not self._loads.ready()):
+            self._loads.epoch()
+        return {}
+
+    def trial(self, seconds: float) -> dict[str, Any]:
+        """Whole epochs of this rank's share, until the GPU has ended all work."""
+        samples, cpu, start = 0, cpu_s(), time.perf_counter()
+        while time.perf_counter() - start < seconds:
+            samples += self._loads.epoch()
+        synchronise(self._device)
+        took, nbytes = time.perf_counter() - start, samples * self._sample_bytes
+        return {"gb_s": nbytes / took / 1e9, "cpu_s_per_gb": (cpu_s() - cpu) / (nbytes / 1e9)}
+
+    def close(self) -> dict[str, Any]:
+        """Close the loader; says which paths its bytes took."""
+        paths = self._loads.paths()
+        self._loads.close()
+        return {"bytes_by_path": paths}
+
+
+def _serve(pipe: Connection, *args: Any) -> None:
+    """A rank's process: does what it is told until there is nothing more."""
+    try:
+        rank = _Rank(*args)
+        while (order := pipe.recv()) is not None:
+            pipe.send(getattr(rank, order[0])(*order[1:]))
+    except Exception:
+        pipe.send({"error": traceback.format_exc()})
+
+
+class _Ranks:
+    """The processes, seen from outside."""
+
+    def __init__(self, pipes: list[Connection]) -> None:
+        self._pipes = pipes
+
+    def __len__(self) -> int:
+        return len(self._pipes)
+
+    def tell(self, *order: Any, ranks: list[int] | None = None) -> list[dict[str, Any]]:
+        """Have all ranks, or some, do the same at once, and wait for their answers.
+
+        Raises:
+            RuntimeError: if one failed or does not answer.
+        """
+        chosen = self._pipes if ranks is None else [self._pipes[rank] for rank in ranks]
+        for pipe in chosen:
+            pipe.send(order)
+        answers = []
+        for pipe in chosen:
+            if not pipe.poll(_PATIENCE_S):
+                raise RuntimeError(f"a rank did not answer within {_PATIENCE_S:.0f} s")
+            answers.append(pipe.recv())
+            if "error" in answers[-1]:
+                raise RuntimeError(answers[-1]["error"])
+        return answers
+
+
+@contextmanager
+def _started(folder: Path, kind: str, world_size: int) -> Iterator[_Ranks]:
+    """The processes of all ranks; they end with the context."""
+    context = multiprocessing.get_context("spawn")
+    pairs = [context.Pipe() for _ in range(world_size)]
+    processes = [
+        context.Process(target=_serve, args=(there, folder, kind, rank, world_size), daemon=True)
+        for rank, (_, there) in enumerate(pairs)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        yield _Ranks([here for here, _ in pairs])
+        for here, _ in pairs:
+            here.send(None)
+        for process in processes:
+            process.join(_PATIENCE_S)
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def _measured(case: Case, ranks: _Ranks, rounds: int, seconds: float) -> dict[str, Any]:
+    """A case's trials, and what follows from them."""
+    ranks.tell("open", case, seconds)
+    alone: list[list[dict[str, Any]]] = [[] for _ in range(len(ranks))]
+    together: list[list[dict[str, Any]]] = [[] for _ in range(len(ranks))]
+    for _ in range(rounds):
+        for rank, trials in enumerate(alone):
+            trials.extend(ranks.tell("trial", seconds, ranks=[rank]))
+        for trials, trial in zip(together, ranks.tell("trial", seconds), strict=True):
+            trials.append(trial)
+    paths = [answer["bytes_by_path"] for answer in ranks.tell("close")]
+    found = [
+        {"alone": before, "together": beside, "bytes_by_path": by_path, "ratio": ratio(_rates(beside), _rates(before))}
+        for before, beside, by_path in zip(alone, together, paths, strict=True)
+    ]
+    return {"name": case.name, "batch_size": case.batch_size, "ranks": found}
+
+
+def _rates(trials: list[dict[str, Any]]) -> list[float]:
+    return [trial["gb_s"] for trial in trials]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print and write the record."""
+    parser = case_parser("benchmarks.gpu.ranks", "ranks beside one alone", [case.name for case in CASES])
+    parser.add_argument("--world-size", type=int, help="ranks (default: the GPUs; 2 on the CPU)")
+    parser.add_argument("--seconds-per-trial", type=float, default=2.0, help="timed seconds (default: 2)")
+    parser.add_argument("--bytes", default="16GiB", help="of images of 3×224×224 (default: 16GiB)")
+    options = parser.parse_args(arguments)
+    device = torch.device(options.device)
+    on_gpu = device.type == "cuda"
+    world_size = options.world_size or (torch.cuda.device_count() if on_gpu else 2)
+    every = [case for case in CASES if on_gpu or "backend" not in case.options]
+    cases = [case for case in every if not options.cases or case.name in options.cases]
+    with tempfile.TemporaryDirectory(prefix="gdsload-bench-", dir=options.work_dir) as name:
+        folder, nbytes = Path(name), parse_bytes(options.bytes, "--bytes")
+        KINDS[_KIND].write(folder / "full" / _KIND, nbytes)
+        KINDS[_KIND].write(folder / "small" / _KIND, min(2**22, nbytes), shards=3)
+        found = []
+        with _started(folder, device.type, world_size) as ranks:
+            for case in cases:
+                found.append(_measured(case, ranks, options.rounds, options.seconds_per_trial))
+                print(f"{case.name}: done", file=sys.stderr, flush=True)
+    record = {
+        **head("benchmarks.gpu.ranks", arguments, device),
+        "world_size": world_size,
+        "rounds": options.rounds,
+        "seconds": options.seconds_per_trial,
+        "bytes": options.bytes,
+        "cache": "all files were written just before, and read once: they are in the page cache",
+        "cases": found,
+    }
+    save(record, options.out)
+    print(render(record), end="")
+    return 0
+
+
+def render(record: dict[str, Any]) -> str:
+    """The table of a record."""
+    where = record["machine"]
+    on = f"{record['world_size']} × {where.get('gpu', where['cpu'])}, {where['cores']} cores"
+    lines = [
+        f"{on}, torch {record['versions']['torch']}, {record['date'][:10]}; images out of the page cache.",
+        f"Median (quartiles) of {record['rounds']} rounds, trials of {record['seconds']:g} s; bytes compared before.",
+        "",
+        "| case | rank | alone, GB/s | with the others, GB/s | ratio | CPU seconds a GB | bytes by path |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for entry in record["cases"]:
+        for rank, found in enumerate(entry["ranks"]):
+            alone, together = spread(_rates(found["alone"])), spread(_rates(found["together"]))
+            over, cpu = found["ratio"], spread([trial["cpu_s_per_gb"] for trial in found["together"]])
+            lines.append(
+                f"| {entry['name']}, batch {entry['batch_size']} | {rank} "
+                f"| {alone['median']:.2f} ({alone['q1']:.2f}–{alone['q3']:.2f}) "
+                f"| {together['median']:.2f} ({together['q1']:.2f}–{together['q3']:.2f}) "
+                f"| {over['median']:.3f} ({over['q1']:.3f}–{over['q3']:.3f}) | {cpu['median']:.3f} "
+                f"| {', '.join(found['bytes_by_path'])} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
