@@ -2,11 +2,11 @@
 
     python tools/make_golden.py [FOLDER]
 
-They hold every later version of gdsload to what versions 1 and 2 of the format mean (docs/spec/shard-v1.md, M40;
-shard-v2.md, M52): they must open with the samples that `samples` computes here, and today's writer must write the same
-bytes.
+They hold every later version of gdsload to what versions 1 to 3 of the format mean (docs/spec/shard-v1.md, M40;
+shard-v2.md, M52; shard-v3.md, M59): they must open with the samples that `samples` computes here, and today's writer
+must write the same bytes.
 
-When may they be written again? Those of a version, in ``tests/data/shards/v1`` and ``v2``, only as long as no release
+When may they be written again? Those of a version, in ``tests/data/shards/v1`` to ``v3``, only as long as no release
 of gdsload has written that version; after that never, whatever a test says: then the code is wrong. So nothing that is
 there is replaced: to write it again, somebody must first remove it by hand.
 """
@@ -48,11 +48,25 @@ SCHEMAS = {
     ),
     "empty": Schema({"x": Field("bfloat16", (None, 2)), "text": Field("str")}),
     "packed": Schema({"text": Field("str"), **_DTYPES}),
+    "images": Schema(
+        {
+            "image": Field("image"),
+            "image.width": Field("int32"),
+            "image.height": Field("int32"),
+            "image.orientation": Field("uint8"),
+            "label": Field("int64"),
+            "mask": Field("image", codecs=["png"]),
+        }
+    ),
+    "images-apart": Schema({"jpg": Field("image", codecs=["jpeg"]), "label": Field("int64")}),
 }
-PACKED = {"packed"}
-"""Those whose small fields are packed; in the folder of version 2."""
-COUNTS = {"dtypes": 3, "ragged": 7, "empty": 0, "packed": 5}
-SHARD_BYTES = {"dtypes": 2**20, "ragged": 320, "empty": 2**20, "packed": 500}
+VERSIONS = {"packed": 2, "images": 3, "images-apart": 3}
+"""Of the format, for those that are not of version 1."""
+PACKED = {"packed", "images"}
+"""Those whose small fields are packed."""
+COUNTS = {"dtypes": 3, "ragged": 7, "empty": 0, "packed": 5, "images": 6, "images-apart": 3}
+SHARD_BYTES = {"dtypes": 2**20, "ragged": 320, "empty": 2**20, "packed": 500, "images": 300, "images-apart": 2**20}
+_SIGNATURES = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n", "webp": b"RIFF\0\0\0\0WEBP"}
 _TEXTS = ("", "hello", "naïve café", "日本語", "👩‍👩‍👧", "a\0b", "line\nline")
 
 
@@ -67,6 +81,8 @@ def _value(name: str, field: Field, number: int) -> object:
         return _TEXTS[number % len(_TEXTS)]
     if field.kind == "bytes":
         return _bits(name, number, number * 5 % 8)
+    if field.kind == "image":  # a signature, and any bits behind it
+        return _SIGNATURES[field.codecs[number % len(field.codecs)]] + _bits(name, number, number * 7 % 40)
     shape = (number * 3 % 5, *field.row_shape) if field.ragged else field.row_shape
     count = torch.Size(shape).numel() * field.dtype.itemsize
     raw = torch.tensor(list(_bits(name, number, count)), dtype=torch.uint8)
@@ -81,7 +97,7 @@ def _bits(name: str, number: int, count: int) -> bytes:
 
 def place(folder: Path, name: str) -> Path:
     """Where a golden dataset is in the folder of them all."""
-    return folder / ("v2" if name in PACKED else "v1") / name
+    return folder / f"v{VERSIONS.get(name, 1)}" / name
 
 
 def write(folder: Path) -> None:

@@ -238,7 +238,7 @@ class Padded(FieldCodec):
 
 
 class Bytes(FieldCodec):
-    """Binary strings as a list of `bytes`."""
+    """Binary strings, and images as they are encoded, as a list of `bytes`."""
 
     wants = "host"
 
@@ -287,7 +287,7 @@ def codecs_of(
         match field.kind:
             case "str":
                 return Text(name, field)
-            case "bytes":
+            case "bytes" | "image":
                 return Bytes(name, field)
             case "ragged" if ragged == "padded":
                 return Padded(name, field, (padding or {})[name])

@@ -83,7 +83,7 @@ class SampleReader:
         """A field of all samples, as a batch of them all has it."""
         parts = (batch[name] for _, batch in self.pieces((name,)))
         field = self._schema[name]
-        if field.kind in ("str", "bytes"):
+        if field.is_string:
             return [value for part in parts for value in part]
         if not field.ragged:
             return self._filled(name, parts, self._table.samples)

@@ -116,7 +116,7 @@ class Selected:
             OptionError: if the field is anything else.
         """
         known = known_field(self.schema, field)
-        text, whole = known.kind in ("str", "bytes"), known.dtype.name == "bool" or "int" in known.dtype.name
+        text, whole = known.is_string, known.dtype.name == "bool" or "int" in known.dtype.name
         if not text and (known.shape or not whole):
             raise OptionError(f"the field {field!r} is {known}, and neither a whole number nor a text")
         found = [dataset.column(field) for dataset in self.datasets]

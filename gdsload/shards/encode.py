@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.errors import SchemaError
+from gdsload.shards.format.image_header import IMAGE_CODECS, image_codec
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.values import as_bytes, element_type
@@ -177,7 +178,7 @@ def _check_names(schema: Schema, values: Mapping[str, object]) -> None:
 
 
 def _sample_field(name: str, field: Field, value: object) -> EncodedField:
-    if field.kind in ("str", "bytes"):
+    if field.is_string:
         return _text_rows(name, field, [value])
     data = as_bytes(value, field.dtype, name)
     shape = data.shape[:-1]
@@ -209,7 +210,8 @@ def _shown(field: Field) -> str:
 def _text_rows(name: str, field: Field, values: Sequence[object]) -> EncodedField:
     wanted = str if field.kind == "str" else bytes
     pieces = []
-    for value in values:
+    for given in values:
+        value = _image_bytes(name, field, given) if field.kind == "image" else given
         if not isinstance(value, wanted):
             raise SchemaError(f"it is {type(value).__name__}, but {field.kind} was expected", field=name)
         try:
@@ -220,8 +222,28 @@ def _text_rows(name: str, field: Field, values: Sequence[object]) -> EncodedFiel
     return EncodedField(data, np.array([len(piece) for piece in pieces], np.int64))
 
 
+def _image_bytes(name: str, field: Field, value: object) -> bytes:
+    """An encoded image, if it is one of the field's codecs."""
+    if isinstance(value, np.ndarray | torch.Tensor):
+        array = as_bytes(value, field.dtype, name)
+        _check_shape(name, field, array.shape[:-1])
+        value = array.tobytes()
+    if not isinstance(value, bytes):
+        raise SchemaError(f"it is {type(value).__name__}, but the bytes of an encoded image were expected", field=name)
+    codec = image_codec(value)
+    if codec not in field.codecs:
+        found = codec or f"none of them: it begins with {value[:12]!r}"
+        raise SchemaError(
+            f"an encoded image is {', '.join(field.codecs)} in this field, but one is {found}",
+            field=name,
+            remedy="Encode it anew, or give the writer a schema: "
+            f"{{{name!r}: gdsload.Field('image')}} for any of {', '.join(IMAGE_CODECS)}, 'bytes' for whatever it is.",
+        )
+    return value
+
+
 def _batch_field(name: str, field: Field, value: Any) -> EncodedField:
-    if field.kind in ("str", "bytes"):
+    if field.is_string:
         if isinstance(value, str | bytes) or not isinstance(value, Sequence):
             raise SchemaError(f"a batch needs a list of {field.kind}, not {type(value).__name__}", field=name)
         return _text_rows(name, field, value)

@@ -34,6 +34,7 @@ from gdsload.shards.opening import load_shard
 RENAME_EXCHANGE = 2  # linux/fs.h
 GOLDEN = Path(__file__).parents[1] / "data/shards/v1"
 PACKED = Path(__file__).parents[1] / "data/shards/v2"
+IMAGES = Path(__file__).parents[1] / "data/shards/v3"
 
 
 def header_of(path):
@@ -479,6 +480,15 @@ def test_golden_datasets_of_version_1_open(name, mmap):
 def test_golden_datasets_of_version_2_open(name, mmap):
     dataset = ShardDataset(PACKED / name, mmap=mmap)
     assert dataset.stored.packed
+    assert len(dataset) == len(dataset.__getitems__(range(len(dataset))))
+    assert len(dataset.shards) == dataset.verify(deep=True).shards
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize("name", sorted(path.name for path in IMAGES.iterdir()))
+def test_golden_datasets_of_version_3_open(name, mmap):
+    dataset = ShardDataset(IMAGES / name, mmap=mmap)
+    assert "image" in {field.kind for field in dataset.schema.values()}
     assert len(dataset) == len(dataset.__getitems__(range(len(dataset))))
     assert len(dataset.shards) == dataset.verify(deep=True).shards
 

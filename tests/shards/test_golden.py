@@ -1,4 +1,4 @@
-"""The golden datasets: what versions 1 and 2 of the format mean, for ever."""
+"""The golden datasets: what versions 1 to 3 of the format mean, for ever."""
 
 from __future__ import annotations
 
@@ -53,6 +53,8 @@ def test_digests_never_change():
         "dtypes": "9a5a4a42d53ca974ef1967f86aaa269848986fb726737831ee6b38464b72b985",
         "packed": "3f5bc5297f38b414a471a3632eccdaea4f15203e92ed405ce037b21377932eaa",
         "empty": "0716db0c2504b610532f744b586e1eeba96136fb2d72fe55ca2f9a0935ddc2bb",
+        "images": "95e17c2ca1c4c6e85f45b567aa9639053ec4e8f373d88460720be0a4ad9e9daa",
+        "images-apart": "8aa280a63bad308829d85c16d75c3959473fe09450095e13dc80d2fe02aad8e5",
         "ragged": "325f799da42162daebf670d9b2c9cbdb5e735ec0ca4780a97246a21f45e7e60b",
     }
 
@@ -64,7 +66,7 @@ def test_they_cover_the_format():
     assert len(packed.shards) > 1
     inside = [packed.schema[name].dtype.name for names in packed.stored.packed for name in names]
     assert {1, 2, 4, 8} == {dtype.itemsize for dtype in DTYPES.values() if dtype.name in inside}
-    assert {"fixed", "ragged", "str", "bytes"} == {field.kind for field in fields}
+    assert {"fixed", "ragged", "str", "bytes", "image"} == {field.kind for field in fields}
     ragged = ShardDataset(make_golden.place(GOLDEN, "ragged"))
     assert len(ragged.shards) > 1
     with safe_open(ragged.shards[0].file, "pt") as file:
@@ -84,4 +86,7 @@ def test_what_is_there_is_not_replaced(tmp_path):
 
 def test_script_says_what_it_wrote(tmp_path, capsys):
     assert make_golden.main([str(tmp_path / "new")]) == 0
-    assert f"wrote dtypes, ragged, empty, packed to {Path(tmp_path, 'new')}\n" == capsys.readouterr().out
+    assert (
+        f"wrote dtypes, ragged, empty, packed, images, images-apart to {Path(tmp_path, 'new')}\n"
+        == capsys.readouterr().out
+    )

@@ -80,7 +80,7 @@ def _batch(dataset: ShardDataset, begin: int, end: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, field in dataset.schema.items():
         values = [sample[name] for sample in samples]
-        if field.kind in ("str", "bytes"):
+        if field.is_string:
             found[name] = values
         elif field.ragged:  # as a pair: a list of tensors of one length would not say that it is ragged
             found[name] = torch.cat(values), np.cumsum([0, *map(len, values)])

@@ -22,10 +22,8 @@ __all__ = ["INDEX_NAME", "MAX_INDEX_BYTES", "Index", "IndexEntry", "parse_index"
 
 INDEX_NAME = "index.json"
 _FORMAT = "gdsload-dataset"
-_KEYS = {
-    1: {"format", "version", "samples", "schema", "shards", "sha256"},
-    2: {"format", "version", "samples", "schema", "packed", "shards", "sha256"},
-}
+_VERSION_1 = {"format", "version", "samples", "schema", "shards", "sha256"}
+_KEYS = {1: _VERSION_1, 2: _VERSION_1 | {"packed"}, 3: _VERSION_1 | {"packed"}}
 MAX_INDEX_BYTES = 2**30
 _MAX_COUNT = 2**63 - 1
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -161,7 +159,7 @@ def _head(tree: dict[str, object], file: str, problems: list[Problem]) -> tuple[
         problems.append(Problem(f"its format is {show(tree.get('format'))}, not {_FORMAT!r}", file, 0))
     version = tree.get("version")
     if type(version) is not int or version not in _KEYS:
-        message = f"its version is {show(version)}; this gdsload reads {' and '.join(map(str, _KEYS))}"
+        message = f"its version is {show(version)}; this gdsload reads {', '.join(map(str, _KEYS))}"
         problems.append(Problem(message, file, 0))
     if problems or type(version) is not int:
         return None
@@ -174,7 +172,7 @@ def _head(tree: dict[str, object], file: str, problems: list[Problem]) -> tuple[
     except SchemaError as error:
         problems.append(Problem(f"schema: {error}", file, 0))
         return None
-    packed, wrong = read_packed(schema, tree.get("packed")) if version > 1 else ((), [])
+    packed, wrong = read_packed(schema, tree, version)
     problems += [Problem(message, file, 0) for message in wrong]
     return schema, packed
 

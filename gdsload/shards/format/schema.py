@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 from gdsload.errors import SchemaError
 from gdsload.shards.format.dtypes import DTYPES, DType, dtype_of
+from gdsload.shards.format.image_header import IMAGE_CODECS
 from gdsload.shards.format.strict import show
 
 __all__ = ["RESERVED_PREFIX", "Field", "FieldKind", "Schema"]
 
-FieldKind = Literal["fixed", "ragged", "str", "bytes"]
+FieldKind = Literal["fixed", "ragged", "str", "bytes", "image"]
+_STRINGS: dict[object, FieldKind] = {"str": "str", str: "str", "bytes": "bytes", bytes: "bytes", "image": "image"}
 
 RESERVED_PREFIX = "gdsload:"
 """Tensors whose names begin so are gdsload's own (padding, offsets); no field may."""
@@ -27,15 +29,17 @@ class Field:
 
     Args:
         dtype: the element type, as a torch or numpy dtype or its name; or ``"str"`` or ``"bytes"`` for text
-            and binary strings, which have no shape.
+            and binary strings, ``"image"`` for encoded images. These have no shape.
         shape: the shape of one sample's tensor. ``None`` as the first dimension makes the field ragged: that
             dimension varies from sample to sample and may be 0.
+        codecs: for encoded images those that a sample may be encoded by: ``"jpeg"``, ``"png"`` and ``"webp"``, which
+            is also what they are if none is named.
 
     Raises:
-        SchemaError: if the element type or shape cannot be stored.
+        SchemaError: if the element type, shape or codecs cannot be stored.
     """
 
-    __slots__ = ("dtype", "kind", "row_bytes", "row_shape", "shape")
+    __slots__ = ("codecs", "dtype", "kind", "row_bytes", "row_shape", "shape")
 
     dtype: DType
     kind: FieldKind
@@ -44,13 +48,23 @@ class Field:
     """Shape of a row: the whole sample of a fixed field, what follows the free dimension of a ragged one."""
     row_bytes: int
     """Bytes of a row."""
+    codecs: tuple[str, ...]
+    """What samples of encoded images are encoded by, sorted; nothing for other fields."""
 
-    def __init__(self, dtype: object, shape: tuple[int | None, ...] | list[int | None] = ()) -> None:
+    def __init__(
+        self,
+        dtype: object,
+        shape: tuple[int | None, ...] | list[int | None] = (),
+        *,
+        codecs: str | Iterable[str] | None = None,
+    ) -> None:
         shape = tuple(shape)
-        if dtype in ("str", "bytes", str, bytes):
+        string = _STRINGS.get(dtype) if isinstance(dtype, str | type) else None
+        self.codecs = _checked_codecs(string, codecs)
+        if string is not None:
             if shape:
                 raise SchemaError(f"a {dtype} field has no shape, but {shape} was given")
-            self.kind = "str" if dtype in ("str", str) else "bytes"
+            self.kind = string
             self.dtype, self.shape = DTYPES["U8"], (None,)
             self.row_shape, self.row_bytes = (), 1
             return
@@ -66,26 +80,50 @@ class Field:
         """Whether the number of rows varies from sample to sample (true for strings, too)."""
         return self.kind != "fixed"
 
+    @property
+    def is_string(self) -> bool:
+        """Whether samples are texts, binary strings or encoded images, which batches have as lists."""
+        return self.kind not in ("fixed", "ragged")
+
     def to_json(self) -> dict[str, object]:
         """The field as it is written in shard metadata and index."""
-        if self.kind in ("str", "bytes"):
+        if self.kind == "image":
+            return {"dtype": self.kind, "codecs": list(self.codecs)}
+        if self.is_string:
             return {"dtype": self.kind}
         return {"dtype": self.dtype.name, "shape": list(self.shape)}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Field) and (self.dtype, self.kind, self.shape) == (
-            other.dtype,
-            other.kind,
-            other.shape,
-        )
+        return isinstance(other, Field) and self._identity() == other._identity()
 
     def __hash__(self) -> int:
-        return hash((self.dtype, self.kind, self.shape))
+        return hash(self._identity())
+
+    def _identity(self) -> tuple[object, ...]:
+        return self.dtype, self.kind, self.shape, self.codecs
 
     def __repr__(self) -> str:
-        if self.kind in ("str", "bytes"):
+        if self.kind == "image":
+            return f"Field({self.kind!r}, codecs={list(self.codecs)})"
+        if self.is_string:
             return f"Field({self.kind!r})"
         return f"Field({self.dtype.name!r}, {self.shape})"
+
+
+def _checked_codecs(kind: FieldKind | None, given: str | Iterable[str] | None) -> tuple[str, ...]:
+    """The codecs of a field, sorted."""
+    if kind != "image":
+        if given is not None:
+            raise SchemaError(f"codecs are those of encoded images, but {show(given)} was given for another field")
+        return ()
+    if given is None:
+        return IMAGE_CODECS
+    named = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else []
+    if not named or not all(isinstance(one, str) and one in IMAGE_CODECS for one in named):
+        raise SchemaError(
+            f"the codecs of encoded images are {show(given)}", remedy=f"Name some of {', '.join(IMAGE_CODECS)}."
+        )
+    return tuple(sorted(set(named)))
 
 
 def _check_shape(shape: tuple[int | None, ...], itemsize: int) -> None:
@@ -166,14 +204,14 @@ class Schema(Mapping[str, Field]):
             if (
                 not isinstance(entry, dict)
                 or not isinstance(entry.get("dtype"), str)
-                or entry.keys() - {"dtype", "shape"}
+                or entry.keys() - {"dtype", "shape", "codecs"}
             ):
                 raise SchemaError(f"{show(entry)} describes no field", field=name)
-            shape = entry.get("shape", [])
-            if not isinstance(shape, list):
-                raise SchemaError(f"shape {show(shape)} is no list", field=name)
+            for key in ("shape", "codecs"):
+                if not isinstance(entry.get(key, []), list):
+                    raise SchemaError(f"{key} {show(entry[key])} is no list", field=name)
             try:
-                fields[name] = Field(entry["dtype"], tuple(shape))
+                fields[name] = Field(entry["dtype"], tuple(entry.get("shape", ())), codecs=entry.get("codecs"))
             except SchemaError as error:
                 raise SchemaError(error.message, field=name, remedy=error.remedy) from None
             if fields[name].to_json() != entry:

@@ -1,11 +1,13 @@
 """What a safetensors file means as a shard: which tensors are fields, how many samples, which checksums.
 
-The normative texts are docs/spec/shard-v1.md and shard-v2.md. Two kinds of files are read: shards that gdsload wrote,
-which say so in their metadata, and any other safetensors file whose tensors agree in their first dimension.
+The normative texts are docs/spec/shard-v1.md, shard-v2.md and shard-v3.md. Two kinds of files are read: shards that
+gdsload wrote, which say so in their metadata, and any other safetensors file whose tensors agree in their first
+dimension.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,8 +35,8 @@ __all__ = [
     "read_shard",
 ]
 
-VERSIONS = (1, 2)
-"""Those that are read; the second has packed columns."""
+VERSIONS = (1, 2, 3)
+"""Those that are read; the second has packed columns, the third encoded images."""
 ALIGNMENT = 4096
 PADDING_PREFIX = f"{RESERVED_PREFIX}pad:"
 OFFSETS_PREFIX = f"{RESERVED_PREFIX}offsets:"
@@ -157,7 +159,7 @@ class _Own:
         known = {str(version): version for version in VERSIONS}
         version = known.get(metadata[META_VERSION])
         if version is None:
-            listed = " and ".join(known)
+            listed = ", ".join(known)
             self.add(f"{META_VERSION} is {metadata[META_VERSION][:20]!r}; this gdsload reads versions {listed}")
             return None
         samples = self._count(metadata.get(META_SAMPLES, ""))
@@ -185,21 +187,22 @@ class _Own:
             return None
         return int(text)
 
-    def _object(self, key: str, names: set[str]) -> dict[str, Any] | None:
-        """The metadata `key`, if it is a JSON object of exactly `names`."""
+    def _object(self, key: str, names: set[str], *, optional: Collection[str] = ()) -> dict[str, Any] | None:
+        """The metadata `key`, if it is a JSON object of exactly `names`, and perhaps some that are `optional`."""
         try:
             tree = strict.loads(self.header.metadata.get(key, ""))
         except (ValueError, RecursionError) as error:
             self.add(f"{key} is no valid JSON: {error}")
             return None
-        if not isinstance(tree, dict) or tree.keys() != names:
+        if not isinstance(tree, dict) or tree.keys() - set(optional) != names:
             self.add(f"{key} is no JSON object of {', '.join(sorted(names))}")
             return None
         return tree
 
     def _stored(self, version: int) -> tuple[StoredSchema | None, dict[str, str]]:
         """The fields and how they are stored, and for each ragged field the field whose offsets it uses."""
-        tree = self._object(META_SCHEMA, {"fields", "offsets"} | ({"packed"} if version > 1 else set()))
+        required = {"fields", "offsets"} | ({"packed"} if version == 2 else set())
+        tree = self._object(META_SCHEMA, required, optional={"packed"} if version > 2 else set())
         if tree is None:
             return None, {}
         try:
@@ -207,7 +210,7 @@ class _Own:
         except SchemaError as error:
             self.add(f"{META_SCHEMA}: {error}")
             return None, {}
-        packed, wrong = read_packed(schema, tree["packed"]) if version > 1 else ((), [])
+        packed, wrong = read_packed(schema, tree, version)
         for message in wrong:
             self.add(f"{META_SCHEMA}: {message}")
         groups = self._groups(schema, tree["offsets"])

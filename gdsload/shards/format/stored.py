@@ -67,6 +67,8 @@ class StoredSchema:
     @property
     def version(self) -> int:
         """The version of the format in which shards and indexes of it are written."""
+        if any(field.kind == "image" for field in self.schema.values()):
+            return 3
         return 2 if self.packed else 1
 
     @property
@@ -166,12 +168,26 @@ def _complaint(schema: Schema, name: object) -> str | None:
     return None if schema[name].row_bytes else f"the field {show(name)} has no bytes"
 
 
-def read_packed(schema: Schema, value: object) -> tuple[Packed, list[str]]:
+def read_packed(schema: Schema, tree: Mapping[str, object], version: int) -> tuple[Packed, list[str]]:
     """The fields of packed columns as shard metadata and index have them, trusting nothing.
 
+    Args:
+        schema: the fields.
+        tree: the object that has them as `packed`.
+        version: of the format, which says whether it has any.
+
     Returns:
-        They, and all that is wrong with them; if anything is, they are of no use.
+        They, and all that is wrong with them, or with the version; if anything is, they are of no use.
     """
+    some = version == 2 or (version > 2 and "packed" in tree)
+    packed, problems = _columns(schema, tree.get("packed")) if some else ((), [])
+    lowest = StoredSchema(schema, packed).version
+    if not problems and lowest != version:
+        problems = [f"its version is {version}, but fields like these are version {lowest}"]
+    return packed, problems
+
+
+def _columns(schema: Schema, value: object) -> tuple[Packed, list[str]]:
     if not isinstance(value, list) or not value:
         return (), [f"packed is {show(value)}, no list of at least one column"]
     problems: list[str] = []

@@ -103,17 +103,17 @@ def _tree(dataset: ShardDataset) -> dict[str, object]:
 
 
 def _kind(field: Field) -> str:
-    return field.kind if field.kind in ("str", "bytes") else field.dtype.name
+    return field.kind if field.is_string else field.dtype.name
 
 
 def _shape(field: Field) -> str:
-    if field.kind in ("str", "bytes"):
+    if field.is_string:
         return "-"
     return "[" + ", ".join("*" if size is None else str(size) for size in field.shape) + "]"
 
 
 def _size(field: Field) -> str:
-    if field.kind in ("str", "bytes"):
+    if field.is_string:
         return "varies"
     return f"{field.row_bytes} a row" if field.ragged else str(field.row_bytes)
 

@@ -30,7 +30,7 @@ def channels_first(name: str, field: Field, layout: Layout | None) -> bool | Non
         OptionError: if the field cannot be seen as images.
     """
     shape = field.shape
-    if field.kind in ("str", "bytes") or field.dtype.name == "complex64" or len(shape) not in (2, 3):
+    if field.is_string or field.dtype.name == "complex64" or len(shape) not in (2, 3):
         raise OptionError(f"it is {field}, no image", field=name, remedy="Images are [H, W], [C, H, W] or [H, W, C].")
     if len(shape) == 2:
         return None

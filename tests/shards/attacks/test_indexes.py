@@ -128,7 +128,7 @@ HEAD = {
     "I070": Attack("another format", top(format="webdataset"), "its format is 'webdataset', not 'gdsload-dataset'"),
     "I071": Attack("no format", without("format"), "its format is None"),
     "I072": Attack("a format that is a list", top(format=["gdsload-dataset"]), "its format is"),
-    "I073": Attack("the future", top(version=3), "its version is 3; this gdsload reads 1 and 2"),
+    "I073": Attack("the future", top(version=4), "its version is 4; this gdsload reads 1, 2, 3"),
     "I074": Attack("true", top(version=True), "its version is True"),
     "I075": Attack("a fraction", top(version=1.0), "its version is 1.0"),
     "I076": Attack("text", top(version="1"), "its version is '1'"),

@@ -132,7 +132,7 @@ DIGEST = "0" * 16
 # _Own.read and _Own._count
 HEAD = {
     "S001": Attack(
-        "a version of the future", text_of(VERSION, "3"), "version is '3'; this gdsload reads versions 1 and 2"
+        "a version of the future", text_of(VERSION, "4"), "version is '4'; this gdsload reads versions 1, 2, 3"
     ),
     "S002": Attack("a version that is nearly 1", text_of(VERSION, "1.0"), "version is '1.0'"),
     "S003": Attack("a version of no characters", text_of(VERSION, ""), "version is ''"),
@@ -453,7 +453,7 @@ def test_other_metadata_are_ignored():
     assert LAYOUT.schema == read(tree).schema
 
 
-@pytest.mark.parametrize("version", ["0", "3", "1.1", "2.0", "v1", "", "10"])
+@pytest.mark.parametrize("version", ["0", "4", "1.1", "2.0", "v1", "", "10"])
 def test_unknown_version_is_the_only_problem(version):
     """Whatever else it holds may mean something else in that version."""
     tree = {
@@ -461,7 +461,7 @@ def test_unknown_version_is_the_only_problem(version):
         "y": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]},
     }
     with pytest.raises(
-        FormatError, match=f"gdsload.version is {version!r}; this gdsload reads versions 1 and 2"
+        FormatError, match=f"gdsload.version is {version!r}; this gdsload reads versions 1, 2, 3"
     ) as caught:
         read(tree, alignment=1)
     assert len(caught.value.problems) == 1

@@ -1,4 +1,4 @@
-"""docs/spec: the requirements of both versions name tests that exist, and the examples are what the code writes."""
+"""docs/spec: the requirements of all versions name tests that exist, and the examples are what the code writes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.shard import ALIGNMENT, read_shard
 
 ROOT = Path(__file__).parents[3]
-SPECS = {version: (ROOT / f"docs/spec/shard-v{version}.md").read_text() for version in (1, 2)}
+SPECS = {version: (ROOT / f"docs/spec/shard-v{version}.md").read_text() for version in (1, 2, 3)}
 SPEC = SPECS[1]
 PARAGRAPHS = [paragraph for spec in SPECS.values() for paragraph in re.split(r"\n\n+", spec)]
 REQUIREMENTS = [paragraph for paragraph in PARAGRAPHS if paragraph.startswith("**M")]
@@ -33,11 +33,18 @@ EXAMPLES = {
         Schema({"on": Field("bool"), "id": Field("int64"), "x": Field("float32"), "y": Field("float32")}),
         2, {}, {}, (("id", "x", "y", "on"),),
     ),
+    3: ShardLayout(
+        Schema({"photo": Field("image", codecs=["jpeg", "png"]), "label": Field("int64")}),
+        2, {"photo": 21}, {"photo": "photo"},
+    ),
 }  # fmt: skip
 PAYLOADS = {
     "gdsload:offsets:text": struct.pack("<3q", 0, 2, 5),
     "x": struct.pack("<4f", 1, 2, 3, 4),
     "text": b"hiyou",
+    "gdsload:offsets:photo": struct.pack("<3q", 0, 6, 21),
+    "photo": b"\xff\xd8\xffabc\x89PNG\r\n\x1a\ndefghij",
+    "label": struct.pack("<2q", 7, -1),
     "gdsload:rows:0": struct.pack("<qff?7xqff?7x", 1, 0.5, 2, True, -1, 3, 4, False),
 }
 
@@ -136,6 +143,7 @@ def test_worked_example_hexdump_is_the_file(version):
     [
         (1, "78a70870cce3fe793d20b563b5cbc54849e78a2a4ce6ce2b1741711b6de1fbc4"),
         (2, "ecd8e9d82b82825e2d1ff73417c29e8071e63be0bb38994fc6bfa6ef9595e9ff"),
+        (3, "1dc7efe98617d8aaa585938eabef4251cbf6bb3934d0fd4f3bf763802a850f56"),
     ],
 )
 def test_worked_example_never_changes(version, digest):
@@ -145,7 +153,11 @@ def test_worked_example_never_changes(version, digest):
 
 @pytest.mark.parametrize(
     ("version", "begins"),
-    [(1, {"x": (0x2000, None), "text": (0x3000, 0x1000)}), (2, {"gdsload:rows:0": (0x1000, None)})],
+    [
+        (1, {"x": (0x2000, None), "text": (0x3000, 0x1000)}),
+        (2, {"gdsload:rows:0": (0x1000, None)}),
+        (3, {"photo": (0x2000, 0x1000), "label": (0x3000, None)}),
+    ],
 )
 def test_worked_example_can_be_read(version, begins):
     raw = example(version)

@@ -1,0 +1,292 @@
+"""What the header of an encoded image says: JPEG, PNG and WebP.
+
+Pure, and written for hostile bytes: whatever they are, the answer is a header or a `FormatError`, after one pass over
+the segments before the pixels (JPEG) or over all chunks (PNG, WebP). Pixels are not looked at: an image with a good
+header may still be damaged.
+
+JPEG: ITU-T T.81, annex B. PNG: the W3C's recommendation, third edition. WebP: RFC 9649. Orientation: the EXIF standard
+(CIPA DC-008), tag 0x0112 of the first directory.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import dataclass
+from typing import Literal, NoReturn
+
+from gdsload.errors import FormatError
+
+__all__ = ["IMAGE_CODECS", "ImageHeader", "image_codec", "read_image_header"]
+
+IMAGE_CODECS = ("jpeg", "png", "webp")
+"""The codecs of a field of encoded images, sorted."""
+
+JpegCoding = Literal["baseline", "extended", "progressive", "other"]
+
+_JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
+_MOST_PIECES = 2**16
+"""Segments or chunks; a real image has some, and 64 KiB each would be 4 GiB."""
+_ORIENTATION, _SHORT = 0x0112, 3
+_TIFF_ENTRY_BYTES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class ImageHeader:
+    """What an encoded image says of itself.
+
+    Attributes:
+        codec: ``"jpeg"``, ``"png"`` or ``"webp"``.
+        width: pixels in a row as they are stored, so before the picture is turned upright.
+        height: rows as they are stored.
+        channels: values of a pixel as they are stored: 1 grey or an index into a palette, 2 grey with alpha, 3 colours,
+            4 colours with alpha, or the four inks of a JPEG.
+        bits: bits of each value: 8, but for PNG 1 to 16, and for JPEG possibly 12.
+        palette: whether a pixel is an index into a palette (PNG).
+        orientation: as EXIF has it, 1 to 8; 1, upright, if it says nothing else.
+        coding: of a JPEG ``"baseline"``, ``"extended"`` (sequential, too), ``"progressive"``, or ``"other"`` for
+            lossless and arithmetic ones, which few decoders read; None for others.
+    """
+
+    codec: str
+    width: int
+    height: int
+    channels: int
+    bits: int = 8
+    palette: bool = False
+    orientation: int = 1
+    coding: JpegCoding | None = None
+
+    @property
+    def upright(self) -> tuple[int, int]:
+        """Width and height after the picture has been turned as `orientation` says."""
+        return (self.height, self.width) if self.orientation >= 5 else (self.width, self.height)
+
+
+def image_codec(data: bytes | memoryview) -> str | None:
+    """The codec that an image's first 12 bytes name; None if it is none of `IMAGE_CODECS`."""
+    first = bytes(data[:12])
+    if first.startswith(_JPEG):
+        return "jpeg"
+    if first.startswith(_PNG):
+        return "png"
+    return "webp" if first[:4] == b"RIFF" and first[8:] == b"WEBP" else None
+
+
+def read_image_header(data: bytes | memoryview) -> ImageHeader:
+    """What the header of an encoded image says.
+
+    Args:
+        data: all bytes of the image.
+
+    Raises:
+        FormatError: if it is no JPEG, PNG or WebP, is an animation, or its header is damaged or cut off. An EXIF block
+            that cannot be read is no damage: such an image is upright.
+    """
+    codec, view = image_codec(data), memoryview(data)
+    if codec == "jpeg":
+        return _jpeg(view)
+    if codec == "png":
+        return _png(view)
+    if codec == "webp":
+        return _webp(view)
+    raise FormatError(
+        f"it is no JPEG, PNG or WebP: it begins with {bytes(data[:12])!r}" if len(data) else "an image has no bytes"
+    )
+
+
+def _damaged(what: str) -> NoReturn:
+    raise FormatError(f"the header of the image is damaged: {what}")
+
+
+def _big(data: memoryview, nbytes: int, at: int = 0) -> int:
+    return int.from_bytes(data[at : at + nbytes], "big")
+
+
+def _little(data: memoryview, nbytes: int, at: int = 0) -> int:
+    return int.from_bytes(data[at : at + nbytes], "little")
+
+
+# Frame headers by their marker: SOF0 to SOF15, of which C4, C8 and CC are something else.
+_FRAMES: dict[int, JpegCoding] = dict.fromkeys((*range(0xC3, 0xD0),), "other")
+_FRAMES |= {0xC0: "baseline", 0xC1: "extended", 0xC2: "progressive"}
+for _other in (0xC4, 0xC8, 0xCC):
+    del _FRAMES[_other]
+_MARKER = re.compile(rb"\xff[^\x00\xff]")
+_SCAN, _END, _APP1 = 0xDA, 0xD9, 0xE1
+_ALONE = {0x01, *range(0xD0, 0xD9)}
+"""Markers without a segment."""
+
+
+def _jpeg(data: memoryview) -> ImageHeader:
+    """The frame header and the first EXIF block before the first scan."""
+    frame: tuple[memoryview, JpegCoding] | None = None
+    exif: memoryview | None = None
+    at = 2
+    for _ in range(_MOST_PIECES):
+        marker, at = _marker(data, at)
+        if marker in _ALONE:
+            continue
+        nbytes = _big(data, 2, at) if at + 2 <= len(data) else 0
+        if marker == _END or nbytes < 2 or at + nbytes > len(data):
+            break
+        segment = data[at + 2 : at + nbytes]
+        if marker == _SCAN:
+            if frame is None:
+                _damaged("the first scan comes before any frame header")
+            return _frame(*frame, orientation=_orientation(exif))
+        if marker in _FRAMES:
+            frame = segment, _FRAMES[marker]
+        elif marker == _APP1 and exif is None and bytes(segment[:6]) == b"Exif\0\0":
+            exif = segment[6:]
+        at += nbytes
+    _damaged("it ends before the first scan")
+
+
+def _marker(data: memoryview, at: int) -> tuple[int, int]:
+    """The marker at or behind a byte, and where it ends; what lies before it is skipped, as decoders do."""
+    found = _MARKER.search(data, at)
+    return (data[found.end() - 1], found.end()) if found else (_END, len(data))
+
+
+def _frame(segment: memoryview, coding: JpegCoding, *, orientation: int) -> ImageHeader:
+    if len(segment) < 6:
+        _damaged("its frame header is cut off")
+    bits, height, width, channels = segment[0], _big(segment, 2, 1), _big(segment, 2, 3), segment[5]
+    if channels not in (1, 3, 4) or len(segment) != 6 + 3 * channels:
+        _damaged(f"its frame header says {channels} components and has {len(segment)} bytes")
+    if bits not in (8, 12) and coding != "other":
+        _damaged(f"it says {bits} bits for each value")
+    _check_size(width, height)
+    return ImageHeader("jpeg", width, height, channels, bits, orientation=orientation, coding=coding)
+
+
+def _check_size(width: int, height: int) -> None:
+    if not width or not height:
+        _damaged(f"it says {width} × {height} pixels")
+
+
+_PNG_KINDS = {  # colour type: channels, and the bits that a value may have
+    0: (1, (1, 2, 4, 8, 16)),
+    2: (3, (8, 16)),
+    3: (1, (1, 2, 4, 8)),
+    4: (2, (8, 16)),
+    6: (4, (8, 16)),
+}
+
+
+def _png(data: memoryview) -> ImageHeader:
+    """The first chunk, and the EXIF block wherever it is."""
+    header: ImageHeader | None = None
+    orientation, pixels, at = 1, False, len(_PNG)
+    for _ in range(_MOST_PIECES):
+        nbytes, kind = _big(data, 4, at), bytes(data[at + 4 : at + 8])
+        end = at + 12 + nbytes
+        if end > len(data):
+            _damaged("it ends inside a chunk, or before the last one")
+        if header is None:
+            header = _png_size(kind, data[at + 8 : end - 4], data[at + 4 : end])
+        elif kind == b"eXIf":
+            _check_crc(data[at + 4 : end])
+            orientation = _orientation(data[at + 8 : end - 4])
+        pixels = pixels or kind == b"IDAT"
+        if kind == b"IEND":
+            if not pixels:
+                _damaged("it has no pixels")
+            return ImageHeader(
+                "png", header.width, header.height, header.channels, header.bits, header.palette, orientation
+            )
+        at = end
+    _damaged(f"it has more than {_MOST_PIECES} chunks")
+
+
+def _png_size(kind: bytes, chunk: memoryview, checked: memoryview) -> ImageHeader:
+    if kind != b"IHDR" or len(chunk) != 13:
+        _damaged(f"its first chunk is {kind!r} of {len(chunk)} bytes")
+    _check_crc(checked)
+    width, height, bits, colour = _big(chunk, 4), _big(chunk, 4, 4), chunk[8], chunk[9]
+    channels, allowed = _PNG_KINDS.get(colour, (0, ()))
+    if bits not in allowed or chunk[10] or chunk[11] or chunk[12] > 1:
+        _damaged(f"it says colour type {colour} of {bits} bits, and methods {list(chunk[10:13])}")
+    _check_size(width, height)
+    if max(width, height) >= 2**31:
+        _damaged(f"it says {width} × {height} pixels")
+    return ImageHeader("png", width, height, channels, bits, palette=colour == 3)
+
+
+def _check_crc(chunk: memoryview) -> None:
+    """Raises unless a chunk, from its kind to its checksum, is what was written."""
+    if zlib.crc32(chunk[:-4]) != _big(chunk, 4, len(chunk) - 4):
+        _damaged(f"the checksum of its chunk {bytes(chunk[:4])!r} differs")
+
+
+_ANIMATED, _ALPHA = 0x02, 0x10
+
+
+def _webp(data: memoryview) -> ImageHeader:
+    end = 8 + _little(data, 4, 4)
+    if end > len(data) or end < 20:
+        _damaged(f"it says that it has {end} bytes, and has {len(data)}")
+    chunks = _riff_chunks(data[:end])
+    kind, first = chunks[0]
+    if kind != b"VP8X":
+        return _webp_frame(kind, first)
+    if len(first) < 10:
+        _damaged(f"its chunk b'VP8X' has {len(first)} bytes")
+    if first[0] & _ANIMATED:
+        raise FormatError("the image is an animation, of which no field has a place for more than one picture")
+    frame = next((_webp_frame(kind, chunk) for kind, chunk in chunks if kind in (b"VP8 ", b"VP8L")), None)
+    width, height = 1 + _little(first, 3, 4), 1 + _little(first, 3, 7)
+    if frame is None or (frame.width, frame.height) != (width, height):
+        _damaged(f"it has no picture of {width} × {height} pixels, which it says")
+    exif = next((chunk for kind, chunk in chunks if kind == b"EXIF"), None)
+    alpha = bool(first[0] & _ALPHA) or frame.channels == 4
+    return ImageHeader("webp", width, height, 4 if alpha else 3, orientation=_orientation(exif))
+
+
+def _riff_chunks(data: memoryview) -> list[tuple[bytes, memoryview]]:
+    found: list[tuple[bytes, memoryview]] = []
+    at = 12
+    while at + 8 <= len(data):
+        kind, nbytes = bytes(data[at : at + 4]), _little(data, 4, at + 4)
+        if at + 8 + nbytes > len(data) or len(found) == _MOST_PIECES:
+            _damaged(f"its chunk {kind!r} ends behind the image")
+        found.append((kind, data[at + 8 : at + 8 + nbytes]))
+        at += 8 + nbytes + nbytes % 2
+    return found
+
+
+def _webp_frame(kind: bytes, chunk: memoryview) -> ImageHeader:
+    if kind == b"VP8 " and len(chunk) >= 10 and not chunk[0] & 1 and bytes(chunk[3:6]) == b"\x9d\x01\x2a":
+        width, height, channels = _little(chunk, 2, 6) & 0x3FFF, _little(chunk, 2, 8) & 0x3FFF, 3
+    elif kind == b"VP8L" and len(chunk) >= 5 and chunk[0] == 0x2F and not chunk[4] >> 5:
+        packed = _little(chunk, 4, 1)
+        width, height, channels = 1 + (packed & 0x3FFF), 1 + (packed >> 14 & 0x3FFF), 4 if packed >> 28 & 1 else 3
+    else:
+        _damaged(f"its chunk {kind!r} holds no picture")
+    _check_size(width, height)
+    return ImageHeader("webp", width, height, channels)
+
+
+def _orientation(exif: memoryview | None) -> int:
+    """The orientation in a TIFF structure; 1 if it has none, or cannot be read."""
+    if exif is None:
+        return 1
+    if bytes(exif[:6]) == b"Exif\0\0":  # some writers of WebP and PNG keep what JPEG needs
+        exif = exif[6:]
+    orders: dict[bytes, Literal["little", "big"]] = {b"II*\0": "little", b"MM\0*": "big"}
+    order = orders.get(bytes(exif[:4]))
+    if order is None or len(exif) < 8:
+        return 1
+    begin = int.from_bytes(exif[4:8], order)
+    entries = int.from_bytes(exif[begin : begin + 2], order)
+    for number in range(entries):
+        at = begin + 2 + number * _TIFF_ENTRY_BYTES
+        entry = exif[at : at + _TIFF_ENTRY_BYTES]
+        if len(entry) < _TIFF_ENTRY_BYTES:
+            break
+        tag, kind, count = (int.from_bytes(entry[low:high], order) for low, high in ((0, 2), (2, 4), (4, 8)))
+        if tag == _ORIENTATION:
+            value = int.from_bytes(entry[8:10], order)
+            return value if kind == _SHORT and count == 1 and 1 <= value <= 8 else 1
+    return 1

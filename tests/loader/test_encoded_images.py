@@ -1,0 +1,69 @@
+"""Fields of encoded images, as they are written and handed out without being decoded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from gdsload import DataLoader, Field, SchemaError, ShardDataset, ShardWriter, merge, reshard
+from gdsload.shards.format.image_header import IMAGE_CODECS
+
+SIGNATURES = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n", "webp": b"RIFF\1\2\3\4WEBP"}
+SCHEMA = {"image": Field("image"), "label": Field("int64")}
+
+
+def images(count, seed=0):
+    generator = np.random.default_rng(seed)
+    kinds = [SIGNATURES[IMAGE_CODECS[number % 3]] for number in range(count)]
+    return [kind + generator.bytes(generator.integers(0, 9000)) for kind in kinds]
+
+
+@pytest.fixture
+def written(tmp_path):
+    found = images(40)
+    with ShardWriter(tmp_path / "d", SCHEMA, shard_bytes=50_000) as writer:
+        for number, image in enumerate(found[:10]):
+            writer.write({"image": image if number % 2 else torch.frombuffer(bytearray(image), dtype=torch.uint8),
+                          "label": number})  # fmt: skip
+        arrays = [np.frombuffer(image, np.uint8) for image in found[10:]]
+        writer.write_batch({"image": arrays, "label": np.arange(10, 40)})
+    return tmp_path / "d", found
+
+
+@pytest.mark.parametrize("shuffle", [False, "full", "block"])
+def test_batches_have_the_bytes_that_were_written(written, shuffle):
+    path, found = written
+    with DataLoader(path, 7, shuffle, device="cpu") as loader:
+        batches = list(loader)
+    assert sum(len(batch["label"]) for batch in batches) == 40
+    for batch in batches:
+        assert batch["image"] == [found[label] for label in batch["label"].tolist()]
+
+
+def test_samples_and_columns_have_them_too(written):
+    path, found = written
+    dataset = ShardDataset(path)
+    assert dataset.schema["image"] == Field("image")
+    assert [dataset[number]["image"] for number in range(40)] == found
+    assert dataset.column("image") == found
+    assert dataset.lengths("image").tolist() == [*map(len, found)]
+    assert dataset.verify(deep=True).shards == len(dataset.shards)
+
+
+def test_they_are_merged_and_written_anew(written, tmp_path):
+    path, found = written
+    reshard(path, tmp_path / "one", shard_bytes="1MiB")
+    assert ShardDataset(tmp_path / "one").column("image") == found
+    merge([path, tmp_path / "one"], tmp_path / "both")
+    assert ShardDataset(tmp_path / "both").column("image") == found * 2
+    assert ShardDataset(tmp_path / "both").schema["image"].kind == "image"
+
+
+def test_what_is_no_image_is_refused_and_writing_goes_on(tmp_path):
+    with ShardWriter(tmp_path / "d", SCHEMA) as writer:
+        writer.write({"image": SIGNATURES["png"], "label": 1})
+        with pytest.raises(SchemaError, match="field 'image': an encoded image is jpeg, png, webp in this field"):
+            writer.write({"image": b"BM bitmap", "label": 2})
+        writer.write({"image": SIGNATURES["jpeg"], "label": 3})
+    assert ShardDataset(tmp_path / "d").column("label").tolist() == [1, 3]

@@ -1,0 +1,145 @@
+"""Hostile shards and indexes of version 3: what they say of encoded images is a lie. Numbered for good."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from gdsload.errors import FormatError
+from gdsload.shards.format.header import PREFIX_BYTES, parse_header
+from gdsload.shards.format.index import Index, IndexEntry, parse_index
+from gdsload.shards.format.layout import ShardLayout, align_up
+from gdsload.shards.format.schema import Field, Schema
+from gdsload.shards.format.shard import Shard, read_shard
+
+FILE, SHA = "hostile", "0123456789abcdef" * 4
+FIELDS = Schema({"i": Field("image", codecs=["jpeg", "png"]), "a": Field("int32"), "b": Field("bool")})
+PACKED = (("a", "b"),)
+LAYOUT = ShardLayout(FIELDS, 5, {"i": 70}, {"i": "i"}, PACKED)
+INDEX = Index(FIELDS, (IndexEntry("0.safetensors", 5, 8192, SHA),), PACKED)
+Change = Callable[[dict], object]
+
+
+class Attack(NamedTuple):
+    """A change of a good schema, shard or index, and the complaint that must follow."""
+
+    tries: str
+    change: Change
+    says: str
+
+
+def codecs(value: object) -> Change:
+    return lambda fields: fields["i"].update(codecs=value)
+
+
+# Changes of the fields: the same in a shard and in an index.
+FIELD = {
+    "E001": Attack("no codec", codecs([]), r"the codecs of encoded images are \[\]"),
+    "E002": Attack("one that there is not", codecs(["gif"]), r"the codecs of encoded images are \['gif'\]"),
+    "E003": Attack("another order", codecs(["png", "jpeg"]), "is to be written"),
+    "E004": Attack("one twice", codecs(["jpeg", "jpeg"]), "is to be written"),
+    "E005": Attack("a text", codecs("jpeg"), "codecs 'jpeg' is no list"),
+    "E006": Attack("null", codecs(None), "codecs None is no list"),
+    "E007": Attack("an object", codecs({"jpeg": 1}), "codecs {'jpeg': 1} is no list"),
+    "E008": Attack("a number among them", codecs(["jpeg", 1]), "the codecs of encoded images are"),
+    "E009": Attack("a list among them", codecs([["jpeg"]]), "the codecs of encoded images are"),
+    "E010": Attack("a megabyte", codecs(["a" * 10**6]), "the codecs of encoded images are"),
+    "E011": Attack("capitals", codecs(["JPEG"]), "the codecs of encoded images are"),
+    "E012": Attack("no word of them", lambda fields: fields["i"].pop("codecs"), "is to be written"),
+    "E013": Attack("a shape", lambda fields: fields["i"].update(shape=[3]), "has no shape"),
+    "E014": Attack("an empty shape", lambda fields: fields["i"].update(shape=[]), "is to be written"),
+    "E015": Attack("codecs of a number", lambda fields: fields["a"].update(codecs=["png"]), "codecs are those of"),
+    "E016": Attack("no codecs of a number", lambda fields: fields["a"].update(codecs=[]), "codecs are those of"),
+    "E017": Attack("bytes", lambda fields: fields.update(i={"dtype": "bytes"}), "fields like these are version 2"),
+}
+
+
+def good_tree() -> dict:
+    return json.loads(LAYOUT.header()[PREFIX_BYTES:])
+
+
+def read(tree: dict) -> Shard:
+    text = json.dumps(tree).encode()
+    length = align_up(PREFIX_BYTES + len(text)) - PREFIX_BYTES
+    raw = length.to_bytes(PREFIX_BYTES, "little") + text.ljust(length)
+    ends = [entry["data_offsets"][1] for name, entry in tree.items() if name != "__metadata__"]
+    return read_shard(parse_header(raw, len(raw) + max(ends), FILE), FILE)
+
+
+def schema_of(change: Change) -> Change:
+    """Change the schema inside a shard's metadata."""
+
+    def changed(tree: dict) -> None:
+        inner = json.loads(tree["__metadata__"]["gdsload.schema"])
+        change(inner)
+        tree["__metadata__"]["gdsload.schema"] = json.dumps(inner)
+
+    return changed
+
+
+def version(text: str) -> Change:
+    return lambda tree: tree["__metadata__"].update({"gdsload.version": text})
+
+
+def of_version_1(tree: dict) -> None:
+    """A shard that an old reader would have to refuse, and must not be told to read."""
+    version("1")(tree)
+    schema_of(lambda inner: inner.pop("packed"))(tree)
+
+
+SHARDS = {
+    "E040": Attack("version 2", version("2"), "its version is 2, but fields like these are version 3"),
+    "E041": Attack("version 1", of_version_1, "its version is 1, but fields like these are version 3"),
+    "E042": Attack("one key more", schema_of(lambda tree: tree.update(x=1)), "is no JSON object of fields, offsets"),
+    "E043": Attack("no columns", schema_of(lambda tree: tree.update(packed=[])), "no list of at least one column"),
+    "E044": Attack("null for columns", schema_of(lambda tree: tree.update(packed=None)), "packed is None, no list"),
+    "E045": Attack("a packed image", schema_of(lambda tree: tree.update(packed=[["i"]])), "'i' is not fixed"),
+    "E046": Attack("no offsets", schema_of(lambda tree: tree.update(offsets={})), "names offsets for {}"),
+    "E047": Attack("rows of another type", lambda tree: tree["i"].update(dtype="I8"), "but the schema says U8"),
+    "E048": Attack("rows with a shape", lambda tree: tree["i"].update(shape=[35, 2]), "but the schema says U8"),
+}
+
+
+def test_what_is_changed_is_good():
+    assert read(good_tree()).stored == LAYOUT.stored
+    assert parse_index(forged(json.loads(INDEX.to_bytes())), FILE) == INDEX
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("number", [*FIELD, *SHARDS])
+def test_hostile_shard_is_refused(number):
+    attack, tree = {**FIELD, **SHARDS}[number], good_tree()
+    (attack.change if number in SHARDS else schema_of(lambda inner: attack.change(inner["fields"])))(tree)
+    with pytest.raises(FormatError, match=attack.says) as caught:
+        read(tree)
+    assert len(str(caught.value)) < 5000
+
+
+def forged(tree: dict) -> bytes:
+    """The index with a digest that is right, so that it is not what complains."""
+    tree.pop("sha256", None)
+    text = json.dumps(tree, separators=(",", ":"), ensure_ascii=False).encode()
+    return json.dumps({**tree, "sha256": hashlib.sha256(text).hexdigest()}).encode()
+
+
+INDEXES = {
+    "E080": Attack("version 2", lambda tree: tree.update(version=2), "but fields like these are version 3"),
+    "E081": Attack("one key more", lambda tree: tree.update(rows=[]), r"it has the unknown keys \['rows'\]"),
+    "E082": Attack("no columns", lambda tree: tree.update(packed=[]), "no list of at least one column"),
+    "E083": Attack("no images", lambda tree: tree["schema"].pop("i"), "fields like these are version 2"),
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("number", [*FIELD, *INDEXES])
+def test_hostile_index_is_refused(number):
+    attack, tree = {**FIELD, **INDEXES}[number], json.loads(INDEX.to_bytes())
+    attack.change(tree if number in INDEXES else tree["schema"])
+    with pytest.raises(FormatError, match=attack.says) as caught:
+        parse_index(forged(tree), FILE)
+    assert [(problem.file, problem.offset) for problem in caught.value.problems] == [(FILE, 0)]
+    assert len(str(caught.value)) < 2000
