@@ -13,7 +13,7 @@ from gdsload.engine.assemble import BatchForm
 from gdsload.engine.codecs import codecs_of
 from gdsload.engine.windows import WindowCodec
 from gdsload.errors import OptionError, SchemaError
-from gdsload.loader.known_fields import known_fields
+from gdsload.loader.known_fields import known_field, known_fields
 from gdsload.loader.selection import Selected
 from gdsload.shards.format.dtypes import DType
 from gdsload.shards.format.schema import Schema
@@ -23,12 +23,22 @@ __all__ = ["batch_form", "check_padding", "field_names", "mean_sample_bytes", "r
 
 
 def field_names(schema: Schema, given: Mapping[str, Any]) -> tuple[str, ...]:
-    """The fields that are read, in the schema's order.
+    """The fields that are read, in the schema's order: those that are named, else those of `as_tuple`, else all.
 
     Raises:
         OptionError: if one does not exist, or is called "index" beside the samples' indices.
     """
-    wanted = known_fields(schema, given["fields"])
+    fields, handed_out = given["fields"], given["as_tuple"]
+    if handed_out and given["transform"] is None and not given["device_transform"]:
+        # Nothing can add a field, or needs one that is not handed out.
+        own = [name for name in handed_out if not (name == "index" and given["with_index"])]
+        wanted = known_fields(schema, (own or None) if fields is None else fields)
+        for name in own:
+            known_field(schema, name)
+            if name not in wanted:
+                raise OptionError(f"as_tuple names {name!r}, which fields={fields!r} leaves out")
+    else:
+        wanted = known_fields(schema, fields)
     if given["with_index"] and "index" in wanted:
         raise OptionError('with_index=True adds "index" to each batch, but the dataset has a field of that name')
     return wanted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from gdsload.errors import OptionError
 from gdsload.loader.plan import LoaderPlan
 from gdsload.loader.state import Place
 
-__all__ = ["hand_over_steps"]
+__all__ = ["as_tuple", "hand_over_steps"]
 
 _FORMATS = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
 
@@ -40,9 +40,31 @@ def hand_over_steps(
                 batch = device_transform(place.epoch, place.step, batch)
         if plan.transform is not None:
             batch = plan.transform(batch)
+        if plan.as_tuple:
+            batch = as_tuple(batch, plan.as_tuple)
         return batch if buffers is None else buffers(batch, size)
 
-    return finish if plan.copies or plan.transform is not None or buffers is not None else None
+    needed = plan.copies or plan.transform is not None or plan.as_tuple or buffers is not None
+    return finish if needed else None
+
+
+def as_tuple(batch: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
+    """Some fields of a batch.
+
+    Raises:
+        OptionError: if transforms have made it anything but a mapping, or one without such a field.
+    """
+    if not isinstance(batch, Mapping):
+        raise OptionError(
+            f"as_tuple={names!r}, but the transforms made a {type(batch).__name__} of the batch",
+            remedy="Let them return a dict, or leave as_tuple out.",
+        )
+    for name in names:
+        if name not in batch:
+            raise OptionError(
+                f"as_tuple names {name!r}, which the batch has not", remedy=f"It has {', '.join(map(repr, batch))}."
+            )
+    return tuple(batch[name] for name in names)
 
 
 class Buffers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Self, Unpack
 
@@ -12,6 +13,7 @@ from gdsload.loader.life import Life
 from gdsload.loader.options import TorchKeywords, check_torch_keywords
 from gdsload.loader.plan import plan_loader
 from gdsload.loader.progress import Progress
+from gdsload.loader.unpacking import refuse_unpacking, unpacks_batches
 from gdsload.order.checks import check_epoch
 
 __all__ = ["DataLoader"]
@@ -46,6 +48,8 @@ class DataLoader:
         fields: names of the fields to read; None for all.
         with_index: add the samples' indices in `dataset` as ``batch["index"]``, int64 ``[batch]``, on the CPU.
         transform: called with each finished batch, in the consumer's thread; its result is handed out instead.
+        as_tuple: names of fields in the order of ``for image, label in loader``: batches are tuples of these, made
+            after all transforms. Without transforms and `fields`, no other fields are read.
         device_transform: called before `transform` with each batch on its device: a function or module, or several in a
             list (`gdsload.transforms` has some). It runs ahead of the consumer, in the loader's threads and, on a GPU,
             on its stream, without gradients or autocast; one call at a time, but not always in the order of batches. If
@@ -118,6 +122,7 @@ class DataLoader:
         fields: Sequence[str] | None = None,
         with_index: bool = False,
         transform: Callable[[dict[str, Any]], Any] | None = None,
+        as_tuple: Sequence[str] | None = None,
         device_transform: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None,
         reuse_buffers: bool = False,
         ragged: Literal["jagged", "offsets", "padded", "varlen"] = "jagged",
@@ -164,7 +169,13 @@ class DataLoader:
         return self._progress.batches()
 
     def __iter__(self) -> Iterator[Any]:
-        """One epoch. Nothing is read before its first batch is asked for."""
+        """One epoch. Nothing is read before its first batch is asked for.
+
+        Raises:
+            OptionError: in ``for x, y in loader`` if batches are dicts, of which that unpacks the names of fields.
+        """
+        if self._plan.gives_fields and unpacks_batches(sys._getframe(1)):  # noqa: SLF001 - the way that Python has
+            refuse_unpacking(self._plan.fields)
         return self._life.epoch()
 
     @property

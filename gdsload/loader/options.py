@@ -15,7 +15,7 @@ import torch
 from gdsload.backends.request import BACKEND_CHOICES, Placement
 from gdsload.errors import OptionError
 from gdsload.order.checks import check_whole
-from gdsload.system.names import check_names
+from gdsload.system.names import check_list, check_names
 from gdsload.system.units import parse_bytes
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "share",
     "thread_count",
     "transforms",
+    "tuple_names",
 ]
 
 MOST_READ_THREADS = 512
@@ -132,6 +133,19 @@ def transforms(given: Mapping[str, Any], name: str) -> tuple[Callable[..., Any],
         if not callable(transform):
             raise OptionError(f"{name} is {value!r}: {transform!r} cannot be called")
     return found
+
+
+def tuple_names(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fields of batches that are handed out as tuples; none: batches are as they are."""
+    names = given["as_tuple"]
+    check_list("as_tuple", names)
+    if names is None:
+        return ()
+    if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
+        raise OptionError(
+            f"as_tuple is {names!r}", remedy='Name the fields in their order: as_tuple=("image", "label").'
+        )
+    return tuple(names)
 
 
 def share(given: Mapping[str, Any]) -> tuple[int, int] | None:

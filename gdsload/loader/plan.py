@@ -49,6 +49,7 @@ class LoaderPlan:
         form: how a batch looks.
         device_transform: what is done to batches on their device; none if empty.
         transform: what is done to them in the consumer's thread; None: nothing.
+        as_tuple: the fields that are handed out, as a tuple; none: batches are as they are.
         reuse_buffers: whether batches are copied into the same tensors.
         mapped: whether shards are mapped into memory.
         backend: which backend is opened, with which budgets.
@@ -73,6 +74,7 @@ class LoaderPlan:
     form: BatchForm
     device_transform: tuple[Callable[..., Any], ...]
     transform: Callable[..., Any] | None
+    as_tuple: tuple[str, ...]
     reuse_buffers: bool
     mapped: bool
     backend: BackendRequest
@@ -99,6 +101,11 @@ class LoaderPlan:
     def copies(self) -> bool:
         """Whether torch copies the batches, built in CPU memory, to their device."""
         return self.placement == "host" and self.device.type != "cpu"
+
+    @property
+    def gives_fields(self) -> bool:
+        """Whether batches are handed out as dicts of the fields that are read."""
+        return not self.as_tuple and self.transform is None and not self.device_transform
 
 
 def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
@@ -146,6 +153,7 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
         form=batch_form(selected, fields, given),
         device_transform=given["device_transform"],
         transform=given["transform"],
+        as_tuple=given["as_tuple"],
         reuse_buffers=given["reuse_buffers"],
         mapped=mapped,
         backend=request,
@@ -187,6 +195,7 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
         "seed": check_whole(given["seed"], "seed", 0),
         "drop_last": bool(given["drop_last"]),
         "device_transform": options.transforms(given, "device_transform"),
+        "as_tuple": options.tuple_names(given),
     }
 
 

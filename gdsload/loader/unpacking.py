@@ -1,0 +1,71 @@
+"""Whether the code that begins an epoch unpacks its batches: of dicts it would get the names of fields, and no error.
+
+    for x, y in loader:                       for i, (x, y) in enumerate(loader):
+    x, y = next(iter(loader))
+
+It is read from the instructions of the caller around the one that calls `__iter__`, once for each such place. Batches
+stay plain dicts: a subclass that refuses to be unpacked would be a leaf to `torch.utils._pytree`, and a graph break or
+a guard to `torch.compile`.
+"""
+
+from __future__ import annotations
+
+import dis
+from functools import lru_cache
+from types import CodeType, FrameType
+from typing import NoReturn
+
+from gdsload.errors import OptionError
+
+__all__ = ["refuse_unpacking", "unpacks_batches"]
+
+_UNPACK = ("UNPACK_SEQUENCE", "UNPACK_EX")
+_SILENT = ("CACHE", "EXTENDED_ARG", "NOP", "NOT_TAKEN", "PRECALL", "PUSH_NULL", "RESUME")
+"""Instructions that stand between others without a meaning for this."""
+_MOST_BEFORE = 8
+"""Instructions between a function's name and its call: `enumerate(self.train.loader, 1)` has five."""
+
+
+def unpacks_batches(caller: FrameType) -> bool:
+    """Whether a frame that is calling a loader's `__iter__` is going to unpack each batch, or the first.
+
+    Args:
+        caller: the frame.
+    """
+    return _unpacks(caller.f_code, caller.f_lasti)
+
+
+def refuse_unpacking(fields: tuple[str, ...]) -> NoReturn:
+    """Say what to do instead.
+
+    Raises:
+        OptionError: in any case.
+    """
+    raise OptionError(
+        "batches are dicts, and unpacking one gives the names of its fields, not their values",
+        remedy=f"Pass as_tuple={fields!r} to the loader, or take batch[{fields[0]!r}] of each batch.",
+    )
+
+
+@lru_cache(maxsize=64)
+def _unpacks(code: CodeType, offset: int) -> bool:
+    found = [one for one in dis.get_instructions(code) if one.opname not in _SILENT]
+    at = next((number for number, one in enumerate(found) if one.offset == offset), None)
+    if at is None:
+        return False
+    names = [one.opname for one in found[at : at + 6]] + [""] * 6
+    if names[0] == "GET_ITER":
+        return names[1] == "FOR_ITER" and names[2] in _UNPACK
+    if not names[0].startswith("CALL"):
+        return False
+    if names[1:4] == ["GET_ITER", "FOR_ITER", "UNPACK_SEQUENCE"]:
+        pair = found[at + 3].argval == 2 and names[4].startswith("STORE_") and names[5] in _UNPACK
+        return pair and _called(found[:at]) == ["enumerate"]
+    return names[1].startswith("CALL") and names[2] in _UNPACK and _called(found[:at]) == ["next", "iter"]
+
+
+def _called(before: list[dis.Instruction]) -> list[str]:
+    """Which of the functions in question are about to be called, the last one with the loader."""
+    loads = [one for one in before[-_MOST_BEFORE:] if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")]
+    called = [str(one.argval) for one in loads if one.argval in ("enumerate", "iter", "next")]
+    return called[-2:] if called[-1:] == ["iter"] else called[-1:]
