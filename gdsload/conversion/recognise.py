@@ -27,6 +27,7 @@ KINDS = {
     "hdf5": ("hdf5_files", "Hdf5Source"),
     "zarr": ("zarr_arrays", "ZarrSource"),
     "tokens": ("token_files", "TokenSource"),
+    "lmdb": ("lmdb_files", "LmdbSource"),
     "huggingface": ("hf_datasets", "HuggingFaceSource"),
     "torch": ("torch_datasets", "TorchSource"),
 }
@@ -37,6 +38,7 @@ _SUFFIXES = {
     ".parquet": "parquet", ".arrow": "parquet", ".feather": "parquet", ".safetensors": "safetensors",
     ".h5": "hdf5", ".hdf5": "hdf5", ".csv": "csv", ".tsv": "csv", ".mds": "mds", ".mds.zstd": "mds",
     ".mds.gz": "mds", ".mds.bz2": "mds", ".mds.br": "mds", ".mds.snappy": "mds", ".jsonl": "tokens", ".bin": "tokens",
+    ".mdb": "lmdb", ".lmdb": "lmdb",
 }  # fmt: skip
 _MARKS = {
     "state.json": "huggingface", "dataset_dict.json": "huggingface",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import random
 import shutil
 import tarfile
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 import torch
 
 from gdsload.conversion.part import samples_of
+from gdsload.errors import GdsloadError
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -95,10 +98,19 @@ def zarr(folder):
     return ["zarr.json", "x/c/0/0"], {}
 
 
+def lmdb(folder):
+    library = pytest.importorskip("lmdb")
+    with library.open(str(folder), map_size=2**20) as env, env.begin(write=True) as transaction:
+        for number in range(3):
+            transaction.put(b"%d" % number, bytes(number))
+    (folder / "lock.mdb").unlink()
+    return ["data.mdb"], {}
+
+
 MAKERS = {
     "numpy": numpy_arrays, "images": images, "webdataset": webdataset, "parquet": parquet, "csv": csv, "mds": mds,
     "litdata": litdata, "tokens": tokens, "huggingface": huggingface, "safetensors": safetensors, "hdf5": hdf5,
-    "zarr": zarr,
+    "zarr": zarr, "lmdb": lmdb,
 }  # fmt: skip
 
 
@@ -135,3 +147,46 @@ def documents_of():
         ]
 
     return read
+
+
+@pytest.fixture(scope="session")
+def samples_in():
+    """Reads all samples of a source, cut into parts of about so many bytes, as numpy arrays, texts and bytes."""
+
+    def read(source, target=2**20):
+        return [
+            {name: np.asarray(value) if hasattr(value, "shape") else value for name, value in one.make().items()}
+            for part in source.parts(target)
+            for item in source.read(part)
+            for one in (samples_of(item) if item.count is not None else [item])
+        ]
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def survives_damage():
+    """Damages a file again and again: each time all of it is read, or an error of gdsload's says what is wrong."""
+
+    def check(file, make, rounds=80):
+        whole, rng, refused = Path(file).read_bytes(), random.Random(0), 0
+        for number in range(rounds):
+            damaged = bytearray(whole)
+            if number % 4 == 0:
+                damaged = damaged[: rng.randrange(len(whole))]
+            for _ in range(rng.choice([1, 1, 1, 8]) if number % 4 else 0):
+                damaged[rng.randrange(len(whole))] = rng.choice([0, 255, rng.randrange(256)])
+            Path(file).write_bytes(damaged)
+            try:
+                source = make()
+                source.describe()
+                for part in source.parts(2**12):
+                    for item in islice(source.read(part), 10_000):
+                        item.make()
+            except GdsloadError as error:
+                assert str(error)
+                refused += 1
+        Path(file).write_bytes(whole)
+        return refused
+
+    return check

@@ -1,0 +1,179 @@
+"""LMDB environments, written by the library that owns the format, and damaged ones."""
+
+from __future__ import annotations
+
+import io
+import os
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import gdsload
+from gdsload.conversion.recognise import recognise
+from gdsload.conversion.source import Part
+from gdsload.conversion.sources.lmdb_files import LmdbSource
+from gdsload.errors import FormatError, OptionError
+
+lmdb = pytest.importorskip("lmdb")
+
+
+def write(path, values, *, database=None, subdir=True, **options):
+    with lmdb.open(str(path), map_size=2**28, max_dbs=4, subdir=subdir) as env:
+        found = None if database is None else env.open_db(database, **options)
+        with env.begin(write=True, db=found) as transaction:
+            for key, value in values.items():
+                transaction.put(key, value)
+    return str(path)
+
+
+KEYS = st.binary(min_size=1, max_size=300)
+VALUES = st.one_of(st.binary(max_size=40), st.integers(0, 20_000).map(lambda size: bytes([size % 251]) * size))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(KEYS, VALUES, min_size=1, max_size=200), st.sets(st.integers(0, 199)))
+def test_all_that_is_in_it_in_the_order_of_the_library(tmp_path_factory, samples_in, values, gone):
+    path = write(tmp_path_factory.mktemp("l"), values)
+    with lmdb.open(path, map_size=2**28) as env:
+        with env.begin(write=True) as transaction:  # pages that were freed are used again
+            for number in gone:
+                transaction.delete(sorted(values)[number % len(values)])
+        with env.begin() as transaction:
+            expected = [{"key": bytes(key), "value": bytes(value)} for key, value in transaction.cursor()]
+    source = LmdbSource(path)
+    if expected:
+        assert samples_in(source, 4096) == samples_in(source) == expected
+        assert sum(part.samples for part in source.parts(4096)) == len(expected)
+    else:
+        with pytest.raises(FormatError, match="not one key"):
+            source.parts(4096)
+
+
+def test_a_large_one_without_a_lock(tmp_path, samples_in):
+    values = {b"%06d" % number: os.urandom(number % 500) for number in range(30_000)}
+    path = write(tmp_path / "l", values)
+    (tmp_path / "l" / "lock.mdb").unlink()
+    os.chmod(tmp_path / "l" / "data.mdb", 0o400)
+    source = LmdbSource(path, with_key=False)
+    assert len(source.parts(2**20)) > 5
+    assert [one["value"] for one in samples_in(source, 2**20)] == list(values.values())
+    assert os.listdir(path) == ["data.mdb"]
+
+
+def test_databases_by_name(tmp_path, samples_in):
+    path = write(tmp_path / "l", {b"a": b"1"}, database=b"one")
+    write(path, {b"b": b"2"}, database=b"two")
+    write(path, {b"x": b"3"})
+    assert samples_in(LmdbSource(path, database="two")) == [{"key": b"b", "value": b"2"}]
+    assert samples_in(LmdbSource(path, database="")) == [{"key": b"x", "value": b"3"}]
+    with pytest.raises(OptionError, match=r"database of its own, 'one'\. Pass database='one'"):
+        samples_in(LmdbSource(path))
+    with pytest.raises(OptionError, match="no database 'none'"):
+        samples_in(LmdbSource(path, database="none"))
+    write(path, {b"b": b"2"}, database=b"many", dupsort=True)
+    with pytest.raises(FormatError, match="several values each"):
+        samples_in(LmdbSource(path, database="many"))
+
+
+def encoded(array):
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+def test_values_are_decoded_as_asked(tmp_path, samples_in):
+    save = pytest.importorskip("safetensors.torch").save
+    pictures = pytest.importorskip("PIL.Image")
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 8, 3), np.uint8)
+    png = io.BytesIO()
+    pictures.fromarray(pixels).save(png, "PNG")
+    tensors = {"x": torch.arange(6).reshape(2, 3), "y": torch.zeros(0, 2, dtype=torch.bfloat16), "z": torch.tensor(1.5)}
+    made = {"npy": encoded(pixels), "image": png.getvalue(), "text": "é".encode(), "safetensors": save(tensors)}
+    found = {
+        name: samples_in(LmdbSource(write(tmp_path / name, {b"k": value}), decode=name, with_key=False))[0]
+        for name, value in made.items()
+        if name != "safetensors"
+    }
+    assert np.array_equal(found["npy"]["value"], pixels)
+    assert np.array_equal(found["image"]["value"], pixels.transpose(2, 0, 1))
+    assert found["text"] == {"value": "é"}
+    path = write(tmp_path / "safetensors", {b"k": made["safetensors"]})
+    source = LmdbSource(path, decode="safetensors")
+    (sample,) = [item.make() for part in source.parts(1) for item in source.read(part)]
+    assert sample.pop("key") == b"k"
+    assert sample.keys() == tensors.keys()
+    assert all(torch.equal(sample[name], tensors[name]) for name in tensors)
+    image = LmdbSource(write(tmp_path / "image", {}), decode="image", size=4, mode="L")
+    assert samples_in(image)[0]["value"].shape == (1, 4, 4)
+
+
+@pytest.mark.parametrize("decode", ["npy", "image", "text", "safetensors"])
+def test_values_that_are_something_else_are_samples_at_fault(tmp_path, decode):
+    good = {"npy": encoded(np.zeros(3)), "text": b"a"}.get(decode, b"")
+    source = LmdbSource(write(tmp_path / "l", {b"a": good, b"b": b"\xff\xfe\x80", b"c": b""}), decode=decode)
+    items = [item for part in source.parts(1) for item in source.read(part)]
+    assert len(items) == 3
+    with pytest.raises(FormatError, match="b'b'"):
+        items[1].make()
+
+
+def test_splits_and_files_alone(tmp_path, samples_in):
+    for split in ("train", "val"):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        write(tmp_path / "in" / f"{split}.lmdb", {split.encode(): b""})
+    assert recognise(str(tmp_path / "in")) == "lmdb"
+    assert recognise(str(tmp_path / "in" / "val.lmdb")) == "lmdb"
+    with pytest.raises(OptionError, match="several splits: 'train', 'val'"):
+        samples_in(LmdbSource(str(tmp_path / "in")))
+    assert samples_in(LmdbSource(str(tmp_path / "in"), split="val"))[0]["key"] == b"val"
+    alone = write(tmp_path / "one.lmdb", {b"a": b"b"}, subdir=False)
+    assert samples_in(LmdbSource(alone)) == [{"key": b"a", "value": b"b"}]
+
+
+def test_converted_in_processes(tmp_path):
+    values = {b"%05d" % number: b"%d" % number for number in range(3000)}
+    path = write(tmp_path / "l", values)
+    for workers in (1, 2):
+        gdsload.convert(path, tmp_path / str(workers), shard_bytes="16KiB", workers=workers)
+    one, other = (gdsload.ShardDataset(tmp_path / str(workers)) for workers in (1, 2))
+    assert one.digest == other.digest
+    assert [one[number]["value"] for number in (0, 1234, 2999)] == [b"0", b"1234", b"2999"]
+
+
+def test_damaged_files(tmp_path, survives_damage):
+    path = write(tmp_path / "l", {b"%04d" % number: bytes(number * 7 % 9000) for number in range(60)})
+    assert survives_damage(tmp_path / "l" / "data.mdb", lambda: LmdbSource(path)) > 10
+    for content, match in ((b"", "ends at byte 0"), (b"\0" * 8192, "does not begin as an LMDB file")):
+        (tmp_path / "l" / "data.mdb").write_bytes(content)
+        with pytest.raises(FormatError, match=match):
+            LmdbSource(path).parts(1)
+
+
+def test_a_tree_that_comes_back_to_itself(tmp_path):
+    """Its root has only itself below, over and over, and is said to be deep."""
+    path = write(tmp_path / "l", {b"%06d" % number: bytes(100) for number in range(4000)})
+    file, page = tmp_path / "l" / "data.mdb", 4096
+    content = bytearray(file.read_bytes())
+    main = [meta + 16 + 24 + 48 for meta in (0, page)]  # behind headers and the tree of free pages
+    root = max(
+        int.from_bytes(content[place + 40 : place + 44], "little") for place in main if content[place + 43] < 255
+    )
+    for place in main:
+        content[place + 6] = 30
+    begin = root * page
+    for at in range(16, int.from_bytes(content[begin + 12 : begin + 14], "little"), 2):
+        node = begin + int.from_bytes(content[begin + at : begin + at + 2], "little")
+        content[node : node + 6] = root.to_bytes(6, "little")
+    file.write_bytes(content)
+    with pytest.raises(FormatError, match="is not what it must be"):
+        LmdbSource(path).parts(1)
+    with pytest.raises(FormatError, match="more pages than there are"):
+        list(LmdbSource(path).read(Part("far behind", (str(file), 10**9, 10**9 + 1))))
+
+
+def test_options(tmp_path):
+    with pytest.raises(OptionError, match="decode is 'pickle'. Supported are bytes, text, npy, image, safetensors"):
+        LmdbSource(str(tmp_path), decode="pickle")
