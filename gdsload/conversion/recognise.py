@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, cast
@@ -28,6 +29,7 @@ KINDS = {
     "zarr": ("zarr_arrays", "ZarrSource"),
     "tokens": ("token_files", "TokenSource"),
     "lmdb": ("lmdb_files", "LmdbSource"),
+    "tfrecord": ("tfrecord_files", "TfRecordSource"),
     "huggingface": ("hf_datasets", "HuggingFaceSource"),
     "torch": ("torch_datasets", "TorchSource"),
 }
@@ -38,13 +40,15 @@ _SUFFIXES = {
     ".parquet": "parquet", ".arrow": "parquet", ".feather": "parquet", ".safetensors": "safetensors",
     ".h5": "hdf5", ".hdf5": "hdf5", ".csv": "csv", ".tsv": "csv", ".mds": "mds", ".mds.zstd": "mds",
     ".mds.gz": "mds", ".mds.bz2": "mds", ".mds.br": "mds", ".mds.snappy": "mds", ".jsonl": "tokens", ".bin": "tokens",
-    ".mdb": "lmdb", ".lmdb": "lmdb",
+    ".mdb": "lmdb", ".lmdb": "lmdb", ".tfrecord": "tfrecord", ".tfrecords": "tfrecord", ".tfrec": "tfrecord",
+    ".tfrecord.gz": "tfrecord", ".tfrecords.gz": "tfrecord",
 }  # fmt: skip
 _MARKS = {
     "state.json": "huggingface", "dataset_dict.json": "huggingface",
     "zarr.json": "zarr", ".zgroup": "zarr", ".zarray": "zarr",
 }  # fmt: skip
 _PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".ppm", ".bmp", ".tif", ".tiff", ".gif")
+_NUMBERED = re.compile(r"-\d{5,}-of-\d{5,}$", re.ASCII)
 _LOOKED_AT = 1000
 
 
@@ -112,7 +116,8 @@ def recognise(path: str) -> str:
 
 
 def _by_file(name: str) -> set[str]:
-    return {kind for suffix, kind in _SUFFIXES.items() if name.lower().endswith(suffix)}
+    name = _NUMBERED.sub("", name.lower())  # name.tfrecord-00000-of-00010
+    return {kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix)}
 
 
 def _by_folder(path: str) -> set[str]:

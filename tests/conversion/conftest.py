@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 import random
 import shutil
 import tarfile
@@ -107,10 +108,24 @@ def lmdb(folder):
     return ["data.mdb"], {}
 
 
+def tfrecord(folder):
+    checksum = pytest.importorskip("google_crc32c").value
+    pytest.importorskip("google.protobuf")
+
+    def masked(content):
+        value = checksum(content)
+        return (((value >> 15 | value << 17) & 0xFFFFFFFF) + 0xA282EAD8 & 0xFFFFFFFF).to_bytes(4, "little")
+
+    example = bytes.fromhex("0a0c0a0a0a0178 12051a030a0107".replace(" ", ""))  # x: [7]
+    length = len(example).to_bytes(8, "little")
+    (folder / "a.tfrecord").write_bytes((length + masked(length) + example + masked(example)) * 3)
+    return ["a.tfrecord"], {}
+
+
 MAKERS = {
     "numpy": numpy_arrays, "images": images, "webdataset": webdataset, "parquet": parquet, "csv": csv, "mds": mds,
     "litdata": litdata, "tokens": tokens, "huggingface": huggingface, "safetensors": safetensors, "hdf5": hdf5,
-    "zarr": zarr, "lmdb": lmdb,
+    "zarr": zarr, "lmdb": lmdb, "tfrecord": tfrecord,
 }  # fmt: skip
 
 
@@ -154,6 +169,7 @@ def samples_in():
     """Reads all samples of a source, cut into parts of about so many bytes, as numpy arrays, texts and bytes."""
 
     def read(source, target=2**20):
+        source = pickle.loads(pickle.dumps(source))  # as in another process
         return [
             {name: np.asarray(value) if hasattr(value, "shape") else value for name, value in one.make().items()}
             for part in source.parts(target)

@@ -1,0 +1,227 @@
+"""TFRecord files of `tf.train.Example`, read without TensorFlow; the checksums of all records are compared."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from typing import IO, Any, Unpack, cast
+
+from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.source import Item, Part
+from gdsload.conversion.sources.extras import need
+from gdsload.conversion.sources.pictures import ImageForm
+from gdsload.conversion.sources.tf_examples import KNOWN_TYPES, Feature, features_of, sample_of_example
+from gdsload.errors import FormatError, OptionError
+from gdsload.shards.format.dtypes import DTYPES
+from gdsload.system.names import check_list
+
+__all__ = ["TfRecordSource"]
+
+_NAMES = re.compile(r"(\.(tfrecords?|tfrec)([-.].*)?|-\d{5,}-of-\d{5,})$", re.IGNORECASE)
+_LOOKED_AT = 64
+_PIECE_BYTES = 2**22
+_MAX_RECORD_BYTES = 2**31
+_MASK = 0xA282EAD8
+
+
+class TfRecordSource:
+    """The records of TFRecord files, each a `tf.train.Example`. What is a SequenceExample is refused.
+
+    The first examples tell what each feature is: of int64 (int64) and float (float32) lists a single number, if all of
+    those have one value, else an array, ragged where its length differs; of bytes, which must be single, an image,
+    uint8 ``[channels, height, width]`` and not turned, if all of those begin as JPEG, PNG or WebP do, else bytes. An
+    example without a list's feature has an empty list. Both checksums of each record are compared.
+
+    Args:
+        path: a file (`.tfrecord`, `.tfrecords`, `.tfrec`, `NAME-00000-of-00010`, also packed by gzip), or a folder.
+        columns: which features, in which order. None: all of them.
+        types: what features are, by name: ``"bytes"``, ``"text"`` (UTF-8), ``"npy"``, ``"image"``; an element type
+            (``"uint8"``) for bytes that are an array of such; ``"list"`` for numbers that are lists although the first
+            ones have one value each.
+        size: height and width of images; None: as they are.
+        resize: ``"crop"`` (the middle of the scaled image, the default), ``"squash"`` or ``"none"``: an image of
+            another size is an error then.
+        mode: the channels of images: ``"RGB"``, ``"RGBA"``, ``"L"``, or ``"keep"`` (as they are, palettes as indices).
+        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
+
+    Raises:
+        OptionError: if an option has no such value.
+    """
+
+    kind = "TFRecord files"
+    threads = False
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        columns: Sequence[str] | None = None,
+        types: Mapping[str, str] | None = None,
+        size: int | None = None,
+        resize: str | None = None,
+        mode: str = "RGB",
+        **files: Unpack[FileOptions],
+    ) -> None:
+        check_list("columns", columns)
+        self.path = path
+        self.files = SourceFiles(path, **files)
+        self.columns = None if columns is None else list(columns)
+        self.types = _types(types)
+        self.look = ImageForm(mode, size, resize)
+        self._features: dict[str, Feature] | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """See `Source.describe`."""
+        return {
+            "kind": self.kind,
+            "files": stamps(self._files()),
+            "columns": self.columns,
+            "types": self.types,
+            "size": self.look.size,
+            "resize": self.look.resize,
+            "mode": self.look.mode,
+        }
+
+    def parts(self, target_bytes: int) -> list[Part]:
+        """See `Source.parts`: files, of which large ones are cut between records, if they are not packed."""
+        found: list[Part] = []
+        for file in self._files():
+            nbytes, name = os.path.getsize(file), os.path.basename(file)
+            if nbytes <= target_bytes or _is_packed(file):
+                found.append(Part(name, (file, 0, -1, 0), nbytes=nbytes))
+                continue
+            low = first = count = 0
+            with _opened(file) as stream:
+                for high in _ends(stream, nbytes):
+                    count += 1
+                    if high - low >= target_bytes or high == nbytes:
+                        records = f"{name}, records {first} to {count - 1}"
+                        found.append(Part(records, (file, low, high, first), count - first, high - low))
+                        low, first = high, count
+        self._known()
+        return found
+
+    def read(self, part: Part) -> Iterator[Item]:
+        """See `Source.read`."""
+        file, low, high, number = str(part.where[0]), *(int(edge) for edge in part.where[1:])
+        for content in _records(file, low, high):
+            yield Item(f"record {number}", partial(self._sample, content, f"{file}, record {number}"))
+            number += 1
+
+    def _sample(self, content: bytes, where: str) -> dict[str, Any]:
+        return sample_of_example(content, self._known(), self.look, where, others=self.columns is not None)
+
+    def _known(self) -> dict[str, Feature]:
+        """The features, from the first records."""
+        if self._features is None:
+            files = self._files()
+            first = list(islice((record for file in files for record in _records(file)), _LOOKED_AT))
+            if not first:
+                raise FormatError("there is not one record", file=self.path)
+            try:
+                self._features = features_of(first, self.types, self.columns)
+            except FormatError as error:
+                raise FormatError(error.message, file=self.path, remedy=error.remedy) from None
+        return self._features
+
+    def _files(self) -> list[str]:
+        if not os.path.isdir(self.path):
+            return self.files.find(("",))
+        found = [file for file in self.files.walk(self.path, ("",)) if _NAMES.search(os.path.basename(file))]
+        if not found:
+            raise FormatError("there is no file with .tfrecord or .tfrecords", file=self.path)
+        return self.files.chosen(found, self.path)
+
+
+def _types(given: Mapping[str, str] | None) -> dict[str, str]:
+    if not isinstance(given, Mapping | None):
+        raise OptionError(f"types is {given!r:.200}", remedy='Pass types by feature: types={"image": "image"}.')
+    known = (*KNOWN_TYPES, *(dtype.name for dtype in DTYPES.values() if not dtype.name.startswith(("float8", "bf"))))
+    for name, value in (given or {}).items():
+        if value not in known:
+            raise OptionError(f"types has {value!r:.200} for {name!r}", remedy=f"Supported are {', '.join(known)}.")
+    return dict(given or {})
+
+
+def _records(file: str, low: int = 0, high: int = -1) -> Iterator[bytes]:
+    """The records from byte `low` to `high` - 1, or all, their checksums compared."""
+    checksum, place, left = need("google_crc32c", file=file).value, low, high - low
+    with _opened(file) as stream:
+        if low:
+            stream.seek(low)
+        while left and (header := stream.read(12)):
+            length = _length(header, place, checksum)
+            content = _exactly(stream, length, place)
+            if _masked(checksum(content)) != int.from_bytes(_exactly(stream, 4, place), "little"):
+                raise ValueError(f"the record at byte {place} has not the checksum that was written with it")
+            place += length + 16
+            left -= length + 16
+            yield content
+
+
+def _ends(stream: IO[bytes], nbytes: int) -> Iterator[int]:
+    """Where each record of a file ends."""
+    checksum, place = need("google_crc32c").value, 0
+    while place < nbytes:
+        place += _length(stream.read(12), place, checksum) + 16
+        if place > nbytes:
+            raise ValueError(f"its last record ends at byte {place}, but it has {nbytes}")
+        stream.seek(place)
+        yield place
+
+
+def _length(header: bytes, place: int, checksum: Any) -> int:
+    if len(header) != 12:
+        raise ValueError(f"the record at byte {place} is cut short")
+    if _masked(checksum(header[:8])) != int.from_bytes(header[8:], "little"):
+        raise ValueError(f"the length of the record at byte {place} has not the checksum that was written with it")
+    length = int.from_bytes(header[:8], "little")
+    if length > _MAX_RECORD_BYTES:
+        raise ValueError(f"the record at byte {place} has {length} bytes; the most is {_MAX_RECORD_BYTES}")
+    return length
+
+
+def _masked(checksum: int) -> int:
+    return ((checksum >> 15 | checksum << 17) + _MASK) & 0xFFFFFFFF
+
+
+def _exactly(stream: IO[bytes], count: int, place: int) -> bytes:
+    """So many bytes, asked for in pieces: of a packed file nobody knows beforehand whether they are there."""
+    pieces = []
+    while count:
+        piece = stream.read(min(count, _PIECE_BYTES))
+        if not piece:
+            raise ValueError(f"the record at byte {place} is cut short")
+        pieces.append(piece)
+        count -= len(piece)
+    return b"".join(pieces)
+
+
+def _is_packed(file: str) -> bool:
+    """Whether gzip has packed it. Its first bytes may be a length as well, and then the length's checksum follows."""
+    with open_file(file) as opened:
+        header = opened.read(12)
+    checksum = need("google_crc32c", file=file).value
+    is_record = len(header) == 12 and _masked(checksum(header[:8])) == int.from_bytes(header[8:], "little")
+    return header[:2] == b"\x1f\x8b" and not is_record
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[IO[bytes]]:
+    """The records' bytes, unpacked; whatever is wrong with them is a FormatError."""
+    try:
+        packed = _is_packed(file)
+        with open_file(file) as raw:
+            yield cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if packed else raw
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        if isinstance(error, FormatError | OptionError):
+            raise
+        raise FormatError(
+            f"the TFRecord file cannot be read: {str(error)[:200]}", file=file, remedy="Copy it again, whole."
+        ) from None
