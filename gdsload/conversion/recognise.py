@@ -30,6 +30,9 @@ KINDS = {
     "tokens": ("token_files", "TokenSource"),
     "lmdb": ("lmdb_files", "LmdbSource"),
     "tfrecord": ("tfrecord_files", "TfRecordSource"),
+    "pt": ("torch_files", "TorchFileSource"),
+    "idx": ("idx_files", "IdxSource"),
+    "mat": ("mat_files", "MatSource"),
     "huggingface": ("hf_datasets", "HuggingFaceSource"),
     "torch": ("torch_datasets", "TorchSource"),
 }
@@ -41,7 +44,8 @@ _SUFFIXES = {
     ".h5": "hdf5", ".hdf5": "hdf5", ".csv": "csv", ".tsv": "csv", ".mds": "mds", ".mds.zstd": "mds",
     ".mds.gz": "mds", ".mds.bz2": "mds", ".mds.br": "mds", ".mds.snappy": "mds", ".jsonl": "tokens", ".bin": "tokens",
     ".mdb": "lmdb", ".lmdb": "lmdb", ".tfrecord": "tfrecord", ".tfrecords": "tfrecord", ".tfrec": "tfrecord",
-    ".tfrecord.gz": "tfrecord", ".tfrecords.gz": "tfrecord",
+    ".tfrecord.gz": "tfrecord", ".tfrecords.gz": "tfrecord", ".pt": "pt", ".pth": "pt", ".mat": "mat",
+    "-ubyte": "idx", "-ubyte.gz": "idx",
 }  # fmt: skip
 _MARKS = {
     "state.json": "huggingface", "dataset_dict.json": "huggingface",

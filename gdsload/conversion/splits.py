@@ -10,8 +10,21 @@ __all__ = ["ALL", "level_splits", "split_words", "splits_of"]
 ALL = "all"
 """What is asked for instead of a split where such names mean something else."""
 
-# Longer words first: "validation" is not "val" and more.
-_WORDS = ("trainval", "training", "train", "testing", "test", "validation", "valid", "val", "evaluation", "eval", "dev")
+# Longer words first: "validation" is not "val" and more. "t10k" is the test set of MNIST and of its like.
+_WORDS = (
+    "trainval",
+    "training",
+    "train",
+    "testing",
+    "test",
+    "validation",
+    "valid",
+    "val",
+    "evaluation",
+    "eval",
+    "dev",
+    "t10k",
+)
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 

@@ -122,10 +122,25 @@ def tfrecord(folder):
     return ["a.tfrecord"], {}
 
 
+def pt(folder):
+    torch.save({"x": torch.arange(6).reshape(3, 2)}, folder / "a.pt")
+    return ["a.pt"], {}
+
+
+def idx(folder):
+    (folder / "train-labels-idx1-ubyte").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9]))
+    return ["train-labels-idx1-ubyte"], {}
+
+
+def mat(folder):
+    pytest.importorskip("scipy.io").savemat(folder / "a.mat", {"x": np.arange(6).reshape(3, 2)})
+    return ["a.mat"], {}
+
+
 MAKERS = {
     "numpy": numpy_arrays, "images": images, "webdataset": webdataset, "parquet": parquet, "csv": csv, "mds": mds,
     "litdata": litdata, "tokens": tokens, "huggingface": huggingface, "safetensors": safetensors, "hdf5": hdf5,
-    "zarr": zarr, "lmdb": lmdb, "tfrecord": tfrecord,
+    "zarr": zarr, "lmdb": lmdb, "tfrecord": tfrecord, "pt": pt, "idx": idx, "mat": mat,
 }  # fmt: skip
 
 

@@ -26,6 +26,7 @@ WORDS = ["train", "test", "val", "valid", "validation", "dev", "eval", "training
     [
         (["data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet"], ["train", "test"]),
         (["train.bin", "val.bin"], ["train", "val"]),
+        (["train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz"], ["train", "t10k"]),
         (["train.jsonl", "Test.JSONL", "validation.jsonl"], ["train", "test", "validation"]),
         (["train/cat/1.png", "train/dog/2.png", "val/cat/1.png"], ["train", "train", "val"]),
         (["train2017/1.jpg", "val2017/2.jpg"], ["train", "val"]),

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, stamps
-from gdsload.conversion.row_source import BATCH_BYTES, common_length, row_parts, spans
 from gdsload.conversion.source import Item, Part
+from gdsload.conversion.sources.array_rows import array_items, array_parts
 from gdsload.errors import FormatError
 
 __all__ = ["ArraySource"]
@@ -43,21 +42,12 @@ class ArraySource:
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`."""
-        arrays = self._open()
-        lengths = {name: len(array) if array.ndim else -1 for name, array in arrays.items()}
-        count = common_length(lengths, "arrays", self.path)
-        row_bytes = sum(array.nbytes for array in arrays.values()) // max(count, 1)
-        step = max(target_bytes // max(row_bytes, 1), 1)
-        return row_parts(count, step, row_bytes)
+        return array_parts(self._open(), target_bytes, self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
-        arrays = self._open()
         low, high = (int(edge) for edge in part.where)
-        row_bytes = sum(array.nbytes // max(len(array), 1) for array in arrays.values())
-        step = max(BATCH_BYTES // max(row_bytes, 1), 1)
-        for begin, end in spans(low, high, step):
-            yield Item(f"rows {begin} to {end - 1}", partial(_rows, arrays, begin, end), end - begin)
+        return array_items(self._open(), low, high)
 
     def _open(self) -> dict[str, NDArray[Any]]:
         for file in self._files:
@@ -75,7 +65,3 @@ class ArraySource:
                 f"the arrays cannot be read: {error}", file=self.path,
                 remedy="Arrays of objects are pickles, which are never loaded: save numbers.",
             ) from None  # fmt: skip
-
-
-def _rows(arrays: dict[str, NDArray[Any]], begin: int, end: int) -> dict[str, NDArray[Any]]:
-    return {name: np.asarray(array[begin:end]) for name, array in arrays.items()}

@@ -1,0 +1,49 @@
+"""Arrays, or tensors, whose first dimension counts the samples: cut into parts, and parts into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gdsload.conversion.row_source import BATCH_BYTES, common_length, row_parts, spans
+from gdsload.conversion.source import Item, Part
+
+__all__ = ["array_items", "array_parts"]
+
+
+def array_parts(
+    arrays: Mapping[str, Any], target_bytes: int, file: str, *, prefix: str = "rows", where: tuple[str, ...] = ()
+) -> list[Part]:
+    """Parts of about so many bytes.
+
+    Args:
+        arrays: by field.
+        target_bytes: how large they get.
+        file: where they come from, for errors.
+        prefix: what a part's name begins with.
+        where: what stands in `Part.where` before the two edges.
+
+    Raises:
+        FormatError: if their lengths differ, or one has none.
+    """
+    lengths = {name: len(array) if array.ndim else -1 for name, array in arrays.items()}
+    count = common_length(lengths, "arrays", file)
+    row_bytes = sum(array.nbytes for array in arrays.values()) // max(count, 1)
+    return row_parts(count, max(target_bytes // max(row_bytes, 1), 1), row_bytes, prefix=prefix, where=where)
+
+
+def array_items(arrays: Mapping[str, Any], low: int, high: int) -> Iterator[Item]:
+    """The rows from `low` to `high` - 1, many at once."""
+    row_bytes = sum(array.nbytes // max(len(array), 1) for array in arrays.values())
+    step = max(BATCH_BYTES // max(row_bytes, 1), 1)
+    for begin, end in spans(low, high, step):
+        yield Item(f"rows {begin} to {end - 1}", partial(_rows, arrays, begin, end), end - begin)
+
+
+def _rows(arrays: Mapping[str, Any], begin: int, end: int) -> dict[str, Any]:
+    rows = {name: array[begin:end] for name, array in arrays.items()}
+    # What is mapped comes as a type of its own.
+    return {name: np.asarray(some) if isinstance(some, np.ndarray) else some for name, some in rows.items()}

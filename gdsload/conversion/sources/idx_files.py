@@ -1,0 +1,166 @@
+"""IDX files, in which MNIST and its like are published: arrays behind a header of their sizes."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any, Unpack, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.source import Item, Part
+from gdsload.conversion.sources.array_rows import array_items, array_parts
+from gdsload.conversion.splits import split_words
+from gdsload.errors import FormatError, OptionError
+
+__all__ = ["SUFFIXES", "IdxSource"]
+
+_TYPES = {
+    8: ("ubyte", "u1"), 9: ("byte", "i1"), 11: ("short", ">i2"), 12: ("int", ">i4"), 13: ("float", ">f4"),
+    14: ("double", ">f8"),
+}  # fmt: skip
+SUFFIXES = tuple(f"idx{dims}-{name}{gz}" for dims in range(1, 6) for name, _ in _TYPES.values() for gz in ("", ".gz"))
+"""How names of such files end."""
+
+_ENDING = re.compile(r"[-._]?idx\d-[a-z]+(\.gz)?$", re.IGNORECASE)
+_FIELDS = {"images": "image", "labels": "label"}
+_PIECE_BYTES = 2**22
+_MAX_BYTES = 2**32
+
+
+class IdxSource:
+    """Arrays of IDX files, as MNIST, Fashion-MNIST, EMNIST and QMNIST are published.
+
+    Files that are called alike up to the last word are the fields of one dataset: of ``train-images-idx3-ubyte`` and
+    ``train-labels-idx1-ubyte`` these are ``image``, uint8 ``[1, height, width]``, and ``label``. Other words are names
+    of fields themselves, whose first dimension counts the samples. ``t10k`` is a split, as ``test`` is.
+
+    Args:
+        path: a file, also packed by gzip, or a folder of them. A file that is there packed and unpacked is taken once.
+        prefix: how the names of the files begin, if there are several datasets: ``"emnist-letters"``.
+        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
+    """
+
+    kind = "IDX files"
+    threads = True
+
+    def __init__(self, path: str, *, prefix: str = "", **files: Unpack[FileOptions]) -> None:
+        self.path = path
+        self.files = SourceFiles(path, **files)
+        self.prefix = prefix
+
+    def describe(self) -> dict[str, Any]:
+        """See `Source.describe`."""
+        files = [file for fields in self._groups().values() for file in fields.values()]
+        return {"kind": self.kind, "files": stamps(files), "prefix": self.prefix}
+
+    def parts(self, target_bytes: int) -> list[Part]:
+        """See `Source.parts`."""
+        found: list[Part] = []
+        for group, files in self._groups().items():
+            arrays = _arrays(files)
+            prefix = f"{group.rpartition('/')[2]} rows".lstrip()
+            found += array_parts(arrays, target_bytes, self.path, prefix=prefix, where=(group,))
+        if not found:
+            raise FormatError("there is not one row", file=self.path)
+        return found
+
+    def read(self, part: Part) -> Iterator[Item]:
+        """See `Source.read`."""
+        group, low, high = str(part.where[0]), int(part.where[1]), int(part.where[2])
+        return array_items(_arrays(self._groups()[group]), low, high)
+
+    def _groups(self) -> dict[str, dict[str, str]]:
+        """The files of each field, by what comes before the last word of their names."""
+        found: dict[str, dict[str, str]] = {}
+        for file in self.files.find(("",) if not os.path.isdir(self.path) else SUFFIXES):
+            name = os.path.basename(file)
+            if not name.startswith(self.prefix) or (
+                name.lower().endswith(".gz") and os.path.exists(file[: -len(".gz")])
+            ):
+                continue
+            group, _, word = _ENDING.sub("", name).replace(".", "-").rpartition("-")
+            fields = found.setdefault(os.path.join(os.path.dirname(file), group), {})
+            if fields.setdefault(_FIELDS.get(word, word), file) != file:
+                raise FormatError(f"two files are called alike up to their types: {name!r}", file=file)
+        if not found:
+            raise OptionError(f"no file's name begins with {self.prefix!r}", file=self.path)
+        _check_alike(found, self.path)
+        return found
+
+
+def _check_alike(groups: dict[str, dict[str, str]], path: str) -> None:
+    """Refuse several datasets in one folder: other names than those of splits, or other fields."""
+    names = {_without_splits(group): group for group in groups}
+    fields = {tuple(sorted(files)) for files in groups.values()}
+    if len(names) > 1 or len(fields) > 1:
+        listed = ", ".join(sorted(os.path.relpath(group, path) for group in groups))
+        raise OptionError(
+            f"it holds several datasets: {listed[:500]}",
+            file=path,
+            remedy="Pass the folder of one, or prefix= (--option prefix=...): how its names begin.",
+        )
+
+
+def _without_splits(group: str) -> str:
+    return "-".join(word for word in group.split("-") if not split_words(os.path.basename(word)))
+
+
+def _arrays(files: dict[str, str]) -> dict[str, NDArray[Any]]:
+    arrays = {name: _array(file) for name, file in files.items()}
+    if "image" in arrays and arrays["image"].ndim == 3:
+        arrays["image"] = arrays["image"][:, None]
+    return arrays
+
+
+def _array(file: str) -> NDArray[Any]:
+    """The array of a file, mapped if it is not packed."""
+    with _opened(file) as (stream, nbytes):
+        magic = _exactly(stream, 4)
+        if magic[:2] != b"\0\0" or magic[2] not in _TYPES or not 1 <= magic[3] <= 8:
+            raise ValueError("it does not begin as an IDX file")
+        shape = tuple(np.frombuffer(_exactly(stream, 4 * magic[3]), ">u4").tolist())
+        dtype, header = np.dtype(_TYPES[magic[2]][1]), 4 + 4 * magic[3]
+        wanted = math.prod(shape) * dtype.itemsize
+        if nbytes >= 0 and wanted != nbytes - header:
+            raise ValueError(f"its header promises {wanted} bytes, but {nbytes - header} are there")
+        if wanted > _MAX_BYTES and nbytes < 0:
+            raise ValueError(f"its header promises {wanted} bytes; unpack it before")
+        if nbytes >= 0 and wanted:
+            return np.memmap(file, dtype, "r", header, shape)
+        content = _exactly(stream, wanted)
+        if stream.read(1):  # to the checksum at the very end
+            raise ValueError(f"it has more than the {wanted} bytes that its header promises")
+        return np.frombuffer(content, dtype).reshape(shape)
+
+
+def _exactly(stream: IO[bytes], count: int) -> bytes:
+    found = bytearray()
+    while len(found) < count:
+        piece = stream.read(min(count - len(found), _PIECE_BYTES))
+        if not piece:
+            raise ValueError("it ends too early")
+        found += piece
+    return bytes(found)
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[tuple[IO[bytes], int]]:
+    """A file's bytes, unpacked, and how many they are, or -1; whatever is wrong with it is a FormatError."""
+    try:
+        with open_file(file) as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            nbytes = -1 if packed else os.fstat(raw.fileno()).st_size
+            yield cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if packed else raw, nbytes
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        if isinstance(error, FormatError | OptionError):
+            raise
+        raise FormatError(f"the IDX file cannot be read: {str(error)[:200]}", file=file) from None

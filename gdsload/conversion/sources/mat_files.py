@@ -1,0 +1,172 @@
+"""MATLAB files: arrays of version 5 by scipy, those of version 7.3, which are HDF5, by h5py."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.source import Item, Part
+from gdsload.conversion.sources.array_rows import array_items, array_parts
+from gdsload.conversion.sources.extras import need
+from gdsload.errors import FormatError, OptionError
+from gdsload.system.names import check_list
+
+__all__ = ["MatSource"]
+
+_SUFFIXES = (".mat",)
+_NUMBERS = (
+    "double", "single", "logical", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
+)  # fmt: skip
+_DTYPES = {"double": "float64", "single": "float32", "logical": "bool"}
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+
+
+class MatSource:
+    """The variables of MATLAB files that are arrays of numbers; their first dimension counts the samples.
+
+    They keep the shape that MATLAB gives them, so a column is ``[samples, 1]``. Structures, cells, objects and texts
+    are refused, unless `columns` names others. A file is read whole. Version 5 (`save` up to ``-v7``) needs scipy,
+    version 7.3 h5py.
+
+    Args:
+        path: a `.mat` file, or a folder of them, whose samples follow each other.
+        columns: which variables, in which order. None: all of them.
+        last: those whose last dimension counts the samples instead, as MATLAB's own examples have it; it becomes the
+            first one. ``["X"]`` for SVHN.
+        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
+
+    Raises:
+        OptionError: if an option has no such value.
+    """
+
+    kind = "MATLAB files"
+    threads = False
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        columns: Sequence[str] | None = None,
+        last: Sequence[str] = (),
+        **files: Unpack[FileOptions],
+    ) -> None:
+        check_list("columns", columns)
+        check_list("last", last)
+        self.path = path
+        self.files = SourceFiles(path, **files)
+        self.columns = None if columns is None else list(columns)
+        self.last = list(last)
+
+    def describe(self) -> dict[str, Any]:
+        """See `Source.describe`."""
+        files = stamps(self.files.find(_SUFFIXES))
+        return {"kind": self.kind, "files": files, "columns": self.columns, "last": self.last}
+
+    def parts(self, target_bytes: int) -> list[Part]:
+        """See `Source.parts`: rows of a file."""
+        found: list[Part] = []
+        for file in self.files.find(_SUFFIXES):
+            prefix = f"{os.path.basename(file)}, rows"
+            found += array_parts(self._arrays(file), target_bytes, file, prefix=prefix, where=(file,))
+        if not found:
+            raise FormatError("there is not one row", file=self.path)
+        return found
+
+    def read(self, part: Part) -> Iterator[Item]:
+        """See `Source.read`."""
+        file, low, high = str(part.where[0]), int(part.where[1]), int(part.where[2])
+        return array_items(self._arrays(file), low, high)
+
+    def _arrays(self, file: str) -> dict[str, NDArray[Any]]:
+        with open_file(file) as opened:
+            is_hdf5 = _HDF5 in (opened.read(8), opened.seek(512) and opened.read(8))
+        try:
+            found = self._by_h5py(file) if is_hdf5 else self._by_scipy(file)
+        except (MemoryError, FormatError, OptionError):
+            raise
+        except Exception as error:  # readers of damaged files raise anything
+            raise FormatError(f"the MATLAB file cannot be read: {str(error)[:200]}", file=file) from None
+        for name in self.last:
+            if name not in found:
+                raise OptionError(f"there is no variable {name!r}", file=file, remedy=f"There are {_listed(found)}.")
+            found[name] = np.moveaxis(found[name], -1, 0) if found[name].ndim else found[name]
+        return found
+
+    def _chosen(self, classes: dict[str, str], file: str) -> list[str]:
+        """The variables to read, of those that a file has."""
+        for name in self.columns or ():
+            if name not in classes:
+                raise OptionError(f"there is no variable {name!r}", file=file, remedy=f"There are {_listed(classes)}.")
+        names = list(classes) if self.columns is None else self.columns
+        if not names:
+            raise FormatError("there is no variable in it", file=file)
+        for name in names:
+            if classes[name] not in _NUMBERS:
+                raise FormatError(
+                    f"variable {name!r} is a {classes[name]:.100}, no array of numbers",
+                    file=file,
+                    remedy="Choose the variables to take: columns=[...].",
+                )
+        return names
+
+    def _by_scipy(self, file: str) -> dict[str, NDArray[Any]]:
+        io = need("scipy.io", file=file, package='"gdsload[mat]"')
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of names that are there twice; of damage it raises
+            with open_file(file) as opened:
+                listed = io.whosmat(opened)
+                classes = {name: kind for name, _, kind in listed}
+                names = self._chosen(classes, file)
+                if len({name for name, _, _ in listed}) < len(listed):
+                    raise FormatError("two variables have one name", file=file)
+                opened.seek(0)
+                loaded = io.loadmat(opened, variable_names=names, mat_dtype=False, struct_as_record=True)
+        arrays = {name: np.asarray(loaded[name]) for name in names}
+        for name, array in arrays.items():
+            if array.dtype.kind not in "biufc":
+                raise FormatError(f"variable {name!r} is of type {array.dtype!s:.100}, no numbers", file=file)
+        return {name: _as_class(array, classes[name]) for name, array in arrays.items()}
+
+    def _by_h5py(self, file: str) -> dict[str, NDArray[Any]]:
+        h5py = need("h5py", file=file)
+        with h5py.File(file, "r") as opened:
+            children = {name: _own(opened, name) for name in opened if not name.startswith("#")}
+            names = self._chosen({name: _class_of(child) for name, child in children.items()}, file)
+            # MATLAB's first dimension is the one that varies fastest, HDF5's last.
+            return {name: _numbers(children[name]).T for name in names}
+
+
+def _own(opened: Any, name: str) -> Any:
+    """What a file has under a name, if that and its data are in the file itself; else None."""
+    h5py = need("h5py")
+    child = opened[name] if isinstance(opened.get(name, getlink=True), h5py.HardLink) else None
+    elsewhere = isinstance(child, h5py.Dataset) and (child.external or child.is_virtual)
+    return None if elsewhere else child
+
+
+def _class_of(child: Any) -> str:
+    found = getattr(child, "attrs", {}).get("MATLAB_class", b"unknown")
+    name = found.decode(errors="replace") if isinstance(found, bytes) else str(found)
+    return name if hasattr(child, "dtype") and "MATLAB_empty" not in child.attrs else f"{name} (no dataset)"
+
+
+def _as_class(array: NDArray[Any], name: str) -> NDArray[Any]:
+    """What a variable is, whose values may be stored in fewer bytes. `mat_dtype` would drop imaginary parts."""
+    if array.dtype.kind == "c":
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
+    return array.astype(_DTYPES.get(name, name), copy=False)
+
+
+def _numbers(child: Any) -> NDArray[Any]:
+    array: NDArray[Any] = child[()]
+    return array.astype(bool) if _class_of(child) == "logical" else array
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(map(repr, list(names)[:50])) or "none"

@@ -1,0 +1,116 @@
+"""MATLAB files, of version 5 by scipy and of version 7.3 as MATLAB lays them out, and damaged ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gdsload.conversion.recognise import recognise
+from gdsload.conversion.sources.mat_files import MatSource
+from gdsload.errors import FormatError, OptionError
+
+io = pytest.importorskip("scipy.io")
+h5py = pytest.importorskip("h5py")
+COUNT = 12
+RNG = np.random.default_rng(0)
+ARRAYS = {
+    "x": RNG.random((COUNT, 2, 3)),
+    "single": RNG.random((COUNT, 1)).astype(np.float32),
+    "flag": np.arange(COUNT)[:, None] > 4,
+    **{name: RNG.integers(0, 100, (COUNT, 2)).astype(name) for name in ("int8", "uint8", "int16", "uint16")},
+    **{name: RNG.integers(0, 100, (COUNT, 1)).astype(name) for name in ("int32", "uint32", "int64", "uint64")},
+    "complex": RNG.random((COUNT, 2)) + 1j,
+}
+CLASSES = {"float64": "double", "float32": "single", "bool": "logical"}
+
+
+def write_v73(path, variables):
+    """As `save -v7.3` does: HDF5 behind a block of 512 bytes, dimensions in reverse, the class as an attribute."""
+    with h5py.File(path, "w", userblock_size=512) as file:
+        for name, array in variables.items():
+            made = file.create_dataset(name, data=array.astype("u1").T if array.dtype == bool else array.T)
+            made.attrs["MATLAB_class"] = np.bytes_(CLASSES.get(array.dtype.name, array.dtype.name))
+    content = bytearray(path.read_bytes())
+    content[:128] = b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2IM"
+    path.write_bytes(content)
+    return str(path)
+
+
+@pytest.mark.parametrize("form", ["5", "5 packed", "7.3"])
+def test_every_class_of_numbers(tmp_path, samples_in, form):
+    arrays = {name: array for name, array in ARRAYS.items() if form != "7.3" or name != "complex"}
+    path = tmp_path / "a.mat"
+    if form == "7.3":
+        write_v73(path, arrays)
+    else:
+        io.savemat(path, arrays, do_compression=form == "5 packed")
+    assert recognise(str(path)) == "mat"
+    source = MatSource(str(path), columns=list(arrays))
+    assert len(source.parts(500)) > 2
+    found = samples_in(source, 500)
+    for name, array in arrays.items():
+        assert np.array_equal(np.stack([one[name] for one in found]), array)
+        assert found[0][name].dtype == array.dtype, name
+    assert len(samples_in(MatSource(str(path)))) == COUNT
+
+
+def test_doubles_that_matlab_has_stored_in_bytes_are_doubles(tmp_path, samples_in):
+    """What MATLAB packs into fewer bytes differs from file to file; what the variable is does not."""
+    array = np.arange(COUNT, dtype=np.uint8)[:, None]
+    io.savemat(tmp_path / "a.mat", {"x": array})
+    content = bytearray((tmp_path / "a.mat").read_bytes())
+    content[content.index(bytes([6, 0, 0, 0, 8, 0, 0, 0, 9])) + 8] = 6  # the class: mxUINT8 to mxDOUBLE
+    (tmp_path / "a.mat").write_bytes(content)
+    (first, *_) = samples_in(MatSource(str(tmp_path / "a.mat")))
+    assert first["x"].dtype == np.float64
+
+
+@pytest.mark.parametrize("form", ["5", "7.3"])
+def test_the_last_dimension(tmp_path, samples_in, form):
+    images, labels = RNG.integers(0, 256, (4, 4, 3, COUNT), np.uint8), RNG.integers(0, 9, (COUNT, 1), np.uint8)
+    if form == "5":
+        io.savemat(tmp_path / "a.mat", {"X": images, "y": labels})
+    else:
+        write_v73(tmp_path / "a.mat", {"X": images, "y": labels})
+    found = samples_in(MatSource(str(tmp_path / "a.mat"), last=["X"]))
+    assert np.array_equal(np.stack([one["X"] for one in found]), images.transpose(3, 0, 1, 2))
+    assert [one["y"].tolist() for one in found] == labels.tolist()
+    with pytest.raises(FormatError, match="different lengths"):
+        MatSource(str(tmp_path / "a.mat")).parts(1)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [({"a": 1}, "struct"), (np.array([1, "x"], object), "cell"), ("text", "char"), (None, "sparse")],
+)
+def test_what_is_no_array_of_numbers(tmp_path, samples_in, value, kind):
+    value = pytest.importorskip("scipy.sparse").eye(3).tocsc() if value is None else value
+    io.savemat(tmp_path / "a.mat", {"x": np.zeros((3, 1)), "bad": value})
+    with pytest.raises(FormatError, match=f"variable 'bad' is a {kind}, no array of numbers.*columns="):
+        MatSource(str(tmp_path / "a.mat")).parts(1)
+    assert len(samples_in(MatSource(str(tmp_path / "a.mat"), columns=["x"]))) == 3
+
+
+def test_nothing_of_other_files_is_read(tmp_path):
+    secret = tmp_path / "secret.mat"
+    write_v73(secret, {"x": np.zeros((3, 1))})
+    write_v73(tmp_path / "a.mat", {"y": np.zeros((3, 1))})
+    with h5py.File(tmp_path / "a.mat", "a") as file:
+        file["x"] = h5py.ExternalLink(str(secret), "x")
+    with pytest.raises(FormatError, match="variable 'x' is a unknown"):
+        MatSource(str(tmp_path / "a.mat")).parts(1)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_damaged_files(tmp_path, survives_damage, packed):
+    io.savemat(tmp_path / "a.mat", {"x": RNG.random((20, 3)), "y": np.arange(20)[:, None]}, do_compression=packed)
+    assert survives_damage(tmp_path / "a.mat", lambda: MatSource(str(tmp_path / "a.mat"))) > 15
+
+
+def test_options(tmp_path):
+    io.savemat(tmp_path / "a.mat", {"x": np.zeros((3, 1))})
+    for options in ({"columns": ["y"]}, {"last": ["y"]}):
+        with pytest.raises(OptionError, match="no variable 'y'. There are 'x'"):
+            MatSource(str(tmp_path / "a.mat"), **options).parts(1)
+    with pytest.raises(OptionError, match="last is the text 'x'"):
+        MatSource(str(tmp_path / "a.mat"), last="x")
