@@ -50,7 +50,8 @@ class Life:
         self._left: list[Closer] = []
         self._lock = threading.RLock()  # between `begin` and `close`
         self._close_lock = threading.RLock()  # not a plain one: Ctrl-C may strike between taking it and using it
-        self._owner = os.getpid()
+        self._owner: int | None = None
+        """The process whose threads read; until a first batch was asked for, whichever asks for it."""
         self.closed = self._closing = False
 
     def epoch(self) -> Epoch:
@@ -76,6 +77,10 @@ class Life:
             return CacheStatus(self._plan.cache, every if shards is None else len(shards))
         return CacheStatus(self._plan.cache, len(resources.table.starts), resources.backend.tiers())
 
+    def batches(self) -> int:
+        """As ``len(loader)``."""
+        return self._progress.batches()
+
     def set_epoch(self, number: int) -> None:
         """As `DataLoader.set_epoch`."""
         self._settle()
@@ -86,6 +91,17 @@ class Life:
         """As `DataLoader.state_dict`."""
         with self._lock:
             return self._progress.state(opened=self._resources is not None or self.closed)
+
+    def luggage(self) -> int | dict[str, Any]:
+        """What a copy of the loader needs to stand where it stands: a state, or between epochs the next number.
+
+        A number fits whatever ranks there are where the copy goes.
+
+        Raises:
+            StateError: in the middle of an epoch of a sampler that cannot be resumed there.
+        """
+        with self._lock:
+            return self.state() if self._progress.inside else self._progress.epoch
 
     def resume(self, state: dict[str, Any]) -> None:
         """As `DataLoader.load_state_dict`."""
@@ -98,7 +114,7 @@ class Life:
 
     def close(self) -> None:
         """As `DataLoader.close`."""
-        if self._owner != os.getpid():
+        if self._elsewhere():
             return
         if self._transform is not None:
             self._transform.refuse_inside()
@@ -138,11 +154,15 @@ class Life:
         """For `Epoch`: raise an error if it cannot go on. See `EpochOwner`."""
         if self.closed:
             raise LoaderClosedError("the loader was closed", remedy="Make a new one.")
-        if self._owner != os.getpid():
+        if self._elsewhere():
             raise LoaderClosedError(
-                "the loader was made in another process, whose threads it cannot use",
-                remedy="Make a loader in each process; after a fork, make a new one.",
+                "the loader has been used in another process, whose threads it cannot use",
+                remedy="Make a loader in each process, or fork before the first batch.",
             )
+
+    def _elsewhere(self) -> bool:
+        """Whether another process, that this one was forked from, has begun to read."""
+        return self._owner not in (None, os.getpid())
 
     def check_world(self, place: Place) -> None:
         """For `Epoch`: raise an error if its world is another one now."""
@@ -160,6 +180,7 @@ class Life:
     def begin(self, epoch: Epoch) -> None:
         """For `Epoch`: it asks for its first batch."""
         self._settle()
+        self._owner = os.getpid()  # before the lock, which a fork of another thread's may copy as it is
         with self._lock:
             self.check_usable()
             epoch.place = self._progress.next_place()

@@ -13,13 +13,14 @@ from gdsload.loader.life import Life
 from gdsload.loader.options import TorchKeywords, check_torch_keywords
 from gdsload.loader.plan import plan_loader
 from gdsload.loader.progress import Progress
+from gdsload.loader.torch_attributes import BatchView, OrderView, SequentialView, TorchAttributes
 from gdsload.loader.unpacking import refuse_unpacking, unpacks_batches
 from gdsload.order.checks import check_epoch
 
 __all__ = ["DataLoader"]
 
 
-class DataLoader:
+class DataLoader(TorchAttributes):
     """Loads batches from shards, ahead of the consumer, in an order that is right for ever.
 
         loader = gdsload.DataLoader("shards/", batch_size=256, shuffle=True)
@@ -149,16 +150,24 @@ class DataLoader:
     ) -> None:
         given = dict(locals())  # first of all, when there is nothing but the arguments
         del given["self"], given["dataset"], given["unneeded"]
+        before = vars(self).keys() | {"_own", "_made"}
         check_torch_keywords(unneeded, ["dataset", *given])
+        self._given = given
         self._plan = plan = plan_loader(dataset, given)
         # As with torch's loader, `len(loader.dataset)` is the number of samples.
         self.dataset, self.device, self.order_options = plan.dataset, plan.device, plan.order
-        self.sampler, self.batch_sampler = sampler, batch_sampler
         self.batch_size = plan.schedule.batch_size if batch_sampler is None else None
         self.seed, self.drop_last = plan.seed, plan.schedule.drop_last
         self._progress = Progress(plan)
         self._life = Life(plan, self._progress)
         self.stats = self._life.stats
+        view = (SequentialView if plan.order.shuffle == "sequential" else OrderView)(self._life, len(plan.selected))
+        self.sampler: Any = view if sampler is None else sampler
+        self.batch_sampler: Any = batch_sampler
+        if batch_sampler is None:
+            self.batch_sampler = BatchView(self._life, view, plan.schedule.batch_size, self.drop_last)
+        self._own = vars(self).keys() - before | {"_own", "_made"}  # not a subclass's, or whoever else's
+        self._made = True
 
     def __len__(self) -> int:
         """Number of batches of an epoch, the same for every rank. With a sampler its own length counts, as in torch.
@@ -166,7 +175,7 @@ class DataLoader:
         Raises:
             OptionError: if this is one of several processes, and nobody has said which; see `rank`.
         """
-        return self._progress.batches()
+        return self._life.batches()
 
     def __iter__(self) -> Iterator[Any]:
         """One epoch. Nothing is read before its first batch is asked for.
@@ -233,6 +242,23 @@ class DataLoader:
         """
         self._life.close()
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copies, in this process and in others, are made from the arguments, and stand where this loader stands.
+
+        Raises:
+            StateError: in the middle of an epoch of a sampler that cannot be brought back there.
+        """
+        state = {name: value for name, value in vars(self).items() if name not in self._own}
+        return _remade, (type(self), self.dataset, self._given), (self._life.luggage(), state)
+
+    def __setstate__(self, state: tuple[int | dict[str, Any], dict[str, Any]]) -> None:
+        where, attributes = state
+        vars(self).update(attributes)
+        if isinstance(where, int):
+            self._life.set_epoch(where)
+        else:
+            self._life.resume(where)
+
     def __enter__(self) -> Self:
         return self
 
@@ -245,3 +271,10 @@ class DataLoader:
             f"DataLoader({self.dataset!r}, batch_size={self.batch_size}, {options.shuffle} order ({options.reason}), "
             f"seed={self.seed}, device={str(self.device)!r})"
         )
+
+
+def _remade(kind: type[DataLoader], dataset: object, given: dict[str, Any]) -> DataLoader:
+    """A loader of these arguments, whatever those of its class's constructor are."""
+    loader = kind.__new__(kind)
+    DataLoader.__init__(loader, dataset, **given)
+    return loader

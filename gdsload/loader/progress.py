@@ -42,6 +42,11 @@ class Progress:
         """Number of the epoch that is begun next."""
         return self._cursor.epoch
 
+    @property
+    def inside(self) -> bool:
+        """Whether the next batch is not an epoch's first one."""
+        return self._newest is not None or self._cursor.position > 0
+
     def set_epoch(self, number: int) -> None:
         """Set the number of the epoch that is begun next."""
         self._newest = None

@@ -221,8 +221,8 @@ class TestSameAsTorch:
     def test_it_is_an_attribute_as_with_torch(self, make):
         sampler, batches = Own(), [[1], [2]]
         with make(10, sampler=sampler) as one, make(batch_sampler=batches) as other:
-            assert (one.sampler, one.batch_sampler) == (sampler, None)
-            assert (other.sampler, other.batch_sampler) == (None, batches)
+            assert (one.sampler, other.batch_sampler) == (sampler, batches)
+            assert (one.batch_size, other.batch_size) == (10, None)
             assert "sampler order (sampler=Own)" in repr(one)
 
 

@@ -1,0 +1,125 @@
+"""What frameworks read of torch's loader, with values that keep them from making another loader of ours.
+
+They tell a loader its epoch by ``loader.sampler.set_epoch``, look at the type of ``loader.sampler`` for whether it
+shuffles, and some make a loader of torch's from `dataset`, `batch_sampler` and `collate_fn`. That one would read sample
+by sample, in another order or form, or share out among ranks what is shared out already. So what it would be made of
+says no, with the way to do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from torch.utils.data import Sampler, SequentialSampler
+
+from gdsload.errors import OptionError
+from gdsload.order.checks import check_epoch
+
+__all__ = ["BatchView", "EpochKeeper", "OrderView", "SequentialView", "TorchAttributes"]
+
+_FIXED = {"batch_size", "batch_sampler", "collate_fn", "dataset", "device", "drop_last", "generator", "order_options"}
+_FIXED |= {"sampler", "seed"}
+"""What takes effect when a loader is made, and never after; torch's loader refuses most of these, too."""
+
+
+class EpochKeeper(Protocol):
+    """What knows the epochs of a loader."""
+
+    def set_epoch(self, number: int) -> None:
+        """As `DataLoader.set_epoch`."""
+
+    def batches(self) -> int:
+        """As ``len(loader)``."""
+
+
+class _View:
+    """What a loader has in a sampler's place: it knows the epoch, and its order stays the loader's.
+
+    Args:
+        keeper: what knows the loader's epochs. Not the loader, which holds us: it is to go when it is dropped.
+    """
+
+    def __init__(self, keeper: EpochKeeper, samples: int) -> None:
+        self._keeper, self._samples = keeper, samples
+
+    def set_epoch(self, epoch: int) -> None:
+        """As `DataLoader.set_epoch`."""
+        self._keeper.set_epoch(check_epoch(epoch))
+
+    def __iter__(self) -> Iterator[Any]:
+        raise _remade_by_torch()
+
+
+class OrderView(_View, Sampler[int]):
+    """``loader.sampler`` of a loader that has no sampler of the user's."""
+
+    def __len__(self) -> int:
+        """Number of samples of the dataset."""
+        return self._samples
+
+
+class SequentialView(OrderView, SequentialSampler):
+    """The same of a loader that does not shuffle: frameworks look for torch's class."""
+
+
+class BatchView(_View, Sampler[list[int]]):
+    """``loader.batch_sampler`` of a loader that has none of the user's.
+
+    Attributes:
+        sampler: what frameworks tell the epoch to.
+        batch_size: samples of a batch.
+        drop_last: whether a last batch that is not full is left out.
+    """
+
+    def __init__(self, keeper: EpochKeeper, sampler: OrderView, batch_size: int, drop_last: bool) -> None:
+        super().__init__(keeper, len(sampler))
+        self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
+
+    def __len__(self) -> int:
+        """As ``len(loader)``."""
+        return self._keeper.batches()
+
+
+def _refuse_to_collate(_: object) -> Any:
+    raise _remade_by_torch()
+
+
+def _remade_by_torch() -> OptionError:
+    return OptionError(
+        "a framework, or code of yours, has made a loader of torch's from a gdsload.DataLoader: it would read sample "
+        "by sample, without the loader's transforms, device, ranks and state",
+        remedy="Hand the gdsload loader to the training loop as it is, without what prepares or skips in torch's "
+        "loaders, or use what gdsload.integrations has for the framework; docs/frameworks says how for each.",
+    )
+
+
+class TorchAttributes:
+    """The attributes of torch's loader that ours has no use for, as torch's has them where nothing was asked for."""
+
+    num_workers: int = 0
+    pin_memory: bool = False
+    pin_memory_device: str = ""
+    prefetch_factor: int | None = None
+    persistent_workers: bool = False
+    multiprocessing_context: Any = None
+    timeout: float = 0
+    in_order: bool = True
+    generator: Any = None
+    worker_init_fn: Callable[[int], None] | None = None
+    collate_fn: Callable[[Any], Any] = staticmethod(_refuse_to_collate)
+
+    _made = False
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an attribute, but for those that have taken effect.
+
+        Raises:
+            OptionError: if `name` is one of those; as in torch this is a ValueError.
+        """
+        if self._made and name in _FIXED:
+            raise OptionError(
+                f"{name} cannot be set after the {type(self).__name__} was made, and would change nothing",
+                remedy=f"Make a new one with the {name} that you want.",
+            )
+        super().__setattr__(name, value)

@@ -1,0 +1,176 @@
+"""Loaders that travel: pickled, copied, spawned, forked."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import os
+import pickle
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.utils.data import RandomSampler, Subset
+
+import gdsload
+from gdsload import LoaderClosedError, StateError
+
+WAYS = {"pickled": lambda loader: pickle.loads(pickle.dumps(loader)), "copied": copy.deepcopy}
+
+
+def ids(batches):
+    return [batch["x"][:, 0].tolist() for batch in batches]
+
+
+def some(batches, count):
+    return ids(batch for _, batch in zip(range(count), batches, strict=False))
+
+
+def double(batch):
+    return {**batch, "x": batch["x"] * 2}
+
+
+class Unresumable:
+    def __iter__(self):
+        return iter(range(1000))
+
+    def __len__(self):
+        return 1000
+
+
+class Named(gdsload.DataLoader):
+    """As people subclass torch's loader."""
+
+    def __init__(self, name, dataset):
+        self.before = name.upper()
+        super().__init__(dataset, 64, shuffle=True, device="cpu")
+        self.name = name
+
+
+def seeded(seed):
+    return RandomSampler(range(1000), generator=torch.Generator().manual_seed(seed))
+
+
+OPTIONS = {
+    "in order": dict,
+    "shuffled": lambda: {"shuffle": True, "seed": 3, "transform": double},
+    "by blocks": lambda: {"shuffle": "block", "block": 16, "window": 64, "lanes": 2},
+    "a rank": lambda: {"shuffle": True, "rank": 1, "world_size": 3},
+    "a sampler": lambda: {"sampler": seeded(1)},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(way=st.sampled_from(list(WAYS)), at=st.floats(0, 0.99), batch_size=st.sampled_from([23, 64]))
+def test_a_copy_goes_on_where_the_loader_stands(plain, options, way, at, batch_size):
+    with gdsload.DataLoader(plain, batch_size, device="cpu", **OPTIONS[options]()) as loader:
+        some(loader, len(loader) + 1)  # a whole epoch
+        batches = iter(loader)
+        some(batches, int(at * len(loader)))
+        with WAYS[way](loader) as made:
+            assert (made.batch_size, made.epoch, len(made)) == (batch_size, 1, len(loader))
+            assert ids(made) == ids(batches)
+
+
+def test_a_copy_between_two_epochs_is_for_any_world(load, plain):
+    loader = load(plain, 50, True)
+    ids(loader)
+    made = pickle.loads(pickle.dumps(loader))
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        with made:
+            assert made.epoch == 1
+            assert ids(made) == ids(loader)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("dataset", ["subset", "concatenation", "mix", "windows"])
+def test_datasets_travel_too(load, plain, dataset):
+    opened = gdsload.ShardDataset(plain)
+    made = {
+        "subset": lambda: Subset(opened, range(7, 300, 3)),
+        "concatenation": lambda: opened + opened,
+        "mix": lambda: gdsload.Mix([opened, opened], [1, 2]),
+        "windows": lambda: gdsload.Windows(opened, 4, 2),
+    }[dataset]()
+    loader = load(made, 32, True)
+    with pickle.loads(pickle.dumps(loader)) as copied:
+        assert [batch["x"].tolist() for batch in copied] == [batch["x"].tolist() for batch in loader]
+
+
+def test_a_subclass_keeps_its_own_attributes(plain):
+    with Named("train", plain) as loader, pickle.loads(pickle.dumps(loader)) as made:
+        made.name += "ing"
+        assert (type(made), made.name, made.before, loader.name) == (Named, "training", "TRAIN", "train")
+        assert ids(made) == ids(loader)
+
+
+def test_torchs_keywords_are_warned_of_once(load, plain):
+    with pytest.warns(UserWarning, match="num_workers"):
+        loader = load(plain, 8, num_workers=2)
+    with pickle.loads(pickle.dumps(loader)) as made:
+        assert made.num_workers == 0
+
+
+def test_what_cannot_be_pickled_is_pickles_own_error(load, plain):
+    with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
+        pickle.dumps(load(plain, 8, transform=lambda batch: batch))
+
+
+def test_a_sampler_that_cannot_be_resumed_is_not_copied_in_the_middle(load, plain):
+    loader = load(plain, 100, sampler=Unresumable())
+    assert ids(pickle.loads(pickle.dumps(loader))) == ids(loader)
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(StateError, match="cannot be brought back into the middle of an epoch"):
+        pickle.dumps(loader)
+
+
+def report(loader, queue):
+    queue.put(ids(loader))
+
+
+def test_a_loader_is_handed_to_a_spawned_process(load, plain):
+    loader = load(plain, 64, True)
+    batches = iter(loader)
+    some(batches, 3)
+    context = multiprocessing.get_context("spawn")
+    queue = context.SimpleQueue()
+    process = context.Process(target=report, args=(loader, queue))
+    process.start()
+    found = queue.get()
+    process.join(30)
+    assert (process.exitcode, found) == (0, ids(batches))
+
+
+def in_a_fork(function):
+    """Whether a function returns something true in a process forked from this one."""
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            code = 0 if function() else 2
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def refused(loader):
+    with pytest.raises(LoaderClosedError, match="used in another process.*fork before the first batch"):
+        next(iter(loader))
+    return True
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_an_unused_loader_works_in_a_fork_and_in_its_parent(load, plain):
+    loader = load(plain, 64, True)
+    loader.set_epoch(2)
+    with load(plain, 64, True) as other:
+        other.set_epoch(2)
+        expected = ids(other)
+    assert in_a_fork(lambda: ids(loader) == expected)
+    assert ids(loader) == expected
+    assert in_a_fork(lambda: refused(loader))

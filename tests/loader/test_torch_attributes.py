@@ -1,0 +1,102 @@
+"""What frameworks read of a loader, and what they are told if they make one of torch's out of it."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+
+import gdsload
+from gdsload import OptionError
+
+OF_TORCH = ["batch_sampler", "batch_size", "dataset", "drop_last", "sampler"]
+FIXED = [*OF_TORCH, "collate_fn", "device", "generator", "order_options", "seed"]
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_what_has_taken_effect_cannot_be_set(load, plain, name):
+    loader = load(plain, 8)
+    before = getattr(loader, name)
+    with pytest.raises(OptionError, match=f"{name} cannot be set after the DataLoader was made"):
+        setattr(loader, name, 7)
+    assert getattr(loader, name) is before
+
+
+def test_torchs_loader_refuses_what_ours_refuses(plain):
+    loader = DataLoader(gdsload.ShardDataset(plain))
+    for name in OF_TORCH:
+        with pytest.raises(ValueError, match="should not be set"):
+            setattr(loader, name, 7)
+
+
+def test_attributes_of_torchs_loader_have_its_defaults(load, plain):
+    torchs, loader = DataLoader(range(3)), load(plain, 8)
+    names = [name for name in vars(torchs) if name[0] != "_"]
+    assert [name for name in names if not hasattr(loader, name)] == []
+    own = {"dataset", "batch_size", "sampler", "batch_sampler", "collate_fn"}
+    assert {name: getattr(loader, name) for name in names if name not in own} == {
+        name: getattr(torchs, name) for name in names if name not in own
+    }
+    loader.worker_init_fn = print  # as Lightning does
+
+
+def test_samplers_of_the_user_stay_what_they_are(load, plain):
+    sampler = RandomSampler(range(1000))
+    assert load(plain, 8, sampler=sampler).sampler is sampler
+    batches = BatchSampler(sampler, 8, False)
+    assert load(plain, batch_sampler=batches).batch_sampler is batches
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"sampler": [1, 2, 3]}], ids=str)
+def test_lengths_and_kind(load, plain, options):
+    loader = load(plain, 8, drop_last=True, **options)
+    assert isinstance(loader.sampler, SequentialSampler) == (not options)
+    assert len(loader.sampler) == len(loader.dataset) or "sampler" in options
+    assert len(loader.batch_sampler) == len(loader)
+    assert (loader.batch_sampler.batch_size, loader.batch_sampler.drop_last) == (8, True)
+
+
+@pytest.mark.parametrize("made", ["sampler", "batch_sampler"])
+def test_the_epoch_is_set_by_the_sampler(load, plain, made):
+    tell = (lambda loader: loader.sampler) if made == "sampler" else lambda loader: loader.batch_sampler.sampler
+    loader, other = load(plain, 100, True), load(plain, 100, True)
+    tell(loader).set_epoch(5)
+    other.set_epoch(5)
+    assert [batch["x"].tolist() for batch in loader] == [batch["x"].tolist() for batch in other]
+    assert loader.epoch == 6
+    with pytest.raises(OptionError, match="epoch"):
+        tell(loader).set_epoch(-1)
+
+
+def test_the_epoch_reaches_a_batch_sampler_of_the_users(load, rich):
+    buckets = gdsload.LengthBuckets(rich, "points", 8)
+    loader = load(rich, batch_sampler=buckets)
+    loader.sampler.set_epoch(3)
+    assert loader.epoch == 3
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"sampler": torch.arange(50)}], ids=str)
+def test_a_loader_of_torchs_made_of_ours_says_so(load, plain, options):
+    loader = load(plain, 8, **options)
+    made = [
+        DataLoader(loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn),
+        DataLoader(loader.dataset, 8, sampler=loader.sampler, collate_fn=loader.collate_fn),
+        DataLoader(loader.dataset, 8, collate_fn=loader.collate_fn, num_workers=loader.num_workers),
+    ]
+    for one in made:
+        with pytest.raises(OptionError, match="a loader of torch's from a gdsload.DataLoader"):
+            next(iter(one))
+
+
+def test_a_dropped_loader_is_gone_at_once(load, plain):
+    gc.disable()
+    try:
+        loader = gdsload.DataLoader(plain, 8, device="cpu")
+        gone = weakref.ref(loader)
+        del loader
+        assert gone() is None
+    finally:
+        gc.enable()
