@@ -1,4 +1,7 @@
-"""Loaders that were made before their framework has made the ranks, as most scripts do: two processes, gloo."""
+"""Loaders that were made before their framework has made the ranks, as most scripts do: two processes, gloo.
+
+Lightning starts them as scripts (``ddp``), by spawn, which pickles the loader, and by fork, as in notebooks.
+"""
 
 import json
 import os
@@ -23,7 +26,7 @@ LIGHTNING = """
     import gdsload
 
     warnings.simplefilter("ignore")
-    path, folder = sys.argv[1:]
+    path, folder, strategy = sys.argv[1:]
 
     class Model(pl.LightningModule):
         def __init__(self):
@@ -34,23 +37,25 @@ LIGHTNING = """
             self.seen.append(batch["x"].flatten().int().tolist())
             return self.layer(batch["x"]).mean()
 
+        def on_train_end(self):  # in the process of the rank
+            with open(f"{folder}/rank{self.global_rank}.json", "w") as file:
+                json.dump(self.seen, file)
+
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=1e-3)
 
-    model = Model()
-    made = pl.Trainer(
-        max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, default_root_dir=folder,
-    )
-    made.fit(model, gdsload.DataLoader(path, 8, shuffle=True, device="cpu"))
-    with open(f"{folder}/rank{made.global_rank}.json", "w") as file:
-        json.dump(model.seen, file)
+    if __name__ == "__main__":
+        made = pl.Trainer(
+            max_epochs=1, accelerator="cpu", devices=2, strategy=strategy, logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False, default_root_dir=folder,
+        )
+        made.fit(Model(), gdsload.DataLoader(path, 8, shuffle=True, device="cpu"))
 """
 ACCELERATE = """
     import json, sys
     import gdsload
 
-    path, folder = sys.argv[1:]
+    path, folder, _ = sys.argv[1:]
     loader = gdsload.DataLoader(path, 8, shuffle=True, device="cpu")
     from accelerate import Accelerator
 
@@ -71,7 +76,7 @@ def path(tmp_path):
     return tmp_path / "d"
 
 
-def run(script, path, folder, ranks):
+def run(script, path, folder, ranks, way):
     """Run a script, in one process or as each of its ranks, and give what each rank has seen."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -86,20 +91,19 @@ def run(script, path, folder, ranks):
         }  # fmt: skip
         started.append(
             subprocess.Popen(
-                [sys.executable, str(file), str(path), str(folder)],
+                [sys.executable, str(file), str(path), str(folder), way],
                 env=environment | its_own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             )
         )  # fmt: skip
-    ends = [one.communicate(timeout=110)[0] for one in started]
+    ends = [one.communicate(timeout=170)[0] for one in started]
     assert [one.returncode for one in started] == [0] * len(started), ends
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
 
 
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize(
-    ("script", "ranks"), [(LIGHTNING, [None]), (ACCELERATE, [0, 1])], ids=["lightning", "accelerate"]
-)
-def test_each_rank_gets_its_own_samples(path, tmp_path, script, ranks):
-    first, second = run(script, path, tmp_path, ranks)
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("way", ["ddp", "ddp_spawn", "ddp_notebook", "accelerate"])
+def test_each_rank_gets_its_own_samples(path, tmp_path, way):
+    script, ranks = (ACCELERATE, [0, 1]) if way == "accelerate" else (LIGHTNING, [None])
+    first, second = run(script, path, tmp_path, ranks, way)
     assert [len(batch) for batch in first] == [len(batch) for batch in second] == [BATCH] * 12 + [SAMPLES // 2 % BATCH]
     assert sorted(x for rank in (first, second) for batch in rank for x in batch) == list(range(SAMPLES))
