@@ -10,7 +10,6 @@ from typing import Any, Unpack, overload
 from gdsload.conversion.allowance import DEFAULT_ALLOWANCE, Allowance
 from gdsload.conversion.combine import publish, put_in_order, shuffle_into
 from gdsload.conversion.conversion_options import ConvertOptions
-from gdsload.conversion.crew import refuse_in_import
 from gdsload.conversion.infer import schema_of
 from gdsload.conversion.keywords import ConvertKeywords, Progress, choose, divided
 from gdsload.conversion.packing import PackedSource, Packing
@@ -19,13 +18,14 @@ from gdsload.conversion.recognise import source_for
 from gdsload.conversion.room import Room
 from gdsload.conversion.snapshot import SourceSnapshot
 from gdsload.conversion.source import Part, Source
-from gdsload.conversion.spread import Spread
+from gdsload.conversion.spread import CONVERSION, Spread
 from gdsload.conversion.staging import PartReport, StagingFolder
 from gdsload.errors import DiskFullError, FormatError, OptionError, ReadError, Skipped
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.stored import packed_by
 from gdsload.shards.publish import Publication
 from gdsload.shards.shard_folders import check_targets, turned
+from gdsload.system.crew import refuse_in_import
 from gdsload.system.names import check_names
 from gdsload.system.paths import absolute
 
@@ -196,7 +196,7 @@ def convert(source: Any, out: Place, **options: Any) -> ConvertReport:
         OptionError: if an argument cannot be used, or another conversion to `out` was interrupted.
         DatasetExistsError: if there is something at `out` that must not be replaced.
     """
-    refuse_in_import()
+    refuse_in_import(CONVERSION)
     given = divided(source, options)
     found, chosen = _source(source, given), choose(given)
     Allowance(given.get("max_skipped", DEFAULT_ALLOWANCE))

@@ -12,13 +12,15 @@ from typing import Any
 
 import torch
 
-from gdsload.conversion.crew import Crew
 from gdsload.conversion.part import PartTask, convert_part
 from gdsload.conversion.staging import PartReport
 from gdsload.errors import ReadError
 from gdsload.order.checks import check_whole
+from gdsload.system.crew import Crew, Work
 
-__all__ = ["Spread"]
+__all__ = ["CONVERSION", "Spread"]
+
+CONVERSION = Work("gdsload-convert", "the source", "convert", "workers=1")
 
 _LEAVE_S = 1.0
 """How long who is interrupted waits for an executor that is not ours, whose work nobody can end."""
@@ -85,7 +87,7 @@ class Spread:
         if self._executor is not None:
             return _theirs(self._executor)
         threads = tasks[0].source.threads and tasks[0].options.map is None
-        return _ours(Crew(min(self._workers, len(tasks)), processes=not threads), threads=threads)
+        return _ours(Crew(CONVERSION, min(self._workers, len(tasks)), processes=not threads), threads=threads)
 
 
 @contextmanager

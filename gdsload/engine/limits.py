@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 __all__ = ["MOST_THREADS", "Limits", "gatherers"]
@@ -28,6 +29,7 @@ class Limits:
         batch_bytes: expected bytes of a batch.
         window_bytes: expected bytes of a window.
         sample_bytes: expected bytes of a sample, where larger batches than expected may come.
+        grown: gives the bytes of the largest batch so far that transforms of samples have made.
     """
 
     prefetch_bytes: int
@@ -36,6 +38,7 @@ class Limits:
     batch_bytes: int
     window_bytes: int
     sample_bytes: int = 0
+    grown: Callable[[], int] = int
 
     def group(self) -> int:
         """Number of batches that are made at once."""

@@ -322,6 +322,7 @@ class Prefetcher:
             return range(0)
         # One step more than the group's: the last group must be known to be the last.
         largest = self._steps.reach(self._next + self._batches) * self._limits.sample_bytes
+        largest = max(largest, self._limits.grown())
         if largest > self._limits.batch_bytes:
             self._limits = replace(self._limits, batch_bytes=largest)
             self._batches = min(self._batches, self._most_batches)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gdsload.engine.assemble import BatchForm
 from gdsload.engine.codecs import codecs_of
+from gdsload.engine.sample_transform import INDEX
 from gdsload.engine.windows import WindowCodec
 from gdsload.errors import OptionError, SchemaError
 from gdsload.loader.known_fields import known_field, known_fields
@@ -29,7 +30,7 @@ def field_names(schema: Schema, given: Mapping[str, Any]) -> tuple[str, ...]:
         OptionError: if one does not exist, or is called "index" beside the samples' indices.
     """
     fields, handed_out = given["fields"], given["as_tuple"]
-    if handed_out and given["transform"] is None and not given["device_transform"]:
+    if handed_out and not (given["transform"] or given["device_transform"] or given["per_sample"]):
         # Nothing can add a field, or needs one that is not handed out.
         own = [name for name in handed_out if not (name == "index" and given["with_index"])]
         wanted = known_fields(schema, (own or None) if fields is None else fields)
@@ -53,10 +54,13 @@ def batch_form(selected: Selected, fields: Sequence[str], given: Mapping[str, An
     stored, length = selected.stored, selected.length
     selected.refuse_ragged_windows(fields)
     padding = _padding(stored.schema, fields, given["padding_value"]) if given["ragged"] == "padded" else {}
-    codecs = codecs_of(stored, fields, given["ragged"], padding)
+    ragged, index = given["ragged"], "index" if given["with_index"] else None
+    if given["per_sample"] is not None:
+        ragged, index = "offsets", index or INDEX
+    codecs = codecs_of(stored, fields, ragged, padding)
     if length is not None:
         codecs = {name: WindowCodec(codec, length) for name, codec in codecs.items()}
-    return BatchForm(codecs, "index" if given["with_index"] else None, tuple(fields), selected.each)
+    return BatchForm(codecs, index, tuple(fields), selected.each)
 
 
 def check_padding(given: Mapping[str, Any]) -> None:

@@ -52,6 +52,8 @@ def limits_of(plan: LoaderPlan, schedule: Schedule) -> Limits:
 
 
 def _group_bytes(plan: LoaderPlan) -> int:
+    if plan.per_sample is not None:
+        return 1  # a batch at a time: to make one takes long, and its samples are shared out
     if plan.placement == "gpu":
         return _GROUP_BYTES_ON_GPU
     if plan.order.shuffle == "sequential":

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 
 from gdsload.engine.assemble import moved
+from gdsload.engine.sample_transform import each_tensor
 from gdsload.engine.transform import DeviceTransform
 from gdsload.errors import OptionError
 from gdsload.loader.plan import LoaderPlan
@@ -35,7 +37,7 @@ def hand_over_steps(
 
     def finish(batch: Any, place: Place, size: int) -> Any:
         if plan.copies:
-            batch = {name: moved(value, plan.device) if name != "index" else value for name, value in batch.items()}
+            batch = _on_device(batch, plan)
             if device_transform is not None:
                 batch = device_transform(place.epoch, place.step, batch)
         if plan.transform is not None:
@@ -46,6 +48,15 @@ def hand_over_steps(
 
     needed = plan.copies or plan.transform is not None or plan.as_tuple or buffers is not None
     return finish if needed else None
+
+
+def _on_device(batch: Any, plan: LoaderPlan) -> Any:
+    """A batch that was made in CPU memory, on its device; the samples' indices stay where they are."""
+    if plan.per_sample is not None:  # it is whatever that has made, in pinned memory if that helps
+        copied = each_tensor(batch, partial(torch.Tensor.to, device=plan.device, non_blocking=True))
+        index = plan.form.index
+        return {**copied, index: batch[index]} if isinstance(batch, dict) and index in batch else copied
+    return {name: moved(value, plan.device) if name != "index" else value for name, value in batch.items()}
 
 
 def as_tuple(batch: Any, names: tuple[str, ...]) -> tuple[Any, ...]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from gdsload.backends.base import BackendStatus, CacheStatus
+from gdsload.backends.base import Backend, BackendStatus, CacheStatus
 from gdsload.backends.select import expected
+from gdsload.engine.assemble import BatchMaker
 from gdsload.engine.epochs import prefetch
 from gdsload.engine.prefetch import Prefetcher
+from gdsload.engine.sample_transform import SampleTransform
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
 from gdsload.engine.transform import DeviceTransform
@@ -42,6 +46,10 @@ class Life:
         self._transform = None
         if plan.device_transform:
             self._transform = DeviceTransform(plan.device_transform, plan.device, progress.transform_key)
+        self._samples = None
+        if plan.per_sample is not None:
+            index, pinned = plan.form.index or "index", plan.device.type == "cuda"
+            self._samples = SampleTransform(plan.per_sample, progress.sample_keys, index=index, pinned=pinned)
         self._finish = hand_over_steps(plan, self._transform)
         self._resources: OpenResources | None = None
         self._status = BackendStatus(plan.backend.backend, *expected(plan.backend), {})
@@ -128,6 +136,8 @@ class Life:
             epochs, pipelines = list(self._epochs), list(self.pipelines)
         for epoch in epochs:
             epoch.drop()
+        if self._samples is not None:
+            self._samples.close()  # whoever waits for a batch of it is told, and need not wait for its end
         for pipeline in pipelines:
             pipeline.close()
         for closer in self._left:
@@ -143,7 +153,7 @@ class Life:
             self._closing = True
             if (resources := self._resources) is not None:
                 self._status = self.backend
-                release(resources.backend, resources.maker)
+                _release(resources.backend, resources.maker, self._samples)
                 self._resources = None
                 self._dropped.detach()
         finally:
@@ -173,7 +183,9 @@ class Life:
             settle_dropped()  # the memory of a loader that this one takes the place of, above all a GPU's
             resources = open_resources(self._plan, self.limits)
             # Whoever still reads holds the table, so this waits for the last one.
-            self._dropped = Closer(resources.table, partial(release, resources.backend, resources.maker))
+            self._dropped = Closer(
+                resources.table, partial(_release, resources.backend, resources.maker, self._samples)
+            )
             self._resources = resources
         return self._resources
 
@@ -200,8 +212,9 @@ class Life:
 
     def _settle(self) -> None:
         """Wait for abandoned epochs, without the lock: what they hold must not add up, nor may they draw on."""
-        if self._transform is not None:
-            self._transform.refuse_inside()
+        for one in (self._transform, self._samples):
+            if one is not None:
+                one.refuse_inside()
         for closer in self._left:
             closer.settle()
         self._left = [closer for closer in self._left if not closer.over]
@@ -221,7 +234,21 @@ class Life:
         plan = self._plan
         self.limits = limits_of(plan, place.schedule)
         resources = self._open()
-        ahead = None if plan.copies else self._transform
-        transform = None if ahead is None else partial(ahead, place.epoch)
+        limits = self.limits if self._samples is None else replace(self.limits, grown=self._samples.grown)
+        ahead = [one for one in (self._samples, None if plan.copies else self._transform) if one is not None]
+        transform = partial(_in_turn, ahead, place.epoch) if ahead else None
         job = Job(resources.table, self._progress.steps(place), plan.space.selection, plan.form.columns, transform)
-        return prefetch(job, resources.backend, resources.maker, limits=self.limits, start=place.step, stats=self.stats)
+        return prefetch(job, resources.backend, resources.maker, limits=limits, start=place.step, stats=self.stats)
+
+
+def _in_turn(transforms: Sequence[Callable[[int, int, Any], Any]], epoch: int, step: int, batch: Any) -> Any:
+    for transform in transforms:
+        batch = transform(epoch, step, batch)
+    return batch
+
+
+def _release(backend: Backend, maker: BatchMaker, samples: SampleTransform | None) -> None:
+    """Give back what the resources hold, and end who transforms samples; may be called again."""
+    if samples is not None:
+        samples.close()
+    release(backend, maker)

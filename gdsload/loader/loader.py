@@ -51,6 +51,16 @@ class DataLoader(TorchAttributes):
         transform: called with each finished batch, in the consumer's thread; its result is handed out instead.
         as_tuple: names of fields in the order of ``for image, label in loader``: batches are tuples of these, made
             after all transforms. Without transforms and `fields`, no other fields are read.
+        sample_transform: called with each sample as ``dataset[i]`` gives it, and ``"index"`` if `with_index`: a
+            function, or several in a list. Results are put together by torch's ``default_collate``, and go to `device`
+            from pinned memory; `device_transform` is called after that, on a GPU in the consumer's thread. It runs
+            ahead of the consumer, without gradients, for many samples at once. If it takes a `generator` it gets one on
+            the CPU, seeded by `seed`, epoch, and the sample's place in the order of all ranks (with a sampler, by step,
+            rank and place in the batch); torch's functions draw from it, too. numpy's and Python's global generators
+            are seeded with `sample_processes` alone.
+        sample_workers: how many threads or processes call it; None: as many as there are processors.
+        sample_processes: whether they are processes: for transforms that hold the interpreter lock, or that draw from
+            numpy's or Python's global generators. They must be picklable. Each process imports torch anew.
         device_transform: called before `transform` with each batch on its device: a function or module, or several in a
             list (`gdsload.transforms` has some). It runs ahead of the consumer, in the loader's threads and, on a GPU,
             on its stream, without gradients or autocast; one call at a time, but not always in the order of batches. If
@@ -124,6 +134,9 @@ class DataLoader(TorchAttributes):
         with_index: bool = False,
         transform: Callable[[dict[str, Any]], Any] | None = None,
         as_tuple: Sequence[str] | None = None,
+        sample_transform: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None,
+        sample_workers: int | None = None,
+        sample_processes: bool = False,
         device_transform: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None,
         reuse_buffers: bool = False,
         ragged: Literal["jagged", "offsets", "padded", "varlen"] = "jagged",

@@ -13,6 +13,7 @@ from typing import Any, TypedDict, cast
 import torch
 
 from gdsload.backends.request import BACKEND_CHOICES, Placement
+from gdsload.engine.sample_transform import PerSample
 from gdsload.errors import OptionError
 from gdsload.order.checks import check_whole
 from gdsload.system.names import check_list, check_names
@@ -25,6 +26,7 @@ __all__ = [
     "byte_count",
     "check_choices",
     "check_torch_keywords",
+    "per_sample",
     "prefetch_bytes",
     "resolve_device",
     "share",
@@ -133,6 +135,27 @@ def transforms(given: Mapping[str, Any], name: str) -> tuple[Callable[..., Any],
         if not callable(transform):
             raise OptionError(f"{name} is {value!r}: {transform!r} cannot be called")
     return found
+
+
+def per_sample(given: Mapping[str, Any]) -> PerSample | None:
+    """What is done to each sample, and by whom; None: nothing."""
+    found, workers = transforms(given, "sample_transform"), thread_count(given, "sample_workers")
+    if not found:
+        if workers is not None or given["sample_processes"]:
+            raise OptionError("sample_workers and sample_processes are for sample_transform, which is not given")
+        return None
+    others = {"backend": ("auto", "host"), "cache": ("none", "pagecache"), "ragged": ("jagged",)}
+    for name, possible in others.items():
+        if given[name] not in possible:
+            raise OptionError(
+                f"{name}={given[name]!r} cannot be had with sample_transform, which gets samples in CPU memory, ragged "
+                "fields as tensors, and whose results are put together by torch's default_collate",
+                remedy=f"Leave {name} out.",
+            )
+    made = PerSample(found, workers or len(os.sched_getaffinity(0)), bool(given["sample_processes"]))
+    if made.processes:
+        made.payload()
+    return made
 
 
 def tuple_names(given: Mapping[str, Any]) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ import torch
 from gdsload.backends.request import BackendRequest, Placement
 from gdsload.backends.select import preflight, reads_in_place
 from gdsload.engine.assemble import BatchForm
+from gdsload.engine.sample_transform import PerSample
 from gdsload.errors import BackendUnavailableError, OptionError
 from gdsload.loader import options
 from gdsload.loader.batch_fields import batch_form, check_padding, field_names, mean_sample_bytes, refuse_ragged
@@ -47,6 +48,7 @@ class LoaderPlan:
         order: the order options.
         fields: the fields that are read, in the schema's order.
         form: how a batch looks.
+        per_sample: what is done to each sample before it is part of a batch; None: nothing.
         device_transform: what is done to batches on their device; none if empty.
         transform: what is done to them in the consumer's thread; None: nothing.
         as_tuple: the fields that are handed out, as a tuple; none: batches are as they are.
@@ -72,6 +74,7 @@ class LoaderPlan:
     order: OrderOptions
     fields: tuple[str, ...]
     form: BatchForm
+    per_sample: PerSample | None
     device_transform: tuple[Callable[..., Any], ...]
     transform: Callable[..., Any] | None
     as_tuple: tuple[str, ...]
@@ -105,7 +108,7 @@ class LoaderPlan:
     @property
     def gives_fields(self) -> bool:
         """Whether batches are handed out as dicts of the fields that are read."""
-        return not self.as_tuple and self.transform is None and not self.device_transform
+        return not (self.as_tuple or self.transform or self.device_transform or self.per_sample)
 
 
 def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
@@ -135,7 +138,7 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
     _refuse_cache(cache, request, mapped=mapped, registers=by_default or request.register_bytes > 0)
     source = index_source(given, len(selected))
     fields = field_names(selected.schema, given)
-    if given["reuse_buffers"]:
+    if given["reuse_buffers"] and given["per_sample"] is None:
         refuse_ragged(selected.schema, fields)
     sample_bytes = mean_sample_bytes(selected, fields)
     order = _order_options(given, selected, sample_bytes)
@@ -151,6 +154,7 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
         order=order,
         fields=fields,
         form=batch_form(selected, fields, given),
+        per_sample=given["per_sample"],
         device_transform=given["device_transform"],
         transform=given["transform"],
         as_tuple=given["as_tuple"],
@@ -196,13 +200,14 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
         "drop_last": bool(given["drop_last"]),
         "device_transform": options.transforms(given, "device_transform"),
         "as_tuple": options.tuple_names(given),
+        "per_sample": options.per_sample(given),
     }
 
 
 def _backend_request(given: Mapping[str, Any]) -> BackendRequest:
     register = given["register_bytes"]
     return BackendRequest(
-        given["backend"],
+        given["backend"] if given["per_sample"] is None else "host",  # samples are transformed in CPU memory
         options.resolve_device(given["device"]),
         given["gds_engine"],
         given["gds_compat"],

@@ -123,6 +123,18 @@ class Progress:
             where = (step, self._plan.schedule.world()[0])
         return derive_key(self._plan.seed, epoch, Purpose.TRANSFORM, *where)
 
+    def sample_keys(self, epoch: int, step: int, samples: int) -> list[int]:
+        """Seeds of the random numbers of a step's samples, by themselves.
+
+        Each depends on the loader's seed, on the epoch, and on the sample's position in the order that all ranks share;
+        with a sampler on step, rank, and place in the batch.
+        """
+        first, where = 0, (step, self._plan.schedule.world()[0]) if self.sampled is not None else ()
+        if self.sampled is None:
+            first = self.schedules.newest.span(step)[0]
+        seed = self._plan.seed
+        return [derive_key(seed, epoch, Purpose.SAMPLE, *where, first + number) for number in range(samples)]
+
     def _identity(self, schedule: Schedule) -> OrderIdentity:
         plan = self._plan
         if self._digest is None:

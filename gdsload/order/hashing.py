@@ -51,6 +51,7 @@ class Purpose(IntEnum):
     TRANSFORM = 7
     BATCHES = 8
     CLASSES = 9
+    SAMPLE = 10
 
 
 def mix64(value: int) -> int:

@@ -286,7 +286,8 @@ def index_source(given: Mapping[str, Any], samples: int) -> IndexSource | None:
         return None
     # Beside a transform the seed is that of its random numbers. Without, it would be for nothing: who passes one means
     # the order, which no seed of ours can change.
-    twice |= {"shuffle": given["shuffle"] is not False, "seed": given["seed"] != 0 and not given["device_transform"]}
+    draws = given["device_transform"] or given["per_sample"]
+    twice |= {"shuffle": given["shuffle"] is not False, "seed": given["seed"] != 0 and not draws}
     planned = name == "batch_sampler" and isinstance(given[name], PlannedSampler)
     shares = () if planned else ("rank", "world_size")
     twice |= {other: given[other] is not None for other in ("block", "window", "lanes", *shares)}

@@ -13,6 +13,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from gdsload.errors import GdsloadError, OptionError, ReadError
+from gdsload.system.crew import Work
 
 __all__: list[str] = []
 
@@ -26,14 +27,14 @@ def main() -> None:
 
 
 def _serve(connection: Connection) -> None:
-    prepared = connection.recv()
+    work, prepared = connection.recv()
     script = {name: prepared.pop(name) for name in _SCRIPT if name in prepared}
     spawn.prepare(prepared)
     while True:
         payload = connection.recv_bytes()
         try:
             if script and b"__main__" in payload:
-                _import(script)
+                _import(script, work)
                 script = {}
             function, arguments = ForkingPickler.loads(payload)
             answer = True, function(*arguments)
@@ -47,14 +48,14 @@ def _serve(connection: Connection) -> None:
             raise
         except Exception as error:  # not everything can be sent
             what = f"{answer[1]!r:.500}" if answer[0] else f"{type(answer[1]).__name__}: {answer[1]}"
-            connection.send((False, ReadError(f"what came of a part cannot be handed back ({error}): {what}")))
+            connection.send((False, ReadError(f"what came of it cannot be handed back ({error}): {what}")))
 
 
-def _import(script: Mapping[str, Any]) -> None:
+def _import(script: Mapping[str, Any], work: Work) -> None:
     """Import the user's script, because something in it is needed here.
 
     Raises:
-        OptionError: if that fails, as it does where the script would convert once more.
+        OptionError: if that fails, as it does where the script would begin once more.
     """
     process: Any = multiprocessing.current_process()
     process._inheriting = True  # noqa: SLF001 - as for every spawned process: who starts another one now is told why not
@@ -64,9 +65,9 @@ def _import(script: Mapping[str, Any]) -> None:
         if isinstance(error, OptionError):
             raise
         raise OptionError(
-            f"a worker process needs {next(iter(script.values()))!r}, where the source is defined, but cannot import "
+            f"a worker process needs {next(iter(script.values()))!r}, where {work.what} is defined, but cannot import "
             f"it: {type(error).__name__}: {str(error)[:500]}",
-            remedy='Put what the script does under `if __name__ == "__main__":`, or pass workers=1.',
+            remedy=f'Put what the script does under `if __name__ == "__main__":`, or pass {work.alone}.',
         ) from None
     finally:
         del process._inheriting  # noqa: SLF001 - see above

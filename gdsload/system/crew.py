@@ -1,9 +1,9 @@
-"""Threads or processes that do the parts of a conversion, and can be stopped at any moment.
+"""Threads or processes that do pieces of work, and can be stopped at any moment.
 
 - Ctrl-C strikes in the main thread alone: processes are started, fed and noted by threads of our own, one for each, in
   which no handler runs. So none is started that nobody knows of.
 - Processes do not see SIGINT and SIGTERM, which a terminal or a service manager sends to all of a group: they inherit
-  the mask of the thread that starts them. Who is interrupted kills them; a part that is not finished leaves no trace.
+  the mask of the thread that starts them. Who is interrupted kills them.
 - Each ends with the thread that started it (PR_SET_PDEATHSIG), from before its first import on, and that thread stays
   until it has. So even a parent that is killed leaves none behind.
 - What was submitted is not begun once it was cancelled: nothing is queued in between.
@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import spawn
 from multiprocessing.connection import Connection
@@ -31,7 +32,7 @@ from gdsload.errors import OptionError, ReadError
 from gdsload.system.probe.process import module_command, module_environment
 from gdsload.system.threads import Worker, end_at_exit, start_all, wait_all
 
-__all__ = ["Crew", "refuse_in_import"]
+__all__ = ["Call", "Crew", "Outcome", "Work", "refuse_in_import"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _GRACE_S = 5.0
@@ -44,20 +45,39 @@ Outcome = Callable[[], Any]
 _Job = tuple[Call, tuple[Any, ...], Callable[[Outcome], None]]
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a crew is for, in the words of its errors.
+
+    Attributes:
+        name: of its threads and processes: ``"gdsload-convert"``.
+        what: what of the user's processes must get: ``"the source"``.
+        again: what a script would do once more that a process imports: ``"convert"``.
+        alone: the option that does without processes: ``"workers=1"``.
+    """
+
+    name: str
+    what: str
+    again: str
+    alone: str
+
+
 class Crew:
     """Threads, or processes that import nothing of the user's script that is not needed.
 
     Without futures and their conditions: Ctrl-C that strikes in one leaves it locked now and then.
 
     Args:
+        work: what it is for.
         count: how many there are.
         processes: whether each works in a process of its own.
     """
 
-    def __init__(self, count: int, *, processes: bool) -> None:
+    def __init__(self, work: Work, count: int, *, processes: bool) -> None:
+        self._for = work
         self._begin = self._process if processes else self._thread
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._threads = [Worker(self._work, f"gdsload-convert-{number}") for number in range(count)]
+        self._threads = [Worker(self._work, f"{work.name}-{number}") for number in range(count)]
         self._lock = threading.Lock()  # between the start of a process and the end of all
         self._processes: list[subprocess.Popen[bytes]] = []
         self._stopped = False
@@ -66,6 +86,10 @@ class Crew:
     def stopped(self) -> bool:
         """Whether threads are to leave the work that they do."""
         return self._stopped
+
+    def inside(self) -> bool:
+        """Whether the calling thread is one of it."""
+        return threading.get_ident() in [thread.ident for thread in self._threads]
 
     def submit(self, function: Call, arguments: tuple[Any, ...], ended: Callable[[Outcome], None]) -> None:
         """Have a function called in a thread or process.
@@ -131,7 +155,7 @@ class Crew:
 
     @contextmanager
     def _process(self) -> Iterator[Call]:
-        process = _Process(self._start)
+        process = _Process(self._start, self._for)
         try:
             yield process.call
         finally:
@@ -160,10 +184,11 @@ class _Process:
 
     Args:
         start: starts a command that inherits a descriptor.
+        work: what it is for.
     """
 
-    def __init__(self, start: Callable[[list[str], int], subprocess.Popen[bytes]]) -> None:
-        self._start = start
+    def __init__(self, start: Callable[[list[str], int], subprocess.Popen[bytes]], work: Work) -> None:
+        self._start, self._for = start, work
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
 
@@ -179,8 +204,8 @@ class _Process:
             payload = bytes(ForkingPickler.dumps((function, arguments)))
         except Exception as error:
             raise OptionError(
-                f"the source cannot be handed to a worker process: {type(error).__name__}: {error}",
-                remedy="Define it in a module, or pass workers=1.",
+                f"{self._for.what} cannot be handed to a worker process: {type(error).__name__}: {error}",
+                remedy=f"Define it in a module, or pass {self._for.alone}.",
             ) from error
         try:
             connection = self._connection or self._open()
@@ -197,15 +222,16 @@ class _Process:
         raise answer
 
     def _open(self) -> Connection:
-        prepared = spawn.get_preparation_data("gdsload-convert")
+        refuse_in_import(self._for)
+        prepared = spawn.get_preparation_data(self._for.name)
         prepared["authkey"] = bytes(prepared["authkey"])  # tensors travel by descriptors, which this key guards
         ours, theirs = multiprocessing.Pipe()
         with theirs:
             self._process = self._start(
-                module_command("gdsload.conversion.worker", str(theirs.fileno())), theirs.fileno()
+                module_command("gdsload.system.crew_process", str(theirs.fileno())), theirs.fileno()
             )
         self._connection = ours
-        ours.send(prepared)
+        ours.send((self._for, prepared))
         return ours
 
     def _ended(self) -> str:
@@ -237,15 +263,15 @@ def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
     return None
 
 
-def refuse_in_import() -> None:
-    """Refuse to convert while a process that somebody started imports the user's script.
+def refuse_in_import(work: Work) -> None:
+    """Refuse to begin while a process that somebody started imports the user's script.
 
     Raises:
         OptionError: if that is so here.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise OptionError(
-            "a worker process imports the script, because the source is defined there, and the script would convert "
-            "once more",
-            remedy='Put the call under `if __name__ == "__main__":`, or the source in a module of its own.',
+            f"a worker process imports the script, because {work.what} is defined there, and the script would "
+            f"{work.again} once more",
+            remedy=f'Put the call under `if __name__ == "__main__":`, or {work.what} in a module of its own.',
         )

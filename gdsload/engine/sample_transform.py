@@ -1,0 +1,332 @@
+"""The user's transforms of single samples: done by threads or processes, ahead of the consumer, and put together again.
+
+    a batch's fields ──> samples ──> chunks ──crew──> results ──> torch's default_collate
+
+Each sample's random numbers follow from its place in the epoch alone, so neither the crew nor its size changes a
+result. In threads, torch's functions that draw random numbers do so from a generator of the sample's own: torch's
+global one is the training's, too. In processes all global generators are a sample's own, and are seeded for it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import BrokenExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import pairwise
+from multiprocessing.reduction import ForkingPickler
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.overrides import TorchFunctionMode
+from torch.utils.data import default_collate
+
+from gdsload.errors import LoaderClosedError, OptionError, ReadError
+from gdsload.shards.gather_host import one_thread
+from gdsload.system.crew import Crew, Outcome, Work
+from gdsload.transforms import Compose
+
+__all__ = ["INDEX", "PerSample", "SampleTransform", "each_tensor"]
+
+INDEX = "gdsload:index"
+"""The key under which a batch carries its samples' indices where the user does not ask for them: for errors."""
+_WORK = Work("gdsload-sample", "sample_transform", "load", "sample_processes=False")
+_CHUNKS_EACH = 2
+"""Pieces of a batch for each worker: samples take differently long, and a piece costs a process some 100 µs."""
+_LOOK_EVERY_S = 0.1
+_PROTOCOL = 5  # of pickle: arrays without a copy
+_DRAWS = frozenset({
+    "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "bernoulli",
+    "multinomial", "poisson", "binomial", "uniform_", "normal_", "random_", "exponential_", "geometric_", "log_normal_",
+    "cauchy_", "bernoulli_", "_standard_gamma", "_sample_dirichlet",
+})  # fmt: skip
+"""Names of torch's functions that take a generator."""
+
+Sample = dict[str, Any]
+_Chunk = tuple[list[Sample], list[int], list[int]]
+"""Samples, the keys of their random numbers, and their indices in the dataset."""
+
+
+@dataclass(frozen=True, slots=True)
+class PerSample:
+    """What is done to each sample, and by whom.
+
+    Attributes:
+        transforms: what is called with a sample, one behind the other.
+        workers: how many threads or processes.
+        processes: whether they are processes.
+    """
+
+    transforms: tuple[Callable[..., Any], ...]
+    workers: int
+    processes: bool
+
+    def payload(self) -> bytes:
+        """The transforms as a worker process gets them.
+
+        Raises:
+            OptionError: if they cannot be sent to another process.
+        """
+        try:
+            return bytes(ForkingPickler.dumps(Compose(self.transforms)))
+        except Exception as error:
+            raise OptionError(
+                f"sample_transform cannot be sent to a worker process: {type(error).__name__}: {error}",
+                remedy="Define it in a module, not inside a function, or leave sample_processes out.",
+            ) from error
+
+
+class SampleTransform:
+    """Calls transforms with the samples of batches; several threads may call it at once.
+
+    Args:
+        per_sample: what is done, and by whom.
+        keys: of an epoch's step with so many samples, the seed of each sample's random numbers.
+        index: the key of a batch's samples' indices.
+        pinned: whether results are to lie in pinned memory, for a device that is not the CPU.
+    """
+
+    def __init__(
+        self, per_sample: PerSample, keys: Callable[[int, int, int], list[int]], *, index: str, pinned: bool
+    ) -> None:
+        self._keys, self._index, self._pinned = keys, index, pinned
+        self._crew = Crew(_WORK, per_sample.workers, processes=per_sample.processes)
+        self._pieces = per_sample.workers * _CHUNKS_EACH
+        self._call = partial(_in_thread, Compose(per_sample.transforms), self._crew.stopped)
+        if per_sample.processes:
+            self._call = partial(_in_process, per_sample.payload())
+        self._packed = per_sample.processes
+        self._largest = 0
+
+    def __call__(self, epoch: int, step: int, batch: Mapping[str, Any]) -> Any:
+        """What becomes of the batch of a step.
+
+        Raises:
+            Exception: what the transforms raise for the first sample that they do so for, with a note that names it.
+            LoaderClosedError: if it is closed meanwhile.
+        """
+        samples, indices = _samples(batch, self._index)
+        if not samples:
+            return {name: value for name, value in batch.items() if name != INDEX}
+        keys, size = self._keys(epoch, step, len(samples)), -(-len(samples) // self._pieces)
+        pieces = [slice(begin, begin + size) for begin in range(0, len(samples), size)]
+        try:
+            results = self._done([(samples[piece], keys[piece], indices[piece]) for piece in pieces])
+            made = _collated(results)
+        except Exception as error:
+            _note(error, f"in the batch of step {step} of epoch {epoch}")
+            raise
+        nbytes: list[int] = []
+
+        def counted(tensor: torch.Tensor) -> torch.Tensor:
+            nbytes.append(tensor.nbytes)
+            return tensor.pin_memory() if self._pinned else tensor
+
+        pinned = each_tensor(made, counted)
+        self._largest = max(self._largest, sum(nbytes))
+        return pinned if self._pinned else made
+
+    def grown(self) -> int:
+        """Bytes of the largest batch that was made so far."""
+        return self._largest
+
+    def refuse_inside(self) -> None:
+        """Refuse what waits for transforms to end if a transform asks for it.
+
+        Raises:
+            RuntimeError: if the calling thread is one that does them.
+        """
+        if self._crew.inside():
+            raise RuntimeError("a sample_transform began an epoch of its loader, and would wait for its own end")
+
+    def close(self) -> None:
+        """End threads and processes; may be called twice."""
+        self._crew.end()
+
+    def _done(self, chunks: list[_Chunk]) -> list[Any]:
+        """The results of all chunks, one behind the other."""
+        ended = SimpleQueue[tuple[int, Outcome]]()
+        for number, chunk in enumerate(chunks):
+            argument = _packed(chunk) if self._packed else chunk
+            self._crew.submit(self._call, (argument,), partial(_put, ended, number))
+        outcomes: dict[int, Outcome] = {}
+        while len(outcomes) < len(chunks):
+            try:
+                number, outcome = ended.get(timeout=_LOOK_EVERY_S)
+            except Empty:
+                if self._crew.stopped():
+                    raise LoaderClosedError("the loader was closed while samples were transformed") from None
+            else:
+                outcomes[number] = outcome
+        return [result for number in range(len(chunks)) for result in self._result(outcomes[number])]
+
+    def _result(self, outcome: Outcome) -> list[Any]:
+        try:
+            found = outcome()
+        except BrokenExecutor as error:
+            if self._crew.stopped():
+                raise LoaderClosedError("the loader was closed while samples were transformed") from None
+            raise ReadError(
+                f"a worker process of sample_transform was lost: {error}",
+                remedy="If it was killed, that was for want of memory perhaps: lower sample_workers.",
+            ) from error
+        results: list[Any] = ForkingPickler.loads(found) if self._packed else found
+        return results
+
+
+def _put(ended: SimpleQueue[tuple[int, Outcome]], number: int, outcome: Outcome) -> None:
+    ended.put((number, outcome))
+
+
+def _samples(batch: Mapping[str, Any], index: str) -> tuple[list[Sample], list[int]]:
+    """The samples of a batch, as a dataset gives them, and their indices."""
+    indices: list[int] = batch[index].tolist()
+    fields = {name: indices if name == index else _parts(value) for name, value in batch.items() if name != INDEX}
+    return [dict(zip(fields, values, strict=True)) for values in zip(*fields.values(), strict=True)], indices
+
+
+def _parts(value: Any) -> Sequence[Any]:
+    """A field of each sample of a batch."""
+    if isinstance(value, list):
+        return value
+    if isinstance(value, tuple):
+        values, edges = value[0], value[1].tolist()
+        return [values[begin:end] for begin, end in pairwise(edges)]
+    parts: Sequence[Any] = value.unbind()
+    return parts
+
+
+def _collated(results: list[Any]) -> Any:
+    try:
+        return default_collate(results)
+    except Exception as error:
+        _note(
+            error,
+            "what sample_transform has made of the samples of a batch cannot be put together: let it return tensors of "
+            "one shape, numbers or texts, in dicts or tuples of one structure",
+        )
+        raise
+
+
+def _in_thread(transform: Compose, stopped: Callable[[], bool], chunk: _Chunk) -> list[Any]:
+    """The results of samples, in a thread of the process that trains."""
+    one_thread()  # from now on: the crew are as many as there are processors
+
+    def call(sample: Sample, key: int) -> Any:
+        if stopped():
+            raise LoaderClosedError("the loader was closed while samples were transformed")
+        generator = torch.Generator().manual_seed(key)
+        with _DrawsFrom(generator):
+            return transform(sample, generator)
+
+    return _each(call, chunk)
+
+
+def _in_process(transform: bytes, chunk: bytes) -> bytes:
+    """The results of samples, in a process that does nothing else."""
+    found = _unpacked_transform(transform)
+
+    def call(sample: Sample, key: int) -> Any:
+        # Not `torch.manual_seed`, which also has CUDA's generators seeded, once there are any.
+        generator = torch.default_generator.manual_seed(key)
+        random.seed(key)
+        # Of the same numbers in the same order numpy would make Python's stream.
+        np.random.seed([key >> 32, key & 0xFFFFFFFF])  # noqa: NPY002 - the generator that users' code draws from
+        return found(sample, generator)
+
+    return _packed(_each(call, ForkingPickler.loads(chunk)))
+
+
+@lru_cache(maxsize=4)
+def _unpacked_transform(payload: bytes) -> Compose:
+    """Once for all batches: it may be large, and have a state of its own."""
+    torch.set_num_threads(1)
+    found: Compose = ForkingPickler.loads(payload)
+    return found
+
+
+def _each(call: Callable[[Sample, int], Any], chunk: _Chunk) -> list[Any]:
+    results = []
+    with torch.no_grad():
+        for sample, key, index in zip(*chunk, strict=True):
+            try:
+                results.append(call(sample, key))
+            except StopIteration as error:
+                wrong = RuntimeError("sample_transform raised StopIteration, which would have ended the epoch")
+                _note(wrong, f"in sample_transform, for sample {index} of the dataset")
+                raise wrong from error
+            except BaseException as error:
+                _note(error, f"in sample_transform, for sample {index} of the dataset")
+                raise
+    return results
+
+
+def _note(error: BaseException, text: str) -> None:
+    with suppress(Exception):  # some classes of errors take no notes
+        error.add_note(text)
+
+
+class _DrawsFrom(TorchFunctionMode):
+    """Has torch's functions draw from a generator where they are not told from which; in this thread alone.
+
+    Args:
+        generator: on the CPU.
+    """
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self._generator = generator
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if getattr(func, "__name__", "") in _DRAWS and given.get("generator") is None and _on_cpu(args, given):
+            given = {**given, "generator": self._generator}
+        return func(*args, **given)
+
+
+def _on_cpu(args: tuple[Any, ...], given: Mapping[str, Any]) -> bool:
+    device = given.get("device")
+    if device is not None:
+        return torch.device(device).type == "cpu"
+    return all(one.device.type == "cpu" for one in args if isinstance(one, torch.Tensor))
+
+
+class _Pickler(ForkingPickler):
+    """Writes tensors as their bytes.
+
+    torch's own way is a file in shared memory for each: of both a container may have too little.
+    """
+
+    def reducer_override(self, value: Any) -> Any:
+        """See `pickle.Pickler`."""
+        if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.is_quantized:
+            return NotImplemented
+        plain = value.detach().as_subclass(torch.Tensor).cpu().contiguous()
+        return _tensor, (plain.reshape(-1).view(torch.uint8).numpy(), plain.dtype, tuple(plain.shape))
+
+
+def _tensor(memory: NDArray[np.uint8], dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.from_numpy(memory).view(dtype).view(shape)
+
+
+def _packed(value: Any) -> bytes:
+    return bytes(_Pickler.dumps(value, _PROTOCOL))
+
+
+def each_tensor(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """What `default_collate` gives, with each tensor in it changed."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {name: each_tensor(part, change) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        parts = [each_tensor(part, change) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value

@@ -1,0 +1,455 @@
+"""`sample_transform`: each sample by itself, many at once, with random numbers that depend on its place alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import default_collate
+
+import gdsload
+from gdsload import LoaderClosedError, OptionError, ReadError
+from gdsload.loader.plan import LoaderPlan
+from gdsload.order import Purpose, derive_key
+from gdsload.testing import assert_resumes_everywhere, fingerprint
+from gdsload.transforms import Cast
+
+ROOT = Path(gdsload.__file__).parent.parent
+BLOCK = {"shuffle": "block", "block": 8, "window": 40, "lanes": 3}
+ORDERS = [{"shuffle": False}, {"shuffle": "full"}, BLOCK]
+MODULE = """
+    import os, random
+    import numpy as np
+    import torch
+
+    def draw(sample, generator):
+        return {
+            "x": sample["x"], "own": torch.rand((), generator=generator), "torch": torch.rand(2),
+            "numpy": np.random.rand(), "python": random.random(),
+            "pid": os.getpid(), "threads": torch.get_num_threads(),
+        }
+
+    def die(sample):
+        if sample["x"][0] == 950:
+            os.kill(os.getpid(), 9)
+        return sample
+
+    def fail(sample):
+        return {"x": 1 / (sample["x"][0] - 537).item()}
+"""
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """A folder with a module that worker processes can import, too."""
+    path = tmp_path_factory.mktemp("modules")
+    (path / "sample_functions.py").write_text(textwrap.dedent(MODULE))
+    return path
+
+
+@pytest.fixture
+def functions(folder, monkeypatch):
+    monkeypatch.syspath_prepend(str(folder))
+    import sample_functions
+
+    return sample_functions
+
+
+def summary(sample):
+    """Something of each field, of one shape."""
+    return {
+        "image": sample["image"] * 2, "label": sample["label"], "flag": sample["flag"].numpy(),
+        "points": (sample["points"].sum(0), len(sample["codes"])), "text": sample["text"], "blob": len(sample["blob"]),
+    }  # fmt: skip
+
+
+def noisy(sample, generator):
+    return {**sample, "own": torch.rand((), generator=generator), "torch": torch.empty(2).uniform_(3, 4)}
+
+
+def draws(loader):
+    """What was drawn for each sample, by its number."""
+    return {
+        number: (own, *both)
+        for batch in loader
+        for number, own, both in zip(
+            batch["x"][:, 0].tolist(), batch["own"].tolist(), batch["torch"].tolist(), strict=True
+        )
+    }
+
+
+class TestSamples:
+    @pytest.mark.parametrize("order", ORDERS, ids=str)
+    @pytest.mark.parametrize("batch_size", [1, 16])
+    def test_they_are_those_of_the_dataset_put_together_as_torch_does(self, load, rich, order, batch_size):
+        dataset = gdsload.ShardDataset(rich)
+        loader = load(rich, batch_size, sample_transform=summary, **order)
+        plain = load(rich, batch_size, with_index=True, fields=["label"], **order)
+        for made, batch in zip(loader, plain, strict=True):
+            samples = [dataset[index] for index in batch["index"].tolist()]
+            assert fingerprint(made) == fingerprint(default_collate([summary(sample) for sample in samples]))
+
+    def test_each_has_its_index_if_that_is_asked_for(self, load, plain):
+        loader = load(plain, 64, "full", with_index=True, sample_transform=lambda sample: sample)
+        for batch in loader:
+            assert torch.equal(batch["index"].int(), batch["x"][:, 0])
+
+    def test_windows_subsets_and_lists_of_transforms(self, load, plain):
+        windows = gdsload.Windows(gdsload.ShardDataset(plain), 5, 2)
+        loader = load(
+            torch.utils.data.Subset(windows, [3, 100, 7]), 3, as_tuple=["x", "last"],
+            sample_transform=[Cast("x", torch.float64), lambda sample: {**sample, "last": sample["x"][-1, 0]}],
+        )  # fmt: skip
+        ((x, last),) = loader
+        assert x.dtype == torch.float64
+        assert x[:, :, 0].tolist() == [[6.0, 7, 8, 9, 10], [200, 201, 202, 203, 204], [14, 15, 16, 17, 18]]
+        assert last.tolist() == [10, 204, 18]
+
+    def test_other_transforms_come_after_it(self, load, plain):
+        loader = load(
+            plain, 10, sample_transform=lambda sample: sample["x"].sum(), device_transform=lambda batch: batch + 1,
+            transform=lambda batch: batch.tolist(),
+        )  # fmt: skip
+        assert [one for batch in loader for one in batch] == [8 * number + 1 for number in range(1000)]
+
+    def test_where_torch_copies_batches_to_a_device(self, load, plain, monkeypatch):
+        def run():
+            return list(map(fingerprint, load(
+                plain, 100, "full", sample_transform=lambda sample: (sample, "text"), device_transform=lambda one: [one],
+            )))  # fmt: skip
+
+        wanted = run()
+        monkeypatch.setattr(LoaderPlan, "copies", True)
+        assert run() == wanted
+
+    def test_an_empty_batch_stays_empty(self, load, plain):
+        for rank in (0, 1):
+            *_, last = load(plain, 333, rank=rank, world_size=3, sample_transform=noisy)
+            assert len(last["x"]) == (rank == 0) * 1 or len(last["x"]) <= 1
+
+    def test_a_field_may_be_called_index(self, load, tmp_path):
+        with gdsload.ShardWriter(tmp_path / "d") as writer:
+            writer.write_batch({"index": torch.arange(5, 15)})
+        (batch,) = load(tmp_path / "d", 10, sample_transform=lambda sample: sample)
+        assert batch["index"].tolist() == list(range(5, 15))
+
+    def test_no_gradients(self, load, plain):
+        layer = torch.nn.Linear(8, 2)
+        batch = next(iter(load(plain, 10, sample_transform=lambda sample: layer(sample["x"].float()))))
+        assert batch.shape == (10, 2)
+        assert not batch.requires_grad
+
+
+class TestRandomNumbers:
+    def test_the_seed_is_made_of_seed_epoch_and_position(self, load, plain):
+        def key_of(sample, generator):
+            return {"x": sample["x"], "key": str(generator.initial_seed())}
+
+        for rank in (0, 1):
+            loader = load(plain, 32, "full", seed=5, rank=rank, world_size=2, sample_transform=key_of)
+            loader.set_epoch(3)
+            for step, batch in enumerate(loader):
+                first = step * 64 + rank * (32 if step < 15 else 20)
+                wanted = [str(derive_key(5, 3, Purpose.SAMPLE, first + number)) for number in range(len(batch["x"]))]
+                assert batch["key"] == wanted
+
+    def test_with_a_sampler_of_seed_epoch_step_rank_and_place(self, load, plain):
+        loader = load(
+            plain,
+            300,
+            seed=5,
+            sampler=range(1000),
+            sample_transform=lambda s, generator: generator.initial_seed() % 2**62,
+        )
+        for step, batch in enumerate(loader):
+            wanted = [derive_key(5, 0, Purpose.SAMPLE, step, 0, place) % 2**62 for place in range(len(batch))]
+            assert batch.tolist() == wanted
+
+    @pytest.mark.parametrize("order", [*ORDERS, {"sampler": range(1000)}], ids=str)
+    def test_any_number_of_threads_gives_the_same(self, load, plain, order):
+        found = [
+            draws(load(plain, 50, seed=3, sample_transform=noisy, sample_workers=count, **order)) for count in (1, 2, 7)
+        ]
+        assert found[0] == found[1] == found[2]
+        assert len(set(found[0].values())) == 1000
+
+    def test_so_do_processes(self, load, plain, functions, soon):
+        """torch's draws are those of threads; all are the same whichever process gets which samples."""
+        threads = list(load(plain, 250, "full", sample_transform=functions.draw))
+        loader = load(plain, 250, "full", sample_transform=functions.draw, sample_processes=True, sample_workers=2)
+        found = []
+        for _ in range(2):
+            loader.set_epoch(0)
+            found.append(list(loader))
+        pids = {pid for batches in found for batch in batches for pid in batch.pop("pid").tolist()}
+        assert list(map(fingerprint, found[0])) == list(map(fingerprint, found[1]))
+        for mine, other in zip(threads, found[0], strict=True):
+            for name in ("x", "own", "torch"):
+                assert torch.equal(mine[name], other[name])
+        numbers = torch.cat([batch[name] for batch in found[0] for name in ("numpy", "python")])
+        assert len(set(numbers.tolist())) == 2000
+        assert 1 <= len(pids - {os.getpid()}) == len(pids) <= 2
+        assert {one for batch in found[0] for one in batch["threads"].tolist()} == {1}
+        loader.close()
+        soon(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+    def test_ranks_draw_what_one_process_draws(self, load, plain):
+        whole = draws(load(plain, 64, "full", sample_transform=noisy))
+        for size in (2, 4):
+            parts = [
+                draws(load(plain, 64 // size, "full", rank=rank, world_size=size, sample_transform=noisy))
+                for rank in range(size)
+            ]
+            for part in parts:
+                assert all(whole[number] == drawn for number, drawn in part.items())
+            assert whole.keys() == {number for part in parts for number in part}
+
+    @pytest.mark.parametrize("order", [{"shuffle": "full"}, {"sampler": range(143)}], ids=str)
+    def test_resumes_at_every_step(self, load, rich, order):
+        def draw(sample, generator):
+            return sample["label"], torch.rand((), generator=generator), torch.randint(0, 10**9, ())
+
+        assert_resumes_everywhere(lambda: load(rich, 16, sample_transform=draw, **order))
+
+    def test_threads_leave_the_global_generators_as_they_were(self, load, plain):
+        before = torch.get_rng_state()
+        list(load(plain, 100, sample_transform=[noisy, lambda sample: torch.randn_like(sample["x"].float())]))
+        assert torch.equal(torch.get_rng_state(), before)
+
+    def test_each_of_torchs_ways_to_draw(self, load, plain):
+        def draw(sample):
+            ones = torch.ones(4)
+            return (
+                torch.rand(3), torch.randn(3), torch.randint(0, 100, (3,)), torch.randperm(9), torch.normal(0.0, 1.0, (3,)),
+                torch.bernoulli(ones / 2), torch.multinomial(ones, 2), torch.rand_like(ones), torch.randn_like(ones),
+                torch.randint_like(ones, 100), torch.empty(2).normal_(), torch.empty(2).exponential_(), torch.poisson(ones),
+                torch.empty(2).uniform_(), torch.empty(2).random_(), torch.distributions.Beta(1.0, 2.0).sample(),
+            )  # fmt: skip
+
+        torch.manual_seed(1)
+        first = next(iter(load(plain, 20, sample_transform=draw)))
+        torch.manual_seed(2)
+        assert fingerprint(next(iter(load(plain, 20, sample_transform=draw)))) == fingerprint(first)
+        assert all(len(torch.unique(part, dim=0)) > 1 for part in first)
+
+    def test_a_generator_of_the_users_own_is_left_to_him(self, load, plain):
+        own, again = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
+        loader = load(plain, 1000, sample_workers=1, sample_transform=lambda _: torch.rand((), generator=own))
+        assert next(iter(loader)).tolist() == [torch.rand((), generator=again).item() for _ in range(1000)]
+
+
+class TestAtOnce:
+    def test_samples_of_one_batch_are_transformed_at_the_same_time(self, load, plain):
+        meeting = threading.Barrier(4, timeout=20)
+
+        def meet(sample):
+            meeting.wait()
+            return sample
+
+        assert len(next(iter(load(plain, 8, sample_transform=meet, sample_workers=4)))["x"]) == 8
+
+    def test_it_runs_ahead_of_the_consumer(self, load, plain, soon):
+        names = []
+        loader = load(
+            plain, 10, sample_transform=lambda sample: names.append(threading.current_thread().name) or sample
+        )
+        iterator = iter(loader)
+        next(iterator)
+        soon(lambda: len(names) >= 100)
+        assert all(name.startswith("gdsload-sample") for name in names)
+
+    def test_what_it_makes_counts_as_ahead(self, load, plain):
+        """A sample of 32 bytes becomes 100 KiB: with a budget of 1 MiB ten of them are ahead, and what is being made."""
+        made = []
+
+        def grow(sample):
+            made.append(1)
+            return torch.zeros(25600)
+
+        loader = load(plain, 1, sample_transform=grow, prefetch_bytes="1MiB", sample_workers=1)
+        iterator = iter(loader)
+        for _ in range(20):
+            next(iterator)
+        time.sleep(0.2)
+        assert len(made) <= 20 + 10 + 8
+
+
+class TestErrors:
+    @pytest.mark.parametrize("count", [1, 4])
+    @pytest.mark.parametrize("bad", [0, 537, 999])
+    def test_it_comes_out_once_at_its_batch_and_names_the_sample(self, load, plain, count, bad):
+        def fail(sample):
+            if sample["x"][0] == bad:
+                raise ZeroDivisionError("bad luck")
+            return sample
+
+        iterator = iter(load(plain, 10, sample_transform=fail, sample_workers=count))
+        for _ in range(bad // 10):
+            next(iterator)
+        with pytest.raises(ZeroDivisionError, match="bad luck") as caught:
+            next(iterator)
+        assert "fail" in caught.value.__notes__[0]
+        assert caught.value.__notes__[1:] == [
+            f"in sample_transform, for sample {bad} of the dataset", f"in the batch of step {bad // 10} of epoch 0",
+        ]  # fmt: skip
+        assert list(iterator) == []
+
+    def test_in_processes(self, load, plain, functions):
+        iterator = iter(load(plain, 100, sample_transform=functions.fail, sample_processes=True, sample_workers=1))
+        for _ in range(5):
+            next(iterator)
+        with pytest.raises(ZeroDivisionError) as caught:
+            next(iterator)
+        assert any("for sample 537 of the dataset" in note for note in caught.value.__notes__)
+        assert "in the batch of step 5 of epoch 0" in caught.value.__notes__[-1]
+
+    def test_a_process_that_is_killed_is_an_error_and_no_hang(self, load, plain, functions):
+        iterator = iter(load(plain, 900, sample_transform=functions.die, sample_processes=True, sample_workers=1))
+        next(iterator)
+        with pytest.raises(ReadError, match=r"was lost: .*SIGKILL.*lower sample_workers"):
+            next(iterator)
+
+    @pytest.mark.parametrize(
+        ("transform", "raised", "note"),
+        [
+            (lambda sample: torch.zeros(int(sample["x"][0])), RuntimeError, "tensors of one shape"),
+            (lambda sample: object(), TypeError, "numbers or texts, in dicts or tuples of one structure"),
+        ],
+    )
+    def test_what_cannot_be_put_together(self, load, plain, transform, raised, note):
+        with pytest.raises(raised) as caught:
+            next(iter(load(plain, 10, sample_transform=transform)))
+        assert note in caught.value.__notes__[0]
+        assert "step 0 of epoch 0" in caught.value.__notes__[1]
+
+    def test_stop_iteration_does_not_end_the_epoch(self, load, plain):
+        with pytest.raises(RuntimeError, match="sample_transform raised StopIteration"):
+            list(load(plain, 10, sample_transform=lambda _: next(iter([]))))
+
+    def test_beginning_an_epoch_of_its_own_loader_is_refused(self, load, plain):
+        loader = load(plain, 10, sample_transform=lambda _: next(iter(loader)))
+        with pytest.raises(RuntimeError, match="began an epoch of its loader"):
+            list(loader)
+
+    def test_closing_its_own_loader_is_no_hang(self, load, plain):
+        loader = load(plain, 10, sample_transform=lambda _: loader.close())
+        with pytest.raises((LoaderClosedError, TypeError)):
+            list(loader)
+
+
+class TestEnd:
+    def test_a_loader_that_is_dropped_takes_its_threads_along(self, plain, threads, soon):
+        loader = gdsload.DataLoader(plain, 10, device="cpu", sample_transform=noisy)
+        next(iter(loader))
+        assert any(name.startswith("gdsload-sample") for name in threads())
+        del loader
+        soon(lambda: not threads())
+
+    def test_closing_in_the_middle_of_a_batch(self, load, plain, soon):
+        begun = []
+
+        def slow(sample):
+            begun.append(1)
+            time.sleep(0.01)
+            return sample
+
+        loader = load(plain, 1000, sample_transform=slow, sample_workers=2)
+        failed = []
+
+        def consume():
+            with pytest.raises(LoaderClosedError):
+                list(loader)
+            failed.append(1)
+
+        consumer = threading.Thread(target=consume)
+        consumer.start()
+        soon(lambda: begun)
+        loader.close()
+        consumer.join(20)
+        assert failed == [1]
+
+    @pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.slow)])
+    def test_a_program_that_ends_in_an_epoch_ends_quietly(self, plain, folder, processes):
+        script = f"""
+            import gdsload, sample_functions
+            if __name__ == "__main__":
+                loader = gdsload.DataLoader({str(plain)!r}, 10, device="cpu", sample_transform=sample_functions.draw,
+                                            sample_workers=1, sample_processes={processes})
+                for batch in loader:
+                    break
+                print("done")
+        """
+        found = run_script(script, folder, timeout=100)
+        assert (found.returncode, found.stdout, found.stderr) == (0, "done\n", "")
+
+    @pytest.mark.slow
+    def test_processes_end_with_a_parent_that_is_killed(self, plain, folder, soon):
+        script = f"""
+            import os, signal, gdsload, sample_functions
+            if __name__ == "__main__":
+                loader = gdsload.DataLoader({str(plain)!r}, 100, device="cpu", sample_transform=sample_functions.draw,
+                                            sample_workers=1, sample_processes=True)
+                print(*{{pid for batch in loader for pid in batch["pid"].tolist()}}, flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+        """
+        found = run_script(script, folder, timeout=100)
+        assert found.returncode == -signal.SIGKILL
+        pids = list(map(int, found.stdout.split()))
+        assert pids
+        soon(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids))
+
+    @pytest.mark.slow
+    def test_a_script_without_a_guard_is_told_so(self, plain, tmp_path):
+        script = f"""
+            import gdsload
+            def same(sample):
+                return sample
+            loader = gdsload.DataLoader({str(plain)!r}, 100, device="cpu", sample_transform=same, sample_workers=1,
+                                        sample_processes=True)
+            next(iter(loader))
+        """
+        found = run_script(script, tmp_path, timeout=100)
+        assert found.returncode == 1
+        assert 'Put the call under `if __name__ == "__main__":`' in found.stderr
+
+
+def run_script(script, folder, timeout):
+    path = folder / f"script{time.monotonic_ns()}.py"
+    path.write_text(textwrap.dedent(script))
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)])}
+    return subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, timeout=timeout, env=environ, check=False
+    )
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("given", "match"),
+        [
+            ({"sample_transform": 5}, "sample_transform is 5: 5 cannot be called"),
+            ({"sample_workers": 2}, "are for sample_transform, which is not given"),
+            ({"sample_processes": True}, "are for sample_transform, which is not given"),
+            ({"sample_transform": len, "sample_workers": 0}, "sample_workers is 0"),
+            ({"sample_transform": len, "ragged": "padded"}, "ragged='padded' cannot be had with sample_transform"),
+            ({"sample_transform": len, "cache": "vram"}, "cache='vram' cannot be had with sample_transform"),
+            ({"sample_transform": len, "backend": "mapped"}, "backend='mapped' cannot be had with sample_transform"),
+            (
+                {"sample_transform": lambda _: 1, "sample_processes": True},
+                "cannot be sent to a worker process.*Define it in a module",
+            ),
+        ],
+    )
+    def test_what_cannot_be_had(self, load, plain, given, match):
+        with pytest.raises(OptionError, match=match):
+            load(plain, **given)
+
+    def test_a_seed_beside_a_sampler_has_a_meaning(self, load, plain):
+        load(plain, seed=5, sampler=range(10), sample_transform=noisy)
