@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from gdsload.conversion.conversion_options import Change, ConvertOptions
@@ -31,7 +31,7 @@ def schema_of(source: Source, parts: list[Part], options: ConvertOptions) -> Sch
     seen = 0
     troubles: list[str] = []
     for schema, samples in _first(source, parts, options, troubles):
-        found = schema if found is None else _joined(found, schema)
+        found = schema if found is None else _joined(found, schema, source, options.ragged)
         seen += samples
         if seen >= _SAMPLES:
             break
@@ -70,26 +70,53 @@ def _first(
                     troubles.append(f"{key} of {part.name}: {reason_of(sample)}")
 
 
-def _joined(one: Schema, other: Schema) -> Schema:
+def _joined(one: Schema, other: Schema, source: Source, ragged: Sequence[str]) -> Schema:
     if list(one) != list(other):
         raise SchemaError(
             f"a sample has the fields {', '.join(map(repr, other))}, an earlier one {', '.join(map(repr, one))}",
             remedy="Choose the fields that all have: fields=[...] (--fields).",
         )
-    return Schema({name: _both(name, one[name], other[name]) for name in one})
+    return Schema({name: _both(name, one[name], other[name], source, name in ragged) for name in one})
 
 
-def _both(name: str, one: Field, other: Field) -> Field:
+def _both(name: str, one: Field, other: Field, source: Source, ragged: bool) -> Field:
     if one == other:
         return one
-    texts = {"str", "bytes"} & {one.kind, other.kind}
-    same = one.dtype == other.dtype and not texts and len(one.shape) == len(other.shape)
-    if same and one.shape and one.shape[1:] == other.shape[1:]:
+    same = one.dtype == other.dtype and not (one.is_string or other.is_string) and len(one.shape) == len(other.shape)
+    pixels = same and one.dtype.name == "uint8" and len(one.shape) == 3
+    channels = pixels and {one.shape[0], other.shape[0]} <= _CHANNELS
+    if same and one.shape and one.shape[1:] == other.shape[1:] and (ragged or not channels):
         return _ragged(name, one)
     raise SchemaError(
-        f"samples differ: {one} and {other}",
+        f"samples differ: {_shown(one)} and {_shown(other)}",
         field=name,
-        remedy="Make them equal by an option of the source (size, for images), or with map= (--map).",
+        remedy=_way_out(name, one, other, source, channels),
+    )
+
+
+_CHANNELS = {None, 1, 2, 3, 4}
+
+
+def _shown(field: Field) -> str:
+    if field.is_string:
+        return field.kind
+    return f"{field.dtype.name} [{', '.join('*' if size is None else str(size) for size in field.shape)}]"
+
+
+def _way_out(name: str, one: Field, other: Field, source: Source, channels: bool) -> str:
+    """What users can do about samples that differ."""
+    if not channels:
+        return "Make them equal with map= (--map)."
+    if one.shape[1:] == other.shape[1:]:
+        return (
+            f'If these are pictures, say what channels they get: mode="RGB" (--option mode.{name}=RGB); if their first '
+            f"dimension varies from sample to sample, ragged=[{name!r}] (--ragged {name})."
+        )
+    if not hasattr(source, "look"):
+        return "Make pictures equal in the dataset itself or with map= (--map), or let it return their encoded bytes."
+    return (
+        "Pictures get one size with size=224 (--option size=224), say, by scaling and cutting the middle out; or keep "
+        "them as the files that they are: keep_encoded=True (--keep-encoded)."
     )
 
 

@@ -128,6 +128,11 @@ class SourceFiles:
         self.split = split
         self.follow_links = follow_links
 
+    @classmethod
+    def of(cls, path: str, options: FileOptions) -> SourceFiles:
+        """The files at a path, by the options of a source, which may have others beside."""
+        return cls(path, split=options.get("split"), follow_links=options.get("follow_links", False))
+
     def find(
         self, suffixes: Iterable[str], *, below: bool = True, folder: str | None = None, splits: bool = True
     ) -> list[str]:
@@ -165,6 +170,8 @@ class SourceFiles:
             raise FormatError(f"the folder cannot be read: {error.strerror}", file=folder) from None
         folders = []
         for entry in entries:
+            if entry.name.startswith("._"):  # what macOS puts beside each file where it cannot keep its attributes
+                continue
             if entry.is_dir():
                 folders.append(entry)
             elif entry.name.lower().endswith(suffixes):

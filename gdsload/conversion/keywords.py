@@ -71,7 +71,7 @@ def divided(source: object, given: Mapping[str, Any]) -> ConvertKeywords:
     """
     options = cast("ConvertKeywords", {name: value for name, value in given.items() if name in _CONVERTING})
     others = {name: value for name, value in given.items() if name not in _CONVERTING}
-    inner = dict(options.get("source_options") or {})
+    inner = nested(options.get("source_options") or {})
     kind, made = source_class(source, options.get("kind"))
     if made is None and (inner or options.get("kind") is not None):
         raise OptionError(
@@ -83,7 +83,23 @@ def divided(source: object, given: Mapping[str, Any]) -> ConvertKeywords:
     check_names(f"kind {kind!r}", inner, names)
     if twice := sorted(others.keys() & inner.keys()):
         raise OptionError(f"{twice[0]} is given twice", remedy="Pass it as a keyword or in source_options, not both.")
-    return {**options, "source_options": {**inner, **others}} if others else options
+    return {**options, "source_options": {**inner, **others}} if others or inner else options
+
+
+def nested(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options whose names have a dot as mappings: ``mode.png`` is the ``png`` of `mode`, whose own value is for ``""``.
+
+    So the command line says what in Python is ``mode={"png": "keep", "": "RGB"}``.
+    """
+    found: dict[str, Any] = {}
+    for name, value in options.items():
+        option, dot, key = name.partition(".")
+        if dot or option in found:
+            before = found.get(option, {})
+            found[option] = {**(before if isinstance(before, Mapping) else {"": before}), key: value}
+        else:
+            found[option] = value
+    return found
 
 
 def _names_of(made: Callable[..., Any]) -> list[str]:

@@ -87,7 +87,7 @@ def source_class(source: object, kind: str | None) -> tuple[str, Callable[..., A
     """
     if all(hasattr(source, name) for name in ("describe", "parts", "read")):
         return "", None
-    name = kind or (recognise(os.fspath(source)) if isinstance(source, str | os.PathLike) else "torch")
+    name = kind or (recognise(os.fspath(source)) if isinstance(source, str | os.PathLike) else _by_object(source))
     if name not in KINDS:
         raise OptionError(f"kind is {name!r}", remedy=f"Supported are {', '.join(map(repr, KINDS))}.")
     module, attribute = KINDS[name]
@@ -119,6 +119,13 @@ def recognise(path: str) -> str:
     )
 
 
+def _by_object(source: object) -> str:
+    """The kind of an object: a dataset of Hugging Face's, unless it has a transform of the user's, or torch's."""
+    kind, form = type(source), getattr(source, "format", None)
+    tables = (kind.__module__, kind.__name__) == ("datasets.arrow_dataset", "Dataset")
+    return "huggingface" if tables and isinstance(form, dict) and form["type"] != "custom" else "torch"
+
+
 def _by_file(name: str) -> set[str]:
     name = _NUMBERED.sub("", name.lower())  # name.tfrecord-00000-of-00010
     return {kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix)}
@@ -134,6 +141,8 @@ def _by_folder(path: str) -> set[str]:
     found = set().union(*(_by_file(name) for name in names))
     if found - {"csv"}:
         return found
+    if not found and any(name.lower().endswith(_PICTURES) and not name.startswith(".") for name in names):
+        return {"images"}
     # Files in folders may be what a table beside those names, and then again it may be notes on them.
     for inner in (list(islice(_inner(path), _LOOKED_AT)), list(islice(_inner(path, 2), _LOOKED_AT))):
         if any(name.lower().endswith(_PICTURES) for name in inner):

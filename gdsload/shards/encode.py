@@ -16,7 +16,20 @@ from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.values import as_bytes, element_type
 
-__all__ = ["EncodedField", "batch_rows", "column_rows", "infer_schema", "sample_of", "sample_rows", "unambiguous"]
+__all__ = [
+    "EncodedField",
+    "EncodedImage",
+    "batch_rows",
+    "column_rows",
+    "infer_schema",
+    "sample_of",
+    "sample_rows",
+    "unambiguous",
+]
+
+
+class EncodedImage(bytes):
+    """Bytes that are known to be an encoded image: without a schema, a field of them is one of images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +92,8 @@ def unambiguous(schema: Schema) -> Schema:
 
 
 def _infer(name: str, value: object) -> Field:
+    if isinstance(value, EncodedImage):
+        return Field("image")
     if isinstance(value, str | bytes):
         return Field("str" if isinstance(value, str) else "bytes")
     dtype, shape = element_type(value, name)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.pictures import ImageForm, decode_image, image_array
+from gdsload.conversion.sources.pictures import ImageForm, put
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["decoded", "encoded_image", "exactly", "raw_image", "sample_bytes", "scalar", "shaped", "value_bytes"]
@@ -71,7 +71,8 @@ def decoded(values: Mapping[str, bytes], decoders: Mapping[str, Callable[[bytes]
     found: dict[str, Any] = {}
     for name, decode in decoders.items():
         try:
-            found[name] = decode(values[name])
+            value = decode(values[name])
+            put(found, value if isinstance(value, dict) else {name: value}, where)
         except ValueError as error:
             if isinstance(error, FormatError | OptionError):
                 raise
@@ -100,14 +101,14 @@ def exactly(stream: IO[bytes], count: int) -> bytes:
     return found
 
 
-def encoded_image(content: bytes, look: ImageForm, where: str) -> NDArray[np.uint8]:
-    """An image of a file."""
-    return decode_image(io.BytesIO(content), look, where)
+def encoded_image(content: bytes, look: ImageForm, field: str, file: str) -> dict[str, Any]:
+    """An image of a file: the fields that are made of it."""
+    return look.fields(field, content, f"{file}: {field}")
 
 
-def raw_image(content: bytes, look: ImageForm, where: str) -> NDArray[np.uint8]:
-    """Pixels as Pillow has them: width, height, length of the mode's name, that name, pixels."""
-    stream = io.BytesIO(content)
+def raw_image(content: bytes, look: ImageForm, field: str, file: str) -> dict[str, Any]:
+    """Pixels as Pillow has them: width, height, length of the mode's name, that name, pixels. Fields, as above."""
+    stream, where = io.BytesIO(content), f"{file}: {field}"
     width, height, length = struct.unpack("<III", exactly(stream, 12))
     mode = exactly(stream, length).decode()
     pixels = stream.read()
@@ -115,4 +116,4 @@ def raw_image(content: bytes, look: ImageForm, where: str) -> NDArray[np.uint8]:
         raise FormatError(f"an image of mode {mode!r:.50} cannot be taken", file=where)
     if width * height * _PIXEL_BYTES[mode] != len(pixels) or not pixels:
         raise ValueError(f"an image of {height} × {width} pixels cannot have {len(pixels)} bytes")
-    return image_array(need("PIL.Image").frombytes(mode, (width, height), pixels), look, where)
+    return look.picture(field, need("PIL.Image").frombytes(mode, (width, height), pixels), where)

@@ -15,11 +15,11 @@ from typing import IO, Any, Unpack
 
 import numpy as np
 
-from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import SUFFIXES as PICTURES
-from gdsload.conversion.sources.pictures import ImageForm, decode_image
+from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["CsvSource"]
@@ -33,7 +33,7 @@ _INT = re.compile(r"[+-]?[0-9]{1,19}")
 _FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
 
 
-class CsvSource:
+class CsvSource(ImageSource):
     """Rows of CSV files, which are samples; their columns are fields.
 
     The first line names the columns. A column has one type, that of its first values (up to 1000 rows of the first
@@ -47,10 +47,8 @@ class CsvSource:
         path: a `.csv` or `.tsv` file, UTF-8, or a folder of such files with the same columns.
         types: the types of columns, where the first values do not tell them.
         delimiter: what stands between cells. None: a tab in `.tsv` files, else a comma.
-        size: height and width of images; None: as they are.
-        resize: ``"crop"``, ``"squash"`` or ``"none"``, as for folders of images.
-        mode: the channels of images: ``"RGB"``, ``"RGBA"``, ``"L"``, or ``"keep"``.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
+        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
+            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
     Raises:
         OptionError: if an option has no such value.
@@ -64,16 +62,13 @@ class CsvSource:
         path: str,
         types: Mapping[str, str] | None = None,
         delimiter: str | None = None,
-        size: int | None = None,
-        resize: str | None = None,
-        mode: str = "RGB",
-        **files: Unpack[FileOptions],
+        **options: Unpack[ImageFileOptions],
     ) -> None:
         self.path = path
-        self.files = SourceFiles(path, **files)
+        self.files = SourceFiles.of(path, options)
         self.types = dict(types or {})
         self.delimiter = delimiter
-        self.look = ImageForm(mode, size, resize, upright=True)
+        self.look = ImageForm.of(options, upright=True)
         for name, kind in self.types.items():
             if kind not in _TYPES:
                 raise OptionError(f"the type of {name!r} is {kind!r}", remedy=f"Supported are {', '.join(_TYPES)}.")
@@ -96,9 +91,7 @@ class CsvSource:
             "columns": columns,
             "sha256": digest.hexdigest(),
             "delimiter": self.delimiter,
-            "size": self.look.size,
-            "resize": self.look.resize,
-            "mode": self.look.mode,
+            **self.form.to_json(),
         }
 
     def parts(self, target_bytes: int) -> list[Part]:
@@ -129,6 +122,13 @@ class CsvSource:
         for row in islice(self._rows(file, offset, line), rows):
             yield Item(f"line {row.line}", partial(self._sample, row, columns, file))
 
+    def first_items(self) -> Iterator[Item]:
+        """See `ImageSource.first_items`."""
+        columns, file = self._columns(), self._files()[0]
+        if "file" in columns.values():
+            for row in self._rows(file):
+                yield Item(f"line {row.line}", partial(self._sample, row, columns, file))
+
     def _sample(self, row: _Row, columns: Mapping[str, str], file: str) -> dict[str, Any]:
         where = f"{file}, line {row.line}"
         if row.trouble is not None:
@@ -140,20 +140,21 @@ class CsvSource:
             if kind == "str":
                 found[name] = cell
             elif kind == "file":
-                found[name] = self._load(cell, file, where)
+                put(found, self._load(name, cell, file, where), where)
             elif not (_is_int if kind == "int" else _FLOAT.fullmatch)(cell.strip()):
                 raise FormatError(f"column {name!r} has {cell!r:.200}, which is no {kind}", file=where)
             else:
                 found[name] = int(cell) if kind == "int" else np.float64(cell)
         return found
 
-    def _load(self, cell: str, file: str, where: str) -> Any:
-        """What lies at a path, if that is a file in the folder of the CSV file."""
+    def _load(self, name: str, cell: str, file: str, where: str) -> dict[str, Any]:
+        """What is made of what lies at a path, if that is a file in the folder of the CSV file."""
         path = self.files.inside(os.path.dirname(file), cell)
         try:
             with open_file(path) as opened:
-                is_array = cell.lower().endswith(".npy")  # a link may lead to another name
-                return decode_npy(opened.read()) if is_array else decode_image(opened, self.look, path)
+                if cell.lower().endswith(".npy"):  # a link may lead to another name
+                    return {name: decode_npy(opened.read())}
+                return self.form.fields(name, opened, path)
         except (OSError, ValueError, SyntaxError) as error:
             if isinstance(error, FormatError | OptionError):
                 raise

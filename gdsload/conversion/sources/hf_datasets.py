@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, Unpack
 
-from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.row_source import BATCH_BYTES
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.arrow_columns import check_columns, column_values, table_items, validate
+from gdsload.conversion.sources.arrow_columns import check_columns
+from gdsload.conversion.sources.arrow_images import ImageColumns
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.pictures import ImageForm, decode_image
+from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["HuggingFaceSource"]
@@ -22,15 +21,15 @@ __all__ = ["HuggingFaceSource"]
 _SPLITS, _STATE, _INFO = "dataset_dict.json", "state.json", "dataset_info.json"
 
 
-class HuggingFaceSource:
-    """A dataset that `datasets.Dataset.save_to_disk` wrote.
+class HuggingFaceSource(ImageSource):
+    """A dataset that `datasets.Dataset.save_to_disk` wrote, or in Python such a dataset itself.
 
     Columns become fields as those of Parquet files do. An image becomes uint8 ``[channels, height, width]``.
 
     Args:
-        path: the folder.
-        mode: the channels of images: ``"RGB"``, ``"RGBA"``, ``"L"``, or ``"keep"`` (as they are, palettes as indices).
-        **files: `split`, which split of a `DatasetDict`, and `follow_links`, as all sources of files have them: see
+        path: the folder, or a `datasets.Dataset`.
+        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
+            `split`, which split of a `DatasetDict`, and `follow_links`, as all sources of files have them: see
             `SourceFiles`.
 
     Raises:
@@ -40,16 +39,31 @@ class HuggingFaceSource:
     kind = "Hugging Face dataset"
     threads = False
 
-    def __init__(self, path: str, *, mode: str = "RGB", **files: Unpack[FileOptions]) -> None:
-        self.path = path
-        self.files = SourceFiles(path, **files)
-        self.look = ImageForm(mode)
+    def __init__(self, path: Any, **options: Unpack[ImageFileOptions]) -> None:
+        self.dataset = None if isinstance(path, str) else path
+        self.path = path if isinstance(path, str) else "a dataset in memory"
+        self.files = SourceFiles.of(self.path, options)
+        if self.dataset is not None and (self.files.split is not None or self.files.follow_links):
+            raise OptionError("split and follow_links are for files, but the dataset is open already")
+        self.look = ImageForm.of(options)
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
+        found = {"kind": self.kind, "split": self.files.split, **self.form.to_json()}
+        if self.dataset is not None:
+            return {**found, "fingerprint": self.dataset._fingerprint}  # noqa: SLF001 - what tells one from another
         folder = self._folder()
         files = stamps([*(self.files.inside(folder, name) for name in (_INFO, _STATE)), *self._tables(folder)])
-        return {"kind": self.kind, "files": files, "split": self.files.split, "mode": self.look.mode}
+        return {**found, "files": files}
+
+    def metadata(self) -> dict[str, Any]:
+        """What the dataset's metadata have of the source: the names of classes."""
+        kind = need("datasets").ClassLabel
+        features = self._open().features.items()
+        classes = {
+            name: list(feature.names) for name, feature in features if isinstance(feature, kind) and feature.names
+        }
+        return {"classes": classes} if classes else {}
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`."""
@@ -67,18 +81,12 @@ class HuggingFaceSource:
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
         dataset = self._open()
-        images = _images(dataset)
+        images = ImageColumns(_images(dataset), self.form, self.path)
         low, high = (int(edge) for edge in part.where)
         step = max(BATCH_BYTES // _row_bytes(dataset), 1)
         for begin in range(low, high, step):
             table = dataset[begin : min(begin + step, high)]
-            if not images:
-                yield from table_items(table, begin, self.path)
-                continue
-            validate(table, self.path)
-            for row in range(table.num_rows):
-                make = partial(_sample, table.slice(row, 1), images, begin + row, self.path, self.look)
-                yield Item(f"row {begin + row}", make)
+            yield from images.items(table, begin)
 
     def _folder(self) -> str:
         """The folder of the dataset, or of the split."""
@@ -112,6 +120,8 @@ class HuggingFaceSource:
         return found
 
     def _open(self) -> Any:
+        if self.dataset is not None:
+            return self._checked(self.dataset)
         datasets, folder = need("datasets", file=self.path), self._folder()
         self.files.inside(folder, _INFO)
         self._tables(folder)
@@ -119,6 +129,12 @@ class HuggingFaceSource:
             found = datasets.load_from_disk(folder)
         except Exception as error:  # it raises whatever its parts do
             raise FormatError(f"the dataset cannot be opened: {str(error)[:200]}", file=folder) from None
+        return self._checked(found)
+
+    def _checked(self, found: Any) -> Any:
+        """The dataset as tables, whose columns fields can have."""
+        columns = found.format["columns"]
+        found = found.select_columns(columns) if list(columns) != list(found.column_names) else found
         found = found.with_format("arrow")
         images = _images(found)
         schema = found.features.arrow_schema
@@ -134,20 +150,3 @@ def _images(dataset: Any) -> frozenset[str]:
 def _row_bytes(dataset: Any) -> int:
     """Bytes of a row of the table, before any choice of rows (`select`) that was saved with it."""
     return max(int(dataset.data.nbytes) // max(int(dataset.data.num_rows), 1), 1)
-
-
-def _sample(table: Any, images: frozenset[str], row: int, file: str, look: ImageForm) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name in table.schema.names:
-        column = table.column(name).combine_chunks()
-        if name not in images:
-            whole = column.chunk(0) if hasattr(column, "chunk") else column
-            found[name] = column_values(whole, name, row, file)[0]
-            continue
-        image = column[0].as_py() or {}
-        if not image.get("bytes"):
-            raise FormatError(
-                f"column {name!r} has no image in row {row}", file=file, remedy="Images must be in the dataset itself."
-            )
-        found[name] = decode_image(io.BytesIO(image["bytes"]), look, f"{file}: {name}, row {row}")
-    return found

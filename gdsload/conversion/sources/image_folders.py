@@ -1,4 +1,4 @@
-"""Folders of images, one for each class, as torchvision's `ImageFolder` takes them."""
+"""Folders of images, one for each class, as torchvision's `ImageFolder` takes them; or one folder of images alone."""
 
 from __future__ import annotations
 
@@ -10,34 +10,38 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Unpack
 
-from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+import numpy as np
+
+from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.pictures import SUFFIXES, ImageForm, decode_image
+from gdsload.conversion.sources.pictures import SUFFIXES, ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.conversion.splits import split_words
-from gdsload.errors import FormatError
+from gdsload.errors import FormatError, OptionError
 
 __all__ = ["ImageFolderSource"]
 
 _LOOKED_AT = 16
 _USUAL_BYTES = 3 * 224 * 224
+_NO_CLASS = -1
 
 
-class ImageFolderSource:
+class ImageFolderSource(ImageSource):
     """Images in one folder for each class.
 
     Fields: ``image``, uint8 ``[channels, height, width]``, turned as its EXIF data says, and ``label``, the number of
     the image's class. As in torchvision, classes are numbered in the order of their names as texts (``"10"`` before
-    ``"2"``); images of a class come in the order in which people count. Hidden folders are passed over.
+    ``"2"``); images of a class come in the order in which people count. Hidden folders are passed over. A class folder
+    without images is a class without samples, and noted.
+
+    A folder that holds images, but no folders of them, has no classes: then there is no ``label``.
 
     Folders of splits (``train/``, ``val/``) are no classes; the class folders are in those of the `split` then.
 
     Args:
-        path: the folder of class folders.
-        size: height and width of the images; None: as they are.
-        resize: ``"crop"`` (the middle of the scaled image, the default), ``"squash"`` or ``"none"``: an image of
-            another size is an error then.
-        mode: the channels: ``"RGB"``, ``"RGBA"``, ``"L"``, or ``"keep"`` (as they are, palettes as indices).
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
+        path: the folder of class folders, or of images.
+        with_key: add a text field ``key``, the path of the image's file from that folder.
+        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
+            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
     Raises:
         OptionError: if an option has no such value.
@@ -46,41 +50,118 @@ class ImageFolderSource:
     kind = "image folder"
     threads = False
 
-    def __init__(
-        self,
-        path: str,
-        size: int | None = None,
-        resize: str | None = None,
-        mode: str = "RGB",
-        **files: Unpack[FileOptions],
-    ) -> None:
+    def __init__(self, path: str, *, with_key: bool = False, **options: Unpack[ImageFileOptions]) -> None:
+        if not isinstance(with_key, bool):
+            raise OptionError(f"with_key is {with_key!r}", remedy="Supported are true and false.")
         self.path = path
-        self.files = SourceFiles(path, **files)
-        self.look = ImageForm(mode, size, resize, upright=True)
+        self.with_key = with_key
+        self.files = SourceFiles.of(path, options)
+        self.look = ImageForm.of(options, upright=True)
 
     @property
     def classes(self) -> list[str]:
-        """The names of the classes; an image's label is a position in this list.
+        """The names of the classes; an image's label is a position in this list. None if images are in no folders.
 
         Raises:
-            FormatError: if there is no folder of a class.
+            FormatError: if there are neither folders nor images.
         """
         return sorted(self._folders())
 
+    def metadata(self) -> dict[str, Any]:
+        """What the dataset's metadata have of the source."""
+        classes = self.classes
+        return {"classes": {"label": classes}} if classes else {}
+
+    def notes(self) -> list[str]:
+        """What users should know of the source: class folders without images, and images that are in none."""
+        folders = self._folders()
+        found = []
+        for name, places in folders.items():
+            if not any(map(self._has_image, places)):
+                ends = sorted({os.path.splitext(one)[1].lower() for folder in places for one in _names_below(folder)})
+                seen = f"its files end in {', '.join(ends[:5])}" if ends else "it is empty"
+                found.append(f"class {name!r} has no image that can be read: {seen}. It keeps its number.")
+        stray = [os.path.basename(one) for one in self.files.walk(self.path, SUFFIXES, below=False)] if folders else []
+        if stray:
+            found.append(f"{len(stray)} images are in no class folder and left out, {stray[0]!r} first.")
+        return found
+
+    def describe(self) -> dict[str, Any]:
+        """See `Source.describe`. The files are many: they are told by a checksum of their names, lengths and times."""
+        digest = hashlib.sha256()
+        files = self._files()
+        for _, name in files:
+            digest.update(json.dumps(stamps([os.path.join(self.path, name)])).encode())
+        return {
+            "kind": self.kind,
+            "path": self.path,
+            "classes": self.classes,
+            "files": len(files),
+            "sha256": digest.hexdigest(),
+            "with_key": self.with_key,
+            **self.form.to_json(),
+        }
+
+    def parts(self, target_bytes: int) -> list[Part]:
+        """See `Source.parts`. A part names its files itself: to look for them again would take as long as to read."""
+        files = self._files()
+        nbytes = self._image_bytes(files)
+        step = max(target_bytes // nbytes, 1)
+        found = []
+        for low in range(0, len(files), step):
+            run = files[low : low + step]
+            where = tuple(piece for pair in run for piece in pair)
+            found.append(Part(f"images {low} to {low + len(run) - 1}", where, len(run), len(run) * nbytes))
+        return found
+
+    def read(self, part: Part) -> Iterator[Item]:
+        """See `Source.read`."""
+        for label, name in zip(part.where[::2], part.where[1::2], strict=True):
+            yield self._item(int(label), str(name))
+
+    def _item(self, label: int, name: str) -> Item:
+        key = name if self.with_key else None
+        return Item(name, partial(_sample, os.path.join(self.path, name), label, self.form, key))
+
+    def first_items(self) -> Iterator[Item]:
+        """Some that lie evenly among all: the first may all be of one class."""
+        files = self._files()
+        for label, name in files[:: -(-len(files) // _LOOKED_AT) or 1]:
+            yield self._item(label, name)
+
+    def _image_bytes(self, files: list[tuple[int, str]]) -> int:
+        """Bytes of an image as it is stored: the mean of some that lie evenly among the files."""
+        found = []
+        for item in self.first_items():
+            with suppress(FormatError):  # said when it is its turn
+                found.append(sum(len(one) if isinstance(one, bytes) else np.asarray(one).nbytes
+                                 for name, one in item.make().items() if name not in ("label", "key")))  # fmt: skip
+        return max(sum(found) // len(found), 1) if found else _USUAL_BYTES
+
     def _folders(self) -> dict[str, list[str]]:
-        """The folders of each class: one in each folder of the split."""
+        """The folders of each class: one in each folder of the split; none if the images are in no folders."""
         splits = self._split_folders()
         found: dict[str, list[str]] = {}
-        for root in [self.path] if splits is None else splits:
+        for root in self._roots(splits):
             for folder in self._folders_in(root):
                 found.setdefault(os.path.basename(folder), []).append(folder)
+        if any(self._has_image(folder) for folders in found.values() for folder in folders):
+            return found
+        if any(self._has_image(root, below=False) for root in self._roots(splits)):
+            return {}
         if not found:
             raise FormatError(
-                "there is no folder in it",
+                "there is no folder in it, and no image",
                 file=self.path,
-                remedy="Put the images of each class in a folder of its own.",
+                remedy="Put the images of each class in a folder of its own, or all into this one.",
             )
-        return found
+        raise FormatError(f"there is no file with {' or '.join(SUFFIXES)}", file=self.path)
+
+    def _roots(self, splits: list[str] | None) -> list[str]:
+        return [self.path] if splits is None else splits
+
+    def _has_image(self, folder: str, *, below: bool = True) -> bool:
+        return next(self.files.walk(folder, SUFFIXES, below=below), None) is not None
 
     def _split_folders(self) -> list[str] | None:
         """The folders of the split, if splits have folders here."""
@@ -101,63 +182,31 @@ class ImageFolderSource:
                 self.files.check_link(entry.path)
         return [entry.path for entry in found]
 
-    def describe(self) -> dict[str, Any]:
-        """See `Source.describe`. The files are many: they are told by a checksum of their names, lengths and times."""
-        digest = hashlib.sha256()
-        files = self._files()
-        for _, name in files:
-            digest.update(json.dumps(stamps([os.path.join(self.path, name)])).encode())
-        return {
-            "kind": self.kind,
-            "path": self.path,
-            "classes": self.classes,
-            "files": len(files),
-            "sha256": digest.hexdigest(),
-            "size": self.look.size,
-            "resize": self.look.resize,
-            "mode": self.look.mode,
-        }
-
-    def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`. A part names its files itself: to look for them again would take as long as to read."""
-        files = self._files()
-        nbytes = self._image_bytes(files)
-        step = max(target_bytes // nbytes, 1)
-        found = []
-        for low in range(0, len(files), step):
-            run = files[low : low + step]
-            where = tuple(piece for pair in run for piece in pair)
-            found.append(Part(f"images {low} to {low + len(run) - 1}", where, len(run), len(run) * nbytes))
-        return found
-
-    def read(self, part: Part) -> Iterator[Item]:
-        """See `Source.read`."""
-        for label, name in zip(part.where[::2], part.where[1::2], strict=True):
-            yield Item(str(name), partial(_sample, os.path.join(self.path, str(name)), int(label), self.look))
-
-    def _image_bytes(self, files: list[tuple[int, str]]) -> int:
-        """Bytes of an image, decoded: the mean of some that lie evenly among the files."""
-        found = []
-        for _, name in files[:: -(-len(files) // _LOOKED_AT) or 1]:
-            with suppress(FormatError):  # said when it is its turn
-                found.append(_sample(os.path.join(self.path, name), 0, self.look)["image"].nbytes)
-        return max(sum(found) // len(found), 1) if found else _USUAL_BYTES
-
     def _files(self) -> list[tuple[int, str]]:
         """Label and name below the folder of each image, in order."""
-        folders = self._folders()
-        splits = self._split_folders() is None  # else they are told apart already
-        return [
-            (label, os.path.relpath(file, self.path))
-            for label, name in enumerate(sorted(folders))
-            for folder in folders[name]
-            for file in self.files.find(SUFFIXES, folder=folder, splits=splits)
-        ]
+        folders, splits = self._folders(), self._split_folders()
+        if folders:
+            places = [(label, folder, True) for label, name in enumerate(sorted(folders)) for folder in folders[name]]
+        else:
+            places = [(_NO_CLASS, root, False) for root in self._roots(splits)]
+        found = []
+        for label, folder, below in places:
+            files = list(self.files.walk(folder, SUFFIXES, below=below))
+            if files and splits is None:  # else they are told apart already
+                files = self.files.chosen(files, folder)
+            found += [(label, os.path.relpath(file, self.path)) for file in files]
+        return found
 
 
-def _sample(file: str, label: int, look: ImageForm) -> dict[str, Any]:
+def _names_below(folder: str) -> list[str]:
+    return [name for _, _, names in os.walk(folder) for name in names if not name.startswith(".")]
+
+
+def _sample(file: str, label: int, look: ImageForm, key: str | None) -> dict[str, Any]:
+    found: dict[str, Any] = {} if key is None else {"key": key}
     try:
         with open_file(file) as opened:
-            return {"image": decode_image(opened, look, file), "label": label}
+            put(found, look.fields("image", opened, file), file)
     except OSError as error:
         raise FormatError(f"the image cannot be read: {error.strerror}", file=file) from None
+    return found if label == _NO_CLASS else {**found, "label": label}

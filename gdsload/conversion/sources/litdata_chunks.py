@@ -13,7 +13,7 @@ from typing import IO, Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.row_source import runs
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_columns import check_columns, table_items
@@ -28,7 +28,7 @@ from gdsload.conversion.sources.binary_samples import (
     value_bytes,
 )
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.pictures import ImageForm
+from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["LitDataSource"]
@@ -51,7 +51,7 @@ _ARRAYS = {
 }  # fmt: skip
 
 
-class LitDataSource:
+class LitDataSource(ImageSource):
     """A dataset that LitData's `optimize` wrote, neither packed nor encrypted.
 
     The keys of a sample are fields, those of dictionaries in it joined by dots; values of a list are ``"0"``, ``"1"``
@@ -62,8 +62,8 @@ class LitDataSource:
 
     Args:
         path: the folder with `index.json`.
-        mode: the channels of images: ``"RGB"``, ``"RGBA"``, ``"L"``, or ``"keep"`` (as they are, palettes as indices).
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
+        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
+            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
     Raises:
         OptionError: if an option has no such value.
@@ -72,16 +72,16 @@ class LitDataSource:
     kind = "LitData chunks"
     threads = False
 
-    def __init__(self, path: str, *, mode: str = "RGB", **files: Unpack[FileOptions]) -> None:
+    def __init__(self, path: str, **options: Unpack[ImageFileOptions]) -> None:
         self.path = path
-        self.files = SourceFiles(path, **files)
-        self.look = ImageForm(mode)
+        self.files = SourceFiles.of(path, options)
+        self.look = ImageForm.of(options)
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
         folder = self.files.folder(_INDEX)
         files = [self.files.inside(folder, name) for name in (_INDEX, *(one.name for one in self._index().chunks))]
-        return {"kind": self.kind, "files": stamps(files), "mode": self.look.mode}
+        return {"kind": self.kind, "files": stamps(files), **self.form.to_json()}
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of chunks."""
@@ -98,7 +98,7 @@ class LitDataSource:
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
         low, high = (int(edge) for edge in part.where)
-        index, folder = self._index(), self.files.folder(_INDEX)
+        index, folder = self._index(self.form), self.files.folder(_INDEX)
         for chunk in index.chunks[low:high]:
             path = self.files.inside(folder, chunk.name)
             try:
@@ -117,7 +117,7 @@ class LitDataSource:
                     raise
                 raise FormatError(f"the chunk cannot be read: {str(error)[:200]}", file=path) from None
 
-    def _index(self) -> _Index:
+    def _index(self, look: ImageForm | None = None) -> _Index:
         path = self.files.inside(self.files.folder(_INDEX), _INDEX)
         try:
             with open_file(path) as file:
@@ -136,7 +136,7 @@ class LitDataSource:
             if version != 1 or len(set(names)) < len(names):
                 raise ValueError("its samples are described in a way that is not known")
             formats = zip(names, config["data_format"], strict=True)
-            decoders = {name: self._decoder(how, name, path) for name, how in formats}
+            decoders = {name: _decoder(how, name, look or self.look, path) for name, how in formats}
             return _Index([_Chunk.of(chunk) for chunk in tree["chunks"]], decoders, bare)
         except OSError as error:
             raise FormatError(f"the index cannot be read: {error.strerror}", file=path) from None
@@ -145,37 +145,6 @@ class LitDataSource:
                 raise
             reason = f"{type(error).__name__}: {error}"[:200]
             raise FormatError(f"the index is none of LitData chunks: {reason}", file=path) from None
-
-    def _decoder(self, how: str, field: str, file: str) -> Callable[[bytes], Any]:
-        kind, _, detail = how.partition(":")
-        where = f"{file}: {field}"
-        found: dict[str, Callable[[bytes], Any]] = {
-            "int": partial(scalar, np.dtype("int64")),
-            "float": partial(scalar, np.dtype("float64")),
-            "bool": partial(scalar, np.dtype("bool")),
-            "str": _text,
-            "text": _text,
-            "bytes": bytes,
-            "file": bytes,
-            "tensor": partial(_array, ">", _TENSORS),
-            "numpy": partial(_array, "<", _ARRAYS),
-            "no_header_tensor": partial(_vector, _TENSORS, detail),
-            "no_header_numpy": partial(_vector, _ARRAYS, detail),
-            "jpeg": partial(encoded_image, look=self.look, where=where),
-            "image": partial(encoded_image, look=self.look, where=where),
-            "pil": partial(raw_image, look=self.look, where=where),
-        }
-        if kind == "pickle":
-            raise FormatError(
-                f"field {field!r} is stored as pickles, which are never loaded",
-                file=file,
-                remedy="Write it anew, with numbers, tensors, arrays, texts or bytes.",
-            )
-        if kind == "json":
-            return partial(_refused, where)
-        if kind not in found:
-            raise FormatError(f"field {field!r} is stored as {how!r:.50}, which no field can have", file=file)
-        return found[kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +179,38 @@ class _Chunk:
         if type(name) is not str or type(nbytes) is not int or type(samples) is not int or not 0 <= samples < 2**32:
             raise ValueError(f"a chunk is {tree!r:.100}")
         return cls(name, nbytes, samples)
+
+
+def _decoder(how: str, field: str, look: ImageForm, file: str) -> Callable[[bytes], Any]:
+    kind, _, detail = how.partition(":")
+    where = f"{file}: {field}"
+    found: dict[str, Callable[[bytes], Any]] = {
+        "int": partial(scalar, np.dtype("int64")),
+        "float": partial(scalar, np.dtype("float64")),
+        "bool": partial(scalar, np.dtype("bool")),
+        "str": _text,
+        "text": _text,
+        "bytes": bytes,
+        "file": bytes,
+        "tensor": partial(_array, ">", _TENSORS),
+        "numpy": partial(_array, "<", _ARRAYS),
+        "no_header_tensor": partial(_vector, _TENSORS, detail),
+        "no_header_numpy": partial(_vector, _ARRAYS, detail),
+        "jpeg": partial(encoded_image, look=look, field=field, file=file),
+        "image": partial(encoded_image, look=look, field=field, file=file),
+        "pil": partial(raw_image, look=look, field=field, file=file),
+    }
+    if kind == "pickle":
+        raise FormatError(
+            f"field {field!r} is stored as pickles, which are never loaded",
+            file=file,
+            remedy="Write it anew, with numbers, tensors, arrays, texts or bytes.",
+        )
+    if kind == "json":
+        return partial(_refused, where)
+    if kind not in found:
+        raise FormatError(f"field {field!r} is stored as {how!r:.50}, which no field can have", file=file)
+    return found[kind]
 
 
 def _names(spec: Any, prefix: str = "") -> Iterator[str]:

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any, Unpack, cast
 
-from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.row_source import runs
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.binary_samples import decoded, sample_bytes, value_bytes
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.mds_values import decoder
-from gdsload.conversion.sources.pictures import ImageForm
+from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
 from gdsload.errors import FormatError, OptionError
 from gdsload.system.names import check_list
 
@@ -31,7 +31,7 @@ _MAX_SHARD_BYTES = 2**32  # places in it are uint32
 _BY_ARROW = {"zstd": "zstd", "br": "brotli"}
 
 
-class MdsSource:
+class MdsSource(ImageSource):
     """A dataset that `streaming.MDSWriter` wrote.
 
     Numbers, arrays, texts and bytes become fields as they are, ``json`` and ``str_decimal`` a text, images uint8
@@ -41,8 +41,8 @@ class MdsSource:
     Args:
         path: the folder with `index.json`.
         columns: which columns, in which order. None: all of them.
-        mode: the channels of images: ``"RGB"``, ``"RGBA"``, ``"L"``, or ``"keep"`` (as they are, palettes as indices).
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
+        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
+            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
     Raises:
         OptionError: if an option has no such value.
@@ -51,19 +51,17 @@ class MdsSource:
     kind = "MDS shards"
     threads = False
 
-    def __init__(
-        self, path: str, *, columns: Sequence[str] | None = None, mode: str = "RGB", **files: Unpack[FileOptions]
-    ) -> None:
+    def __init__(self, path: str, *, columns: Sequence[str] | None = None, **options: Unpack[ImageFileOptions]) -> None:
         check_list("columns", columns)
         self.path = path
-        self.files = SourceFiles(path, **files)
+        self.files = SourceFiles.of(path, options)
         self.columns = None if columns is None else list(columns)
-        self.look = ImageForm(mode)
+        self.look = ImageForm.of(options)
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
         files = [self._index(), *(self._place(shard)[0] for shard in self._shards())]
-        return {"kind": self.kind, "files": stamps(files), "columns": self.columns, "mode": self.look.mode}
+        return {"kind": self.kind, "files": stamps(files), "columns": self.columns, **self.form.to_json()}
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of shards."""
@@ -97,7 +95,7 @@ class MdsSource:
                 listed = ", ".join(map(repr, list(encodings)[:50]))
                 raise OptionError(f"there is no column {name!r}", file=self.path, remedy=f"There are {listed}.")
         file = os.path.join(self.path, shard.raw.name)
-        return {name: decoder(encodings[name], name, self.look, file) for name in wanted}
+        return {name: decoder(encodings[name], name, self.form, file) for name in wanted}
 
     def _index(self) -> str:
         return self.files.inside(self.files.folder(_INDEX), _INDEX)

@@ -25,7 +25,7 @@ _TYPES = {
 
 
 def decoder(encoding: str, field: str, look: ImageForm, file: str) -> Callable[[bytes], Any]:
-    """What makes a value of its bytes; it raises `ValueError` or what numpy does if they are damaged.
+    """What makes a value of its bytes, or an image's fields. Damaged ones are a `ValueError`, or what numpy raises.
 
     Args:
         encoding: as the index has it: ``"int"``, ``"ndarray:float32:3,4"``.
@@ -55,9 +55,9 @@ def decoder(encoding: str, field: str, look: ImageForm, file: str) -> Callable[[
         "str": _text,
         "json": _text,
         "bytes": bytes,
-        "jpeg": partial(encoded_image, look=look, where=f"{file}: {field}"),
-        "png": partial(encoded_image, look=look, where=f"{file}: {field}"),
-        "pil": partial(raw_image, look=look, where=f"{file}: {field}"),
+        "jpeg": partial(encoded_image, look=look, field=field, file=file),
+        "png": partial(encoded_image, look=look, field=field, file=file),
+        "pil": partial(raw_image, look=look, field=field, file=file),
     }
     if name not in simple:
         raise FormatError(

@@ -1,68 +1,264 @@
-"""Encoded images to arrays, by Pillow. What is in them is not trusted: formats, pixels and failures are bounded."""
+"""Encoded images to fields: decoded by Pillow, or kept. What is in them is not trusted: formats, pixels are bounded."""
 
 from __future__ import annotations
 
+import copy
+import io
 import warnings
-from dataclasses import dataclass
-from typing import IO, Any, Literal, get_args
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import IO, Any, Literal, TypedDict, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gdsload.conversion.input_files import FileOptions
+from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.extras import need
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import FormatError, GdsloadError, OptionError
+from gdsload.shards.encode import EncodedImage
+from gdsload.shards.format.image_header import image_codec, read_image_header
 
-__all__ = ["SUFFIXES", "ImageForm", "decode_image", "image_array"]
+__all__ = ["SUFFIXES", "ImageFileOptions", "ImageForm", "ImageSource", "decode_image", "image_array", "put"]
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".ppm", ".pgm", ".pbm", ".bmp", ".tif", ".tiff")
 
 # Not all that Pillow knows: some of its readers start other programs.
 _FORMATS = ("JPEG", "PNG", "WEBP", "PPM", "BMP", "TIFF")
+_ONE_CHANNEL = frozenset({"1", "L", "P"})
+_LOOKED_AT, _PART_BYTES = 64, 2**26
 
-Mode = Literal["RGB", "RGBA", "L", "keep"]
+Mode = Literal["auto", "RGB", "RGBA", "L", "keep"]
 Resize = Literal["none", "squash", "crop"]
+
+
+class ImageOptions(TypedDict, total=False):
+    """The options that all sources of images have; `ImageForm` says what they mean."""
+
+    size: int | None
+    resize: str | None
+    mode: str | Mapping[str, str]
+    keep_encoded: bool
+
+
+class ImageFileOptions(FileOptions, ImageOptions, total=False):
+    """The options of sources of files with images."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageForm:
-    """What an image is made into.
+    """What images are made into.
 
     Attributes:
-        mode: its channels: ``"RGB"``, ``"RGBA"``, ``"L"`` (grey), or ``"keep"``: as they are, palettes as indices.
+        mode: their channels: ``"RGB"``, ``"RGBA"``, ``"L"`` (grey), or ``"keep"``: each as it is, palettes as indices.
+            ``"auto"``, the default: one channel, palettes as indices, if all of the first pictures of a field have but
+            one, else RGB. Or a mapping from fields to these, in which ``""`` stands for all others.
         size: height and width. None: as they are.
         resize: how it gets there: ``"crop"``, the default, by scaling and cutting off what is too much on both sides
             alike, ``"squash"`` by scaling each side, ``"none"`` not at all: an image of another size is an error.
         upright: turn it as its EXIF data says.
+        keep_encoded: leave it as the file is that it comes in: a JPEG, PNG or WebP, with width, height and orientation
+            in fields beside it.
+        one_channel: of the fields in mode ``"auto"`` those whose first pictures have but one channel.
+        seen: if not None, pictures are not made into anything, and only their Pillow modes noted here, field by field.
 
     Raises:
         OptionError: if that cannot be done.
     """
 
-    mode: str = "RGB"
+    mode: str | Mapping[str, str] = "auto"
     size: int | None = None
     resize: str | None = None
     upright: bool = False
+    keep_encoded: bool = False
+    one_channel: frozenset[str] = frozenset()
+    seen: dict[str, set[str]] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        if self.mode not in get_args(Mode):
-            raise OptionError(f"mode is {self.mode!r}", remedy=f"Supported are {', '.join(get_args(Mode))}.")
+        modes = dict(self.mode) if isinstance(self.mode, Mapping) else {"": self.mode}
+        for one in modes.values():
+            if one not in get_args(Mode):
+                raise OptionError(f"mode is {one!r}", remedy=f"Supported are {', '.join(get_args(Mode))}.")
+        if not isinstance(self.keep_encoded, bool):
+            raise OptionError(f"keep_encoded is {self.keep_encoded!r}", remedy="Supported are true and false.")
         if self.resize is None:
             object.__setattr__(self, "resize", "none" if self.size is None else "crop")
         elif self.resize not in get_args(Resize):
             raise OptionError(f"resize is {self.resize!r}", remedy=f"Supported are {', '.join(get_args(Resize))}.")
-        if self.size is not None and not 1 <= self.size <= 65_535:
-            raise OptionError(f"size is {self.size}, no number of pixels from 1 to 65535")
+        if self.size is not None and (type(self.size) is not int or not 1 <= self.size <= 65_535):
+            raise OptionError(f"size is {self.size!r}, no number of pixels from 1 to 65535")
         if self.resize != "none" and self.size is None:
             raise OptionError(f"resize is {self.resize!r}, but to which size?", remedy="Pass size=, too.")
+        if self.keep_encoded and (self.size is not None or set(modes.values()) - {"auto", "keep"}):
+            raise OptionError(
+                "keep_encoded leaves images as they are, so they get no other size or mode",
+                remedy="Leave one of them out.",
+            )
+
+    @classmethod
+    def of(cls, options: ImageFileOptions, *, upright: bool = False) -> ImageForm:
+        """The form that options of a source name."""
+        given = {name: options[name] for name in ImageOptions.__annotations__ if name in options}  # type: ignore[literal-required]
+        return cls(upright=upright, **given)
+
+    def mode_of(self, name: str) -> str:
+        """The mode of a field's images; ``"one"``: whatever has one channel."""
+        modes = self.mode if isinstance(self.mode, Mapping) else {"": self.mode}
+        found = modes.get(name, modes.get("", "auto"))
+        return found if found != "auto" else "one" if name in self.one_channel else "RGB"
+
+    def to_json(self) -> dict[str, Any]:
+        """What the result depends on."""
+        return {
+            "size": self.size, "resize": self.resize, "mode": self.mode, "keep_encoded": self.keep_encoded,
+            "one_channel": sorted(self.one_channel),
+        }  # fmt: skip
+
+    def fields(self, name: str, content: bytes | IO[bytes], where: str) -> dict[str, Any]:
+        """What a sample has of an encoded image.
+
+        Args:
+            name: the field.
+            content: its bytes, or where they are.
+            where: what it is called, for the error.
+
+        Returns:
+            The field: its pixels as `decode_image` has them; or the bytes themselves and, as ``NAME.width``,
+            ``NAME.height`` (int32) and ``NAME.orientation`` (uint8, as EXIF has it), what its header says.
+
+        Raises:
+            FormatError: if it is damaged, or cannot be kept.
+            OptionError: if Pillow is missing, where it is needed.
+        """
+        if self.seen is not None:
+            with _opened(content, where) as image:
+                self.seen.setdefault(name, set()).add(image.mode)
+            return {}
+        if not self.keep_encoded:
+            return {name: decode_image(content, self, where, name)}
+        return _kept(name, content if isinstance(content, bytes) else content.read(), where)
+
+    def picture(self, name: str, image: Any, where: str) -> dict[str, Any]:
+        """What a sample has of a Pillow image that comes out of no file; to be kept, it is encoded as PNG."""
+        if self.seen is not None:
+            self.seen.setdefault(name, set()).add(image.mode)
+            return {}
+        if not self.keep_encoded:
+            return {name: image_array(image, self, where, name)}
+        stream = io.BytesIO()
+        try:
+            image.save(stream, "PNG")
+        except OSError as error:
+            raise FormatError(f"the image cannot be made a PNG: {error}", file=where) from None
+        return _kept(name, stream.getvalue(), where)
 
 
-def decode_image(file: IO[bytes], look: ImageForm, name: str) -> NDArray[np.uint8]:
+def put(found: dict[str, Any], fields: Mapping[str, Any], where: str) -> None:
+    """Add what `ImageForm.fields` made to a sample.
+
+    Raises:
+        FormatError: if the sample has such a field already.
+    """
+    for name in fields:
+        if name in found:
+            raise FormatError(f"the sample has a field {name!r} already", file=where, remedy="Rename one of the two.")
+    found.update(fields)
+
+
+def _kept(name: str, content: bytes, where: str) -> dict[str, Any]:
+    if image_codec(content) is None:
+        raise FormatError(
+            f"the image is no JPEG, PNG or WebP (it begins with {content[:12]!r}), so it cannot be kept encoded",
+            file=where,
+            remedy="Make it one of these, or decode images: leave keep_encoded (--keep-encoded) out.",
+        )
+    try:
+        header = read_image_header(content)
+    except FormatError as error:
+        raise FormatError(error.message, file=where) from None
+    return {
+        name: EncodedImage(content),
+        f"{name}.width": np.int32(header.width),
+        f"{name}.height": np.int32(header.height),
+        f"{name}.orientation": np.uint8(header.orientation),
+    }
+
+
+class ImageSource:
+    """What sources with images have in common: how these are made, where that hangs on the first of them.
+
+    Attributes:
+        look: what images are made into, as the options say.
+    """
+
+    look: ImageForm
+    _decided: ImageForm | None = None
+
+    def parts(self, target_bytes: int) -> list[Part]:
+        """See `Source.parts`."""
+        raise NotImplementedError
+
+    def read(self, part: Part) -> Iterator[Item]:
+        """See `Source.read`."""
+        raise NotImplementedError
+
+    @property
+    def form(self) -> ImageForm:
+        """What images are made into, whose channels are those of the first pictures where nothing else is asked for.
+
+        It is decided once, before workers get the source.
+        """
+        if self._decided is None:
+            self._decided = self.look if self.look.keep_encoded or self.look.seen is not None else self._looked_at()
+        return self._decided
+
+    def with_images(self, *, kept: bool) -> ImageSource:
+        """The same source with its images kept or decoded, for a comparison of the two."""
+        plain = ImageForm(upright=self.look.upright, keep_encoded=True)
+        return self._with(plain if kept else replace(self.look, keep_encoded=False))
+
+    def _with(self, look: ImageForm) -> ImageSource:
+        other = copy.copy(self)
+        other.__dict__.update(look=look, _decided=None)
+        return other
+
+    def _looked_at(self) -> ImageForm:
+        seen: dict[str, set[str]] = {}
+        for item in islice(self._with(replace(self.look, seen=seen)).first_items(), _LOOKED_AT):
+            try:
+                item.make()
+            except OptionError:
+                raise
+            except Exception:  # noqa: S112 - said when it is its turn
+                continue
+        return replace(self.look, one_channel=frozenset(name for name in seen if seen[name] <= _ONE_CHANNEL))
+
+    def first_items(self) -> Iterator[Item]:
+        """Items whose images tell what those of the others will be."""
+        try:
+            for part in self.parts(_PART_BYTES):
+                yield from self.read(part)
+        except OptionError:
+            raise
+        except GdsloadError:  # said when it is its turn
+            return
+
+
+def _opened(content: bytes | IO[bytes], where: str) -> Any:
+    """An image, opened by Pillow; only its header has been read then."""
+    images = need("PIL.Image", file=where)
+    return images.open(io.BytesIO(content) if isinstance(content, bytes) else content, formats=_FORMATS)
+
+
+def decode_image(content: bytes | IO[bytes], look: ImageForm, where: str, name: str = "") -> NDArray[np.uint8]:
     """Decode an image.
 
     Args:
-        file: where its bytes are.
+        content: its bytes, or where they are.
         look: what it is made into.
-        name: what it is called, for the error.
+        where: what it is called, for the error.
+        name: the field that it is for.
 
     Returns:
         Its pixels, uint8 ``[channels, height, width]``.
@@ -71,44 +267,52 @@ def decode_image(file: IO[bytes], look: ImageForm, name: str) -> NDArray[np.uint
         FormatError: if it is damaged, has more pixels than Pillow's `MAX_IMAGE_PIXELS`, or more bits than 8.
         OptionError: if Pillow is missing.
     """
-    images = need("PIL.Image", file=name)
+    images = need("PIL.Image", file=where)
     try:
         # Pillow only warns of an image of up to twice as many pixels as it allows.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             warnings.simplefilter("error", images.DecompressionBombWarning)
-            with images.open(file, formats=_FORMATS) as image:
-                return image_array(image, look, name)
+            with _opened(content, where) as image:
+                return image_array(image, look, where, name)
     except (FormatError, OptionError, MemoryError):
         raise
     except Exception as error:  # readers of damaged images raise anything
-        raise FormatError(f"the image cannot be decoded: {str(error)[:200]}", file=name) from None
+        raise FormatError(f"the image cannot be decoded: {str(error)[:200]}", file=where) from None
 
 
-def image_array(image: Any, look: ImageForm, name: str) -> NDArray[np.uint8]:
+def image_array(image: Any, look: ImageForm, where: str, name: str = "") -> NDArray[np.uint8]:
     """The pixels of a Pillow image, uint8 ``[channels, height, width]``.
 
     Raises:
-        FormatError: if it has more bits than 8, or another size than it must have.
+        FormatError: if it has more bits than 8, or another size, or more channels, than it must have.
     """
     if image.mode.startswith(("I", "F")):
         raise FormatError(
             f"the image has more than 8 bits a channel (mode {image.mode})",
-            file=name,
+            file=where,
             remedy="Save such images as arrays (.npy), which keep their bits.",
         )
     if look.upright:
         image = need("PIL.ImageOps").exif_transpose(image)
-    image = _channels(image, look.mode)
+    image = _channels(image, look.mode_of(name), name, where)
     if look.size is not None and image.size != (look.size, look.size):
-        image = _resized(image, look, look.size, name)
+        image = _resized(image, look, look.size, where)
     pixels: NDArray[np.uint8] = np.asarray(image)
     if pixels.ndim == 2:
         pixels = pixels[:, :, None]
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def _channels(image: Any, mode: str) -> Any:
+def _channels(image: Any, mode: str, name: str, where: str) -> Any:
+    if mode == "one":
+        if image.mode not in _ONE_CHANNEL:
+            raise FormatError(
+                f"the image is {image.mode}, but the first pictures of field {name!r} have one channel",
+                file=where,
+                remedy=f'Say what all are to be: mode="RGB" or mode="L" (--option mode.{name}=RGB).',
+            )
+        mode = "keep"
     if mode == "keep":
         if image.mode in ("L", "RGB", "RGBA", "P", "LA"):
             return image
@@ -116,11 +320,11 @@ def _channels(image: Any, mode: str) -> Any:
     return image if image.mode == mode else image.convert(mode)
 
 
-def _resized(image: Any, look: ImageForm, size: int, name: str) -> Any:
+def _resized(image: Any, look: ImageForm, size: int, where: str) -> Any:
     if look.resize == "none":
         raise FormatError(
             f"the image has {image.height} × {image.width} pixels, not {size} × {size}",
-            file=name,
+            file=where,
             remedy='Leave resize="none" out, or pass resize="squash".',
         )
     # Indices of a palette must not be mixed.

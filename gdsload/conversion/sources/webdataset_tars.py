@@ -13,13 +13,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import IO, Any, Unpack, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
-from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.npy import decode_npy
-from gdsload.conversion.sources.pictures import ImageForm, decode_image
+from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["TarSource"]
@@ -44,7 +41,7 @@ _MAX_MEMBERS = 1024
 _TAIL_BYTES = 2**20
 
 
-class TarSource:
+class TarSource(ImageSource):
     """WebDataset tar files.
 
     Members that follow each other and have one name up to the first dot of their base name are one sample. What comes
@@ -57,9 +54,9 @@ class TarSource:
     Args:
         path: a tar file (`.tar`, `.tar.gz`, `.tgz`), or a folder of them.
         with_key: add a text field ``key``, the name that the members share.
-        mode: the channels of images: ``"RGB"``, ``"RGBA"``, ``"L"``, or ``"keep"`` (as they are, palettes as indices).
         max_member_bytes: the most bytes that a member may have, and all members of one sample together.
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
+        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
+            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
     Raises:
         OptionError: if an option has no such value.
@@ -73,16 +70,15 @@ class TarSource:
         path: str,
         *,
         with_key: bool = True,
-        mode: str = "RGB",
         max_member_bytes: int = 2**30,
-        **files: Unpack[FileOptions],
+        **options: Unpack[ImageFileOptions],
     ) -> None:
         if max_member_bytes < 1:
             raise OptionError(f"max_member_bytes is {max_member_bytes}, no number of bytes from 1")
         self.path = path
-        self.files = SourceFiles(path, **files)
+        self.files = SourceFiles.of(path, options)
         self.with_key = with_key
-        self.look = ImageForm(mode)
+        self.look = ImageForm.of(options)
         self.max_member_bytes = max_member_bytes
 
     def describe(self) -> dict[str, Any]:
@@ -91,8 +87,8 @@ class TarSource:
             "kind": self.kind,
             "files": stamps(self.files.find(_SUFFIXES)),
             "with_key": self.with_key,
-            "mode": self.look.mode,
             "max_member_bytes": self.max_member_bytes,
+            **self.form.to_json(),
         }
 
     def parts(self, target_bytes: int) -> list[Part]:
@@ -132,7 +128,7 @@ class TarSource:
             sample.members[name] = content
 
     def _item(self, sample: _Sample, file: str) -> Item:
-        return Item(sample.key, partial(_decoded, sample, file, self.look, self.with_key))
+        return Item(sample.key, partial(_decoded, sample, file, self.form, self.with_key))
 
 
 @dataclass(slots=True)
@@ -229,8 +225,10 @@ def _decoded(sample: _Sample, file: str, look: ImageForm, with_key: bool) -> dic
             raise FormatError("it has a member .key already", file=where, remedy="Pass with_key=False.")
         found["key"] = sample.key
     for name, content in sample.members.items():
+        extension = name.rpartition("_")[2]
         try:
-            found[name] = _decoder(name.rpartition("_")[2], look, f"{where}.{name}")(content)
+            made = look.fields(name, content, f"{where}.{name}") if extension in _IMAGES else None
+            put(found, {name: _decoder(extension)(content)} if made is None else made, where)
         except (ValueError, SyntaxError) as error:
             if isinstance(error, FormatError | OptionError):
                 raise
@@ -238,15 +236,9 @@ def _decoded(sample: _Sample, file: str, look: ImageForm, with_key: bool) -> dic
     return found
 
 
-def _decoder(extension: str, look: ImageForm, where: str) -> Callable[[bytes], Any]:
-    if extension in _IMAGES:
-        return partial(_image, look=look, where=where)
+def _decoder(extension: str) -> Callable[[bytes], Any]:
     if extension in _NUMBERS:
         return int
     if extension in _TEXTS:
         return partial(str, encoding="utf-8")
     return decode_npy if extension == "npy" else bytes
-
-
-def _image(content: bytes, look: ImageForm, where: str) -> NDArray[np.uint8]:
-    return decode_image(io.BytesIO(content), look, where)

@@ -31,6 +31,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("out", metavar="OUT", help="the folder to make")
     parser.add_argument("--kind", choices=list(KINDS), help="what SOURCE is, if that cannot be recognised")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of that kind")
+    parser.add_argument(
+        "--keep-encoded", action="store_true", help="keep images as the files that they are: JPEG, PNG or WebP"
+    )
     parser.add_argument("--fields", nargs="+", metavar="NAME", help="keep these fields only")
     parser.add_argument("--cast", action="append", default=[], metavar="NAME=TYPE", help="cast a field")
     parser.add_argument("--ragged", nargs="+", default=[], metavar="NAME", help="fields whose first dimension varies")
@@ -109,7 +112,8 @@ def summarise(report: ConvertReport) -> None:
 def _run(chosen: argparse.Namespace) -> int:
     options: ConvertKeywords = {
         "kind": chosen.kind,
-        "source_options": {name: _value(text) for name, text in map(_pair, chosen.option)},
+        "source_options": {name: _value(text) for name, text in map(_pair, chosen.option)}
+        | ({"keep_encoded": True} if chosen.keep_encoded else {}),
         "fields": chosen.fields,
         "casts": dict(map(_pair, chosen.cast)),
         "ragged": chosen.ragged,

@@ -52,7 +52,7 @@ def test_classes_order_and_pixels(folder):
 
 
 def test_parts_are_runs_of_files_and_find_them_by_themselves(folder):
-    source = ImageFolderSource(str(folder), 8, "crop")
+    source = ImageFolderSource(str(folder), size=8, resize="crop")
     parts = source.parts(8 * 8 * 3 * 5)
     assert [part.samples for part in parts] == [5, 5, 3]
     assert all(isinstance(piece, str | int) for part in parts for piece in part.where)
@@ -69,16 +69,16 @@ def test_parts_are_as_large_as_the_images_are(folder):
 
 def test_sizes(folder):
     for resize in ("squash", "crop"):
-        assert {item.make()["image"].shape for item in read_all(ImageFolderSource(str(folder), 6, resize))} == {
-            (3, 6, 6)
-        }
+        assert {
+            item.make()["image"].shape for item in read_all(ImageFolderSource(str(folder), size=6, resize=resize))
+        } == {(3, 6, 6)}
     with pytest.raises(FormatError, match="8 × 12 pixels, not 8 × 8"):
-        read_all(ImageFolderSource(str(folder), 8, "none"))[0].make()
+        read_all(ImageFolderSource(str(folder), size=8, resize="none"))[0].make()
 
 
 def test_a_size_alone_crops(folder):
     for alone, cropped in zip(
-        *(read_all(ImageFolderSource(str(folder), 6, *how)) for how in ((), ("crop",))), strict=True
+        *(read_all(ImageFolderSource(str(folder), size=6, **how)) for how in ({}, {"resize": "crop"})), strict=True
     ):
         assert np.array_equal(alone.make()["image"], cropped.make()["image"])
 
@@ -87,7 +87,7 @@ def test_crop_keeps_the_middle(tmp_path):
     array = np.zeros((4, 12, 3), np.uint8)
     array[:, 4:8] = 255
     save(tmp_path / "a" / "0.png", array)
-    assert (read_all(ImageFolderSource(str(tmp_path), 4, "crop"))[0].make()["image"] == 255).all()
+    assert (read_all(ImageFolderSource(str(tmp_path), size=4, resize="crop"))[0].make()["image"] == 255).all()
 
 
 @pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), ("L", 1), ("RGBA", 4), ("keep", 1)])
@@ -163,7 +163,7 @@ def test_what_pillow_would_hand_to_other_programs():
 def test_describe_sees_a_changed_file(folder):
     before = ImageFolderSource(str(folder)).describe()
     assert before == ImageFolderSource(str(folder)).describe()
-    assert before != ImageFolderSource(str(folder), 8, "crop").describe()
+    assert before != ImageFolderSource(str(folder), size=8, resize="crop").describe()
     os.utime(folder / "cat" / "im-2.png", ns=(1, 1))
     assert before != ImageFolderSource(str(folder)).describe()
 

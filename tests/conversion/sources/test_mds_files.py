@@ -67,7 +67,8 @@ def test_images():
         assert np.array_equal(mine["grey"], theirs["grey"][None])
         lossy = mine["jpeg"].astype(int) - theirs["jpeg"].transpose(2, 0, 1)
         assert np.abs(lossy).mean() < 10
-    assert {sample["grey"].shape[0] for sample in samples(MdsSource(str(DATA / "images")))} == {3}
+    assert {sample["grey"].shape[0] for sample in samples(MdsSource(str(DATA / "images")))} == {1}
+    assert {sample["grey"].shape[0] for sample in samples(MdsSource(str(DATA / "images"), mode="RGB"))} == {3}
 
 
 def test_converted(tmp_path):
@@ -195,6 +196,7 @@ def test_any_bytes_are_a_value_or_a_value_error(encoding, content):
         found = decoder(encoding, "x", ImageForm("keep"), "file")(content)
     except ValueError:
         return
+    found = found["x"] if isinstance(found, dict) else found
     assert isinstance(found, np.ndarray | np.generic | int)
 
 

@@ -1,0 +1,320 @@
+"""Images of every kind of source: kept as the files that they are, or decoded to one size and form."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gdsload import Field, ShardDataset, convert
+from gdsload.conversion.recognise import source_for
+from gdsload.conversion.runner import plan
+from gdsload.errors import ConversionError, OptionError, SchemaError
+
+Image = pytest.importorskip("PIL.Image")
+DATA = Path(__file__).parent.parent / "data"
+ORIENTATION = 0x0112
+
+
+def encoded(codec="jpeg", size=(12, 8), mode="RGB", seed=0, orientation=None):
+    noise = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)
+    stream, exif = io.BytesIO(), Image.Exif()
+    if orientation is not None:
+        exif[ORIENTATION] = orientation
+    Image.fromarray(noise).convert(mode).save(stream, codec, exif=exif)
+    return stream.getvalue()
+
+
+FILES = [
+    encoded("jpeg", (12, 8), orientation=6),
+    encoded("png", (7, 9), "RGBA", 1),
+    encoded("webp", (30, 5), seed=2),
+    encoded("jpeg", (6, 11), "L", 3, orientation=1),
+    encoded("png", (8, 8), "P", 4),
+]
+SIZES, ORIENTATIONS = [(12, 8), (7, 9), (30, 5), (6, 11), (8, 8)], [6, 1, 1, 1, 1]
+LABELS = [0, 1, 0, 1, 1]
+
+
+def in_folder(folder):
+    for number, (raw, label) in enumerate(zip(FILES, LABELS, strict=True)):
+        (folder / "cd"[label]).mkdir(exist_ok=True)
+        (folder / "cd"[label] / f"{number}.jpg").write_bytes(raw)
+    return folder, "image"
+
+
+def in_tar(folder):
+    with tarfile.open(folder / "a.tar", "w") as tar:
+        for number, raw in enumerate(FILES):
+            for name, content in ((f"{number}.jpg", raw), (f"{number}.cls", b"%d" % LABELS[number])):
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    return folder, "jpg"
+
+
+def in_memory():
+    library = pytest.importorskip("datasets")
+    features = library.Features({"image": library.Image(), "label": library.ClassLabel(names=["cat", "dog"])})
+    rows = {"image": [{"bytes": raw, "path": None} for raw in FILES], "label": LABELS}
+    return library.Dataset.from_dict(rows, features)
+
+
+def saved_to_disk(folder):
+    dataset = in_memory()
+    pytest.importorskip("datasets").disable_progress_bars()
+    dataset.save_to_disk(str(folder / "d"))
+    return folder / "d", "image"
+
+
+def as_object(_folder):
+    return in_memory(), "image"
+
+
+def in_parquet_of_datasets(folder):
+    in_memory().to_parquet(str(folder / "a.parquet"))
+    return folder / "a.parquet", "image"
+
+
+def in_plain_parquet(folder):
+    arrow, tables = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = [{"bytes": raw, "path": None} for raw in FILES]
+    tables.write_table(arrow.table({"image": rows, "label": LABELS}), folder / "a.parquet", row_group_size=2)
+    return folder / "a.parquet", "image"
+
+
+def in_csv(folder):
+    for number, raw in enumerate(FILES):
+        (folder / f"{number}.png").write_bytes(raw)
+    lines = [f"{number}.png,{label}" for number, label in enumerate(LABELS)]
+    (folder / "a.csv").write_text("\n".join(["image,label", *lines]))
+    return folder / "a.csv", "image"
+
+
+MAKERS = [in_folder, in_tar, saved_to_disk, as_object, in_parquet_of_datasets, in_plain_parquet, in_csv]
+
+
+@pytest.fixture(params=MAKERS, ids=lambda maker: maker.__name__)
+def source(request, tmp_path):
+    """A source of any kind of the same images, of several sizes and codecs; and the field that they are in."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    return request.param(folder)
+
+
+def in_order(source, values):
+    """What lies in class folders comes class by class."""
+    if isinstance(source, Path) and (source / "c").is_dir():
+        return [values[number] for number in np.argsort(LABELS, kind="stable")]
+    return list(values)
+
+
+def test_files_are_kept_as_they_are(source, tmp_path):
+    where, name = source
+    convert(where, tmp_path / "out", keep_encoded=True, workers=1)
+    dataset = ShardDataset(tmp_path / "out")
+    assert dataset.schema[name] == Field("image")
+    assert dataset.column(name) == in_order(where, FILES)
+    beside = [dataset.column(f"{name}.{one}").tolist() for one in ("width", "height", "orientation")]
+    assert list(zip(*beside[:2], strict=True)) == in_order(where, SIZES)
+    assert beside[2] == in_order(where, ORIENTATIONS)
+    assert {"int32", "uint8"} == {dataset.schema[f"{name}.{one}"].dtype.name for one in ("width", "orientation")}
+
+
+def test_workers_keep_the_same_bytes(tmp_path):
+    (tmp_path / "s").mkdir()
+    in_folder(tmp_path / "s")
+    for name, options in (("one", {"workers": 1}), ("two", {"workers": 2})):
+        convert(tmp_path / "s", tmp_path / name, keep_encoded=True, shard_bytes=700, **options)
+    one, two = (sorted((tmp_path / name).iterdir()) for name in ("one", "two"))
+    assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
+    assert len(one) > 2
+
+
+@pytest.mark.parametrize("resize", ["crop", "squash"])
+def test_a_size_makes_them_equal(source, tmp_path, resize):
+    where, name = source
+    convert(where, tmp_path / "out", size=6, resize=resize, workers=1)
+    dataset = ShardDataset(tmp_path / "out")
+    assert dataset.schema[name] == Field("uint8", (3, 6, 6))
+    assert len(dataset) == len(FILES)
+
+
+def test_images_of_several_sizes_are_refused_with_every_way_out(source, tmp_path):
+    where, name = source
+    with pytest.raises(SchemaError, match=r"samples differ: uint8 \[3, \d+, \d+\] and uint8 .*size=224 .*"
+                       r"\(--option size=224\).*keep_encoded=True \(--keep-encoded\)") as caught:  # fmt: skip
+        convert(where, tmp_path / "out", workers=1)
+    assert caught.value.field == name
+
+
+@pytest.mark.parametrize("data", ["mds", "litdata"])
+def test_images_of_shards_of_others_are_kept(tmp_path, data):
+    """A picture that was stored as pixels is a PNG then."""
+    source = DATA / data / "images"
+    convert(source, tmp_path / "kept", keep_encoded=True, workers=1)
+    kept, plain = ShardDataset(tmp_path / "kept"), source_for(str(source), data, {"mode": "keep"})
+    decoded = [item.make() for part in plain.parts(2**20) for item in plain.read(part)]
+    images = [name for name, field in kept.schema.items() if field.kind == "image"]
+    assert len(images) > 1
+    for name in images:
+        for raw, sample in zip(kept.column(name), decoded, strict=True):
+            found = np.asarray(Image.open(io.BytesIO(raw)))
+            found = found[None] if found.ndim == 2 else found.transpose(2, 0, 1)
+            assert np.array_equal(found, sample[name])
+    if data == "mds":
+        assert all(raw[:2] == b"\xff\xd8" for raw in kept.column("jpeg"))
+
+
+@pytest.mark.parametrize("codec", ["gif", "bmp", "tiff", "ppm"])
+def test_other_formats_are_bad_samples(tmp_path, codec):
+    (tmp_path / "s" / "c").mkdir(parents=True)
+    for number, raw in enumerate([*FILES[:2], encoded(codec)]):
+        (tmp_path / "s" / "c" / f"{number}.png").write_bytes(raw)
+    with pytest.raises(ConversionError, match="is no JPEG, PNG or WebP .*cannot be kept encoded.*leave keep_encoded"):
+        convert(tmp_path / "s", tmp_path / "out", keep_encoded=True, workers=1)
+    report = convert(tmp_path / "s", tmp_path / "out", keep_encoded=True, on_error="skip", max_skipped=1, workers=1)
+    assert [one.key for one in report.skipped] == ["c/2.png"]
+
+
+def test_damaged_images_are_bad_samples(tmp_path):
+    (tmp_path / "s" / "c").mkdir(parents=True)
+    for number, raw in enumerate([FILES[0], FILES[1][:40]]):
+        (tmp_path / "s" / "c" / f"{number}.png").write_bytes(raw)
+    with pytest.raises(
+        ConversionError, match="c/1.png of .* the header of the image is damaged: it ends inside a chunk"
+    ):
+        convert(tmp_path / "s", tmp_path / "out", keep_encoded=True, workers=1)
+
+
+@pytest.mark.parametrize("options", [{"size": 8}, {"mode": "RGB"}, {"mode": {"image": "L"}}])
+def test_what_is_kept_gets_no_other_form(tmp_path, options):
+    (tmp_path / "s").mkdir()
+    in_folder(tmp_path / "s")
+    with pytest.raises(OptionError, match="keep_encoded leaves images as they are"):
+        convert(tmp_path / "s", tmp_path / "out", keep_encoded=True, **options)
+
+
+@pytest.mark.parametrize("options", [{"keep_encoded": "yes"}, {"keep_encoded": 1}, {"size": 2.5}, {"size": True}])
+def test_options_of_no_such_value(tmp_path, options):
+    (tmp_path / "s").mkdir()
+    in_folder(tmp_path / "s")
+    with pytest.raises(OptionError, match=f"{next(iter(options))} is"):
+        convert(tmp_path / "s", tmp_path / "out", **options)
+
+
+# --- channels ---
+
+
+def write_tar(path, *samples):
+    with tarfile.open(path, "w") as tar:
+        for number, sample in enumerate(samples):
+            for extension, content in sample.items():
+                info = tarfile.TarInfo(f"{number:04}.{extension}")
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def schema_of(path, **options):
+    return {name: field.shape for name, field in plan(path, **options).schema.items() if name != "key"}
+
+
+def test_masks_stay_indices_beside_photos(tmp_path):
+    """VOC: some photos are grey, masks have palettes; each field is what its pictures are."""
+    samples = [{"jpg": encoded("jpeg", mode="L" if number == 1 else "RGB"), "seg.png": encoded("png", mode="P")}
+               for number in range(4)]  # fmt: skip
+    path = write_tar(tmp_path / "a.tar", *samples)
+    convert(path, tmp_path / "out", workers=1)
+    dataset = ShardDataset(tmp_path / "out")
+    assert (dataset.schema["jpg"].shape, dataset.schema["seg_png"].shape) == ((3, 8, 12), (1, 8, 12))
+    indices = np.asarray(Image.open(io.BytesIO(samples[0]["seg.png"])))
+    assert np.array_equal(dataset[0]["seg_png"][0].numpy(), indices)
+
+
+@pytest.mark.parametrize("mode", ["L", "1", "P"])
+def test_pictures_of_one_channel_stay_so(tmp_path, mode):
+    path = write_tar(tmp_path / "a.tar", *[{"png": encoded("png", mode=mode, seed=seed)} for seed in range(3)])
+    assert schema_of(path) == {"png": (1, 8, 12)}
+    assert schema_of(path, mode="RGB") == {"png": (3, 8, 12)}
+    assert schema_of(path, mode={"png": "RGBA"}) == {"png": (4, 8, 12)}
+    assert schema_of(path, mode={"jpg": "RGBA"}) == {"png": (1, 8, 12)}
+
+
+def test_a_coloured_picture_behind_grey_ones_is_no_grey_one(tmp_path):
+    samples = [{"png": encoded("png", mode="L" if number < 70 else "RGB")} for number in range(71)]
+    path = write_tar(tmp_path / "a.tar", *samples)
+    with pytest.raises(
+        ConversionError, match="0070 of .*is RGB, but the first pictures of field 'png' have one channel"
+    ):
+        convert(path, tmp_path / "out", workers=1)
+    convert(path, tmp_path / "out", mode="L", workers=1)
+    assert ShardDataset(tmp_path / "out").schema["png"].shape == (1, 8, 12)
+
+
+@pytest.mark.parametrize("first", ["L", "RGB"])
+def test_channels_are_never_ragged(tmp_path, first):
+    modes = [first, "L", "RGB"]
+    path = write_tar(tmp_path / "a.tar", *[{"png": encoded("png", mode=mode)} for mode in modes])
+    with pytest.raises(SchemaError, match=r"samples differ: .*mode=\"RGB\" \(--option mode.png=RGB\)"):
+        plan(path, mode="keep")
+    assert schema_of(path, mode="keep", ragged=["png"]) == {"png": (None, 8, 12)}
+    assert schema_of(path) == {"png": (3, 8, 12)}
+
+
+def test_a_mode_for_a_field_and_one_for_all_others(tmp_path):
+    path = write_tar(tmp_path / "a.tar", {name: encoded("png", mode="P") for name in ("a.png", "b.png", "c.png")})
+    options = {"mode": "RGBA", "mode.a_png": "keep", "mode.b_png": "L"}
+    wanted = {"a_png": (1, 8, 12), "b_png": (1, 8, 12), "c_png": (4, 8, 12)}
+    assert schema_of(path, source_options=options) == wanted
+    assert schema_of(path, source_options=dict(reversed(options.items()))) == wanted
+    with pytest.raises(OptionError, match="mode is 'CMYK'"):
+        plan(path, source_options={"mode.a_png": "CMYK"})
+
+
+def test_a_dataset_with_a_transform_gives_what_that_makes(tmp_path):
+    dataset = in_memory().with_transform(lambda rows: {"x": [np.float32(1)] * len(rows["label"])})
+    convert(dataset, tmp_path / "out", workers=1)
+    assert list(ShardDataset(tmp_path / "out").schema) == ["x"]
+
+
+def test_a_dataset_with_chosen_columns_gives_these(tmp_path):
+    convert(in_memory().with_format("numpy", columns=["label"]), tmp_path / "out", workers=1)
+    assert ShardDataset(tmp_path / "out").column("label").tolist() == LABELS
+
+
+def test_paths_without_images_are_said(tmp_path):
+    arrow, tables = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = [{"bytes": FILES[0], "path": None}, {"bytes": None, "path": "cats/1.jpg"}]
+    tables.write_table(arrow.table({"image": rows}), tmp_path / "a.parquet")
+    with pytest.raises(ConversionError, match="column 'image' has no image in row 1: it is the path 'cats/1.jpg'"):
+        convert(tmp_path / "a.parquet", tmp_path / "out", workers=1)
+
+
+def test_structs_that_are_sounds_are_no_images(tmp_path):
+    arrow, tables = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = arrow.table({"audio": [{"bytes": b"RIFF", "path": None}], "x": [1]})
+    noted = {b"huggingface": b'{"info": {"features": {"audio": {"_type": "Audio"}, "x": {"_type": "Value"}}}}'}
+    tables.write_table(table.replace_schema_metadata(noted), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match="audio"):
+        plan(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize("noted", [b"", b"{", b"[]", b'{"info": 3}', b'{"info": {"features": [1]}}', b"[" * 10**5])
+def test_notes_that_are_none_do_no_harm(tmp_path, noted):
+    arrow, tables = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = arrow.table({"image": [{"bytes": FILES[0], "path": None}], "x": [1]})
+    tables.write_table(table.replace_schema_metadata({b"huggingface": noted}), tmp_path / "a.parquet")
+    assert schema_of(tmp_path / "a.parquet") == {"image": (3, 8, 12), "x": ()}
+
+
+def test_files_of_macos_are_passed_over(tmp_path):
+    in_folder(tmp_path)
+    for name in ("._0.jpg", "._x"):
+        (tmp_path / "c" / name).write_bytes(b"\0\5\x16\7")
+    assert plan(tmp_path, size=8).samples == len(FILES)
+    assert os.path.exists(tmp_path / "c" / "._0.jpg")
