@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast
@@ -10,6 +9,7 @@ from typing import Any, Literal, cast
 import numpy as np
 import torch
 
+from gdsload.conversion.named_objects import find_named
 from gdsload.errors import OptionError
 from gdsload.order.checks import check_whole
 from gdsload.shards.format.dtypes import DTYPES, dtype_of
@@ -101,9 +101,8 @@ def find_function(spec: str) -> Callable[[dict[str, Any]], Mapping[str, Any]]:
     Raises:
         OptionError: if there is none.
     """
-    module, _, name = spec.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
+        found = find_named(spec)
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError(
             f"map is {spec!r}, which cannot be found: {error}", remedy='Write it as "package.module:function".'

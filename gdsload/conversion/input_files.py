@@ -19,10 +19,22 @@ from gdsload.conversion.splits import ALL, level_splits, split_words, splits_of
 from gdsload.errors import FormatError, OptionError
 from gdsload.system.paths import absolute
 
-__all__ = ["FileOptions", "SourceFiles", "Stamp", "check_file", "natural", "noted_by", "open_file", "stamps"]
+__all__ = [
+    "FileOptions",
+    "SourceFiles",
+    "Stamp",
+    "check_file",
+    "expanded",
+    "natural",
+    "noted_by",
+    "open_file",
+    "stamps",
+]
 
 Stamp = list[str | int]
 _note: ContextVar[Callable[[Stamp], None] | None] = ContextVar("_note", default=None)
+_BRACES = re.compile(r"\{(?:(\d{1,12})\.\.(\d{1,12})|([^{},]*(?:,[^{},]*)+))\}", re.ASCII)
+_MAX_EXPANDED = 1_000_000
 _KINDS = {
     stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
     stat.S_IFDIR: "a folder",
@@ -32,6 +44,37 @@ _KINDS = {
 def natural(name: str) -> list[tuple[int, int, str]]:
     """A key that sorts names as people count: ``part-9`` before ``part-10``."""
     return [(0, int(piece), "") if piece.isdecimal() else (1, 0, piece) for piece in re.split(r"(\d+)", name) if piece]
+
+
+def expanded(path: str) -> list[str] | None:
+    """The files that a pattern of braces stands for, in its order; None if it has none, or is a path itself.
+
+    ``{000..002}`` are numbers of so many digits, ``{a,b}`` those words.
+
+    Raises:
+        OptionError: if they are none, or too many.
+    """
+    if os.path.lexists(path) or not _BRACES.search(path):
+        return None
+    names, end = [""], 0
+    for match in _BRACES.finditer(path):
+        options = _alternatives(match)
+        if not 1 <= len(names) * len(options) <= _MAX_EXPANDED:
+            raise OptionError(f"{path!r:.200} stands for no file, or for more than {_MAX_EXPANDED}")
+        names = [name + path[end : match.start()] + option for name in names for option in options]
+        end = match.end()
+    return [name + path[end:] for name in names]
+
+
+def _alternatives(match: re.Match[str]) -> Sequence[str]:
+    low, high, words = match.groups()
+    if words is not None:
+        return str(words).split(",")
+    count = int(high) - int(low) + 1
+    if count > _MAX_EXPANDED:
+        return ()
+    width = len(low) if low.startswith("0") else 0
+    return [f"{int(low) + number:0{width}}" for number in range(count)]
 
 
 def stamps(files: Iterable[str]) -> list[Stamp]:
@@ -110,7 +153,8 @@ class SourceFiles:
     """The files at a path.
 
     Args:
-        path: a file or a folder. It may be a symbolic link itself: it is what the user has named.
+        path: a file or a folder, or files by a pattern of braces (``train-{000..127}.tar``). It may be a symbolic link
+            itself: it is what the user has named.
         split: the split to take, where names of files or folders tell of several: of ``train-0.tar`` ``"train"``.
             ``"all"``: their names mean something else, so all are taken.
         follow_links: whether symbolic links may lead out of the folder.
@@ -149,6 +193,10 @@ class SourceFiles:
             OptionError: if there are several splits and none was asked for, or not the one that was.
         """
         wanted, path = tuple(suffixes), folder or self.path
+        if folder is None and (files := expanded(path)):
+            for file in files:
+                check_file(file)
+            return self.chosen(files, os.path.commonpath([os.path.dirname(absolute(file)) for file in files]))
         if not os.path.isdir(path):
             check_file(path)
             return self.chosen([path]) if splits else [path]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, cast
 
-from gdsload.conversion.input_files import check_file
+from gdsload.conversion.input_files import check_file, expanded
 from gdsload.conversion.source import Source
+from gdsload.conversion.unknown_sources import WAYS_OUT, unknown
 from gdsload.errors import DatasetNotFoundError, OptionError
 
 __all__ = ["KINDS", "recognise", "source_class", "source_for"]
@@ -33,6 +34,7 @@ KINDS = {
     "pt": ("torch_files", "TorchFileSource"),
     "idx": ("idx_files", "IdxSource"),
     "mat": ("mat_files", "MatSource"),
+    "text": ("text_files", "TextSource"),
     "huggingface": ("hf_datasets", "HuggingFaceSource"),
     "torch": ("torch_datasets", "TorchSource"),
 }
@@ -53,6 +55,7 @@ _MARKS = {
 }  # fmt: skip
 _PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".ppm", ".bmp", ".tif", ".tiff", ".gif")
 _NUMBERED = re.compile(r"-\d{5,}-of-\d{5,}$", re.ASCII)
+_REMOTE = re.compile(r"(s3|gs|gcs|az|abfs|hf|https?|ftp|hdfs)://", re.IGNORECASE)
 _LOOKED_AT = 1000
 
 
@@ -103,19 +106,28 @@ def recognise(path: str) -> str:
         FormatError: if it is neither a file nor a folder.
         OptionError: if it cannot be told.
     """
-    if not os.path.exists(path):
+    if (scheme := _REMOTE.match(path)) and not os.path.exists(path):
+        remedy = f"{scheme[0]} is not read from: copy it to this machine first."
+        raise DatasetNotFoundError("it is not on this machine", file=path, remedy=remedy)
+    if (files := expanded(path)) is not None:
+        for file in files:
+            check_file(file)
+        found = set().union(*map(_by_file, files)) or _texts(files)
+    elif not os.path.exists(path):
         if ":" in path and os.sep not in path:
             return "torch"
         raise DatasetNotFoundError("there is nothing", file=path)
-    if not os.path.isdir(path):
+    elif os.path.isdir(path):
+        found = _by_folder(path)
+    else:
         check_file(path)
-    found = _by_folder(path) if os.path.isdir(path) else _by_file(os.path.basename(path))
+        found = _by_file(os.path.basename(path)) or _texts([path])
     if len(found) == 1:
         return found.pop()
-    what = f"it could be any of {', '.join(sorted(found))}" if found else "none of its files is known"
+    what = f"it could be any of {', '.join(sorted(found))}" if found else unknown(path)
+    remedy = f"Pass kind= (--kind), one of {', '.join(map(repr, KINDS))}."
     raise OptionError(
-        f"what {path!r} is cannot be recognised: {what}",
-        remedy=f"Pass kind= (--kind), one of {', '.join(map(repr, KINDS))}.",
+        f"what {path!r} is cannot be recognised: {what}", remedy=remedy if found else f"{remedy} {WAYS_OUT}"
     )
 
 
@@ -124,6 +136,11 @@ def _by_object(source: object) -> str:
     kind, form = type(source), getattr(source, "format", None)
     tables = (kind.__module__, kind.__name__) == ("datasets.arrow_dataset", "Dataset")
     return "huggingface" if tables and isinstance(form, dict) and form["type"] != "custom" else "torch"
+
+
+def _texts(names: Iterable[str]) -> set[str]:
+    """Texts are a dataset where there is nothing else; beside other files they are notes."""
+    return {"text"} if any(name.lower().endswith(".txt") for name in names) else set()
 
 
 def _by_file(name: str) -> set[str]:
@@ -144,13 +161,16 @@ def _by_folder(path: str) -> set[str]:
     if not found and any(name.lower().endswith(_PICTURES) and not name.startswith(".") for name in names):
         return {"images"}
     # Files in folders may be what a table beside those names, and then again it may be notes on them.
-    for inner in (list(islice(_inner(path), _LOOKED_AT)), list(islice(_inner(path, 2), _LOOKED_AT))):
+    seen = list(names)
+    for depth in (1, 2):  # there may be folders of splits, with folders in them
+        inner = list(islice(_inner(path, depth), _LOOKED_AT))
         if any(name.lower().endswith(_PICTURES) for name in inner):
             return found | {"images"}
         deeper = found.union(*(_by_file(name) for name in inner))
-        if deeper != found:  # else there may be folders of splits, with folders in them
+        if deeper != found:
             return deeper
-    return found
+        seen += inner
+    return found or _texts(seen)
 
 
 def _inner(path: str, depth: int = 1) -> Iterator[str]:

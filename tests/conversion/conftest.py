@@ -137,10 +137,15 @@ def mat(folder):
     return ["a.mat"], {}
 
 
+def text(folder):
+    (folder / "a.txt").write_text("one\ntwo\n")
+    return ["a.txt"], {}
+
+
 MAKERS = {
     "numpy": numpy_arrays, "images": images, "webdataset": webdataset, "parquet": parquet, "csv": csv, "mds": mds,
     "litdata": litdata, "tokens": tokens, "huggingface": huggingface, "safetensors": safetensors, "hdf5": hdf5,
-    "zarr": zarr, "lmdb": lmdb, "tfrecord": tfrecord, "pt": pt, "idx": idx, "mat": mat,
+    "zarr": zarr, "lmdb": lmdb, "tfrecord": tfrecord, "pt": pt, "idx": idx, "mat": mat, "text": text,
 }  # fmt: skip
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
+from gdsload.conversion.named_objects import find_named
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.pictures import ImageForm, image_array
 from gdsload.errors import FormatError, OptionError
@@ -138,16 +138,12 @@ def _is_dataset(found: Any) -> bool:
 
 
 def _find(spec: str) -> Any:
-    module, _, name = spec.partition(":")
     try:
-        found: Any = importlib.import_module(module)
-        for piece in name.split("."):
-            found = getattr(found, piece)
+        return find_named(spec)
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError(
             f"the dataset {spec!r} cannot be found: {error}", remedy='Write it as "package.module:name".'
         ) from None
-    return found
 
 
 def _value(value: Any) -> Any:

@@ -1,0 +1,36 @@
+"""What users name as ``package.module:name``."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+__all__ = ["find_named"]
+
+
+def find_named(spec: str) -> Any:
+    """What ``package.module:name`` names; also in a module of the working folder, which is looked at last.
+
+    The installed command has not that folder on its path, as `python -m gdsload` has. It stays there, so that workers
+    find the module, too; behind all others, so that what is in it takes the place of none.
+
+    Raises:
+        ImportError, AttributeError, ValueError: if there is none.
+    """
+    module, _, name = spec.partition(":")
+    if not module or not name:
+        raise ValueError("it has no module, or no name in it")
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        here = os.getcwd()
+        if error.name != module.partition(".")[0] or here in sys.path:
+            raise
+        sys.path.append(here)
+        importlib.invalidate_caches()
+        found = importlib.import_module(module)
+    for piece in name.split("."):
+        found = getattr(found, piece)
+    return found

@@ -1,0 +1,166 @@
+"""Text files: one text a line, or one a file."""
+
+from __future__ import annotations
+
+import codecs
+import os
+from collections.abc import Iterator
+from functools import partial
+from typing import IO, Any, Unpack
+
+from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.row_source import runs, spans
+from gdsload.conversion.source import Item, Part
+from gdsload.errors import FormatError, OptionError
+
+__all__ = ["TextSource"]
+
+_SUFFIXES = (".txt", ".text", ".md")
+_EACH = ("line", "file")
+_MAX_TEXT_BYTES = 2**28
+_BATCH_BYTES = 2**20
+_BATCH_LINES = 4096
+
+
+class TextSource:
+    """Texts, in the field ``text``. Lines, also empty ones, are taken without what ends them (LF or CR LF).
+
+    A byte order mark at the beginning of a file is no part of its text.
+
+    Args:
+        path: a text file, or a folder of `.txt`, `.text` and `.md` files.
+        each: what a sample is: ``"line"`` or ``"file"``. None: a line of a file; of a folder it must be said.
+        encoding: how it is encoded, as Python calls it; with lines one of those in which a byte of a line's end is
+            nothing else: UTF-8, Latin-1, and their like.
+        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
+
+    Raises:
+        OptionError: if an option has no such value.
+    """
+
+    kind = "text files"
+    threads = False
+
+    def __init__(
+        self, path: str, *, each: str | None = None, encoding: str = "utf-8", **files: Unpack[FileOptions]
+    ) -> None:
+        if each not in (None, *_EACH):
+            raise OptionError(f"each is {each!r:.200}", remedy='Supported are "line" and "file".')
+        try:
+            self.encoding = codecs.lookup(encoding).name
+            has_lines = "\r\n".encode(self.encoding) == b"\r\n"
+        except (LookupError, TypeError, ValueError):
+            raise OptionError(f"encoding is {encoding!r:.200}, which Python does not know") from None
+        if each != "file" and not has_lines:
+            raise OptionError(f"lines of {encoding!r} are not read", remedy="Pass each='file', or convert it to UTF-8.")
+        self.path = path
+        self.files = SourceFiles(path, **files)
+        self.each = each
+
+    def describe(self) -> dict[str, Any]:
+        """See `Source.describe`."""
+        files = stamps(self.files.find(_SUFFIXES))
+        return {"kind": self.kind, "files": files, "each": self.each, "encoding": self.encoding}
+
+    def parts(self, target_bytes: int) -> list[Part]:
+        """See `Source.parts`: runs of files, or of bytes, in which lines begin."""
+        files = self.files.find(_SUFFIXES)
+        if self.each is None and len(files) > 1:
+            raise OptionError(
+                f"it holds {len(files)} text files",
+                file=self.path,
+                remedy="Pass each='file' (--option each=file) if each is one sample; each='line' if each line is.",
+            )
+        sizes = [os.path.getsize(file) for file in files]
+        if self.each == "file":
+            return [
+                Part(f"files {low} to {high - 1}", tuple(files[low:high]), high - low, sum(sizes[low:high]))
+                for low, high in runs(sizes, target_bytes)
+            ]
+        found = [
+            Part(f"{os.path.basename(file)}, bytes {low} to {high - 1}", (file, low, high), nbytes=high - low)
+            for file, size in zip(files, sizes, strict=True)
+            for low, high in spans(0, size, max(target_bytes, 1))
+        ]
+        if not found:
+            raise FormatError("there is not one line", file=self.path)
+        return found
+
+    def read(self, part: Part) -> Iterator[Item]:
+        """See `Source.read`."""
+        if self.each == "file":
+            for file in part.where:
+                yield Item(str(file), partial(self._document, str(file)))
+            return
+        file, low, high = str(part.where[0]), int(part.where[1]), int(part.where[2])
+        try:
+            with open_file(file) as opened:
+                yield from self._lines(opened, file, low, high)
+        except OSError as error:
+            raise FormatError(f"the file cannot be read: {error.strerror}", file=file) from None
+
+    def _lines(self, opened: IO[bytes], file: str, low: int, high: int) -> Iterator[Item]:
+        """The lines that begin from byte `low` to `high` - 1, many at once."""
+        if low:  # what the byte before begins, or is in, is another's
+            opened.seek(low - 1)
+            _line(opened, file)
+        places: list[int] = []
+        lines: list[bytes] = []
+        nbytes, place = 0, opened.tell()
+        while place < high and (line := _line(opened, file)):
+            places.append(place)
+            lines.append(line)
+            place += len(line)
+            nbytes += len(line)
+            if nbytes >= _BATCH_BYTES or len(lines) >= _BATCH_LINES:
+                yield from self._items(lines, places)
+                lines, places, nbytes = [], [], 0
+        yield from self._items(lines, places)
+
+    def _items(self, lines: list[bytes], places: list[int]) -> Iterator[Item]:
+        """One item of all lines; if one cannot be decoded, one for each, so that it alone is at fault."""
+        if not lines:
+            return
+        try:
+            texts = [self._text(line, place) for line, place in zip(lines, places, strict=True)]
+        except UnicodeError:
+            for line, place in zip(lines, places, strict=True):
+                yield Item(f"the line at byte {place}", partial(self._sample, line, place))
+            return
+        yield Item(f"lines from byte {places[0]} on", partial(dict, text=texts), len(texts))
+
+    def _sample(self, line: bytes, place: int) -> dict[str, Any]:
+        return {"text": self._text(line, place)}
+
+    def _text(self, line: bytes, place: int) -> str:
+        if line.endswith(b"\n"):
+            line = line[: -2 if line.endswith(b"\r\n") else -1]
+        return _decoded(line, self.encoding, marked=place == 0)
+
+    def _document(self, file: str) -> dict[str, Any]:
+        try:
+            with open_file(file) as opened:
+                content = opened.read(_MAX_TEXT_BYTES + 1)
+        except OSError as error:
+            raise FormatError(f"the file cannot be read: {error.strerror}", file=file) from None
+        if len(content) > _MAX_TEXT_BYTES:
+            raise FormatError(f"the text has more than {_MAX_TEXT_BYTES} bytes", file=file)
+        try:
+            return {"text": _decoded(content, self.encoding, marked=True)}
+        except UnicodeError as error:
+            raise FormatError(
+                f"it is no {self.encoding}: {str(error)[:200]}", file=file, remedy="Pass encoding=."
+            ) from None
+
+
+def _decoded(content: bytes, encoding: str, *, marked: bool) -> str:
+    """A text, without the mark that some editors begin files with."""
+    text = content.decode(encoding)
+    return text[1:] if marked and text.startswith("\ufeff") else text
+
+
+def _line(opened: IO[bytes], file: str) -> bytes:
+    line = opened.readline(_MAX_TEXT_BYTES)
+    if len(line) == _MAX_TEXT_BYTES:
+        raise FormatError(f"a line has {_MAX_TEXT_BYTES} bytes or more", file=file, remedy="Pass each='file'.")
+    return line

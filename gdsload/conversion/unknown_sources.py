@@ -1,0 +1,47 @@
+"""What is said of a source that no kind reads: what lies there, and the ways out."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from itertools import islice
+
+__all__ = ["WAYS_OUT", "unknown"]
+
+WAYS_OUT = (
+    "Anything else is converted as a torch dataset, named as 'package.module:name' (in Python also as an object), or "
+    "as a Source of your own: see gdsload.Source."
+)
+_LOOKED_AT = 10_000
+_SHOWN = 8
+_HINTS = {
+    "video is not decoded: a torch dataset that returns frames can be converted":
+        (".mp4", ".mkv", ".avi", ".mov", ".webm", ".m4v"),
+    "audio is not decoded: a torch dataset that returns samples can be converted":
+        (".wav", ".mp3", ".flac", ".ogg", ".opus", ".m4a"),
+    "archives other than tar are not read: unpack them first":
+        (".zip", ".rar", ".7z", ".tar.bz2", ".tar.xz", ".tar.zst"),
+    "unpack it first (gunzip)": (".csv.gz", ".jsonl.gz", ".json.gz", ".txt.gz", ".npy.gz"),
+}  # fmt: skip
+
+
+def unknown(path: str) -> str:
+    """What lies at a path of which no file is known: the endings of names there, and what to do about some."""
+    names = list(islice(_names(path), _LOOKED_AT)) if os.path.isdir(path) else [os.path.basename(path)]
+    endings = Counter(_ending(name) for name in names)
+    if not names:
+        return "it is empty"
+    common = ", ".join(f"{ending} ({count})" for ending, count in endings.most_common(_SHOWN))
+    more = ", …" if len(endings) > _SHOWN else ""
+    hints = [hint for hint, suffixes in _HINTS.items() if any(name.lower().endswith(suffixes) for name in names)]
+    return "; ".join([f"none of its files is known; it has {common}{more}", *hints])
+
+
+def _names(path: str) -> list[str]:
+    return [name for _, _, names in islice(os.walk(path), _LOOKED_AT) for name in sorted(names)]
+
+
+def _ending(name: str) -> str:
+    stem, ending = os.path.splitext(name.lower())
+    inner = os.path.splitext(stem)[1] if ending in (".gz", ".bz2", ".xz", ".zst", ".zip") else ""
+    return (inner + ending)[:40] if ending else "names without an ending"

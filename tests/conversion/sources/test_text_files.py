@@ -1,0 +1,91 @@
+"""Text files, line by line and whole, and those that are none."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gdsload
+from gdsload.conversion.recognise import recognise
+from gdsload.conversion.sources import text_files
+from gdsload.conversion.sources.text_files import TextSource
+from gdsload.errors import ConversionError, FormatError, OptionError
+
+LINES = st.lists(st.text(st.characters(exclude_characters="\r\n", codec="utf-8"), max_size=12), min_size=1, max_size=30)
+
+
+@settings(max_examples=60, deadline=None)
+@given(LINES, st.sampled_from(["\n", "\r\n"]), st.booleans(), st.integers(1, 200))
+def test_every_line_wherever_it_is_cut(tmp_path_factory, samples_in, lines, end, last, target):
+    lines = [line.removeprefix("\ufeff") for line in lines]
+    path = tmp_path_factory.mktemp("t") / "a.txt"
+    path.write_bytes((end.join(lines) + (end if last else "")).encode())
+    expected = lines if last or lines[-1] else lines[:-1]
+    if not path.stat().st_size:
+        with pytest.raises(FormatError, match="not one line"):
+            TextSource(str(path)).parts(target)
+        return
+    assert [one["text"] for one in samples_in(TextSource(str(path)), target)] == expected
+
+
+def test_one_text_a_file(tmp_path, samples_in):
+    (tmp_path / "pos").mkdir()
+    for number in (10, 9):
+        (tmp_path / "pos" / f"{number}.txt").write_bytes(f"\ufeffé{number}\r\n\n".encode())
+    assert recognise(str(tmp_path)) == "text"
+    with pytest.raises(OptionError, match=r"it holds 2 text files\. Pass each='file'"):
+        TextSource(str(tmp_path)).parts(1)
+    assert [one["text"] for one in samples_in(TextSource(str(tmp_path), each="file"))] == ["é9\r\n\n", "é10\r\n\n"]
+    found = samples_in(TextSource(str(tmp_path), each="line"))
+    assert [one["text"] for one in found] == ["é9", "", "é10", ""]
+
+
+def test_encodings(tmp_path, samples_in):
+    for encoding in ("latin-1", "utf-16"):
+        (tmp_path / f"{encoding}.txt").write_text("é\nb", encoding=encoding)
+    assert [one["text"] for one in samples_in(TextSource(str(tmp_path / "latin-1.txt"), encoding="latin-1"))] == [
+        "é",
+        "b",
+    ]
+    whole = TextSource(str(tmp_path / "utf-16.txt"), encoding="utf-16", each="file")
+    assert samples_in(whole) == [{"text": "é\nb"}]
+    with pytest.raises(OptionError, match="lines of 'utf-16' are not read. Pass each='file'"):
+        TextSource(str(tmp_path / "utf-16.txt"), encoding="utf-16")
+    with pytest.raises(OptionError, match="encoding is 'klingon', which Python does not know"):
+        TextSource(str(tmp_path / "latin-1.txt"), encoding="klingon")
+    with pytest.raises(OptionError, match="each is 'word'"):
+        TextSource(str(tmp_path / "latin-1.txt"), each="word")
+
+
+def test_a_line_that_cannot_be_decoded_is_at_fault_alone(tmp_path):
+    lines = [b"line %d" % number for number in range(200)]
+    lines[77] = b"\xff\xfe"
+    (tmp_path / "a.txt").write_bytes(b"\n".join(lines))
+    place = len(b"\n".join(lines[:77])) + 1
+    with pytest.raises(ConversionError, match=f"the line at byte {place} .*UnicodeDecodeError"):
+        gdsload.convert(tmp_path / "a.txt", tmp_path / "out", workers=1)
+    report = gdsload.convert(tmp_path / "a.txt", tmp_path / "out", workers=1, on_error="skip")
+    assert (report.samples, len(report.skipped)) == (199, 1)
+    assert gdsload.ShardDataset(tmp_path / "out")[77]["text"] == "line 78"
+    (tmp_path / "b.txt").write_bytes(b"\xff")
+    (item,) = [item for part in TextSource(str(tmp_path / "b.txt"), each="file").parts(1)
+               for item in TextSource(str(tmp_path / "b.txt"), each="file").read(part)]  # fmt: skip
+    with pytest.raises(FormatError, match="it is no utf-8"):
+        item.make()
+
+
+def test_texts_without_end_are_refused(tmp_path, monkeypatch, samples_in):
+    monkeypatch.setattr(text_files, "_MAX_TEXT_BYTES", 100)
+    (tmp_path / "a.txt").write_bytes(b"a" * 101)
+    for each, match in (("line", "a line has 100 bytes or more"), ("file", "more than 100 bytes")):
+        with pytest.raises(FormatError, match=match):
+            samples_in(TextSource(str(tmp_path / "a.txt"), each=each))
+
+
+@pytest.mark.parametrize("other", ["x.npy", "cat/1.png", "t.csv"])
+def test_texts_beside_other_files_are_notes(tmp_path, other):
+    (tmp_path / "README.txt").write_text("notes")
+    (tmp_path / other).parent.mkdir(exist_ok=True)
+    (tmp_path / other).write_bytes(b"")
+    assert recognise(str(tmp_path)) != "text"
