@@ -3,7 +3,7 @@
     python tools/make_golden.py [FOLDER]
 
 They hold every later version of gdsload to what versions 1 to 3 of the format mean (docs/spec/shard-v1.md, M40;
-shard-v2.md, M52; shard-v3.md, M59): they must open with the samples that `samples` computes here, and today's writer
+shard-v2.md, M52; shard-v3.md, M62): they must open with the samples that `samples` computes here, and today's writer
 must write the same bytes.
 
 When may they be written again? Those of a version, in ``tests/data/shards/v1`` to ``v3``, only as long as no release
@@ -62,6 +62,12 @@ SCHEMAS = {
 }
 VERSIONS = {"packed": 2, "images": 3, "images-apart": 3}
 """Of the format, for those that are not of version 1."""
+METADATA: dict[str, dict[str, Any]] = {
+    "images-apart": {
+        "classes": {"label": ["cat", "naïve", "日本語"]},
+        "n": [0, -1, 18446744073709551615, 0.1, 1e-300, None, True],
+    }
+}
 PACKED = {"packed", "images"}
 """Those whose small fields are packed."""
 COUNTS = {"dtypes": 3, "ragged": 7, "empty": 0, "packed": 5, "images": 6, "images-apart": 3}
@@ -109,7 +115,9 @@ def write(folder: Path) -> None:
     for name, schema in SCHEMAS.items():
         rule: PackRule = "auto" if name in PACKED else ()
         where = place(folder, name)
-        with ShardWriter(where, schema, shard_bytes=SHARD_BYTES[name], pack_fields=rule) as writer:
+        with ShardWriter(
+            where, schema, shard_bytes=SHARD_BYTES[name], pack_fields=rule, metadata=METADATA.get(name)
+        ) as writer:
             for sample in samples(name):
                 writer.write(sample)
 

@@ -12,6 +12,7 @@ from gdsload.errors import ChecksumError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.loader import DataLoader
 from gdsload.shards.format.index import INDEX_NAME, Index, IndexEntry, parse_index
+from gdsload.shards.format.metadata import Metadata
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.publish import Publication, fsync_path, remove_folder, write_error
 from gdsload.shards.shard_folders import shard_name
@@ -23,7 +24,14 @@ _BATCH_BYTES = 16 * 2**20
 
 
 def publish(
-    path: str, stage: str, stored: StoredSchema, parts: int, *, overwrite: bool, spread_over: Sequence[str] = ()
+    path: str,
+    stage: str,
+    stored: StoredSchema,
+    parts: int,
+    *,
+    overwrite: bool,
+    spread_over: Sequence[str] = (),
+    metadata: Metadata | None = None,
 ) -> None:
     """Make the dataset appear: the shards of all parts, in order.
 
@@ -34,6 +42,7 @@ def publish(
         parts: how many.
         overwrite: whether a dataset that is at `path` is replaced.
         spread_over: folders, absolute, for shards; one that a part has in one of them stays there.
+        metadata: what the dataset says of itself.
 
     Raises:
         WriteError: if the disk is full or fails.
@@ -52,7 +61,7 @@ def publish(
                 entries.append(IndexEntry(name, entry.samples, entry.bytes, entry.sha256))
         path_of_index = os.path.join(place.folder, INDEX_NAME)
         with open(path_of_index, "xb") as file:
-            file.write(Index(stored.schema, tuple(entries), stored.packed).to_bytes())
+            file.write(Index(stored.schema, tuple(entries), stored.packed, metadata or {}).to_bytes())
         fsync_path(path_of_index)
     except OSError as error:
         place.abandon()
@@ -99,6 +108,7 @@ def shuffle_into(
     overwrite: bool,
     progress: Callable[[int], None],
     spread_over: Sequence[str] = (),
+    metadata: Metadata | None = None,
 ) -> None:
     """Write the samples of a dataset anew, in a random order. Memory is bounded: they are read where they lie.
 
@@ -109,6 +119,7 @@ def shuffle_into(
         overwrite: whether a dataset that is at `path` is replaced.
         progress: called with the number of samples that have been written.
         spread_over: folders over which its shards are spread.
+        metadata: what the new one says of itself.
 
     Raises:
         ChecksumError: if one of them is damaged, which may lie there since an earlier run.
@@ -125,7 +136,7 @@ def shuffle_into(
         ShardWriter(
             path, dataset.schema,
             shard_bytes=options.shard_bytes, overwrite=overwrite, pack_fields=options.pack_fields,
-            spread_over=spread_over,
+            spread_over=spread_over, metadata=metadata,
         ) as writer,
         DataLoader(
             dataset, batch, "full", seed=options.shuffle_seed or 0, device="cpu", ragged="offsets",

@@ -41,6 +41,7 @@ class RearrangeKeywords(TypedDict, total=False):
     progress: Progress | None
     pack: Mapping[str, Any] | None
     pack_fields: PackRule | None
+    metadata: Mapping[str, Any] | None
 
 
 class ConvertKeywords(RearrangeKeywords, total=False):

@@ -109,6 +109,11 @@ class PackedSource:
         """See `Source.describe`."""
         return {"kind": self.kind, "documents": self.inner.describe(), **asdict(self.packing)}
 
+    @property
+    def path(self) -> str | None:
+        """Where the documents are, if they are files."""
+        return getattr(self.inner, "path", None)
+
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`. All documents are read, to count their tokens."""
         inner = self.inner.parts(target_bytes)

@@ -14,6 +14,7 @@ from gdsload.conversion.infer import schema_of
 from gdsload.conversion.keywords import ConvertKeywords, Progress, choose, divided
 from gdsload.conversion.packing import PackedSource, Packing
 from gdsload.conversion.part import PartTask
+from gdsload.conversion.provenance import metadata_of, notes_of
 from gdsload.conversion.recognise import source_for
 from gdsload.conversion.room import Room
 from gdsload.conversion.snapshot import SourceSnapshot
@@ -42,11 +43,13 @@ class ConversionPlan:
         kind: what the source is.
         schema: the fields of the result.
         parts: the parts of the source.
+        notes: what users should know of the source.
     """
 
     kind: str
     schema: Schema
     parts: list[Part]
+    notes: tuple[str, ...] = ()
 
     @property
     def samples(self) -> int:
@@ -80,6 +83,7 @@ class ConvertReport:
         nbytes: bytes of its shards.
         skipped: every sample that was left out, and why.
         resumed: parts that an earlier, interrupted run had finished.
+        notes: what users should know of the source: what was left out of it, say.
     """
 
     path: str
@@ -88,6 +92,7 @@ class ConvertReport:
     nbytes: int
     skipped: tuple[Skipped, ...]
     resumed: int
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -150,7 +155,7 @@ def plan(source: Any, **options: Any) -> ConversionPlan:
     Allowance(given.get("max_skipped", DEFAULT_ALLOWANCE))
     found, chosen = _source(source, given), choose(given)
     parts = found.parts(int(chosen.shard_bytes))
-    return ConversionPlan(found.kind, _schema(found, parts, chosen, given), parts)
+    return ConversionPlan(found.kind, _schema(found, parts, chosen, given), parts, notes_of(found))
 
 
 @overload
@@ -183,6 +188,7 @@ def convert(source: Any, out: Place, **options: Any) -> ConvertReport:
             ``if __name__ == "__main__":``. `executor`: any `concurrent.futures.Executor`, for instance a cluster's,
             over a file system that all share. `overwrite`: replace a dataset that is at `out`, unless other files are
             with it. `spread_over`: folders, one on each drive, over which the shards are spread: see `ShardWriter`.
+            `metadata`: what the dataset says of itself beside what its source tells (`ShardDataset.metadata`).
             `restart`: throw away what an interrupted conversion with other arguments has left. `progress`:
             called with samples, bytes, finished parts and parts.
 
@@ -238,6 +244,7 @@ def _run(
         stage.keep(_schema(source, parts, chosen, options), parts)
     schema, parts = stage.planned or (Schema({}), [])
     stored = packed_by(schema, chosen.pack_fields)
+    metadata = metadata_of(source, schema, chosen, options)
     twice = chosen.shuffle_seed is not None
     allowance = Allowance(options.get("max_skipped", DEFAULT_ALLOWANCE))
     count = _Count(ConversionPlan(source.kind, schema, parts), allowance, options.get("progress"), 2 if twice else 1)
@@ -264,14 +271,16 @@ def _run(
         if twice:
             room.begin_again()
             ordered = put_in_order(stage.folder, stored, len(parts), over)
-            shuffle_into(path, ordered, chosen, overwrite=overwrite, progress=count.again, spread_over=over)
+            shuffle_into(
+                path, ordered, chosen, overwrite=overwrite, progress=count.again, spread_over=over, metadata=metadata
+            )
         else:
-            publish(path, stage.folder, stored, len(parts), overwrite=overwrite, spread_over=over)
+            publish(path, stage.folder, stored, len(parts), overwrite=overwrite, spread_over=over, metadata=metadata)
     except DiskFullError as error:
         raise room.explain(error) from error
     shards = [entry for entry in os.scandir(path) if entry.name.endswith(".safetensors")]
     nbytes = sum(entry.stat().st_size for entry in shards)
-    return ConvertReport(path, count.written()[0], len(shards), nbytes, count.skipped(), resumed)
+    return ConvertReport(path, count.written()[0], len(shards), nbytes, count.skipped(), resumed, notes_of(source))
 
 
 def _source(source: object, options: ConvertKeywords) -> Source:

@@ -38,6 +38,8 @@ class SelectionSource:
 
     kind = "shards"
     threads = True
+    rearranges = True
+    """Whether it is datasets that are but put together anew, so that nothing is to be added to their metadata."""
 
     def __init__(self, dataset: object, name: str) -> None:
         selected = select(dataset)
@@ -49,6 +51,10 @@ class SelectionSource:
         """See `Source.describe`."""
         ids = None if self._ids is None else hashlib.sha256(self._ids.data).hexdigest()
         return {"kind": self.kind, "datasets": [dataset.digest for dataset in self.datasets], "ids": ids}
+
+    def metadata_parts(self) -> list[tuple[str, dict[str, Any]]]:
+        """Path and metadata of each dataset."""
+        return [(dataset.path, dataset.metadata) for dataset in self.datasets]
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 import os
 import threading
@@ -110,6 +111,15 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
     def digest(self) -> str:
         """SHA-256 that names the dataset's content: schema, shards and their checksums."""
         return self._catalog.digest
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What the dataset says of itself: names of classes, where it comes from, and what its writer was given.
+
+        `convert` writes ``"classes"``, the names of the classes of each field of labels, in order of their numbers, and
+        ``"source"``, ``"options"`` and ``"gdsload"``. It is a copy, and no part of what `digest` names.
+        """
+        return copy.deepcopy(dict(self._catalog.metadata))
 
     @property
     def mmap(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gdsload.errors import (
     DatasetNotFoundError,
@@ -20,6 +20,7 @@ from gdsload.errors import (
 )
 from gdsload.shards.files import open_regular, pread_exact
 from gdsload.shards.format.index import INDEX_NAME, MAX_INDEX_BYTES, Index, parse_index
+from gdsload.shards.format.metadata import Metadata
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.shard import Shard, is_gdsload
 from gdsload.shards.format.stored import StoredSchema
@@ -42,12 +43,14 @@ class Catalog:
         stored: the fields of a sample, and how they are stored.
         sources: its shards, in order, each with its number of samples and length.
         digest: SHA-256 that names the content.
+        metadata: what it says of itself beside.
     """
 
     path: str
     stored: StoredSchema
     sources: tuple[ShardSource, ...]
     digest: str
+    metadata: Metadata = field(default_factory=dict)
 
     @property
     def schema(self) -> Schema:
@@ -143,7 +146,7 @@ def _from_folder(path: str, folder: int, *, whole: bool) -> Catalog:
         )
         for shard in index.shards
     )
-    return Catalog(path, index.stored, sources, index.digest())
+    return Catalog(path, index.stored, sources, index.digest(), index.metadata)
 
 
 def _status(folder: int, index: Index) -> tuple[dict[str, os.stat_result], set[str], dict[str, str]]:

@@ -16,6 +16,7 @@ from gdsload.shards.encode import EncodedField, batch_rows, column_rows, infer_s
 from gdsload.shards.format.checksum import BlockHasher
 from gdsload.shards.format.index import INDEX_NAME, Index, IndexEntry
 from gdsload.shards.format.layout import ShardLayout
+from gdsload.shards.format.metadata import checked_metadata
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.shard import OFFSETS_PREFIX
 from gdsload.shards.format.stored import PackRule, StoredSchema, pack_rule, packed_by
@@ -52,9 +53,12 @@ class ShardWriter:
             ``()`` for none. In batches they are views of one memory then, and safetensors finds them as rows of bytes.
         spread_over: folders, one on each drive, over which the shards are spread in turn: each gets a folder of them,
             and `path` has links to them. They must exist. If there are none, the shards are in `path` itself.
+        metadata: what the dataset says of itself beside, as `ShardDataset.metadata` has it then: anything that JSON can
+            hold, at most 16 MiB. ``{"classes": {"label": ["cat", "dog"]}}`` names the classes of a field of labels.
 
     Raises:
-        OptionError: if `pack_fields` is no list of names, or a folder is named twice in `spread_over`.
+        OptionError: if `pack_fields` is no list of names, a folder is named twice in `spread_over`, or JSON cannot hold
+            `metadata`.
         SchemaError: if a field is to be packed that the schema does not have, or whose samples are not of one shape and
             at least one byte; without a schema, from the first sample on.
         DatasetExistsError: if there is something at `path` that must not be replaced.
@@ -70,7 +74,9 @@ class ShardWriter:
         overwrite: bool = False,
         pack_fields: PackRule = "auto",
         spread_over: Sequence[str | os.PathLike[str]] = (),
+        metadata: Mapping[str, Any] | None = None,
     ) -> None:
+        self._metadata = checked_metadata(metadata)
         self._pack_rule = pack_rule(pack_fields)
         self._shard_bytes = parse_bytes(shard_bytes, "shard_bytes", at_least=1)
         self._stored: StoredSchema | None = None
@@ -140,7 +146,7 @@ class ShardWriter:
                     file=self._place.path,
                     remedy="Give a schema to write an empty dataset.",
                 )
-            self._write_index(Index(stored.schema, tuple(self._entries), stored.packed))
+            self._write_index(Index(stored.schema, tuple(self._entries), stored.packed, self._metadata))
         except BaseException:
             self.abort()
             raise

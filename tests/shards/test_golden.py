@@ -28,6 +28,7 @@ def test_samples_are_those_that_were_written(name, mmap):
     dataset = ShardDataset(make_golden.place(GOLDEN, name), mmap=mmap)
     wanted = list(make_golden.samples(name))
     assert (make_golden.SCHEMAS[name], len(wanted)) == (dataset.schema, len(dataset))
+    assert dataset.metadata == make_golden.METADATA.get(name, {})
     for sample, found in zip(wanted, dataset, strict=True):
         assert {key: bits(value) for key, value in sample.items()} == {key: bits(value) for key, value in found.items()}
 

@@ -57,6 +57,7 @@ class ImageFolderSource(ImageSource):
         self.with_key = with_key
         self.files = SourceFiles.of(path, options)
         self.look = ImageForm.of(options, upright=True)
+        self._listed: list[tuple[int, str]] | None = None
 
     @property
     def classes(self) -> list[str]:
@@ -70,7 +71,7 @@ class ImageFolderSource(ImageSource):
     def metadata(self) -> dict[str, Any]:
         """What the dataset's metadata have of the source."""
         classes = self.classes
-        return {"classes": {"label": classes}} if classes else {}
+        return ({"classes": {"label": classes}} if classes else {}) | ({"key": "key"} if self.with_key else {})
 
     def notes(self) -> list[str]:
         """What users should know of the source: class folders without images, and images that are in none."""
@@ -125,7 +126,7 @@ class ImageFolderSource(ImageSource):
 
     def first_items(self) -> Iterator[Item]:
         """Some that lie evenly among all: the first may all be of one class."""
-        files = self._files()
+        files = self._files() if self._listed is None else self._listed
         for label, name in files[:: -(-len(files) // _LOOKED_AT) or 1]:
             yield self._item(label, name)
 
@@ -195,7 +196,11 @@ class ImageFolderSource(ImageSource):
             if files and splits is None:  # else they are told apart already
                 files = self.files.chosen(files, folder)
             found += [(label, os.path.relpath(file, self.path)) for file in files]
+        self._listed = found
         return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_listed": None}
 
 
 def _names_below(folder: str) -> list[str]:

@@ -45,6 +45,10 @@ class SafetensorsSource:
         files = stamps(shard.file for dataset in datasets for shard in dataset.shards)
         return {"kind": self.kind, "files": files, "digests": [dataset.digest for dataset in datasets]}
 
+    def metadata_parts(self) -> list[tuple[str, dict[str, Any]]]:
+        """Path and metadata of each dataset."""
+        return [(path, ShardDataset(path).metadata) for path in self._paths()]
+
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`."""
         found: list[Part] = []

@@ -91,6 +91,10 @@ class TarSource(ImageSource):
             **self.form.to_json(),
         }
 
+    def metadata(self) -> dict[str, Any]:
+        """What the dataset's metadata have of the source: the field that names samples."""
+        return {"key": "key"} if self.with_key else {}
+
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: one for each file, for they can only be read from their beginning."""
         return [

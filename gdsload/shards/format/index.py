@@ -10,10 +10,12 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from gdsload.errors import FormatError, Problem, SchemaError
 from gdsload.shards.format import strict
+from gdsload.shards.format.metadata import Metadata, metadata_digest, metadata_problems
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.stored import Packed, StoredSchema, read_packed
 from gdsload.shards.format.strict import show
@@ -23,7 +25,7 @@ __all__ = ["INDEX_NAME", "MAX_INDEX_BYTES", "Index", "IndexEntry", "parse_index"
 INDEX_NAME = "index.json"
 _FORMAT = "gdsload-dataset"
 _VERSION_1 = {"format", "version", "samples", "schema", "shards", "sha256"}
-_KEYS = {1: _VERSION_1, 2: _VERSION_1 | {"packed"}, 3: _VERSION_1 | {"packed"}}
+_KEYS = {1: _VERSION_1, 2: _VERSION_1 | {"packed"}, 3: _VERSION_1 | {"packed", "metadata", "metadata_sha256"}}
 MAX_INDEX_BYTES = 2**30
 _MAX_COUNT = 2**63 - 1
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -55,11 +57,13 @@ class Index:
         schema: the fields.
         shards: the shards.
         packed: the fields of each packed column, as `StoredSchema` has them: the same in all shards.
+        metadata: what the dataset says of itself beside.
     """
 
     schema: Schema
     shards: tuple[IndexEntry, ...]
     packed: Packed = ()
+    metadata: Metadata = field(default_factory=dict)
 
     @property
     def stored(self) -> StoredSchema:
@@ -72,13 +76,15 @@ class Index:
         return sum(shard.samples for shard in self.shards)
 
     def digest(self) -> str:
-        """SHA-256 of the index, which names the dataset's content."""
+        """SHA-256 of the index without metadata, which names the dataset's content."""
         return _digest(self._tree())
 
     def to_bytes(self) -> bytes:
         """The text of `index.json`."""
         tree = self._tree()
         tree["sha256"] = _digest(tree)
+        if self.metadata:
+            tree |= {"version": 3, "metadata": self.metadata, "metadata_sha256": metadata_digest(self.metadata)}
         return (json.dumps(tree, ensure_ascii=False, indent=1) + "\n").encode()
 
     def _tree(self) -> dict[str, object]:
@@ -112,8 +118,8 @@ def parse_index(raw: bytes, file: str) -> Index:
         head = _head(tree, file, problems)
         shards = _shards(tree.get("shards"), file, problems)
         if head is not None and not problems:
-            schema, packed = head
-            index = Index(schema, tuple(shards), packed)
+            schema, packed, metadata = head
+            index = Index(schema, tuple(shards), packed, metadata)
             if tree.get("samples") != index.samples:
                 message = f"it claims {show(tree.get('samples'))} samples, but its shards hold {index.samples}"
                 problems.append(Problem(message, file, 0))
@@ -154,7 +160,7 @@ def _load(raw: bytes, file: str, problems: list[Problem]) -> object:
     return None
 
 
-def _head(tree: dict[str, object], file: str, problems: list[Problem]) -> tuple[Schema, Packed] | None:
+def _head(tree: dict[str, Any], file: str, problems: list[Problem]) -> tuple[Schema, Packed, Metadata] | None:
     if tree.get("format") != _FORMAT:
         problems.append(Problem(f"its format is {show(tree.get('format'))}, not {_FORMAT!r}", file, 0))
     version = tree.get("version")
@@ -172,9 +178,25 @@ def _head(tree: dict[str, object], file: str, problems: list[Problem]) -> tuple[
     except SchemaError as error:
         problems.append(Problem(f"schema: {error}", file, 0))
         return None
-    packed, wrong = read_packed(schema, tree, version)
-    problems += [Problem(message, file, 0) for message in wrong]
-    return schema, packed
+    metadata, wrong = _metadata(tree)
+    # Metadata alone make an index one of version 3; its shards are of the version that their fields need.
+    versions = (1, 2, 3) if metadata else (version,)
+    packed, others = read_packed(schema, tree, versions)
+    problems += [Problem(message, file, 0) for message in (*wrong, *others)]
+    return schema, packed, metadata
+
+
+def _metadata(tree: dict[str, Any]) -> tuple[Metadata, list[str]]:
+    """The metadata, and all that is wrong with them; none if there are no keys of them."""
+    keys = {"metadata", "metadata_sha256"} & tree.keys()
+    if not keys or tree["version"] < 3:  # else they are unknown keys
+        return {}, []
+    if wrong := metadata_problems(tree.get("metadata")):
+        return {}, wrong
+    metadata: dict[str, Any] = tree["metadata"]
+    if tree.get("metadata_sha256") != metadata_digest(metadata):
+        wrong = ["its metadata do not match metadata_sha256: they were changed or damaged"]
+    return metadata, wrong
 
 
 def _shards(value: object, file: str, problems: list[Problem]) -> Sequence[IndexEntry]:

@@ -210,7 +210,7 @@ class _Own:
         except SchemaError as error:
             self.add(f"{META_SCHEMA}: {error}")
             return None, {}
-        packed, wrong = read_packed(schema, tree, version)
+        packed, wrong = read_packed(schema, tree, (version,))
         for message in wrong:
             self.add(f"{META_SCHEMA}: {message}")
         groups = self._groups(schema, tree["offsets"])

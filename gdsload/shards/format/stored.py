@@ -168,22 +168,22 @@ def _complaint(schema: Schema, name: object) -> str | None:
     return None if schema[name].row_bytes else f"the field {show(name)} has no bytes"
 
 
-def read_packed(schema: Schema, tree: Mapping[str, object], version: int) -> tuple[Packed, list[str]]:
+def read_packed(schema: Schema, tree: Mapping[str, object], versions: Sequence[int]) -> tuple[Packed, list[str]]:
     """The fields of packed columns as shard metadata and index have them, trusting nothing.
 
     Args:
         schema: the fields.
         tree: the object that has them as `packed`.
-        version: of the format, which says whether it has any.
+        versions: of the format, those that the fields and columns may need; version 2 is that of packed columns alone.
 
     Returns:
         They, and all that is wrong with them, or with the version; if anything is, they are of no use.
     """
-    some = version == 2 or (version > 2 and "packed" in tree)
+    some = tuple(versions) == (2,) or (max(versions) > 2 and "packed" in tree)
     packed, problems = _columns(schema, tree.get("packed")) if some else ((), [])
     lowest = StoredSchema(schema, packed).version
-    if not problems and lowest != version:
-        problems = [f"its version is {version}, but fields like these are version {lowest}"]
+    if not problems and lowest not in versions:
+        problems = [f"its version is {max(versions)}, but fields like these are version {lowest}"]
     return packed, problems
 
 

@@ -246,8 +246,8 @@ def test_what_cannot_be_packed_is_refused(name, says):
 
 def test_rows_that_no_offset_could_address_are_refused():
     schema = Schema({name: Field("uint8", (2**62,)) for name in "abc"})
-    assert read_packed(schema, {"packed": [["a"], ["b"]]}, 2) == ((("a",), ("b",)), [])
-    assert read_packed(schema, {"packed": [["a", "b", "c"]]}, 2)[1] == [
+    assert read_packed(schema, {"packed": [["a"], ["b"]]}, (2,)) == ((("a",), ("b",)), [])
+    assert read_packed(schema, {"packed": [["a", "b", "c"]]}, (2,))[1] == [
         "packed[0]: a row has more bytes than 64-bit offsets can address"
     ]
 

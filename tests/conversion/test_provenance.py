@@ -1,0 +1,221 @@
+"""What converted datasets say of themselves: names of classes, and where they come from."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gdsload import Field, ShardDataset, ShardWriter, convert, merge, reshard, split
+from gdsload.conversion.runner import plan
+from gdsload.errors import OptionError
+from gdsload.system.version import __version__
+
+SCHEMA = {"x": Field("float32", (2,)), "label": Field("int64")}
+
+
+def written(path, names=None, count=10, **more):
+    metadata = {**({"classes": {"label": names}} if names else {}), **more}
+    with ShardWriter(path, SCHEMA, metadata=metadata) as writer:
+        writer.write_batch({"x": np.zeros((count, 2), np.float32), "label": np.arange(count) % 2})
+    return path
+
+
+def metadata_of(path):
+    return ShardDataset(path).metadata
+
+
+def test_a_writer_says_what_it_is_given(tmp_path):
+    written(tmp_path / "d", ["cat", "dog"], licence="CC0", scores=(1, 2.5))
+    found = metadata_of(tmp_path / "d")
+    assert found == {"classes": {"label": ["cat", "dog"]}, "licence": "CC0", "scores": [1, 2.5]}
+    found["classes"]["label"].append("cow")
+    assert metadata_of(tmp_path / "d") == metadata_of(tmp_path / "d") != found
+
+
+def test_a_dataset_that_says_nothing_is_as_it_was(tmp_path):
+    written(tmp_path / "plain")
+    assert metadata_of(tmp_path / "plain") == {}
+    assert json.loads((tmp_path / "plain" / "index.json").read_bytes())["version"] == 1
+    written(tmp_path / "named", ["cat", "dog"])
+    assert ShardDataset(tmp_path / "plain").digest == ShardDataset(tmp_path / "named").digest
+
+
+def test_what_a_writer_cannot_say_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(OptionError, match="metadata has a value of type Tensor"):
+        ShardWriter(tmp_path / "d", SCHEMA, metadata={"mean": torch.zeros(3)})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def folder(tmp_path):
+    pictures = pytest.importorskip("PIL.Image")
+    for name in ("dog", "cat", "empty"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+    for number in range(3):
+        pictures.fromarray(np.full((4, 4, 3), number, np.uint8)).save(tmp_path / "images" / "cat" / f"{number}.png")
+        pictures.fromarray(np.full((4, 4, 3), number, np.uint8)).save(tmp_path / "images" / "dog" / f"{number}.png")
+    return tmp_path / "images"
+
+
+@pytest.mark.parametrize("shuffle_seed", [None, 3])
+def test_classes_of_folders_and_where_they_are(folder, tmp_path, shuffle_seed):
+    convert(folder, tmp_path / "d", size=2, with_key=True, workers=1, shuffle_seed=shuffle_seed)
+    assert metadata_of(tmp_path / "d") == {
+        "classes": {"label": ["cat", "dog", "empty"]},
+        "key": "key",
+        "source": {"kind": "image folder", "path": str(folder), "options": {"size": 2, "with_key": True}},
+        **({"options": {"shuffle_seed": 3}} if shuffle_seed else {}),
+        "gdsload": __version__,
+    }
+    keys = ["cat/0.png", "cat/1.png", "cat/2.png", "dog/0.png", "dog/1.png", "dog/2.png"]
+    dataset = ShardDataset(tmp_path / "d")
+    assert sorted(dataset.column("key")) == keys
+    assert [key[:3] for key in dataset.column("key")] == [["cat", "dog"][n] for n in dataset.column("label")]
+
+
+def test_workers_and_what_bad_samples_do_change_nothing(folder, tmp_path):
+    for name, options in (("a", {"workers": 1}), ("b", {"workers": 2, "on_error": "skip"})):
+        convert(folder, tmp_path / name, shard_bytes=100, **options)
+    assert (tmp_path / "a" / "index.json").read_bytes() == (tmp_path / "b" / "index.json").read_bytes()
+
+
+def test_classes_of_fields_that_are_left_out_are_none(folder, tmp_path):
+    convert(folder, tmp_path / "d", fields=["image"], workers=1)
+    found = metadata_of(tmp_path / "d")
+    assert "classes" not in found
+    assert found["options"] == {"fields": ["image"]}
+
+
+def test_what_is_said_by_hand_takes_the_place_of_the_rest(folder, tmp_path):
+    mine = {"classes": {"label": ["Katze", "Hund"]}, "licence": "CC0"}
+    convert(folder, tmp_path / "d", metadata=mine, workers=1)
+    found = metadata_of(tmp_path / "d")
+    assert {key: found[key] for key in mine} == mine
+    with pytest.raises(OptionError, match="metadata is 3"):
+        convert(folder, tmp_path / "e", metadata=3, workers=1)
+
+
+def test_classes_of_datasets_and_parquet_files(tmp_path):
+    library = pytest.importorskip("datasets")
+    library.disable_progress_bars()
+    features = library.Features({"y": library.ClassLabel(names=["no", "yes"]), "x": library.Value("int64")})
+    dataset = library.Dataset.from_dict({"y": [0, 1], "x": [3, 4]}, features)
+    dataset.save_to_disk(str(tmp_path / "disk"))
+    dataset.to_parquet(str(tmp_path / "a.parquet"))
+    for number, source in enumerate((dataset, tmp_path / "disk", tmp_path / "a.parquet")):
+        convert(source, tmp_path / str(number), workers=1)
+        assert metadata_of(tmp_path / str(number))["classes"] == {"y": ["no", "yes"]}
+
+
+def test_keys_of_tars_and_options_of_packing(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        info = tarfile.TarInfo("0.cls")
+        info.size = 1
+        tar.addfile(info, io.BytesIO(b"1"))
+    convert(tmp_path / "a.tar", tmp_path / "tar", workers=1)
+    assert metadata_of(tmp_path / "tar")["key"] == "key"
+    np.arange(9, dtype=np.uint16).tofile(tmp_path / "a.bin")
+    pack = {"field": "tokens", "length": 4}
+    convert(tmp_path / "a.bin", tmp_path / "packed", dtype="uint16", pack=pack, workers=1)
+    assert metadata_of(tmp_path / "packed")["options"] == {"pack": pack}
+    assert metadata_of(tmp_path / "packed")["source"]["path"] == str(tmp_path / "a.bin")
+
+
+# --- shards made of shards ---
+
+
+def test_reshard_and_split_keep_them(tmp_path):
+    written(tmp_path / "d", ["cat", "dog"], licence="CC0")
+    wanted = metadata_of(tmp_path / "d")
+    reshard(tmp_path / "d", tmp_path / "r", shard_bytes=100)
+    split(tmp_path / "d", [tmp_path / "a", tmp_path / "b"], [0.5, 0.5], seed=1)
+    convert(tmp_path / "d", tmp_path / "c")
+    assert [metadata_of(tmp_path / name) for name in "rabc"] == [wanted] * 4
+    reshard(tmp_path / "d", tmp_path / "f", fields=["x"])
+    assert metadata_of(tmp_path / "f") == {"licence": "CC0"}
+
+
+def test_shards_that_say_nothing_are_made_of_such_ones_only(tmp_path):
+    written(tmp_path / "d")
+    reshard(tmp_path / "d", tmp_path / "r")
+    merge([tmp_path / "d", tmp_path / "r"], tmp_path / "m")
+    assert metadata_of(tmp_path / "r") == metadata_of(tmp_path / "m") == {}
+
+
+def test_merge_keeps_what_all_agree_in_and_lists_where_they_come_from(tmp_path):
+    sources = [{"source": {"kind": "k", "path": name}, "gdsload": "0"} for name in "ab"]
+    written(tmp_path / "a", ["cat", "dog"], licence="CC0", part=1, **sources[0])
+    written(tmp_path / "b", ["cat", "dog"], licence="CC0", part=2, **sources[1])
+    written(tmp_path / "c", None, licence="CC0", **sources[0])
+    merge([tmp_path / name for name in "abc"], tmp_path / "m")
+    wanted = {"classes": {"label": ["cat", "dog"]}, "licence": "CC0", "merged": sources, "gdsload": __version__}
+    assert metadata_of(tmp_path / "m") == wanted
+    merge([tmp_path / "m", tmp_path / "m"], tmp_path / "again")
+    assert metadata_of(tmp_path / "again")["classes"] == wanted["classes"]
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [(["dog", "cat"], "0 is 'cat' in the one and 'dog' in the other"), (["cat", "dog", "cow"], r"\(2 and 3 of them\)")],
+)
+def test_classes_that_disagree_are_never_merged(tmp_path, names, says):
+    written(tmp_path / "a", ["cat", "dog"])
+    written(tmp_path / "b", names)
+    with pytest.raises(OptionError, match=f"name the classes of their labels differently.*{says}.*metadata=") as caught:
+        merge([tmp_path / "a", tmp_path / "b"], tmp_path / "m")
+    assert caught.value.field == "label"
+    assert not (tmp_path / "m").exists()
+    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "m", metadata={"classes": {"label": ["a", "b"]}})
+    assert metadata_of(tmp_path / "m")["classes"] == {"label": ["a", "b"]}
+    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "x", fields=["x"])
+    assert "classes" not in metadata_of(tmp_path / "x")
+
+
+# --- class folders ---
+
+
+def test_folders_without_images_are_said_and_keep_their_number(folder, tmp_path):
+    (folder / "a gif").mkdir()
+    (folder / "a gif" / "0.GIF").write_bytes(b"GIF89a")
+    shutil.copy(folder / "cat" / "0.png", folder / "preview.png")
+    found = plan(folder)
+    assert found.samples == 6
+    said = "\n".join(found.notes)
+    assert "class 'a gif' has no image that can be read: its files end in .gif" in said
+    assert "class 'empty' has no image that can be read: it is empty" in said
+    assert "1 images are in no class folder and left out, 'preview.png' first" in said
+    report = convert(folder, tmp_path / "d", workers=1)
+    assert report.notes == found.notes
+    assert metadata_of(tmp_path / "d")["classes"]["label"] == ["a gif", "cat", "dog", "empty"]
+    assert ShardDataset(tmp_path / "d").column("label").tolist() == [1, 1, 1, 2, 2, 2]
+
+
+def test_a_flat_folder_has_no_labels(folder, tmp_path):
+    flat: Path = tmp_path / "flat"
+    shutil.copytree(folder / "cat", flat)
+    (flat / "notes.txt").write_text("no image")
+    (flat / "._0.png").write_bytes(b"\0\5\x16\7")
+    convert(flat, tmp_path / "d", with_key=True, workers=1)
+    dataset = ShardDataset(tmp_path / "d")
+    assert list(dataset.schema) == ["key", "image"]
+    assert dataset.column("key") == ["0.png", "1.png", "2.png"]
+    assert [sample["image"].unique().item() for sample in dataset] == [0, 1, 2]
+    assert "classes" not in dataset.metadata
+    assert plan(flat, split="all").notes == ()
+
+
+def test_a_flat_folder_of_several_splits_says_so(folder, tmp_path):
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for name in ("train_0.png", "train_1.png", "test_0.png"):
+        shutil.copy(folder / "cat" / "0.png", flat / name)
+    with pytest.raises(OptionError, match="it holds several splits: 'test', 'train'"):
+        plan(flat)
+    assert plan(flat, split="train").samples == 2
