@@ -99,9 +99,9 @@ def combined_metadata(datasets: Sequence[tuple[str, Mapping[str, Any]]], fields:
         return dict(datasets[0][1])
     names: dict[str, tuple[str, Any]] = {}
     for path, metadata in datasets:
-        classes = metadata.get(CLASSES)
-        for field in fields if isinstance(classes, Mapping) else ():
-            if (found := classes.get(field)) is None:
+        own: Any = metadata.get(CLASSES)
+        for field in fields if isinstance(own, Mapping) else ():
+            if (found := own.get(field)) is None:
                 continue
             before, known = names.setdefault(field, (path, found))
             if known != found:

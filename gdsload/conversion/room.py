@@ -12,7 +12,7 @@ from gdsload.errors import DiskFullError
 from gdsload.shards.format.schema import Schema
 from gdsload.system.units import format_bytes
 
-__all__ = ["Room"]
+__all__ = ["Room", "part_bytes"]
 
 
 class Room:
@@ -39,7 +39,7 @@ class Room:
     ) -> None:
         self._path, self._done, self._twice = path, done, twice
         self._folders = list(spread_over) or [os.path.dirname(path)]
-        self._sizes = [_size(part, schema) for part in parts]
+        self._sizes = [part_bytes(part, schema) for part in parts]
         self._begun = set(done)
         self._left = sum(size for number, size in enumerate(self._sizes) if number not in done and size > 0)
         self._second = sum(max(size, 0) for size in self._sizes) if twice else 0
@@ -95,7 +95,7 @@ class Room:
         return sum(left) + (written + sum(left) if self._twice else 0)
 
 
-def _size(part: Part, schema: Schema) -> int:
+def part_bytes(part: Part, schema: Schema) -> int:
     """About how many bytes a part will have, or -1."""
     if part.samples >= 0 and not any(field.ragged for field in schema.values()):
         return part.samples * schema.fixed_bytes  # fields left out and casts are in it

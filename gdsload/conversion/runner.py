@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Unpack, overload
 
 from gdsload.conversion.allowance import DEFAULT_ALLOWANCE, Allowance
@@ -16,7 +16,8 @@ from gdsload.conversion.packing import PackedSource, Packing
 from gdsload.conversion.part import PartTask
 from gdsload.conversion.provenance import metadata_of, notes_of
 from gdsload.conversion.recognise import source_for
-from gdsload.conversion.room import Room
+from gdsload.conversion.room import Room, part_bytes
+from gdsload.conversion.sizes import ImageSizes, image_sizes, sized
 from gdsload.conversion.snapshot import SourceSnapshot
 from gdsload.conversion.source import Part, Source
 from gdsload.conversion.spread import CONVERSION, Spread
@@ -44,12 +45,14 @@ class ConversionPlan:
         schema: the fields of the result.
         parts: the parts of the source.
         notes: what users should know of the source.
+        images: how large the result is with images kept encoded, and decoded; None if there are none.
     """
 
     kind: str
     schema: Schema
     parts: list[Part]
     notes: tuple[str, ...] = ()
+    images: ImageSizes | None = None
 
     @property
     def samples(self) -> int:
@@ -63,8 +66,8 @@ class ConversionPlan:
 
     @property
     def nbytes(self) -> int:
-        """About how many bytes the samples have, or -1."""
-        return _sum([part.nbytes for part in self.parts])
+        """About how many bytes the samples will have, or -1."""
+        return _sum([part_bytes(part, self.schema) for part in self.parts])
 
 
 def _sum(numbers: list[int]) -> int:
@@ -155,7 +158,10 @@ def plan(source: Any, **options: Any) -> ConversionPlan:
     Allowance(given.get("max_skipped", DEFAULT_ALLOWANCE))
     found, chosen = _source(source, given), choose(given)
     parts = found.parts(int(chosen.shard_bytes))
-    return ConversionPlan(found.kind, _schema(found, parts, chosen, given), parts, notes_of(found))
+    made = ConversionPlan(
+        found.kind, _schema(found, parts, chosen, given), sized(found, parts, chosen), notes_of(found)
+    )
+    return replace(made, images=image_sizes(found, made.nbytes, chosen))
 
 
 @overload
@@ -241,7 +247,7 @@ def _run(
 ) -> ConvertReport:
     if stage.planned is None:
         parts = source.parts(int(chosen.shard_bytes))
-        stage.keep(_schema(source, parts, chosen, options), parts)
+        stage.keep(_schema(source, parts, chosen, options), sized(source, parts, chosen))
     schema, parts = stage.planned or (Schema({}), [])
     stored = packed_by(schema, chosen.pack_fields)
     metadata = metadata_of(source, schema, chosen, options)

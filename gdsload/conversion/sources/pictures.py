@@ -213,6 +213,10 @@ class ImageSource:
             self._decided = self.look if self.look.keep_encoded or self.look.seen is not None else self._looked_at()
         return self._decided
 
+    def bytes_in_files(self) -> float | None:
+        """How many bytes of its files a sample takes, where parts do not say how many samples they have."""
+        return None
+
     def with_images(self, *, kept: bool) -> ImageSource:
         """The same source with its images kept or decoded, for a comparison of the two."""
         plain = ImageForm(upright=self.look.upright, keep_encoded=True)

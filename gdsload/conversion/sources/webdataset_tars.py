@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import IO, Any, Unpack, cast
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
@@ -39,6 +40,9 @@ _MOST_EMPTY_READS = 8
 _PIECE_BYTES = 2**22
 _MAX_MEMBERS = 1024
 _TAIL_BYTES = 2**20
+_LOOKED_AT = 16
+_BYTES_BESIDE = tarfile.BLOCKSIZE * 3 // 2
+"""Of a member: its header, and what fills its last block, in the mean."""
 
 
 class TarSource(ImageSource):
@@ -94,6 +98,14 @@ class TarSource(ImageSource):
     def metadata(self) -> dict[str, Any]:
         """What the dataset's metadata have of the source: the field that names samples."""
         return {"key": "key"} if self.with_key else {}
+
+    def bytes_in_files(self) -> float | None:
+        """See `ImageSource.bytes_in_files`. In packed files headers are next to nothing, and images what they were."""
+        packed, sizes = not self.files.find(_SUFFIXES)[0].lower().endswith(".tar"), []
+        for item in islice(self.first_items(), _LOOKED_AT):
+            sample = cast("partial[Any]", item.make).args[0]
+            sizes.append(sample.nbytes + (0 if packed else _BYTES_BESIDE * len(sample.members)))
+        return sum(sizes) / len(sizes) if sizes else None
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: one for each file, for they can only be read from their beginning."""

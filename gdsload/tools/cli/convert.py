@@ -17,7 +17,7 @@ from gdsload.conversion.recognise import KINDS
 from gdsload.conversion.runner import ConvertReport, convert, plan
 from gdsload.errors import ConversionError, OptionError, Skipped, WriteError
 from gdsload.system.units import format_bytes
-from gdsload.tools.cli.terminal import Bar, ended_by_signals
+from gdsload.tools.cli.terminal import Bar, ended_by_signals, say
 
 __all__ = ["add_to", "add_writing", "running", "summarise"]
 
@@ -105,6 +105,8 @@ def _cluster(chosen: argparse.Namespace) -> AbstractContextManager[ClusterExecut
 def summarise(report: ConvertReport) -> None:
     """Print what came of it."""
     print(f"{report.path}: {report.samples} samples in {report.shards} shards, {format_bytes(report.nbytes)}")
+    for note in report.notes:
+        say(f"note: {note}")
     if report.resumed:
         print(f"{report.resumed} parts were there from an interrupted run")
 
@@ -127,7 +129,12 @@ def _run(chosen: argparse.Namespace) -> int:
         found = plan(chosen.source, **options)
         print(f"{found.kind}, {len(found.parts)} parts")
         print(f"samples: {found.samples if found.samples >= 0 else 'known when they are read'}")
-        print(f"size: {'about ' + format_bytes(found.nbytes) if found.nbytes >= 0 else 'known when they are read'}")
+        print(f"size: {_about(found.nbytes)}")
+        if found.images is not None:
+            print(f"  images as the files that they are (--keep-encoded): {_about(found.images.encoded)}")
+            print(f"  images decoded: {_about(found.images.decoded)}")
+        for note in found.notes:
+            say(f"note: {note}")
         for name, field in found.schema.items():
             print(f"  {name}: {field}")
         return 0
@@ -141,6 +148,10 @@ def _run(chosen: argparse.Namespace) -> int:
     summarise(report)
     _tell(report.skipped, chosen.report)
     return 0
+
+
+def _about(nbytes: int) -> str:
+    return f"about {format_bytes(nbytes)}" if nbytes >= 0 else "known when they are read"
 
 
 def _check_report(report: str | None) -> None:

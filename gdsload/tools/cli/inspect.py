@@ -10,8 +10,9 @@ from gdsload.errors import OptionError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.shards.format.schema import Field
 from gdsload.system.units import format_bytes
+from gdsload.tools.cli.metadata import caption, told
 from gdsload.tools.cli.samples import facts, lines
-from gdsload.tools.cli.sheet import channels_first, save_sheet
+from gdsload.tools.cli.sheet import channels_first, pixels, save_sheet
 from gdsload.tools.cli.terminal import plain, say, table
 from gdsload.tools.doctor.system import device_number
 from gdsload.tools.doctor.volumes import Volume, volumes_of
@@ -50,6 +51,8 @@ def _run(chosen: argparse.Namespace) -> int:
     print(f"{dataset.path}")
     print(f"{len(dataset)} samples in {len(dataset.shards)} shards, {format_bytes(dataset.num_bytes)}")
     print(f"digest {dataset.digest}")
+    for line in told(dataset.metadata):
+        say(plain(line))
     for names in dataset.stored.packed:
         print(f"stored together: {', '.join(names)}")
     print()
@@ -75,10 +78,15 @@ def _sheet(dataset: ShardDataset, chosen: argparse.Namespace) -> int:
         raise OptionError(f"there is no field {chosen.image!r}", remedy=f"There are {names}.")
     first = channels_first(chosen.image, field, chosen.layout)
     numbers = range(len(dataset))[chosen.sample or 0 :][: max(chosen.count, 0)]
-    images = [(number, image) for number in numbers if (image := dataset[number][chosen.image]).numel()]
+    samples = [(number, dataset[number]) for number in numbers]
+    images = [
+        (number, image, caption(dataset.metadata, sample, number))
+        for number, sample in samples
+        if (image := pixels(sample[chosen.image], f"{dataset.path}, sample {number}")).numel()
+    ]
     if not images:
         raise OptionError("there is no picture to show", file=dataset.path)
-    save_sheet([image for _, image in images], [number for number, _ in images], chosen.out, first=first)
+    save_sheet([image for _, image, _ in images], [said for _, _, said in images], chosen.out, first=first)
     print(f"{chosen.out}: {len(images)} pictures, samples {images[0][0]} to {images[-1][0]}")
     return 0
 
@@ -90,6 +98,7 @@ def _tree(dataset: ShardDataset) -> dict[str, object]:
         "bytes": dataset.num_bytes,
         "digest": dataset.digest,
         "schema": dataset.schema.to_json(),
+        "metadata": dataset.metadata,
         "packed": [list(names) for names in dataset.stored.packed],
         "drives": [
             {"mount": volume.point, "device": volume.device, "shards": volume.shards, "bytes": volume.nbytes}

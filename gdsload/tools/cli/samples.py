@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+from gdsload.errors import FormatError
+from gdsload.shards.format.image_header import image_codec, read_image_header
+
 __all__ = ["facts", "lines"]
 
 _FIRST = 8
@@ -22,7 +25,7 @@ def _facts(value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         return {"type": "str", "characters": len(value), "text": value}
     if isinstance(value, bytes):
-        return {"type": "bytes", "bytes": len(value), "first": value[:_FIRST].hex(" ")}
+        return {"type": "bytes", "bytes": len(value), "first": value[:_FIRST].hex(" "), **_picture(value)}
     kind = str(value.dtype).removeprefix("torch.")
     found: dict[str, Any] = {"type": kind, "shape": list(value.shape)}
     numbers = value.flatten()
@@ -46,6 +49,18 @@ def _facts(value: Any) -> dict[str, Any]:
     return found | {"first": [one if one - one == 0 else str(one) for one in numbers[:_FIRST].tolist()]}
 
 
+def _picture(value: bytes) -> dict[str, Any]:
+    """What bytes that are an encoded image say of it."""
+    if image_codec(value) is None:
+        return {}
+    try:
+        header = read_image_header(value)
+    except FormatError:
+        return {}
+    size = {"width": header.width, "height": header.height, "orientation": header.orientation}
+    return {"image": {"codec": header.codec, **size}}
+
+
 def lines(sample: Mapping[str, Any]) -> list[str]:
     """The same for people, a line for each field."""
     width = max(map(len, sample), default=0)
@@ -57,7 +72,9 @@ def _line(found: dict[str, Any]) -> str:
         text = found["text"]
         return f"str, {found['characters']} characters: {text[:_TEXT]!r}{'…' if len(text) > _TEXT else ''}"
     if found["type"] == "bytes":
-        return f"bytes, {found['bytes']}: {found['first']}{' …' if found['bytes'] > _FIRST else ''}"
+        image = found.get("image")
+        what = f" ({image['codec']}, {image['width']} × {image['height']})" if image else ""
+        return f"bytes, {found['bytes']}{what}: {found['first']}{' …' if found['bytes'] > _FIRST else ''}"
     words = [f"{found['type']} [{', '.join(map(str, found['shape']))}]"]
     if "min" in found:
         words.append(f"{_short(found['min'])} to {_short(found['max'])}, mean {_short(found['mean'])}")

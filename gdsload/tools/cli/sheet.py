@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from gdsload.conversion.sources.extras import need
+from gdsload.conversion.sources.pictures import ImageForm, decode_image
 from gdsload.errors import OptionError, WriteError
 from gdsload.shards.format.schema import Field
 
-__all__ = ["Layout", "as_picture", "channels_first", "save_sheet"]
+__all__ = ["Layout", "as_picture", "channels_first", "pixels", "save_sheet"]
 
 Layout = Literal["chw", "hwc"]
 _CHANNELS = (1, 3, 4)
 _SMALLEST, _LARGEST = 96, 256
 """Pixels of a picture's longer side on the sheet; smaller ones are enlarged by whole numbers, larger ones reduced."""
-_GAP, _CAPTION = 4, 12
+_GAP, _CAPTION, _LETTER = 4, 12, 6
 
 
 def channels_first(name: str, field: Field, layout: Layout | None) -> bool | None:
@@ -30,6 +31,8 @@ def channels_first(name: str, field: Field, layout: Layout | None) -> bool | Non
         OptionError: if the field cannot be seen as images.
     """
     shape = field.shape
+    if field.kind == "image":
+        return True
     if field.is_string or field.dtype.name == "complex64" or len(shape) not in (2, 3):
         raise OptionError(f"it is {field}, no image", field=name, remedy="Images are [H, W], [C, H, W] or [H, W, C].")
     if len(shape) == 2:
@@ -42,6 +45,18 @@ def channels_first(name: str, field: Field, layout: Layout | None) -> bool | Non
             remedy="Pass --layout chw or hwc, if one of the two holds.",
         )  # fmt: skip
     return chosen == "chw"
+
+
+def pixels(value: Any, where: str) -> torch.Tensor:
+    """A sample's picture as a tensor: of an encoded image its pixels, uint8 ``[3, height, width]``, turned upright.
+
+    Raises:
+        FormatError: if that is damaged.
+        OptionError: if Pillow is not installed.
+    """
+    if not isinstance(value, bytes):
+        return cast("torch.Tensor", value)
+    return torch.from_numpy(decode_image(value, ImageForm("RGB", upright=True), where))
 
 
 def as_picture(image: torch.Tensor, limits: tuple[float, float], *, first: bool | None) -> NDArray[np.uint8]:
@@ -76,12 +91,12 @@ def value_limits(images: Sequence[torch.Tensor]) -> tuple[float, float]:
     return least, greatest
 
 
-def save_sheet(images: Sequence[torch.Tensor], numbers: Sequence[int], file: str, *, first: bool | None) -> None:
-    """Write a contact sheet as PNG, each picture with its sample's number.
+def save_sheet(images: Sequence[torch.Tensor], captions: Sequence[str], file: str, *, first: bool | None) -> None:
+    """Write a contact sheet as PNG, each picture with its caption.
 
     Args:
         images: the images, each of its own size perhaps.
-        numbers: their samples' numbers.
+        captions: what stands under each: its sample's number, say.
         file: where to.
         first: see `channels_first`.
 
@@ -98,14 +113,21 @@ def save_sheet(images: Sequence[torch.Tensor], numbers: Sequence[int], file: str
     rows = math.ceil(len(pictures) / columns)
     sheet = pillow.new("RGB", (columns * width + _GAP, rows * height + _GAP), (128, 128, 128))
     pen = draw.Draw(sheet)
-    for place, (picture, number) in enumerate(zip(pictures, numbers, strict=True)):
+    for place, (picture, caption) in enumerate(zip(pictures, captions, strict=True)):
         left, top = _GAP + place % columns * width, _GAP + place // columns * height
         sheet.paste(picture.convert("RGB"), (left, top), picture if picture.mode == "RGBA" else None)
-        pen.text((left, top + picture.height), str(number), fill=(255, 255, 255))
+        pen.text((left, top + picture.height), _cut(caption, width), fill=(255, 255, 255))
     try:
         sheet.save(file, "PNG")
     except OSError as error:
         raise WriteError(f"the sheet cannot be written: {error.strerror}", file=file) from error
+
+
+def _cut(caption: str, width: int) -> str:
+    """As much of a caption as there is room for, in letters that every font of Pillow has."""
+    most = max(width // _LETTER, 1)
+    short = caption if len(caption) <= most else caption[: most - 1] + "…"
+    return short.replace("…", "...").encode("latin-1", "replace").decode("latin-1")[:most]
 
 
 def _fitted(pillow: Any, picture: Any) -> Any:

@@ -82,3 +82,49 @@ def test_the_report_of_skipped_samples(tmp_path, source, monkeypatch, capsys):
     listed = [json.loads(line) for line in report.read_text().splitlines()]
     assert len(listed) == 150
     assert "KeyError" in listed[0]["reason"]
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    images = pytest.importorskip("PIL.Image")
+    for name, size in (("cat", (7, 5)), ("dog", (6, 9))):
+        (tmp_path / "s" / name).mkdir(parents=True)
+        images.fromarray(np.full((size[1], size[0], 3), 9, np.uint8)).save(tmp_path / "s" / name / "0.png")
+    (tmp_path / "s" / "none").mkdir()
+    return tmp_path / "s"
+
+
+def test_keep_encoded(pictures, tmp_path, capsys):
+    assert main(["convert", str(pictures), str(tmp_path / "out"), "--keep-encoded", "--workers", "1"]) == 0
+    assert "note: class 'none' has no image that can be read: it is empty" in capsys.readouterr().out
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    files = [(pictures / name / "0.png").read_bytes() for name in ("cat", "dog")]
+    assert (dataset.schema["image"].kind, dataset.column("image")) == ("image", files)
+    assert dataset.metadata["source"]["options"] == {"keep_encoded": True}
+
+
+def test_dry_run_says_how_large_images_are_either_way(pictures, tmp_path, capsys):
+    for options in (["--option", "size=32"], ["--keep-encoded"]):
+        assert main(["convert", str(pictures), str(tmp_path / "out"), "--dry-run", *options]) == 0
+        said = capsys.readouterr().out
+        assert "images as the files that they are (--keep-encoded): about " in said
+        assert "images decoded: about " in said
+        assert "note: class 'none'" in said
+
+
+def test_images_of_several_sizes_are_refused_with_what_to_type(pictures, tmp_path, capsys):
+    assert main(["convert", str(pictures), str(tmp_path / "out"), "--workers", "1"]) == 1
+    said = capsys.readouterr().err
+    assert "--option size=224" in said
+    assert "--keep-encoded" in said
+
+
+def test_what_has_no_images_cannot_keep_them(source, tmp_path, capsys):
+    assert main(["convert", str(source), str(tmp_path / "out"), "--keep-encoded"]) == 1
+    assert "kind 'numpy' has no option 'keep_encoded'" in capsys.readouterr().err
+
+
+def test_a_mode_for_a_field(pictures, tmp_path):
+    arguments = ["--option", "mode.image=L", "--option", "mode=RGBA", "--option", "size=4", "--workers", "1"]
+    assert main(["convert", str(pictures), str(tmp_path / "out"), *arguments]) == 0
+    assert gdsload.ShardDataset(tmp_path / "out").schema["image"].shape == (1, 4, 4)

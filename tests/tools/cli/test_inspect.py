@@ -1,3 +1,4 @@
+import io
 import json
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import torch
 import gdsload
 from gdsload.system.probe.mounts import parse_mounts
 from gdsload.tools.cli import main
+from gdsload.tools.cli.metadata import caption
 from gdsload.tools.doctor import volumes
 
 
@@ -114,3 +116,73 @@ def test_of_a_plain_dataset_there_is_one_drive(dataset, capsys):
     assert main(["inspect", "--json", str(dataset)]) == 0
     [found] = json.loads(capsys.readouterr().out)["drives"]
     assert found["shards"] == len(gdsload.ShardDataset(dataset).shards)
+
+
+@pytest.fixture
+def named(tmp_path):
+    """Encoded images of two classes."""
+    pictures = pytest.importorskip("PIL.Image")
+    metadata = {
+        "classes": {"label": ["cat", "naïve 日本"]}, "licence": "CC0", "numbers": list(range(200)),
+        "source": {"kind": "image folder", "path": "/data/x", "options": {"size": 3}}, "gdsload": "0.1.0",
+    }  # fmt: skip
+    schema = {"photo": gdsload.Field("image"), "label": "int64"}
+    with gdsload.ShardWriter(tmp_path / "named", schema, metadata=metadata) as writer:
+        for number in range(4):
+            stream = io.BytesIO()
+            pictures.new("RGB", (30, 20), (number * 60, 255, 0)).save(stream, "png")
+            writer.write({"photo": stream.getvalue(), "label": number % 3})
+    return tmp_path / "named"
+
+
+def test_what_a_dataset_says_of_itself_is_shown(named, capsys):
+    assert main(["inspect", str(named)]) == 0
+    said = capsys.readouterr().out
+    assert "classes of label: cat, naïve 日本\n" in said
+    assert 'from: image folder /data/x, with {"size": 3}\n' in said
+    assert "written by gdsload 0.1.0\n" in said
+    assert "licence: CC0\n" in said
+    assert max(map(len, said.splitlines())) < 250
+    assert "photo  image  -                  varies" in said
+    assert main(["inspect", str(named), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["metadata"] == gdsload.ShardDataset(named).metadata
+
+
+def test_anything_that_json_can_hold_is_shown(tmp_path, capsys):
+    odd = {"classes": [1], "source": "there", "gdsload": {"a": None}, "x": {"y": "\x1b[31m" * 100}}
+    for number, metadata in enumerate((odd, {"classes": {"x": 3, "z": {"a": 1}}, "source": {}})):
+        with gdsload.ShardWriter(tmp_path / str(number), {"x": "int64"}, metadata=metadata) as writer:
+            writer.write({"x": 1})
+        assert main(["inspect", str(tmp_path / str(number))]) == 0
+        assert "\x1b" not in capsys.readouterr().out
+
+
+def test_a_sheet_of_encoded_images_has_their_classes(named, tmp_path, capsys):
+    pictures = pytest.importorskip("PIL.Image")
+    out = tmp_path / "sheet.png"
+    assert main(["inspect", str(named), "--image", "photo", "--out", str(out)]) == 0
+    assert "4 pictures, samples 0 to 3" in capsys.readouterr().out
+    with pictures.open(out) as sheet:
+        found = {colour for _, colour in sheet.convert("RGB").getcolors(10**6)}
+    assert {(number * 60, 255, 0) for number in range(4)} <= found
+
+
+def test_captions():
+    metadata = {"classes": {"a": ["no", "yes"], "b": 3}}
+    assert caption(metadata, {"a": torch.tensor(1), "b": torch.tensor(0)}, 7) == "7 yes"
+    assert caption(metadata, {"a": torch.tensor(5)}, 7) == caption({}, {"a": torch.tensor(1)}, 7) == "7"
+    assert caption(metadata, {"a": torch.tensor([1, 0])}, 7) == caption({"classes": 3}, {}, 7) == "7"
+
+
+def test_a_damaged_image_is_named(tmp_path, capsys):
+    pytest.importorskip("PIL.Image")
+    with gdsload.ShardWriter(tmp_path / "d", {"x": gdsload.Field("image")}) as writer:
+        writer.write({"x": b"\xff\xd8\xff nothing more"})
+    assert main(["inspect", str(tmp_path / "d"), "--image", "x", "--out", str(tmp_path / "s.png")]) == 1
+    assert "sample 0: the image cannot be decoded" in capsys.readouterr().err
+    assert main(["inspect", str(tmp_path / "d"), "--sample", "0"]) == 0
+
+
+def test_a_sample_says_what_its_image_is(named, capsys):
+    assert main(["inspect", str(named), "--sample", "1"]) == 0
+    assert "(png, 30 × 20)" in capsys.readouterr().out
