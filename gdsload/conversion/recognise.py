@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from gdsload.conversion.input_files import check_file, expanded
 from gdsload.conversion.source import Source
+from gdsload.conversion.splits import split_words
 from gdsload.conversion.unknown_sources import WAYS_OUT, unknown
 from gdsload.errors import DatasetNotFoundError, OptionError
 
@@ -35,6 +36,8 @@ KINDS = {
     "idx": ("idx_files", "IdxSource"),
     "mat": ("mat_files", "MatSource"),
     "text": ("text_files", "TextSource"),
+    "coco": ("coco_files", "CocoSource"),
+    "yolo": ("yolo_files", "YoloSource"),
     "huggingface": ("hf_datasets", "HuggingFaceSource"),
     "torch": ("torch_datasets", "TorchSource"),
 }
@@ -55,6 +58,7 @@ _MARKS = {
 }  # fmt: skip
 _PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".ppm", ".bmp", ".tif", ".tiff", ".gif")
 _NUMBERED = re.compile(r"-\d{5,}-of-\d{5,}$", re.ASCII)
+_ANNOTATIONS = re.compile(r"(^instances_.+|_annotations\.coco)\.json$", re.IGNORECASE)
 _REMOTE = re.compile(r"(s3|gs|gcs|az|abfs|hf|https?|ftp|hdfs)://", re.IGNORECASE)
 _LOOKED_AT = 1000
 
@@ -153,6 +157,7 @@ def _by_folder(path: str) -> set[str]:
     marks = {_MARKS[name] for name in names if name in _MARKS}
     if "index.json" in names and any(name.startswith("chunk-") and name.endswith(".bin") for name in names):
         marks.add("litdata")
+    marks |= _of_objects(path, names)
     if marks:  # files of a library's own format are no dataset by themselves
         return marks
     found = set().union(*(_by_file(name) for name in names))
@@ -171,6 +176,16 @@ def _by_folder(path: str) -> set[str]:
             return deeper
         seen += inner
     return found or _texts(seen)
+
+
+def _of_objects(path: str, names: list[str]) -> set[str]:
+    """The kinds of images with boxes that a folder may have, by the files that describe them."""
+    below = [name for name in names if name == "annotations" or split_words(name)]
+    inner = {name: os.listdir(folder) for name in below if os.path.isdir(folder := os.path.join(path, name))}
+    found = {"coco" for listed in (names, *inner.values()) if any(_ANNOTATIONS.search(name) for name in listed)}
+    if any(name.lower().endswith((".yaml", ".yml")) for name in names):
+        found |= {"yolo" for listed in (names, *inner.values()) if {"images", "labels"} <= set(listed)}
+    return found
 
 
 def _inner(path: str, depth: int = 1) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import pickle
 import random
 import shutil
@@ -142,10 +143,34 @@ def text(folder):
     return ["a.txt"], {}
 
 
+def coco(folder):
+    pictures = pytest.importorskip("PIL.Image")
+    (folder / "annotations").mkdir()
+    pictures.fromarray(np.zeros((4, 6, 3), np.uint8)).save(folder / "1.png")
+    tree = {
+        "images": [{"id": 7, "file_name": "1.png", "width": 6, "height": 4}],
+        "annotations": [{"id": 1, "image_id": 7, "category_id": 3, "bbox": [1, 1, 2, 3], "area": 5, "iscrowd": 0}],
+        "categories": [{"id": 3, "name": "cat"}],
+    }
+    (folder / "annotations" / "instances_all.json").write_text(json.dumps(tree))
+    return ["annotations/instances_all.json", "annotations"], {}
+
+
+def yolo(folder):
+    pictures = pytest.importorskip("PIL.Image")
+    for name in ("images", "labels"):
+        (folder / name).mkdir()
+    pictures.fromarray(np.zeros((4, 6, 3), np.uint8)).save(folder / "images" / "1.png")
+    (folder / "labels" / "1.txt").write_text("0 0.5 0.5 0.25 0.5\n")
+    (folder / "data.yaml").write_text("names: [cat]\ntrain: images\n")
+    return ["images/1.png", "data.yaml", "labels/1.txt"], {}
+
+
 MAKERS = {
     "numpy": numpy_arrays, "images": images, "webdataset": webdataset, "parquet": parquet, "csv": csv, "mds": mds,
     "litdata": litdata, "tokens": tokens, "huggingface": huggingface, "safetensors": safetensors, "hdf5": hdf5,
     "zarr": zarr, "lmdb": lmdb, "tfrecord": tfrecord, "pt": pt, "idx": idx, "mat": mat, "text": text,
+    "coco": coco, "yolo": yolo,
 }  # fmt: skip
 
 

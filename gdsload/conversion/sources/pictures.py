@@ -20,11 +20,14 @@ from gdsload.errors import FormatError, GdsloadError, OptionError
 from gdsload.shards.encode import EncodedImage
 from gdsload.shards.format.image_header import image_codec, read_image_header
 
-__all__ = ["SUFFIXES", "ImageFileOptions", "ImageForm", "ImageSource", "decode_image", "image_array", "put"]
+__all__ = [
+    "SUFFIXES", "ImageFileOptions", "ImageForm", "ImageSource", "decode_image", "image_array", "image_sizes", "put",
+]  # fmt: skip
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".ppm", ".pgm", ".pbm", ".bmp", ".tif", ".tiff")
 
 # Not all that Pillow knows: some of its readers start other programs.
+_ORIENTATION, _QUARTERS = 0x0112, range(5, 9)  # EXIF's tag, and what of it turns an image by a quarter
 _FORMATS = ("JPEG", "PNG", "WEBP", "PPM", "BMP", "TIFF")
 _ONE_CHANNEL = frozenset({"1", "L", "P"})
 _LOOKED_AT, _PART_BYTES = 64, 2**26
@@ -337,3 +340,21 @@ def _resized(image: Any, look: ImageForm, size: int, where: str) -> Any:
     if look.resize == "squash":
         return image.resize((size, size), by)
     return need("PIL.ImageOps").fit(image, (size, size), by)
+
+
+def image_sizes(file: IO[bytes], name: str) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Width and height of an encoded image as it is, and turned as its EXIF data says; its pixels are not read.
+
+    Raises:
+        FormatError: if it is damaged.
+    """
+    images = need("PIL.Image", file=name)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with images.open(file, formats=_FORMATS) as image:
+                width, height = image.size
+                quarter = image.getexif().get(_ORIENTATION, 1) in _QUARTERS
+    except Exception as error:  # readers of damaged images raise anything
+        raise FormatError(f"the image cannot be decoded: {str(error)[:200]}", file=name) from None
+    return (width, height), (height, width) if quarter else (width, height)

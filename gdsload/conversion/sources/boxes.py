@@ -1,0 +1,102 @@
+"""Boxes of objects in images: the forms in which they are written, and samples that have them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.conversion.input_files import open_file
+from gdsload.conversion.sources.pictures import ImageForm, decode_image, image_sizes
+from gdsload.errors import FormatError, OptionError
+
+__all__ = ["BOX_FORMS", "BoxForm", "batch_of_one", "image_of"]
+
+BOX_FORMS = ("xyxy", "xywh", "cxcywh")
+"""Left, top, right, bottom, or left, top, width, height, in pixels; or centre, width, height as shares of the image."""
+
+
+class BoxForm:
+    """How boxes are written into a dataset.
+
+    Args:
+        wanted: one of `BOX_FORMS`.
+        look: what images are made into. Boxes are scaled with them; those of images that are cut would be others.
+
+    Raises:
+        OptionError: if there is no such form, or images are to be cut.
+    """
+
+    def __init__(self, wanted: str, look: ImageForm) -> None:
+        if wanted not in BOX_FORMS:
+            raise OptionError(f"boxes is {wanted!r:.200}", remedy=f"Supported are {', '.join(BOX_FORMS)}.")
+        if look.resize == "crop":
+            raise OptionError(
+                "resize='crop' would cut objects off", remedy="Pass resize='squash' (--option resize=squash) with size."
+            )
+        self.wanted = wanted
+        self._size = look.size
+
+    def made(self, boxes: NDArray[np.float64], given: str, width: int, height: int) -> NDArray[np.float32]:
+        """Boxes in the form that is wanted.
+
+        Args:
+            boxes: float64 ``[boxes, 4]``.
+            given: their form.
+            width: of the image that they are given for, in pixels.
+            height: likewise.
+
+        Returns:
+            float32 ``[boxes, 4]``, in pixels of the image as it is made.
+        """
+        scale = (1.0, 1.0) if self._size is None else (self._size / width, self._size / height)
+        if given == self.wanted and (given == "cxcywh" or scale == (1.0, 1.0)):  # to the bit
+            return boxes.astype(np.float32)
+        first, second = boxes[:, :2], boxes[:, 2:]
+        if given == "cxcywh":
+            low, high = (first - second / 2) * (width, height), (first + second / 2) * (width, height)
+        else:
+            low, high = first, second if given == "xyxy" else first + second
+        if self.wanted == "cxcywh":
+            found = np.concatenate([(low + high) / 2, high - low], 1) / (width, height, width, height)
+        else:
+            low, high = low * scale, high * scale
+            found = np.concatenate([low, high if self.wanted == "xyxy" else high - low], 1)
+        return found.astype(np.float32)
+
+
+def image_of(file: str, look: ImageForm, size: tuple[int, int] | None = None) -> tuple[dict[str, Any], tuple[int, int]]:
+    """The fields that a sample has of an image file, and the width and height in pixels that its boxes are given for.
+
+    Args:
+        file: the file.
+        look: what it is made into.
+        size: the width and height that the image must have, as it is or turned as its EXIF data says, which is done
+            then. None: any, turned as `look` says.
+
+    Raises:
+        FormatError: if it cannot be read, or has another size.
+    """
+    try:
+        with open_file(file) as opened:
+            plain, turned = image_sizes(opened, file)
+            if size is not None and size not in (plain, turned):
+                what = f"{plain[0]} × {plain[1]} pixels, but {size[0]} × {size[1]} where its boxes are"
+                raise FormatError(f"the image has {what}", file=file)
+            if size is not None:
+                look = replace(look, upright=size != plain)
+            opened.seek(0)
+            return {"image": decode_image(opened, look, file)}, turned if look.upright else plain
+    except OSError as error:
+        raise FormatError(f"the image cannot be read: {error.strerror}", file=file) from None
+
+
+def batch_of_one(fixed: Mapping[str, Any], ragged: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """A sample as a batch, which says that some fields are ragged, however many rows its first samples have."""
+    found: dict[str, Any] = {
+        name: [value] if isinstance(value, str | bytes) else np.asarray(value)[None] for name, value in fixed.items()
+    }
+    return found | {name: (rows, np.array([0, len(rows)])) for name, rows in ragged.items()}

@@ -1,0 +1,206 @@
+"""Datasets in the layout of COCO: boxes as the file of annotations has them, and files that do not hold together."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import numpy as np
+import pytest
+
+import gdsload
+from gdsload.conversion.recognise import recognise
+from gdsload.conversion.sources.coco_files import CocoSource
+from gdsload.errors import FormatError, OptionError
+
+pictures = pytest.importorskip("PIL.Image")
+CATEGORIES = [{"id": 90, "name": "zebra"}, {"id": 2, "name": "cat"}]
+
+
+def picture(path, width, height, **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(width).integers(0, 256, (height, width, 3), np.uint8)
+    pictures.fromarray(pixels).save(path, **options)
+    return pixels.transpose(2, 0, 1)
+
+
+def write(root, name="instances_val2017.json", images="val2017", folder="annotations", change=None):
+    """Three images, of which the second has no objects, and the third a crowd."""
+    pixels = {
+        number: picture(root / images / f"{number:012}.png", width, height)
+        for number, width, height in ((5, 8, 6), (3, 9, 7), (4, 8, 6))
+    }
+    annotations = [
+        {"id": 1, "image_id": 4, "category_id": 2, "bbox": [0.5, 1, 2.25, 3], "area": 6.5, "iscrowd": 1},
+        {"id": 2, "image_id": 5, "category_id": 90, "bbox": [1, 2, 3, 4], "area": 11, "iscrowd": 0},
+        {"id": 3, "image_id": 4, "category_id": 90, "bbox": [0, 0, 8, 6]},
+    ]
+    tree = {
+        "info": {}, "licenses": [], "categories": CATEGORIES, "annotations": annotations,
+        "images": [
+            {"id": number, "file_name": f"{number:012}.png", "height": array.shape[1], "width": array.shape[2]}
+            for number, array in pixels.items()
+        ],
+    }  # fmt: skip
+    if change is not None:
+        tree = copy.deepcopy(tree)
+        change(tree)
+    (root / folder).mkdir(parents=True, exist_ok=True)
+    (root / folder / name).write_text(json.dumps(tree))
+    return pixels
+
+
+def rows(sample):
+    return {name: np.asarray(sample[name]).tolist() for name in sample if name != "image"}
+
+
+@pytest.mark.parametrize(
+    ("name", "images", "folder"),
+    [
+        ("instances_val2017.json", "val2017", "annotations"),
+        ("instances_val2017.json", "images/val2017", "annotations"),
+        ("instances_all.json", "images", "annotations"),
+        ("_annotations.coco.json", ".", "."),
+        ("_annotations.coco.json", "valid", "valid"),
+    ],
+)
+def test_what_the_annotations_say(tmp_path, samples_in, name, images, folder):
+    pixels = write(tmp_path, name, images, folder)
+    assert recognise(str(tmp_path)) == "coco"
+    source = CocoSource(str(tmp_path))
+    assert source.classes == ["cat", "zebra"]
+    found = samples_in(source, 300)
+    assert len(source.parts(300)) == 3
+    assert [np.array_equal(one["image"], pixels[int(one["image_id"])]) for one in found] == [True] * 3
+    assert [rows(one) for one in found] == [
+        {"image_id": 5, "boxes": [[1, 2, 3, 4]], "labels": [1], "area": [11], "iscrowd": [False]},
+        {"image_id": 3, "boxes": [], "labels": [], "area": [], "iscrowd": []},
+        {"image_id": 4, "boxes": [[0.5, 1, 2.25, 3], [0, 0, 8, 6]], "labels": [0, 1], "area": [6.5, 48],
+         "iscrowd": [True, False]},
+    ]  # fmt: skip
+
+
+def test_shards_have_ragged_boxes_whatever_the_first_images_have(tmp_path):
+    def one_box_each(tree):
+        tree["annotations"] = tree["annotations"][:1]
+        tree["images"] = tree["images"][2:]
+
+    write(tmp_path, change=one_box_each)
+    gdsload.convert(tmp_path, tmp_path / "out", workers=1)
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    shapes = {name: (field.dtype.name, field.shape) for name, field in dataset.schema.items()}
+    assert shapes == {
+        "image": ("uint8", (3, 6, 8)), "image_id": ("int64", ()), "boxes": ("float32", (None, 4)),
+        "labels": ("int64", (None,)), "area": ("float32", (None,)), "iscrowd": ("bool", (None,)),
+    }  # fmt: skip
+    assert dataset[0]["boxes"].tolist() == [[0.5, 1, 2.25, 3]]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"boxes": "xyxy"}, [1, 2, 4, 6]),
+        ({"boxes": "cxcywh"}, [2.5 / 8, 4 / 6, 3 / 8, 4 / 6]),
+        ({"size": 24, "resize": "squash"}, [3, 8, 9, 16]),
+        ({"size": 24, "resize": "squash", "boxes": "xyxy"}, [3, 8, 12, 24]),
+        ({"size": 24, "resize": "squash", "boxes": "cxcywh"}, [2.5 / 8, 4 / 6, 3 / 8, 4 / 6]),
+    ],
+)
+def test_forms_of_boxes(tmp_path, samples_in, options, expected):
+    write(tmp_path)
+    found = samples_in(CocoSource(str(tmp_path), **options))[0]
+    assert np.allclose(found["boxes"], [expected], atol=1e-6)
+    assert found["image"].shape == (3, 24, 24) if "size" in options else (3, 6, 8)
+
+
+def test_images_turned_by_exif(tmp_path, samples_in):
+    """Boxes are those of the turned image if the file says so, by its width and height."""
+    for width, height in ((8, 6), (6, 8)):
+        root = tmp_path / f"{width}"
+
+        def turned(tree, width=width, height=height):
+            tree["images"] = [{"id": 5, "file_name": "t.jpg", "width": width, "height": height}]
+            tree["annotations"] = [tree["annotations"][1]]
+
+        write(root, change=turned)
+        exif = pictures.Exif()
+        exif[0x0112] = 6
+        picture(root / "val2017" / "t.jpg", 8, 6, exif=exif)
+        (found,) = samples_in(CocoSource(str(root)))
+        assert found["image"].shape == (3, height, width)
+
+
+def test_splits(tmp_path, samples_in):
+    for split in ("train2017", "val2017"):
+        write(tmp_path, f"instances_{split}.json", split)
+    (tmp_path / "annotations" / "captions_train2017.json").write_text("{}")
+    assert recognise(str(tmp_path)) == "coco"
+    with pytest.raises(OptionError, match="several splits: 'train', 'val'"):
+        CocoSource(str(tmp_path)).parts(1)
+    assert len(samples_in(CocoSource(str(tmp_path), split="train"))) == 3
+    assert len(samples_in(CocoSource(str(tmp_path), split="all"))) == 6
+
+
+def _set(key, value, number=0, **fields):
+    def change(tree):
+        tree[key][number] = {**tree[key][number], **fields} if value is None else value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (_set("annotations", None, image_id=99), "annotation 1 is of image 99, which is not there"),
+        (_set("annotations", None, category_id=5), "annotation 1 is of category 5, which is not there"),
+        (_set("annotations", None, bbox=[1, 2, 3]), "no annotations as COCO has them"),
+        (_set("annotations", None, bbox=[1, 2, 3, float("nan")]), "box of no numbers"),
+        (_set("annotations", None, bbox="wide"), "no annotations as COCO has them"),
+        (_set("annotations", 7), "no annotations as COCO has them"),
+        (_set("images", None, number=1, id=5), "two images have one id"),
+        (_set("images", None, id="a"), "id of an image is 'a', no whole number"),
+        (_set("images", None, width=-1), "has -1 × 6 pixels"),
+        (_set("categories", None, id=2), "two categories have one id"),
+        (lambda tree: tree.pop("images"), "KeyError: 'images'"),
+    ],
+)
+def test_annotations_that_do_not_hold_together(tmp_path, change, match):
+    write(tmp_path, change=change)
+    with pytest.raises(FormatError, match=match):
+        CocoSource(str(tmp_path)).parts(1)
+
+
+def test_an_image_that_is_not_as_it_is_said_to_be_is_at_fault_alone(tmp_path):
+    write(tmp_path, change=_set("images", None, number=1, width=50))
+    with pytest.raises(FormatError, match="none of the folders where images usually are.*images="):
+        CocoSource(str(tmp_path), images="elsewhere").parts(1)
+    source = CocoSource(str(tmp_path))
+    items = [item for part in source.parts(1) for item in source.read(part)]
+    with pytest.raises(FormatError, match="has 9 × 7 pixels, but 50 × 7 where its boxes are"):
+        items[1].make()
+    (tmp_path / "val2017" / "000000000004.png").unlink()
+    with pytest.raises(FormatError, match="there is no file '000000000004.png'"):
+        items[2].make()
+    for name in ("../secret.png", str(tmp_path / "secret.png")):
+        picture(tmp_path / "secret.png", 50, 6)
+        write(tmp_path, change=_set("images", None, number=1, file_name=name))
+        source = CocoSource(str(tmp_path))
+        source.describe()
+        (item,) = [item for part in source.parts(1) for item in source.read(part)][1:2]
+        with pytest.raises(FormatError, match="leads out of the folder"):
+            item.make()
+
+
+def test_options(tmp_path):
+    for options, match in (
+        ({"boxes": "ltrb"}, "boxes is 'ltrb'. Supported are xyxy, xywh, cxcywh"),
+        ({"size": 8}, "would cut objects off. Pass resize='squash'"),
+    ):
+        with pytest.raises(OptionError, match=match):
+            CocoSource(str(tmp_path), **options)
+
+
+def test_damaged_files(tmp_path, survives_damage):
+    write(tmp_path)
+    path = tmp_path / "annotations" / "instances_val2017.json"
+    assert survives_damage(path, lambda: CocoSource(str(tmp_path))) > 20
