@@ -38,6 +38,7 @@ KINDS = {
     "text": ("text_files", "TextSource"),
     "coco": ("coco_files", "CocoSource"),
     "yolo": ("yolo_files", "YoloSource"),
+    "h5ad": ("h5ad_files", "H5adSource"),
     "huggingface": ("hf_datasets", "HuggingFaceSource"),
     "torch": ("torch_datasets", "TorchSource"),
 }
@@ -50,7 +51,7 @@ _SUFFIXES = {
     ".mds.gz": "mds", ".mds.bz2": "mds", ".mds.br": "mds", ".mds.snappy": "mds", ".jsonl": "tokens", ".bin": "tokens",
     ".mdb": "lmdb", ".lmdb": "lmdb", ".tfrecord": "tfrecord", ".tfrecords": "tfrecord", ".tfrec": "tfrecord",
     ".tfrecord.gz": "tfrecord", ".tfrecords.gz": "tfrecord", ".pt": "pt", ".pth": "pt", ".mat": "mat",
-    "-ubyte": "idx", "-ubyte.gz": "idx",
+    ".h5ad": "h5ad", "-ubyte": "idx", "-ubyte.gz": "idx",
 }  # fmt: skip
 _MARKS = {
     "state.json": "huggingface", "dataset_dict.json": "huggingface",

@@ -166,11 +166,19 @@ def yolo(folder):
     return ["images/1.png", "data.yaml", "labels/1.txt"], {}
 
 
+def h5ad(folder):
+    library = pytest.importorskip("h5py")
+    with library.File(folder / "a.h5ad", "w") as file:
+        file["X"] = np.arange(6.0).reshape(3, 2)
+        file.create_group("obs").attrs.update({"encoding-type": "dataframe", "column-order": [], "_index": "_index"})
+    return ["a.h5ad"], {}
+
+
 MAKERS = {
     "numpy": numpy_arrays, "images": images, "webdataset": webdataset, "parquet": parquet, "csv": csv, "mds": mds,
     "litdata": litdata, "tokens": tokens, "huggingface": huggingface, "safetensors": safetensors, "hdf5": hdf5,
     "zarr": zarr, "lmdb": lmdb, "tfrecord": tfrecord, "pt": pt, "idx": idx, "mat": mat, "text": text,
-    "coco": coco, "yolo": yolo,
+    "coco": coco, "yolo": yolo, "h5ad": h5ad,
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
 
-__all__ = ["Hdf5Source"]
+__all__ = ["Hdf5Source", "opened_hdf5", "own_child"]
 
 _SUFFIXES = (".h5", ".hdf5", ".hdf")
 _VARYING_BYTES = 1024
@@ -49,7 +49,7 @@ class Hdf5Source:
         """See `Source.parts`."""
         found: list[Part] = []
         for file in self.files.find(_SUFFIXES):
-            with _opened(file) as opened:
+            with opened_hdf5(file) as opened:
                 fields = self._fields(opened, file)
                 count = len(next(iter(fields.values())))
                 row_bytes = _row_bytes(fields)
@@ -62,7 +62,7 @@ class Hdf5Source:
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`. Items are made while the file is open: before the next one is asked for."""
         file, low, high = str(part.where[0]), int(part.where[1]), int(part.where[2])
-        with _opened(file) as opened:
+        with opened_hdf5(file) as opened:
             fields = self._fields(opened, file)
             step = max(BATCH_BYTES // _row_bytes(fields), 1)
             for begin, end in spans(low, high, step):
@@ -72,11 +72,11 @@ class Hdf5Source:
         h5py = need("h5py")
         here = opened
         for name in self.group.strip("/").split("/") if self.group.strip("/") else []:
-            here = _child(here, name, file)
+            here = own_child(here, name, file)
             if not isinstance(here, h5py.Group):
                 raise OptionError(f"there is no group {self.group!r}", file=file)
         names = sorted(here) if isinstance(here, h5py.Group) else []
-        children = {name: _child(here, name, file) for name in names}
+        children = {name: own_child(here, name, file) for name in names}
         fields = {name: child for name, child in children.items() if isinstance(child, h5py.Dataset)}
         lengths = {name: len(field) if field.shape else -1 for name, field in fields.items()}
         if not fields:
@@ -87,7 +87,7 @@ class Hdf5Source:
         return fields
 
 
-def _child(group: Any, name: str, file: str) -> Any:
+def own_child(group: Any, name: str, file: str) -> Any:
     """What a group has under a name, if it is in the same file: a link must not make us read another one."""
     h5py = need("h5py")
     link = group.get(name, getlink=True)
@@ -145,7 +145,8 @@ def _values(field: Any, begin: int, end: int) -> Any:
 
 
 @contextmanager
-def _opened(file: str) -> Iterator[Any]:
+def opened_hdf5(file: str) -> Iterator[Any]:
+    """A file, open for reading; whatever is wrong with it is a FormatError."""
     h5py = need("h5py", file=file)
     check_file(file)
     try:

@@ -1,0 +1,320 @@
+"""AnnData files (`.h5ad`), by h5py: a row for each cell, sparse or dense, and what is known of the cell."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.conversion.input_files import FileOptions, SourceFiles, stamps
+from gdsload.conversion.row_source import BATCH_BYTES, row_parts, spans
+from gdsload.conversion.source import Item, Part
+from gdsload.conversion.sources.extras import need
+from gdsload.conversion.sources.hdf5_files import opened_hdf5, own_child
+from gdsload.errors import FormatError, OptionError
+from gdsload.system.names import check_list
+
+__all__ = ["H5adSource"]
+
+_SUFFIXES = (".h5ad",)
+_MAX_BYTES = 2**31
+_VARYING_BYTES = 32
+
+
+class H5adSource:
+    """The cells of AnnData files.
+
+    Of a sparse matrix (CSR) a cell has the fields ``indices`` and ``values``, ragged, as they are stored; of a dense
+    one, or with `dense`, ``X``, ``[genes]``. Columns of ``obs`` are fields of their names: numbers and texts; of
+    categories the codes, -1 where there is none, whose names `categories` has. A cell without a number in a column
+    that may have none is an error of that cell. Links to other files are never followed.
+
+    Args:
+        path: a `.h5ad` file, or a folder of them, whose cells follow each other.
+        matrix: which one: ``"X"``, ``"raw/X"``, ``"layers/counts"``.
+        dense: whether sparse rows become dense ones.
+        columns: which columns of ``obs``, in which order. None: all of them.
+        with_key: add a text field ``key``, the name that the cell has in ``obs``.
+        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
+
+    Raises:
+        OptionError: if an option has no such value.
+    """
+
+    kind = "AnnData files"
+    threads = False
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        matrix: str = "X",
+        dense: bool = False,
+        columns: Sequence[str] | None = None,
+        with_key: bool = False,
+        **files: Unpack[FileOptions],
+    ) -> None:
+        check_list("columns", columns)
+        self.path = path
+        self.files = SourceFiles(path, **files)
+        self.matrix = matrix
+        self.dense = dense
+        self.columns = None if columns is None else list(columns)
+        self.with_key = with_key
+
+    @property
+    def genes(self) -> list[str]:
+        """The names of the matrix' columns, which ``indices`` are positions in: of the first file."""
+        file = self.files.find(_SUFFIXES)[0]
+        with opened_hdf5(file) as opened:
+            var = _at(opened, "raw/var" if self.matrix.startswith("raw/") else "var", file)
+            return _texts(_column(var, _index_of(var), file), 0, None)
+
+    @property
+    def categories(self) -> dict[str, list[str]]:
+        """The names of the codes in each column of categories: of the first file."""
+        file, found = self.files.find(_SUFFIXES)[0], {}
+        with opened_hdf5(file) as opened:
+            obs = _at(opened, "obs", file)
+            for name in self._names(obs, file):
+                child = own_child(obs, name, file)
+                if _encoding(child) == "categorical":
+                    found[name] = [str(one) for one in _texts(_column(child, "categories", file), 0, None)]
+        return found
+
+    def describe(self) -> dict[str, Any]:
+        """See `Source.describe`."""
+        return {
+            "kind": self.kind,
+            "files": stamps(self.files.find(_SUFFIXES)),
+            "matrix": self.matrix,
+            "dense": self.dense,
+            "columns": self.columns,
+            "with_key": self.with_key,
+        }
+
+    def parts(self, target_bytes: int) -> list[Part]:
+        """See `Source.parts`."""
+        found: list[Part] = []
+        genes: dict[int, str] = {}
+        for file in self.files.find(_SUFFIXES):
+            with opened_hdf5(file) as opened:
+                cells = self._cells(opened, file)
+                genes.setdefault(cells.width, file)
+                step, name = max(target_bytes // cells.row_bytes, 1), os.path.basename(file)
+                found += row_parts(cells.count, step, cells.row_bytes, prefix=f"{name}, cells", where=(file,))
+        if len(genes) > 1:
+            listed = ", ".join(f"{count} in {os.path.basename(file)}" for count, file in genes.items())
+            raise FormatError(f"the files have different numbers of genes: {listed[:300]}", file=self.path)
+        if not found:
+            raise FormatError("there is not one cell", file=self.path)
+        return found
+
+    def read(self, part: Part) -> Iterator[Item]:
+        """See `Source.read`. Items are made while the file is open: before the next one is asked for."""
+        file, low, high = str(part.where[0]), int(part.where[1]), int(part.where[2])
+        with opened_hdf5(file) as opened:
+            cells = self._cells(opened, file)
+            step = max(BATCH_BYTES // cells.row_bytes, 1)
+            for begin, end in spans(low, high, step):
+                if not any(mask[begin:end].any() for mask in cells.masks.values()):
+                    yield Item(f"cells {begin} to {end - 1}", partial(cells.rows, begin, end), end - begin)
+                    continue
+                for row in range(begin, end):
+                    yield Item(f"cell {row}", partial(cells.rows, row, row + 1), 1)
+
+    def _names(self, obs: Any, file: str) -> list[str]:
+        order = [str(name) for name in np.asarray(obs.attrs.get("column-order", [])).tolist()]
+        for name in self.columns or ():
+            if name not in order:
+                listed = ", ".join(map(repr, order[:50])) or "none"
+                raise OptionError(f"there is no column {name!r} in obs", file=file, remedy=f"There are {listed}.")
+        return order if self.columns is None else self.columns
+
+    def _cells(self, opened: Any, file: str) -> _Cells:
+        obs = _at(opened, "obs", file)
+        if _encoding(obs) != "dataframe":
+            raise FormatError("obs is no table as anndata 0.8 and later write it", file=file, remedy="Write it again.")
+        cells = _matrix(_at(opened, self.matrix, file), self.dense, file)
+        names = self._names(obs, file)
+        columns = {name: name for name in names} | ({"key": _index_of(obs)} if self.with_key else {})
+        for taken in (*cells.columns, *(("key",) if self.with_key else ())):
+            if taken in names:
+                raise FormatError(
+                    f"a column of obs is called {taken!r}, too", file=file, remedy="Leave it out: columns=."
+                )
+        for name, stored in columns.items():
+            values, mask = _values(own_child(obs, stored, file), name, file)
+            if values.shape != (cells.count,):
+                raise FormatError(f"column {name!r} has shape {values.shape}, not {(cells.count,)}", file=file)
+            cells.columns[name] = partial(_slice, values)
+            cells.row_bytes += _VARYING_BYTES if values.dtype.kind == "O" else values.dtype.itemsize
+            if mask is not None:
+                if mask.shape != (cells.count,) or mask.dtype.kind != "b":
+                    raise FormatError(f"column {name!r} does not say which values it has", file=file)
+                cells.masks[name] = mask
+        return cells
+
+
+@dataclass(slots=True)
+class _Cells:
+    """Rows of a file: how each field of the rows from one to another is read."""
+
+    file: str
+    count: int
+    width: int
+    row_bytes: int
+    columns: dict[str, Callable[[int, int], Any]]
+    masks: dict[str, Any] = field(default_factory=dict)
+
+    def rows(self, begin: int, end: int) -> dict[str, Any]:
+        for name, mask in self.masks.items():
+            if mask[begin:end].any():
+                raise FormatError(
+                    f"column {name!r} has no value in cell {begin}",
+                    file=self.file,
+                    remedy="Fill it before, or leave the column out: columns=[...].",
+                )
+        try:
+            found = {}
+            for name, read in self.columns.items():
+                made = read(begin, end)
+                found.update(made if isinstance(made, dict) else {name: made})
+            return found
+        except (OSError, RuntimeError, ValueError) as error:
+            if isinstance(error, FormatError):
+                raise
+            raise FormatError(
+                f"cells {begin} to {end - 1} cannot be read: {str(error)[:200]}", file=self.file
+            ) from None
+
+
+def _matrix(found: Any, dense: bool, file: str) -> _Cells:
+    """The rows of a matrix alone."""
+    h5py = need("h5py")
+    if isinstance(found, h5py.Dataset):
+        if found.ndim != 2 or found.dtype.kind not in "biuf":
+            raise FormatError(f"the matrix is of type {found.dtype!s:.100} and shape {found.shape}", file=file)
+        count, width = found.shape
+        row_bytes = _bounded(width * found.dtype.itemsize, file)
+        return _Cells(file, count, width, row_bytes, {"X": partial(_slice, found)})
+    if _encoding(found) != "csr_matrix":
+        raise FormatError(
+            f"the matrix is a {_encoding(found) or 'group'!s:.100}, which has no rows one by one",
+            file=file,
+            remedy="Save it with rows together: adata.X = adata.X.tocsr().",
+        )
+    count, width = (int(size) for size in np.asarray(found.attrs["shape"]).tolist())
+    sparse = _Sparse(*(own_child(found, name, file) for name in ("indptr", "indices", "data")), width, file)
+    sparse.check(count)
+    itemsizes = sparse.values.dtype.itemsize, sparse.indices.dtype.itemsize
+    row_bytes = len(sparse.values) * sum(itemsizes) // max(count, 1) + 16
+    if dense:
+        row_bytes = _bounded(width * itemsizes[0], file)
+        return _Cells(file, count, width, row_bytes, {"X": sparse.dense})
+    return _Cells(file, count, width, row_bytes, {"indices": sparse.indices_of, "values": sparse.values_of})
+
+
+@dataclass(frozen=True, slots=True)
+class _Sparse:
+    """A matrix of rows of pairs: the position and the value of what is not zero."""
+
+    starts: Any
+    indices: Any
+    values: Any
+    width: int
+    file: str
+
+    def check(self, count: int) -> None:
+        h5py = need("h5py")
+        for one, kinds in ((self.starts, "iu"), (self.indices, "iu"), (self.values, "biuf")):
+            if not isinstance(one, h5py.Dataset) or one.ndim != 1 or one.dtype.kind not in kinds:
+                raise FormatError("the sparse matrix has not the arrays of one", file=self.file)
+        if count < 0 or len(self.starts) != count + 1 or len(self.indices) != len(self.values):
+            raise FormatError("the arrays of the sparse matrix have other lengths than its shape", file=self.file)
+
+    def edges(self, begin: int, end: int) -> NDArray[np.int64]:
+        edges = self.starts[begin : end + 1].astype(np.int64)
+        if edges[0] < 0 or edges[-1] > len(self.values) or (np.diff(edges) < 0).any():
+            raise FormatError(f"rows {begin} to {end - 1} lie outside of the sparse matrix' values", file=self.file)
+        _bounded(int(edges[-1] - edges[0]) * self.values.dtype.itemsize, self.file)
+        return edges
+
+    def indices_of(self, begin: int, end: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        edges = self.edges(begin, end)
+        indices = self.indices[edges[0] : edges[-1]]
+        if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < self.width:
+            raise FormatError(f"rows {begin} to {end - 1} have values outside of {self.width} columns", file=self.file)
+        return indices, edges - edges[0]
+
+    def values_of(self, begin: int, end: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        edges = self.edges(begin, end)
+        return self.values[edges[0] : edges[-1]], edges - edges[0]
+
+    def dense(self, begin: int, end: int) -> NDArray[Any]:
+        indices, edges = self.indices_of(begin, end)
+        values, _ = self.values_of(begin, end)
+        found = np.zeros((end - begin, self.width), values.dtype)
+        rows = np.repeat(np.arange(end - begin), np.diff(edges))
+        if found.dtype.kind == "b":
+            found[rows, indices] = values
+        else:
+            np.add.at(found, (rows, indices), values)  # what stands there twice is added, as scipy does
+        return found
+
+
+def _bounded(nbytes: int, file: str) -> int:
+    if nbytes > _MAX_BYTES:
+        raise FormatError(f"a row has {nbytes} bytes; the most is {_MAX_BYTES}", file=file)
+    return max(nbytes, 1)
+
+
+def _values(child: Any, name: str, file: str) -> tuple[Any, Any]:
+    """The values of a column and, of one that may have holes, where it has none."""
+    h5py, encoding, mask = need("h5py"), _encoding(child), None
+    if encoding == "categorical":
+        child = own_child(child, "codes", file)
+    elif encoding.startswith("nullable-"):
+        mask, child = own_child(child, "mask", file), own_child(child, "values", file)
+        mask = mask[()] if isinstance(mask, h5py.Dataset) else None
+    if isinstance(child, h5py.Dataset) and (child.dtype.kind in "biuf" or h5py.check_string_dtype(child.dtype)):
+        return child, mask
+    raise FormatError(
+        f"column {name!r} of obs is a {encoding or type(child).__name__!s:.100}, which no field can have",
+        file=file,
+        remedy="Choose other columns: columns=[...].",
+    )
+
+
+def _slice(values: Any, begin: int, end: int) -> Any:
+    return _texts(values, begin, end) if need("h5py").check_string_dtype(values.dtype) else values[begin:end]
+
+
+def _texts(values: Any, begin: int, end: int | None) -> list[Any]:
+    return [one.decode() if isinstance(one, bytes) else one for one in values[begin:end].tolist()]
+
+
+def _column(group: Any, name: str, file: str) -> Any:
+    return _values(own_child(group, name, file), name, file)[0]
+
+
+def _index_of(frame: Any) -> str:
+    return str(frame.attrs.get("_index", "_index"))
+
+
+def _encoding(child: Any) -> str:
+    return str(getattr(child, "attrs", {}).get("encoding-type", ""))
+
+
+def _at(opened: Any, path: str, file: str) -> Any:
+    here = opened
+    for name in path.strip("/").split("/"):
+        here = own_child(here, name, file) if hasattr(here, "keys") else None
+        if here is None:
+            raise OptionError(f"there is no {path!r:.100}", file=file)
+    return here
