@@ -39,6 +39,7 @@ KINDS = {
     "coco": ("coco_files", "CocoSource"),
     "yolo": ("yolo_files", "YoloSource"),
     "h5ad": ("h5ad_files", "H5adSource"),
+    "lerobot": ("lerobot_files", "LeRobotSource"),
     "huggingface": ("hf_datasets", "HuggingFaceSource"),
     "torch": ("torch_datasets", "TorchSource"),
 }
@@ -158,6 +159,8 @@ def _by_folder(path: str) -> set[str]:
     marks = {_MARKS[name] for name in names if name in _MARKS}
     if "index.json" in names and any(name.startswith("chunk-") and name.endswith(".bin") for name in names):
         marks.add("litdata")
+    if "meta" in names and os.path.exists(os.path.join(path, "meta", "info.json")):
+        marks.add("lerobot")
     marks |= _of_objects(path, names)
     if marks:  # files of a library's own format are no dataset by themselves
         return marks

@@ -174,11 +174,21 @@ def h5ad(folder):
     return ["a.h5ad"], {}
 
 
+def lerobot(folder):
+    arrow, tables = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for name in ("meta", "data/chunk-000"):
+        (folder / name).mkdir(parents=True)
+    tables.write_table(arrow.table({"action": [[1.0, 2.0], [3.0, 4.0]]}), folder / "data/chunk-000/file-000.parquet")
+    described = {"codebase_version": "v3.0", "features": {"action": {"dtype": "float64", "shape": [2]}}}
+    (folder / "meta" / "info.json").write_text(json.dumps(described))
+    return ["meta/info.json", "data/chunk-000/file-000.parquet"], {}
+
+
 MAKERS = {
     "numpy": numpy_arrays, "images": images, "webdataset": webdataset, "parquet": parquet, "csv": csv, "mds": mds,
     "litdata": litdata, "tokens": tokens, "huggingface": huggingface, "safetensors": safetensors, "hdf5": hdf5,
     "zarr": zarr, "lmdb": lmdb, "tfrecord": tfrecord, "pt": pt, "idx": idx, "mat": mat, "text": text,
-    "coco": coco, "yolo": yolo, "h5ad": h5ad,
+    "coco": coco, "yolo": yolo, "h5ad": h5ad, "lerobot": lerobot,
 }  # fmt: skip
 
 

@@ -83,6 +83,10 @@ class CocoSource:
             raise FormatError("the files have different categories", file=self.path, remedy="Pass one split.")
         return list(found.pop())
 
+    def metadata(self) -> dict[str, Any]:
+        """What the dataset says of itself: the names of classes, and the form of boxes."""
+        return {"classes": {"labels": self.classes}, "boxes": self.boxes.wanted}
+
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`. The images are many: they are told by a checksum of names, lengths and times."""
         digest, files = hashlib.sha256(), self._files()

@@ -87,6 +87,10 @@ class H5adSource:
                     found[name] = [str(one) for one in _texts(_column(child, "categories", file), 0, None)]
         return found
 
+    def metadata(self) -> dict[str, Any]:
+        """What the dataset says of itself: the names of genes, and of the codes in columns of categories."""
+        return {"genes": self.genes, "classes": self.categories}
+
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
         return {

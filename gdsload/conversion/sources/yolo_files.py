@@ -86,6 +86,11 @@ class YoloSource:
             raise FormatError("its YAML file has no list of names", file=self.path)
         return [str(name)[:1000] for name in names]
 
+    def metadata(self) -> dict[str, Any]:
+        """What the dataset says of itself: the names of classes, and the form of boxes."""
+        names = self.classes
+        return {"boxes": self.boxes.wanted} | ({"classes": {"labels": names}} if names else {})
+
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`. The files are many: they are told by a checksum of their names, lengths and times."""
         digest, images = hashlib.sha256(), self._images()

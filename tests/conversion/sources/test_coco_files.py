@@ -69,6 +69,7 @@ def test_what_the_annotations_say(tmp_path, samples_in, name, images, folder):
     assert recognise(str(tmp_path)) == "coco"
     source = CocoSource(str(tmp_path))
     assert source.classes == ["cat", "zebra"]
+    assert source.metadata() == {"classes": {"labels": ["cat", "zebra"]}, "boxes": "xywh"}
     found = samples_in(source, 300)
     assert len(source.parts(300)) == 3
     assert [np.array_equal(one["image"], pixels[int(one["image_id"])]) for one in found] == [True] * 3

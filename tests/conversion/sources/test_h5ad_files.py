@@ -89,6 +89,7 @@ def test_sparse_rows_and_columns(tmp_path, samples_in, index_type):
     assert [one["type"] for one in found] == COLUMNS["type"]["codes"].tolist()
     assert source.categories == {"type": ["T", "B"]}
     assert source.genes == [f"gene{n}" for n in range(GENES)]
+    assert source.metadata() == {"genes": source.genes, "classes": source.categories}
 
 
 def test_dense_rows_and_other_matrices(tmp_path, samples_in):

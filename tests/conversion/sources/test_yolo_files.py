@@ -36,7 +36,7 @@ def test_what_the_label_files_say(tmp_path, samples_in, pattern):
     pixels = write(tmp_path, pattern)
     assert recognise(str(tmp_path)) == "yolo"
     source = YoloSource(str(tmp_path))
-    assert source.classes == ["cat", "dog"]
+    assert source.metadata() == {"classes": {"labels": ["cat", "dog"]}, "boxes": "cxcywh"}
     found = samples_in(source, 200)
     assert len(source.parts(200)) == 3
     assert [

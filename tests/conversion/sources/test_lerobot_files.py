@@ -1,0 +1,207 @@
+"""LeRobot datasets, laid out as versions 2 and 3 are, and those that do not hold together."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pytest
+
+import gdsload
+from gdsload.conversion.recognise import recognise
+from gdsload.conversion.sources.lerobot_files import LeRobotSource
+from gdsload.errors import ConversionError, FormatError, OptionError
+
+arrow = pytest.importorskip("pyarrow")
+tables = pytest.importorskip("pyarrow.parquet")
+pictures = pytest.importorskip("PIL.Image")
+
+FEATURES = {
+    "observation.state": {"dtype": "float32", "shape": [3], "names": ["a", "b", "c"]},
+    "action": {"dtype": "float32", "shape": [2, 2]},
+    "observation.images.top": {"dtype": "image", "shape": [6, 8, 3]},
+    "timestamp": {"dtype": "float32", "shape": [1]},
+    "frame_index": {"dtype": "int64", "shape": [1]},
+    "episode_index": {"dtype": "int64", "shape": [1]},
+    "task_index": {"dtype": "int64", "shape": [1]},
+    "next.done": {"dtype": "bool", "shape": [1]},
+    "note": {"dtype": "string", "shape": [1]},
+}
+FRAMES, LENGTH = 12, 3  # of all, and of an episode
+
+
+def png(number):
+    stream = io.BytesIO()
+    pictures.fromarray(np.full((6, 8, 3), number, np.uint8)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def rows(low, high):
+    numbers = np.arange(low, high)
+    state = np.stack([numbers, numbers * 2, numbers * 3], 1).astype(np.float32)
+    return {
+        "observation.state": arrow.array(list(state), arrow.list_(arrow.float32())),
+        "action": arrow.array([[[n, 1], [2, 3]] for n in range(low, high)], arrow.list_(arrow.list_(arrow.float32()))),
+        "observation.images.top": [{"bytes": png(n), "path": f"{n}.png"} for n in range(low, high)],
+        "timestamp": (numbers % LENGTH / 10).astype(np.float32),
+        "frame_index": numbers % LENGTH,
+        "episode_index": numbers // LENGTH,
+        "task_index": numbers % 2,
+        "next.done": numbers % LENGTH == LENGTH - 1,
+        "note": [f"é{n}" for n in range(low, high)],
+    }
+
+
+def write(root, version="v3.0", features=FEATURES, change=None, **info):
+    (root / "meta").mkdir(parents=True)
+    described = {"codebase_version": version, "fps": 10, "features": features, "splits": {"train": "0:4"}, **info}
+    (root / "meta" / "info.json").write_text(json.dumps(described))
+    edges = [(0, 7), (7, 12)] if version == "v3.0" else [(low, low + LENGTH) for low in range(0, FRAMES, LENGTH)]
+    for number, (low, high) in enumerate(edges):
+        name = f"file-{number:03}" if version == "v3.0" else f"episode_{number:06}"
+        (root / "data" / "chunk-000").mkdir(parents=True, exist_ok=True)
+        columns = {name: value for name, value in rows(low, high).items() if name in features}
+        if change is not None:
+            columns = change(columns)
+        tables.write_table(arrow.table(columns), root / "data" / "chunk-000" / f"{name}.parquet", row_group_size=2)
+    return str(root)
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_every_frame_in_order(tmp_path, samples_in, version):
+    path = write(tmp_path / "d", version)
+    assert recognise(path) == "lerobot"
+    source = LeRobotSource(path)
+    assert len(source.parts(400)) > 3
+    for target in (400, 2**20):
+        found = samples_in(source, target)
+        assert [one["observation.state"].tolist() for one in found] == [[n, n * 2, n * 3] for n in range(FRAMES)]
+        assert [one["action"].tolist() for one in found] == [[[n, 1], [2, 3]] for n in range(FRAMES)]
+        assert [int(one["episode_index"]) for one in found] == [n // LENGTH for n in range(FRAMES)]
+        assert [bool(one["next.done"]) for one in found] == [n % LENGTH == 2 for n in range(FRAMES)]
+        assert [one["note"] for one in found] == [f"é{n}" for n in range(FRAMES)]
+        assert all((one["observation.images.top"] == n).all() for n, one in enumerate(found))
+    first = found[0]
+    assert (first["observation.images.top"].shape, first["timestamp"].shape) == ((3, 6, 8), ())
+    assert (first["observation.state"].dtype, first["timestamp"].dtype) == (np.float32, np.float32)
+    small = samples_in(LeRobotSource(path, columns=["observation.images.top"], size=4))
+    assert {name: value.shape for name, value in small[0].items()} == {"observation.images.top": (3, 4, 4)}
+
+
+def test_batches_where_there_are_no_images(tmp_path):
+    columns = ["action", "observation.state", "episode_index", "frame_index"]
+    gdsload.convert(write(tmp_path / "d"), tmp_path / "out", workers=1, columns=columns, shard_bytes=200)
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert {name: (field.dtype.name, field.shape) for name, field in dataset.schema.items()} == {
+        "action": ("float32", (2, 2)), "observation.state": ("float32", (3,)),
+        "episode_index": ("int64", ()), "frame_index": ("int64", ()),
+    }  # fmt: skip
+    assert len(dataset) == FRAMES
+    assert dataset[11]["observation.state"].tolist() == [11, 22, 33]
+
+
+def test_videos_are_refused_with_the_way_out(tmp_path, samples_in):
+    features = {**FEATURES, "observation.images.wrist": {"dtype": "video", "shape": [6, 8, 3]}}
+    path = write(tmp_path / "d", features=features)
+    with pytest.raises(
+        FormatError, match=r"wrist' is video.*columns=\[\"observation.state\", \"action\".*torch dataset"
+    ):
+        LeRobotSource(path).parts(1)
+    assert len(samples_in(LeRobotSource(path, columns=["action"]))) == FRAMES
+
+
+def test_splits_are_ranges_of_episodes(tmp_path, samples_in):
+    path = write(tmp_path / "d", splits={"train": "0:3", "val": "3:"})
+    with pytest.raises(OptionError, match="several splits: 'train', 'val'. Pass one as split="):
+        LeRobotSource(path).parts(1)
+    for target in (100, 2**20):
+        for split, expected in (("train", range(9)), ("val", range(9, 12)), ("all", range(12))):
+            source = LeRobotSource(path, split=split, columns=["observation.state"])
+            found = samples_in(source, target)
+            assert [int(one["observation.state"][0]) for one in found] == list(expected)
+            assert sum(part.samples for part in source.parts(target)) == len(expected)
+    with pytest.raises(OptionError, match="no split 'test'.*There are 'train', 'val'"):
+        LeRobotSource(path, split="test").parts(1)
+    other = write(tmp_path / "e", splits={"train": "x:y", "val": "1:2"})
+    with pytest.raises(FormatError, match="split 'train' is 'x:y', no range of episodes"):
+        LeRobotSource(other, split="train").parts(1)
+
+
+def test_tasks(tmp_path):
+    source = LeRobotSource(write(tmp_path / "d"))
+    assert source.tasks == []
+    (tmp_path / "d/meta/tasks.jsonl").write_text('{"task_index": 1, "task": "b"}\n{"task_index": 0, "task": "a"}\n')
+    assert source.tasks == ["a", "b"]
+    tables.write_table(
+        arrow.table({"task_index": [1, 0], "__index_level_0__": ["y", "x"]}), tmp_path / "d/meta/tasks.parquet"
+    )
+    assert source.tasks == ["x", "y"]
+    assert source.metadata() == {"fps": 10, "classes": {"task_index": ["x", "y"]}}
+    (tmp_path / "d/meta/tasks.parquet").unlink()
+    (tmp_path / "d/meta/tasks.jsonl").write_text("[]")
+    with pytest.raises(FormatError, match="the tasks are not as LeRobot writes them"):
+        _ = source.tasks
+
+
+def _replaced(name, values):
+    def change(columns):
+        return {**columns, name: values(len(columns["timestamp"]))}
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (_replaced("observation.state", lambda n: [[1.0] * (2 + k % 2) for k in range(n)]), "not of shape"),
+        (_replaced("action", lambda n: [[1.0, 2.0, 3.0, 4.0]] * n), "not of shape"),
+        (_replaced("observation.state", lambda n: [["a", "b", "c"]] * n), "no numbers"),
+        (_replaced("observation.state", lambda n: [None] * n), "no value|no numbers|of type null"),
+        (_replaced("observation.images.top", lambda n: [{"bytes": None, "path": "a.png"}] * n), "has no image"),
+        (_replaced("observation.images.top", lambda n: [{"bytes": b"x", "path": ""}] * n), "cannot be decoded"),
+        (_replaced("note", lambda n: list(range(n))), "no text"),
+    ],
+)  # fmt: skip
+def test_values_that_are_not_as_described(tmp_path, change, match):
+    source = LeRobotSource(write(tmp_path / "d", change=change))
+    with pytest.raises(FormatError, match=match):
+        [item.make() for part in source.parts(1) for item in source.read(part)]
+
+
+def test_a_hole_is_one_rows_fault(tmp_path):
+    def hole(columns):
+        state = columns["observation.state"].to_pylist()
+        state[1] = [1.0, None, 2.0]
+        return {**columns, "observation.state": arrow.array(state, arrow.list_(arrow.float32()))}
+
+    path = write(tmp_path / "d", change=hole)
+    columns = ["observation.state", "frame_index"]
+    with pytest.raises(ConversionError, match="row 1 .*has no value, or one with a hole"):
+        gdsload.convert(path, tmp_path / "out", workers=1, columns=columns)
+    report = gdsload.convert(path, tmp_path / "out", workers=1, columns=columns, on_error="skip", max_skipped=2)
+    assert (report.samples, [one.key for one in report.skipped]) == (FRAMES - 2, ["row 1", "row 1"])
+
+
+@pytest.mark.parametrize(
+    ("info", "match"),
+    [
+        ({"codebase_version": "v1.6"}, "its version is 'v1.6'; v2 and v3 are read"),
+        ({"features": 7}, "it has no features"),
+        ({"features": {"x": {"dtype": "object", "shape": [1]}}}, "'x' is none that a field can have"),
+        ({"features": {"x": {"dtype": "float32", "shape": [2**20, 2**20]}}}, "'x' is none that a field can have"),
+        ({"features": {"x": {"dtype": "float32", "shape": [1]}}}, "no column 'x'"),
+    ],
+)
+def test_descriptions_that_are_none(tmp_path, info, match):
+    path = write(tmp_path / "d")
+    described = json.loads((tmp_path / "d/meta/info.json").read_text())
+    (tmp_path / "d/meta/info.json").write_text(json.dumps({**described, **info}))
+    with pytest.raises(FormatError, match=match):
+        LeRobotSource(path).parts(1)
+
+
+@pytest.mark.parametrize("name", ["meta/info.json", "data/chunk-000/file-000.parquet"])
+def test_damaged_files(tmp_path, survives_damage, name):
+    path = write(tmp_path / "d")
+    assert survives_damage(tmp_path / "d" / name, lambda: LeRobotSource(path)) > 20
