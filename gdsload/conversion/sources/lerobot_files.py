@@ -36,8 +36,8 @@ class LeRobotSource:
 
     States, actions and other numbers are arrays of the shapes that `meta/info.json` gives them, or numbers where a
     table has such; ``episode_index``, ``frame_index``, ``index``, ``task_index`` and ``timestamp`` are among them.
-    Images that are in the tables become uint8 ``[channels, height, width]``, not turned. Videos are not decoded: they are
-    refused unless `columns` leaves them out.
+    Images that are in the tables become uint8 ``[channels, height, width]``, not turned. Videos are not decoded: they
+    are refused unless `columns` leaves them out.
 
     Args:
         path: the folder, which has `meta/info.json` and `data`.
