@@ -15,6 +15,7 @@ from gdsload.loader.plan import plan_loader
 from gdsload.loader.progress import Progress
 from gdsload.loader.torch_attributes import BatchView, OrderView, SequentialView, TorchAttributes
 from gdsload.loader.unpacking import refuse_unpacking, unpacks_batches
+from gdsload.loader.whole_batches import warn_of_shared_draws
 from gdsload.order.checks import check_epoch
 
 __all__ = ["DataLoader"]
@@ -166,6 +167,7 @@ class DataLoader(TorchAttributes):
         before = vars(self).keys() | {"_own", "_made"}
         check_torch_keywords(unneeded, ["dataset", *given])
         self._given = given
+        warn_of_shared_draws(given)
         self._plan = plan = plan_loader(dataset, given)
         # As with torch's loader, `len(loader.dataset)` is the number of samples.
         self.dataset, self.device, self.order_options = plan.dataset, plan.device, plan.order

@@ -1,0 +1,127 @@
+"""torchvision's transforms: sample by sample, and a warning where they get whole batches; and ours beside them.
+
+Its own compiled part is not needed. Where the wheel's does not load, being made for another build of torch, its
+operators are declared, which is all that importing the rest takes.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+
+import pytest
+import torch
+
+import gdsload
+
+OPERATORS = ("nms", "qnms", "roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool", "deform_conv2d")
+
+
+def transforms():
+    try:
+        from torchvision.transforms import v2
+    except RuntimeError:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        transforms.library = torch.library.Library("torchvision", "DEF")
+        for name in OPERATORS:
+            for suffix in ("", "_backward"):
+                transforms.library.define(f"{'_' if suffix else ''}{name}{suffix}(Tensor a) -> Tensor")
+        from torchvision.transforms import v2
+    return v2
+
+
+v2 = transforms()
+AUGMENT = v2.Compose([v2.RandomResizedCrop(16), v2.RandomHorizontalFlip(), v2.ColorJitter(0.4, 0.4, 0.4, 0.1)])
+
+
+@pytest.fixture
+def images(tmp_path):
+    """40 images and their numbers."""
+    with gdsload.ShardWriter(tmp_path / "d") as writer:
+        pixels = torch.randint(0, 256, (40, 3, 24, 20), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+        writer.write_batch({"image": pixels, "label": torch.arange(40)})
+    return tmp_path / "d"
+
+
+def augment(sample):
+    return {**sample, "image": AUGMENT(sample["image"])}
+
+
+def whole(batch):
+    return {**batch, "image": AUGMENT(batch["image"])}
+
+
+class TestSampleBySample:
+    def run(self, images, workers, **options):
+        with gdsload.DataLoader(
+            images, 8, shuffle="full", device="cpu", sample_transform=augment, sample_workers=workers, **options
+        ) as loader:
+            return {
+                label: image
+                for batch in loader
+                for label, image in zip(batch["label"].tolist(), batch["image"], strict=True)
+            }
+
+    def test_each_image_is_drawn_for_by_itself_and_the_same_whatever_does_it(self, images):
+        before = torch.get_rng_state()
+        found = [self.run(images, 1), self.run(images, 3)]
+        assert torch.equal(torch.get_rng_state(), before)
+        assert all(torch.equal(found[0][label], found[1][label]) for label in range(40))
+        assert not any(torch.equal(found[0][label], found[0][0]) for label in range(1, 40))
+
+    def test_they_are_torchvisions_own_with_the_samples_seed(self, images):
+        dataset = gdsload.ShardDataset(images)
+        loader = gdsload.DataLoader(
+            images, 8, device="cpu", sample_transform=lambda sample, generator: (
+                augment(sample)["image"], sample["label"], str(generator.initial_seed())
+            ),
+        )  # fmt: skip
+        with loader, torch.random.fork_rng():
+            for made in loader:
+                for image, label, seed in zip(*made, strict=True):
+                    torch.manual_seed(int(seed))
+                    assert torch.equal(image, AUGMENT(dataset[int(label)]["image"]))
+
+
+FLIP = v2.RandomHorizontalFlip()
+
+
+class Sub(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Sequential(FLIP)
+
+
+class TestWarning:
+    @pytest.mark.parametrize(
+        "given",
+        [
+            FLIP, AUGMENT, whole, [len, FLIP], v2.Compose([v2.Identity(), v2.RandomApply([v2.Identity()])]), Sub(),
+            lambda batch: {**batch, "image": FLIP(batch["image"])}, functools.partial(lambda flip, b: flip(b), FLIP),
+            gdsload.transforms.Compose([FLIP]), v2.AutoAugment(),
+        ],
+    )  # fmt: skip
+    @pytest.mark.parametrize("option", ["transform", "device_transform"])
+    def test_where_a_random_transform_gets_whole_batches(self, images, given, option):
+        if option == "transform" and isinstance(given, list):
+            given = given[1]
+        with pytest.warns(UserWarning, match=f"^{option} gets whole batches.*draws once.*sample_transform=") as caught:
+            gdsload.DataLoader(images, device="cpu", **{option: given})
+        assert len(caught) == 1
+        assert caught[0].filename == __file__
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            v2.CenterCrop(8), v2.Compose([v2.Normalize([0.5], [0.5])]), v2.MixUp(num_classes=40), len,
+            lambda batch: torch.stack([FLIP(image) for image in batch["image"]]),
+            lambda batch: torch.stack(list(map(FLIP, batch["image"]))), gdsload.transforms.RandomFlip("image"),
+        ],
+    )  # fmt: skip
+    def test_none_where_nothing_is_wrong(self, images, given):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            gdsload.DataLoader(images, device="cpu", transform=given)
+            gdsload.DataLoader(images, device="cpu", sample_transform=AUGMENT)
