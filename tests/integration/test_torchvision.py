@@ -125,3 +125,35 @@ class TestWarning:
             warnings.simplefilter("error")
             gdsload.DataLoader(images, device="cpu", transform=given)
             gdsload.DataLoader(images, device="cpu", sample_transform=AUGMENT)
+
+
+class TestOurs:
+    def test_resized_crops_are_torchvisions(self):
+        value = torch.randint(0, 256, (6, 3, 50, 40), dtype=torch.uint8)
+        crop = gdsload.transforms.RandomResizedCrop("x", (24, 20))
+        boxes = crop.draw(value, torch.Generator().manual_seed(1)).tolist()
+        found = crop({"x": value}, torch.Generator().manual_seed(1))["x"]
+        for image, box, made in zip(value, boxes, found, strict=True):
+            assert torch.equal(made, v2.functional.resized_crop(image, *box, [24, 20], antialias=True))
+
+    def test_color_jitter_is_torchvisions(self):
+        value = torch.rand(6, 3, 9, 8)
+        jitter = gdsload.transforms.ColorJitter("x", 0.4, 0.4, 0.4, 0.2)
+        factors, order = jitter.draw(value, torch.Generator().manual_seed(1))
+        found = jitter({"x": value}, torch.Generator().manual_seed(1))["x"]
+        names = ("brightness", "contrast", "saturation", "hue")
+        for image, four, turns, made in zip(value, factors.tolist(), order.tolist(), found, strict=True):
+            wanted = image
+            for kind in turns:
+                wanted = getattr(v2.functional, f"adjust_{names[kind]}")(wanted, four[kind])
+            torch.testing.assert_close(made, wanted, atol=1e-5, rtol=1e-5)
+
+    def test_labels_are_mixed_as_torchvision_mixes_them(self):
+        """Where all samples have one share, as torchvision's have."""
+        value, labels = torch.rand(5, 3, 4, 4), torch.tensor([0, 1, 2, 3, 1])
+        for ours, theirs in ((gdsload.transforms.MixUp, v2.MixUp), (gdsload.transforms.CutMix, v2.CutMix)):
+            found = ours("x", "y", 4)({"x": value, "y": labels})
+            images, mixed = theirs(num_classes=4)(value, labels)
+            assert found["y"].dtype == mixed.dtype
+            assert (found["y"] > 0).logical_or(mixed == 0).all()
+            assert images.shape == found["x"].shape

@@ -1,0 +1,42 @@
+"""The fields of a batch that transforms are for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gdsload.errors import OptionError
+
+__all__ = ["Batch", "fitting", "tensor_field"]
+
+Batch = dict[str, Any]
+
+
+def tensor_field(transform: Any, batch: Batch, dimensions: int) -> torch.Tensor:
+    """The field that a transform is for.
+
+    Raises:
+        OptionError: if there is none, or it is no tensor of so many dimensions at least.
+    """
+    if transform.field not in batch:
+        raise OptionError(f"{transform}: the batch has no such field", remedy=f"It has {', '.join(map(repr, batch))}.")
+    value = batch[transform.field]
+    if not isinstance(value, torch.Tensor):
+        raise OptionError(f"{transform}: the field is a {type(value).__name__}, no tensor")
+    if value.dim() < dimensions:
+        raise OptionError(f"{transform}: the field has shape {tuple(value.shape)}, less than {dimensions} dimensions")
+    return value
+
+
+def fitting(transform: Any, size: int | tuple[int, int], value: torch.Tensor) -> tuple[int, int]:
+    """Height and width that a transform is to cut out of `value`.
+
+    Raises:
+        OptionError: if it has not so many.
+    """
+    rows, columns = (size, size) if isinstance(size, int) else size
+    height, width = value.shape[-2:]
+    if not (0 < rows <= height and 0 < columns <= width):
+        raise OptionError(f"{transform}: {rows} x {columns} cannot be cut out of {height} x {width}")
+    return rows, columns

@@ -1,0 +1,112 @@
+"""MixUp and CutMix: samples and labels mixed alike, by shares of each sample's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdsload import OptionError
+from gdsload.transforms import CutMix, MixUp
+
+KINDS = [MixUp, CutMix]
+
+
+def seeded(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def batch_of(count, seed=0):
+    return {
+        "x": torch.rand(count, 3, 6, 8, generator=seeded(seed), dtype=torch.float64),
+        "y": torch.randint(0, 10, (count,), generator=seeded(seed)), "other": "kept",
+    }  # fmt: skip
+
+
+@settings(deadline=None)
+@given(st.integers(0, 6), st.integers(0, 2**32), st.sampled_from([0.05, 0.2, 1.0, 8.0]))
+def test_mixup_is_a_mean_of_each_sample_and_the_one_before(count, seed, alpha):
+    batch, mix = batch_of(count, seed), MixUp("x", "y", 10, alpha)
+    kept = mix.draw(batch["x"], seeded(seed)).tolist()
+    found = mix(batch, seeded(seed))
+    assert found["other"] == "kept"
+    for number, share in enumerate(kept):
+        assert 0 <= share <= 1
+        wanted = share * batch["x"][number] + (1 - share) * batch["x"][number - 1]
+        torch.testing.assert_close(found["x"][number], wanted, atol=1e-6, rtol=1e-6)
+        labels = torch.zeros(10)
+        labels[batch["y"][number]] += share
+        labels[batch["y"][number - 1]] += 1 - share
+        torch.testing.assert_close(found["y"][number], labels)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 6), st.integers(0, 2**32), st.sampled_from([0.05, 1.0, 8.0]))
+def test_cutmix_exchanges_a_rectangle_and_as_much_of_the_label(count, seed, alpha):
+    batch, mix = batch_of(count, seed), CutMix("x", "y", 10, alpha)
+    boxes = mix.draw(batch["x"], seeded(seed)).tolist()
+    found = mix(batch, seeded(seed))
+    for number, (top, left, bottom, right) in enumerate(boxes):
+        assert 0 <= top <= bottom <= 6
+        assert 0 <= left <= right <= 8
+        wanted = batch["x"][number].clone()
+        wanted[:, top:bottom, left:right] = batch["x"][number - 1, :, top:bottom, left:right]
+        assert torch.equal(found["x"][number], wanted)
+        share = 1 - (bottom - top) * (right - left) / 48
+        labels = torch.zeros(10)
+        labels[batch["y"][number]] += share
+        labels[batch["y"][number - 1]] += 1 - share
+        torch.testing.assert_close(found["y"][number], labels)
+
+
+def test_shares_are_of_the_beta_distribution():
+    value = torch.empty(20000, 1)
+    for alpha in (0.2, 1.0, 4.0):
+        drawn = MixUp("x", "y", alpha=alpha).draw(value, seeded(1)).double()
+        assert abs(drawn.mean() - 0.5) < 0.01
+        assert abs(drawn.var() - 1 / (4 * (2 * alpha + 1))) < 0.005
+        assert len(torch.unique(drawn)) > 10000
+    half = MixUp("x", "y", p=0.3).draw(value, seeded(1))
+    assert abs((half < 1).double().mean() - 0.3) < 0.02
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_that_are_probabilities_are_mixed_on(kind):
+    batch = batch_of(5)
+    twice = kind("x", "y")(kind("x", "y", 10)(batch, seeded(1)), seeded(2))
+    torch.testing.assert_close(twice["y"].sum(1), torch.ones(5))
+    assert twice["y"].shape == (5, 10)
+    torch.nn.functional.cross_entropy(torch.zeros(5, 10), twice["y"])
+
+
+def test_cutmix_takes_any_element_type():
+    value = torch.randint(0, 256, (4, 2, 3, 6, 8), dtype=torch.uint8)
+    assert (
+        CutMix("x", "y", 3)({"x": value, "y": torch.tensor([0, 1, 2, 0], dtype=torch.uint8)})["x"].dtype == torch.uint8
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: MixUp("x", "y", alpha=0), "alpha is more than 0"),
+        (lambda: CutMix("x", "y", p=2), "p a probability"),
+        (lambda: MixUp("x", "y")(batch_of(2)), "Pass num_classes"),
+        (lambda: MixUp("x", "z", 10)(batch_of(2)), "no such tensor 'z'"),
+        (lambda: MixUp("x", "x", 10)(batch_of(2)), "neither whole numbers"),
+        (lambda: MixUp("x", "y", 10)({"x": torch.ones(2, 3, dtype=torch.uint8), "y": torch.ones(2)}), "Put Normalize"),
+    ],
+)
+def test_what_does_not_fit_is_refused(make, match):
+    with pytest.raises(OptionError, match=match):
+        make()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_a_gpu(kind):
+    batch = {name: one.cuda() for name, one in batch_of(8).items() if name != "other"}
+    found = kind("x", "y", 10)(batch, torch.Generator("cuda").manual_seed(1))
+    assert found["x"].is_cuda
+    torch.testing.assert_close(found["y"].sum(1).cpu(), torch.ones(8))
