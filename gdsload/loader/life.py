@@ -89,11 +89,11 @@ class Life:
         """As ``len(loader)``."""
         return self._progress.batches()
 
-    def set_epoch(self, number: int) -> None:
+    def set_epoch(self, number: int, step: int | None = None) -> None:
         """As `DataLoader.set_epoch`."""
         self._settle()
         with self._lock:
-            self._progress.set_epoch(number)
+            self._progress.set_epoch(number, step)
 
     def state(self) -> dict[str, Any]:
         """As `DataLoader.state_dict`."""

@@ -16,7 +16,7 @@ from gdsload.loader.progress import Progress
 from gdsload.loader.torch_attributes import BatchView, OrderView, SequentialView, TorchAttributes
 from gdsload.loader.unpacking import refuse_unpacking, unpacks_batches
 from gdsload.loader.whole_batches import warn_of_shared_draws
-from gdsload.order.checks import check_epoch
+from gdsload.order.checks import check_epoch, check_whole
 
 __all__ = ["DataLoader"]
 
@@ -207,15 +207,26 @@ class DataLoader(TorchAttributes):
         """Number of the epoch that the next `iter` runs."""
         return self._progress.epoch
 
-    def set_epoch(self, epoch: int) -> None:
-        """Set the number of the epoch that the next `iter` runs. A position resumed within that very epoch is kept.
+    @property
+    def step(self) -> int:
+        """Number of the first batch of the next `iter` within its epoch: 0, unless that epoch was begun before."""
+        return self._progress.step
+
+    def set_epoch(self, epoch: int, step: int | None = None) -> None:
+        """Set the number of the epoch that the next `iter` runs, and with which of its batches it begins.
 
         It is passed on to a sampler that has `set_epoch`.
 
+        Args:
+            epoch: the number.
+            step: number of the first batch: those before it are left out, at no cost. None for the one at a position
+                that was resumed within that very epoch, else for the first of all.
+
         Raises:
-            OptionError: if `epoch` is no whole number from 0 to 2**64 - 1.
+            OptionError: if `epoch` is no whole number from 0 to 2**64 - 1, or the epoch has no such step; with a
+                sampler, if a step is given.
         """
-        self._life.set_epoch(check_epoch(epoch))
+        self._life.set_epoch(check_epoch(epoch), None if step is None else check_whole(step, "step", 0))
 
     @property
     def backend(self) -> BackendStatus:

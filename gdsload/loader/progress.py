@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gdsload.engine.steps import Ordered, Steps
+from gdsload.errors import OptionError
 from gdsload.loader.plan import LoaderPlan
 from gdsload.loader.ranks import Schedules
 from gdsload.loader.samplers import Sampled
@@ -47,11 +48,29 @@ class Progress:
         """Whether the next batch is not an epoch's first one."""
         return self._newest is not None or self._cursor.position > 0
 
-    def set_epoch(self, number: int) -> None:
-        """Set the number of the epoch that is begun next."""
+    @property
+    def step(self) -> int:
+        """Number of the first batch of the epoch that is begun next: 0, but for an epoch that is resumed."""
+        return self.schedules.now().step_at(self._cursor.position)
+
+    def set_epoch(self, number: int, step: int | None = None) -> None:
+        """Set the number of the epoch that is begun next, and its first batch; None: as it was, in the same epoch.
+
+        Raises:
+            OptionError: if the epoch has no such batch, or a sampler says what comes when.
+        """
+        if step is not None and self.sampled is not None:
+            raise OptionError(
+                "set_epoch has a step, and a sampler says which samples come before it",
+                remedy="Resume a state of the loader, or leave out batches as they come.",
+            )
         self._newest = None
         if number != self._cursor.epoch:
             self._cursor, self._resumed = Cursor(number, 0), None
+        if step is not None:
+            schedule = self.schedules.now()
+            self._cursor = Cursor(number, schedule.position(step))
+            self._resumed = self._identity(schedule).state(self._cursor)
         if self.sampled is not None:
             self.sampled.set_epoch(number, resumed=self._cursor.position > 0)
 

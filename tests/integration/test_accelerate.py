@@ -1,16 +1,127 @@
+"""Accelerate: what it does with loaders, in one process; `test_ranks` has two of them."""
+
+import pytest
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, skip_first_batches
+from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils import DataLoaderConfiguration
+from torch.utils.data import RandomSampler
 
 import gdsload
+from gdsload import OptionError
+from gdsload.integrations.accelerate import prepare
+
+SAMPLES, BATCH, STEPS = 100, 8, 13
 
 
-def test_prepare_passes_the_loader_through(tmp_path):
+@pytest.fixture
+def path(tmp_path):
     with gdsload.ShardWriter(tmp_path / "d") as writer:
-        writer.write_batch({"x": torch.arange(100)})
-    loader = gdsload.DataLoader(tmp_path / "d", 8, shuffle=True, device="cpu")
-    accelerator = Accelerator(cpu=True)
-    _, prepared = accelerator.prepare(torch.nn.Linear(1, 1), loader)
-    assert prepared is loader
-    seen = [x for batch in prepared for x in batch["x"].tolist()]
-    assert sorted(seen) == list(range(100))
-    assert next(iter(prepared))["x"].tolist() != seen[:8]
+        writer.write_batch({"x": torch.arange(SAMPLES)})
+    return tmp_path / "d"
+
+
+@pytest.fixture
+def accelerator():
+    yield Accelerator(cpu=True)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+
+
+def load(path, **options):
+    return gdsload.DataLoader(path, **{"batch_size": BATCH, "shuffle": True, "device": "cpu"} | options)
+
+
+def seeded():
+    return {"shuffle": False, "sampler": RandomSampler(range(SAMPLES), generator=torch.Generator().manual_seed(1))}
+
+
+def numbers(batches):
+    return [batch["x"].tolist() for batch in batches]
+
+
+WAYS = {"order": dict, "sampler": seeded}
+
+
+@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
+def test_a_prepared_loader_gives_the_loaders_batches(path, accelerator, options):
+    _, prepared = accelerator.prepare(torch.nn.Linear(1, 1), prepare(accelerator, load(path, **options())))
+    assert isinstance(prepared, torch.utils.data.DataLoader)
+    assert (len(prepared), len(prepared.dataset)) == (STEPS, SAMPLES)
+    expected = load(path, **options())
+    before = torch.get_rng_state()
+    assert [numbers(prepared) for _ in range(3)] == [numbers(expected) for _ in range(3)]
+    assert torch.equal(before, torch.get_rng_state())
+    two = [(one["x"].tolist(), other["x"].tolist()) for one, other in zip(prepared, prepared, strict=True)]
+    assert len(two) == STEPS
+
+
+def test_the_loader_itself_goes_through_prepare_untouched(path, accelerator):
+    loader = load(path)
+    assert accelerator.prepare(loader) is loader
+
+
+def test_accumulation_ends_with_the_epoch(path):
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
+    try:
+        prepared = prepare(accelerator, load(path))
+        model = accelerator.prepare(torch.nn.Linear(1, 1))
+        for _ in range(2):
+            stepped = []
+            for _ in prepared:
+                with accelerator.accumulate(model):
+                    stepped.append(accelerator.sync_gradients)
+            assert stepped == [step % 4 == 3 or step == STEPS - 1 for step in range(STEPS)]
+        next(iter(prepared))
+        assert not accelerator.gradient_state.in_dataloader  # a dropped epoch is none
+    finally:
+        AcceleratorState._reset_state(reset_partial_state=True)
+        GradientState._reset_state()
+
+
+@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("skipped", [0, 1, 5, STEPS])
+def test_skipping_leaves_out_batches_of_that_epoch(path, accelerator, options, skipped):
+    loader = load(path, **options())
+    prepared = prepare(accelerator, loader)
+    rest = skip_first_batches(prepared, skipped)
+    assert len(rest) == STEPS - skipped
+    assert numbers(rest) == numbers(load(path, **options()))[skipped:]
+    if skipped < STEPS:
+        assert loader.stats.batches == STEPS - (skipped if loader.order_options.shuffle != "sampler" else 0)
+        expected = load(path, **options())
+        numbers(expected)
+        assert numbers(prepared) == numbers(expected)
+
+
+def test_skipping_in_a_loader_that_was_not_prepared_says_so(path, accelerator):
+    with pytest.raises(OptionError, match="gdsload.integrations"):
+        next(iter(skip_first_batches(load(path), 3)))
+
+
+def test_saved_states_have_the_loaders_place(path, accelerator, tmp_path):
+    first = prepare(accelerator, load(path))
+    whole = numbers(first) + numbers(first)
+    accelerator.free_memory()
+    second = prepare(accelerator, load(path))
+    numbers(second)
+    for step, _ in enumerate(second, 1):
+        if step == 5:
+            accelerator.save_state(tmp_path / "state")
+            break
+    accelerator.free_memory()
+    third = prepare(accelerator, load(path))
+    accelerator.load_state(tmp_path / "state")
+    assert numbers(third) == whole[STEPS + 5 :]
+    assert len(numbers(third)) == STEPS
+
+
+@pytest.mark.parametrize("name", ["dispatch_batches", "split_batches"])
+def test_what_does_not_go_with_loaders_that_share_out_is_refused(path, name):
+    made = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**{name: True}))
+    try:
+        with pytest.raises(OptionError, match=f"{name}=True of the accelerator"):
+            prepare(made, load(path))
+    finally:
+        AcceleratorState._reset_state(reset_partial_state=True)
+        GradientState._reset_state()

@@ -52,17 +52,35 @@ LIGHTNING = """
         made.fit(Model(), gdsload.DataLoader(path, 8, shuffle=True, device="cpu"))
 """
 ACCELERATE = """
-    import json, sys
+    import json, sys, warnings
+    import torch
     import gdsload
 
     path, folder, _ = sys.argv[1:]
     loader = gdsload.DataLoader(path, 8, shuffle=True, device="cpu")
-    from accelerate import Accelerator
+    odd = gdsload.DataLoader(torch.utils.data.Subset(gdsload.ShardDataset(path), range(19)), 8, device="cpu")
+    from accelerate import Accelerator, skip_first_batches
+    from gdsload.integrations.accelerate import prepare
 
     accelerator = Accelerator(cpu=True)
-    loader = accelerator.prepare(loader)
-    seen = [batch["x"].flatten().int().tolist() for batch in loader]
+    loader, odd = prepare(accelerator, loader), prepare(accelerator, odd)
+    seen, gathered = [], []
+    for batch in loader:
+        seen.append(batch["x"].flatten().int().tolist())
+        gathered += accelerator.gather_for_metrics(batch["x"]).flatten().int().tolist()
     assert len(seen) == len(loader)
+    assert sorted(gathered) == list(range(200))
+
+    loader.set_epoch(0)
+    rest = [batch["x"].flatten().int().tolist() for batch in skip_first_batches(loader, 5)]
+    assert rest == seen[5:]
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        gathered = [x for batch in odd for x in accelerator.gather_for_metrics(batch["x"]).flatten().int().tolist()]
+    assert (len(gathered), len(set(gathered))) == (20, 19)
+    assert any("do not go round" in str(one.message) for one in found)
+
     with open(f"{folder}/rank{accelerator.process_index}.json", "w") as file:
         json.dump(seen, file)
     accelerator.end_training()

@@ -1,0 +1,50 @@
+"""Loaders for the Trainer of transformers, resumed in the middle of an epoch as its own are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import Trainer
+
+from gdsload.integrations.accelerate import PreparedLoader, prepare
+from gdsload.loader.loader import DataLoader
+
+__all__ = ["LoaderTrainer"]
+
+
+class LoaderTrainer(Trainer):
+    """A Trainer that takes its batches from gdsload loaders.
+
+        trainer = LoaderTrainer(model, arguments, train_loader=loader, eval_loader=other)
+        trainer.train(resume_from_checkpoint=True)
+
+    The loaders say batch sizes, order and shuffling: arguments about these have no effect. What goes to the model are
+    batches as the loader makes them, by the names of their fields. After a checkpoint in the middle of an epoch, the
+    batches before it are left out, at no cost but with a sampler of yours, with which they are loaded in vain.
+
+    Args:
+        train_loader: batches to train with; None as for `train_dataset`.
+        eval_loader: batches to evaluate with; ``tail="pad"`` where there are several processes.
+    """
+
+    def __init__(
+        self, *args: Any, train_loader: DataLoader | None = None, eval_loader: DataLoader | None = None, **kwargs: Any
+    ) -> None:
+        self._train_loader, self._eval_loader = train_loader, eval_loader
+        for name, loader in (("train_dataset", train_loader), ("eval_dataset", eval_loader)):
+            if loader is not None:
+                kwargs.setdefault(name, loader.dataset)
+        super().__init__(*args, **kwargs)
+
+    def get_train_dataloader(self) -> Any:
+        """The loader to train with, prepared."""
+        return super().get_train_dataloader() if self._train_loader is None else self._prepared(self._train_loader)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """The loader to evaluate with, prepared; one of torch's if another dataset is given."""
+        if self._eval_loader is None or eval_dataset not in (None, self._eval_loader.dataset):
+            return super().get_eval_dataloader(eval_dataset)
+        return self._prepared(self._eval_loader)
+
+    def _prepared(self, loader: DataLoader) -> PreparedLoader:
+        return prepare(self.accelerator, loader)
