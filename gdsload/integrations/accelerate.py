@@ -65,9 +65,9 @@ class _Run:
 
     @property
     def remainder(self) -> int:
-        """Samples of the last global batch: what ranks gather of it has those first; 0 if all of that count.
+        """Samples of the last global batch, which come first in what ranks gather of it; 0 if it is a full one.
 
-        -1 if it is not known, as with samplers.
+        It is 0, too, where some come twice and not at the end, and -1 if it is not known, as with samplers.
         """
         if self._sampled:
             return -1
@@ -75,15 +75,14 @@ class _Run:
             return 0
         state, processes = self._loader.state_dict(), self._accelerator.num_processes
         rest = int(state["samples"] % state["global_batch"])
-        if getattr(self._loader, "tail", "share") == "pad":
-            return rest
-        if rest % processes:
+        if rest % processes and getattr(self._loader, "tail", "share") != "pad":
             warnings.warn(
                 f"the {rest} samples of the last batch of all {processes} processes do not go round, so what is "
                 "gathered has some of them twice: drop_last=True of the loader leaves that batch out",
                 stacklevel=2,
             )
-        return 0
+            return 0
+        return rest
 
     def tickets(self) -> Iterator[list[tuple[_Run, int]]]:
         """What a sampler gives for each step of the epoch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from transformers import Trainer
@@ -18,7 +19,7 @@ class LoaderTrainer(Trainer):
         trainer = LoaderTrainer(model, arguments, train_loader=loader, eval_loader=other)
         trainer.train(resume_from_checkpoint=True)
 
-    The loaders say batch sizes, order and shuffling: arguments about these have no effect. What goes to the model are
+    The loaders say batch sizes, order and shuffling, whatever the arguments say of these. What goes to the model are
     batches as the loader makes them, by the names of their fields. After a checkpoint in the middle of an epoch, the
     batches before it are left out, at no cost but with a sampler of yours, with which they are loaded in vain.
 
@@ -28,13 +29,22 @@ class LoaderTrainer(Trainer):
     """
 
     def __init__(
-        self, *args: Any, train_loader: DataLoader | None = None, eval_loader: DataLoader | None = None, **kwargs: Any
+        self,
+        model: Any = None,
+        args: Any = None,
+        *others: Any,
+        train_loader: DataLoader | None = None,
+        eval_loader: DataLoader | None = None,
+        **named: Any,
     ) -> None:
         self._train_loader, self._eval_loader = train_loader, eval_loader
-        for name, loader in (("train_dataset", train_loader), ("eval_dataset", eval_loader)):
+        args = copy.copy(args)
+        for kind, loader in (("train", train_loader), ("eval", eval_loader)):
             if loader is not None:
-                kwargs.setdefault(name, loader.dataset)
-        super().__init__(*args, **kwargs)
+                named.setdefault(f"{kind}_dataset", loader.dataset)
+                if args is not None and loader.batch_size is not None:  # by which it weighs losses
+                    setattr(args, f"per_device_{kind}_batch_size", loader.batch_size)
+        super().__init__(model, args, *others, **named)
 
     def get_train_dataloader(self) -> Any:
         """The loader to train with, prepared."""

@@ -100,3 +100,43 @@ def test_a_dropped_loader_is_gone_at_once(load, plain):
         assert gone() is None
     finally:
         gc.enable()
+
+
+def numbers(loader):
+    return [batch["x"][:, 0].tolist() for batch in loader]
+
+
+@pytest.mark.parametrize(
+    "options", [{"shuffle": True}, {"shuffle": "block", "block": 16, "window": 64}, {"drop_last": True}], ids=str
+)
+@pytest.mark.parametrize("step", [0, 1, 9, 15])
+def test_an_epoch_begins_with_any_of_its_batches(load, plain, options, step):
+    loader, other = load(plain, 64, **options), load(plain, 64, **options)
+    loader.set_epoch(3, step)
+    other.set_epoch(3)
+    assert (loader.epoch, loader.step) == (3, step)
+    loader.set_epoch(3)  # which keeps the place
+    assert numbers(loader) == numbers(other)[step:]
+    assert loader.step == 0
+    assert numbers(loader) == numbers(other)
+
+
+def test_the_step_is_that_of_a_resumed_state(load, plain):
+    loader, other = load(plain, 64, True), load(plain, 64, True)
+    batches = iter(loader)
+    next(batches), next(batches)
+    other.load_state_dict(loader.state_dict())
+    assert (other.epoch, other.step, loader.epoch, loader.step) == (0, 2, 1, 0)
+    other.set_epoch(0, 0)
+    assert numbers(other) == numbers(load(plain, 64, True))
+
+
+def test_steps_that_there_are_not(load, plain):
+    loader = load(plain, 64)
+    with pytest.raises(OptionError, match="step is 17, but the epoch has 16 steps"):
+        loader.set_epoch(0, 17)
+    with pytest.raises(OptionError, match="step"):
+        loader.set_epoch(0, -1)
+    with pytest.raises(OptionError, match="a sampler says which samples come before it"):
+        load(plain, 64, sampler=range(1000)).set_epoch(0, 1)
+    assert (loader.epoch, loader.step) == (0, 0)
