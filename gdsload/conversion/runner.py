@@ -284,9 +284,8 @@ def _run(
             publish(path, stage.folder, stored, len(parts), overwrite=overwrite, spread_over=over, metadata=metadata)
     except DiskFullError as error:
         raise room.explain(error) from error
-    shards = [entry for entry in os.scandir(path) if entry.name.endswith(".safetensors")]
-    nbytes = sum(entry.stat().st_size for entry in shards)
-    return ConvertReport(path, count.written()[0], len(shards), nbytes, count.skipped(), resumed, notes_of(source))
+    sizes = [entry.stat().st_size for entry in os.scandir(path) if entry.name.endswith(".safetensors")]
+    return ConvertReport(path, count.written()[0], len(sizes), sum(sizes), count.skipped(), resumed, notes_of(source))
 
 
 def _source(source: object, options: ConvertKeywords) -> Source:
