@@ -259,9 +259,10 @@ class ReadPlanner:
     def _open_window(self, ordered: Ordered, step: int, lane: int, position: int) -> _Window:
         """Read this rank's part of the window of `lane` that holds `position`, from there on."""
         order, schedule = ordered.order, ordered.schedule
-        _, stop = order.window_at(lane, position)
+        own = lane % order.lanes  # of what is repeated, those samples alone are read
+        _, stop = order.window_at(own, position)
         runs = schedule.runs_within(lane, step, position, stop)
-        return _Window(stop, self._read(np.concatenate([order.lane_ids(lane, run.start, run.stop) for run in runs])))
+        return _Window(stop, self._read(np.concatenate([order.lane_ids(own, run.start, run.stop) for run in runs])))
 
     def _read(self, positions: IntArray) -> LoadedRows:
         """Start reading the samples at these positions."""

@@ -301,6 +301,8 @@ def _computable(job: Job, *, with_index: bool) -> Ordered | None:
     steps, selected = job.steps, job.selection.ids
     if not isinstance(steps, Ordered) or (selected is not None and len(selected) > _MOST_SELECTED):
         return None
+    if steps.schedule.padding:  # whose last step is no range of positions
+        return None
     if job.selection.length > 1:
         return None
     if isinstance(steps.order, BlockOrder):

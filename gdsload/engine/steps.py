@@ -110,7 +110,10 @@ class Ordered(Steps):
 
     def _ids(self, run: LaneRun) -> IntArray:
         """Position ids of a run; those of the positions after it are kept for the next call."""
-        ahead, order = self._ahead[run.lane], self.order
+        order = self.order
+        if run.lane >= order.lanes:  # repeated, with nothing after it
+            return order.lane_ids(run.lane % order.lanes, run.start, run.stop)
+        ahead = self._ahead[run.lane]
         if not (ahead.start <= run.start and run.stop <= ahead.start + len(ahead.ids)):
             count = _AHEAD if len(ahead.ids) else _FIRST
             stop = min(max(run.stop, run.start + count), order.lane_length(run.lane))

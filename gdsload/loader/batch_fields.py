@@ -42,6 +42,8 @@ def field_names(schema: Schema, given: Mapping[str, Any]) -> tuple[str, ...]:
         wanted = known_fields(schema, fields)
     if given["with_index"] and "index" in wanted:
         raise OptionError('with_index=True adds "index" to each batch, but the dataset has a field of that name')
+    if given["with_real"] and "real" in wanted:
+        raise OptionError('with_real=True adds "real" to each batch, but the dataset has a field of that name')
     return wanted
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
 from typing import Any
 
@@ -40,13 +40,15 @@ def hand_over_steps(
             batch = _on_device(batch, plan)
             if device_transform is not None:
                 batch = device_transform(place.epoch, place.step, batch)
+        if plan.with_real:
+            _add_real(batch, place, size, plan.device)
         if plan.transform is not None:
             batch = plan.transform(batch)
         if plan.as_tuple:
             batch = as_tuple(batch, plan.as_tuple)
         return batch if buffers is None else buffers(batch, size)
 
-    needed = plan.copies or plan.transform is not None or plan.as_tuple or buffers is not None
+    needed = plan.copies or plan.with_real or plan.transform is not None or plan.as_tuple or buffers is not None
     return finish if needed else None
 
 
@@ -76,6 +78,22 @@ def as_tuple(batch: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
                 f"as_tuple names {name!r}, which the batch has not", remedy=f"It has {', '.join(map(repr, batch))}."
             )
     return tuple(batch[name] for name in names)
+
+
+def _add_real(batch: Any, place: Place, size: int, device: torch.device) -> None:
+    """Add which samples of a batch count.
+
+    Raises:
+        OptionError: if a `device_transform` has made something of it that nothing can be added to.
+    """
+    if not isinstance(batch, MutableMapping):
+        raise OptionError(
+            f'with_real=True adds "real" to each batch, but device_transform returned a {type(batch).__name__}',
+            remedy="Let it return a dict, or take loader.real_samples.",
+        )
+    counted = place.schedule.counted(place.step, size)
+    batch["real"] = real = torch.zeros(size, dtype=torch.bool, device=device)
+    real[counted.start : counted.stop] = True
 
 
 class Buffers:

@@ -22,6 +22,7 @@ from gdsload.errors import LoaderClosedError
 from gdsload.loader.budgets import limits_of
 from gdsload.loader.epoch import Epoch
 from gdsload.loader.hand_over import hand_over_steps
+from gdsload.loader.peer_check import PeerCheckedEpoch
 from gdsload.loader.plan import LoaderPlan
 from gdsload.loader.progress import Progress
 from gdsload.loader.resources import OpenResources, open_resources, release
@@ -65,6 +66,9 @@ class Life:
     def epoch(self) -> Epoch:
         """An epoch, which begins when it is asked for its first batch."""
         self.check_usable()
+        groups = self._plan.groups
+        if self._plan.check_peers and groups is not None:
+            return PeerCheckedEpoch(self, self._finish, groups.peers)
         return Epoch(self, self._finish)
 
     @property
@@ -111,14 +115,14 @@ class Life:
         with self._lock:
             return self.state() if self._progress.inside else self._progress.epoch
 
-    def resume(self, state: dict[str, Any]) -> None:
+    def resume(self, state: dict[str, Any], *, change_batch_size: bool = False) -> None:
         """As `DataLoader.load_state_dict`."""
         if self._plan.source is not None:
             for epoch in self._epochs:  # they would draw on from what is set back
                 epoch.close()
         self._settle()
         with self._lock:
-            self._progress.resume(state)
+            self._progress.resume(state, change_batch_size=change_batch_size)
 
     def close(self) -> None:
         """As `DataLoader.close`."""
@@ -235,9 +239,10 @@ class Life:
         self.limits = limits_of(plan, place.schedule)
         resources = self._open()
         limits = self.limits if self._samples is None else replace(self.limits, grown=self._samples.grown)
+        steps = self._progress.steps(place)  # first of all, as the place may move on
         ahead = [one for one in (self._samples, None if plan.copies else self._transform) if one is not None]
         transform = partial(_in_turn, ahead, place.epoch) if ahead else None
-        job = Job(resources.table, self._progress.steps(place), plan.space.selection, plan.form.columns, transform)
+        job = Job(resources.table, steps, plan.space.selection, plan.form.columns, transform)
         return prefetch(job, resources.backend, resources.maker, limits=limits, start=place.step, stats=self.stats)
 
 

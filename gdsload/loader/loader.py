@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 import torch
 
@@ -17,6 +17,10 @@ from gdsload.loader.torch_attributes import BatchView, OrderView, SequentialView
 from gdsload.loader.unpacking import refuse_unpacking, unpacks_batches
 from gdsload.loader.whole_batches import warn_of_shared_draws
 from gdsload.order.checks import check_epoch, check_whole
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = ["DataLoader"]
 
@@ -43,12 +47,20 @@ class DataLoader(TorchAttributes):
             ``"block"``: blocks of neighbouring samples permuted, then samples within windows of them, so that a cold
             disk is read in large pieces; True: the one of these two that suits the dataset (`order_options.reason` says
             which and why).
-        seed: seed of the shuffle and of what transforms draw, from 0 to ``2**64 - 1``. With a sampler, whose order is
-            its own, of what transforms draw alone.
-        drop_last: leave out the last batch if it is not full.
+        seed: seed of the shuffle and of what transforms draw, from 0 to ``2**64 - 1``. Loaders of one dataset and seed
+            have one order. None: drawn from torch's global generator when the first epoch begins, which all ranks then
+            begin together and with the first one's. With a sampler, whose order is its own, of what transforms draw
+            alone.
+        drop_last: leave out the last global batch if it is not full: ``tail="drop"``.
+        tail: what becomes of a last global batch that is not full. ``"share"``, the default: it is shared out, so that
+            all ranks get equally many samples and at least one; if they do not go round, neighbouring ranks get some
+            both, fewer than there are ranks. ``"pad"``: it is filled up with the samples that the epoch began with, as
+            torch's `DistributedSampler` does it, so that all batches are full. ``"drop"``: it is left out.
         device: where batches go: None for the current accelerator, or the CPU if there is none.
         fields: names of the fields to read; None for all.
         with_index: add the samples' indices in `dataset` as ``batch["index"]``, int64 ``[batch]``, on the CPU.
+        with_real: add which samples of the batch count if each is to count once as ``batch["real"]``, bool ``[batch]``,
+            on the batch's device: all, but for those that `tail` has repeated. `device_transform` does not see it.
         transform: called with each finished batch, in the consumer's thread; its result is handed out instead.
         as_tuple: names of fields in the order of ``for image, label in loader``: batches are tuples of these, made
             after all transforms. Without transforms and `fields`, no other fields are read.
@@ -89,9 +101,17 @@ class DataLoader(TorchAttributes):
             `LengthBuckets` share their batches out among the ranks.
         rank: this process's rank, which says what share of each global batch it gets; None for torch.distributed's when
             an epoch begins, or 0 of 1 if it is not initialised and WORLD_SIZE says of no others. All ranks make the
-            same number of steps, with batches of the same size: of a last global batch that does not go round,
-            neighbouring ranks get some samples both, fewer than there are ranks; `drop_last=True` leaves it out.
+            same number of steps, with batches of the same size.
         world_size: number of ranks; given with `rank`.
+        mesh: a DeviceMesh, instead of these two. Its dimensions of data parallelism (``dp``, ``fsdp``,
+            ``dp_replicate``, ``dp_shard`` and the like) share samples out, and ranks along those of tensor, context,
+            sequence or pipeline parallelism (``tp``, ``cp``, ``sp``, ``pp``) get the same batches. A mesh of one
+            dimension of another name shares them out along that. All its ranks begin the first epoch together, in which
+            they compare what their loaders do.
+        process_group: the group of the ranks that share samples out, likewise.
+        check_peers: compare each batch with those of the ranks of `mesh` that are to get the same one, by its hash.
+            They ask for it together, and all of them raise an error if they differ, or if one fails. It costs a copy to
+            the CPU and two small exchanges a batch.
         prefetch_bytes: bytes of batches that are made ahead of the consumer; two are always made. None: 512 MiB where
             batches are built by a GPU, 256 MiB elsewhere.
         arena_bytes: bytes of memory that reads land in, on the GPU or with `mmap=False`. On a GPU, this and
@@ -128,11 +148,13 @@ class DataLoader(TorchAttributes):
         batch_size: int = 1,
         shuffle: bool | str = False,
         *,
-        seed: int = 0,
+        seed: int | None = 0,
         drop_last: bool = False,
+        tail: Literal["share", "pad", "drop"] | None = None,
         device: str | torch.device | int | None = None,
         fields: Sequence[str] | None = None,
         with_index: bool = False,
+        with_real: bool = False,
         transform: Callable[[dict[str, Any]], Any] | None = None,
         as_tuple: Sequence[str] | None = None,
         sample_transform: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None,
@@ -149,6 +171,9 @@ class DataLoader(TorchAttributes):
         batch_sampler: Iterable[Any] | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        mesh: DeviceMesh | None = None,
+        process_group: ProcessGroup | None = None,
+        check_peers: bool = False,
         prefetch_bytes: int | str | None = None,
         arena_bytes: int | str = "1GiB",
         mmap: bool | None = None,
@@ -172,7 +197,7 @@ class DataLoader(TorchAttributes):
         # As with torch's loader, `len(loader.dataset)` is the number of samples.
         self.dataset, self.device, self.order_options = plan.dataset, plan.device, plan.order
         self.batch_size = plan.schedule.batch_size if batch_sampler is None else None
-        self.seed, self.drop_last = plan.seed, plan.schedule.drop_last
+        self.tail, self.drop_last = plan.schedule.tail, plan.schedule.tail == "drop"
         self._progress = Progress(plan)
         self._life = Life(plan, self._progress)
         self.stats = self._life.stats
@@ -204,13 +229,37 @@ class DataLoader(TorchAttributes):
 
     @property
     def epoch(self) -> int:
-        """Number of the epoch that the next `iter` runs."""
+        """Number of the epoch that the next `iter` runs; if it was resumed at the very end of one, the one after it."""
         return self._progress.epoch
 
     @property
     def step(self) -> int:
         """Number of the first batch of the next `iter` within its epoch: 0, unless that epoch was begun before."""
         return self._progress.step
+
+    @property
+    def seed(self) -> int | None:
+        """Seed of the order and of what transforms draw; with ``seed=None``, None until the first epoch has begun."""
+        return self._progress.seed
+
+    @property
+    def real_samples(self) -> int | None:
+        """Samples that count, if each is to count once, of the batch that the newest epoch has handed out last.
+
+        They are as many as there are in all batches but the last of an epoch. Of that, ``tail="pad"`` repeats samples
+        at its end, and ``tail="share"`` hands some to two ranks; `with_real` says which. None before the first batch,
+        and with a sampler.
+        """
+        return self._progress.real_samples
+
+    @property
+    def remainder(self) -> int:
+        """Samples of the last batches of an epoch of all ranks, each counted once; 0 if all are full, or left out.
+
+        With ``tail="pad"`` they are the first ones of what ranks gather of these batches, rank by rank. With a sampler
+        it is 0.
+        """
+        return self._progress.remainder
 
     def set_epoch(self, epoch: int, step: int | None = None) -> None:
         """Set the number of the epoch that the next `iter` runs, and with which of its batches it begins.
@@ -220,7 +269,7 @@ class DataLoader(TorchAttributes):
         Args:
             epoch: the number.
             step: number of the first batch: those before it are left out, at no cost. None for the one at a position
-                that was resumed within that very epoch, else for the first of all.
+                that was resumed within that very epoch, of which nothing may be left, else for the first of all.
 
         Raises:
             OptionError: if `epoch` is no whole number from 0 to 2**64 - 1, or the epoch has no such step; with a
@@ -242,21 +291,28 @@ class DataLoader(TorchAttributes):
         """Where the consumer is: small, JSON-able, and exact after every batch.
 
         It holds the position behind the last batch handed out, whatever has been read ahead, and what the order depends
-        on. The same state serves every rank; with a sampler it is this rank's own.
+        on. The same state serves every rank; with a sampler it is this rank's own, and names it.
 
         Raises:
             StateError: in the middle of an epoch of a sampler that cannot be brought back there.
         """
         return self._life.state()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken: the next `iter` runs the rest of that epoch. With a sampler older ones end.
+    def load_state_dict(self, state: dict[str, Any], *, change_batch_size: bool = False) -> None:
+        """Go on where `state` was taken: the next `iter` runs the rest of that epoch, or if none is left the next one.
+
+        With a sampler older iterators end.
+
+        Args:
+            state: what `state_dict` gave.
+            change_batch_size: go on with another batch size than the state's, if a global batch of that size begins
+                where it was taken. With a sampler, between two epochs alone.
 
         Raises:
-            StateError: if dataset, seed, order options, global batch size or `drop_last` are not what they were, or
-                `state` is none of a loader's; nothing is changed then.
+            StateError: if dataset, seed, order options, global batch size or `tail` are not what they were, if it is
+                the state of another rank's sampler, or none of a loader's; nothing is changed then.
         """
-        self._life.resume(state)
+        self._life.resume(state, change_batch_size=change_batch_size)
 
     def close(self) -> None:
         """Stop reading and give files and memory back; may be called twice, and from any thread.
@@ -275,7 +331,8 @@ class DataLoader(TorchAttributes):
             StateError: in the middle of an epoch of a sampler that cannot be brought back there.
         """
         state = {name: value for name, value in vars(self).items() if name not in self._own}
-        return _remade, (type(self), self.dataset, self._given), (self._life.luggage(), state)
+        given = self._given if self.seed is None else {**self._given, "seed": self.seed}  # one that was drawn, too
+        return _remade, (type(self), self.dataset, given), (self._life.luggage(), state)
 
     def __setstate__(self, state: tuple[int | dict[str, Any], dict[str, Any]]) -> None:
         where, attributes = state

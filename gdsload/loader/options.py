@@ -15,6 +15,7 @@ import torch
 from gdsload.backends.request import BACKEND_CHOICES, Placement
 from gdsload.engine.sample_transform import PerSample
 from gdsload.errors import OptionError
+from gdsload.order import Tail
 from gdsload.order.checks import check_whole
 from gdsload.system.names import check_list, check_names
 from gdsload.system.units import parse_bytes
@@ -30,6 +31,7 @@ __all__ = [
     "prefetch_bytes",
     "resolve_device",
     "share",
+    "tail",
     "thread_count",
     "transforms",
     "tuple_names",
@@ -44,6 +46,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "gds_engine": ("cufile", "kvikio"),
     "cache": ("none", "auto", "vram", "pagecache"),
     "reuse_buffers": (False, True),
+    "tail": (None, "share", "pad", "drop"),
 }
 _REFUSED = {
     "collate_fn": "Batches are gathered whole: nothing is left to collate. Pass transform=: it gets the whole batch.",
@@ -177,6 +180,29 @@ def share(given: Mapping[str, Any]) -> tuple[int, int] | None:
     if (rank is None) != (world_size is None):
         raise OptionError("rank and world_size go together", remedy="Pass both, or neither.")
     return None if rank is None else (check_whole(rank, "rank", 0), check_whole(world_size, "world_size", 1))
+
+
+def tail(given: Mapping[str, Any]) -> Tail:
+    """What becomes of a last global batch that is not full: as `tail` or `drop_last` says, else it is shared out.
+
+    Raises:
+        OptionError: if both say different things, or a sampler decides it.
+    """
+    wanted: Tail | None = given["tail"]
+    if wanted is None:
+        return "drop" if given["drop_last"] else "share"
+    if given["drop_last"] and wanted != "drop":
+        raise OptionError(
+            f"drop_last=True leaves out a last batch that is not full, and tail={wanted!r} hands it out",
+            remedy="Pass one of them.",
+        )
+    if given["batch_sampler"] is not None or (given["sampler"] is not None and wanted != "drop"):
+        name = "sampler" if given["batch_sampler"] is None else "batch_sampler"
+        raise OptionError(
+            f"tail={wanted!r} cannot be used together with {name}, which alone says what samples this rank gets",
+            remedy="Leave it out; torch's DistributedSampler pads by itself.",
+        )
+    return wanted
 
 
 def resolve_device(device: str | torch.device | int | None) -> torch.device:

@@ -24,6 +24,7 @@ from gdsload.errors import BackendUnavailableError, OptionError
 from gdsload.loader import options
 from gdsload.loader.batch_fields import batch_form, check_padding, field_names, mean_sample_bytes, refuse_ragged
 from gdsload.loader.dataset import ShardDataset
+from gdsload.loader.rank_groups import RankGroups, rank_groups
 from gdsload.loader.ranks import ScheduleRule
 from gdsload.loader.samplers import IndexSource, expected_batch, index_source
 from gdsload.loader.selection import SampleSpace, Selected, sample_space, select
@@ -43,8 +44,11 @@ class LoaderPlan:
         selected: the samples.
         space: the samples at the order's positions.
         schedule: what the steps of an epoch follow from.
+        groups: the ranks that share samples out, if a mesh or process group says so.
+        check_peers: whether batches are compared with those of ranks that get the same ones.
+        with_real: whether each batch says which of its samples count.
         source: what gives the indices of samples; None if the order does.
-        seed: seed of the order, or beside a sampler of the random numbers of transforms.
+        seed: seed of the order, or beside a sampler of the random numbers of transforms; None if one is drawn.
         order: the order options.
         fields: the fields that are read, in the schema's order.
         form: how a batch looks.
@@ -69,8 +73,11 @@ class LoaderPlan:
     selected: Selected
     space: SampleSpace
     schedule: ScheduleRule
+    groups: RankGroups | None
+    check_peers: bool
+    with_real: bool
     source: IndexSource | None
-    seed: int
+    seed: int | None
     order: OrderOptions
     fields: tuple[str, ...]
     form: BatchForm
@@ -142,13 +149,17 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
         refuse_ragged(selected.schema, fields)
     sample_bytes = mean_sample_bytes(selected, fields)
     order = _order_options(given, selected, sample_bytes)
-    make_order(order, (), given["seed"], 0)  # refuses a seed that is too large
+    make_order(order, (), given["seed"] or 0, 0)  # refuses a seed that is too large
+    groups = rank_groups(given)
     preflight(request, _trials(selected), mapped=mapped, drive=selected.drive)
     return LoaderPlan(
         dataset=dataset,
         selected=selected,
         space=sample_space(selected, order),
-        schedule=_schedule_rule(given, selected, order, source),
+        schedule=_schedule_rule(given, selected, order, source, groups),
+        groups=groups,
+        check_peers=bool(given["check_peers"]),
+        with_real=bool(given["with_real"]),
         source=source,
         seed=given["seed"],
         order=order,
@@ -173,14 +184,18 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
 
 
 def _schedule_rule(
-    given: Mapping[str, Any], selected: Selected, order: OrderOptions, source: IndexSource | None
+    given: Mapping[str, Any],
+    selected: Selected,
+    order: OrderOptions,
+    source: IndexSource | None,
+    groups: RankGroups | None,
 ) -> ScheduleRule:
     return ScheduleRule(
         selected.epoch_samples,
         expected_batch(given["batch_sampler"]) or given["batch_size"],
-        given["drop_last"],
+        given["tail"],
         order.lanes,
-        options.share(given),
+        options.share(given) if groups is None else (groups.rank, groups.world_size),
         sampled=source is not None,
         planned=source is not None and source.planned is not None,
     )
@@ -193,11 +208,13 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
     transform = given["transform"]
     if transform is not None and not callable(transform):
         raise OptionError(f"transform is {transform!r}, which cannot be called")
+    tail = options.tail(given)
     return {
         **given,
         "batch_size": check_whole(given["batch_size"], "batch_size", 1),
-        "seed": check_whole(given["seed"], "seed", 0),
-        "drop_last": bool(given["drop_last"]),
+        "seed": None if given["seed"] is None else check_whole(given["seed"], "seed", 0),
+        "tail": tail,
+        "drop_last": tail == "drop",
         "device_transform": options.transforms(given, "device_transform"),
         "as_tuple": options.tuple_names(given),
         "per_sample": options.per_sample(given),

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from gdsload.engine.steps import Ordered, Steps
-from gdsload.errors import OptionError
+from gdsload.errors import OptionError, StateError
+from gdsload.loader.agreement import agree
 from gdsload.loader.plan import LoaderPlan
+from gdsload.loader.rank_groups import everyone_there
 from gdsload.loader.ranks import Schedules
 from gdsload.loader.samplers import Sampled
 from gdsload.loader.state import Cursor, OrderIdentity, Place
 from gdsload.order import Purpose, Schedule, derive_key
 
 __all__ = ["Progress"]
+
+
+@dataclass(slots=True)
+class _Resumed:
+    """What is known of a state until the epoch that it was taken in goes on.
+
+    Attributes:
+        state: the state, without a sampler's.
+        change_batch_size: whether its batch size may be another one.
+        kept: whether that very epoch has been asked for since, even if nothing is left of it.
+        over: whether nothing is; None if that has not been looked for.
+    """
+
+    state: dict[str, Any]
+    change_batch_size: bool
+    kept: bool = False
+    over: bool | None = None
 
 
 class Progress:
@@ -28,20 +48,52 @@ class Progress:
         self._plan = plan
         self.schedules = Schedules(plan.schedule)
         self.sampled = None if plan.source is None else Sampled(plan.source)
+        self.seed = plan.seed
+        """That of the order and of transforms; None as long as none has been drawn."""
+        self._agreed = plan.groups is None and plan.seed is not None
         self._digest: str | None = None
         self._cursor = Cursor(0, 0)
         self._newest: Place | None = None
-        self._resumed: dict[str, Any] | None = None
+        self._last: Place | None = None  # as _newest, and still when it is over
+        self._resumed: _Resumed | None = None
 
     def batches(self) -> int:
         """Number of batches of an epoch that begins now."""
         schedule = self.schedules.now()
-        return schedule.steps if self.sampled is None else self.sampled.steps(self._cursor.epoch, schedule)
+        return schedule.steps if self.sampled is None else self.sampled.steps(self.epoch, schedule)
+
+    @property
+    def remainder(self) -> int:
+        """Samples of all ranks' last batches of an epoch that begins now, each counted once; 0 if they are full."""
+        return self.schedules.now().remainder
+
+    @property
+    def real_samples(self) -> int | None:
+        """Samples of the batch handed out last that count; None before the first one, and of a sampler."""
+        if self._last is None or not self._last.step or self.sampled is not None:
+            return None
+        step, schedule = self._last.step - 1, self._last.schedule
+        return len(schedule.counted(step, schedule.size(step)))
 
     @property
     def epoch(self) -> int:
-        """Number of the epoch that is begun next."""
-        return self._cursor.epoch
+        """Number of the epoch that is begun next: of one that was resumed at its very end, the one after it."""
+        resumed = self._resumed
+        if resumed is None or resumed.kept or not self._cursor.position:
+            return self._cursor.epoch
+        if resumed.over is None:
+            resumed.over = self._nothing_left()
+        return self._cursor.epoch + resumed.over
+
+    def _nothing_left(self) -> bool:
+        """Whether the epoch that is resumed has no batch left, as far as that can be known before it begins."""
+        if self.sampled is None:
+            schedule = self.schedules.newest
+            return schedule.step_at(self._cursor.position) == schedule.steps
+        try:
+            return self.sampled.steps(self._cursor.epoch, self.schedules.newest) == self._cursor.position
+        except Exception:  # not all samplers have a length
+            return False
 
     @property
     def inside(self) -> bool:
@@ -51,7 +103,7 @@ class Progress:
     @property
     def step(self) -> int:
         """Number of the first batch of the epoch that is begun next: 0, but for an epoch that is resumed."""
-        return self.schedules.now().step_at(self._cursor.position)
+        return self.schedules.now().step_at(self._cursor.position) if self.epoch == self._cursor.epoch else 0
 
     def set_epoch(self, number: int, step: int | None = None) -> None:
         """Set the number of the epoch that is begun next, and its first batch; None: as it was, in the same epoch.
@@ -67,10 +119,12 @@ class Progress:
         self._newest = None
         if number != self._cursor.epoch:
             self._cursor, self._resumed = Cursor(number, 0), None
+        elif self._resumed is not None:
+            self._resumed.kept = True
         if step is not None:
             schedule = self.schedules.now()
             self._cursor = Cursor(number, schedule.position(step))
-            self._resumed = self._identity(schedule).state(self._cursor)
+            self._resumed = _Resumed(self._identity(schedule).state(self._cursor), change_batch_size=False, kept=True)
         if self.sampled is not None:
             self.sampled.set_epoch(number, resumed=self._cursor.position > 0)
 
@@ -91,39 +145,72 @@ class Progress:
         state = self._identity(schedule).state(cursor)
         if self.sampled is not None:
             state["sampler"] = self.sampled.state(place, cursor.position)
+            if self.sampled.source.planned is None:
+                state["rank"], state["world_size"] = self._plan.schedule.world()
         return state
 
-    def resume(self, state: dict[str, Any]) -> None:
+    def resume(self, state: dict[str, Any], *, change_batch_size: bool = False) -> None:
         """Go on where a state was taken.
+
+        Args:
+            state: the state.
+            change_batch_size: whether it may be of another batch size.
 
         Raises:
             StateError: if it was taken of another order, or is none; nothing is changed then.
         """
         mark = None
+        whole, schedule = state, self.schedules.now()
         if self.sampled is not None and isinstance(state, dict):
             mark = state.get("sampler")
             state = {name: value for name, value in state.items() if name != "sampler"}
-        cursor = self._identity(self.schedules.now()).resume(state)
+        cursor = self._identity(schedule, state).resume(state, change_batch_size=change_batch_size)
         if self.sampled is not None:
-            self.sampled.resume(mark, cursor.position, self.schedules.now())
-        self._cursor, self._newest, self._resumed = cursor, None, state
+            if cursor.position and state.get("global_batch") != schedule.global_batch:
+                raise StateError(
+                    f"the state was taken after {cursor.position} batches of a sampler, of another size than they have "
+                    "here",
+                    remedy="Pass the same batch_size, or a state from between two epochs.",
+                )
+            self.sampled.refuse_others(whole, cursor.position, self._plan.schedule.world())
+            self.sampled.resume(mark, cursor.position, schedule)
+        if self._plan.seed is None:
+            self.seed = state["seed"]
+        self._cursor, self._newest, self._last = cursor, None, None
+        self._resumed = _Resumed(state, change_batch_size)
 
     def next_place(self) -> Place:
         """Where the next epoch begins, with the ranks that there are now."""
         cursor, schedule = self._cursor, self.schedules.now()
-        if self._resumed is not None:  # once more, as there may be more ranks by now
-            self._identity(schedule).resume(self._resumed)
+        if (resumed := self._resumed) is not None:  # once more, as there may be more ranks by now
+            self._identity(schedule).resume(resumed.state, change_batch_size=resumed.change_batch_size)
+        if not self._agreed:
+            groups = self._plan.groups
+            alone = groups is None and self._plan.schedule.share is not None
+            reached = groups.everyone() if groups is not None else [] if alone else everyone_there()
+            self.seed = agree(self._identity(schedule).state(cursor), reached)
+            self._agreed = True
         return Place(cursor.epoch, schedule.step_at(cursor.position), schedule)
 
     def steps(self, place: Place) -> Steps:
-        """The steps of the epoch at a place."""
+        """The steps of the epoch at a place, which moves on to the next epoch if a state was of this one's very end."""
+        found = self._steps(place)
+        resumed = self._resumed
+        if resumed is not None and not resumed.kept and place.step and found.steps <= place.step:
+            self._cursor, self._resumed = Cursor(place.epoch + 1, 0), None
+            place.epoch, place.step = place.epoch + 1, 0
+            found = self._steps(place)
+        return found
+
+    def _steps(self, place: Place) -> Steps:
         if self.sampled is not None:
             return self.sampled.draws(place)
-        return Ordered(self._plan.space.order(self._plan.order, self._plan.seed, place.epoch), place.schedule)
+        return Ordered(self._plan.space.order(self._plan.order, self._known_seed(), place.epoch), place.schedule)
 
     def begun(self, place: Place) -> None:
         """Note that the epoch at a place is the newest; it moves on as batches are handed out."""
         self._newest, self._cursor, self._resumed = place, Cursor(place.epoch + 1, 0), None
+        self._last = place
 
     def ended(self, place: Place) -> None:
         """Note that the epoch at a place is over."""
@@ -140,7 +227,7 @@ class Progress:
             where: tuple[int, ...] = (self.schedules.newest.span(step)[0],)
         else:
             where = (step, self._plan.schedule.world()[0])
-        return derive_key(self._plan.seed, epoch, Purpose.TRANSFORM, *where)
+        return derive_key(self._known_seed(), epoch, Purpose.TRANSFORM, *where)
 
     def sample_keys(self, epoch: int, step: int, samples: int) -> list[int]:
         """Seeds of the random numbers of a step's samples, by themselves.
@@ -151,11 +238,21 @@ class Progress:
         first, where = 0, (step, self._plan.schedule.world()[0]) if self.sampled is not None else ()
         if self.sampled is None:
             first = self.schedules.newest.span(step)[0]
-        seed = self._plan.seed
+        seed = self._known_seed()
         return [derive_key(seed, epoch, Purpose.SAMPLE, *where, first + number) for number in range(samples)]
 
-    def _identity(self, schedule: Schedule) -> OrderIdentity:
-        plan = self._plan
+    def _known_seed(self) -> int:
+        """The seed, in an epoch, which begins with one."""
+        if self.seed is None:
+            raise RuntimeError("an epoch has begun without a seed")
+        return self.seed
+
+    def _identity(self, schedule: Schedule, state: object = None) -> OrderIdentity:
+        """What the order depends on; with a state, as far as it may follow from that."""
+        plan, seed = self._plan, self.seed
+        if plan.seed is None and isinstance(state, dict):
+            drawn = state.get("seed")
+            seed = drawn if drawn is None or (type(drawn) is int and 0 <= drawn < 2**64) else seed
         if self._digest is None:
             self._digest = plan.selected.digest
-        return OrderIdentity(schedule, plan.order, plan.seed, self._digest, plan.selected.mixture)
+        return OrderIdentity(schedule, plan.order, seed, self._digest, plan.selected.mixture)

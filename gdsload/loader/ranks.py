@@ -11,7 +11,7 @@ import torch
 
 from gdsload.errors import OptionError
 from gdsload.loader.samplers import SampledSchedule
-from gdsload.order import Schedule
+from gdsload.order import Schedule, Tail
 
 __all__ = ["ScheduleRule", "Schedules"]
 
@@ -25,7 +25,7 @@ class ScheduleRule:
     Attributes:
         samples: samples of an epoch of all ranks.
         batch_size: samples of a batch of one rank; of a batch sampler, as far as it says.
-        drop_last: leave out the last global batch if it is not full.
+        tail: what becomes of a last global batch that is not full; see `Schedule`.
         lanes: number of lanes of the order.
         share: rank and world size, if they are given; None: torch.distributed's.
         sampled: whether a sampler gives the samples of this rank, so that ranks share nothing out, as in torch.
@@ -34,7 +34,7 @@ class ScheduleRule:
 
     samples: int
     batch_size: int
-    drop_last: bool
+    tail: Tail
     lanes: int
     share: tuple[int, int] | None = None
     sampled: bool = False
@@ -61,8 +61,8 @@ class ScheduleRule:
         """
         if self.sampled:
             share = self.world() if self.planned else (0, 1)
-            return SampledSchedule(self.samples, self.batch_size, *share, drop_last=self.drop_last)
-        return Schedule(self.samples, self.batch_size, *self.world(), self.drop_last, self.lanes)
+            return SampledSchedule(self.samples, self.batch_size, *share, tail=self.tail)
+        return Schedule(self.samples, self.batch_size, *self.world(), self.tail, self.lanes)
 
 
 class _Seen:

@@ -54,14 +54,14 @@ class OrderIdentity:
     Attributes:
         schedule: batches and ranks; of these only the size of the global batch matters.
         order: order options.
-        seed: seed of the shuffle.
+        seed: seed of the shuffle; None if it has not been drawn yet.
         dataset: what names the samples; from `dataset_digest`.
         mixture: how they are mixed; None if they are not.
     """
 
     schedule: Schedule
     order: OrderOptions
-    seed: int
+    seed: int | None
     dataset: str
     mixture: Mixture | None = None
 
@@ -74,8 +74,12 @@ class OrderIdentity:
             **self._fixed(),
         }
 
-    def resume(self, state: Mapping[str, Any]) -> Cursor:
+    def resume(self, state: Mapping[str, Any], *, change_batch_size: bool = False) -> Cursor:
         """The cursor of a state that `state` made.
+
+        Args:
+            state: the state.
+            change_batch_size: whether its global batch may be another one, if one of ours begins at its position.
 
         Raises:
             StateError: if it was made for another order, or is none.
@@ -87,6 +91,8 @@ class OrderIdentity:
             )
         mine = self._fixed()
         for name, message, remedy in _DIFFERENCES:
+            if name == "global_batch" and change_batch_size:
+                continue
             if state.get(name) != mine.get(name):
                 hint = self._batch_remedy(state) if name == "global_batch" else remedy
                 raise StateError(f"{message}: it was {state.get(name)!r}, here it is {mine.get(name)!r}", remedy=hint)
@@ -96,7 +102,8 @@ class OrderIdentity:
         try:
             self.schedule.step_at(position)
         except OptionError as error:
-            raise StateError(error.message, remedy=error.remedy) from None
+            fits = change_batch_size and 0 < position <= self.schedule.samples
+            raise StateError(error.message, remedy=self._fitting(position) if fits else error.remedy) from None
         return Cursor(epoch, position)
 
     def _fixed(self) -> dict[str, Any]:
@@ -107,7 +114,7 @@ class OrderIdentity:
             "samples": self.schedule.samples,
             "seed": self.seed,
             "order": self.order.state(),
-            "drop_last": self.schedule.drop_last,
+            "tail": self.schedule.tail,
             "global_batch": self.schedule.global_batch,
         }
 
@@ -115,7 +122,26 @@ class OrderIdentity:
         wanted, world = state.get("global_batch"), self.schedule.world_size
         if type(wanted) is not int or wanted % world:
             return f"{world} ranks cannot share a global batch of {wanted} evenly; use a world size that divides it."
-        return f"With {world} ranks, pass batch_size={wanted // world}."
+        return (
+            f"With {world} ranks, pass batch_size={wanted // world}; or to go on with another one, "
+            "load_state_dict(state, change_batch_size=True)."
+        )
+
+    def _fitting(self, position: int) -> str:
+        """Which batch sizes fit a position, and which positions this batch size."""
+        schedule = self.schedule
+        world, size, whole = schedule.world_size, schedule.batch_size, schedule.global_batch
+        before = position // whole * whole
+        after = before + whole
+        if after > schedule.samples:
+            after = before if schedule.tail == "drop" else schedule.samples
+        places = f"a state at position {before}" + (f" or {after}" if after != before else "")
+        share, odd = divmod(position, world)
+        if odd:
+            return f"Pass {places}; {world} ranks share out no multiple of {world} there, whatever batch_size is."
+        fits = [next(count for count in range(min(size, share), 0, -1) if share % count == 0)]
+        fits += [count for count in range(size + 1, min(share, 16 * size) + 1) if share % count == 0][:1]
+        return f"With {world} ranks, pass batch_size={' or '.join(map(str, fits))}, or {places}."
 
 
 def dataset_digest(digests: Sequence[str], ids: NDArray[np.int64] | None, length: int | None = None) -> str:
@@ -155,6 +181,6 @@ _DIFFERENCES = (
         "the order options differ",
         "Pass the same shuffle, block, window and lanes; what they are by default depends on fields=.",
     ),
-    ("drop_last", "drop_last differs", "Pass the same drop_last."),
+    ("tail", "tail differs", "Pass the same tail, or drop_last."),
     ("global_batch", "the global batch (batch_size times world size) differs", ""),
 )

@@ -19,7 +19,7 @@ from gdsload.order.checks import check_epoch
 __all__ = ["BatchView", "EpochKeeper", "OrderView", "SequentialView", "TorchAttributes"]
 
 _FIXED = {"batch_size", "batch_sampler", "collate_fn", "dataset", "device", "drop_last", "generator", "order_options"}
-_FIXED |= {"sampler", "seed"}
+_FIXED |= {"sampler", "seed", "tail"}
 """What takes effect when a loader is made, and never after; torch's loader refuses most of these, too."""
 
 

@@ -9,6 +9,7 @@ shares a global batch out among them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,10 @@ from numpy.typing import NDArray
 from gdsload.errors import OptionError
 from gdsload.order.checks import MAX_SAMPLES, check_whole
 
-__all__ = ["LanePieces", "LaneRun", "Schedule", "lane_offset", "lane_share"]
+__all__ = ["LanePieces", "LaneRun", "Schedule", "Tail", "lane_offset", "lane_share"]
+
+Tail = Literal["share", "pad", "drop"]
+"""What becomes of a last global batch that is not full."""
 
 
 def lane_share(positions: int, lane: int, lanes: int) -> int:
@@ -36,7 +40,8 @@ class LaneRun:
     """Consecutive positions of one lane.
 
     Attributes:
-        lane: number of the lane.
+        lane: number of the lane. What is repeated of lane l of L has the number l + L, and l + 2 * L the second time:
+            it comes from the same positions, but it is not what follows there.
         start: first position, counted from the start of the lane.
         stop: the position after the last.
     """
@@ -75,7 +80,9 @@ class Schedule:
         batch_size: samples of a batch of one rank.
         rank: this rank, in [0, world_size).
         world_size: number of ranks, W.
-        drop_last: leave out the last global batch if it is not full.
+        tail: what becomes of a last global batch that is not full. ``"share"``: each rank gets as many samples of it
+            as every other, some of them two ranks; ``"pad"``: it is filled up with the samples that the epoch began
+            with, which come last; ``"drop"``: it is left out.
         lanes: number of lanes, L.
 
     Raises:
@@ -86,7 +93,7 @@ class Schedule:
     batch_size: int
     rank: int = 0
     world_size: int = 1
-    drop_last: bool = False
+    tail: Tail = "share"
     lanes: int = 1
 
     def __post_init__(self) -> None:
@@ -95,6 +102,8 @@ class Schedule:
         check_whole(self.world_size, "world_size", 1)
         check_whole(self.lanes, "lanes", 1)
         check_whole(self.rank, "rank", 0)
+        if self.tail not in get_args(Tail):
+            raise OptionError(f"tail is {self.tail!r}", remedy='Supported are "share", "pad" and "drop".')
         if self.rank >= self.world_size:
             raise OptionError(
                 f"rank is {self.rank}, but a world of {self.world_size} has ranks 0 to {self.world_size - 1}",
@@ -109,9 +118,19 @@ class Schedule:
     @property
     def steps(self) -> int:
         """Steps of the epoch, the same for every rank."""
-        if self.drop_last:
+        if self.tail == "drop":
             return self.samples // self.global_batch
         return -(-self.samples // self.global_batch)
+
+    @property
+    def remainder(self) -> int:
+        """Samples of the last global batch, as long as none is repeated; 0 if it is full."""
+        return 0 if self.tail == "drop" else self.samples % self.global_batch
+
+    @property
+    def padding(self) -> int:
+        """Samples that fill up the last global batch, which come a second time in the epoch."""
+        return -self.samples % self.global_batch if self.tail == "pad" else 0
 
     def position(self, step: int) -> int:
         """Return how many samples all ranks have got before `step`; `steps` itself is allowed.
@@ -133,15 +152,15 @@ class Schedule:
         if not 0 <= step <= self.steps or self.position(step) != position:
             raise OptionError(
                 f"position {position} is not where one of {self.steps} global batches of {self.global_batch} begins",
-                remedy="Keep batch_size x world_size and drop_last as they were when it was saved.",
+                remedy="Keep batch_size x world_size and tail as they were when it was saved.",
             )
         return step
 
     def size(self, step: int) -> int:
         """Return the samples of this rank at `step`.
 
-        All full batches have batch_size of them. Of a last, partial batch each rank gets as many as every other, and
-        at least one: where the samples do not go round, neighbouring ranks share some.
+        All full batches have batch_size of them, and so has one that is filled up. Of a last, partial batch each rank
+        gets as many as every other, and at least one: where the samples do not go round, neighbouring ranks share some.
 
         Raises:
             OptionError: if `step` is not in [0, steps).
@@ -160,10 +179,29 @@ class Schedule:
         full = max(min(len(steps), self.samples // self.global_batch - steps.start), 0)
         return [self.batch_size] * full + [self.size(step) for step in steps[full:]]
 
+    def counted(self, step: int, size: int) -> range:
+        """Return which places of this rank's batch at `step` count if each sample is to count once.
+
+        Of a sample that several ranks have, that is the place in the batch of the first of them; of one that fills up
+        the last batch, none is. All ranks together have as many such places as the step has samples.
+
+        Args:
+            step: the step.
+            size: samples of this rank's batch at it.
+
+        Raises:
+            OptionError: if `step` is not in [0, steps).
+        """
+        before, after, start, _ = self._slice(step)
+        if self.tail == "pad":
+            return range(min(max(after - before - start, 0), size))
+        earlier = (self.rank - 1) * (after - before - size) // max(self.world_size - 1, 1) + size
+        return range(max(earlier - start, 0) if self.rank else 0, size)
+
     def span(self, step: int) -> tuple[int, int]:
         """Return which samples [start, stop) this rank gets at `step`, in the order in which all are delivered.
 
-        Where there is one lane only, these are their positions.
+        Where there is one lane only, these are their positions; those beyond the last are the first ones again.
 
         Raises:
             OptionError: if `step` is not in [0, steps).
@@ -181,6 +219,17 @@ class Schedule:
             OptionError: if `step` is not in [0, steps).
         """
         before, after, start, stop = self._slice(step)
+        runs = self._between(before, after, start, stop)
+        given, turn = after - before, 1
+        while given < stop:  # what fills up the last batch, more than once all samples if need be
+            more = min(self.samples, self.steps * self.global_batch - before - given)
+            for run in self._between(0, more, start - given, stop - given):
+                runs.append(LaneRun(run.lane + turn * self.lanes, run.start, run.stop))
+            given, turn = given + more, turn + 1
+        return runs
+
+    def _between(self, before: int, after: int, start: int, stop: int) -> list[LaneRun]:
+        """The runs of [start, stop) of the samples that are delivered between `before` and `after`."""
         runs = []
         offset, lanes = 0, self.lanes
         for lane in range(lanes):
@@ -201,6 +250,11 @@ class Schedule:
         """
         for step in {*steps[:1], *steps[-1:]}:
             self._slice(step)
+        if self._padded(steps):
+            rest = [(steps[-1], run.lane, run.start, run.stop) for run in self.runs(steps[-1])]
+            some = self.pieces(steps[:-1])
+            columns = zip((some.step, some.lane, some.start, some.stop), np.array(rest, np.int64).T, strict=True)
+            return LanePieces(*(np.concatenate(column) for column in columns))
         at = np.arange(steps.start, steps.stop, dtype=np.int64)
         before = at * self.global_batch
         after = np.minimum(before + self.global_batch, self.samples)
@@ -219,16 +273,19 @@ class Schedule:
         """Return which of the positions [start, stop) of a lane this rank gets, in rising order.
 
         Args:
-            lane: number of the lane.
+            lane: number of the lane, or of what is repeated of it.
             step: a step before which no rank gets any of them.
             start: the first position.
             stop: the one after the last.
         """
-        if self.world_size == 1:
+        if lane >= self.lanes:
+            step = max(step, self.steps - 1)  # at no other is anything repeated
+        elif self.world_size == 1:
             stop = min(stop, lane_share(self.position(self.steps), lane, self.lanes))
             return [LaneRun(lane, start, stop)] if start < stop else []
         found = []
-        while step < self.steps and lane_share(self.position(step), lane, self.lanes) < stop:
+        repeats = lane >= self.lanes
+        while step < self.steps and (repeats or lane_share(self.position(step), lane, self.lanes) < stop):
             for run in self.runs(step):
                 low, high = max(run.start, start), min(run.stop, stop)
                 if run.lane == lane and low < high:
@@ -242,10 +299,14 @@ class Schedule:
         Raises:
             OptionError: if a step is not in [0, steps).
         """
-        if self.lanes > 1 or self.world_size > 1 or not steps:
+        if self.lanes > 1 or self.world_size > 1 or not steps or self._padded(steps):
             return [run for step in steps for run in self.runs(step)]
         start, (_, stop, _, _) = self._slice(steps[0])[0], self._slice(steps[-1])
         return [LaneRun(0, start, stop)]
+
+    def _padded(self, steps: range) -> bool:
+        """Whether the last of some steps is filled up with samples that the epoch began with."""
+        return self.padding > 0 and steps[-1:] == range(self.steps - 1, self.steps)
 
     def _slice(self, step: int) -> tuple[int, int, int, int]:
         """The positions before and after `step`, and this rank's slice [start, stop) of those between."""
@@ -253,7 +314,7 @@ class Schedule:
             raise OptionError(f"step is {step}, but the epoch has steps 0 to {self.steps - 1}")
         before = step * self.global_batch
         after = min(before + self.global_batch, self.samples)
-        length = after - before
+        length = self.global_batch if self.tail == "pad" else after - before
         share = -(-length // self.world_size)
         # Of a full batch, this is rank * share. Otherwise the slices overlap: the first begins with the first sample,
         # the last ends with the last, and none begins more than `share` after the one before it.

@@ -81,11 +81,16 @@ def assert_resumes_everywhere(
             batches.append(fingerprint(batch))
             states.append(_through_json(loader.state_dict()))
         after = _through_json(loader.state_dict())
+        following = next((fingerprint(batch) for batch in loader), None)
     assert len(batches) == announced, f"{announced} batches were announced, but {len(batches)} came"
     for step, state in enumerate(states):
         with (resume_loader or make_loader)() as resumed:
             resumed.load_state_dict(state)
             assert _through_json(resumed.state_dict()) == state, f"step {step}: the state changes by being loaded"
+            if batches and step == len(batches):  # nothing is left, so that it goes on with the next epoch
+                found = next((fingerprint(batch) for batch in resumed), None)
+                assert found == following, "resumed at an epoch's end, the next one begins with another batch"
+                continue
             for number, batch in enumerate(resumed, step):
                 assert number < len(batches), f"resumed at step {step}, there are too many batches"
                 assert fingerprint(batch) == batches[number], f"resumed at step {step}, batch {number} is another one"

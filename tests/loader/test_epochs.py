@@ -74,33 +74,35 @@ def test_batches_equal_what_the_dataset_gives(load, rich, mmap):
     ),
     batch_size=st.integers(1, 300),
     world_size=st.integers(1, 6),
-    drop_last=st.booleans(),
+    tail=st.sampled_from(["share", "pad", "drop"]),
     mmap=st.booleans(),
     seed=st.integers(0, 2**64 - 1),
 )
-def test_all_ranks_together_give_every_sample_once(plain, order, batch_size, world_size, drop_last, mmap, seed):
+def test_all_ranks_together_give_every_sample_once(plain, order, batch_size, world_size, tail, mmap, seed):
     total = batch_size * world_size
-    steps = []
+    steps, counted = [], []
     for rank in range(world_size):
         with gdsload.DataLoader(
-            plain, batch_size, device="cpu", rank=rank, world_size=world_size, drop_last=drop_last, seed=seed,
-            mmap=mmap, with_index=True, arena_bytes=LARGE, **order,
+            plain, batch_size, device="cpu", rank=rank, world_size=world_size, tail=tail, seed=seed,
+            mmap=mmap, with_index=True, with_real=True, arena_bytes=LARGE, **order,
         ) as loader:  # fmt: skip
             found = list(loader)
-            assert len(found) == len(loader) == (1000 // total if drop_last else -(-1000 // total))
+            assert len(found) == len(loader) == (1000 // total if tail == "drop" else -(-1000 // total))
             for batch in found:
                 assert batch["x"][:, 0].tolist() == batch["x"][:, -1].tolist() == batch["index"].tolist()
             wanted = make_order(loader.order_options, [256, 256, 256, 232], seed, 0)
-            schedule = Schedule(1000, batch_size, rank, world_size, drop_last, wanted.lanes)
+            schedule = Schedule(1000, batch_size, rank, world_size, tail, wanted.lanes)
             assert indices(found) == [batch_ids(wanted, schedule, step).tolist() for step in range(len(loader))]
             steps.append(indices(found))
+            counted += [index for batch in found for index in batch["index"][batch["real"]].tolist()]
+    assert sorted(counted) == sorted(set(counted))
     seen = sorted(index for rank in steps for batch in rank for index in batch)
-    if drop_last:
-        assert len(seen) == len(set(seen)) == 1000 // total * total
+    if tail == "drop":
+        assert len(seen) == len(set(seen)) == len(counted) == 1000 // total * total
     else:
-        assert sorted(set(seen)) == list(range(1000))
-        assert len(seen) - 1000 < world_size
-    full = steps[0][:-1] if not drop_last and 1000 % total else steps[0]
+        assert sorted(set(seen)) == sorted(counted) == list(range(1000))
+        assert len(seen) - 1000 < (world_size if tail == "share" else total)
+    full = steps[0][:-1] if tail == "share" and 1000 % total else steps[0]
     assert all(len(batch) == batch_size for batch in full)
 
 

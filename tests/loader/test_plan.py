@@ -123,7 +123,7 @@ def test_options_are_refused_before_the_dataset_is_looked_at(tmp_path):
 def test_the_ranks_are_a_rule(planned, monkeypatch):
     """The plan is made once, and process groups come and go."""
     rule = planned(batch_size=10, drop_last=True).schedule
-    assert rule == ScheduleRule(1000, 10, drop_last=True, lanes=1)
+    assert rule == ScheduleRule(1000, 10, tail="drop", lanes=1)
     assert rule.world() == (0, 1)
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import operator
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -71,11 +72,99 @@ def test_another_world_size_goes_on_with_the_same_global_batches(make, order, be
         ], found[0][1]
 
     through, end = ranks(before)
+    following = ranks(before, end)[0]
     assert end == ranks(after)[1]
     with make(60 // before, rank=0, world_size=before, **order) as loader:
         for step, _ in enumerate(loader, 1):
             if step in (1, 2, 16, 17):
-                assert ranks(after, loader.state_dict())[0] == through[step:]
+                assert ranks(after, loader.state_dict())[0] == (through[step:] or following)
+
+
+class TestChangedBatchSize:
+    """The position counts samples, so that a global batch of another size may begin there, too."""
+
+    def state(self, make, steps, **options):
+        with make(**options) as loader:
+            iterator = iter(loader)
+            for _ in range(steps):
+                next(iterator)
+            return loader.state_dict(), numbers(iterator)
+
+    @pytest.mark.parametrize("order", ORDERS, ids=str)
+    @pytest.mark.parametrize("tail", ["share", "pad", "drop"])
+    @pytest.mark.parametrize("world", [1, 2])
+    def test_the_rest_of_the_epoch_comes_once(self, make, order, tail, world):
+        state, rest = self.state(make, 3, batch_size=64, tail=tail, **order)
+        found = []
+        for rank in range(world):
+            with make(48 // world, rank=rank, world_size=world, tail=tail, with_real=True, **order) as loader:
+                loader.load_state_dict(state, change_batch_size=True)
+                assert loader.state_dict()["global_batch"] == 48
+                found += [batch["index"][batch["real"]].tolist() for batch in loader]
+        found, rest = functools.reduce(operator.iadd, found, []), functools.reduce(operator.iadd, rest, [])
+        assert len(set(found)) == len(found)
+        if tail == "drop":  # of 1000 samples, 960 in global batches of both sizes
+            assert sorted(found) == sorted(rest)
+        else:
+            assert sorted(found) == sorted(set(range(1000)) - set(numbers_before(make, 3, 64, order)))
+
+    def test_it_is_asked_for_by_name(self, make):
+        state, _ = self.state(make, 3, batch_size=64)
+        with make(48) as loader:
+            with pytest.raises(
+                StateError, match=r"pass batch_size=64; or .*load_state_dict\(state, change_batch_size=T"
+            ):
+                loader.load_state_dict(state)
+            loader.load_state_dict(state, change_batch_size=True)
+            assert next(iter(loader))["index"].tolist() == list(range(192, 240))
+
+    @pytest.mark.parametrize(
+        ("steps", "options", "match"),
+        [
+            (3, {}, "position 192 .*batch_size=96 or 192, or a state at position 100 or 200"),
+            (3, {"rank": 0, "world_size": 2}, "With 2 ranks, pass batch_size=96, or a state at position 0 or 200"),
+            (15, {}, "position 960 .*batch_size=96 or 120, or a state at position 900 or 1000"),
+            (15, {"tail": "drop"}, "position 960 .*batch_size=96 or 120, or a state at position 900 or 1000"),
+            (1, {"rank": 0, "world_size": 7}, "a state at position 0 or 700; 7 ranks share out no multiple of 7"),
+        ],
+        ids=str,
+    )
+    def test_a_position_that_does_not_fit_names_what_does(self, make, steps, options, match):
+        tail = {"tail": options.get("tail")}
+        state, _ = self.state(make, steps, batch_size=64, **tail)
+        with make(100, **options) as loader:
+            before = loader.state_dict()
+            with pytest.raises(StateError, match=match):
+                loader.load_state_dict(state, change_batch_size=True)
+            assert loader.state_dict() == before
+
+    @pytest.mark.parametrize("batch_size", [1, 7, 30, 96, 192, 1000])
+    def test_an_epochs_begin_and_end_fit_all(self, make, batch_size):
+        for steps, first in ((0, 0), (16, 1)):
+            state, _ = self.state(make, steps, batch_size=64)
+            with make(batch_size) as loader:
+                loader.load_state_dict(state, change_batch_size=True)
+                assert loader.epoch == first
+                assert next(iter(loader))["index"].tolist() == list(range(batch_size))
+
+    def test_everything_else_is_compared_as_ever(self, make):
+        state, _ = self.state(make, 3, batch_size=64)
+        with make(48, seed=1) as loader, pytest.raises(StateError, match="seed differs"):
+            loader.load_state_dict(state, change_batch_size=True)
+
+    def test_a_samplers_positions_are_batches(self, make):
+        state, _ = self.state(make, 3, batch_size=64, sampler=range(1000), seed=0)
+        with make(48, sampler=range(1000), seed=0) as loader:
+            with pytest.raises(StateError, match="after 3 batches of a sampler, of another size.*between two epochs"):
+                loader.load_state_dict(state, change_batch_size=True)
+            state, _ = self.state(make, 0, batch_size=64, sampler=range(1000), seed=0)
+            loader.load_state_dict(state, change_batch_size=True)
+            assert next(iter(loader))["index"].tolist() == list(range(48))
+
+
+def numbers_before(make, steps, batch_size, order):
+    with make(batch_size, **order) as loader:
+        return [index for batch in islice(loader, steps) for index in batch["index"].tolist()]
 
 
 class TestState:
@@ -117,13 +206,43 @@ class TestState:
             assert next(iterator, "none left") == "none left"
             assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (1, 0)
 
-    def test_behind_the_last_batch_nothing_is_left_of_the_epoch(self, make):
+    @pytest.mark.parametrize("batch_size", [25, 30])
+    @pytest.mark.parametrize("tail", ["share", "pad", "drop"])
+    def test_behind_the_last_batch_the_next_epoch_begins(self, make, batch_size, tail):
+        with (
+            make(batch_size, shuffle="full", tail=tail) as loader,
+            make(batch_size, shuffle="full", tail=tail) as other,
+        ):
+            iterator = iter(loader)
+            for _ in range(len(loader)):
+                next(iterator)
+            state = loader.state_dict()
+            other.load_state_dict(state)
+            assert (state["epoch"], other.epoch, loader.epoch) == (0, 1, 1)
+            assert other.state_dict() == state
+            epochs = [numbers(other) for _ in range(other.epoch, 3)]
+            assert epochs == [numbers(loader), numbers(loader)]
+            assert other.epoch == 3
+
+    def test_behind_the_last_batch_nothing_is_left_of_the_epoch_if_it_is_asked_for(self, make):
+        """As by a loop that counts epochs itself, or by Lightning, which goes on within the epoch of a checkpoint."""
         with make(shuffle="full") as loader, make(shuffle="full") as other:
             iterator = iter(loader)
             for _ in range(40):
                 next(iterator)
             other.load_state_dict(loader.state_dict())
+            other.set_epoch(0)
+            assert other.epoch == 0
             assert list(other) == []
+            assert numbers(other) == numbers(loader)
+
+    def test_the_number_of_the_next_epoch_changes_nothing_behind_the_last_batch(self, make):
+        with make(shuffle="full") as loader, make(shuffle="full") as other:
+            iterator = iter(loader)
+            for _ in range(40):
+                next(iterator)
+            other.load_state_dict(loader.state_dict())
+            other.set_epoch(other.epoch)
             assert numbers(other) == numbers(loader)
 
     def test_it_serves_after_break_and_after_close(self, make):
@@ -265,7 +384,11 @@ class TestRefused:
             (BLOCK, {**BLOCK, "block": 9}, "order options differ.*'block': 8.*'block': 9"),
             (BLOCK, {**BLOCK, "window": 51}, "order options differ"),
             (BLOCK, {**BLOCK, "lanes": 4}, "order options differ.*lanes"),
-            ({"drop_last": True}, {}, "drop_last differs: it was True.*Pass the same drop_last"),
+            (
+                {"drop_last": True},
+                {},
+                "tail differs: it was 'drop', here it is 'share'.*Pass the same tail, or drop_last",
+            ),
             ({"batch_size": 60}, {"batch_size": 30}, "global batch.*it was 60, here it is 30.*pass batch_size=60"),
             (
                 {"batch_size": 60},
@@ -331,7 +454,7 @@ class TestRefused:
     def test_a_place_that_is_none(self, make, change):
         self.refused(make(), {**self.state(make), **change}, "cursor|position")
 
-    @pytest.mark.parametrize("name", ["dataset", "samples", "seed", "order", "drop_last", "global_batch"])
+    @pytest.mark.parametrize("name", ["dataset", "samples", "seed", "order", "tail", "global_batch"])
     @pytest.mark.parametrize("junk", [None, "junk", -1, [], {"a": [1]}, np.arange(3)], ids=repr)
     def test_parts_that_are_junk(self, make, name, junk):
         self.refused(make(), {**self.state(make), name: junk}, "differ|not the one|another number|no state")

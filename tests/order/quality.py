@@ -22,7 +22,7 @@ def batch_ids(order: Order, schedule: Schedule, step: int) -> NDArray[np.int64]:
             f"but the order has {order.samples} in {order.lanes}",
             remedy="Make the schedule from order.samples and order.lanes.",
         )
-    parts = [order.lane_ids(run.lane, run.start, run.stop) for run in schedule.runs(step)]
+    parts = [order.lane_ids(run.lane % order.lanes, run.start, run.stop) for run in schedule.runs(step)]
     if len(parts) == 1:
         return parts[0]
     ids = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
@@ -64,7 +64,7 @@ def shuffle_quality(order: Order, schedule: Schedule, *, max_batches: int = 256)
     """
     check_whole(max_batches, "max_batches", 1)
     samples, batch = schedule.samples, schedule.global_batch
-    whole = Schedule(samples, batch, drop_last=True, lanes=schedule.lanes)
+    whole = Schedule(samples, batch, tail="drop", lanes=schedule.lanes)
     steps = np.unique(np.linspace(0, whole.steps - 1, min(max_batches, whole.steps)).astype(np.int64))
     if samples <= batch or steps.size == 0:
         return 1.0

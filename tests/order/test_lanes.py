@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +20,7 @@ def schedules(draw):
         batch_size=draw(st.integers(1, 40)),
         rank=draw(st.integers(0, world_size - 1)),
         world_size=world_size,
-        drop_last=draw(st.booleans()),
+        tail=draw(st.sampled_from(["share", "pad", "drop"])),
         lanes=draw(LANES),
     )
 
@@ -30,7 +32,7 @@ def ranks(schedule):
             schedule.batch_size,
             rank,
             schedule.world_size,
-            schedule.drop_last,
+            schedule.tail,
             schedule.lanes,
         )
         for rank in range(schedule.world_size)
@@ -62,6 +64,8 @@ def test_an_epoch_takes_each_lane_in_order_and_whole(schedule):
     for step in range(schedule.steps):
         for rank in ranks(schedule):
             for run in rank.runs(step):
+                if run.lane >= schedule.lanes:  # repeated
+                    continue
                 if step < schedule.samples // schedule.global_batch:
                     assert run.start == next_position[run.lane]
                 assert run.start <= next_position[run.lane]
@@ -70,14 +74,15 @@ def test_an_epoch_takes_each_lane_in_order_and_whole(schedule):
     given_samples = schedule.position(schedule.steps)
     assert next_position == [lane_share(given_samples, lane, schedule.lanes) for lane in range(schedule.lanes)]
     left = schedule.samples - given_samples
-    assert left < schedule.global_batch if schedule.drop_last else left == 0
+    assert left < schedule.global_batch if schedule.tail == "drop" else left == 0
 
 
 @given(schedules(), st.data())
 def test_what_a_rank_gets_of_a_part_of_a_lane(schedule, data):
-    lane, step = data.draw(st.integers(0, schedule.lanes - 1)), data.draw(st.integers(0, schedule.steps))
-    first = lane_share(schedule.position(step), lane, schedule.lanes)
-    start = data.draw(st.integers(first, max(first, lane_share(schedule.samples, lane, schedule.lanes))))
+    lane, step = data.draw(st.integers(0, 2 * schedule.lanes - 1)), data.draw(st.integers(0, schedule.steps))
+    own = lane % schedule.lanes
+    first = lane_share(schedule.position(step), own, schedule.lanes) if lane == own else 0
+    start = data.draw(st.integers(first, max(first, lane_share(schedule.samples, own, schedule.lanes))))
     stop = data.draw(st.integers(start, start + 100))
     every = [place for later in range(step, schedule.steps) for place in positions(schedule.runs(later))]
     expected = [(number, position) for number, position in every if number == lane and start <= position < stop]
@@ -86,7 +91,7 @@ def test_what_a_rank_gets_of_a_part_of_a_lane(schedule, data):
 
 @given(schedules())
 def test_ranks_share_out_the_global_batch(schedule):
-    alone = Schedule(schedule.samples, schedule.global_batch, drop_last=schedule.drop_last, lanes=schedule.lanes)
+    alone = Schedule(schedule.samples, schedule.global_batch, tail=schedule.tail, lanes=schedule.lanes)
     assert alone.steps == schedule.steps
     for step in range(schedule.steps):
         slices = [positions(rank.runs(step)) for rank in ranks(schedule)]
@@ -137,6 +142,54 @@ def test_each_global_batch_takes_its_share_of_every_lane(schedule):
         assert max(taken.values()) - min(taken.values()) <= 1
 
 
+@given(schedules())
+def test_what_fills_up_the_last_batch_is_what_the_epoch_began_with(schedule):
+    schedule = replace(schedule, tail="pad")
+    assert len({rank.steps for rank in ranks(schedule)}) == 1
+    alone = Schedule(schedule.samples, schedule.samples or 1, lanes=schedule.lanes)
+    seen, whole = [], sorted(positions(alone.runs(0))) if schedule.samples else []
+    for step in range(schedule.steps):
+        for rank in ranks(schedule):
+            assert rank.size(step) == schedule.batch_size == len(positions(rank.runs(step)))
+            seen += positions(rank.runs(step))
+    real, repeated = seen[: schedule.samples], seen[schedule.samples :]
+    assert sorted(real) == whole
+    assert len(repeated) == schedule.padding < schedule.global_batch
+    turns = [(lane % schedule.lanes, position) for lane, position in repeated]
+    for turn, start in enumerate(range(0, len(turns), schedule.samples or 1), 1):
+        part = repeated[start : start + schedule.samples]
+        assert {lane // schedule.lanes for lane, _ in part} == {turn}
+        first = positions(Schedule(schedule.samples, len(part), lanes=schedule.lanes).runs(0))
+        assert turns[start : start + schedule.samples] == first
+
+
+@given(schedules())
+def test_each_sample_counts_once(schedule):
+    for step in range(schedule.steps):
+        counted, before = [], schedule.position(step)
+        for rank in ranks(schedule):
+            found = positions(rank.runs(step))
+            places = rank.counted(step, len(found))
+            assert len(places) == len(found) or step == schedule.steps - 1
+            counted += [found[place] for place in places]
+        alone = Schedule(schedule.samples, schedule.global_batch, lanes=schedule.lanes)
+        assert sorted(counted) == sorted(positions(alone.runs(step)))
+        assert len(counted) == min(schedule.global_batch, schedule.samples - before)
+        if step == schedule.steps - 1:
+            assert schedule.remainder in (0, len(counted))
+
+
+@given(schedules())
+def test_of_what_ranks_gather_of_a_padded_batch_the_first_ones_count(schedule):
+    schedule = replace(schedule, tail="pad")
+    for step in range(schedule.steps):
+        gathered = [place for rank in ranks(schedule) for place in positions(rank.runs(step))]
+        if schedule.remainder and step == schedule.steps - 1:
+            gathered = gathered[: schedule.remainder]
+        alone = Schedule(schedule.samples, schedule.global_batch, lanes=schedule.lanes)
+        assert gathered == positions(alone.runs(step))
+
+
 def test_a_slice_meets_few_lanes():
     for rank in range(4):
         assert len(Schedule(10_000, 64, rank, 4, lanes=8).runs(3)) == 2
@@ -176,6 +229,15 @@ def test_a_partial_batch_that_does_not_go_round_overlaps():
     assert [Schedule(14, 2, rank, 4).span(1) for rank in range(4)] == [(8, 10), (9, 11), (10, 12), (12, 14)]
 
 
+def test_a_padded_batch_begins_again():
+    def spans(samples, batch_size, world_size):
+        made = [Schedule(samples, batch_size, rank, world_size, "pad") for rank in range(world_size)]
+        return [[(run.lane, run.start, run.stop) for run in one.runs(one.steps - 1)] for one in made]
+
+    assert spans(10, 2, 4) == [[(0, 8, 10)], [(1, 0, 2)], [(1, 2, 4)], [(1, 4, 6)]]
+    assert spans(3, 2, 4) == [[(0, 0, 2)], [(0, 2, 3), (1, 0, 1)], [(1, 1, 3)], [(2, 0, 2)]]
+
+
 def test_an_empty_epoch_has_no_steps():
     schedule = Schedule(0, 4)
     assert schedule.steps == 0
@@ -190,6 +252,7 @@ def test_an_empty_epoch_has_no_steps():
         ({"batch_size": 0}, "batch_size is 0"),
         ({"batch_size": 2.5}, "batch_size is 2.5, which is no whole number"),
         ({"world_size": 0}, "world_size is 0"),
+        ({"tail": "cut"}, 'tail is .cut.*"share", "pad" and "drop"'),
         ({"lanes": 0}, "lanes is 0"),
         ({"rank": -1}, "rank is -1"),
         ({"rank": 2, "world_size": 2}, "ranks 0 to 1"),

@@ -77,7 +77,7 @@ def test_every_epoch_delivers_every_sample_once(option, run_lengths, seed, world
     flat = np.concatenate([np.empty(0, dtype=np.int64), *delivered])
     assert np.array_equal(np.unique(flat), np.arange(order.samples))
     assert len(flat) - order.samples < world_size
-    kept = epoch_ids(order, batch_size=batch_size, world_size=world_size, drop_last=True)
+    kept = epoch_ids(order, batch_size=batch_size, world_size=world_size, tail="drop")
     assert all(np.array_equal(ids, whole) for ids, whole in zip(kept, delivered, strict=False))
     assert {ids.size for ids in kept} <= {batch_size * world_size}
 

@@ -49,6 +49,15 @@ class SampledSchedule(Schedule):
         """The step itself."""
         return step
 
+    @property
+    def remainder(self) -> int:
+        """0: samplers of ranks have no batch in common."""
+        return 0
+
+    def counted(self, _step: int, size: int) -> range:
+        """All: what a sampler gives is for it to say."""
+        return range(size)
+
     def step_at(self, position: int) -> int:
         """The position itself.
 
@@ -149,6 +158,30 @@ class Sampled:
             return {"state": copy.deepcopy(stateful.state_dict())}
         begin = self._begin()
         return None if begin is None else {"begin": begin, "digest": 0}
+
+    def refuse_others(self, state: Mapping[str, Any], step: int, world: tuple[int, int]) -> None:
+        """Refuse the state of another rank's sampler, where that says what its samples are.
+
+        Args:
+            state: the loader's.
+            step: batches that had been handed out.
+            world: rank and world size here.
+
+        Raises:
+            StateError: if rank or world size is another one.
+        """
+        mark, taken = state.get("sampler"), (state.get("rank"), state.get("world_size"))
+        if self.source.planned is not None or taken in (world, (None, None)):
+            return
+        # Between two epochs, where a sampler is a function of its epoch, nothing is known of a rank.
+        begin = mark.get("begin") if isinstance(mark, dict) else None
+        if step or (isinstance(mark, dict) and "state" in mark) or (isinstance(begin, dict) and "generator" in begin):
+            raise StateError(
+                f"the state is that of the {self.source.name} of rank {taken[0]} of {taken[1]}, and this is rank "
+                f"{world[0]} of {world[1]}",
+                remedy="Save and load a state in each rank. If the sampler gives all ranks the same indices, take "
+                "rank and world_size out of the state.",
+            )
 
     def resume(self, mark: object, step: int, schedule: Schedule) -> None:
         """Set the sampler to where `mark` was made, after `step` batches.

@@ -148,7 +148,7 @@ def epochs(draw):
         draw(st.one_of(st.integers(1, 6), st.integers(1, 300))),
         draw(st.integers(0, world_size - 1)),
         world_size,
-        draw(st.booleans()),
+        draw(st.sampled_from(["share", "drop"])),
         order.lanes,
     )
     return order, schedule
@@ -227,7 +227,7 @@ def test_steps_that_meet_many_windows_are_several_launches():
 def test_each_table_is_made_once_on_the_way_and_again_on_the_way_back(batch_size, world_size, group):
     """Also where a lane's turn does not come for several batches."""
     order = block_order()
-    schedule = Schedule(1000, batch_size, world_size - 1, world_size, True, order.lanes)
+    schedule = Schedule(1000, batch_size, world_size - 1, world_size, "drop", order.lanes)
     with machine(order, schedule) as found:
         ids = BlockIds(CPU, order, schedule)
         for low in range(0, schedule.steps, group):

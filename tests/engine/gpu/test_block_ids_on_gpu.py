@@ -40,7 +40,7 @@ def drawn(random, runs):
     world_size = int(random.choice([1, 1, 2, 8, random.integers(1, 31)]))
     batch_size = int(random.choice([1, random.integers(1, 64), random.integers(1, 600), 2 * samples]))
     return order, Schedule(
-        samples, batch_size, int(random.integers(world_size)), world_size, bool(random.integers(2)), lanes
+        samples, batch_size, int(random.integers(world_size)), world_size, str(random.choice(["share", "drop"])), lanes
     )
 
 

@@ -6,9 +6,13 @@ import json
 import time
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import BatchSampler, RandomSampler
 
 import gdsload
+from gdsload import StateError
 from gdsload.testing import assert_resumes_everywhere
 from tests.loader.samplers.test_samplers import ALL, RollsOver, Stateful, numbers, of_torch, seeded
 
@@ -24,7 +28,7 @@ def make(plain):
 @pytest.mark.parametrize("size", [40, 63, 300, 500])
 @pytest.mark.parametrize("sampler", [Stateful, RollsOver])
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_a_state_behind_the_last_batch_leaves_nothing_of_its_epoch(make, sampler, size, drop_last):
+def test_a_state_behind_the_last_batch_goes_on_with_the_next_epoch(make, sampler, size, drop_last):
     """Also if a batch could not be filled, and some samplers stood at the next epoch's begin already."""
     ways = (
         lambda: {"sampler": sampler(), "batch_size": size, "drop_last": drop_last},
@@ -39,9 +43,15 @@ def test_a_state_behind_the_last_batch_leaves_nothing_of_its_epoch(make, sampler
         with make(**way()) as loader:
             if state is not None:
                 loader.load_state_dict(state)
-                again = loader.state_dict()
+                assert loader.state_dict() == state
+            assert loader.epoch == (state is not None)
+            assert numbers(loader) == wanted
+            assert loader.epoch == 1 + (state is not None)
+        with make(**way()) as loader:
+            if state is not None:
+                loader.load_state_dict(state)
+                loader.set_epoch(0)
                 assert numbers(loader) == []
-                assert again == state
             assert loader.epoch == (state is not None)
             assert numbers(loader) == wanted
 
@@ -144,3 +154,75 @@ class Uneven(Stateful):
 
 def test_short_batches_of_the_users_own_are_no_end(make):
     assert_resumes_everywhere(lambda: make(batch_sampler=Uneven()))
+
+
+class TestOtherRanks:
+    """A sampler's state is that of one rank, and says of which."""
+
+    @pytest.fixture
+    def join(self):
+        def make(rank, world_size):
+            if dist.is_initialized():
+                dist.destroy_process_group()
+            dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
+
+        yield make
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def state(self, make, steps, sampler):
+        with make(10, sampler=sampler) as loader:
+            iterator = iter(loader)
+            for _ in range(steps):
+                next(iterator)
+            return json.loads(json.dumps(loader.state_dict()))
+
+    @staticmethod
+    def weighted(rank):
+        generator = torch.Generator().manual_seed(rank)
+        return torch.utils.data.WeightedRandomSampler(torch.ones(1000), 200, generator=generator)
+
+    @pytest.mark.parametrize("steps", [0, 3])
+    @pytest.mark.parametrize("there", [(1, 2), (0, 4)])
+    def test_it_is_refused_there(self, make, join, steps, there):
+        join(0, 2)
+        state = self.state(make, steps, self.weighted(0))
+        assert (state["rank"], state["world_size"]) == (0, 2)
+        join(*there)
+        with make(10, sampler=self.weighted(1)) as loader:
+            before = loader.state_dict()
+            found = (
+                rf"the sampler of rank 0 of 2, and this is rank {there[0]} of {there[1]}.*Save and load a state in each"
+            )
+            with pytest.raises(StateError, match=found):
+                loader.load_state_dict(state)
+            assert loader.state_dict() == before
+
+    @pytest.mark.parametrize("sampler", [lambda _: list(range(900)), lambda _: Stateful()])
+    def test_in_the_middle_of_an_epoch_of_any(self, make, join, sampler):
+        join(0, 2)
+        state = self.state(make, 3, sampler(0))
+        join(1, 2)
+        with make(10, sampler=sampler(1)) as loader, pytest.raises(StateError, match="of rank 0 of 2, and this is"):
+            loader.load_state_dict(state)
+
+    def test_between_two_epochs_of_a_function_of_them_it_serves_all(self, make, join):
+        """As rank 0 saves it at an epoch's end, and all load it."""
+
+        def sampler():
+            return torch.utils.data.DistributedSampler(range(1000), shuffle=True)
+
+        join(0, 2)
+        state = self.state(make, 0, sampler())
+        join(1, 4)
+        with make(10, sampler=sampler()) as loader:
+            loader.load_state_dict(state)
+            assert len(numbers(loader)) == 25
+
+    def test_who_says_that_it_serves_all_is_believed(self, make, join):
+        join(0, 2)
+        state = self.state(make, 3, list(range(900)))
+        join(1, 2)
+        with make(10, sampler=list(range(900))) as loader:
+            loader.load_state_dict({name: value for name, value in state.items() if name not in ("rank", "world_size")})
+            assert numbers(loader)[0] == list(range(30, 40))

@@ -1,0 +1,67 @@
+"""Whether all ranks run one and the same loader, and the seed that they run it with.
+
+Asked for once, by whoever begins the first epoch of a loader whose ranks are known to begin it together: one that was
+given a mesh, a process group, or seed=None. The reasons are in docs/design/0014-ranks.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from gdsload.errors import OptionError
+from gdsload.loader.rank_groups import gather_texts
+
+__all__ = ["agree", "drawn_seed"]
+
+
+def drawn_seed() -> int:
+    """A seed out of torch's global generator, as torch's samplers draw theirs."""
+    return int(torch.empty((), dtype=torch.int64).random_().item())
+
+
+def agree(state: Mapping[str, Any], groups: Sequence[Any], draw: Callable[[], int] = drawn_seed) -> int:
+    """Make sure that all ranks have the same state, and agree on a seed if none has one.
+
+    All of them have to call it.
+
+    Args:
+        state: this rank's, as `DataLoader.state_dict` gives it; its seed is None if it has none yet.
+        groups: process groups that reach all ranks; none if this is the only one.
+        draw: draws a seed. Each rank does, so that their generators stay alike, and that of the first rank counts.
+
+    Returns:
+        The seed.
+
+    Raises:
+        OptionError: if ranks differ; all of them raise it.
+    """
+    drawn = draw() if state["seed"] is None else 0
+    rank = torch.distributed.get_rank() if groups else 0
+    told = gather_texts({"rank": rank, "state": dict(state), "drawn": drawn}, groups)
+    told.sort(key=lambda one: one["rank"])
+    names = list(dict.fromkeys(name for one in told for name in one["state"]))
+    differing = [name for name in names if any(one["state"].get(name) != told[0]["state"].get(name) for one in told)]
+    if differing:
+        raise OptionError(
+            "the ranks of this loader do not run the same one: "
+            + "; ".join(f"{name} is {_by_rank(name, told)}" for name in differing),
+            remedy="Make it in all ranks with the same dataset and options, and resume it in all of them from the same "
+            "state.",
+        )
+    seed = told[0]["state"]["seed"]
+    return int(told[0]["drawn"] if seed is None else seed)
+
+
+def _by_rank(name: str, told: Sequence[Mapping[str, Any]]) -> str:
+    """Which value which ranks have."""
+    ranks: dict[str, list[int]] = {}
+    for one in told:
+        value = one["state"].get(name)
+        shown = "not drawn yet" if name == "seed" and value is None else f"{value!r:.100}"
+        ranks.setdefault(shown, []).append(one["rank"])
+    return ", ".join(
+        f"{value} on rank{'s' if len(those) > 1 else ''} {', '.join(map(str, those))}" for value, those in ranks.items()
+    )

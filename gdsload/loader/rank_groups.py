@@ -1,0 +1,210 @@
+"""The ranks that share a loader's samples out, as a mesh or process group says it, and what they tell one another.
+
+Of a mesh, its dimensions of data parallelism share the samples out. Ranks that differ in other dimensions alone (of
+tensor, context or pipeline parallelism) are peers: they get the same batches.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+
+from gdsload.errors import OptionError
+
+__all__ = ["DATA_DIMENSIONS", "RankGroups", "everyone_there", "gather_texts", "rank_groups"]
+
+DATA_DIMENSIONS = (
+    "dp", "ddp", "fsdp", "hsdp", "data", "batch", "replicate", "shard", "data_parallel", "dp_replicate", "dp_shard",
+    "dp_shard_mod_ep", "dp_shard_in_ep",
+)  # fmt: skip
+"""Names of a mesh's dimensions that share samples out: those of torch's, torchtitan's, Lightning's and Accelerate's."""
+_SAME_DATA = (
+    "tp", "cp", "sp", "pp", "mp", "tensor", "context", "sequence", "pipeline", "model", "tensor_parallel",
+    "context_parallel", "sequence_parallel", "pipeline_parallel", "model_parallel",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankGroups:
+    """Which ranks a loader shares its samples out among.
+
+    A process group is not held: as long as somebody does, torch keeps what its processes met in.
+
+    Attributes:
+        rank: this process's rank among them.
+        world_size: how many there are; peers count as one.
+        mesh: the mesh that says so; None if a group does.
+        peer_dims: dimensions of the mesh along which all ranks get the same batches.
+        group: the group; None if a mesh says it.
+    """
+
+    rank: int
+    world_size: int
+    mesh: Any = None
+    peer_dims: tuple[int, ...] = ()
+    group: weakref.ref[Any] | None = None
+
+    @property
+    def members(self) -> int:
+        """Number of all processes, peers included."""
+        return self.world_size if self.mesh is None else int(self.mesh.size())
+
+    def everyone(self) -> list[Any]:
+        """The process groups along which all processes are reached, one after the other.
+
+        Raises:
+            OptionError: if the group that was given has been destroyed.
+        """
+        if self.mesh is not None:
+            return [self.mesh.get_group(dim) for dim in range(self.mesh.ndim)]
+        group = None if self.group is None else self.group()
+        if group is None:
+            raise OptionError(
+                "the process group that the loader was given has been destroyed",
+                remedy="Make a new loader with a group that there is.",
+            )
+        return [group]
+
+    def peers(self) -> list[Any]:
+        """The process groups along which all peers are reached, one after the other."""
+        return [self.mesh.get_group(dim) for dim in self.peer_dims]
+
+
+def rank_groups(given: Mapping[str, Any]) -> RankGroups | None:
+    """What `mesh` or `process_group` says; None if there is neither.
+
+    Raises:
+        OptionError: if it cannot be used, or something else says rank and world size, too.
+    """
+    mesh, group = given["mesh"], given["process_group"]
+    said = [name for name in ("rank", "mesh", "process_group") if given[name] is not None]
+    if len(said) > 1:
+        raise OptionError(
+            f"{', '.join(said)} each say which share of the samples is this rank's", remedy="Pass one of them."
+        )
+    found = None
+    if mesh is not None:
+        found = _of_mesh(mesh)
+    elif group is not None:
+        found = _of_group(group)
+    _check_peers(given, found)
+    _check_seed(given, found)
+    return found
+
+
+def _of_group(group: Any) -> RankGroups:
+    from torch.distributed import ProcessGroup, get_rank
+
+    # What `new_group` gives a process that is not among its ranks is no group, and has no rank.
+    rank = get_rank(group) if isinstance(group, ProcessGroup) else None
+    if rank is None or rank < 0:
+        raise OptionError(
+            f"process_group is {group!r}, which this process is no rank of",
+            remedy="Pass what torch.distributed.new_group gave its members; other processes need no loader, or one "
+            "with rank= and world_size=.",
+        )
+    return RankGroups(rank, group.size(), group=weakref.ref(group))
+
+
+def _of_mesh(mesh: Any) -> RankGroups:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    if not isinstance(mesh, DeviceMesh):
+        raise OptionError(
+            f"mesh is a {type(mesh).__name__}", remedy="Pass what torch.distributed.init_device_mesh made."
+        )
+    place = mesh.get_coordinate()
+    if place is None:
+        raise OptionError(f"this process is no rank of {mesh}", remedy="Make loaders in its ranks alone.")
+    shape, names = tuple(mesh.shape), mesh.mesh_dim_names or ()
+    peers = tuple(dim for dim, name in enumerate(names) if name in _SAME_DATA)
+    data = [dim for dim in range(len(shape)) if dim not in peers]
+    called = {dim: names[dim] if names else f"number {dim}" for dim in data}
+    unknown = [name for name in called.values() if name not in DATA_DIMENSIONS]
+    # What has one dimension is what somebody has chosen, or flattened, whatever it is called.
+    if unknown and len(shape) > 1:
+        chosen = "mesh=mesh['name'] with its name" if names else "mesh_dim_names= when the mesh is made"
+        raise OptionError(
+            f"the mesh has dimensions {', '.join(map(repr, names)) or 'without names'}, and whether ranks along "
+            f"{', '.join(unknown)} get samples of their own cannot be told",
+            remedy=f"Pass the one along which they do, {chosen}, or rank= and world_size=. Those that are known are "
+            f"called {', '.join(DATA_DIMENSIONS)}; along {', '.join(_SAME_DATA[:5])} ranks get the same batches.",
+        )
+    rank = 0
+    for dim in data:
+        rank = rank * shape[dim] + place[dim]
+    return RankGroups(rank, prod(shape[dim] for dim in data), mesh, peers)
+
+
+def _check_peers(given: Mapping[str, Any], groups: RankGroups | None) -> None:
+    if given["check_peers"] and (groups is None or not groups.peer_dims):
+        raise OptionError(
+            "check_peers=True compares the batches of ranks that are to get the same ones, and which those are is not "
+            "known",
+            remedy="Pass mesh= with the whole mesh: peers are ranks that differ in dimensions such as "
+            f"{', '.join(_SAME_DATA[:4])} alone.",
+        )
+
+
+def _check_seed(given: Mapping[str, Any], groups: RankGroups | None) -> None:
+    if given["seed"] is not None:
+        return
+    world = given["world_size"]
+    if world is not None and world > 1:
+        raise OptionError(
+            "seed=None is agreed upon by all ranks, and rank= and world_size= do not say how they are reached",
+            remedy="Pass a seed, or mesh= or process_group= instead of them.",
+        )
+    if groups is not None and groups.members < torch.distributed.get_world_size():
+        raise OptionError(
+            f"seed=None is agreed upon by the {groups.members} ranks of the mesh or group, and there are "
+            f"{torch.distributed.get_world_size()}, some of which may have to get the same batches",
+            remedy="Pass the whole mesh, or a seed.",
+        )
+
+
+def everyone_there() -> list[Any]:
+    """The process groups of all processes of torch.distributed; none if it is not initialised."""
+    there = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return [torch.distributed.group.WORLD] if there else []
+
+
+def gather_texts(told: object, groups: Sequence[Any]) -> list[Any]:
+    """What each rank tells all others, of all of them that the groups reach.
+
+    All of them have to call it. What travels is JSON.
+
+    Args:
+        told: plain values.
+        groups: process groups, along which it is passed on one after the other.
+    """
+    found = [told]
+    for group in groups:
+        found = [one for part in _gather(json.dumps(found), group) for one in json.loads(part)]
+    return found
+
+
+def _gather(text: str, group: Any) -> list[str]:
+    """The texts of all ranks of a group."""
+    # On the CPU where the group can: a GPU may be busy for long.
+    config = torch.distributed.get_backend_config(group)
+    kinds = [one.partition(":")[0] for one in config.split(",")]
+    device = torch.device("cpu" if "cpu" in kinds else kinds[0])
+    if device.type != "cpu":
+        device = torch.device(device.type, torch.accelerator.current_device_index())
+    mine = torch.from_numpy(np.frombuffer(text.encode(), np.uint8).copy())
+    lengths = torch.zeros(group.size(), dtype=torch.int64, device=device)
+    torch.distributed.all_gather(list(lengths.split(1)), torch.tensor([len(mine)], device=device), group=group)
+    counts = lengths.tolist()
+    padded = torch.zeros(max(counts), dtype=torch.uint8, device=device)
+    padded[: len(mine)] = mine.to(device)
+    parts = [torch.empty_like(padded) for _ in counts]
+    torch.distributed.all_gather(parts, padded, group=group)
+    return [part[:count].cpu().numpy().tobytes().decode() for part, count in zip(parts, counts, strict=True)]

@@ -1,0 +1,56 @@
+"""The hash of batches that peers compare. Several of them do in `test_rank_groups.py`."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from gdsload.loader.peer_check import batch_digest
+
+
+def batch():
+    jagged = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    return {
+        "float": torch.arange(6.0).view(2, 3), "bf16": torch.ones(2, dtype=torch.bfloat16), "scalar": torch.tensor(3),
+        "none": torch.zeros(0, 4), "fp8": torch.ones(3).to(torch.float8_e4m3fn), "jagged": jagged,
+        "pair": (torch.ones(2), [torch.zeros(1)]), "text": ["a", "b"], "bytes": b"ab", "number": 1.5,
+        "array": np.arange(4), "nothing": None,
+    }  # fmt: skip
+
+
+CHANGES = {
+    "float": torch.arange(6.0).view(3, 2), "bf16": torch.ones(2, dtype=torch.float16), "scalar": torch.tensor(4),
+    "none": torch.zeros(0, 5), "fp8": torch.zeros(3).to(torch.float8_e4m3fn),
+    "jagged": torch.nested.nested_tensor([torch.ones(3), torch.ones(2)], layout=torch.jagged),
+    "pair": (torch.ones(2), [torch.ones(1)]), "text": ["ab", ""], "bytes": b"ba", "number": 1.25,
+    "array": np.arange(4)[::-1], "nothing": 0,
+}  # fmt: skip
+
+
+def test_equal_batches_have_one_hash():
+    assert batch_digest(batch()) == batch_digest(batch())
+    strided = {**batch(), "float": torch.arange(6.0).view(2, 3).T.contiguous().T}
+    assert batch_digest(strided) == batch_digest(batch())
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_any_difference_shows(name):
+    assert batch_digest({**batch(), name: CHANGES[name]}) != batch_digest(batch())
+
+
+def test_names_and_kinds_of_containers_show():
+    renamed = batch()
+    renamed["double"] = renamed.pop("float")
+    assert batch_digest(renamed) != batch_digest(batch())
+    assert batch_digest((1, 2)) != batch_digest([1, 2])
+    assert batch_digest([[1], [2]]) != batch_digest([[1, 2], []])
+
+
+def test_a_batch_is_left_as_it_is():
+    given = batch()
+    before = copy.copy(given)
+    batch_digest(given)
+    assert all(given[name] is before[name] for name in before)

@@ -1,0 +1,320 @@
+"""Ranks by a mesh or a process group: what each gets, and what they tell one another; four processes, gloo."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import gdsload
+from gdsload import OptionError
+
+ROOT = Path(gdsload.__file__).resolve().parent.parent
+RANKS = 4
+
+SCRIPT = """
+import json, os, sys, warnings
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.utils.data import RandomSampler
+import gdsload
+
+warnings.simplefilter("ignore")
+path, folder = sys.argv[1:]
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+flat = init_device_mesh("cpu", (4,), mesh_dim_names=("whatever",))
+pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+pair = pairs[rank // 2]
+
+def loader(size=30, shuffle="full", **options):
+    return gdsload.DataLoader(path, size, shuffle, device="cpu", with_index=True, **options)
+
+def read(made):
+    return [batch["index"].tolist() for batch in made]
+
+def failing(made):
+    found = []
+    try:
+        for batch in made:
+            found.append(1)
+    except Exception as error:
+        return [len(found), made.state_dict()["position"], type(error).__name__, str(error)]
+    return [len(found), None, None, None]
+
+def changed(batch):
+    if rank == 1 and batch["index"][0] == first:
+        batch["x"] = batch["x"].clone()
+        batch["x"][-1, -1] += 1
+    return batch
+
+def broken(batch):
+    if rank == 2 and batch["index"][0] == third:
+        raise ValueError("no batch here")
+    return batch
+
+found = {}
+found["mesh"] = read(loader(mesh=mesh, check_peers=True))
+found["slice"] = read(loader(mesh=mesh["dp"]))
+found["flat"] = read(loader(mesh=flat))
+found["group"] = read(loader(process_group=pair))
+made = loader(mesh=mesh)
+found["place"] = [made.state_dict()["global_batch"], len(made)]
+
+torch.manual_seed(rank)
+made = loader(mesh=mesh, seed=None)
+early = made.state_dict()
+before = read(made)
+found["drawn"] = [early["seed"], made.seed, before, made.state_dict()["seed"]]
+found["drawn by all"] = read(loader(seed=None))
+again = loader(mesh=mesh, seed=None)
+again.load_state_dict({**made.state_dict(), "epoch": 0})
+found["drawn, resumed"] = [read(again) == before, again.seed == made.seed]
+again = loader(15, seed=None)
+again.load_state_dict(early)
+found["undrawn"] = [again.seed, len(read(again)), again.seed]
+
+first = read(loader(mesh=mesh))[1][0]
+found["other seed"] = failing(loader(mesh=mesh, seed=int(rank == 3)))
+found["other order"] = failing(loader(process_group=dist.group.WORLD, shuffle=rank > 1))
+made = loader(mesh=mesh)
+if rank == 2:
+    ahead = loader(mesh=None, rank=0, world_size=2)
+    next(iter(ahead))
+    made.load_state_dict(ahead.state_dict())
+found["other place"] = failing(made)
+found["other batch"] = failing(loader(mesh=mesh, check_peers=True, transform=changed))
+third = read(loader(mesh=mesh))[3][0]
+found["broken"] = failing(loader(mesh=mesh, check_peers=True, transform=broken))
+length = 300 if rank else 200
+found["shorter"] = failing(loader(100, False, mesh=mesh, check_peers=True, sampler=range(length)))
+made = loader(100, False, mesh=mesh, sampler=RandomSampler(range(1000), generator=torch.Generator().manual_seed(rank)))
+next(iter(made))
+found["sampler"] = [made.state_dict()["rank"], made.state_dict()["world_size"]]
+with open(f"{folder}/rank{rank}.json", "w") as file:
+    json.dump(found, file)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def told(plain, tmp_path_factory):
+    """What each rank has found."""
+    folder = tmp_path_factory.mktemp("ranks")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": str(RANKS)}
+    environment |= {"TORCHELASTIC_USE_AGENT_STORE": "False", "OMP_NUM_THREADS": "1"}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        environment["MASTER_PORT"] = str(free.getsockname()[1])
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(plain), str(folder)],
+            env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for rank in range(RANKS)
+    ]  # fmt: skip
+    try:
+        ends = [rank.communicate(timeout=110)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0] * RANKS, ends
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
+
+
+def shared_out(ranks):
+    """Whether all samples come, and but for the last batch each to one of these ranks."""
+    assert len({tuple(map(len, batches)) for batches in ranks}) == 1
+    whole = [index for batches in ranks for batch in batches[:-1] for index in batch]
+    assert len(whole) == len(set(whole))
+    return {index for batches in ranks for batch in batches for index in batch} == set(range(1000))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+class TestProcesses:
+    def test_a_mesh_shares_out_among_its_data_parallel_ranks(self, told, load, plain):
+        batches = [one["mesh"] for one in told]
+        assert batches[0] == batches[1] != batches[2] == batches[3]
+        assert shared_out([batches[0], batches[2]])
+        expected = load(plain, 30, "full", rank=1, world_size=2, with_index=True)
+        assert batches[3] == [batch["index"].tolist() for batch in expected]
+        assert [one["place"] for one in told] == [[60, 17]] * RANKS
+
+    def test_a_part_of_it_is_taken_as_it_is(self, told):
+        assert [one["slice"] for one in told] == [one["mesh"] for one in told]
+        assert shared_out([one["flat"] for one in told])
+
+    def test_a_group_has_ranks_of_its_own(self, told):
+        batches = [one["group"] for one in told]
+        assert batches[0] == batches[2] != batches[1] == batches[3]
+        assert shared_out(batches[:2])
+
+    def test_a_seed_is_drawn_and_agreed_upon(self, told):
+        early, seeds, batches, states = zip(*(one["drawn"] for one in told), strict=True)
+        assert early == (None,) * RANKS
+        assert len(set(seeds)) == 1
+        assert states == seeds
+        assert seeds[0] not in (0, None)
+        assert batches[0] == batches[1] != batches[2] == batches[3]
+        assert shared_out([batches[0], batches[2]])
+        assert shared_out([one["drawn by all"] for one in told])
+
+    def test_a_state_carries_it(self, told):
+        assert [one["drawn, resumed"] for one in told] == [[True, True]] * RANKS
+        assert {(one["undrawn"][0], one["undrawn"][1]) for one in told} == {(None, 17)}
+        assert len({one["undrawn"][2] for one in told}) == 1
+
+    @pytest.mark.parametrize(
+        ("case", "message"),
+        [
+            ("other seed", "seed is 0 on ranks 0, 1, 2, 1 on rank 3. Make it in all ranks with the same dataset"),
+            ("other order", "order is {'shuffle': 'sequential'"),
+            ("other place", "position is 0 on ranks 0, 1, 3, 60 on rank 2"),
+        ],
+    )
+    def test_ranks_that_differ_are_named_in_all_of_them(self, told, case, message):
+        for one in told:
+            batches, _, kind, text = one[case]
+            assert (batches, kind) == (0, "OptionError")
+            assert "the ranks of this loader do not run the same one" in text
+            assert message in text
+
+    def test_peers_with_another_batch_are_named(self, told):
+        for one in told[:2]:
+            batches, position, kind, text = one["other batch"]
+            assert (batches, position, kind) == (1, 60, "OptionError")
+            assert "do not, at step 1: rank 0: " in text
+            assert ", rank 1: " in text
+        assert [one["other batch"][:1] for one in told[2:]] == [[17]] * 2
+
+    def test_what_fails_at_one_of_them_fails_at_all(self, told):
+        assert [one["broken"][0] for one in told] == [17, 17, 3, 3]
+        assert told[2]["broken"][1:] == [180, "ValueError", "no batch here"]
+        assert told[3]["broken"][1:] == [
+            180, "ReadError", "rank 2, which gets the same batches, failed: ValueError: no batch here",
+        ]  # fmt: skip
+
+    def test_none_waits_for_one_whose_epoch_is_over(self, told):
+        for one in told[:2]:
+            assert one["shorter"][2] == "OptionError"
+            assert "rank 0: no batch (epoch 0)" in one["shorter"][3]
+        assert [one["shorter"][:1] for one in told[2:]] == [[3]] * 2
+
+    def test_the_state_of_a_sampler_names_the_rank_among_the_data_parallel_ones(self, told):
+        assert [one["sampler"] for one in told] == [[0, 2], [0, 2], [1, 2], [1, 2]]
+
+
+@pytest.fixture
+def world():
+    """Makes this process one rank of a process group that nobody else is in."""
+
+    def make(rank, size):
+        dist.init_process_group("fake", rank=rank, world_size=size, store=FakeStore())
+
+    yield make
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+class TestMesh:
+    @pytest.mark.parametrize(
+        ("names", "shape", "rank", "wanted"),
+        [
+            (("dp", "tp"), (4, 2), 5, (2, 4)),
+            (("tp", "dp"), (2, 4), 5, (1, 4)),
+            (("dp_replicate", "dp_shard", "tp"), (2, 2, 2), 6, (3, 4)),
+            (("pp", "dp_replicate", "cp", "dp_shard"), (1, 2, 2, 2), 7, (3, 4)),
+            (("data_parallel", "tensor_parallel"), (2, 4), 3, (0, 2)),
+            (("replicate", "shard"), (2, 4), 5, (5, 8)),
+            (("tp",), (8,), 3, (0, 1)),
+            (("anything",), (8,), 3, (3, 8)),
+            (None, (8,), 3, (3, 8)),
+        ],
+        ids=str,
+    )
+    def test_dimensions_are_known_by_name(self, load, plain, world, names, shape, rank, wanted):
+        world(rank, 8)
+        loader = load(plain, 10, mesh=init_device_mesh("cpu", shape, mesh_dim_names=names), with_index=True)
+        rank, world_size = wanted
+        assert loader.state_dict()["global_batch"] == 10 * world_size
+        assert next(iter(loader))["index"].tolist() == list(range(10 * rank, 10 * rank + 10))
+
+    @pytest.mark.parametrize("names", [("a", "b"), ("dp", "b"), ("a", "tp"), None], ids=str)
+    def test_a_dimension_of_another_name_is_refused_where_there_are_several(self, load, plain, world, names):
+        world(3, 8)
+        with pytest.raises(
+            OptionError, match=r"get samples of their own cannot be told.*(mesh=mesh\['name'\]|mesh_dim)"
+        ):
+            load(plain, 10, mesh=init_device_mesh("cpu", (4, 2), mesh_dim_names=names))
+
+    def test_and_taken_where_it_is_chosen(self, load, plain, world):
+        world(3, 8)
+        mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("a", "b"))
+        for name, wanted in (("a", 10), ("b", 10)):
+            assert next(iter(load(plain, 10, mesh=mesh[name], with_index=True)))["index"][0] == wanted
+
+    def test_another_ranks_mesh_is_refused(self, load, plain, world):
+        world(3, 8)
+        with pytest.raises(OptionError, match="this process is no rank of DeviceMesh"):
+            load(plain, 10, mesh=DeviceMesh("cpu", [0, 1], mesh_dim_names=("dp",)))
+
+
+class TestOptions:
+    @pytest.mark.parametrize("other", ["process_group", "rank"])
+    def test_only_one_of_them_may_be_given(self, load, plain, world, other):
+        world(1, 2)
+        options = {"process_group": dist.group.WORLD} if other == "process_group" else {"rank": 0, "world_size": 1}
+        with pytest.raises(OptionError, match=f"mesh.*each say which share.*Pass one|{other}, mesh each say"):
+            load(plain, mesh=init_device_mesh("cpu", (2,)), **options)
+
+    @pytest.mark.parametrize(
+        ("options", "match"),
+        [
+            ({"mesh": "dp"}, "mesh is a str.*init_device_mesh"),
+            ({"process_group": 5}, "process_group is 5, which this process is no rank of.*new_group"),
+            ({"check_peers": True}, "check_peers=True compares.*which those are is not known.*the whole mesh"),
+            (
+                {"seed": None, "rank": 0, "world_size": 2},
+                "seed=None is agreed upon by all ranks.*mesh= or process_grou",
+            ),
+        ],
+        ids=str,
+    )
+    def test_what_cannot_be_used_is_refused(self, load, plain, options, match):
+        with pytest.raises(OptionError, match=match):
+            load(plain, **options)
+
+    def test_a_group_of_others_is_refused(self, load, plain, world):
+        world(1, 4)
+        with pytest.raises(OptionError, match="which this process is no rank of"):
+            load(plain, process_group=dist.new_group([0, 2]))
+
+    def test_a_part_of_a_mesh_has_no_peers_and_no_seed_of_all(self, load, plain, world):
+        world(1, 4)
+        part = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))["dp"]
+        with pytest.raises(OptionError, match="check_peers=True .*Pass mesh= with the whole mesh"):
+            load(plain, mesh=part, check_peers=True)
+        with pytest.raises(
+            OptionError, match="by the 2 ranks of the mesh or group, and there are 4.*whole mesh, or a s"
+        ):
+            load(plain, mesh=part, seed=None)
+
+    def test_a_group_is_held_by_nobody_and_missed_when_it_is_gone(self, load, plain, world):
+        world(1, 4)
+        loader = load(plain, 10, process_group=dist.group.WORLD)
+        assert len(loader) == 25
+        dist.destroy_process_group()
+        with pytest.raises(OptionError, match="process group that the loader was given has been destroyed"):
+            next(iter(loader))

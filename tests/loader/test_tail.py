@@ -1,0 +1,151 @@
+"""What becomes of a last global batch that is not full, and which of its samples count."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import gdsload
+from gdsload import OptionError
+from gdsload.testing import assert_resumes_everywhere
+
+BLOCK = {"shuffle": "block", "block": 8, "window": 50, "lanes": 3}
+ORDERS = [{"shuffle": False}, {"shuffle": "full"}, BLOCK]
+
+
+def ranks(load, path, batch_size, world_size, **options):
+    return [load(path, batch_size, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
+
+
+class TestPad:
+    def test_all_batches_are_full_and_the_epoch_begins_again(self, load, plain):
+        found = [list(loader) for loader in ranks(load, plain, 30, 3, tail="pad", with_index=True)]
+        assert {len(batch["x"]) for batches in found for batch in batches} == {30}
+        assert [batches[-1]["index"].tolist() for batches in found] == [
+            list(range(990, 1000)) + list(range(20)), list(range(20, 50)), list(range(50, 80)),
+        ]  # fmt: skip
+
+    def test_it_is_what_torchs_sampler_repeats(self, load, plain):
+        world, size = 4, 32
+        mine = [
+            index for loader in ranks(load, plain, size, world, tail="pad", with_index=True) for index in tail(loader)
+        ]
+        whole = list(range(1000))
+        assert sorted(mine) == sorted((whole + whole)[1000 // (world * size) * world * size :][: world * size])
+
+    @pytest.mark.parametrize("order", ORDERS, ids=str)
+    @pytest.mark.parametrize("mmap", [True, False])
+    @pytest.mark.parametrize("batch_size", [63, 999, 1300, 2500])
+    def test_it_resumes_at_every_step(self, load, plain, order, mmap, batch_size):
+        options = {"tail": "pad", "mmap": mmap, "with_index": True, "with_real": True, **order}
+        assert_resumes_everywhere(lambda: load(plain, batch_size, **options))
+
+    @pytest.mark.parametrize("order", ORDERS, ids=str)
+    def test_what_ranks_gather_is_cut_to_the_samples_that_count(self, load, plain, order):
+        """As Accelerate's `gather_for_metrics` does it with the remainder of the loader."""
+        loaders = ranks(load, plain, 32, 3, tail="pad", with_index=True, **order)
+        seen = []
+        for step, batches in enumerate(zip(*loaders, strict=True), 1):
+            gathered = torch.cat([batch["index"] for batch in batches])
+            last = step == len(loaders[0])
+            seen += gathered[: loaders[0].remainder].tolist() if last else gathered.tolist()
+        assert loaders[0].remainder == 1000 % 96
+        assert sorted(seen) == list(range(1000))
+
+    def test_few_samples_come_as_often_as_it_takes(self, load, writers, tmp_path):
+        path = writers[1](tmp_path / "few", 3)
+        found = [list(loader) for loader in ranks(load, path, 2, 5, tail="pad", with_index=True, with_real=True)]
+        assert [batch["index"].tolist() for (batch,) in found] == [[0, 1], [2, 0], [1, 2], [0, 1], [2, 0]]
+        assert [batch["real"].tolist() for (batch,) in found] == [[True] * 2, [True, False]] + [[False] * 2] * 3
+
+    def test_transforms_draw_anew_for_what_is_repeated(self, load, plain):
+        def drawn(batch, generator):
+            return {"drawn": torch.randint(2**60, (1,), generator=generator)}
+
+        loaders = ranks(load, plain, 300, 4, tail="pad", device_transform=drawn)
+        assert len({batch["drawn"].item() for loader in loaders for batch in loader}) == 4
+
+    def test_an_epoch_of_no_samples_has_no_batches(self, load, writers, tmp_path):
+        assert list(load(writers[1](tmp_path / "none", 0), 4, tail="pad", rank=0, world_size=2)) == []
+
+
+def tail(loader):
+    *_, last = loader
+    return last["index"].tolist()
+
+
+class TestWhatCounts:
+    @pytest.mark.parametrize("tail", ["share", "pad", "drop"])
+    def test_the_loader_says_it_for_the_batch_handed_out_last(self, load, plain, tail):
+        for loader in ranks(load, plain, 33, 7, tail=tail, with_real=True):
+            assert loader.real_samples is None
+            for batch in loader:
+                assert loader.real_samples == batch["real"].sum()
+                assert batch["real"].dtype == torch.bool
+                assert batch["real"].shape == batch["x"].shape[:1]
+            assert loader.real_samples == batch["real"].sum()  # also when it is over
+
+    def test_remainder(self, load, plain):
+        assert [load(plain, 30, tail=tail).remainder for tail in ("share", "pad", "drop")] == [10, 10, 0]
+        assert [load(plain, 25, tail=tail).remainder for tail in ("share", "pad", "drop")] == [0, 0, 0]
+        assert load(plain, 30, sampler=range(95)).remainder == 0
+
+    def test_of_a_sampler_all_do(self, load, plain):
+        loader = load(plain, 30, sampler=range(95), with_real=True)
+        assert [batch["real"].all().item() for batch in loader] == [True] * 4
+        assert loader.real_samples is None
+
+    def test_transform_sees_it(self, load, plain):
+        loader = load(plain, 30, tail="pad", with_real=True, transform=lambda batch: int(batch["real"].sum()))
+        assert list(loader) == [30] * 33 + [10]
+
+    def test_it_is_in_the_same_tensor_as_ever(self, load, plain):
+        loader = load(plain, 30, tail="pad", with_real=True, reuse_buffers=True)
+        found = [(batch["real"].data_ptr(), int(batch["real"].sum())) for batch in loader]
+        assert len({address for address, _ in found}) == 1
+        assert [count for _, count in found] == [30] * 33 + [10]
+
+    def test_what_is_no_dict_cannot_have_it(self, load, plain):
+        loader = load(plain, 30, with_real=True, device_transform=lambda batch: batch["x"])
+        with pytest.raises(OptionError, match="device_transform returned a Tensor.*loader.real_samples"):
+            next(iter(loader))
+
+    def test_a_field_of_that_name_is_refused(self, load, tmp_path):
+        with gdsload.ShardWriter(tmp_path / "d") as writer:
+            writer.write_batch({"real": torch.arange(3)})
+        with pytest.raises(OptionError, match='with_real=True adds "real".*has a field of that name'):
+            load(tmp_path / "d", with_real=True)
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("options", "tail"),
+        [
+            ({}, "share"), ({"drop_last": False}, "share"), ({"drop_last": True}, "drop"), ({"tail": "drop"}, "drop"),
+            ({"drop_last": True, "tail": "drop"}, "drop"), ({"tail": "pad"}, "pad"), ({"tail": "share"}, "share"),
+        ],
+        ids=str,
+    )  # fmt: skip
+    def test_drop_last_is_a_tail(self, load, plain, options, tail):
+        loader = load(plain, 30, **options)
+        assert (loader.tail, loader.drop_last) == (tail, tail == "drop")
+        assert loader.state_dict()["tail"] == tail
+
+    @pytest.mark.parametrize(
+        ("options", "match"),
+        [
+            ({"tail": "pad", "drop_last": True}, "drop_last=True leaves out .*tail='pad' hands it out.*Pass one"),
+            ({"tail": "share", "drop_last": True}, "tail='share' hands it out"),
+            ({"tail": "cut"}, "tail is 'cut'.*'share', 'pad', 'drop'"),
+            ({"tail": "pad", "sampler": range(5)}, "tail='pad' cannot be used together with sampler.*Distributed"),
+            ({"tail": "share", "sampler": range(5)}, "tail='share' cannot be used together with sampler"),
+            ({"tail": "drop", "batch_sampler": [[1]]}, "tail='drop' cannot be used together with batch_sampler"),
+        ],
+        ids=str,
+    )
+    def test_contradictions_are_refused(self, load, plain, options, match):
+        with pytest.raises(OptionError, match=match):
+            load(plain, **options)
+
+    def test_with_a_sampler_drop_is_its_own_last_batch(self, load, plain):
+        assert len(list(load(plain, 10, sampler=range(25), tail="drop"))) == 2
