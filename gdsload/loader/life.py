@@ -67,7 +67,7 @@ class Life:
         """An epoch, which begins when it is asked for its first batch."""
         self.check_usable()
         groups = self._plan.groups
-        if self._plan.check_peers and groups is not None:
+        if groups is not None and groups.compares:
             return PeerCheckedEpoch(self, self._finish, groups.peers)
         return Epoch(self, self._finish)
 

@@ -28,7 +28,7 @@ from gdsload.loader.rank_groups import RankGroups, rank_groups
 from gdsload.loader.ranks import ScheduleRule
 from gdsload.loader.samplers import IndexSource, expected_batch, index_source
 from gdsload.loader.selection import SampleSpace, Selected, sample_space, select
-from gdsload.order import DatasetFacts, OrderOptions, make_order, resolve
+from gdsload.order import DatasetFacts, OrderOptions, resolve
 from gdsload.order.checks import check_whole
 from gdsload.shards.drive import one_of_each_drive
 
@@ -45,7 +45,6 @@ class LoaderPlan:
         space: the samples at the order's positions.
         schedule: what the steps of an epoch follow from.
         groups: the ranks that share samples out, if a mesh or process group says so.
-        check_peers: whether batches are compared with those of ranks that get the same ones.
         with_real: whether each batch says which of its samples count.
         source: what gives the indices of samples; None if the order does.
         seed: seed of the order, or beside a sampler of the random numbers of transforms; None if one is drawn.
@@ -74,7 +73,6 @@ class LoaderPlan:
     space: SampleSpace
     schedule: ScheduleRule
     groups: RankGroups | None
-    check_peers: bool
     with_real: bool
     source: IndexSource | None
     seed: int | None
@@ -149,7 +147,6 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
         refuse_ragged(selected.schema, fields)
     sample_bytes = mean_sample_bytes(selected, fields)
     order = _order_options(given, selected, sample_bytes)
-    make_order(order, (), given["seed"] or 0, 0)  # refuses a seed that is too large
     groups = rank_groups(given)
     preflight(request, _trials(selected), mapped=mapped, drive=selected.drive)
     return LoaderPlan(
@@ -158,7 +155,6 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
         space=sample_space(selected, order),
         schedule=_schedule_rule(given, selected, order, source, groups),
         groups=groups,
-        check_peers=bool(given["check_peers"]),
         with_real=bool(given["with_real"]),
         source=source,
         seed=given["seed"],
@@ -212,7 +208,7 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **given,
         "batch_size": check_whole(given["batch_size"], "batch_size", 1),
-        "seed": None if given["seed"] is None else check_whole(given["seed"], "seed", 0),
+        "seed": None if given["seed"] is None else check_whole(given["seed"], "seed", 0, 2**64 - 1),
         "tail": tail,
         "drop_last": tail == "drop",
         "device_transform": options.transforms(given, "device_transform"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -43,6 +43,7 @@ class RankGroups:
         mesh: the mesh that says so; None if a group does.
         peer_dims: dimensions of the mesh along which all ranks get the same batches.
         group: the group; None if a mesh says it.
+        compares: whether peers compare their batches.
     """
 
     rank: int
@@ -50,6 +51,7 @@ class RankGroups:
     mesh: Any = None
     peer_dims: tuple[int, ...] = ()
     group: weakref.ref[Any] | None = None
+    compares: bool = False
 
     @property
     def members(self) -> int:
@@ -60,17 +62,20 @@ class RankGroups:
         """The process groups along which all processes are reached, one after the other.
 
         Raises:
-            OptionError: if the group that was given has been destroyed.
+            OptionError: if what was given has been destroyed.
         """
-        if self.mesh is not None:
-            return [self.mesh.get_group(dim) for dim in range(self.mesh.ndim)]
-        group = None if self.group is None else self.group()
-        if group is None:
-            raise OptionError(
-                "the process group that the loader was given has been destroyed",
-                remedy="Make a new loader with a group that there is.",
-            )
-        return [group]
+        try:
+            if self.mesh is not None:
+                return [self.mesh.get_group(dim) for dim in range(self.mesh.ndim)]
+            group = None if self.group is None else self.group()
+            if group is not None and torch.distributed.get_rank(group) >= 0:
+                return [group]
+        except (RuntimeError, ValueError):  # somebody else still holds what was destroyed
+            pass
+        raise OptionError(
+            "the process group that the loader was given has been destroyed",
+            remedy="Make a new loader with a group that there is.",
+        )
 
     def peers(self) -> list[Any]:
         """The process groups along which all peers are reached, one after the other."""
@@ -94,9 +99,8 @@ def rank_groups(given: Mapping[str, Any]) -> RankGroups | None:
         found = _of_mesh(mesh)
     elif group is not None:
         found = _of_group(group)
-    _check_peers(given, found)
     _check_seed(given, found)
-    return found
+    return _with_peers(found) if given["check_peers"] else found
 
 
 def _of_group(group: Any) -> RankGroups:
@@ -143,14 +147,15 @@ def _of_mesh(mesh: Any) -> RankGroups:
     return RankGroups(rank, prod(shape[dim] for dim in data), mesh, peers)
 
 
-def _check_peers(given: Mapping[str, Any], groups: RankGroups | None) -> None:
-    if given["check_peers"] and (groups is None or not groups.peer_dims):
+def _with_peers(groups: RankGroups | None) -> RankGroups:
+    if groups is None or not groups.peer_dims:
         raise OptionError(
             "check_peers=True compares the batches of ranks that are to get the same ones, and which those are is not "
             "known",
             remedy="Pass mesh= with the whole mesh: peers are ranks that differ in dimensions such as "
             f"{', '.join(_SAME_DATA[:4])} alone.",
         )
+    return replace(groups, compares=True)
 
 
 def _check_seed(given: Mapping[str, Any], groups: RankGroups | None) -> None:

@@ -87,6 +87,17 @@ def test_a_copy_between_two_epochs_is_for_any_world(load, plain):
         torch.distributed.destroy_process_group()
 
 
+def test_a_seed_that_was_drawn_goes_with_it(load, plain):
+    loader = load(plain, 50, True, seed=None)
+    made = pickle.loads(pickle.dumps(loader))
+    with made:
+        assert made.seed is None
+    ids(loader)
+    with pickle.loads(pickle.dumps(loader)) as made:
+        assert made.seed == loader.seed
+        assert ids(made) == ids(loader)
+
+
 @pytest.mark.parametrize("dataset", ["subset", "concatenation", "mix", "windows"])
 def test_datasets_travel_too(load, plain, dataset):
     opened = gdsload.ShardDataset(plain)
