@@ -13,7 +13,7 @@ from gdsload.loader.loader import DataLoader
 __all__ = ["LoaderTrainer"]
 
 
-class LoaderTrainer(Trainer):
+class LoaderTrainer(Trainer):  # type: ignore[misc]  # transformers is not there where types are checked
     """A Trainer that takes its batches from gdsload loaders.
 
         trainer = LoaderTrainer(model, arguments, train_loader=loader, eval_loader=other)

@@ -1,0 +1,44 @@
+"""DistributedDataParallel: each process gets its share of every global batch.
+
+usage: gdsload demo --keep digits/ && torchrun --nproc-per-node 2 examples/train_ddp.py digits/
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+import torch.distributed as dist
+from digits_model import accuracy, network, parts
+from torch import nn
+
+import gdsload
+
+
+def main(path: str) -> None:
+    """Train, on GPUs if there are any."""
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    with gdsload.DataLoader(parts(path)[0], 32, shuffle=True, with_index=True) as loader:  # on LOCAL_RANK's GPU
+        device = loader.device
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        model = nn.parallel.DistributedDataParallel(network().to(device))
+        optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+        seen = torch.zeros(len(loader.dataset), dtype=torch.int64)
+        for _ in range(12):
+            for batch in loader:
+                seen[batch["index"]] += 1
+                loss = nn.functional.cross_entropy(model(batch["image"]), batch["label"])
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+    seen = seen.to(device)
+    dist.all_reduce(seen)
+    if dist.get_rank() == 0:
+        twice = int((seen > seen.min()).sum())
+        print(f"accuracy {accuracy(model.module, path, device):.3f}, each sample {seen.min()} times, {twice} once more")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
