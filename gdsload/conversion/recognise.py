@@ -14,6 +14,7 @@ from gdsload.conversion.source import Source
 from gdsload.conversion.splits import split_words
 from gdsload.conversion.unknown_sources import WAYS_OUT, unknown
 from gdsload.errors import DatasetNotFoundError, OptionError
+from gdsload.system.paths import refuse_url
 
 __all__ = ["KINDS", "recognise", "source_class", "source_for"]
 
@@ -61,7 +62,6 @@ _MARKS = {
 _PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".ppm", ".bmp", ".tif", ".tiff", ".gif")
 _NUMBERED = re.compile(r"-\d{5,}-of-\d{5,}$", re.ASCII)
 _ANNOTATIONS = re.compile(r"(^instances_.+|_annotations\.coco)\.json$", re.IGNORECASE)
-_REMOTE = re.compile(r"(s3|gs|gcs|az|abfs|hf|https?|ftp|hdfs)://", re.IGNORECASE)
 _LOOKED_AT = 1000
 
 
@@ -112,9 +112,7 @@ def recognise(path: str) -> str:
         FormatError: if it is neither a file nor a folder.
         OptionError: if it cannot be told.
     """
-    if (scheme := _REMOTE.match(path)) and not os.path.exists(path):
-        remedy = f"{scheme[0]} is not read from: copy it to this machine first."
-        raise DatasetNotFoundError("it is not on this machine", file=path, remedy=remedy)
+    refuse_url(path)
     if (files := expanded(path)) is not None:
         for file in files:
             check_file(file)

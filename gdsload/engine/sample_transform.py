@@ -97,7 +97,7 @@ class SampleTransform:
         self._keys, self._index, self._pinned = keys, index, pinned
         self._crew = Crew(_WORK, per_sample.workers, processes=per_sample.processes)
         self._pieces = per_sample.workers * _CHUNKS_EACH
-        self._call = partial(_in_thread, Compose(per_sample.transforms), self._crew.stopped)
+        self._call: Callable[..., Any] = partial(_in_thread, Compose(per_sample.transforms), self._crew.stopped)
         if per_sample.processes:
             self._call = partial(_in_process, per_sample.payload())
         self._packed = per_sample.processes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from gdsload.engine.pace import LEAST
 
@@ -42,6 +42,12 @@ class LoaderStats:
         with _adding:
             self.read_s += read_s
             self.gather_s += gather_s
+
+    def since(self, before: LoaderStats) -> LoaderStats:
+        """What was counted since these stats were a copy of `before`; `reads_ahead` is that of this moment."""
+        with _adding:
+            counted = {one.name: getattr(self, one.name) - getattr(before, one.name) for one in fields(self)}
+        return LoaderStats(**{**counted, "reads_ahead": self.reads_ahead})
 
     @property
     def wait_share(self) -> float:

@@ -19,7 +19,7 @@ from gdsload.backends.base import BackendStatus
 from gdsload.engine.assemble import moved
 from gdsload.errors import FileChangedError, OptionError, SampleIndexError
 from gdsload.loader.known_fields import known_field, known_fields
-from gdsload.loader.options import resolve_device
+from gdsload.loader.options import dataset_path, resolve_device
 from gdsload.loader.sample_reader import CPU, SampleReader
 from gdsload.shards.catalog import Catalog, open_catalog
 from gdsload.shards.drive import LOCAL, Drive
@@ -77,7 +77,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
     """What brings samples out of the shards. A subclass may have another one."""
 
     def __init__(self, path: str | os.PathLike[str], *, mmap: bool | None = None) -> None:
-        self._catalog: Catalog = open_catalog(os.fspath(path))
+        self._catalog: Catalog = open_catalog(dataset_path(path))
         self._mmap = mmap
         self._lock = threading.Lock()
         self._readers: dict[torch.device, SampleReader] = {}

@@ -14,6 +14,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from torch._C._autograd import _profiler_enabled
+from torch.autograd.profiler import record_function
+
 from gdsload.engine.prefetch import Prefetcher
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import LoaderClosedError
@@ -21,6 +24,9 @@ from gdsload.loader.state import Place
 from gdsload.system.threads import Closer, park_at_exit
 
 __all__ = ["Epoch", "EpochOwner"]
+
+_SPAN = "enumerate(DataLoader)#Epoch.__next__"
+"""What torch's iterators call theirs, but for the class: profilers know loaders by it."""
 
 
 class EpochOwner(Protocol):
@@ -36,6 +42,9 @@ class EpochOwner(Protocol):
 
     def begin(self, epoch: Epoch) -> None:
         """Note that `epoch` asks for its first batch; set its place, and the pipeline that reads from there on."""
+
+    def batches(self) -> int:
+        """Number of batches of an epoch."""
 
     def ended(self, epoch: Epoch) -> None:
         """Note that `epoch` has handed out its last batch.
@@ -69,7 +78,17 @@ class Epoch(Iterator[Any]):
     def __iter__(self) -> Epoch:
         return self
 
+    def __len__(self) -> int:
+        """Number of batches of the epoch, as of torch's iterators: those handed out included."""
+        return self._owner.batches()
+
     def __next__(self) -> Any:
+        if _profiler_enabled():
+            with record_function(_SPAN):
+                return self._advance()
+        return self._advance()
+
+    def _advance(self) -> Any:
         entered = time.perf_counter()
         park_at_exit()
         if self._over:

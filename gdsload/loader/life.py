@@ -43,6 +43,7 @@ class Life:
     def __init__(self, plan: LoaderPlan, progress: Progress) -> None:
         self._plan, self._progress = plan, progress
         self.stats = LoaderStats()
+        self._before = LoaderStats()
         self.limits = limits_of(plan, progress.schedules.newest)
         self._transform = None
         if plan.device_transform:
@@ -70,6 +71,11 @@ class Life:
         if groups is not None and groups.compares:
             return PeerCheckedEpoch(self, self._finish, groups.peers)
         return Epoch(self, self._finish)
+
+    @property
+    def epoch_stats(self) -> LoaderStats:
+        """As `DataLoader.epoch_stats`."""
+        return self.stats.since(self._before)
 
     @property
     def backend(self) -> BackendStatus:
@@ -208,6 +214,7 @@ class Life:
                 pipeline.start()
                 self.check_usable()  # a signal's handler may have closed us
                 self._progress.begun(epoch.place)
+                self._before = self.stats.since(LoaderStats())
             except BaseException:  # Ctrl-C
                 pipeline.close()
                 if self.closed:

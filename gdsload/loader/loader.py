@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 import torch
 
 from gdsload.backends.base import BackendStatus, CacheStatus
+from gdsload.engine.stats import LoaderStats
 from gdsload.loader.life import Life
 from gdsload.loader.options import TorchKeywords, check_torch_keywords
 from gdsload.loader.plan import plan_loader
 from gdsload.loader.progress import Progress
+from gdsload.loader.shown import shown
 from gdsload.loader.torch_attributes import BatchView, OrderView, SequentialView, TorchAttributes
 from gdsload.loader.unpacking import refuse_unpacking, unpacks_batches
 from gdsload.loader.whole_batches import warn_of_shared_draws
@@ -43,7 +46,7 @@ class DataLoader(TorchAttributes):
         dataset: a `ShardDataset`, a path to one, `Windows`, torch's `Subset` and `ConcatDataset` over them, or a `Mix`
             of these.
         batch_size: samples of a batch of this rank.
-        shuffle: the order of the samples. False: dataset order; ``"full"``: one permutation of all samples;
+        shuffle: the order of the samples. False or None: dataset order; ``"full"``: one permutation of all samples;
             ``"block"``: blocks of neighbouring samples permuted, then samples within windows of them, so that a cold
             disk is read in large pieces; True: the one of these two that suits the dataset (`order_options.reason` says
             which and why).
@@ -51,6 +54,7 @@ class DataLoader(TorchAttributes):
             have one order. None: drawn from torch's global generator when the first epoch begins, which all ranks then
             begin together and with the first one's. With a sampler, whose order is its own, of what transforms draw
             alone.
+        generator: as torch's loader takes it: its ``initial_seed()`` is the seed, whatever was drawn from it.
         drop_last: leave out the last global batch if it is not full: ``tail="drop"``.
         tail: what becomes of a last global batch that is not full. ``"share"``, the default: it is shared out, so that
             all ranks get equally many samples and at least one; if they do not go round, neighbouring ranks get some
@@ -133,7 +137,7 @@ class DataLoader(TorchAttributes):
         read_threads: how many threads read, 512 at most; several drives share them out. None for what suits the
             backend.
         **unneeded: `num_workers`, `pin_memory` and other keywords of torch's loader that have no meaning here are
-            accepted, and one warning says so; `collate_fn` is refused.
+            accepted. One warning in a process says so where they are not torch's defaults; `collate_fn` is refused.
 
     Raises:
         OptionError: if an argument cannot be used.
@@ -146,9 +150,10 @@ class DataLoader(TorchAttributes):
         self,
         dataset: object,
         batch_size: int = 1,
-        shuffle: bool | str = False,
+        shuffle: bool | str | None = False,
         *,
         seed: int | None = 0,
+        generator: torch.Generator | None = None,
         drop_last: bool = False,
         tail: Literal["share", "pad", "drop"] | None = None,
         device: str | torch.device | int | None = None,
@@ -208,6 +213,8 @@ class DataLoader(TorchAttributes):
             self.batch_sampler = BatchView(self._life, view, plan.schedule.batch_size, self.drop_last)
         self._own = vars(self).keys() - before | {"_own", "_made"}  # not a subclass's, or whoever else's
         self._made = True
+
+    __class_getitem__: Any = classmethod(GenericAlias)  # `DataLoader[dict]` is an annotation, as of torch's
 
     def __len__(self) -> int:
         """Number of batches of an epoch, the same for every rank. With a sampler its own length counts, as in torch.
@@ -276,6 +283,11 @@ class DataLoader(TorchAttributes):
                 sampler, if a step is given.
         """
         self._life.set_epoch(check_epoch(epoch), None if step is None else check_whole(step, "step", 0))
+
+    @property
+    def epoch_stats(self) -> LoaderStats:
+        """What `stats` has counted since the newest epoch began; of one that is over, until the next begins."""
+        return self._life.epoch_stats
 
     @property
     def backend(self) -> BackendStatus:
@@ -349,11 +361,7 @@ class DataLoader(TorchAttributes):
         self.close()
 
     def __repr__(self) -> str:
-        options = self.order_options
-        return (
-            f"DataLoader({self.dataset!r}, batch_size={self.batch_size}, {options.shuffle} order ({options.reason}), "
-            f"seed={self.seed}, device={str(self.device)!r})"
-        )
+        return shown(self._plan, self.batch_size)
 
 
 def _remade(kind: type[DataLoader], dataset: object, given: dict[str, Any]) -> DataLoader:

@@ -23,13 +23,17 @@ from gdsload.system.units import parse_bytes
 __all__ = [
     "MOST_READ_THREADS",
     "PREFETCH_BYTES",
+    "SEVERAL",
+    "TOLD",
     "TorchKeywords",
     "byte_count",
     "check_choices",
     "check_torch_keywords",
+    "dataset_path",
     "per_sample",
     "prefetch_bytes",
     "resolve_device",
+    "seed_of",
     "share",
     "tail",
     "thread_count",
@@ -50,9 +54,22 @@ _CHOICES: dict[str, tuple[object, ...]] = {
 }
 _REFUSED = {
     "collate_fn": "Batches are gathered whole: nothing is left to collate. Pass transform=: it gets the whole batch.",
-    "generator": "Pass seed=, or a sampler with this generator.",
     "tuned": "Leave it out: a loader takes no settings from a file. Pass the keywords that `gdsload tune PATH` prints.",
 }
+
+
+_TORCHS: dict[str, object] = {
+    "num_workers": 0, "pin_memory": False, "pin_memory_device": "", "prefetch_factor": None, "timeout": 0,
+    "persistent_workers": False, "worker_init_fn": None, "multiprocessing_context": None, "in_order": True,
+}  # fmt: skip
+"""torch's defaults: who writes them out wants nothing of them."""
+SEVERAL = (
+    "Several datasets are read as torch.utils.data.ConcatDataset([gdsload.ShardDataset(path) for path in paths]), or "
+    "made one by gdsload.merge(paths, out)."
+)
+"""What to do with paths of several datasets."""
+TOLD: set[str] = set()
+"""The keywords that a warning has spoken of in this process."""
 
 
 class TorchKeywords(TypedDict, total=False):
@@ -70,7 +87,7 @@ class TorchKeywords(TypedDict, total=False):
 
 
 def check_torch_keywords(given: Mapping[str, object], known: Iterable[str]) -> None:
-    """Answer the keywords that the loader does not have: with one warning for those that it does not need.
+    """Answer the keywords that the loader does not have: with a warning, once, for those that it does not need.
 
     Args:
         given: the keywords.
@@ -84,7 +101,9 @@ def check_torch_keywords(given: Mapping[str, object], known: Iterable[str]) -> N
             raise OptionError(f"{name} is not supported", remedy=remedy)
     unneeded = TorchKeywords.__annotations__.keys()
     check_names("DataLoader", sorted(given.keys() - unneeded - _REFUSED.keys()), known)
-    if found := sorted(given.keys() & unneeded):
+    found = sorted(name for name in given.keys() & unneeded if given[name] != _TORCHS[name])
+    if not TOLD.issuperset(found):
+        TOLD.update(found)
         warnings.warn(
             f"gdsload.DataLoader does not need {', '.join(found)}: it reads ahead in threads of its own",
             UserWarning,
@@ -161,6 +180,18 @@ def per_sample(given: Mapping[str, Any]) -> PerSample | None:
     return made
 
 
+def seed_of(given: Mapping[str, Any]) -> int | None:
+    """The seed: as given, or that of a generator; None if it is still to be drawn."""
+    generator, seed = given["generator"], given["seed"]
+    if generator is None:
+        return None if seed is None else check_whole(seed, "seed", 0, 2**64 - 1)
+    if not isinstance(generator, torch.Generator):
+        raise OptionError(f"generator is {generator!r}, which is no torch.Generator")
+    if seed != 0:
+        raise OptionError("generator and seed exclude each other", remedy="The generator's initial_seed() is the seed.")
+    return int(generator.initial_seed())
+
+
 def tuple_names(given: Mapping[str, Any]) -> tuple[str, ...]:
     """The fields of batches that are handed out as tuples; none: batches are as they are."""
     names = given["as_tuple"]
@@ -203,6 +234,17 @@ def tail(given: Mapping[str, Any]) -> Tail:
             remedy="Leave it out; torch's DistributedSampler pads by itself.",
         )
     return wanted
+
+
+def dataset_path(path: object) -> str:
+    """The path of a dataset.
+
+    Raises:
+        OptionError: if it is none, but several perhaps.
+    """
+    if isinstance(path, str | os.PathLike):
+        return os.fspath(path)
+    raise OptionError(f"a dataset's path is a text or an os.PathLike, not {path!r:.200}", remedy=SEVERAL)
 
 
 def resolve_device(device: str | torch.device | int | None) -> torch.device:

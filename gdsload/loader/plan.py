@@ -208,7 +208,8 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **given,
         "batch_size": check_whole(given["batch_size"], "batch_size", 1),
-        "seed": None if given["seed"] is None else check_whole(given["seed"], "seed", 0, 2**64 - 1),
+        "shuffle": False if given["shuffle"] is None else given["shuffle"],
+        "seed": options.seed_of(given),
         "tail": tail,
         "drop_last": tail == "drop",
         "device_transform": options.transforms(given, "device_transform"),

@@ -18,6 +18,7 @@ from gdsload.errors import OptionError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.known_fields import known_field
 from gdsload.loader.mix import Mix
+from gdsload.loader.options import SEVERAL
 from gdsload.loader.state import dataset_digest
 from gdsload.loader.windows import Windows, refuse_ragged_windows
 from gdsload.order import MixOrder, Mixture, Order, OrderOptions, make_order
@@ -209,6 +210,8 @@ def _collect(source: object, found: list[ShardDataset], lengths: set[int | None]
             _collect(part, found, lengths)
     elif isinstance(source, Mix):
         raise OptionError("a Mix is a part of another dataset", remedy="Hand the Mix itself to the loader.")
+    elif isinstance(source, list | tuple) and all(isinstance(one, str | os.PathLike | ShardDataset) for one in source):
+        raise OptionError(f"a loader reads one dataset, not a {type(source).__name__} of them", remedy=SEVERAL)
     else:
         raise OptionError(
             f"gdsload cannot read a {type(source).__module__}.{type(source).__qualname__} from its shards",

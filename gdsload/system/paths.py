@@ -3,8 +3,32 @@
 from __future__ import annotations
 
 import os
+import re
+from urllib.parse import unquote, urlsplit
 
-__all__ = ["absolute"]
+from gdsload.errors import OptionError
+
+__all__ = ["absolute", "refuse_url"]
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+def refuse_url(path: str | os.PathLike[str]) -> None:
+    """Refuse what is no path of a local file system, though it might be taken for one.
+
+    Raises:
+        OptionError: if it is an address: ``s3://bucket/shards``.
+    """
+    text = os.fspath(path)
+    if not isinstance(text, str) or not _URL.match(text):
+        return
+    scheme = text.partition("://")[0].lower()
+    if scheme == "file":
+        raise OptionError(f"{text!r} is an address, not a path", remedy=f"Pass {unquote(urlsplit(text).path)!r}.")
+    raise OptionError(
+        f"{text!r} is an address, and gdsload reads and writes local file systems alone",
+        remedy=f"Copy it to a local disk first, or pass the path of a folder where {scheme} is mounted.",
+    )
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
@@ -12,7 +36,11 @@ def absolute(path: str | os.PathLike[str]) -> str:
 
     Not `os.path.abspath`: that turns ``link/../d`` into ``d``, but after a symbolic link, ``..`` is the parent of its
     target. A link at the path itself stays one.
+
+    Raises:
+        OptionError: if it is an address; see `refuse_url`.
     """
+    refuse_url(path)
     whole = os.path.join(os.getcwd(), os.fspath(path))
     if ".." not in whole.split("/"):
         return os.path.normpath(whole)

@@ -12,7 +12,7 @@ import pytest
 import gdsload
 from gdsload.conversion.input_files import expanded
 from gdsload.conversion.recognise import recognise
-from gdsload.errors import DatasetNotFoundError, FormatError, OptionError
+from gdsload.errors import FormatError, OptionError
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_what_lies_there_and_the_ways_out(tmp_path, names, match):
 
 @pytest.mark.parametrize("path", ["s3://bucket/a.tar", "hf://datasets/mnist", "https://host/a.tar", "gs://b/{0..3}"])
 def test_what_is_on_no_disk_of_this_machine(path):
-    with pytest.raises(DatasetNotFoundError, match="is not read from: copy it to this machine first"):
+    with pytest.raises(OptionError, match=r"is an address.*Copy it to a local disk first"):
         gdsload.convert(path, "/nowhere/out")
 
 

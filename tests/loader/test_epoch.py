@@ -39,6 +39,9 @@ class Owner:
     def check_usable(self):
         pass
 
+    def batches(self):
+        return 2
+
     def check_world(self, place):
         assert place is self.place
 

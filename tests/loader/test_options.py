@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 import gdsload
 from gdsload import BudgetError, DatasetNotFoundError, Field, OptionError
-from gdsload.loader.options import TorchKeywords
+from gdsload.loader.options import TOLD, TorchKeywords
 from gdsload.testing import RecordingBackend
 
 IGNORED = {
@@ -28,10 +28,14 @@ IGNORED = {
     "timeout": 5,
     "in_order": False,
 }
-REFUSED = {
-    "collate_fn": print,
-    "generator": torch.Generator(),
-}
+REFUSED = {"collate_fn": print}
+
+
+@pytest.fixture(autouse=True)
+def told_of_nothing():
+    TOLD.clear()
+    yield
+    TOLD.clear()
 
 
 class TestTorchsKeywords:
@@ -59,7 +63,7 @@ class TestTorchsKeywords:
 
     @pytest.mark.parametrize(
         ("name", "pointer"),
-        [("collate_fn", "transform="), ("generator", "seed=")],
+        [("collate_fn", "transform=")],
     )
     def test_those_that_would_be_missed_are_refused_with_a_pointer(self, load, plain, name, pointer):
         with pytest.raises(OptionError, match=f"{name} is not supported.*{pointer}"):
@@ -70,6 +74,36 @@ class TestTorchsKeywords:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             load(plain, **{name: None})
+
+    def test_torchs_own_defaults_ask_for_nothing(self, load, plain):
+        defaults = inspect.signature(TorchDataLoader.__init__).parameters
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            load(plain, **{name: defaults[name].default for name in IGNORED if name != "persistent_workers"})
+            load(plain, num_workers=0, pin_memory=False, timeout=0, persistent_workers=False, in_order=True)
+
+    def test_what_was_said_once_is_not_said_again(self, load, plain):
+        with pytest.warns(UserWarning, match="does not need num_workers, pin_memory:"):
+            load(plain, num_workers=2, pin_memory=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            load(plain, num_workers=4)
+        with pytest.warns(UserWarning, match="does not need num_workers, timeout:"):
+            load(plain, num_workers=4, timeout=3)
+
+    @pytest.mark.parametrize(
+        ("given", "meant"),
+        [
+            ("shufle", "shuffle"),
+            ("sed", "seed"),
+            ("droplast", "drop_last"),
+            ("devices", "device"),
+            ("batchsize", "batch_size"),
+        ],
+    )
+    def test_one_that_is_misspelt(self, load, plain, given, meant):
+        with pytest.raises(OptionError, match=rf"no option '{given}'\. Did you mean '{meant}'\?"):
+            load(plain, **{given: 1})
 
     def test_an_unknown_one_is_named(self, load, plain):
         with pytest.raises(
@@ -143,7 +177,7 @@ class TestNumbers:
 
 
 class TestOrders:
-    @pytest.mark.parametrize("shuffle", [None, 1, 0, "yes", "sequential", "", 2.0])
+    @pytest.mark.parametrize("shuffle", [1, 0, "yes", "sequential", "", 2.0])
     def test_no_way_to_shuffle(self, load, plain, shuffle):
         with pytest.raises(OptionError, match='no way to shuffle.*Pass shuffle=False, True, "full" or "block"'):
             load(plain, 1, shuffle)

@@ -1,0 +1,34 @@
+"""What a loader reads and how, in one line for people."""
+
+from __future__ import annotations
+
+from torch.utils.data import ConcatDataset, Subset
+
+from gdsload.loader.plan import LoaderPlan
+from gdsload.system.units import format_bytes
+
+__all__ = ["shown"]
+
+
+def shown(plan: LoaderPlan, batch_size: int | None) -> str:
+    """A loader as text: dataset, order, device, backend and budgets.
+
+    Args:
+        plan: the loader's.
+        batch_size: as the loader has it.
+    """
+    order = plan.order
+    return (
+        f"DataLoader({_dataset(plan.dataset)}, batch_size={batch_size}, {order.shuffle} order ({order.reason}), "
+        f"seed={plan.seed}, device={str(plan.device)!r}, backend={plan.backend.backend!r}, "
+        f"prefetch_bytes={format_bytes(plan.prefetch_bytes)!r}, arena_bytes={format_bytes(plan.arena_bytes)!r})"
+    )
+
+
+def _dataset(dataset: object) -> str:
+    """Torch's datasets have no text of their own."""
+    if type(dataset) is Subset:
+        return f"{len(dataset)} samples of {_dataset(dataset.dataset)}"
+    if type(dataset) is ConcatDataset:
+        return f"ConcatDataset([{', '.join(map(_dataset, dataset.datasets))}])"
+    return repr(dataset)

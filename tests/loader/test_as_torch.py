@@ -1,0 +1,160 @@
+"""What people know of torch's loader and rely on."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, Subset
+
+import gdsload
+from gdsload import DatasetNotFoundError, LoaderClosedError, OptionError
+
+
+def numbers(loader):
+    return [batch["x"][:, 0].tolist() for batch in loader]
+
+
+class TestOrder:
+    def test_no_shuffle_is_no_shuffle(self, load, plain):
+        assert numbers(load(plain, 100, None)) == numbers(load(plain, 100, False))
+        assert load(plain, 100, None, sampler=range(10)).order_options.shuffle == "sampler"
+
+    def test_a_generator_gives_its_seed(self, load, plain):
+        generator = torch.Generator().manual_seed(17)
+        torch.rand(5, generator=generator)
+        loader = load(plain, 100, "full", generator=generator)
+        assert loader.seed == 17
+        assert numbers(loader) == numbers(load(plain, 100, "full", seed=17))
+        assert load(plain, shuffle=True, generator=torch.Generator()).seed == torch.Generator().initial_seed()
+
+    def test_a_generator_and_a_seed(self, load, plain):
+        with pytest.raises(OptionError, match="generator and seed exclude each other"):
+            load(plain, generator=torch.Generator(), seed=3)
+        with pytest.raises(OptionError, match="generator is 3, which is no torch.Generator"):
+            load(plain, generator=3)
+
+
+class TestEpochs:
+    def test_its_iterator_has_a_length(self, load, plain):
+        loader = load(plain, 64, drop_last=True)
+        iterator = iter(loader)
+        assert len(iterator) == len(loader) == 15
+        next(iterator)
+        assert len(iterator) == 15
+        assert len(list(iterator)) == 14
+
+    def test_break_and_begin_again_is_the_next_epoch(self, load, plain):
+        loader = load(plain, 100, "full")
+        whole = [numbers(loader) for _ in range(3)]
+        loader.set_epoch(0)
+        for epoch, taken in enumerate((1, 4, 10)):
+            assert numbers(itertools.islice(loader, taken)) == whole[epoch][:taken]
+
+    def test_two_iterators_at_once_are_two_epochs(self, load, plain):
+        loader = load(plain, 100, "full")
+        whole = [numbers(loader) for _ in range(2)]
+        loader.set_epoch(0)
+        pairs = [
+            (one["x"][:, 0].tolist(), other["x"][:, 0].tolist()) for one, other in zip(loader, loader, strict=True)
+        ]
+        assert list(map(list, zip(*pairs, strict=True))) == whole
+
+    @pytest.mark.parametrize("option", ["transform", "device_transform", "sample_transform"])
+    def test_after_an_error_in_a_transform_the_next_epoch_is_whole(self, load, plain, option):
+        fail = [True]
+
+        def sometimes(given):
+            if fail[0] and 537 in given["x"].reshape(-1, 8)[:, 0].tolist():
+                raise ZeroDivisionError("bad luck")
+            return given
+
+        loader = load(plain, 100, **{option: sometimes})
+        for _ in range(2):
+            seen = []
+            with pytest.raises(ZeroDivisionError, match="bad luck"):
+                seen.extend(numbers(loader))
+        fail[0] = False
+        assert list(itertools.chain(*numbers(loader))) == list(range(1000))
+
+    def test_with_and_close(self, load, plain):
+        with load(plain, 100) as loader:
+            assert len(numbers(loader)) == 10
+        with pytest.raises(LoaderClosedError, match="was closed"):
+            iter(loader)
+
+    def test_stats_of_one_epoch(self, load, plain):
+        loader = load(plain, 100)
+        assert loader.epoch_stats.batches == 0
+        for epoch in range(3):
+            for step, _ in enumerate(loader, 1):
+                assert loader.epoch_stats.batches == step
+            found = loader.epoch_stats
+            assert (found.batches, found.samples) == (10, 1000)
+            assert 0 < found.busy_s <= loader.stats.busy_s
+            assert loader.stats.batches == 10 * (epoch + 1)
+        assert found.reads_ahead == loader.stats.reads_ahead
+
+    def test_a_profiler_finds_it_where_it_finds_torchs(self, load, plain):
+        loader = load(plain, 250)
+        with torch.profiler.profile() as profile:
+            assert len(list(loader)) == 4
+        spans = [
+            event for event in profile.events() if re.fullmatch(r"enumerate\(DataLoader\)#\w+\.__next__", event.name)
+        ]
+        assert len(spans) == 5  # the last one finds the end, as with torch's
+
+
+class TestText:
+    def test_it_tells_dataset_order_backend_and_budgets(self, load, plain):
+        text = repr(load(plain, 8, "full", seed=3))
+        assert re.fullmatch(
+            r"DataLoader\(ShardDataset\('.*', 1000 samples in 4 shards, .*\), batch_size=8, full order \(.*\), seed=3, "
+            r"device='cpu', backend='auto', prefetch_bytes='256 MiB', arena_bytes='1 GiB'\)", text,
+        )  # fmt: skip
+
+    def test_parts_of_datasets_say_of_what(self, load, plain):
+        dataset = gdsload.ShardDataset(plain)
+        assert "DataLoader(2 samples of 3 samples of ShardDataset(" in repr(
+            load(Subset(Subset(dataset, [1, 2, 3]), [0, 2]))
+        )
+        assert "DataLoader(ConcatDataset([5 samples of ShardDataset(" in repr(
+            load(ConcatDataset([dataset.select(range(5)), dataset]))
+        )
+
+    def test_it_is_an_annotation(self):
+        assert gdsload.DataLoader[dict].__origin__ is gdsload.DataLoader
+
+
+class TestPlaces:
+    @pytest.mark.parametrize(
+        "path", ["s3://bucket/shards", "gs://b/x", "hf://datasets/a/b", "https://host/x", "S3://b"]
+    )
+    @pytest.mark.parametrize(
+        "open_it", [gdsload.ShardDataset, gdsload.DataLoader, gdsload.ShardWriter, gdsload.convert]
+    )
+    def test_addresses_are_refused_with_what_to_do(self, path, open_it, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        given = (path, "out") if open_it is gdsload.convert else (path,)
+        with pytest.raises(OptionError, match=f"{path}' is an address.*Copy it to a local disk"):
+            open_it(*given)
+        assert not list(tmp_path.iterdir())
+
+    def test_files_by_address_are_told_their_path(self, plain):
+        with pytest.raises(OptionError, match=f"Pass '{plain}'"):
+            gdsload.ShardDataset(f"file://{plain}")
+        with pytest.raises(OptionError, match=r"Pass '/a b'\."):
+            gdsload.DataLoader("file:///a%20b")
+
+    def test_an_odd_name_is_a_name(self, tmp_path):
+        with pytest.raises(DatasetNotFoundError, match="no dataset here"):
+            gdsload.ShardDataset(tmp_path / "s3:" / "bucket")
+
+    def test_lists_of_paths(self, plain):
+        for given in ([plain, plain], (str(plain),), [gdsload.ShardDataset(plain)]):
+            with pytest.raises(OptionError, match=r"ConcatDataset\(\[.*gdsload\.merge\(paths, out\)"):
+                gdsload.DataLoader(given)
+        with pytest.raises(OptionError, match=r"not \['a'\]\. Several datasets .*ConcatDataset"):
+            gdsload.ShardDataset(["a"])
