@@ -85,7 +85,7 @@ def _as_json(value: object) -> Any:
 def combined_metadata(datasets: Sequence[tuple[str, Mapping[str, Any]]], fields: Sequence[str]) -> dict[str, Any]:
     """The metadata of several datasets together.
 
-    Of one dataset they stay as they are. Of several, what they agree in is kept, and classes that some of them name;
+    If all say the same, so do they together. Else what they agree in is kept, and classes that some of them name;
     what they come from stands under ``"merged"``, once for each different one.
 
     Args:
@@ -95,7 +95,7 @@ def combined_metadata(datasets: Sequence[tuple[str, Mapping[str, Any]]], fields:
     Raises:
         OptionError: if they name the classes of a field differently: one number would mean two things then.
     """
-    if len(datasets) == 1:
+    if all(metadata == datasets[0][1] for _, metadata in datasets):
         return dict(datasets[0][1])
     names: dict[str, tuple[str, Any]] = {}
     for path, metadata in datasets:

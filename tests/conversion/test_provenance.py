@@ -158,7 +158,9 @@ def test_merge_keeps_what_all_agree_in_and_lists_where_they_come_from(tmp_path):
     wanted = {"classes": {"label": ["cat", "dog"]}, "licence": "CC0", "merged": sources, "gdsload": __version__}
     assert metadata_of(tmp_path / "m") == wanted
     merge([tmp_path / "m", tmp_path / "m"], tmp_path / "again")
-    assert metadata_of(tmp_path / "again")["classes"] == wanted["classes"]
+    assert metadata_of(tmp_path / "again") == wanted
+    merge([tmp_path / "m", tmp_path / "a"], tmp_path / "more")
+    assert metadata_of(tmp_path / "more")["merged"] == [{"merged": sources, "gdsload": __version__}, sources[0]]
 
 
 @pytest.mark.parametrize(
