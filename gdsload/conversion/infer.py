@@ -8,6 +8,7 @@ from contextlib import suppress
 from gdsload.conversion.conversion_options import Change, ConvertOptions
 from gdsload.conversion.part import failed, made, reason_of
 from gdsload.conversion.source import Part, Source
+from gdsload.conversion.sources.pictures import ImageSource
 from gdsload.errors import FormatError, SchemaError
 from gdsload.shards.encode import infer_schema
 from gdsload.shards.format.schema import Field, Schema
@@ -112,7 +113,7 @@ def _way_out(name: str, one: Field, other: Field, source: Source, channels: bool
             f'If these are pictures, say what channels they get: mode="RGB" (--option mode.{name}=RGB); if their first '
             f"dimension varies from sample to sample, ragged=[{name!r}] (--ragged {name})."
         )
-    if not hasattr(source, "look"):
+    if not isinstance(source, ImageSource):
         return "Make pictures equal in the dataset itself or with map= (--map), or let it return their encoded bytes."
     return (
         "Pictures get one size with size=224 (--option size=224), say, by scaling and cutting the middle out; or keep "
