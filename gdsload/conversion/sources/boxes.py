@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import open_file
-from gdsload.conversion.sources.pictures import ImageForm, decode_image, image_sizes
+from gdsload.conversion.source import Item
+from gdsload.conversion.sources.pictures import ImageForm, image_sizes
 from gdsload.errors import FormatError, OptionError
 
-__all__ = ["BOX_FORMS", "BoxForm", "batch_of_one", "image_of"]
+__all__ = ["BOX_FORMS", "BoxForm", "batch_of_one", "image_of", "mean_bytes", "some"]
 
 BOX_FORMS = ("xyxy", "xywh", "cxcywh")
 """Left, top, right, bottom, or left, top, width, height, in pixels; or centre, width, height as shares of the image."""
+
+
+_LOOKED_AT = 16
+_USUAL_BYTES = 3 * 640 * 480
 
 
 class BoxForm:
@@ -89,9 +95,31 @@ def image_of(file: str, look: ImageForm, size: tuple[int, int] | None = None) ->
             if size is not None:
                 look = replace(look, upright=size != plain)
             opened.seek(0)
-            return {"image": decode_image(opened, look, file)}, turned if look.upright else plain
+            fields = look.fields("image", opened, file)
+            if fields.get("image.orientation", 1) != 1 and not look.upright:
+                raise FormatError(
+                    "its boxes are those of the image as it is, but its EXIF data turns it, which a loader follows",
+                    file=file,
+                    remedy="Decode images: leave keep_encoded (--keep-encoded) out.",
+                )
+            return fields, turned if look.upright else plain
     except OSError as error:
         raise FormatError(f"the image cannot be read: {error.strerror}", file=file) from None
+
+
+def mean_bytes(items: Iterable[Item]) -> int:
+    """Bytes of a sample as it is stored: the mean of some."""
+    found = []
+    for item in items:
+        with suppress(FormatError):  # said when it is its turn
+            values = (value[0] if isinstance(value, list | tuple) else value for value in item.make().values())
+            found.append(sum(len(one) if isinstance(one, bytes) else np.asarray(one).nbytes for one in values))
+    return max(sum(found) // len(found), 1) if found else _USUAL_BYTES
+
+
+def some(items: Sequence[Any]) -> Sequence[Any]:
+    """Some that lie evenly among all."""
+    return items[:: -(-len(items) // _LOOKED_AT) or 1]
 
 
 def batch_of_one(fixed: Mapping[str, Any], ragged: Mapping[str, NDArray[Any]]) -> dict[str, Any]:

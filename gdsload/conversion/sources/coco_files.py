@@ -14,20 +14,19 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.boxes import BoxForm, batch_of_one, image_of
-from gdsload.conversion.sources.pictures import ImageForm
+from gdsload.conversion.sources.boxes import BoxForm, batch_of_one, image_of, mean_bytes, some
+from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
 from gdsload.errors import FormatError
 
 __all__ = ["CocoSource"]
 
 _NAMES = re.compile(r"(^instances_(?P<name>.+)|_annotations\.coco)\.json$", re.IGNORECASE)
-_USUAL_BYTES = 3 * 640 * 480
 _LARGEST = 2**31 - 1
 
 
-class CocoSource:
+class CocoSource(ImageSource):
     """Images and the boxes of objects in them: ``annotations/instances_*.json``, or ``_annotations.coco.json``.
 
     A sample is an image, in the order of the file, also one without objects. Fields: ``image``, uint8 ``[channels,
@@ -42,10 +41,8 @@ class CocoSource:
             bottom), both in pixels of the image as it is made, or ``"cxcywh"``: centre, width and height as shares of
             the image's.
         images: the folder of the images, below `path`. None: looked for under the names that it usually has.
-        size: height and width of the images; None: as they are. Needs ``resize="squash"``, which scales boxes, too.
-        resize: ``"squash"`` or ``"none"``: an image of another size is an error then.
-        mode: the channels: ``"RGB"``, ``"RGBA"``, ``"L"``, or ``"keep"`` (as they are, palettes as indices).
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
+        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
+            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
     Raises:
         OptionError: if an option has no such value.
@@ -60,14 +57,11 @@ class CocoSource:
         *,
         boxes: str = "xywh",
         images: str | None = None,
-        size: int | None = None,
-        resize: str | None = None,
-        mode: str = "RGB",
-        **files: Unpack[FileOptions],
+        **options: Unpack[ImageFileOptions],
     ) -> None:
         self.path = path
-        self.files = SourceFiles(path, **files)
-        self.look = ImageForm(mode, size, resize)
+        self.files = SourceFiles.of(path, options)
+        self.look = ImageForm.of(options)
         self.boxes = BoxForm(boxes, self.look)
         self.images = images
 
@@ -103,21 +97,18 @@ class CocoSource:
             "sha256": digest.hexdigest(),
             "boxes": self.boxes.wanted,
             "images": self.images,
-            "size": self.look.size,
-            "resize": self.look.resize,
-            "mode": self.look.mode,
+            **self.form.to_json(),
         }
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of images."""
         found: list[Part] = []
+        nbytes = mean_bytes(self.first_items())
+        step = max(target_bytes // nbytes, 1)
         for file in self._files():
-            images = _annotations(file).images
-            self._folder(file)
-            nbytes = sum(_pixels(image.size, self.look) for image in images) // max(len(images), 1)
-            step, name = max(target_bytes // max(nbytes, 1), 1), os.path.basename(file)
-            for low in range(0, len(images), step):
-                high = min(low + step, len(images))
+            count, name = len(_annotations(file).images), os.path.basename(file)
+            for low in range(0, count, step):
+                high = min(low + step, count)
                 part = f"{name}, images {low} to {high - 1}"
                 found.append(Part(part, (file, low, high), high - low, (high - low) * nbytes))
         if not found:
@@ -129,11 +120,20 @@ class CocoSource:
         file, low, high = str(part.where[0]), int(part.where[1]), int(part.where[2])
         folder = self._folder(file)
         for image in _annotations(file).images[low:high]:
-            yield Item(image.name, partial(self._sample, image, folder), 1)
+            yield self._item(image, folder)
+
+    def first_items(self) -> Iterator[Item]:
+        """Some that lie evenly among all of a file."""
+        for file in self._files():
+            folder = self._folder(file)
+            for image in some(_annotations(file).images):
+                yield self._item(image, folder)
+
+    def _item(self, image: _Image, folder: str) -> Item:
+        return Item(image.name, partial(self._sample, image, folder), 1)
 
     def _sample(self, image: _Image, folder: str) -> dict[str, Any]:
-        file = self.files.inside(folder, image.name)
-        fields, size = image_of(file, self.look, image.size)
+        fields, size = image_of(self.files.inside(folder, image.name), self.form, image.size)
         boxes = self.boxes.made(image.boxes, "xywh", *size)
         ragged = {"boxes": boxes, "labels": image.labels, "area": image.area, "iscrowd": image.crowd}
         return batch_of_one({**fields, "image_id": np.int64(image.number)}, ragged)
@@ -188,12 +188,6 @@ class _Image:
 class _Annotations:
     classes: list[str]
     images: list[_Image]
-
-
-def _pixels(size: tuple[int, int] | None, look: ImageForm) -> int:
-    if look.size is not None:
-        return 3 * look.size * look.size
-    return _USUAL_BYTES if size is None else 3 * size[0] * size[1]
 
 
 def _annotations(file: str) -> _Annotations:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -10,22 +9,23 @@ from typing import Any
 import torch
 
 from gdsload.conversion.sources.npy import decode_npy
-from gdsload.conversion.sources.pictures import ImageForm, decode_image
-from gdsload.errors import FormatError, OptionError
+from gdsload.conversion.sources.pictures import ImageForm
+from gdsload.errors import FormatError
 from gdsload.shards.format.header import header_bytes, parse_header
 from gdsload.shards.values import torch_dtype
 
-__all__ = ["ENCODINGS", "decode_safetensors", "decode_value"]
+__all__ = ["ENCODINGS", "decode_safetensors", "decoded_fields"]
 
 ENCODINGS = ("bytes", "text", "npy", "image", "safetensors")
 """What values may be: bytes as they are, UTF-8, a `.npy` file, an image file, a file of safetensors."""
 
 
-def decode_value(content: bytes, encoding: str, look: ImageForm, where: str) -> Any:
-    """A value out of its bytes; of safetensors a mapping from names to tensors.
+def decoded_fields(name: str, content: bytes, encoding: str, look: ImageForm, where: str) -> dict[str, Any]:
+    """What a sample has of a value: a field of a name; of safetensors a field for each tensor.
 
     Args:
-        content: the bytes.
+        name: the field.
+        content: the value's bytes.
         encoding: one of `ENCODINGS`.
         look: what images are made into.
         where: where it comes from, for errors.
@@ -33,18 +33,16 @@ def decode_value(content: bytes, encoding: str, look: ImageForm, where: str) -> 
     Raises:
         FormatError: if it is damaged, or something else.
     """
+    if encoding == "image":
+        return look.fields(name, content, where)
+    if encoding == "safetensors":
+        return dict(decode_safetensors(content, where))
     decoders: Mapping[str, Callable[[bytes], Any]] = {
-        "bytes": bytes,
-        "text": partial(str, encoding="utf-8"),
-        "npy": decode_npy,
-        "image": lambda content: decode_image(io.BytesIO(content), look, where),
-        "safetensors": partial(decode_safetensors, where=where),
-    }
+        "bytes": bytes, "text": partial(str, encoding="utf-8"), "npy": decode_npy,
+    }  # fmt: skip
     try:
-        return decoders[encoding](content)
+        return {name: decoders[encoding](content)}
     except (ValueError, SyntaxError, EOFError) as error:  # numpy parses headers as Python does
-        if isinstance(error, FormatError | OptionError):
-            raise
         raise FormatError(f"it cannot be decoded as {encoding}: {str(error)[:200]}", file=where) from None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
@@ -14,11 +13,11 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.row_source import BATCH_BYTES, runs
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.pictures import ImageForm, decode_image
+from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.conversion.splits import ALL
 from gdsload.errors import FormatError, OptionError
 from gdsload.system.names import check_list
@@ -29,25 +28,22 @@ _INFO, _TASKS = os.path.join("meta", "info.json"), os.path.join("meta", "tasks")
 _MAX_INFO_BYTES = 2**24
 _EPISODE = "episode_index"
 _VARYING_BYTES = 64
+_USUAL_RATIO = 8  # of pixels to an encoded image
 
 
-class LeRobotSource:
+class LeRobotSource(ImageSource):
     """The frames of a LeRobot dataset, episode by episode, as fields of the names that its features have.
 
     States, actions and other numbers are arrays of the shapes that `meta/info.json` gives them, or numbers where a
     table has such; ``episode_index``, ``frame_index``, ``index``, ``task_index`` and ``timestamp`` are among them.
-    Images that are in the tables become uint8 ``[channels, height, width]``, not turned. Videos are not decoded: they
-    are refused unless `columns` leaves them out.
+    Splits are those of that file. Images that are in the tables become uint8 ``[channels, height, width]``, not turned.
+    Videos are not decoded: they are refused unless `columns` leaves them out.
 
     Args:
         path: the folder, which has `meta/info.json` and `data`.
         columns: which features, in which order. None: all of them.
-        size: height and width of images; None: as they are.
-        resize: ``"crop"`` (the middle of the scaled image, the default), ``"squash"`` or ``"none"``: an image of
-            another size is an error then.
-        mode: the channels of images: ``"RGB"``, ``"RGBA"``, ``"L"``, or ``"keep"`` (as they are, palettes as indices).
-        **files: `split`, one of those of `meta/info.json`, and `follow_links`, as all sources of files have them: see
-            `SourceFiles`.
+        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
+            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
     Raises:
         OptionError: if an option has no such value.
@@ -61,16 +57,13 @@ class LeRobotSource:
         path: str,
         *,
         columns: Sequence[str] | None = None,
-        size: int | None = None,
-        resize: str | None = None,
-        mode: str = "RGB",
-        **files: Unpack[FileOptions],
+        **options: Unpack[ImageFileOptions],
     ) -> None:
         check_list("columns", columns)
         self.path = path
-        self.files = SourceFiles(path, **files)
+        self.files = SourceFiles.of(path, options)
         self.columns = None if columns is None else list(columns)
-        self.look = ImageForm(mode, size, resize)
+        self.look = ImageForm.of(options)
 
     @property
     def tasks(self) -> list[str]:
@@ -93,9 +86,7 @@ class LeRobotSource:
             "files": stamps([self.files.inside(self.path, _INFO), *self._tables()]),
             "split": self.files.split,
             "columns": self.columns,
-            "size": self.look.size,
-            "resize": self.look.resize,
-            "mode": self.look.mode,
+            **self.form.to_json(),
         }
 
     def parts(self, target_bytes: int) -> list[Part]:
@@ -138,11 +129,29 @@ class LeRobotSource:
                 if not batch.num_rows:
                     continue
                 if not has_images and not any(map(_has_holes, batch.columns)):
-                    make = partial(_rows, batch, features, file, self.look)
+                    make = partial(_rows, batch, features, file)
                     yield Item(f"rows {numbers[0]} to {numbers[-1]}", make, batch.num_rows)
                     continue
                 for position, number in enumerate(numbers.tolist()):
-                    yield Item(f"row {number}", partial(_row, batch.slice(position, 1), features, file, self.look))
+                    make = partial(self._row, batch.slice(position, 1), features, file)
+                    yield Item(f"row {number}", make)
+
+    def first_items(self) -> Iterator[Item]:
+        """Those of the first tables' first rows, if they have images."""
+        if any(one.is_image for one in self._features()):
+            for file in self._tables():
+                yield from self.read(Part("the first rows", (file, 0, 1, 0)))
+
+    def _row(self, batch: Any, features: Sequence[_Feature], file: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for one in features:
+            column = batch.column(batch.schema.names.index(one.name))
+            if one.is_image:
+                where = f"{file}: {one.name}"
+                put(found, self.form.fields(one.name, _content(column[0].as_py(), one, file), where), where)
+            else:
+                put(found, {one.name: _values(column, one, file)[0]}, file)
+        return found
 
     def _described(self) -> dict[str, Any]:
         path = self.files.inside(self.path, _INFO)
@@ -217,6 +226,8 @@ class _Feature:
         return self.dtype == "image"
 
     def nbytes(self, look: ImageForm) -> int:
+        if self.is_image and look.keep_encoded:
+            return max(math.prod(self.shape) // _USUAL_RATIO, 1)
         if self.is_image and look.size is not None:
             return 3 * look.size * look.size
         itemsize = 1 if self.is_image else _VARYING_BYTES if self.dtype == "string" else np.dtype(self.dtype).itemsize
@@ -263,19 +274,13 @@ def _has_holes(column: Any) -> bool:
     return hasattr(column, "flatten") and hasattr(column.type, "value_type") and _has_holes(column.flatten())
 
 
-def _row(batch: Any, features: Sequence[_Feature], file: str, look: ImageForm) -> dict[str, Any]:
-    return {name: values[0] for name, values in _rows(batch, features, file, look).items()}
+def _rows(batch: Any, features: Sequence[_Feature], file: str) -> dict[str, Any]:
+    return {one.name: _values(batch.column(batch.schema.names.index(one.name)), one, file) for one in features}
 
 
-def _rows(batch: Any, features: Sequence[_Feature], file: str, look: ImageForm) -> dict[str, Any]:
-    return {one.name: _values(batch.column(batch.schema.names.index(one.name)), one, file, look) for one in features}
-
-
-def _values(column: Any, feature: _Feature, file: str, look: ImageForm) -> Any:
-    if _has_holes(column) and not feature.is_image:
+def _values(column: Any, feature: _Feature, file: str) -> Any:
+    if _has_holes(column):
         raise FormatError(f"feature {feature.name!r} has no value, or one with a hole", file=file)
-    if feature.is_image:
-        return [_image(one, feature, file, look) for one in column.to_pylist()]
     types = need("pyarrow").types
     if feature.dtype == "string":
         if not types.is_string(column.type) and not types.is_large_string(column.type):
@@ -299,13 +304,13 @@ def _all_of(column: Any, size: int) -> bool:
     return bool((np.diff(np.asarray(column.offsets)) == size).all())
 
 
-def _image(value: Any, feature: _Feature, file: str, look: ImageForm) -> Any:
+def _content(value: Any, feature: _Feature, file: str) -> bytes:
     content = value.get("bytes") if isinstance(value, Mapping) else None
     if not isinstance(content, bytes) or not content:
         raise FormatError(
             f"feature {feature.name!r} has no image", file=file, remedy="Images must be in the tables themselves."
         )
-    return decode_image(io.BytesIO(content), look, f"{file}: {feature.name}")
+    return content
 
 
 def _tasks(file: str) -> list[str]:

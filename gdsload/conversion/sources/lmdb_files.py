@@ -9,21 +9,22 @@ from functools import partial
 from itertools import islice
 from typing import Any, Unpack
 
-from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, open_file, stamps
+from gdsload.conversion.input_files import SourceFiles, check_file, open_file, stamps
 from gdsload.conversion.row_source import runs
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.encoded_values import ENCODINGS, decode_value
+from gdsload.conversion.sources.encoded_values import ENCODINGS, decoded_fields
 from gdsload.conversion.sources.lmdb_pages import LmdbPages, LmdbTree
-from gdsload.conversion.sources.pictures import ImageForm
+from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["LmdbSource"]
 
 _SUFFIXES = (".mdb", ".lmdb")
+_FIRST_PAGES = 64
 _LOCKS = ("lock.mdb", "-lock")
 
 
-class LmdbSource:
+class LmdbSource(ImageSource):
     """The keys and values of LMDB environments, in the order of the keys.
 
     Fields: ``key``, bytes, and ``value``, bytes or what `decode` makes of them; safetensors give a field for each of
@@ -37,11 +38,8 @@ class LmdbSource:
         with_key: whether the field ``key`` is made.
         database: the name of the database in the environment; ``""``: the one without a name, whatever names are in
             it. None: that one, if it has values alone.
-        size: height and width of images; None: as they are.
-        resize: ``"crop"`` (the middle of the scaled image, the default), ``"squash"`` or ``"none"``: an image of
-            another size is an error then.
-        mode: the channels of images: ``"RGB"``, ``"RGBA"``, ``"L"``, or ``"keep"`` (as they are, palettes as indices).
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
+        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
+            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
     Raises:
         OptionError: if an option has no such value.
@@ -57,19 +55,16 @@ class LmdbSource:
         decode: str = "bytes",
         with_key: bool = True,
         database: str | None = None,
-        size: int | None = None,
-        resize: str | None = None,
-        mode: str = "RGB",
-        **files: Unpack[FileOptions],
+        **options: Unpack[ImageFileOptions],
     ) -> None:
         if decode not in ENCODINGS:
             raise OptionError(f"decode is {decode!r:.200}", remedy=f"Supported are {', '.join(ENCODINGS)}.")
         self.path = path
-        self.files = SourceFiles(path, **files)
+        self.files = SourceFiles.of(path, options)
         self.decode = decode
         self.with_key = with_key
         self.database = database
-        self.look = ImageForm(mode, size, resize)
+        self.look = ImageForm.of(options)
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
@@ -79,9 +74,7 @@ class LmdbSource:
             "decode": self.decode,
             "with_key": self.with_key,
             "database": self.database,
-            "size": self.look.size,
-            "resize": self.look.resize,
-            "mode": self.look.mode,
+            **(self.form.to_json() if self.decode == "image" else {}),
         }
 
     def parts(self, target_bytes: int) -> list[Part]:
@@ -113,12 +106,16 @@ class LmdbSource:
                     elif self.database is None:
                         raise _named(node.key, file)
 
+    def first_items(self) -> Iterator[Item]:
+        """Those of the first pages: to list all takes longer."""
+        for file in self._files():
+            yield from self.read(Part("the first keys", (file, 0, _FIRST_PAGES)))
+
     def _sample(self, key: bytes, content: bytes, where: str) -> dict[str, Any]:
-        value = decode_value(content, self.decode, self.look, where)
-        values = value if self.decode == "safetensors" else {"value": value}
-        if self.with_key and "key" in values:
-            raise FormatError("it has a tensor 'key' already", file=where, remedy="Pass with_key=False.")
-        return {"key": key, **values} if self.with_key else dict(values)
+        found: dict[str, Any] = {"key": key} if self.with_key else {}
+        look = self.form if self.decode == "image" else self.look
+        put(found, decoded_fields("value", content, self.decode, look, where), where)
+        return found
 
     def _tree(self, pages: LmdbPages, file: str) -> LmdbTree:
         found = pages.find(self.database.encode()) if self.database else pages.main

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from gdsload.conversion.sources.encoded_values import decode_value
+from gdsload.conversion.sources.encoded_values import decoded_fields
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.pictures import ImageForm
+from gdsload.conversion.sources.pictures import ImageForm, put
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["KNOWN_TYPES", "Feature", "features_of", "sample_of_example"]
@@ -118,10 +118,13 @@ def sample_of_example(
                 file=where,
                 remedy="Choose those that all have: columns=[...].",
             )
-    return {name: _value(found, name, feature, look, where) for name, feature in features.items()}
+    sample: dict[str, Any] = {}
+    for name, feature in features.items():
+        put(sample, _fields(found, name, feature, look, where), where)
+    return sample
 
 
-def _value(found: Any, name: str, feature: Feature, look: ImageForm, where: str) -> Any:
+def _fields(found: Any, name: str, feature: Feature, look: ImageForm, where: str) -> dict[str, Any]:
     kind = found[name].WhichOneof("kind") if name in found else None
     if kind not in (None, feature.source):
         raise FormatError(f"feature {name!r} is a {kind}, but was a {feature.source} before", file=where)
@@ -131,10 +134,10 @@ def _value(found: Any, name: str, feature: Feature, look: ImageForm, where: str)
         raise FormatError(f"feature {name!r} has {len(values)} values, not one", file=where, remedy=remedy)
     if feature.source != "bytes_list":
         array = np.array(values, _DTYPES[feature.source])
-        return array[0] if feature.single else array
+        return {name: array[0] if feature.single else array}
     if feature.type not in KNOWN_TYPES:
-        return _raw(values[0], np.dtype(feature.type).newbyteorder("<"), name, where)
-    return decode_value(values[0], feature.type, look, f"{where}: {name}")
+        return {name: _raw(values[0], np.dtype(feature.type).newbyteorder("<"), name, where)}
+    return decoded_fields(name, values[0], feature.type, look, f"{where}: {name}")
 
 
 def _raw(content: bytes, dtype: np.dtype[Any], name: str, where: str) -> Any:

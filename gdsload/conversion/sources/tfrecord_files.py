@@ -12,10 +12,10 @@ from functools import partial
 from itertools import islice
 from typing import IO, Any, Unpack, cast
 
-from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.pictures import ImageForm
+from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
 from gdsload.conversion.sources.tf_examples import KNOWN_TYPES, Feature, features_of, sample_of_example
 from gdsload.errors import FormatError, OptionError
 from gdsload.shards.format.dtypes import DTYPES
@@ -30,7 +30,7 @@ _MAX_RECORD_BYTES = 2**31
 _MASK = 0xA282EAD8
 
 
-class TfRecordSource:
+class TfRecordSource(ImageSource):
     """The records of TFRecord files, each a `tf.train.Example`. What is a SequenceExample is refused.
 
     The first examples tell what each feature is: of int64 (int64) and float (float32) lists a single number, if all of
@@ -44,11 +44,8 @@ class TfRecordSource:
         types: what features are, by name: ``"bytes"``, ``"text"`` (UTF-8), ``"npy"``, ``"image"``; an element type
             (``"uint8"``) for bytes that are an array of such; ``"list"`` for numbers that are lists although the first
             ones have one value each.
-        size: height and width of images; None: as they are.
-        resize: ``"crop"`` (the middle of the scaled image, the default), ``"squash"`` or ``"none"``: an image of
-            another size is an error then.
-        mode: the channels of images: ``"RGB"``, ``"RGBA"``, ``"L"``, or ``"keep"`` (as they are, palettes as indices).
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
+        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
+            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
     Raises:
         OptionError: if an option has no such value.
@@ -63,17 +60,14 @@ class TfRecordSource:
         *,
         columns: Sequence[str] | None = None,
         types: Mapping[str, str] | None = None,
-        size: int | None = None,
-        resize: str | None = None,
-        mode: str = "RGB",
-        **files: Unpack[FileOptions],
+        **options: Unpack[ImageFileOptions],
     ) -> None:
         check_list("columns", columns)
         self.path = path
-        self.files = SourceFiles(path, **files)
+        self.files = SourceFiles.of(path, options)
         self.columns = None if columns is None else list(columns)
         self.types = _types(types)
-        self.look = ImageForm(mode, size, resize)
+        self.look = ImageForm.of(options)
         self._features: dict[str, Feature] | None = None
 
     def describe(self) -> dict[str, Any]:
@@ -83,9 +77,7 @@ class TfRecordSource:
             "files": stamps(self._files()),
             "columns": self.columns,
             "types": self.types,
-            "size": self.look.size,
-            "resize": self.look.resize,
-            "mode": self.look.mode,
+            **self.form.to_json(),
         }
 
     def parts(self, target_bytes: int) -> list[Part]:
@@ -115,7 +107,13 @@ class TfRecordSource:
             number += 1
 
     def _sample(self, content: bytes, where: str) -> dict[str, Any]:
-        return sample_of_example(content, self._known(), self.look, where, others=self.columns is not None)
+        return sample_of_example(content, self._known(), self.form, where, others=self.columns is not None)
+
+    def first_items(self) -> Iterator[Item]:
+        """The first records, if they have images: to find the parts takes longer."""
+        if any(feature.type == "image" for feature in self._known().values()):
+            for file in self._files():
+                yield from self.read(Part("the first records", (file, 0, -1, 0)))
 
     def _known(self) -> dict[str, Feature]:
         """The features, from the first records."""

@@ -6,18 +6,17 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.boxes import BoxForm, batch_of_one, image_of
+from gdsload.conversion.sources.boxes import BoxForm, batch_of_one, image_of, mean_bytes, some
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.pictures import SUFFIXES, ImageForm
+from gdsload.conversion.sources.pictures import SUFFIXES, ImageFileOptions, ImageForm, ImageSource
 from gdsload.errors import FormatError
 
 __all__ = ["YoloSource"]
@@ -25,12 +24,10 @@ __all__ = ["YoloSource"]
 _IMAGES, _LABELS = "images", "labels"
 _YAML = (".yaml", ".yml")
 _MAX_TEXT_BYTES = 2**20
-_LOOKED_AT = 16
-_USUAL_BYTES = 3 * 640 * 640
 _MAX_CLASSES = 100_000
 
 
-class YoloSource:
+class YoloSource(ImageSource):
     """Images and the boxes of objects in them, one a line: class, centre, width and height as shares of the image's.
 
     Of ``images/train/1.jpg`` the boxes are in ``labels/train/1.txt``, of ``train/images/1.jpg`` in
@@ -43,10 +40,8 @@ class YoloSource:
         path: the folder.
         boxes: their form: ``"cxcywh"`` as in the files, or in pixels of the image as it is made ``"xyxy"`` (left, top,
             right, bottom) or ``"xywh"`` (left, top, width, height).
-        size: height and width of the images; None: as they are. Needs ``resize="squash"``, which scales boxes, too.
-        resize: ``"squash"`` or ``"none"``: an image of another size is an error then.
-        mode: the channels: ``"RGB"``, ``"RGBA"``, ``"L"``, or ``"keep"`` (as they are, palettes as indices).
-        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
+        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
+            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
     Raises:
         OptionError: if an option has no such value.
@@ -60,14 +55,11 @@ class YoloSource:
         path: str,
         *,
         boxes: str = "cxcywh",
-        size: int | None = None,
-        resize: str | None = None,
-        mode: str = "RGB",
-        **files: Unpack[FileOptions],
+        **options: Unpack[ImageFileOptions],
     ) -> None:
         self.path = path
-        self.files = SourceFiles(path, **files)
-        self.look = ImageForm(mode, size, resize, upright=True)
+        self.files = SourceFiles.of(path, options)
+        self.look = ImageForm.of(options, upright=True)
         self.boxes = BoxForm(boxes, self.look)
 
     @property
@@ -105,15 +97,13 @@ class YoloSource:
             "files": len(images),
             "sha256": digest.hexdigest(),
             "boxes": self.boxes.wanted,
-            "size": self.look.size,
-            "resize": self.look.resize,
-            "mode": self.look.mode,
+            **self.form.to_json(),
         }
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`. A part names its images itself: to look for them again would take as long as to read."""
         images = self._images()
-        nbytes = self._image_bytes(images)
+        nbytes = mean_bytes(self.first_items())
         step = max(target_bytes // nbytes, 1)
         found = []
         for low in range(0, len(images), step):
@@ -127,8 +117,12 @@ class YoloSource:
         for name in part.where:
             yield Item(str(name), partial(self._sample, str(name), classes), 1)
 
+    def first_items(self) -> Iterator[Item]:
+        """Some that lie evenly among all."""
+        return self.read(Part("some", tuple(some(self._images()))))
+
     def _sample(self, name: str, classes: int) -> dict[str, Any]:
-        fields, size = image_of(os.path.join(self.path, name), self.look)
+        fields, size = image_of(os.path.join(self.path, name), self.form)
         boxes, labels = self._objects(_label_of(name), classes)
         return batch_of_one(fields, {"boxes": self.boxes.made(boxes, "cxcywh", *size), "labels": labels})
 
@@ -170,14 +164,6 @@ class YoloSource:
         if not found:
             raise FormatError("there is no image in a folder `images`", file=self.path)
         return [os.path.relpath(file, self.path) for file in self.files.chosen(found, self.path)]
-
-    def _image_bytes(self, images: list[str]) -> int:
-        """Bytes of an image, decoded: the mean of some that lie evenly among them."""
-        found = []
-        for name in images[:: -(-len(images) // _LOOKED_AT) or 1]:
-            with suppress(FormatError):  # said when it is its turn
-                found.append(image_of(os.path.join(self.path, name), self.look)[0]["image"].nbytes)
-        return max(sum(found) // len(found), 1) if found else _USUAL_BYTES
 
     def _yaml(self) -> dict[str, Any]:
         """What the YAML file at the path says; empty if there is none."""

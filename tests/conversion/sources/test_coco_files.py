@@ -97,6 +97,23 @@ def test_shards_have_ragged_boxes_whatever_the_first_images_have(tmp_path):
     assert dataset[0]["boxes"].tolist() == [[0.5, 1, 2.25, 3]]
 
 
+def test_images_kept_as_they_are(tmp_path):
+    """But for one that a loader would turn away from its boxes."""
+    write(tmp_path)
+    gdsload.convert(tmp_path, tmp_path / "out", keep_encoded=True, workers=1)
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    names = [f"{number:012}.png" for number in (5, 3, 4)]
+    assert dataset.column("image") == [(tmp_path / "val2017" / name).read_bytes() for name in names]
+    assert dataset[2]["boxes"].tolist() == [[0.5, 1, 2.25, 3], [0, 0, 8, 6]]
+    exif = pictures.Exif()
+    exif[0x0112] = 3
+    picture(tmp_path / "val2017" / names[0], 8, 6, exif=exif)
+    source = CocoSource(str(tmp_path), keep_encoded=True)
+    first = next(item for part in source.parts(1) for item in source.read(part))
+    with pytest.raises(FormatError, match="its EXIF data turns it, which a loader follows"):
+        first.make()
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

@@ -101,6 +101,14 @@ def test_batches_where_there_are_no_images(tmp_path):
     assert dataset[11]["observation.state"].tolist() == [11, 22, 33]
 
 
+def test_images_kept_as_they_are(tmp_path):
+    gdsload.convert(write(tmp_path / "d"), tmp_path / "out", keep_encoded=True, workers=1)
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert dataset.schema["observation.images.top"].kind == "image"
+    assert dataset.column("observation.images.top") == [png(number) for number in range(FRAMES)]
+    assert dataset.column("action").shape == (FRAMES, 2, 2)
+
+
 def test_videos_are_refused_with_the_way_out(tmp_path, samples_in):
     features = {**FEATURES, "observation.images.wrist": {"dtype": "video", "shape": [6, 8, 3]}}
     path = write(tmp_path / "d", features=features)

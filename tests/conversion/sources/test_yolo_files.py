@@ -63,6 +63,14 @@ def test_forms_of_boxes(tmp_path, samples_in, options, expected):
     assert np.allclose(samples_in(YoloSource(str(tmp_path), **options))[1]["boxes"], [expected])
 
 
+def test_images_kept_as_they_are(tmp_path):
+    write(tmp_path)
+    gdsload.convert(tmp_path, tmp_path / "out", keep_encoded=True, workers=1)
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert dataset.column("image") == [(tmp_path / f"images/train/{number}.png").read_bytes() for number in range(3)]
+    assert dataset[2]["labels"].tolist() == [0, 1]
+
+
 def test_splits_and_shards(tmp_path):
     for split in ("train", "val"):
         write(tmp_path, f"{{kind}}/{split}")
