@@ -135,7 +135,12 @@ class CocoSource(ImageSource):
     def _sample(self, image: _Image, folder: str) -> dict[str, Any]:
         fields, size = image_of(self.files.inside(folder, image.name), self.form, image.size)
         boxes = self.boxes.made(image.boxes, "xywh", *size)
-        ragged = {"boxes": boxes, "labels": image.labels, "area": image.area, "iscrowd": image.crowd}
+        ragged: dict[str, NDArray[Any]] = {
+            "boxes": boxes,
+            "labels": image.labels,
+            "area": image.area,
+            "iscrowd": image.crowd,
+        }
         return batch_of_one({**fields, "image_id": np.int64(image.number)}, ragged)
 
     def _files(self) -> list[str]:

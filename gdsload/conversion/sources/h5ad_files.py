@@ -185,7 +185,7 @@ class _Cells:
                     remedy="Fill it before, or leave the column out: columns=[...].",
                 )
         try:
-            found = {}
+            found: dict[str, Any] = {}
             for name, read in self.columns.items():
                 made = read(begin, end)
                 found.update(made if isinstance(made, dict) else {name: made})
@@ -214,7 +214,8 @@ def _matrix(found: Any, dense: bool, file: str) -> _Cells:
             remedy="Save it with rows together: adata.X = adata.X.tocsr().",
         )
     count, width = (int(size) for size in np.asarray(found.attrs["shape"]).tolist())
-    sparse = _Sparse(*(own_child(found, name, file) for name in ("indptr", "indices", "data")), width, file)
+    starts, indices, values = (own_child(found, name, file) for name in ("indptr", "indices", "data"))
+    sparse = _Sparse(starts, indices, values, width, file)
     sparse.check(count)
     itemsizes = sparse.values.dtype.itemsize, sparse.indices.dtype.itemsize
     row_bytes = len(sparse.values) * sum(itemsizes) // max(count, 1) + 16
@@ -243,7 +244,7 @@ class _Sparse:
             raise FormatError("the arrays of the sparse matrix have other lengths than its shape", file=self.file)
 
     def edges(self, begin: int, end: int) -> NDArray[np.int64]:
-        edges = self.starts[begin : end + 1].astype(np.int64)
+        edges: NDArray[np.int64] = self.starts[begin : end + 1].astype(np.int64)
         if edges[0] < 0 or edges[-1] > len(self.values) or (np.diff(edges) < 0).any():
             raise FormatError(f"rows {begin} to {end - 1} lie outside of the sparse matrix' values", file=self.file)
         _bounded(int(edges[-1] - edges[0]) * self.values.dtype.itemsize, self.file)

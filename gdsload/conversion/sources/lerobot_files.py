@@ -186,8 +186,9 @@ class LeRobotSource(ImageSource):
 
     def _episodes(self) -> tuple[int, int] | None:
         """The first episode of the split, and that behind its last one; None: all of them."""
-        splits, split = self._described().get("splits"), self.files.split
-        names = sorted(splits) if isinstance(splits, dict) else []
+        described, split = self._described().get("splits"), self.files.split
+        splits = described if isinstance(described, dict) else {}
+        names = sorted(splits)
         if split == ALL or (split is None and len(names) < 2):
             return None
         if split not in names:

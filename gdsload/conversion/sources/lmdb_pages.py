@@ -193,14 +193,14 @@ def _tree(content: bytes, place: int) -> LmdbTree:
 def _places(page: bytes, *, checked: bool = True) -> tuple[int, ...]:
     """Where the nodes of a page begin."""
     lower, upper = _HEADER.unpack_from(page)[3:]
-    count = (lower - _HEADER.size) // 2
+    count: int = (lower - _HEADER.size) // 2
     if count < 0 or lower % 2 or lower > upper:
         raise ValueError(f"a page has places of nodes up to byte {lower}, and nodes from byte {upper} on")
     if not checked:
         return (0,) * count
     if upper > len(page):
         raise ValueError(f"a page has nodes from byte {upper} on")
-    places = struct.unpack_from(f"<{count}H", page, _HEADER.size)
+    places: tuple[int, ...] = struct.unpack_from(f"<{count}H", page, _HEADER.size)
     if places and not upper <= min(places) <= max(places) <= len(page) - _NODE.size:
         raise ValueError("a node lies outside of its page")
     return places

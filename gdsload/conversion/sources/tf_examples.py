@@ -22,7 +22,7 @@ KNOWN_TYPES = ("bytes", "text", "npy", "image", "list")
 _PICTURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 # Lists, message and file as TensorFlow's example.proto and feature.proto have them: numbers of fields, and their types.
 _LISTS = {"bytes_list": 1, "float_list": 2, "int64_list": 3}
-_DTYPES = {"float_list": np.dtype(np.float32), "int64_list": np.dtype(np.int64)}
+_DTYPES: dict[str, np.dtype[Any]] = {"float_list": np.dtype(np.float32), "int64_list": np.dtype(np.int64)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def _fields(found: Any, name: str, feature: Feature, look: ImageForm, where: str
     kind = found[name].WhichOneof("kind") if name in found else None
     if kind not in (None, feature.source):
         raise FormatError(f"feature {name!r} is a {kind}, but was a {feature.source} before", file=where)
-    values = getattr(found[name], kind).value if kind is not None else ()
+    values: Any = getattr(found[name], kind).value if kind is not None else ()
     if feature.single and len(values) != 1:
         remedy = f'Pass types={{"{name}": "list"}}.' if feature.source != "bytes_list" else None
         raise FormatError(f"feature {name!r} has {len(values)} values, not one", file=where, remedy=remedy)
