@@ -69,6 +69,7 @@ def test_purposes_never_change():
         "TRANSFORM": 7,
         "BATCHES": 8,
         "CLASSES": 9,
+        "SAMPLE": 10,
     }
 
 
