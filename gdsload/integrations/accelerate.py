@@ -71,14 +71,11 @@ class _Run:
         """
         if self._sampled:
             return -1
-        if self._loader.drop_last:
-            return 0
-        state, processes = self._loader.state_dict(), self._accelerator.num_processes
-        rest = int(state["samples"] % state["global_batch"])
-        if rest % processes and getattr(self._loader, "tail", "share") != "pad":
+        rest, processes = self._loader.remainder, self._accelerator.num_processes
+        if rest % processes and self._loader.tail != "pad":
             warnings.warn(
                 f"the {rest} samples of the last batch of all {processes} processes do not go round, so what is "
-                "gathered has some of them twice: drop_last=True of the loader leaves that batch out",
+                'gathered has some of them twice: with tail="pad" those come last, and are left out',
                 stacklevel=2,
             )
             return 0

@@ -81,6 +81,15 @@ ACCELERATE = """
     assert (len(gathered), len(set(gathered))) == (20, 19)
     assert any("do not go round" in str(one.message) for one in found)
 
+    parts = torch.utils.data.Subset(gdsload.ShardDataset(path), range(19))
+    padded = prepare(accelerator, gdsload.DataLoader(parts, 8, shuffle=True, device="cpu", tail="pad"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        batches = list(map(len, (batch["x"] for batch in padded)))
+        gathered = [x for batch in padded for x in accelerator.gather_for_metrics(batch["x"]).flatten().int().tolist()]
+    assert batches == [8, 8]
+    assert sorted(gathered) == list(range(19))
+
     with open(f"{folder}/rank{accelerator.process_index}.json", "w") as file:
         json.dump(seen, file)
     accelerator.end_training()
