@@ -323,6 +323,11 @@ def test_no_room_for_blocks_means_that_the_host_plans(files, gathers, ids):
         (FullOrder(1000, 5), {"kernel": False}, None),
         (FullOrder(1000, 5), {"selection": Selection(np.arange(1000))}, "gpu"),
         (FullOrder(1000, 5), {"selection": Selection(np.arange(1001))}, "host"),
+        (FullOrder(1000, 5), {"tail": "pad"}, "host"),
+        (FullOrder(1000, 5), {"tail": "pad", "batch_size": 50}, "gpu"),
+        (BLOCKS, {"tail": "pad"}, "host"),
+        (SequentialOrder(1000), {"tail": "pad"}, "host"),
+        (SequentialOrder(1000), {"tail": "pad", "kernel": False}, None),
         (SequentialOrder(1000), {"kernel": False, "index": "index"}, "gpu"),
         (SequentialOrder(1000), {"kernel": False, "selection": Selection(np.arange(1000))}, None),
         (MixOrder(Mixture((600, 400), (1, 2), 1000), shuffled=False, seed=1, epoch=0), {}, "host"),
@@ -334,7 +339,8 @@ def test_who_says_which_samples_batches_have(files, monkeypatch, order, changes,
     monkeypatch.setattr(resident_module, "_MOST_SELECTED", 1000)
     maker = Maker(files.in_mappings)
     maker.form, maker.gather.kernel = replace(maker.form, index=changes.get("index")), changes.get("kernel", True)
-    steps = Ordered(order, Schedule(1000, changes.get("batch_size", 64), lanes=order.lanes))
+    batch_size, tail = changes.get("batch_size", 64), changes.get("tail", "share")
+    steps = Ordered(order, Schedule(1000, batch_size, tail=tail, lanes=order.lanes))
     job = Job(files.table, steps, changes.get("selection", Selection()), ("x",))
     gather = ResidentGather.of(job, Reached(files.base), maker)
     assert (None if gather is None else "host" if gather.ids_from_host else "gpu") == who

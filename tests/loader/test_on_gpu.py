@@ -30,6 +30,21 @@ def test_batches_are_those_of_the_cpu(varied, backend, shuffle):
         assert prints(varied, device="cuda", backend=backend, **options) == expected
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shuffle", [False, "full", "block"])
+def test_padded_batches_are_those_of_the_cpu(varied, backend, shuffle):
+    """Also in epochs that begin when the GPU reaches all shards, whose samples the host finds."""
+    options = {"batch_size": 17, "shuffle": shuffle, "seed": 5, "tail": "pad", "with_real": True, "with_index": True}
+    for rank in range(3):
+        world = {"rank": rank, "world_size": 3}
+        with (
+            DataLoader(varied, device="cpu", **options, **world) as wanted,
+            DataLoader(varied, device="cuda", backend=backend, **options, **world) as found,
+        ):
+            for _ in range(3):
+                assert [fingerprint(batch) for batch in found] == [fingerprint(batch) for batch in wanted]
+
+
 @pytest.mark.usefixtures("cufile")
 @pytest.mark.parametrize("engine", ["cufile", "kvikio"])
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
