@@ -9,6 +9,7 @@ from typing import Any, assert_type
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.distributed.device_mesh import init_device_mesh
 from torch.utils.data import ConcatDataset, Subset
 
 import gdsload
@@ -48,6 +49,11 @@ gdsload.DataLoader("shards/", batch_size=32, shuffle="full", device=0)
 gdsload.DataLoader(Path("shards"), shuffle="block", block=100, window=1000, lanes=4, device=torch.device("cpu"))
 gdsload.DataLoader(Subset(dataset, [1, 2, 3]), fields=["x"], with_index=True, ragged="padded", padding_value={"x": -1})
 gdsload.DataLoader(ConcatDataset([dataset, dataset]), rank=0, world_size=2, prefetch_bytes="256MiB", arena_bytes=2**30)
+gdsload.DataLoader(dataset, seed=None, tail="pad", with_real=True, mesh=init_device_mesh("cpu", (1,)), check_peers=True)
+assert_type(loader.seed, int | None)
+assert_type(loader.real_samples, int | None)
+assert_type(loader.remainder, int)
+gdsload.DataLoader(dataset, process_group=torch.distributed.group.WORLD).load_state_dict({}, change_batch_size=True)
 gdsload.DataLoader(dataset, transform=lambda batch: batch["x"], mmap=None, num_workers=4, pin_memory=True)
 gdsload.DataLoader(dataset, device_transform=[Cast("x", torch.float32), torch.nn.Identity(), lambda batch: batch["x"]])
 gdsload.DataLoader(dataset, device_transform=RandomFlip("x"), reuse_buffers=True)
