@@ -1,0 +1,102 @@
+"""PyTorch Geometric's feature store over shards: what its in-memory store gives, for any way to ask."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData, TensorAttr
+from torch_geometric.data.feature_store import AttrView
+from torch_geometric.loader.utils import filter_custom_hetero_store, filter_custom_store
+
+import gdsload
+from gdsload import OptionError
+from gdsload.integrations.pyg import FeatureStore
+
+PAPERS, AUTHORS = 200, 50
+
+
+@pytest.fixture
+def hetero(tmp_path):
+    """A graph in memory, and a store of its features in shards."""
+    data = HeteroData()
+    data["paper"].x = torch.rand(PAPERS, 16)
+    data["paper"].y = torch.arange(PAPERS)
+    data["author"].x = torch.rand(AUTHORS, 4, 2)
+    for name in ("paper", "author"):
+        with gdsload.ShardWriter(tmp_path / name, shard_bytes=4096) as writer:
+            writer.write_batch({**data[name].to_dict(), "title": ["a title"] * data[name].num_nodes})
+    return data, FeatureStore({name: tmp_path / name for name in ("paper", "author")}, device="cpu")
+
+
+INDICES = [
+    torch.tensor([3, 1, 1, 49]), [7, 0], slice(None), slice(5, 40, 3), None, 4, torch.tensor([], dtype=torch.long),
+    torch.arange(PAPERS) % 3 == 0,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_it_gives_what_the_store_in_memory_gives(hetero, index):
+    data, store = hetero
+    for group, name in (("paper", "x"), ("paper", "y"), ("author", "x")):
+        wanted = data[group][name]
+        chosen = index
+        if isinstance(index, torch.Tensor) and index.dtype == torch.bool:
+            chosen = index[: len(wanted)]
+        if chosen is not None:
+            wanted = wanted[chosen]
+        found = store.get_tensor(group, name, chosen)
+        assert torch.equal(torch.as_tensor(found), wanted)
+
+
+def test_several_fields_come_together(hetero):
+    data, store = hetero
+    index = torch.tensor([5, 199, 5])
+    attrs = [TensorAttr("paper", "y", index), TensorAttr("author", "x", index[:1]), TensorAttr("paper", "x", index)]
+    y, author, x = store.multi_get_tensor(attrs)
+    assert torch.equal(y, data["paper"].y[index])
+    assert torch.equal(x, data["paper"].x[index])
+    assert torch.equal(author, data["author"].x[[5]])
+
+
+def test_what_there_is_and_how_large(hetero):
+    _, store = hetero
+    found = [(attr.group_name, attr.attr_name) for attr in store.get_all_tensor_attrs()]
+    assert sorted(found) == [("author", "x"), ("paper", "x"), ("paper", "y")]
+    assert store.get_tensor_size("author", "x") == (AUTHORS, 4, 2)
+    assert store.get_tensor_size("paper", "y") == (PAPERS,)
+    assert store.get_tensor_size("paper", "nothing") is None
+    view = store["paper", "x"]
+    assert isinstance(view, AttrView)
+    assert view[[1, 2]].shape == (2, 16)
+
+
+def test_it_is_read_only_and_says_what_there_is(hetero):
+    _, store = hetero
+    with pytest.raises(OptionError, match="'x' cannot be changed: features in shards are only read"):
+        store["paper", "x", None] = torch.zeros(PAPERS, 16)
+    with pytest.raises(OptionError, match="cannot be changed"):
+        del store["paper", "x", None]
+    with pytest.raises(OptionError, match="no features of 'venue'.*'paper', 'author'"):
+        store["venue", "x", None]
+    with pytest.raises(OptionError, match="'title' is ragged or a text"):
+        store["paper", "title", None]
+
+
+def test_a_graph_of_one_type_and_its_sampled_parts(tmp_path):
+    """As loaders of subgraphs do it: nodes are sampled, and their features are fetched and filtered in."""
+
+    data = Data(x=torch.rand(30, 3), edge_index=torch.randint(0, 30, (2, 90)))
+    with gdsload.ShardWriter(tmp_path / "nodes") as writer:
+        writer.write_batch({"x": data.x})
+    store = FeatureStore(tmp_path / "nodes", device="cpu")
+    assert torch.equal(store[None, "x", torch.tensor([4, 2])], data.x[[4, 2]])
+
+    nodes, row, col = torch.tensor([7, 3, 11]), torch.tensor([1, 2]), torch.tensor([0, 0])
+    assert torch.equal(filter_custom_store(store, data, nodes, row, col, None).x, data.x[nodes])
+
+    named, graph = FeatureStore({"node": tmp_path / "nodes"}, device="cpu"), HeteroData()
+    graph["node", "to", "node"].edge_index = data.edge_index
+    edge = ("node", "to", "node")
+    part = filter_custom_hetero_store(named, graph, {"node": nodes}, {edge: row}, {edge: col}, {edge: None})
+    assert torch.equal(part["node"].x, data.x[nodes])
+    assert part[edge].edge_index.tolist() == [[1, 2], [0, 0]]
