@@ -1,9 +1,8 @@
-"""MATLAB files: arrays of version 5 by scipy, those of version 7.3, which are HDF5, by h5py."""
+"""MATLAB files of version 5, and of version 7.3, which are HDF5: arrays of numbers."""
 
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, Unpack
 
@@ -14,16 +13,13 @@ from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, 
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts
 from gdsload.conversion.sources.extras import need
+from gdsload.conversion.sources.mat_variables import NUMBERS, list_variables, read_variable
 from gdsload.errors import FormatError, OptionError
 from gdsload.system.names import check_list
 
 __all__ = ["MatSource"]
 
 _SUFFIXES = (".mat",)
-_NUMBERS = (
-    "double", "single", "logical", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
-)  # fmt: skip
-_DTYPES = {"double": "float64", "single": "float32", "logical": "bool"}
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
@@ -31,8 +27,7 @@ class MatSource:
     """The variables of MATLAB files that are arrays of numbers; their first dimension counts the samples.
 
     They keep the shape that MATLAB gives them, so a column is ``[samples, 1]``. Structures, cells, objects and texts
-    are refused, unless `columns` names others. A file is read whole. Version 5 (`save` up to ``-v7``) needs scipy,
-    version 7.3 h5py.
+    are refused, unless `columns` names others. A file is read whole. Version 7.3 needs h5py.
 
     Args:
         path: a `.mat` file, or a folder of them, whose samples follow each other.
@@ -87,7 +82,7 @@ class MatSource:
         with open_file(file) as opened:
             is_hdf5 = _HDF5 in (opened.read(8), opened.seek(512) and opened.read(8))
         try:
-            found = self._by_h5py(file) if is_hdf5 else self._by_scipy(file)
+            found = self._by_h5py(file) if is_hdf5 else self._by_name(file)
         except (MemoryError, FormatError, OptionError):
             raise
         except Exception as error:  # readers of damaged files raise anything
@@ -107,7 +102,7 @@ class MatSource:
         if not names:
             raise FormatError("there is no variable in it", file=file)
         for name in names:
-            if classes[name] not in _NUMBERS:
+            if classes[name] not in NUMBERS:
                 raise FormatError(
                     f"variable {name!r} is a {classes[name]:.100}, no array of numbers",
                     file=file,
@@ -115,23 +110,14 @@ class MatSource:
                 )
         return names
 
-    def _by_scipy(self, file: str) -> dict[str, NDArray[Any]]:
-        io = need("scipy.io", file=file, package='"gdsload[mat]"')
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of names that are there twice; of damage it raises
-            with open_file(file) as opened:
-                listed = io.whosmat(opened)
-                classes = {name: kind for name, _, kind in listed}
-                names = self._chosen(classes, file)
-                if len({name for name, _, _ in listed}) < len(listed):
-                    raise FormatError("two variables have one name", file=file)
-                opened.seek(0)
-                loaded = io.loadmat(opened, variable_names=names, mat_dtype=False, struct_as_record=True)
-        arrays = {name: np.asarray(loaded[name]) for name in names}
-        for name, array in arrays.items():
-            if array.dtype.kind not in "biufc":
-                raise FormatError(f"variable {name!r} is of type {array.dtype!s:.100}, no numbers", file=file)
-        return {name: _as_class(array, classes[name]) for name, array in arrays.items()}
+    def _by_name(self, file: str) -> dict[str, NDArray[Any]]:
+        with open_file(file) as opened:
+            listed = list_variables(opened, os.fstat(opened.fileno()).st_size)
+            variables = {one.name: one for one in listed}
+            if len(variables) < len(listed):
+                raise FormatError("two variables have one name", file=file)
+            names = self._chosen({name: one.kind for name, one in variables.items()}, file)
+            return {name: read_variable(opened, variables[name]) for name in names}
 
     def _by_h5py(self, file: str) -> dict[str, NDArray[Any]]:
         h5py = need("h5py", file=file)
@@ -154,13 +140,6 @@ def _class_of(child: Any) -> str:
     found = getattr(child, "attrs", {}).get("MATLAB_class", b"unknown")
     name = found.decode(errors="replace") if isinstance(found, bytes) else str(found)
     return name if hasattr(child, "dtype") and "MATLAB_empty" not in child.attrs else f"{name} (no dataset)"
-
-
-def _as_class(array: NDArray[Any], name: str) -> NDArray[Any]:
-    """What a variable is, whose values may be stored in fewer bytes. `mat_dtype` would drop imaginary parts."""
-    if array.dtype.kind == "c":
-        return array.astype(array.dtype.newbyteorder("="), copy=False)
-    return array.astype(_DTYPES.get(name, name), copy=False)
 
 
 def _numbers(child: Any) -> NDArray[Any]:

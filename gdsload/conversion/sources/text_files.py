@@ -113,11 +113,11 @@ class TextSource:
             place += len(line)
             nbytes += len(line)
             if nbytes >= _BATCH_BYTES or len(lines) >= _BATCH_LINES:
-                yield from self._items(lines, places)
+                yield from self._items(lines, places, file)
                 lines, places, nbytes = [], [], 0
-        yield from self._items(lines, places)
+        yield from self._items(lines, places, file)
 
-    def _items(self, lines: list[bytes], places: list[int]) -> Iterator[Item]:
+    def _items(self, lines: list[bytes], places: list[int], file: str) -> Iterator[Item]:
         """One item of all lines; if one cannot be decoded, one for each, so that it alone is at fault."""
         if not lines:
             return
@@ -125,12 +125,15 @@ class TextSource:
             texts = [self._text(line, place) for line, place in zip(lines, places, strict=True)]
         except UnicodeError:
             for line, place in zip(lines, places, strict=True):
-                yield Item(f"the line at byte {place}", partial(self._sample, line, place))
+                yield Item(f"the line at byte {place}", partial(self._sample, line, place, file))
             return
         yield Item(f"lines from byte {places[0]} on", partial(dict, text=texts), len(texts))
 
-    def _sample(self, line: bytes, place: int) -> dict[str, Any]:
-        return {"text": self._text(line, place)}
+    def _sample(self, line: bytes, place: int, file: str) -> dict[str, Any]:
+        try:
+            return {"text": self._text(line, place)}
+        except UnicodeError as error:
+            raise self._misread(error, file) from None
 
     def _text(self, line: bytes, place: int) -> str:
         if line.endswith(b"\n"):
@@ -148,9 +151,11 @@ class TextSource:
         try:
             return {"text": _decoded(content, self.encoding, marked=True)}
         except UnicodeError as error:
-            raise FormatError(
-                f"it is no {self.encoding}: {str(error)[:200]}", file=file, remedy="Pass encoding=."
-            ) from None
+            raise self._misread(error, file) from None
+
+    def _misread(self, error: UnicodeError, file: str) -> FormatError:
+        what = f"it is no {self.encoding}: {str(error)[:200]}"
+        return FormatError(what, file=file, remedy="Pass encoding= (--option encoding=latin-1), if it is another one.")
 
 
 def _decoded(content: bytes, encoding: str, *, marked: bool) -> str:

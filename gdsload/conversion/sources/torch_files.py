@@ -177,9 +177,9 @@ def _check_records(file: str) -> None:
         FormatError: if one differs.
     """
     check_file(file)
-    if not zipfile.is_zipfile(file):
-        return
     try:
+        if not zipfile.is_zipfile(file):
+            return
         with open_file(file) as raw, zipfile.ZipFile(raw) as archive:
             for record in archive.infolist():
                 if not record.CRC or record.compress_type:  # not written (`set_crc32_options`); torch packs nothing

@@ -19,7 +19,7 @@ ARRAYS = {
     "flag": np.arange(COUNT)[:, None] > 4,
     **{name: RNG.integers(0, 100, (COUNT, 2)).astype(name) for name in ("int8", "uint8", "int16", "uint16")},
     **{name: RNG.integers(0, 100, (COUNT, 1)).astype(name) for name in ("int32", "uint32", "int64", "uint64")},
-    "complex": RNG.random((COUNT, 2)) + 1j,
+    "complex": np.array([1 + 1j, np.inf - 1j, complex(2, np.inf), 0] * 3).reshape(COUNT, 1),
 }
 CLASSES = {"float64": "double", "float32": "single", "bool": "logical"}
 
@@ -105,6 +105,29 @@ def test_nothing_of_other_files_is_read(tmp_path):
 def test_damaged_files(tmp_path, survives_damage, packed):
     io.savemat(tmp_path / "a.mat", {"x": RNG.random((20, 3)), "y": np.arange(20)[:, None]}, do_compression=packed)
     assert survives_damage(tmp_path / "a.mat", lambda: MatSource(str(tmp_path / "a.mat"))) > 15
+
+
+def test_what_is_no_file_of_version_5(tmp_path):
+    for content, match in (
+        (b"", "does not begin as a MATLAB file of version 5; save it with -v7"),
+        (bytes(200), "does not begin as a MATLAB file"),
+        (bytes(124) + b"\0\1IM" + bytes(7), "ends where a variable should begin"),
+        (bytes(124) + b"\0\1IM" + b"\x0e\0\0\0\xff\xff\xff\xff", "at byte 128 no variable begins"),
+        (bytes(124) + b"\0\1IM", "there is no variable in it"),
+    ):
+        (tmp_path / "a.mat").write_bytes(content)
+        with pytest.raises(FormatError, match=match):
+            MatSource(str(tmp_path / "a.mat")).parts(1)
+
+
+def test_values_that_a_class_has_not(tmp_path):
+    """uint8 that is stored as doubles with a fraction, which nobody writes."""
+    io.savemat(tmp_path / "a.mat", {"x": np.array([[1.5], [2.0]])})
+    content = bytearray((tmp_path / "a.mat").read_bytes())
+    content[content.index(bytes([6, 0, 0, 0, 8, 0, 0, 0, 6])) + 8] = 9
+    (tmp_path / "a.mat").write_bytes(content)
+    with pytest.raises(FormatError, match="variable 'x' has values that its class has not"):
+        MatSource(str(tmp_path / "a.mat")).parts(1)
 
 
 def test_options(tmp_path):
