@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, cast
 
 from gdsload.conversion.input_files import check_file, expanded
+from gdsload.conversion.option_types import check_values
 from gdsload.conversion.source import Source
 from gdsload.conversion.splits import split_words
 from gdsload.conversion.unknown_sources import WAYS_OUT, unknown
@@ -81,6 +82,7 @@ def source_for(source: object, kind: str | None, options: Mapping[str, Any] | No
     name, made = source_class(source, kind)
     if made is None:
         return cast("Source", source)
+    check_values(made, options or {})
     place: object = os.fspath(source) if isinstance(source, str | os.PathLike) else source
     try:
         return cast("Source", made(place, **(options or {})))

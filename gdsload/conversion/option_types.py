@@ -1,0 +1,84 @@
+"""Values of a source's options, compared with the types that its parameters are annotated with."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from gdsload.errors import OptionError
+from gdsload.system.names import check_list
+
+__all__ = ["check_values"]
+
+_WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+
+
+def check_values(made: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Refuse values that are of none of the types that an option may be of.
+
+    Args:
+        made: the source's class.
+        given: values by option; names that it does not have are passed over.
+
+    Raises:
+        OptionError: naming the option, the value, and what it may be.
+    """
+    annotations = _annotations(made)
+    for name, value in given.items():
+        wanted = annotations.get(name, Any)
+        if _suits(value, wanted):
+            continue
+        if any(get_origin(one) is Sequence for one in _choices(wanted)):
+            check_list(name, value)
+        may_be = " or ".join(_word(one) for one in _choices(wanted) if one is not types.NoneType)
+        raise OptionError(f"{name} is {value!r:.200}", remedy=f"It may be: {may_be}.")
+
+
+def _annotations(made: Callable[..., Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, parameter in list(inspect.signature(made, eval_str=True).parameters.items())[1:]:
+        if parameter.kind is parameter.VAR_KEYWORD:  # **options: Unpack[of a TypedDict]
+            for one in get_args(parameter.annotation):
+                found |= get_type_hints(one)
+        else:
+            found[name] = parameter.annotation
+    return found
+
+
+def _choices(wanted: Any) -> tuple[Any, ...]:
+    return get_args(wanted) if get_origin(wanted) in (Union, types.UnionType) else (wanted,)
+
+
+def _suits(value: object, wanted: Any) -> bool:
+    if wanted is Any:
+        return True
+    choices = _choices(wanted)
+    if len(choices) > 1:
+        return any(_suits(value, one) for one in choices)
+    origin, inner = get_origin(wanted), get_args(wanted)
+    if origin is Literal:
+        return value in inner
+    if origin is Sequence:
+        is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+        return is_list and all(_suits(one, inner[0]) for one in value)  # type: ignore[attr-defined]
+    if origin is Mapping:
+        return isinstance(value, Mapping) and all(
+            _suits(key, inner[0]) and _suits(one, inner[1]) for key, one in value.items()
+        )
+    if wanted in (int, float):
+        return isinstance(value, Integral if wanted is int else Real) and not isinstance(value, bool)
+    return not isinstance(wanted, type) or isinstance(value, wanted)
+
+
+def _word(wanted: Any) -> str:
+    origin, inner = get_origin(wanted), get_args(wanted)
+    if origin is Literal:
+        return ", ".join(map(repr, inner))
+    if origin is Sequence:
+        return f"a list, each a {_word(inner[0])}"
+    if origin is Mapping:
+        return f"a mapping of each {_word(inner[0])} to a {_word(inner[1])}"
+    return _WORDS.get(wanted, str(getattr(wanted, "__name__", wanted)))
