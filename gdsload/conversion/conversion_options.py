@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from gdsload.conversion.named_objects import find_named
-from gdsload.errors import OptionError
+from gdsload.errors import OptionError, SchemaError
 from gdsload.order.checks import check_whole
 from gdsload.shards.format.dtypes import DTYPES, dtype_of
 from gdsload.shards.format.stored import PackRule, pack_rule
@@ -30,6 +30,7 @@ class ConvertOptions:
     fields: tuple[str, ...] | None = None
     casts: tuple[tuple[str, str], ...] = ()
     ragged: tuple[str, ...] = ()
+    fixed: tuple[str, ...] = ()
     map: str | None = None
     on_error: str = "stop"
     shuffle_seed: int | None = None
@@ -59,7 +60,7 @@ class ConvertOptions:
 
 
 class Change:
-    """What is done to each sample, or batch, on its way: the user's function, the choice of fields, casts.
+    """What is done to each sample, or batch, on its way: the choice of fields, the user's function, casts.
 
     Args:
         options: which of these.
@@ -67,7 +68,7 @@ class Change:
 
     def __init__(self, options: ConvertOptions) -> None:
         self._function = None if options.map is None else find_function(options.map)
-        self._fields, self._casts = options.fields, dict(options.casts)
+        self._fields, self._casts, self._fixed = options.fields, dict(options.casts), options.fixed
 
     @property
     def wants_samples(self) -> bool:
@@ -81,18 +82,36 @@ class Change:
             OptionError: if it has no field of a name that was asked for.
             SchemaError: if a cast would lose a value.
         """
+        if self._fields is not None:
+            _check_known(self._fields, values)
+            values = {name: values[name] for name in self._fields}
         if self._function is not None:
             values = self._function(dict(values))
             if not isinstance(values, Mapping):
                 raise OptionError(f"map returned {type(values).__name__}, not a mapping from field names to values")
-        for name in (*(self._fields or ()), *self._casts):
-            if name not in values:
-                raise OptionError(f"there is no field {name!r}", remedy=f"There are {', '.join(map(repr, values))}.")
-        wanted = values if self._fields is None else {name: values[name] for name in self._fields}
-        return {
-            name: _cast(value, self._casts[name], name) if name in self._casts else value
-            for name, value in wanted.items()
-        }
+        _check_known((*self._casts, *self._fixed), values)
+        changed = dict(values)
+        for name, kind in self._casts.items():
+            changed[name] = _cast(changed[name], kind, name)
+        for name in self._fixed:
+            changed[name] = _even(changed[name], name)
+        return changed
+
+
+def _even(value: Any, field: str) -> Any:
+    """The values of a batch whose samples are all of one length; a sample is as it is."""
+    if not (isinstance(value, tuple) and len(value) == 2):
+        return value
+    values, lengths = value[0], np.diff(np.asarray(value[1]))
+    if len(lengths) and (lengths != lengths[0]).any():
+        raise SchemaError(f"samples have from {lengths.min()} to {lengths.max()} rows", field=field)
+    return values.reshape(len(lengths), -1 if len(values) else 0, *values.shape[1:])
+
+
+def _check_known(names: Iterable[str], values: Mapping[str, Any]) -> None:
+    for name in names:
+        if name not in values:
+            raise OptionError(f"there is no field {name!r}", remedy=f"There are {', '.join(map(repr, values))}.")
 
 
 def find_function(spec: str) -> Callable[[dict[str, Any]], Mapping[str, Any]]:

@@ -21,7 +21,7 @@ _SAMPLES = 64
 def schema_of(source: Source, parts: list[Part], options: ConvertOptions) -> Schema:
     """Work out the schema from the first samples that can be made.
 
-    A field whose first dimension differs among them is ragged, and so is one that the options name.
+    A field whose first dimension differs among them is ragged, and so is one that the options name so.
 
     Raises:
         ConversionError: if the very first sample cannot be made, and that is to stop the conversion.
@@ -43,6 +43,13 @@ def schema_of(source: Source, parts: list[Part], options: ConvertOptions) -> Sch
     unknown = [name for name in options.ragged if name not in fields]
     if unknown:
         raise SchemaError(f"there is no field {unknown[0]!r} to be ragged")
+    for name in options.fixed:
+        if fields[name].ragged:
+            raise SchemaError(
+                "it is to be fixed, but its samples have different lengths, or are texts",
+                field=name,
+                remedy="Leave it out of fixed= (--fixed).",
+            )
     return Schema(fields)
 
 

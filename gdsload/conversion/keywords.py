@@ -28,6 +28,7 @@ class RearrangeKeywords(TypedDict, total=False):
     fields: Sequence[str] | None
     casts: Mapping[str, str] | None
     ragged: Sequence[str]
+    fixed: Sequence[str]
     map: str | None
     shard_bytes: int | str
     shuffle_seed: int | None
@@ -123,6 +124,10 @@ def choose(options: Mapping[str, Any]) -> ConvertOptions:
     fields, ragged, casts = options.get("fields"), options.get("ragged") or (), options.get("casts") or {}
     check_list("fields", fields)
     check_list("ragged", ragged)
+    fixed = options.get("fixed") or ()
+    check_list("fixed", fixed)
+    if both := sorted(set(ragged) & set(fixed)):
+        raise OptionError(f"field {both[0]!r} is to be ragged and fixed")
     if not isinstance(casts, Mapping):
         raise OptionError(f"casts is {casts!r:.200}", remedy='Pass element types by field: casts={"label": "uint8"}.')
     return ConvertOptions(
@@ -130,6 +135,7 @@ def choose(options: Mapping[str, Any]) -> ConvertOptions:
         fields=None if fields is None else tuple(fields),
         casts=tuple(casts.items()),
         ragged=tuple(ragged),
+        fixed=tuple(fixed),
         map=options.get("map"),
         on_error=options.get("on_error", "stop"),
         shuffle_seed=options.get("shuffle_seed"),

@@ -1,4 +1,4 @@
-"""One part of a source into shards: what a worker does, in whatever process."""
+"""Some parts of a source into shards: what a worker does, in whatever process."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class PartTask:
 
     Attributes:
         source: the source.
-        part: which part of it.
-        number: the part's number.
+        parts: which parts of it, which follow one another.
+        number: the task's number.
         schema: the schema of the whole dataset, as JSON.
         stage: the folder of the conversion.
         options: how to convert.
@@ -40,7 +40,7 @@ class PartTask:
     """
 
     source: Source
-    part: Part
+    parts: tuple[Part, ...]
     number: int
     schema: Any
     stage: str
@@ -50,7 +50,7 @@ class PartTask:
 
 
 def convert_part(task: PartTask) -> PartReport:
-    """Convert a part, so that its folder is in the stage when this returns.
+    """Convert the parts of a task, so that their folder is in the stage when this returns.
 
     Raises:
         ConversionError: if a sample cannot be converted and `on_error` is ``"stop"``.
@@ -72,33 +72,44 @@ def convert_part(task: PartTask) -> PartReport:
         shard_bytes=options.shard_bytes, pack_fields=options.pack_fields, spread_over=task.spread_over,
     )  # fmt: skip
     with writer:
-        for item in task.source.read(task.part):
-            if task.stopped is not None and task.stopped():
-                raise ReadError("the conversion was interrupted")
-            _write(writer, item, change, task, skipped)
+        for part in task.parts:
+            for item in task.source.read(part):
+                if task.stopped is not None and task.stopped():
+                    raise ReadError("the conversion was interrupted")
+                _Writing(writer, part, change, options.on_error, skipped).write(item)
     samples, nbytes = writer.samples, _bytes_in(folder)
     listed = [{"key": one.key, "reason": one.reason} for one in skipped]
     write_json(folder + ".json", {"samples": samples, "nbytes": nbytes, "skipped": listed})
     return PartReport(task.number, samples, nbytes, tuple(skipped))
 
 
-def _write(writer: ShardWriter, item: Item, change: Change, task: PartTask, skipped: list[Skipped]) -> None:
-    """Write an item; one that many samples came in, and one of them is bad, is taken apart to find it."""
-    trouble = _try(writer, item, change)
-    if trouble is None:
-        return
-    if item.count is not None:
-        try:
-            parts = list(samples_of(item))
-        except Exception as error:
-            trouble = error
-        else:
-            for part in parts:
-                _write(writer, part, change, task, skipped)
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    """What is needed to write the items of a part."""
+
+    writer: ShardWriter
+    part: Part
+    change: Change
+    on_error: str
+    skipped: list[Skipped]
+
+    def write(self, item: Item) -> None:
+        """Write an item; one that many samples came in, and one of them is bad, is taken apart to find it."""
+        trouble = _try(self.writer, item, self.change)
+        if trouble is None:
             return
-    if task.options.on_error == "stop":
-        raise failed(item.key, task.part, trouble) from trouble
-    skipped.append(Skipped(item.key, reason_of(trouble)))
+        if item.count is not None:
+            try:
+                parts = list(samples_of(item))
+            except Exception as error:
+                trouble = error
+            else:
+                for part in parts:
+                    self.write(part)
+                return
+        if self.on_error == "stop":
+            raise failed(item.key, self.part, trouble) from trouble
+        self.skipped.append(Skipped(item.key, reason_of(trouble)))
 
 
 def reason_of(trouble: Exception) -> str:

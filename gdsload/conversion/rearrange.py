@@ -154,7 +154,7 @@ def _write(
         whole = Subset(whole, cast("Sequence[int]", ids))
     name = ", ".join(dataset.path for dataset in datasets)
     source = SelectionSource(whole, name)
-    same = not any(options.get(key) for key in ("fields", "casts", "ragged", "map", "pack", "schema"))
+    same = not any(options.get(key) for key in ("fields", "casts", "ragged", "fixed", "map", "pack", "schema"))
     if same:
         options = {**options, "schema": source.schema}
     if same and options.get("pack_fields") is None and (packed := _packed_in_all(datasets)):

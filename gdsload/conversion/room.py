@@ -12,16 +12,16 @@ from gdsload.errors import DiskFullError
 from gdsload.shards.format.schema import Schema
 from gdsload.system.units import format_bytes
 
-__all__ = ["Room", "part_bytes"]
+__all__ = ["Room", "estimated_bytes", "part_bytes"]
 
 
 class Room:
-    """What parts that are not there yet will need on a disk.
+    """What tasks that are not done yet will need on a disk.
 
     Args:
         path: where the dataset will appear.
         schema: its fields.
-        parts: all parts.
+        tasks: all parts, as they are done together.
         done: those that are finished.
         twice: whether all samples are written anew, in another order, when all parts are there.
         spread_over: the folders that the shards are spread over; none: they are where the dataset is.
@@ -31,7 +31,7 @@ class Room:
         self,
         path: str,
         schema: Schema,
-        parts: Sequence[Part],
+        tasks: Sequence[Sequence[Part]],
         done: Mapping[int, PartReport],
         *,
         twice: bool,
@@ -39,7 +39,7 @@ class Room:
     ) -> None:
         self._path, self._done, self._twice = path, done, twice
         self._folders = list(spread_over) or [os.path.dirname(path)]
-        self._sizes = [part_bytes(part, schema) for part in parts]
+        self._sizes = [estimated_bytes(parts, schema) for parts in tasks]
         self._begun = set(done)
         self._left = sum(size for number, size in enumerate(self._sizes) if number not in done and size > 0)
         self._second = sum(max(size, 0) for size in self._sizes) if twice else 0
@@ -93,6 +93,12 @@ class Room:
         if -1 in left:
             return None
         return sum(left) + (written + sum(left) if self._twice else 0)
+
+
+def estimated_bytes(parts: Sequence[Part], schema: Schema) -> int:
+    """About how many bytes some parts will have, or -1."""
+    sizes = [part_bytes(part, schema) for part in parts]
+    return -1 if min(sizes, default=0) < 0 else sum(sizes)
 
 
 def part_bytes(part: Part, schema: Schema) -> int:

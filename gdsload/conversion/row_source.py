@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import difflib
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gdsload.conversion.source import Part
-from gdsload.errors import FormatError
+from gdsload.errors import FormatError, OptionError
 
-__all__ = ["BATCH_BYTES", "common_length", "row_parts", "runs", "spans"]
+__all__ = ["BATCH_BYTES", "check_fields", "choice_of", "common_length", "row_parts", "runs", "spans"]
 
 BATCH_BYTES = 32 * 2**20
 """About how many bytes are read at once."""
+_LISTED = 50
 
 
 def spans(low: int, high: int, step: int) -> Iterator[tuple[int, int]]:
@@ -53,5 +57,38 @@ def common_length(lengths: Mapping[str, int], what: str, file: str) -> int:
         FormatError: if they differ, or one has none.
     """
     if len(set(lengths.values())) > 1 or -1 in lengths.values():
-        raise FormatError(f"the {what} have different lengths, or none: {dict(lengths)}", file=file)
+        raise FormatError(
+            f"the {what} have different lengths, or none: {dict(lengths)}", file=file, remedy=_choice(lengths)
+        )
     return next(iter(lengths.values()))
+
+
+def _choice(lengths: Mapping[str, int]) -> str | None:
+    """The fields that go together, where there are more of them than of any others."""
+    counts = Counter(length for length in lengths.values() if length >= 0).most_common(2)
+    if not counts or counts[-1][1] == counts[0][1] > 1 == len(counts) - 1:
+        return None
+    names = [name for name, length in lengths.items() if length == counts[0][0]]
+    return f"Choose those that go together: {choice_of(names)}."
+
+
+def choice_of(names: Sequence[str]) -> str:
+    """How to take these fields alone, in Python and on the command line."""
+    listed = [shlex.quote(name) for name in names]
+    return f"fields=[{', '.join(map(repr, names))}] (--fields {' '.join(listed)})"
+
+
+def check_fields(wanted: Sequence[str] | None, there: Iterable[str], file: str) -> list[str]:
+    """The fields that are taken: those that are wanted, or all that are there.
+
+    Raises:
+        OptionError: if one that is wanted is not there.
+    """
+    known = list(there)
+    for name in wanted or ():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            meant = f"Did you mean {near[0]!r}? " if near else ""
+            listed = ", ".join(map(repr, known[:_LISTED])) or "none"
+            raise OptionError(f"there is no field {name!r:.200}", file=file, remedy=f"{meant}There are {listed}.")
+    return known if wanted is None else list(wanted)

@@ -1,4 +1,8 @@
-"""A conversion: parts by workers, and the dataset put together of them."""
+"""A conversion: tasks by workers, and the dataset put together of what came of them.
+
+A task is a run of parts that fill one shard, so that shards have the size asked for, however small the parts of a
+source are. Which these are depends on the parts and the schema alone.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +20,10 @@ from gdsload.conversion.packing import PackedSource, Packing
 from gdsload.conversion.part import PartTask
 from gdsload.conversion.provenance import metadata_of, notes_of
 from gdsload.conversion.recognise import source_for
-from gdsload.conversion.room import Room, part_bytes
+from gdsload.conversion.room import Room, estimated_bytes, part_bytes
 from gdsload.conversion.sizes import ImageSizes, image_sizes, sized
 from gdsload.conversion.snapshot import SourceSnapshot
-from gdsload.conversion.source import Part, Source
+from gdsload.conversion.source import Part, Source, taking
 from gdsload.conversion.spread import CONVERSION, Spread
 from gdsload.conversion.staging import PartReport, StagingFolder
 from gdsload.errors import DiskFullError, FormatError, OptionError, ReadError, Skipped
@@ -44,7 +48,7 @@ class ConversionPlan:
         kind: what the source is.
         schema: the fields of the result.
         parts: the parts of the source.
-        notes: what users should know of the source.
+        notes: what should be known of the result: units, what was left out, what looks like a mistake.
         images: how large the result is with images kept encoded, and decoded; None if there are none.
     """
 
@@ -86,7 +90,7 @@ class ConvertReport:
         nbytes: bytes of its shards.
         skipped: every sample that was left out, and why.
         resumed: parts that an earlier, interrupted run had finished.
-        notes: what users should know of the source: what was left out of it, say.
+        notes: what should be known of the result: units, what was left out, what looks like a mistake.
     """
 
     path: str
@@ -103,15 +107,12 @@ class _Count:
     """What has been written so far, and how much of the source was skipped."""
 
     plan: ConversionPlan
+    tasks: int
     allowance: Allowance
     progress: Progress | None
     passes: int
     done: dict[int, PartReport] = field(default_factory=dict)
     bad: int = 0
-
-    @property
-    def parts(self) -> int:
-        return len(self.plan.parts)
 
     def add(self, report: PartReport) -> None:
         self.done[report.number] = report
@@ -119,7 +120,7 @@ class _Count:
         if report.skipped and self.plan.source_samples >= 0:  # then it is known at once whether they are too many
             self.check()
         if self.progress is not None:
-            self.progress(*self.written(), len(self.done), self.parts * self.passes)
+            self.progress(*self.written(), len(self.done), self.tasks * self.passes)
 
     def skipped(self) -> tuple[Skipped, ...]:
         """All that were skipped, in order."""
@@ -135,8 +136,8 @@ class _Count:
         """So many samples have been written in their new order, too; in parts, as if they had any."""
         if self.progress is not None:
             first, nbytes = self.written()
-            second = [whole * samples // max(first, 1) for whole in (nbytes, self.parts)]
-            self.progress(first + samples, nbytes + second[0], self.parts + second[1], self.parts * self.passes)
+            second = [whole * samples // max(first, 1) for whole in (nbytes, self.tasks)]
+            self.progress(first + samples, nbytes + second[0], self.tasks + second[1], self.tasks * self.passes)
 
     def written(self) -> tuple[int, int]:
         """Samples and bytes of the parts that are done."""
@@ -179,9 +180,11 @@ def convert(source: Any, out: Place, **options: Any) -> ConvertReport:
         out: the folder to make.
         **options: `kind`: what the source is, if that cannot be recognised. `source_options`: keywords of that kind;
             they may as well be given here: ``size=224`` is ``source_options={"size": 224}``.
-            `schema`: the fields (default: worked out from the first samples). `fields`: those to keep. `casts`: field
-            names to element types that they are cast to. `ragged`: names of fields whose first dimension varies.
-            `map`: ``"package.module:function"``, which gets each sample as a dict and returns the one to be written.
+            `schema`: the fields (default: worked out from the first samples). `fields`: which of the source's are
+            taken, in this order; what is wrong with others does not matter then. `map`:
+            ``"package.module:function"``, which gets each sample of these as a dict and returns the one to be written.
+            `casts`: field names to element types that they are cast to. `ragged`: names of fields whose first dimension
+            varies. `fixed`: names of lists that are all of one length, that of the first samples.
             `shard_bytes`: about how large a shard gets. `shuffle_seed`: write the samples in a random order, the same
             for the same seed (default: in that of the source). `pack`: ``{"field": name, "length": n}``: cut the tokens
             of all documents into blocks of `n`, with ``"eos": id`` a token behind each document, with ``"pad": id`` the
@@ -246,29 +249,29 @@ def _run(
     spread: Spread,
 ) -> ConvertReport:
     if stage.planned is None:
-        parts = source.parts(int(chosen.shard_bytes))
-        stage.keep(_schema(source, parts, chosen, options), sized(source, parts, chosen))
-    schema, parts = stage.planned or (Schema({}), [])
+        stage.keep(*_planned(source, chosen, options))
+    schema, tasks = stage.planned or (Schema({}), [])
     stored = packed_by(schema, chosen.pack_fields)
     metadata = metadata_of(source, schema, chosen, options)
     twice = chosen.shuffle_seed is not None
     allowance = Allowance(options.get("max_skipped", DEFAULT_ALLOWANCE))
-    count = _Count(ConversionPlan(source.kind, schema, parts), allowance, options.get("progress"), 2 if twice else 1)
-    for number in range(len(parts)):
+    planned = ConversionPlan(source.kind, schema, [part for parts in tasks for part in parts])
+    count = _Count(planned, len(tasks), allowance, options.get("progress"), 2 if twice else 1)
+    for number in range(len(tasks)):
         if (report := stage.finished(number)) is not None:
             count.add(report)
     resumed, over = len(count.done), [os.fspath(folder) for folder in options.get("spread_over") or ()]
-    tasks = [
-        # A part that has one shard would put it on the first drive, and so would the next one.
-        PartTask(source, part, number, schema.to_json(), stage.folder, chosen, turned(over, number))
-        for number, part in enumerate(parts)
+    left = [
+        # A task that makes one shard would put it on the first drive, and so would the next one.
+        PartTask(source, parts, number, schema.to_json(), stage.folder, chosen, turned(over, number))
+        for number, parts in enumerate(tasks)
         if number not in count.done
     ]
-    room = Room(path, schema, parts, count.done, twice=twice, spread_over=over)
+    room = Room(path, schema, tasks, count.done, twice=twice, spread_over=over)
     overwrite = options.get("overwrite", False)
     try:
         try:
-            spread.do(tasks, room.begin, count.add)
+            spread.do(left, room.begin, count.add)
         except (FormatError, ReadError):
             look.check()  # that a file changed is what is wrong with it then
             raise
@@ -276,16 +279,39 @@ def _run(
         count.check()
         if twice:
             room.begin_again()
-            ordered = put_in_order(stage.folder, stored, len(parts), over)
+            ordered = put_in_order(stage.folder, stored, len(tasks), over)
             shuffle_into(
                 path, ordered, chosen, overwrite=overwrite, progress=count.again, spread_over=over, metadata=metadata
             )
         else:
-            publish(path, stage.folder, stored, len(parts), overwrite=overwrite, spread_over=over, metadata=metadata)
+            publish(path, stage.folder, stored, len(tasks), overwrite=overwrite, spread_over=over, metadata=metadata)
     except DiskFullError as error:
         raise room.explain(error) from error
     sizes = [entry.stat().st_size for entry in os.scandir(path) if entry.name.endswith(".safetensors")]
     return ConvertReport(path, count.written()[0], len(sizes), sum(sizes), count.skipped(), resumed, notes_of(source))
+
+
+def _planned(source: Source, chosen: ConvertOptions, options: ConvertKeywords) -> tuple[Schema, list[list[Part]]]:
+    """Schema and tasks."""
+    target = int(chosen.shard_bytes)
+    parts = source.parts(target)
+    schema = _schema(source, parts, chosen, options)
+    return schema, _gathered(sized(source, parts, chosen), schema, target)
+
+
+def _gathered(parts: Sequence[Part], schema: Schema, target_bytes: int) -> list[list[Part]]:
+    """Runs of parts, as many in each as one shard takes; one whose size is not known is alone."""
+    found: list[list[Part]] = []
+    room = 0
+    for part in parts:
+        nbytes = estimated_bytes([part], schema)
+        if found and 0 <= nbytes <= room:
+            found[-1].append(part)
+            room -= nbytes
+        else:
+            found.append([part])
+            room = target_bytes - nbytes if nbytes >= 0 else -1
+    return found
 
 
 def _source(source: object, options: ConvertKeywords) -> Source:
@@ -294,12 +320,13 @@ def _source(source: object, options: ConvertKeywords) -> Source:
         source = absolute(source)
     found, pack = source_for(source, options.get("kind"), options.get("source_options")), options.get("pack")
     if pack is None:
-        return found
+        return taking(found, options.get("fields"))
     if not isinstance(pack, Mapping):
         raise OptionError(f"pack is {pack!r:.200}", remedy='Pass {"field": name, "length": n}, say.')
     check_names("pack", pack, Packing.__dataclass_fields__)
     try:
-        return PackedSource(found, Packing(**pack))
+        packing = Packing(**pack)
+        return PackedSource(taking(found, (packing.field,)), packing)
     except TypeError as error:
         raise OptionError(f"pack is {dict(pack)!r:.200}: {error}") from None
 

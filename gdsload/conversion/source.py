@@ -6,11 +6,12 @@ come in order, and the parts are put together in order, so that the result does 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self, runtime_checkable
 
-__all__ = ["Item", "Part", "Source"]
+__all__ = ["FieldChoice", "Item", "Part", "Selective", "Source", "taking"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +75,38 @@ class Source(Protocol):
         Raises:
             FormatError: if the part itself cannot be read.
         """
+
+
+@runtime_checkable
+class Selective(Protocol):
+    """A source that can leave fields out before it looks at them: what is wrong with those is nobody's concern then."""
+
+    def only(self, fields: Sequence[str]) -> Source:
+        """A source of these fields alone; it itself stays as it is.
+
+        Args:
+            fields: their names. It raises an `OptionError` for one that it does not have when it is read.
+        """
+
+
+class FieldChoice:
+    """What makes a source `Selective`: it reads `fields`, None for all."""
+
+    fields: tuple[str, ...] | None = None
+
+    def only(self, fields: Sequence[str]) -> Self:
+        """See `Selective.only`."""
+        found = copy.copy(self)
+        found.fields = tuple(fields)
+        found.__dict__.pop("_decided", None)  # what was found out about others
+        return found
+
+
+def taking(source: Source, fields: Sequence[str] | None) -> Source:
+    """A source without the fields that nobody wants, if it can leave them out.
+
+    Args:
+        source: the source.
+        fields: those that are wanted; None: all of them.
+    """
+    return source if fields is None or not isinstance(source, Selective) else source.only(tuple(fields))

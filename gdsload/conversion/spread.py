@@ -1,4 +1,4 @@
-"""The parts of a conversion, shared out to whoever does them."""
+"""The tasks of a conversion, shared out to whoever does them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Submit = Callable[[PartTask, Callable[[Outcome], None]], None]
 
 
 class Spread:
-    """Who does the parts of a conversion.
+    """Who does the tasks of a conversion.
 
     Args:
         workers: how many at once; None: one for each processor.
@@ -51,8 +51,8 @@ class Spread:
         The first error ends it, when what was begun has ended. Ctrl-C ends it at once: what was begun is lost.
 
         Args:
-            tasks: the parts.
-            begin: called with a part's number before it is begun.
+            tasks: what is to be done.
+            begin: called with a task's number before it is begun.
             add: called with what came of it.
 
         Raises:
@@ -114,7 +114,7 @@ def _ours(crew: Crew, *, threads: bool) -> Iterator[Submit]:
 
 
 def _convert_alone(task: PartTask) -> PartReport:
-    """Convert a part in a process that has one processor to itself."""
+    """Do a task in a process that has one processor to itself."""
     torch.set_num_threads(1)
     return convert_part(task)
 

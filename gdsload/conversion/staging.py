@@ -20,6 +20,7 @@ import json
 import os
 import re
 import stat
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
@@ -32,7 +33,7 @@ from gdsload.system.paths import absolute
 
 __all__ = ["PartReport", "StagingFolder", "part_folder", "part_report", "write_json"]
 
-_VERSION = 2
+_VERSION = 3
 _PLAN, _LOCK = "plan.json", "lock"
 _FINISHED = re.compile(r"(part|out)-\d{6,}\.json")
 _FILE = re.compile(
@@ -173,17 +174,18 @@ class StagingFolder:
                 os.unlink(name, dir_fd=self._fd)
 
     @property
-    def planned(self) -> tuple[Schema, list[Part]] | None:
-        """Schema and parts, if an earlier run has worked them out."""
+    def planned(self) -> tuple[Schema, list[tuple[Part, ...]]] | None:
+        """Schema and tasks, if an earlier run has worked them out."""
         plan = self.plan or {}
-        if "parts" not in plan:
+        if "tasks" not in plan:
             return None
-        return Schema.from_json(plan["schema"]), [Part(**{**p, "where": tuple(p["where"])}) for p in plan["parts"]]
+        tasks = [tuple(Part(**{**part, "where": tuple(part["where"])}) for part in parts) for parts in plan["tasks"]]
+        return Schema.from_json(plan["schema"]), tasks
 
-    def keep(self, schema: Schema, parts: list[Part]) -> None:
-        """Remember schema and parts, so that a later run has the very same."""
-        listed = [{**asdict(part), "where": list(part.where)} for part in parts]
-        self.plan = {**(self.plan or {}), "schema": schema.to_json(), "parts": listed}
+    def keep(self, schema: Schema, tasks: Sequence[Sequence[Part]]) -> None:
+        """Remember schema and tasks, the parts of each, so that a later run has the very same."""
+        listed = [[{**asdict(part), "where": list(part.where)} for part in parts] for parts in tasks]
+        self.plan = {**(self.plan or {}), "schema": schema.to_json(), "tasks": listed}
         write_json(self._path(_PLAN), self.plan)
 
     def finished(self, number: int) -> PartReport | None:
@@ -198,7 +200,7 @@ class StagingFolder:
         """How far the conversion is, and what may be done, for who interrupts it."""
         if not (done := self.finished_count()):
             return "no part is finished yet; run the same again to begin anew."
-        parts = len((self.plan or {}).get("parts", ()))
+        parts = len((self.plan or {}).get("tasks", ()))
         return f"{done} of {parts} parts are finished; run the same again to go on, or remove {self.folder}"
 
     def close(self, *, remove: bool) -> None:

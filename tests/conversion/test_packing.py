@@ -152,12 +152,12 @@ def test_the_same_bytes_whatever_the_workers(tmp_path, corpus):
 
 def test_an_interrupted_run_goes_on_and_bad_documents_can_be_skipped(tmp_path, corpus):
     spoiled = [*corpus[:10], [[1, 2], BAD, [3]], *corpus[10:]]
-    pack = {"field": "ids", "length": 32}
+    pack, how = {"field": "ids", "length": 32}, {"workers": 1, "shard_bytes": 128}
     with pytest.raises(ReadError, match="document 1 of part 10 of blocks .* cannot be converted: ValueError: no text"):
-        gdsload.convert(Documents(spoiled), tmp_path / "out", pack=pack, workers=1)
+        gdsload.convert(Documents(spoiled), tmp_path / "out", pack=pack, **how)
     with pytest.raises(OptionError, match="its source or its options were others"):
-        gdsload.convert(Documents(spoiled), tmp_path / "out", pack=pack | {"eos": 1}, workers=1)
-    report = gdsload.convert(Documents(spoiled), tmp_path / "out", pack=pack, workers=1, on_error="skip")
+        gdsload.convert(Documents(spoiled), tmp_path / "out", pack=pack | {"eos": 1}, **how)
+    report = gdsload.convert(Documents(spoiled), tmp_path / "out", pack=pack, **how, on_error="skip")
     assert report.resumed
     assert [one.key for one in report.skipped] == ["document 1 of part 10"]
     dataset = gdsload.ShardDataset(tmp_path / "out")

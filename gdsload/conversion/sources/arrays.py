@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, stamps
-from gdsload.conversion.source import Item, Part
+from gdsload.conversion.row_source import check_fields
+from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts
-from gdsload.errors import FormatError
+from gdsload.errors import FormatError, OptionError
 
 __all__ = ["ArraySource"]
 
 
-class ArraySource:
+class ArraySource(FieldChoice):
     """Arrays whose first dimension counts the samples.
 
     A `.npy` file is one field, called after the file, and the files of a folder are the fields of one dataset. An
@@ -55,12 +56,13 @@ class ArraySource:
         try:
             if self._archive:
                 with np.load(self.path, allow_pickle=False) as archive:
-                    return {name: archive[name] for name in archive.files}
-            return {
-                os.path.basename(file).removesuffix(".npy"): np.load(file, mmap_mode="r", allow_pickle=False)
-                for file in self._files
-            }
+                    return {name: archive[name] for name in check_fields(self.fields, archive.files, self.path)}
+            files = {os.path.basename(file).removesuffix(".npy"): file for file in self._files}
+            names = check_fields(self.fields, files, self.path)
+            return {name: np.load(files[name], mmap_mode="r", allow_pickle=False) for name in names}
         except (OSError, ValueError, EOFError) as error:
+            if isinstance(error, OptionError):
+                raise
             raise FormatError(
                 f"the arrays cannot be read: {error}", file=self.path,
                 remedy="Arrays of objects are pickles, which are never loaded: save numbers.",

@@ -11,8 +11,8 @@ from typing import Any, Unpack
 import numpy as np
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, stamps
-from gdsload.conversion.row_source import BATCH_BYTES, common_length, row_parts, spans
-from gdsload.conversion.source import Item, Part
+from gdsload.conversion.row_source import BATCH_BYTES, check_fields, common_length, row_parts, spans
+from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
 
@@ -22,7 +22,7 @@ _SUFFIXES = (".h5", ".hdf5", ".hdf")
 _VARYING_BYTES = 1024
 
 
-class Hdf5Source:
+class Hdf5Source(FieldChoice):
     """HDF5 files, in which the datasets of one group are the fields; their first dimension counts the samples.
 
     Text and lists of numbers of any length are taken, too. Links to other files are never followed.
@@ -76,7 +76,7 @@ class Hdf5Source:
             if not isinstance(here, h5py.Group):
                 raise OptionError(f"there is no group {self.group!r}", file=file)
         names = sorted(here) if isinstance(here, h5py.Group) else []
-        children = {name: own_child(here, name, file) for name in names}
+        children = {name: own_child(here, name, file) for name in check_fields(self.fields, names, file)}
         fields = {name: child for name, child in children.items() if isinstance(child, h5py.Dataset)}
         lengths = {name: len(field) if field.shape else -1 for name, field in fields.items()}
         if not fields:

@@ -8,21 +8,20 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any, Unpack, cast
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
-from gdsload.conversion.row_source import runs
-from gdsload.conversion.source import Item, Part
+from gdsload.conversion.row_source import check_fields, runs
+from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.binary_samples import decoded, sample_bytes, value_bytes
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.mds_values import decoder
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
 from gdsload.errors import FormatError, OptionError
-from gdsload.system.names import check_list
 
 __all__ = ["MdsSource"]
 
@@ -31,7 +30,7 @@ _MAX_SHARD_BYTES = 2**32  # places in it are uint32
 _BY_ARROW = {"zstd": "zstd", "br": "brotli"}
 
 
-class MdsSource(ImageSource):
+class MdsSource(FieldChoice, ImageSource):
     """A dataset that `streaming.MDSWriter` wrote.
 
     Numbers, arrays, texts and bytes become fields as they are, ``json`` and ``str_decimal`` a text, images uint8
@@ -40,7 +39,6 @@ class MdsSource(ImageSource):
 
     Args:
         path: the folder with `index.json`.
-        columns: which columns, in which order. None: all of them.
         **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
             `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
@@ -51,17 +49,15 @@ class MdsSource(ImageSource):
     kind = "MDS shards"
     threads = False
 
-    def __init__(self, path: str, *, columns: Sequence[str] | None = None, **options: Unpack[ImageFileOptions]) -> None:
-        check_list("columns", columns)
+    def __init__(self, path: str, **options: Unpack[ImageFileOptions]) -> None:
         self.path = path
         self.files = SourceFiles.of(path, options)
-        self.columns = None if columns is None else list(columns)
         self.look = ImageForm.of(options)
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
         files = [self._index(), *(self._place(shard)[0] for shard in self._shards())]
-        return {"kind": self.kind, "files": stamps(files), "columns": self.columns, **self.form.to_json()}
+        return {"kind": self.kind, "files": stamps(files), **self.form.to_json()}
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of shards."""
@@ -89,11 +85,7 @@ class MdsSource(ImageSource):
 
     def _decoders(self, shard: _Shard) -> dict[str, Callable[[bytes], Any]]:
         encodings = {column.name: column.encoding for column in shard.columns}
-        wanted = list(encodings) if self.columns is None else self.columns
-        for name in wanted:
-            if name not in encodings:
-                listed = ", ".join(map(repr, list(encodings)[:50]))
-                raise OptionError(f"there is no column {name!r}", file=self.path, remedy=f"There are {listed}.")
+        wanted = check_fields(self.fields, encodings, self.path)
         file = os.path.join(self.path, shard.raw.name)
         return {name: decoder(encodings[name], name, self.form, file) for name in wanted}
 

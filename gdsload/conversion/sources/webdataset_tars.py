@@ -15,7 +15,7 @@ from itertools import islice
 from typing import IO, Any, Unpack, cast
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
-from gdsload.conversion.source import Item, Part
+from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.errors import FormatError, OptionError
@@ -45,7 +45,7 @@ _BYTES_BESIDE = tarfile.BLOCKSIZE * 3 // 2
 """Of a member: its header, and what fills its last block, in the mean."""
 
 
-class TarSource(ImageSource):
+class TarSource(FieldChoice, ImageSource):
     """WebDataset tar files.
 
     Members that follow each other and have one name up to the first dot of their base name are one sample. What comes
@@ -128,11 +128,15 @@ class TarSource(ImageSource):
             yield self._item(sample, file)
 
     def _take(self, tar: tarfile.TarFile, member: tarfile.TarInfo, name: str, sample: _Sample) -> None:
-        sample.nbytes += member.size
+        unwanted = self.fields is not None and name not in self._wanted
+        sample.nbytes += 0 if unwanted else member.size
         if name in sample.members:
             sample.trouble = f"two members are called {name!r}"
         elif len(sample.members) >= _MAX_MEMBERS:
             sample.trouble = f"it has more than {_MAX_MEMBERS} members"
+        elif unwanted:
+            sample.left_out.add(name)
+            sample.members[name] = b""
         elif sample.nbytes > self.max_member_bytes:
             sample.members[name] = b""
             sample.trouble = f"it has more than {self.max_member_bytes} bytes, with {member.name!r:.200}"
@@ -143,6 +147,11 @@ class TarSource(ImageSource):
                 raise tarfile.ReadError(f"{member.name!r:.200} has {member.size} bytes, but {len(content)} are there")
             sample.members[name] = content
 
+    @property
+    def _wanted(self) -> frozenset[str]:
+        """The members that are wanted: beside an image that is kept there are fields of its header."""
+        return frozenset(found for name in self.fields or () for found in (name, name.partition(".")[0]))
+
     def _item(self, sample: _Sample, file: str) -> Item:
         return Item(sample.key, partial(_decoded, sample, file, self.form, self.with_key))
 
@@ -151,6 +160,7 @@ class TarSource(ImageSource):
 class _Sample:
     key: str
     members: dict[str, bytes] = field(default_factory=dict)
+    left_out: set[str] = field(default_factory=set)
     nbytes: int = 0
     trouble: str | None = None
 
@@ -242,6 +252,8 @@ def _decoded(sample: _Sample, file: str, look: ImageForm, with_key: bool) -> dic
         found["key"] = sample.key
     for name, content in sample.members.items():
         extension = name.rpartition("_")[2]
+        if name in sample.left_out:
+            continue
         try:
             made = look.fields(name, content, f"{where}.{name}") if extension in _IMAGES else None
             put(found, {name: _decoder(extension)(content)} if made is None else made, where)

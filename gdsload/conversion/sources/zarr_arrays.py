@@ -11,8 +11,8 @@ from typing import Any, Unpack
 import numpy as np
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, stamps
-from gdsload.conversion.row_source import BATCH_BYTES, common_length, row_parts, spans
-from gdsload.conversion.source import Item, Part
+from gdsload.conversion.row_source import BATCH_BYTES, check_fields, common_length, row_parts, spans
+from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError
 from gdsload.system.paths import absolute
@@ -22,7 +22,7 @@ __all__ = ["ZarrSource"]
 _METADATA = ("zarr.json", ".zarray", ".zgroup")
 
 
-class ZarrSource:
+class ZarrSource(FieldChoice):
     """A Zarr array, or a group of arrays, which are the fields; their first dimension counts the samples.
 
     A single array is a field called after its folder. Nothing is unpickled.
@@ -87,6 +87,7 @@ class ZarrSource:
             raise FormatError(f"the arrays cannot be opened: {str(error)[:200]}", file=self.path) from None
         if not arrays:
             raise FormatError("there is no array in the group", file=self.path)
+        arrays = {name: arrays[name] for name in check_fields(self.fields, arrays, self.path)}
         for name, array in arrays.items():
             _check(name, array, self.path)
         return arrays

@@ -130,3 +130,21 @@ def test_describes_files_and_options(tmp_path):
     assert one != Hdf5Source(path, group="g").describe()
     os.utime(path, ns=(1, 1))
     assert one != Hdf5Source(path).describe()
+
+
+def test_what_is_beside_the_fields_that_are_wanted_does_not_matter(tmp_path):
+    with h5py.File(tmp_path / "t.h5", "w") as file:
+        file["x"], file["y"], file["mean"], file["names"] = np.arange(3), np.ones((3, 2)), 0.5, [b"a"]
+        file["elsewhere"] = h5py.ExternalLink("other.h5", "x")
+    source = Hdf5Source(str(tmp_path / "t.h5"))
+    assert [
+        item.make()["y"].shape
+        for part in source.only(["y", "x"]).parts(2**20)
+        for item in source.only(["y"]).read(part)
+    ] == [(3, 2)]
+    with pytest.raises(OptionError, match="there is no field 'z'. There are"):
+        source.only(["z"]).parts(1)
+    with h5py.File(tmp_path / "t.h5", "a") as file:
+        del file["elsewhere"]
+    with pytest.raises(FormatError, match=r"fields=\['x', 'y'\] \(--fields x y\)"):
+        source.parts(1)

@@ -73,10 +73,10 @@ def test_images():
 
 def test_converted(tmp_path):
     assert recognise(str(DATA / "numbers")) == recognise(str(DATA / "zstd")) == "mds"
-    options = {"columns": ["str", "float16", "any shape"]}
-    report = gdsload.convert(DATA / "numbers", tmp_path / "out", workers=1, source_options=options)
+    options = {"fields": ["str", "float16", "any shape"]}
+    report = gdsload.convert(DATA / "numbers", tmp_path / "out", workers=1, **options)
     dataset = gdsload.ShardDataset(tmp_path / "out")
-    assert list(dataset.schema) == options["columns"]
+    assert list(dataset.schema) == options["fields"]
     assert report.samples == make_mds.COUNT
     for sample, expected in zip(dataset.__getitems__(range(report.samples)), make_mds.numbers(), strict=True):
         assert [plain(sample[name].numpy() if name != "str" else sample[name]) for name in dataset.schema] == [
@@ -87,14 +87,12 @@ def test_converted(tmp_path):
 def test_pickles_are_refused_but_can_be_left_out():
     path = str(DATA / "pickles")
     with pytest.raises(FormatError, match="'object' is stored as pickles"):
-        MdsSource(path, columns=["n", "object"]).parts(1)
+        MdsSource(path).only(["n", "object"]).parts(1)
     with pytest.raises(FormatError, match=r"'more' has the encoding 'list\[png\]'"):
         MdsSource(path).parts(1)
-    assert samples(MdsSource(path, columns=["n"])) == [{"n": 1}]
-    with pytest.raises(OptionError, match="no column 'q'"):
-        MdsSource(path, columns=["q"]).parts(1)
-    with pytest.raises(OptionError, match="is the text"):
-        MdsSource(path, columns="n")
+    assert samples(MdsSource(path).only(["n"])) == [{"n": 1}]
+    with pytest.raises(OptionError, match="no field 'q'"):
+        MdsSource(path).only(["q"]).parts(1)
 
 
 def test_unpacked_shards_come_first_and_merged_ones_lie_deeper(tmp_path):
@@ -253,8 +251,7 @@ def test_a_shard_without_samples_is_passed_over(tmp_path):
     empty["raw_data"] |= {"basename": "empty.mds", "bytes": 8}
     tree["shards"].insert(0, empty)
     (tmp_path / "d" / "index.json").write_text(json.dumps(tree))
-    options = {"columns": ["n"]}
-    report = gdsload.convert(tmp_path / "d", tmp_path / "out", source_options=options, shard_bytes=1, workers=1)
+    report = gdsload.convert(tmp_path / "d", tmp_path / "out", fields=["n"], shard_bytes=1, workers=1)
     assert (report.samples, gdsload.ShardDataset(tmp_path / "out")[0]["n"].item()) == (1, 1)
 
 
@@ -263,7 +260,6 @@ def test_describes_files_and_options(tmp_path):
     source = MdsSource(str(tmp_path / "d"))
     one = source.describe()
     assert json.loads(json.dumps(one)) == one
-    assert one != MdsSource(source.path, columns=["n"]).describe()
     assert one != MdsSource(source.path, mode="L").describe()
     os.utime(next((tmp_path / "d").glob("*.gz")), ns=(1, 1))
     assert one != source.describe()

@@ -14,6 +14,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+import gdsload
 from gdsload.conversion.sources.webdataset_tars import TarSource
 from gdsload.errors import FormatError, OptionError
 
@@ -269,3 +270,20 @@ def test_options(tmp_path, options):
 def test_nothing_there(tmp_path):
     with pytest.raises(FormatError, match="no file with"):
         TarSource(str(tmp_path)).parts(1)
+
+
+def test_members_that_nobody_wants_are_not_looked_at(tmp_path):
+    members = [(f"{n}.{name}", content) for n in range(3) for name, content in (("jpg", b"none"), ("cls", b"%d" % n))]
+    source = TarSource(pack(tmp_path / "a.tar", members), max_member_bytes=3)
+    assert [item.make() for item in read_all(source.only(["cls"]))] == [{"key": str(n), "cls": n} for n in range(3)]
+    with pytest.raises(FormatError, match="more than 3 bytes"):
+        read_all(source)[0].make()
+
+
+def test_small_tar_files_make_one_shard(tmp_path):
+    (tmp_path / "in").mkdir()
+    for number in range(20):
+        pack(tmp_path / "in" / f"{number}.tar", [(f"{number}.npy", npy(np.full(100, number)))])
+    report = gdsload.convert(tmp_path / "in", tmp_path / "out", workers=2)
+    assert (report.samples, report.shards) == (20, 1)
+    assert [int(sample["npy"][0]) for sample in gdsload.ShardDataset(tmp_path / "out")] == list(range(20))
