@@ -6,15 +6,17 @@ import importlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any, cast
 
-from gdsload.conversion.input_files import check_file, expanded
+from gdsload.conversion.input_files import check_file, expanded, open_file
 from gdsload.conversion.option_types import check_values
 from gdsload.conversion.source import Source
+from gdsload.conversion.sources.memory_tables import is_mapping_of_arrays, is_table
 from gdsload.conversion.splits import split_words
 from gdsload.conversion.unknown_sources import WAYS_OUT, unknown
-from gdsload.errors import DatasetNotFoundError, OptionError
+from gdsload.errors import DatasetNotFoundError, FormatError, OptionError
 from gdsload.system.paths import refuse_url
 
 __all__ = ["KINDS", "recognise", "source_class", "source_for"]
@@ -47,10 +49,17 @@ KINDS = {
 }
 """Names of the kinds that `kind` takes: module and class of each."""
 
+_OBJECTS = {
+    "table": ("memory_tables", "TableInMemory"),
+    "arrays": ("memory_tables", "ArraysInMemory"),
+}
+"""Names of the kinds of what is in memory, besides torch's datasets."""
+
 _SUFFIXES = {
     ".npy": "numpy", ".npz": "numpy", ".tar": "webdataset", ".tar.gz": "webdataset", ".tgz": "webdataset",
     ".parquet": "parquet", ".arrow": "parquet", ".feather": "parquet", ".safetensors": "safetensors",
     ".h5": "hdf5", ".hdf5": "hdf5", ".csv": "csv", ".tsv": "csv", ".mds": "mds", ".mds.zstd": "mds",
+    ".csv.gz": "csv", ".tsv.gz": "csv",
     ".mds.gz": "mds", ".mds.bz2": "mds", ".mds.br": "mds", ".mds.snappy": "mds", ".jsonl": "tokens", ".bin": "tokens",
     ".mdb": "lmdb", ".lmdb": "lmdb", ".tfrecord": "tfrecord", ".tfrecords": "tfrecord", ".tfrec": "tfrecord",
     ".tfrecord.gz": "tfrecord", ".tfrecords.gz": "tfrecord", ".pt": "pt", ".pth": "pt", ".mat": "mat",
@@ -64,14 +73,15 @@ _PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".ppm", ".bmp", ".tif", ".tiff", 
 _NUMBERED = re.compile(r"-\d{5,}-of-\d{5,}$", re.ASCII)
 _ANNOTATIONS = re.compile(r"(^instances_.+|_annotations\.coco)\.json$", re.IGNORECASE)
 _LOOKED_AT = 1000
+_LOOKED_AT_BYTES = 2**16
 
 
 def source_for(source: object, kind: str | None, options: Mapping[str, Any] | None = None) -> Source:
     """The source that a user means.
 
     Args:
-        source: a path; ``package.module:name`` of a torch dataset; a torch dataset; or a source, which is returned as
-            it is.
+        source: a path; ``package.module:name`` of a torch dataset; a torch dataset; a table or arrays in memory; or a
+            source, which is returned as it is.
         kind: which of `KINDS` it is; None to find out.
         options: keywords of that kind.
 
@@ -98,12 +108,18 @@ def source_class(source: object, kind: str | None) -> tuple[str, Callable[..., A
     """
     if all(hasattr(source, name) for name in ("describe", "parts", "read")):
         return "", None
-    name = kind or (recognise(os.fspath(source)) if isinstance(source, str | os.PathLike) else _by_object(source))
+    is_path = isinstance(source, str | os.PathLike)
+    name = kind or (recognise(os.fspath(cast("str", source))) if is_path else _by_object(source))
+    if name in _OBJECTS and not is_path:
+        return name, _class_of(*_OBJECTS[name])
     if name not in KINDS:
         raise OptionError(f"kind is {name!r}", remedy=f"Supported are {', '.join(map(repr, KINDS))}.")
-    module, attribute = KINDS[name]
-    made: Callable[..., Any] = getattr(importlib.import_module(f"{_PLACE}.{module}"), attribute)
-    return name, made
+    return name, _class_of(*KINDS[name])
+
+
+def _class_of(module: str, name: str) -> Callable[..., Any]:
+    made: Callable[..., Any] = getattr(importlib.import_module(f"{_PLACE}.{module}"), name)
+    return made
 
 
 def recognise(path: str) -> str:
@@ -138,10 +154,15 @@ def recognise(path: str) -> str:
 
 
 def _by_object(source: object) -> str:
-    """The kind of an object: a dataset of Hugging Face's, unless it has a transform of the user's, or torch's."""
+    """The kind of an object: Hugging Face's, unless it has a transform of the user's; a table; arrays; or torch's."""
     kind, form = type(source), getattr(source, "format", None)
-    tables = (kind.__module__, kind.__name__) == ("datasets.arrow_dataset", "Dataset")
-    return "huggingface" if tables and isinstance(form, dict) and form["type"] != "custom" else "torch"
+    if (kind.__module__, kind.__name__) == ("datasets.dataset_dict", "DatasetDict"):
+        return "huggingface"
+    if (kind.__module__, kind.__name__) == ("datasets.arrow_dataset", "Dataset"):
+        return "huggingface" if isinstance(form, dict) and form["type"] != "custom" else "torch"
+    if is_table(source):
+        return "table"
+    return "arrays" if is_mapping_of_arrays(source) else "torch"
 
 
 def _texts(names: Iterable[str]) -> set[str]:
@@ -174,7 +195,8 @@ def _by_folder(path: str) -> set[str]:
     for depth in (1, 2):  # there may be folders of splits, with folders in them
         inner = list(islice(_inner(path, depth), _LOOKED_AT))
         if any(name.lower().endswith(_PICTURES) for name in inner):
-            return found | {"images"}
+            tables = [os.path.join(path, name) for name in names if _by_file(name) == {"csv"}]
+            return found if any(map(_names_pictures, tables)) else found | {"images"}
         deeper = found.union(*(_by_file(name) for name in inner))
         if deeper != found:
             return deeper
@@ -190,6 +212,16 @@ def _of_objects(path: str, names: list[str]) -> set[str]:
     if any(name.lower().endswith((".yaml", ".yml")) for name in names):
         found |= {"yolo" for listed in (names, *inner.values()) if {"images", "labels"} <= set(listed)}
     return found
+
+
+def _names_pictures(table: str) -> bool:
+    """Whether a table names pictures that lie beside it, or in folders there."""
+    with suppress(OSError, FormatError), open_file(table) as file:
+        cells = re.split(r'[,;\t\r\n"]+', file.read(_LOOKED_AT_BYTES).decode("utf-8", "replace"))
+        # A name in an untrusted table is only asked for here, never opened.
+        named = (cell for cell in cells if cell.lower().endswith(_PICTURES) and "\0" not in cell)
+        return any(os.path.isfile(os.path.join(os.path.dirname(table), cell)) for cell in islice(named, _LOOKED_AT))
+    return False
 
 
 def _inner(path: str, depth: int = 1) -> Iterator[str]:

@@ -2,61 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
+from decimal import Context
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.source import Item
+from gdsload.conversion.sources.arrow_types import Leaf, extended, inner_type, is_encoded, is_list, is_text
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError
 
-__all__ = ["check_columns", "column_values", "table_items", "validate"]
+__all__ = ["column_values", "leaf_array", "table_items", "validate"]
+
+_EXACT = 2**53
+_MAX_SCALE = 22
+_DIGITS = Context(prec=100)
 
 
-def check_columns(schema: Any, file: str) -> None:
-    """Refuse columns of types that no field can have.
-
-    Args:
-        schema: an Arrow schema.
-        file: what it is the schema of, for the error.
-
-    Raises:
-        FormatError: naming the first such column.
-    """
-    arrow = need("pyarrow")
-    for column in schema:
-        _values(
-            arrow.array([], column.type) if not _extended(column.type) else _nothing(column.type), column.name, file
-        )
-
-
-def _extended(kind: Any) -> bool:
-    return isinstance(kind, need("pyarrow").BaseExtensionType)
-
-
-def _nothing(kind: Any) -> Any:
-    arrow = need("pyarrow")
-    return arrow.ExtensionArray.from_storage(kind, arrow.array([], kind.storage_type))
-
-
-def table_items(table: Any, first_row: int, file: str) -> Iterator[Item]:
-    """The rows of a table: one item, or one for each row if some have no value, so that those alone are at fault.
+def table_items(table: Any, leaves: Sequence[Leaf], first_row: int, file: str) -> Iterator[Item]:
+    """The rows of a table: one item for each run of whole ones, and one for each row in which a value is missing.
 
     Args:
         table: an Arrow table or record batch.
+        leaves: what its fields are made of.
         first_row: the number of its first row, for errors.
         file: where it comes from, for errors.
     """
     validate(table, file)
-    count = table.num_rows
-    if count and not any(_has_nulls(column) for column in _columns(table)):
-        yield Item(f"rows {first_row} to {first_row + count - 1}", partial(_batch, table, first_row, file), count)
-        return
-    for row in range(count):
-        yield Item(f"row {first_row + row}", partial(_row, table.slice(row, 1), first_row + row, file))
+    arrays = [leaf_array(table, leaf) for leaf in leaves]
+    bad = np.zeros(table.num_rows, np.bool_)
+    for leaf, array in zip(leaves, arrays, strict=True):
+        bad |= _incomplete(array, leaf)
+    edges = [0, *(np.flatnonzero(bad[1:] | bad[:-1]) + 1).tolist(), table.num_rows]
+    for low, high in pairwise(edges):
+        pieces = [array.slice(low, high - low) for array in arrays]
+        row = first_row + low
+        if high - low == 1:
+            yield Item(f"row {row}", partial(_row, leaves, pieces, row, file))
+        elif high > low:
+            key = f"rows {row} to {first_row + high - 1}"
+            yield Item(key, partial(_batch, leaves, pieces, row, file), high - low)
 
 
 def validate(table: Any, file: str) -> None:
@@ -71,35 +61,52 @@ def validate(table: Any, file: str) -> None:
         raise FormatError(f"the table is damaged: {str(error)[:200]}", file=file) from None
 
 
-def column_values(array: Any, name: str, first_row: int, file: str) -> Any:
+def leaf_array(table: Any, leaf: Leaf) -> Any:
+    """A column, or a part of a column of structs, in one piece. What has no struct has no part of it either."""
+    found = _whole(table.column(leaf.path[0]))
+    for name in leaf.path[1:]:
+        found = found.flatten()[found.type.get_field_index(name)]
+    if is_encoded(leaf.kind) and not leaf.json:
+        found = found.flatten()[found.type.get_field_index("bytes")]
+    return found.dictionary_decode() if need("pyarrow").types.is_dictionary(found.type) else found
+
+
+def column_values(array: Any, leaf: Leaf, first_row: int, file: str) -> Any:
     """The values of a column: an array, a pair (values, offsets), or a list of `str` or `bytes`.
 
+    Missing floating-point numbers are NaN.
+
     Raises:
-        FormatError: if a value is missing, naming its row, or the column's type is none that a field can have.
+        FormatError: if a value is missing, naming its row, or lists in lists have several lengths.
     """
-    if _has_nulls(array):
-        row = next(row for row in range(len(array)) if _has_nulls(array.slice(row, 1)))
+    missing = np.flatnonzero(_incomplete(array, leaf))
+    if len(missing):
         raise FormatError(
-            f"column {name!r} has no value, or one with a hole, in row {first_row + row}",
+            f"column {leaf.name!r} has no value, or one with a hole, in row {first_row + int(missing[0])}",
             file=file,
-            remedy="Fill such values before (fill_null), leave the column out, or skip such rows: on_error='skip'.",
+            remedy=f"Say what stands for it, fill={{{leaf.name!r}: 0}} (--fill {leaf.name}=0), say; or leave the "
+            "column out.",
         )
-    return _values(array, name, file)
+    if leaf.json:
+        return [_json(value, leaf, file) for value in array.to_pylist()]
+    kind = array.type
+    if is_text(kind):
+        return (array if leaf.fill is None else array.fill_null(leaf.fill)).to_pylist()
+    if is_list(kind) and not need("pyarrow").types.is_fixed_size_list(kind):
+        edges = np.asarray(array.offsets).astype(np.int64)
+        offsets = edges - edges[0] if len(edges) else np.zeros(1, np.int64)
+        return _fixed(array.flatten(), leaf, file), offsets
+    return _fixed(array, leaf, file)
 
 
-def _batch(table: Any, first_row: int, file: str) -> dict[str, Any]:
-    named = zip(table.schema.names, _columns(table), strict=True)
-    return {name: column_values(column, name, first_row, file) for name, column in named}
+def _batch(leaves: Sequence[Leaf], arrays: Sequence[Any], first_row: int, file: str) -> dict[str, Any]:
+    named = zip(leaves, arrays, strict=True)
+    return {leaf.name: column_values(array, leaf, first_row, file) for leaf, array in named}
 
 
-def _row(table: Any, row: int, file: str) -> dict[str, Any]:
+def _row(leaves: Sequence[Leaf], arrays: Sequence[Any], row: int, file: str) -> dict[str, Any]:
     # The one sample of a ragged field is all of its values.
-    return {name: values[0] for name, values in _batch(table, row, file).items()}
-
-
-def _columns(table: Any) -> list[Any]:
-    """The columns, each in one piece."""
-    return [_whole(table.column(position)) for position in range(table.num_columns)]
+    return {name: values[0] for name, values in _batch(leaves, arrays, row, file).items()}
 
 
 def _whole(column: Any) -> Any:
@@ -109,82 +116,115 @@ def _whole(column: Any) -> Any:
     if column.num_chunks == 1:
         return column.chunk(0)
     if not column.num_chunks:
-        return _nothing(column.type) if _extended(column.type) else arrow.array([], column.type)
+        kind = column.type
+        empty = arrow.array([], kind.storage_type if extended(kind) else kind)
+        return arrow.ExtensionArray.from_storage(kind, empty) if extended(kind) else empty
     return arrow.concat_arrays(column.chunks)
 
 
-def _is_list(kind: Any) -> bool:
-    types = need("pyarrow").types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+def _incomplete(array: Any, leaf: Leaf) -> NDArray[np.bool_]:
+    """The rows in which a value is missing that nothing stands for."""
+    if leaf.json:
+        return np.zeros(len(array), np.bool_)
+    types, kind = need("pyarrow").types, inner_type(leaf.kind)
+    nan = types.is_floating(kind) or (types.is_decimal(kind) and leaf.decimals == "float64")
+    return _holes(array, filled=nan or leaf.fill is not None)
 
 
-def _has_nulls(array: Any) -> bool:
-    """Whether a value is missing, in the array or in the lists that are its values."""
-    if _extended(array.type):
+def _holes(array: Any, *, filled: bool) -> NDArray[np.bool_]:
+    """Whether each value is missing, or has a hole in it, where a missing number or text is none if it is filled."""
+    if extended(array.type):
         array = array.storage
-    if need("pyarrow").types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    if array.null_count:
-        return True
-    return _is_list(array.type) and _has_nulls(array.flatten())
+    found = np.zeros(len(array), np.bool_)
+    if array.null_count and (not filled or is_list(array.type)):
+        found |= array.is_null().to_numpy(zero_copy_only=False)
+    if is_list(array.type):
+        within = _holes(array.flatten(), filled=filled)
+        if within.any():
+            same = need("pyarrow").types.is_fixed_size_list(array.type)
+            sizes = array.type.list_size if same else array.drop_null().value_lengths().to_numpy(zero_copy_only=False)
+            found[np.repeat(np.flatnonzero(~found), sizes)[within]] = True
+    return found
 
 
-def _values(array: Any, name: str, file: str) -> Any:
-    types = need("pyarrow").types
-    if types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    kind = array.type
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind) or _is_binary(types, kind):
-        return array.to_pylist()
-    if types.is_list(kind) or types.is_large_list(kind):
-        edges = np.asarray(array.offsets).astype(np.int64)
-        return _fixed(array.flatten(), kind, name, file), edges - edges[0] if len(edges) else np.zeros(1, np.int64)
-    return _fixed(array, kind, name, file)
-
-
-def _is_binary(types: Any, kind: Any) -> bool:
-    return bool(
-        types.is_binary(kind)
-        or types.is_large_binary(kind)
-        or types.is_binary_view(kind)
-        or types.is_fixed_size_binary(kind)
-    )
-
-
-def _fixed(array: Any, of: Any, name: str, file: str) -> NDArray[Any]:
+def _fixed(array: Any, leaf: Leaf, file: str) -> NDArray[Any]:
     """Numbers, or lists of them that are all of one length, as an array."""
-    types = need("pyarrow").types
     shape: list[int] = [len(array)]
-    if _extended(array.type):
-        # That of Arrow's own tensors, and of those of `datasets`, where None stands for a size that varies.
-        inner = list(getattr(array.type, "shape", None) or ())
-        if None in inner:
-            raise FormatError(f"column {name!r} has tensors of shape {inner}, which vary", file=file)
+    if extended(array.type):
+        # That of Arrow's own tensors, and of those of `datasets`.
+        shape += list(getattr(array.type, "shape", None) or ())
         array = array.storage
-        while _is_list(array.type):
+        while is_list(array.type):
             array = array.flatten()
-        return _shaped(_numbers(array, of, name, file), [*shape, *inner], name, file)
-    while types.is_fixed_size_list(array.type):
-        shape.append(array.type.list_size)
+    while is_list(array.type):
+        shape.append(_list_size(array, leaf, file))
         array = array.flatten()
-    return _shaped(_numbers(array, of, name, file), shape, name, file)
-
-
-def _shaped(numbers: NDArray[Any], shape: list[int], name: str, file: str) -> NDArray[Any]:
+    numbers = _numbers(array, leaf, file)
     try:
         return numbers.reshape(shape)
     except ValueError:
-        raise FormatError(f"column {name!r} has values that are not of shape {shape[1:]}", file=file) from None
+        raise FormatError(f"column {leaf.name!r} has values that are not of shape {shape[1:]}", file=file) from None
 
 
-def _numbers(array: Any, of: Any, name: str, file: str) -> NDArray[Any]:
-    types = need("pyarrow").types
-    kind = array.type
-    if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+def _list_size(array: Any, leaf: Leaf, file: str) -> int:
+    """The one length of lists in lists; of none it is 0."""
+    if need("pyarrow").types.is_fixed_size_list(array.type):
+        return int(array.type.list_size)
+    sizes = np.unique(np.diff(np.asarray(array.offsets)))
+    if len(sizes) > 1:
         raise FormatError(
-            f"column {name!r} is of type {of!s:.200}, which no field can have",
+            f"column {leaf.name!r} has lists in lists of different lengths, {sizes[0]} and {sizes[-1]}: only the first "
+            "dimension of a field may vary",
             file=file,
-            remedy="Fields are numbers, lists of numbers, text and bytes: cast it before, or choose other columns.",
+            remedy="Leave the column out, or keep it as a text of JSON: as_json.",
         )
+    return int(sizes[0]) if len(sizes) else 0
+
+
+def _numbers(array: Any, leaf: Leaf, file: str) -> NDArray[Any]:
+    arrow = need("pyarrow")
+    kind = array.type
+    if arrow.types.is_temporal(kind):
+        if arrow.types.is_date32(kind) or arrow.types.is_time32(kind):
+            array = array.cast(arrow.int32())
+        array = array.cast(arrow.int64())
+    if leaf.fill is not None:
+        array = array.fill_null(leaf.fill)
+    if arrow.types.is_decimal(kind):
+        return _decimals(array, leaf, file)
     numbers: NDArray[Any] = array.to_numpy(zero_copy_only=False)
     return numbers
+
+
+def _decimals(array: Any, leaf: Leaf, file: str) -> NDArray[Any]:
+    """Decimal numbers, each as the nearest float64, or as a whole number of its last digit."""
+    scale, texts = array.type.scale, array.to_pylist()
+    values = [None if value is None else int(value.scaleb(scale, _DIGITS)) for value in texts]
+    if leaf.decimals == "scaled":
+        if any(value is None or not -(2**63) <= value < 2**63 for value in values):
+            raise FormatError(f"column {leaf.name!r} has a decimal number that does not fit int64", file=file)
+        return np.array(values, np.int64)
+    # Of two numbers that float64 has exactly the quotient is the nearest one.
+    exact = 0 <= scale <= _MAX_SCALE
+    return np.array(
+        [
+            np.nan if value is None else value / 10**scale if exact and -_EXACT <= value <= _EXACT else float(str(text))
+            for value, text in zip(values, texts, strict=True)
+        ],
+        np.float64,
+    )
+
+
+def _json(value: Any, leaf: Leaf, file: str) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, default=_plain)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise FormatError(f"column {leaf.name!r} cannot be written as JSON: {str(error)[:200]}", file=file) from None
+
+
+def _plain(value: Any) -> str:
+    if hasattr(value, "isoformat"):
+        return str(value.isoformat())
+    if isinstance(value, bytes | bytearray):
+        raise TypeError("bytes are no text")
+    return str(value)

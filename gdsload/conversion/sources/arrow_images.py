@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from gdsload.conversion.source import Item
-from gdsload.conversion.sources.arrow_columns import column_values, table_items, validate
+from gdsload.conversion.sources.arrow_columns import column_values, leaf_array, table_items, validate
+from gdsload.conversion.sources.arrow_types import Leaf
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import ImageForm, put
 from gdsload.errors import FormatError
@@ -23,12 +24,13 @@ class ImageColumns:
 
     Args:
         names: the columns.
+        leaves: what fields are made of, these columns among them.
         form: what images are made into.
         file: where the table comes from, for errors.
     """
 
-    def __init__(self, names: frozenset[str], form: ImageForm, file: str) -> None:
-        self.names, self.form, self.file = names, form, file
+    def __init__(self, names: frozenset[str], leaves: Sequence[Leaf], form: ImageForm, file: str) -> None:
+        self.names, self.leaves, self.form, self.file = names, list(leaves), form, file
 
     def items(self, table: Any, first_row: int) -> Iterator[Item]:
         """The rows of a table, one by one if it has images, else as `table_items` has them.
@@ -37,8 +39,8 @@ class ImageColumns:
             table: an Arrow table or record batch.
             first_row: the number of its first row, for errors.
         """
-        if not self.names.intersection(table.schema.names):
-            yield from table_items(table, first_row, self.file)
+        if not self.names.intersection(leaf.name for leaf in self.leaves):
+            yield from table_items(table, self.leaves, first_row, self.file)
             return
         validate(table, self.file)
         for row in range(table.num_rows):
@@ -46,14 +48,12 @@ class ImageColumns:
 
     def _sample(self, table: Any, row: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for position, name in enumerate(table.schema.names):
-            column = table.column(position)
-            whole = column.combine_chunks() if hasattr(column, "combine_chunks") else column
+        for leaf in self.leaves:
+            name = leaf.name
             if name not in self.names:
-                whole = whole.chunk(0) if hasattr(whole, "chunk") else whole
-                put(found, {name: column_values(whole, name, row, self.file)[0]}, self.file)
+                put(found, {name: column_values(leaf_array(table, leaf), leaf, row, self.file)[0]}, self.file)
                 continue
-            image = column[0].as_py() or {}
+            image = table.column(name)[0].as_py() or {}
             if not image.get("bytes"):
                 at = f": it is the path {image['path']!r:.200}" if image.get("path") else ""
                 raise FormatError(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from typing import Any, Unpack
+from collections.abc import Iterator, Sequence
+from typing import Any, Self, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.row_source import BATCH_BYTES
-from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.arrow_columns import check_columns
+from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.arrow_images import ImageColumns
+from gdsload.conversion.sources.arrow_types import Leaf, TableForm
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
+from gdsload.conversion.sources.parquet_files import TableFileOptions
+from gdsload.conversion.sources.pictures import ImageForm, ImageSource
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["HuggingFaceSource"]
@@ -21,16 +22,16 @@ __all__ = ["HuggingFaceSource"]
 _SPLITS, _STATE, _INFO = "dataset_dict.json", "state.json", "dataset_info.json"
 
 
-class HuggingFaceSource(ImageSource):
+class HuggingFaceSource(FieldChoice, ImageSource):
     """A dataset that `datasets.Dataset.save_to_disk` wrote, or in Python such a dataset itself.
 
     Columns become fields as those of Parquet files do. An image becomes uint8 ``[channels, height, width]``.
 
     Args:
-        path: the folder, or a `datasets.Dataset`.
-        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
-            `split`, which split of a `DatasetDict`, and `follow_links`, as all sources of files have them: see
-            `SourceFiles`.
+        path: the folder; or a `datasets.Dataset`, or a `DatasetDict` of them.
+        **options: `fill`, `as_json` and `decimals`, as all tables have them: see `ColumnOptions`. `size`, `resize`,
+            `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`. `split`, which split of a
+            `DatasetDict`, and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
     Raises:
         OptionError: if an option has no such value.
@@ -39,17 +40,31 @@ class HuggingFaceSource(ImageSource):
     kind = "Hugging Face dataset"
     threads = False
 
-    def __init__(self, path: Any, **options: Unpack[ImageFileOptions]) -> None:
-        self.dataset = None if isinstance(path, str) else path
+    def __init__(self, path: Any, **options: Unpack[TableFileOptions]) -> None:
         self.path = path if isinstance(path, str) else "a dataset in memory"
         self.files = SourceFiles.of(self.path, options)
-        if self.dataset is not None and (self.files.split is not None or self.files.follow_links):
+        self.dataset = None if isinstance(path, str) else self._one_of(path)
+        self.look, self.table_form = ImageForm.of(options), TableForm.of(options)
+
+    def _one_of(self, given: Any) -> Any:
+        """The dataset that is meant, of one or several that are open already."""
+        if self.files.follow_links or (self.files.split is not None and not isinstance(given, dict)):
             raise OptionError("split and follow_links are for files, but the dataset is open already")
-        self.look = ImageForm.of(options)
+        return given[self._split_of(list(given))] if isinstance(given, dict) else given
+
+    def _split_of(self, names: list[str]) -> str:
+        """The split that is meant."""
+        name = names[0] if self.files.split is None and len(names) == 1 else self.files.split
+        if name is None or name not in names:
+            what = "it holds several splits" if name is None else f"there is no split {name!r}"
+            listed = ", ".join(map(repr, names)) or "none"
+            remedy = f"Pass one of them as split= (--option split=...): there are {listed}."
+            raise OptionError(what, file=self.path, remedy=remedy)
+        return name
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
-        found = {"kind": self.kind, "split": self.files.split, **self.form.to_json()}
+        found = {"kind": self.kind, "split": self.files.split, **self.form.to_json(), **self.table_form.to_json()}
         if self.dataset is not None:
             return {**found, "fingerprint": self.dataset._fingerprint}  # noqa: SLF001 - what tells one from another
         folder = self._folder()
@@ -81,7 +96,7 @@ class HuggingFaceSource(ImageSource):
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
         dataset = self._open()
-        images = ImageColumns(_images(dataset), self.form, self.path)
+        images = ImageColumns(_images(dataset), self._leaves(dataset), self.form, self.path)
         low, high = (int(edge) for edge in part.where)
         step = max(BATCH_BYTES // _row_bytes(dataset), 1)
         for begin in range(low, high, step):
@@ -92,13 +107,7 @@ class HuggingFaceSource(ImageSource):
         """The folder of the dataset, or of the split."""
         if not os.path.lexists(os.path.join(self.path, _SPLITS)):
             return self.files.folder(_STATE)
-        names = [str(name) for name in self._json(self.path, _SPLITS, "splits")]
-        name = names[0] if self.files.split is None and len(names) == 1 else self.files.split
-        if name is None or name not in names:
-            what = "it holds several splits" if name is None else f"there is no split {name!r}"
-            listed = ", ".join(map(repr, names)) or "none"
-            remedy = f"Pass one of them as split= (--option split=...): there are {listed}."
-            raise OptionError(what, file=self.path, remedy=remedy)
+        name = self._split_of([str(name) for name in self._json(self.path, _SPLITS, "splits")])
         self.files.inside(self.path, os.path.join(name, _STATE))
         return os.path.join(self.path, name)
 
@@ -136,9 +145,21 @@ class HuggingFaceSource(ImageSource):
         columns = found.format["columns"]
         found = found.select_columns(columns) if list(columns) != list(found.column_names) else found
         found = found.with_format("arrow")
-        images = _images(found)
-        schema = found.features.arrow_schema
-        check_columns(need("pyarrow").schema([column for column in schema if column.name not in images]), self.path)
+        return found.select_columns(list(dict.fromkeys(leaf.path[0] for leaf in self._leaves(found))))
+
+    def _leaves(self, dataset: Any) -> list[Leaf]:
+        return self.table_form.leaves(dataset.features.arrow_schema, self.path, sorted(_images(dataset)))
+
+    def notes(self) -> list[str]:
+        """What users should know of it."""
+        dataset = self._open()
+        images = _images(dataset)
+        return self.table_form.notes([leaf for leaf in self._leaves(dataset) if leaf.name not in images])
+
+    def only(self, fields: Sequence[str]) -> Self:
+        """See `Selective.only`."""
+        found = super().only(fields)
+        found.table_form = self.table_form.only(fields)
         return found
 
 

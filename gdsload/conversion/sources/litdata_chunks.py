@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.row_source import runs
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.arrow_columns import check_columns, table_items
+from gdsload.conversion.sources.arrow_columns import table_items
+from gdsload.conversion.sources.arrow_types import TableForm
 from gdsload.conversion.sources.binary_samples import (
     decoded,
     encoded_image,
@@ -245,10 +246,10 @@ def _rows(table: bytes, chunk: _Chunk, path: str) -> Iterator[Item]:
     row = 0
     try:
         opened = ipc.open_file(arrow.py_buffer(table))
-        check_columns(opened.schema, path)
+        leaves = TableForm().leaves(opened.schema, path)
         for number in range(opened.num_record_batches):
             batch = opened.get_batch(number)
-            for item in table_items(batch, row, path):
+            for item in table_items(batch, leaves, row, path):
                 yield Item(f"{chunk.name}, {item.key}", item.make, item.count)
             row += batch.num_rows
     except arrow.ArrowException as error:

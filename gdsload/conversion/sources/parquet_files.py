@@ -3,38 +3,43 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.row_source import BATCH_BYTES
-from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.arrow_columns import check_columns
+from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.arrow_images import ImageColumns, class_names, image_columns
+from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm
 from gdsload.conversion.sources.extras import need
+from gdsload.conversion.sources.hive import partitioned_schema, partitions_of, with_partition
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
 from gdsload.errors import FormatError, OptionError
-from gdsload.system.names import check_list
 
-__all__ = ["ParquetSource"]
+__all__ = ["ParquetSource", "TableFileOptions"]
 
 _SUFFIXES = (".parquet", ".arrow", ".feather")
 
 
-class ParquetSource(ImageSource):
+class TableFileOptions(ImageFileOptions, ColumnOptions, total=False):
+    """The options of tables in files."""
+
+
+class ParquetSource(FieldChoice, ImageSource):
     """Tables, whose rows are samples and whose columns are fields.
 
     Columns of numbers and of lists of one length become fixed fields, lists of any length ragged ones, text and binary
-    strings `str` and `bytes`; dictionaries are looked up. A struct of an image's bytes and its path, as `datasets`
-    writes it, becomes uint8 ``[channels, height, width]``. A row without a value in some column is an error of that
-    row.
+    strings `str` and `bytes`; dictionaries are looked up. Of a struct each part is a field, ``"s.x"``; one of an
+    image's bytes and its path, as `datasets` writes it, becomes uint8 ``[channels, height, width]``. Times and dates
+    become int64, in their own unit. Missing floating-point numbers are NaN; a row in which another value is missing is
+    an error of that row. Checksums of pages are compared. In a folder, names such as ``year=2024`` are columns.
 
     Args:
         path: a `.parquet`, `.arrow` or `.feather` file, or a folder of them.
-        columns: which columns, in which order. None: all of them.
-        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
-            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
+        **options: `fill`, `as_json` and `decimals`, as all tables have them: see `ColumnOptions`. `size`, `resize`,
+            `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`. `split` and `follow_links`,
+            as all sources of files have them: see `SourceFiles`.
 
     Raises:
         OptionError: if an option has no such value.
@@ -42,12 +47,10 @@ class ParquetSource(ImageSource):
 
     kind = "Parquet and Arrow files"
 
-    def __init__(self, path: str, *, columns: Sequence[str] | None = None, **options: Unpack[ImageFileOptions]) -> None:
+    def __init__(self, path: str, **options: Unpack[TableFileOptions]) -> None:
         self.path = path
         self.files = SourceFiles.of(path, options)
-        self.look = ImageForm.of(options)
-        check_list("columns", columns)
-        self.columns = None if columns is None else list(columns)
+        self.look, self.table_form = ImageForm.of(options), TableForm.of(options)
 
     @property
     def threads(self) -> bool:
@@ -57,21 +60,35 @@ class ParquetSource(ImageSource):
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
         form = self.form.to_json() if self._images else {}
-        return {"kind": self.kind, "files": stamps(self.files.find(_SUFFIXES)), "columns": self.columns, **form}
+        files = stamps(self.files.find(_SUFFIXES))
+        return {"kind": self.kind, "files": files, **self.table_form.to_json(), **form}
 
     def metadata(self) -> dict[str, Any]:
         """What the dataset's metadata have of the source: the names of classes, where they are noted."""
-        classes = class_names(self._first_schema())
+        classes = class_names(self._first()[0])
         return {"classes": classes} if classes else {}
+
+    def notes(self) -> list[str]:
+        """What users should know of it."""
+        return self.table_form.notes([leaf for leaf in self._first()[1] if leaf.name not in self._images])
+
+    def only(self, fields: Sequence[str]) -> Self:
+        """See `Selective.only`."""
+        found = super().only(fields)
+        found.table_form = self.table_form.only(fields)
+        return found
 
     @property
     def _images(self) -> frozenset[str]:
         """The columns of images, of the first file."""
-        return image_columns(self._chosen(self._first_schema(), self.path))
+        schema, leaves = self._first()
+        return image_columns(schema) & {leaf.name for leaf in leaves}
 
-    def _first_schema(self) -> Any:
-        with _opened(self.files.find(_SUFFIXES)[0]) as table:
-            return _schema(table)
+    def _first(self) -> tuple[Any, list[Leaf]]:
+        """Schema and fields of the first file."""
+        file = self.files.find(_SUFFIXES)[0]
+        with _opened(file) as table:
+            return _schema(table), self._leaves(table, file, self._partitions()[file])
 
     def first_items(self) -> Iterator[Item]:
         """See `ImageSource.first_items`."""
@@ -80,10 +97,13 @@ class ParquetSource(ImageSource):
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: one for each row group, or for a run of the record batches of a file."""
         found: list[Part] = []
-        for file in self.files.find(_SUFFIXES):
+        for file, partition in self._partitions().items():
             with _opened(file) as table:
-                self._check(_schema(table), file)
-                found += _row_groups(file, table) if _is_parquet(table) else _batches(file, table, target_bytes)
+                columns = {leaf.path[0] for leaf in self._leaves(table, file, partition)}
+                if _is_parquet(table):
+                    found += _row_groups(file, table, columns)
+                else:
+                    found += _batches(file, table, target_bytes)
         if not found:
             raise FormatError("there is not one row", file=self.path)
         return found
@@ -91,45 +111,24 @@ class ParquetSource(ImageSource):
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
         file, low, high, row = str(part.where[0]), *(int(number) for number in part.where[1:])
+        partition = self._partitions()[file]
         with _opened(file) as table:
-            self._check(_schema(table), file)
-            images = ImageColumns(image_columns(_schema(table)), self.form, file)
-            for batch in self._tables(table, low, high):
+            leaves = self._leaves(table, file, partition)
+            images = ImageColumns(image_columns(_schema(table)), leaves, self.form, file)
+            columns = [name for name in dict.fromkeys(leaf.path[0] for leaf in leaves) if name not in partition]
+            for batch in _tables(table, low, high, columns):
                 step = max(BATCH_BYTES // max(batch.nbytes // max(batch.num_rows, 1), 1), 1)
                 for begin in range(0, batch.num_rows, step):
-                    piece = batch.slice(begin, step)
+                    piece = with_partition(batch.slice(begin, step), partition)
                     yield from images.items(piece, row)
                     row += piece.num_rows
 
-    def _tables(self, table: Any, low: int, high: int) -> Iterator[Any]:
-        if not _is_parquet(table):
-            batches = table if low < 0 else (table.get_batch(number) for number in range(low, high))
-            for batch in batches:
-                yield batch if self.columns is None else batch.select(self.columns)
-            return
-        group = table.metadata.row_group(low)
-        rows = max(BATCH_BYTES // max(group.total_byte_size // max(group.num_rows, 1), 1), 1)
-        for batch in table.iter_batches(min(rows, 65_536), row_groups=[low], columns=self.columns):
-            # It comes with its columns in the order of the file.
-            yield batch if self.columns is None else batch.select(self.columns)
+    def _partitions(self) -> dict[str, Mapping[str, int | str]]:
+        return partitions_of(self.path, self.files.find(_SUFFIXES))
 
-    def _chosen(self, schema: Any, file: str) -> Any:
-        """The schema of the columns that were asked for."""
-        if self.columns is not None:
-            missing = [name for name in self.columns if name not in schema.names]
-            if missing:
-                listed = ", ".join(map(repr, schema.names[:50]))
-                raise OptionError(f"there is no column {missing[0]!r}", file=file, remedy=f"There are {listed}.")
-            schema = need("pyarrow").schema([schema.field(name) for name in self.columns], schema.metadata)
-        return schema
-
-    def _check(self, schema: Any, file: str) -> None:
-        schema = self._chosen(schema, file)
-        twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
-        if twice:
-            raise FormatError(f"two columns are called {twice[0]!r}", file=file)
-        images = image_columns(schema)
-        check_columns(need("pyarrow").schema([column for column in schema if column.name not in images]), file)
+    def _leaves(self, table: Any, file: str, partition: Mapping[str, int | str]) -> list[Leaf]:
+        schema = _schema(table)
+        return self.table_form.leaves(partitioned_schema(schema, partition, file), file, sorted(image_columns(schema)))
 
 
 def _is_parquet(table: Any) -> bool:
@@ -140,13 +139,26 @@ def _schema(table: Any) -> Any:
     return table.schema_arrow if _is_parquet(table) else table.schema
 
 
-def _row_groups(file: str, table: Any) -> Iterator[Part]:
+def _tables(table: Any, low: int, high: int, columns: list[str]) -> Iterator[Any]:
+    if not _is_parquet(table):
+        for batch in table if low < 0 else (table.get_batch(number) for number in range(low, high)):
+            yield batch.select(columns)
+        return
+    group = table.metadata.row_group(low)
+    rows = max(BATCH_BYTES // max(group.total_byte_size // max(group.num_rows, 1), 1), 1)
+    yield from table.iter_batches(min(rows, 65_536), row_groups=[low], columns=columns)
+
+
+def _row_groups(file: str, table: Any, columns: Container[str]) -> Iterator[Part]:
     name, row = os.path.basename(file), 0
+    schema = table.metadata.schema
+    wanted = [k for k in range(len(schema)) if schema.column(k).path.partition(".")[0] in columns]
     for number in range(table.metadata.num_row_groups):
         group = table.metadata.row_group(number)
         if group.num_rows:
             where = (file, number, number + 1, row)
-            yield Part(f"{name}, row group {number}", where, group.num_rows, group.total_byte_size)
+            nbytes = sum(group.column(k).total_uncompressed_size for k in wanted)
+            yield Part(f"{name}, row group {number}", where, group.num_rows, nbytes)
         row += group.num_rows
 
 
@@ -177,7 +189,7 @@ def _opened(file: str) -> Iterator[Any]:
         with open_file(file) as opened:
             magic = opened.read(6)
         if magic[:4] == b"PAR1":
-            with parquet.ParquetFile(file, memory_map=True) as table:
+            with parquet.ParquetFile(file, memory_map=True, page_checksum_verification=True) as table:
                 yield table
             return
         with arrow.memory_map(file) as mapped:

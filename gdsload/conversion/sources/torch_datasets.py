@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from gdsload.conversion.named_objects import find_named
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.pictures import ImageForm, image_array
 from gdsload.errors import FormatError, OptionError
+from gdsload.loader.loader import DataLoader
 
 __all__ = ["TorchSource"]
 
@@ -29,7 +30,8 @@ class TorchSource:
 
     Args:
         spec: ``"package.module:name"``, or the object itself, which must be picklable then. A dataset, or something
-            that can be called without arguments and returns one.
+            that can be called without arguments and returns one, or is a generator function: what it yields are the
+            samples, one part that one worker makes, and that begins anew after an interruption.
         names: the names of the fields of samples that are no mappings.
 
     Raises:
@@ -111,7 +113,17 @@ class TorchSource:
         if self._dataset is None:
             found = _find(self.spec) if isinstance(self.spec, str) else self.spec
             if not _is_dataset(found) and callable(found):
-                found = found()
+                found = _called(found, self._shown())
+            if isinstance(found, torch.utils.data.DataLoader | DataLoader):
+                raise OptionError(
+                    f"{self._shown()} is a loader, which gives batches, not samples",
+                    remedy="Pass its dataset: loader.dataset.",
+                )
+            if isinstance(found, Iterator):
+                raise OptionError(
+                    f"{self._shown()} is {type(found).__name__}, which can be gone through once only",
+                    remedy="Pass the function that makes it: it is called again whenever samples are read anew.",
+                )
             if not _is_dataset(found):
                 raise OptionError(
                     f"{self._shown()} is {type(found).__name__}, no dataset",
@@ -122,6 +134,27 @@ class TorchSource:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_dataset": None}
+
+
+class _Again:
+    """What a generator function gives, as often as it is asked for."""
+
+    def __init__(self, function: Callable[[], Iterator[Any]]) -> None:
+        self._function = function
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._function()
+
+
+def _called(function: Callable[[], Any], shown: str) -> Any:
+    try:
+        found = function()
+    except TypeError as error:
+        raise OptionError(
+            f"{shown} cannot be called without arguments: {error}",
+            remedy="Write a function without any that returns the dataset, and name that.",
+        ) from error
+    return _Again(function) if isinstance(found, Iterator) else found
 
 
 def _is_iterable(dataset: Any) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import pickle
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -106,15 +108,14 @@ def test_slices_begin_anywhere(tmp_path):
     assert [values(row) for row in rows(source)] == plain(table().slice(3, 17))
 
 
-def test_files_come_in_natural_order_and_columns_in_the_one_asked_for(tmp_path):
+def test_files_come_in_natural_order_and_fields_in_the_one_asked_for(tmp_path):
     for number in (10, 9):
         write(tmp_path / f"t-{number}.parquet", pa.table({"x": [number], "y": ["a"], "z": [{"a": 1}]}), "parquet")
-    assert rows(ParquetSource(str(tmp_path), columns=["y", "x"])) == [{"y": "a", "x": 9}, {"y": "a", "x": 10}]
-    assert list(rows(ParquetSource(str(tmp_path), columns=["y", "x"]))[0]) == ["y", "x"]
-    with pytest.raises(OptionError, match="columns is the text 'x'. Pass a list"):
-        ParquetSource(str(tmp_path), columns="x")
-    with pytest.raises(OptionError, match="no column 'q'"):
-        ParquetSource(str(tmp_path), columns=["q"]).parts(1)
+    source = ParquetSource(str(tmp_path)).only(["y", "x"])
+    assert rows(source) == [{"y": "a", "x": 9}, {"y": "a", "x": 10}]
+    assert list(rows(source)[0]) == ["y", "x"]
+    with pytest.raises(OptionError, match="no field 'q'.*There are 'x', 'y', 'z.a'"):
+        source.only(["q"]).parts(1)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "file", "stream"])
@@ -145,19 +146,219 @@ def test_a_missing_value_is_a_fault_of_its_row_alone(tmp_path, kind, column):
 @pytest.mark.parametrize(
     "column",
     [
-        pa.array([{"a": 1}]),
-        pa.array([[[1], [2, 3]]]),
         pa.array([["a"]]),
-        pa.array([1], pa.timestamp("s")),
+        pa.array([[{"role": "user"}]]),
+        pa.array([Decimal("1.5")]),
         pa.array([None]),
         pa.array([[(1, 2)]], pa.map_(pa.int8(), pa.int8())),
     ],
 )
 def test_types_that_no_field_can_have(tmp_path, column):
     source = ParquetSource(write(tmp_path / "t.parquet", pa.table({"ok": [1], "x": column}), "parquet"))
-    with pytest.raises(FormatError, match="column 'x' is of type"):
+    with pytest.raises(FormatError, match=r"column 'x' is of type.*Leave it out: fields=\['ok'\] \(--fields ok\)"):
         source.parts(1)
-    assert rows(ParquetSource(source.path, columns=["ok"])) == [{"ok": 1}]
+    assert rows(source.only(["ok"])) == [{"ok": 1}]
+
+
+def one_column(tmp_path, column, **options):
+    pq.write_table(pa.table({"x": column}), tmp_path / "t.parquet")
+    return ParquetSource(str(tmp_path / "t.parquet"), **options)
+
+
+def test_all_that_cannot_be_taken_is_named_with_the_ways_out(tmp_path):
+    path = write(
+        tmp_path / "t.parquet", pa.table({"ok": [1], "a b": [2], "tags": [["a"]], "price": [Decimal("1.5")]}), "parquet"
+    )
+    with pytest.raises(FormatError) as caught:
+        gdsload.convert(path, tmp_path / "out", workers=1)
+    for said in (
+        "column 'tags' is of type list<", "one text for each sample, not a list of them", "nor can 'price' (decimal128",
+        "Leave them out: fields=['ok', 'a b'] (--fields ok 'a b')", "decimals='float64'", "as_json=['tags']",
+    ):  # fmt: skip
+        assert said in str(caught.value)
+    gdsload.convert(path, tmp_path / "out", workers=1, fields=["a b"])
+    assert list(gdsload.ShardDataset(tmp_path / "out").schema) == ["a b"]
+
+
+def test_map_gets_the_fields_that_were_chosen(tmp_path, monkeypatch):
+    (tmp_path / "my_map.py").write_text("def double(sample):\n    return {'y': sample['x'] * 2, 'n': len(sample)}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    path = write(tmp_path / "t.parquet", pa.table({"x": [1, 2], "tags": [["a"]] * 2}), "parquet")
+    gdsload.convert(path, tmp_path / "out", workers=1, fields=["x"], map="my_map:double")
+    assert [(int(one["y"]), int(one["n"])) for one in gdsload.ShardDataset(tmp_path / "out")] == [(2, 1), (4, 1)]
+
+
+def test_structs_are_flattened_and_what_has_none_has_no_parts(tmp_path):
+    column = pa.array([{"a": 1, "in": {"t": "x"}}, {"a": 2, "in": {"t": "y"}}, None, {"a": 4, "in": None}])
+    source = one_column(tmp_path, column)
+    assert read_all(source.only(["x.in.t", "x.a"]))[0].make()["x.in.t"] == ["x", "y"]
+    good, *bad = read_all(source)
+    assert [good.count, *(item.key for item in bad)] == [2, "row 2", "row 3"]
+    for item, name in zip(bad, ("x.a", "x.in.t"), strict=True):
+        with pytest.raises(FormatError, match=f"column '{name}' has no value"):
+            item.make()
+    filled = rows(ParquetSource(source.path, fill={"x.a": -1, "x.in.t": "none"}))
+    assert [(int(row["x.a"]), row["x.in.t"]) for row in filled] == [(1, "x"), (2, "y"), (-1, "none"), (4, "none")]
+
+
+@pytest.mark.parametrize(
+    ("column", "expected", "note"),
+    [
+        (pa.array([1, -2], pa.timestamp("us")), [1, -2], "microseconds since 1970-01-01 (no time zone)"),
+        (pa.array([1, 2], pa.timestamp("ms", "Asia/Tokyo")), [1, 2], "milliseconds since 1970-01-01 (UTC)"),
+        (pa.array([dt.date(1970, 1, 3)]), [2], "days since 1970-01-01"),
+        (pa.array([7], pa.time32("ms")), [7], "milliseconds since midnight"),
+        (pa.array([7], pa.duration("ns")), [7], "nanoseconds"),
+    ],
+)
+def test_times_are_whole_numbers_of_their_unit(tmp_path, column, expected, note):
+    source = one_column(tmp_path, column)
+    found = [row["x"] for row in rows(source)]
+    assert [(value.dtype, value) for value in found] == [(np.int64, value) for value in expected]
+    assert source.notes() == [f"'x' is int64, {note}"]
+    assert gdsload.convert(source, tmp_path / "out", workers=1).notes == tuple(source.notes())
+
+
+def test_decimals_only_as_asked_for(tmp_path):
+    texts = ["1.10", "-0.05", "99999999999999999999.99", "0.30"]
+    column = pa.array([Decimal(text) for text in texts], pa.decimal128(30, 2))
+    assert read_all(one_column(tmp_path, column, decimals="float64"))[0].make()["x"].tolist() == list(map(float, texts))
+    small = one_column(tmp_path, column.take([0, 1, 3]), decimals="scaled")
+    assert read_all(small)[0].make()["x"].tolist() == [110, -5, 30]
+    assert small.notes() == ["'x' counts in units of 10 to the power of -2"]
+    with pytest.raises(FormatError, match="does not fit int64"):
+        read_all(one_column(tmp_path, column, decimals="scaled"))[0].make()
+
+
+@pytest.mark.parametrize(
+    ("column", "options", "expected"),
+    [
+        (pa.array([1.5, None], pa.float32()), {}, [1.5, "nan"]),
+        (pa.array([1.5, None], pa.float16()) if PYARROW >= 21 else pa.array([1.5, None]), {}, [1.5, "nan"]),
+        (pa.array([[1.5, None], []]), {}, [[1.5, "nan"], []]),
+        (pa.array([1, None]), {"fill": {"x": -1}}, [1, -1]),
+        (pa.array([True, None]), {"fill": {"x": False}}, [True, False]),
+        (pa.array(["a", None]), {"fill": {"x": ""}}, ["a", ""]),
+        (pa.array(["a", None]).dictionary_encode(), {"fill": {"x": "b"}}, ["a", "b"]),
+        (pa.array([[1, None], [3]]), {"fill": {"x": 0}}, [[1, 0], [3]]),
+        (pa.array([[1, None], [3, 4]], pa.list_(pa.int8(), 2)), {"fill": {"x": 9}}, [[1, 9], [3, 4]]),
+        (pa.array([5, None], pa.timestamp("ms")), {"fill": {"x": 0}}, [5, 0]),
+    ],
+)
+def test_missing_values_that_something_stands_for(tmp_path, column, options, expected):
+    found = [row["x"] for row in rows(one_column(tmp_path, column, **options))]
+    shown = [value.tolist() if hasattr(value, "tolist") else value for value in found]
+    assert str(shown).replace("nan", "'nan'") == str(expected)
+
+
+def test_what_fills_must_fit(tmp_path):
+    with pytest.raises(OptionError, match="fill has 1.5 for field 'x', which is int64"):
+        one_column(tmp_path, pa.array([1]), fill={"x": 1.5}).parts(1)
+    with pytest.raises(OptionError, match="no field 'y'"):
+        one_column(tmp_path, pa.array([1]), fill={"y": 1}).parts(1)
+    with pytest.raises(OptionError, match="fill is 5"):
+        one_column(tmp_path, pa.array([1]), fill=5)
+    with pytest.raises(OptionError, match="decimals is 'int'"):
+        one_column(tmp_path, pa.array([1]), decimals="int")
+    with pytest.raises(OptionError, match="as_json is the text 'x'"):
+        one_column(tmp_path, pa.array([1]), as_json="x")
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([["a", "é"], [], None]),
+        pa.array([[{"role": "user", "content": "a"}], None, []]),
+        pa.array([{"a": {"b": [1, None]}}, None, None]),
+    ],
+)
+def test_anything_can_be_kept_as_json(tmp_path, column):
+    found = [json.loads(row["x"]) for row in rows(one_column(tmp_path, column, as_json=["x"]))]
+    assert found == column.to_pylist()
+
+
+def test_lists_in_lists_of_one_length(tmp_path):
+    boxes = [[[1, 2, 3, 4]], [], [[5, 6, 7, 8], [9, 10, 11, 12]]]
+    gdsload.convert(one_column(tmp_path, pa.array(boxes)), tmp_path / "out", workers=1)
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert dataset.schema["x"] == gdsload.Field("int64", (None, 4))
+    assert [sample["x"].tolist() for sample in dataset] == boxes
+    with pytest.raises(gdsload.ConversionError, match="lists in lists of different lengths, 1 and 2"):
+        gdsload.convert(one_column(tmp_path, pa.array([[[1], [2, 3]]])), tmp_path / "out", workers=1, overwrite=True)
+
+
+def test_lists_of_one_length_are_fixed_if_that_is_said(tmp_path):
+    source = one_column(tmp_path, pa.array([[1.0, 2.0], [3.0, 4.0]] * 50))
+    gdsload.convert(source, tmp_path / "out", workers=1)
+    assert gdsload.ShardDataset(tmp_path / "out").schema["x"].shape == (None,)
+    gdsload.convert(source, tmp_path / "fixed", workers=1, fixed=["x"], casts={"x": "float32"})
+    assert gdsload.ShardDataset(tmp_path / "fixed").schema["x"] == gdsload.Field("float32", (2,))
+    uneven = one_column(tmp_path, pa.array([[1, 2]] * 100 + [[3]]))
+    with pytest.raises(gdsload.ConversionError, match=r"row.*has shape \[1\], but \[2\] was expected"):
+        gdsload.convert(
+            ParquetSource(uneven.path),
+            tmp_path / "no",
+            workers=1,
+            fixed=["x"],
+            schema={"x": gdsload.Field("int64", (2,))},
+        )
+    with pytest.raises(gdsload.SchemaError, match="'x': it is to be fixed, but its samples have different lengths"):
+        gdsload.convert(one_column(tmp_path, pa.array([[1, 2], [3]])), tmp_path / "no", workers=1, fixed=["x"])
+    with pytest.raises(OptionError, match="'x' is to be ragged and fixed"):
+        gdsload.convert(source, tmp_path / "no", fixed=["x"], ragged=["x"])
+
+
+def test_files_with_names_in_structs_are_their_bytes(tmp_path):
+    column = pa.array([{"bytes": b"RIFF", "path": None}, {"bytes": None, "path": "a.wav"}])
+    noted = json.dumps({"info": {"features": {"x": {"_type": "Audio"}}}})
+    table = pa.table({"x": column}).replace_schema_metadata({"huggingface": noted})
+    pq.write_table(table, tmp_path / "t.parquet")
+    source = ParquetSource(str(tmp_path / "t.parquet"))
+    good, bad = read_all(source)
+    assert good.make() == {"x": b"RIFF"}
+    with pytest.raises(FormatError, match="no value.*row 1"):
+        bad.make()
+
+
+def test_folders_that_stand_for_columns(tmp_path):
+    for year, lang in ((2023, "de"), (2024, "a%20b")):
+        folder = tmp_path / "d" / f"year={year}" / f"lang={lang}" / "m=01"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"x": [year, year + 1]}), folder / "part-0.parquet")
+    source = ParquetSource(str(tmp_path / "d"))
+    assert [values(row) for row in rows(source)] == [
+        {"x": year + k, "year": year, "lang": lang, "m": "01"}
+        for year, lang in ((2023, "de"), (2024, "a b"))
+        for k in (0, 1)
+    ]
+    assert rows(source.only(["year"])) == [{"year": 2023}] * 2 + [{"year": 2024}] * 2
+    (tmp_path / "d" / "other.parquet").write_bytes((tmp_path / "d/year=2023/lang=de/m=01/part-0.parquet").read_bytes())
+    with pytest.raises(FormatError, match="its folders stand for"):
+        source.parts(1)
+
+
+def test_checksums_of_pages_are_compared(tmp_path):
+    path = tmp_path / "t.parquet"
+    options = {"use_dictionary": False, "compression": "none", "write_page_checksum": True}
+    pq.write_table(pa.table({"x": np.arange(1000)}), path, **options)
+    whole = path.read_bytes()
+    place = whole.index(np.int64(500).tobytes())
+    path.write_bytes(whole[:place] + b"\xf5" + whole[place + 1 :])
+    with pytest.raises(FormatError, match="could not be verified|CRC|corrupt"):
+        gdsload.convert(path, tmp_path / "out", workers=1)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_shards_have_the_size_asked_for_whatever_row_groups_are(tmp_path, workers):
+    numbers = np.arange(100_000)
+    pq.write_table(pa.table({"x": numbers}), tmp_path / "t.parquet", row_group_size=1000)
+    report = gdsload.convert(tmp_path / "t.parquet", tmp_path / "out", workers=workers)
+    assert report.shards == 1
+    report = gdsload.convert(tmp_path / "t.parquet", tmp_path / "small", workers=workers, shard_bytes="100kB")
+    assert report.shards == 9  # of twelve row groups of 8 kB each
+    for name in ("out", "small"):
+        dataset = gdsload.ShardDataset(tmp_path / name)
+        assert dataset.read_batch(range(len(dataset)))["x"].tolist() == numbers.tolist()
 
 
 def test_tensors_of_a_fixed_shape(tmp_path):
@@ -208,9 +409,25 @@ def test_describes_files_and_options(tmp_path):
     path = write(tmp_path / "t.parquet", table(), "parquet")
     one = ParquetSource(path).describe()
     assert json.loads(json.dumps(one)) == one == ParquetSource(path).describe()
-    assert one != ParquetSource(path, columns=["i"]).describe()
+    assert one != ParquetSource(path, fill={"i": 1}).describe()
     os.utime(path, ns=(1, 1))
     assert one != ParquetSource(path).describe()
+
+
+def test_gathered_row_groups_go_on_where_they_were(tmp_path):
+    pq.write_table(pa.table({"x": np.arange(20_000), "s": ["a"] * 20_000}), tmp_path / "t.parquet", row_group_size=500)
+    how = {"workers": 1, "shard_bytes": "40kB"}
+
+    def stop(samples, nbytes, parts, of):
+        assert of < 40
+        if parts == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        gdsload.convert(tmp_path / "t.parquet", tmp_path / "out", **how, progress=stop)
+    assert gdsload.convert(tmp_path / "t.parquet", tmp_path / "out", **how).resumed == 3
+    gdsload.convert(tmp_path / "t.parquet", tmp_path / "whole", **how | {"workers": 3})
+    assert gdsload.ShardDataset(tmp_path / "out").digest == gdsload.ShardDataset(tmp_path / "whole").digest
 
 
 @pytest.fixture(scope="module")
@@ -249,7 +466,7 @@ def test_grids_that_vary(tmp_path, hf):
     features = hf.Features({"grid": hf.Array2D((None, 1), "float32")})
     dataset = hf.Dataset.from_dict({"grid": [[[1.0]], [[1.0], [2.0], [3.0]]]}, features=features)
     dataset.save_to_disk(str(tmp_path / "d"))
-    with pytest.raises(FormatError, match="column 'grid' has tensors"):
+    with pytest.raises(FormatError, match="column 'grid' is of type.*its tensors of shape .* vary"):
         HuggingFaceSource(str(tmp_path / "d")).parts(1)
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
+import gdsload
 from gdsload.conversion.sources.torch_datasets import TorchSource
 from gdsload.errors import FormatError, OptionError
 
@@ -123,3 +124,26 @@ def test_other_errors():
     for names in ("ab", ["a", "a"]):
         with pytest.raises(OptionError, match="names"):
             TorchSource(Squares(), names=names)
+
+
+def numbered():
+    for number in range(5):
+        yield {"n": number}
+
+
+def test_a_generator_function_is_called_again_and_a_generator_refused(tmp_path):
+    report = gdsload.convert(numbered, tmp_path / "out", workers=2)
+    assert report.samples == 5
+    assert [int(sample["n"]) for sample in gdsload.ShardDataset(tmp_path / "out")] == list(range(5))
+    with pytest.raises(OptionError, match="generator, which can be gone through once only. Pass the function"):
+        gdsload.convert(numbered(), tmp_path / "again")
+    with pytest.raises(OptionError, match="cannot be called without arguments"):
+        gdsload.convert(lambda path: path, tmp_path / "again")
+
+
+@pytest.mark.parametrize("loader", [torch.utils.data.DataLoader, gdsload.DataLoader])
+def test_loaders_are_refused(tmp_path, loader):
+    with gdsload.ShardWriter(tmp_path / "d") as writer:
+        writer.write({"x": 1})
+    with pytest.raises(OptionError, match="a loader, which gives batches, not samples. Pass its dataset"):
+        gdsload.convert(loader(gdsload.ShardDataset(tmp_path / "d")), tmp_path / "out")

@@ -1,0 +1,268 @@
+"""Which fields the columns of an Arrow table become, and which columns none can be made of."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypedDict
+
+from gdsload.conversion.row_source import check_fields, choice_of
+from gdsload.conversion.sources.extras import need
+from gdsload.errors import FormatError, OptionError
+from gdsload.system.names import check_list
+
+__all__ = [
+    "ColumnOptions",
+    "Leaf",
+    "TableForm",
+    "extended",
+    "inner_type",
+    "is_encoded",
+    "is_list",
+    "is_text",
+]
+
+_DECIMALS = ("float64", "scaled")
+
+
+class ColumnOptions(TypedDict, total=False):
+    """The options that all kinds of tables have.
+
+    Attributes:
+        fill: what stands for a missing value, by field: ``{"age": -1}``.
+        as_json: columns that become texts of JSON, whatever is in them.
+        decimals: what decimal numbers become: ``"float64"``, or ``"scaled"``, whole numbers of their last digit.
+    """
+
+    fill: Mapping[str, Any]
+    as_json: Sequence[str]
+    decimals: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A column, or a part of a column of structs, that a field is made of.
+
+    Attributes:
+        name: the field's.
+        path: the column's name, and those of the parts of structs.
+        kind: its Arrow type.
+        json: whether it becomes a text of JSON.
+        fill: what stands for a missing value; None: nothing does.
+        decimals: what decimal numbers become.
+    """
+
+    name: str
+    path: tuple[str, ...]
+    kind: Any
+    json: bool = False
+    fill: Any = None
+    decimals: str | None = None
+
+
+@dataclass(frozen=True)
+class TableForm:
+    """What becomes of tables; picklable.
+
+    Args:
+        fields: the fields that are wanted; None: all of them.
+        fill: see `ColumnOptions`.
+        as_json: likewise.
+        decimals: likewise.
+
+    Raises:
+        OptionError: if an option has no such value.
+    """
+
+    fields: tuple[str, ...] | None = None
+    fill: Mapping[str, Any] = field(default_factory=dict)
+    as_json: Sequence[str] = ()
+    decimals: str | None = None
+
+    def __post_init__(self) -> None:
+        check_list("as_json", self.as_json)
+        if not isinstance(self.fill, Mapping):
+            raise OptionError(f"fill is {self.fill!r:.200}", remedy='Pass values by field: fill={"age": -1}.')
+        if not isinstance(self.as_json, Sequence):
+            raise OptionError(f"as_json is {self.as_json!r:.200}", remedy="Pass a list of names.")
+        if self.decimals not in (None, *_DECIMALS):
+            raise OptionError(f"decimals is {self.decimals!r:.200}", remedy='Supported are "float64" and "scaled".')
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> TableForm:
+        """What the options of a source say of columns."""
+        given = {name: options.get(name) for name in ColumnOptions.__annotations__}
+        return cls(**{name: value for name, value in given.items() if value is not None})
+
+    def only(self, fields: Sequence[str]) -> TableForm:
+        """The same, with these fields alone."""
+        return replace(self, fields=tuple(fields))
+
+    def to_json(self) -> dict[str, Any]:
+        """What the result depends on, besides the fields."""
+        return {"fill": dict(self.fill), "as_json": list(self.as_json), "decimals": self.decimals}
+
+    def leaves(self, schema: Any, file: str, but: Sequence[str] = ()) -> list[Leaf]:
+        """What fields are made of, in their order.
+
+        Args:
+            schema: an Arrow schema.
+            file: what it is the schema of, for errors.
+            but: columns that are somebody else's concern, and are not asked what they are.
+
+        Raises:
+            OptionError: if a field that was named does not exist, or a value to fill it with does not fit.
+            FormatError: if one that is wanted cannot be made, with all that can and all that cannot; or if two have one
+                name.
+        """
+        found = [leaf for column in schema for leaf in self._within(column.type, (column.name,), but)]
+        names = [leaf.name for leaf in found]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise FormatError(f"two columns are called {twice[0]!r}", file=file)
+        by_name = {leaf.name: leaf for leaf in found}
+        check_fields([*self.as_json, *self.fill], names, file)
+        # Beside an image that is kept there are fields of its header.
+        columns = dict.fromkeys(_column_of(name, by_name, but) for name in self.fields or ())
+        wanted = [by_name[name] for name in check_fields(None if self.fields is None else [*columns], names, file)]
+        self._refuse([leaf for leaf in wanted if leaf.name not in but], found, file)
+        return [self._filled(leaf, file) for leaf in wanted]
+
+    def _within(self, kind: Any, path: tuple[str, ...], but: Sequence[str]) -> Iterator[Leaf]:
+        name = ".".join(path)
+        is_struct = need("pyarrow").types.is_struct(kind) and name not in self.as_json and name not in but
+        if not is_struct or is_encoded(kind):
+            yield Leaf(name, path, kind, json=name in self.as_json, decimals=self.decimals)
+            return
+        for position in range(kind.num_fields):
+            yield from self._within(kind.field(position).type, (*path, kind.field(position).name), but)
+
+    def _refuse(self, wanted: list[Leaf], there: list[Leaf], file: str) -> None:
+        bad = [leaf for leaf in wanted if _trouble(leaf)]
+        if not bad:
+            return
+        first = bad[0]
+        good = [leaf.name for leaf in (wanted if self.fields else there) if not _trouble(leaf)]
+        others = f"; nor can {', '.join(f'{leaf.name!r} ({leaf.kind!s:.60})' for leaf in bad[1:])}" if bad[1:] else ""
+        ways = [f"Leave {'it' if not others else 'them'} out: {choice_of(good)}"] if good else []
+        if any(need("pyarrow").types.is_decimal(inner_type(leaf.kind)) for leaf in bad):
+            ways.append("pass decimals='float64', or decimals='scaled' for whole numbers of the last digit")
+        listed = [leaf.name for leaf in bad if not need("pyarrow").types.is_decimal(inner_type(leaf.kind))]
+        if listed:
+            text = str(listed).replace("'", '"')
+            ways.append(f"keep what is in it as a text of JSON: as_json={listed} (--option 'as_json={text}')")
+        raise FormatError(
+            f"column {first.name!r} is of type {first.kind!s:.200}, which no field can have: {_trouble(first)}{others}",
+            file=file,
+            remedy=f"{ways[0][0].upper()}{'; or '.join(ways)[1:]}.",
+        )
+
+    def _filled(self, leaf: Leaf, file: str) -> Leaf:
+        if leaf.name not in self.fill:
+            return leaf
+        arrow, value = need("pyarrow"), self.fill[leaf.name]
+        kind = arrow.int64() if _unit(leaf.kind) else inner_type(leaf.kind)
+        kind = kind.value_type if arrow.types.is_dictionary(kind) else kind
+        try:
+            fits = arrow.scalar(value, kind).as_py() == value or not arrow.types.is_integer(kind)
+            if not fits:
+                raise ValueError("it is no whole number")
+        except (arrow.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise OptionError(
+                f"fill has {value!r:.100} for field {leaf.name!r}, which is {kind!s:.100}: {str(error)[:100]}",
+                file=file,
+            ) from None
+        return replace(leaf, fill=value)
+
+    def notes(self, leaves: Sequence[Leaf]) -> list[str]:
+        """What users should know of these fields."""
+        found = []
+        for leaf in leaves:
+            unit = None if leaf.json else _unit(leaf.kind)
+            if unit:
+                found.append(f"{leaf.name!r} is int64, {unit}")
+            if is_encoded(leaf.kind):
+                found.append(f"{leaf.name!r} has the bytes of the files as they are")
+            if need("pyarrow").types.is_decimal(inner_type(leaf.kind)) and leaf.decimals == "scaled":
+                found.append(f"{leaf.name!r} counts in units of 10 to the power of {-inner_type(leaf.kind).scale}")
+        return found
+
+
+def _column_of(name: str, there: Container[str], images: Sequence[str]) -> str:
+    column = name.rpartition(".")[0]
+    return column if name not in there and column in images else name
+
+
+def extended(kind: Any) -> bool:
+    """Whether it is a type of Arrow's extensions."""
+    return isinstance(kind, need("pyarrow").BaseExtensionType)
+
+
+def is_list(kind: Any) -> bool:
+    """Whether it is a list, of any length or of one."""
+    types = need("pyarrow").types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def is_text(kind: Any) -> bool:
+    """Whether its values are texts or bytes."""
+    types = need("pyarrow").types
+    tests = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view", "fixed_size_binary")
+    return any(getattr(types, f"is_{test}")(kind) for test in tests)
+
+
+def is_encoded(kind: Any) -> bool:
+    """Whether it is how `datasets` stores a file with its name: ``struct<bytes: binary, path: string>``."""
+    types = need("pyarrow").types
+    if not types.is_struct(kind) or kind.num_fields != 2:
+        return False
+    inner = {kind.field(position).name: kind.field(position).type for position in range(2)}
+    return inner.keys() == {"bytes", "path"} and is_text(inner["bytes"])
+
+
+def inner_type(kind: Any) -> Any:
+    """What lists and extensions are of, however deep."""
+    while True:
+        if extended(kind):
+            kind = kind.storage_type
+        elif is_list(kind):
+            kind = kind.value_type
+        else:
+            return kind
+
+
+def _unit(kind: Any) -> str | None:
+    """What whole numbers of a temporal type count, if it is one."""
+    types, kind = need("pyarrow").types, inner_type(kind)
+    if types.is_timestamp(kind):
+        zone = "UTC" if kind.tz else "no time zone"
+        return f"{_UNITS[kind.unit]} since 1970-01-01 ({zone})"
+    if types.is_date(kind):
+        return f"{'days' if types.is_date32(kind) else 'milliseconds'} since 1970-01-01"
+    if types.is_time(kind):
+        return f"{_UNITS[kind.unit]} since midnight"
+    return _UNITS[kind.unit] if types.is_duration(kind) else None
+
+
+_UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+
+
+def _trouble(leaf: Leaf) -> str | None:
+    """Why no field can be made of a column."""
+    types, kind = need("pyarrow").types, leaf.kind
+    if leaf.json or is_encoded(kind):
+        return None
+    if extended(kind) and None in (getattr(kind, "shape", None) or ()):
+        return f"its tensors of shape {list(kind.shape)} vary"
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if is_text(kind):
+        return None
+    inner = inner_type(kind)
+    if types.is_decimal(inner):
+        return None if leaf.decimals else "decimal numbers are neither whole nor floating-point ones"
+    if types.is_integer(inner) or types.is_floating(inner) or types.is_boolean(inner) or _unit(inner):
+        return None
+    if is_text(inner):
+        return "a field has one text for each sample, not a list of them"
+    return "fields are numbers, lists of numbers, text and bytes"

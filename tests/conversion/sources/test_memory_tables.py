@@ -1,0 +1,135 @@
+"""Tables and arrays in memory, of the libraries that own them."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+import gdsload
+from gdsload.conversion.sources.memory_tables import ArraysInMemory, TableInMemory
+from gdsload.errors import FormatError, OptionError
+
+pa = pytest.importorskip("pyarrow")
+
+COUNT = 1000
+COLUMNS = {
+    "id": list(range(COUNT)),
+    "score": [None if n % 10 == 3 else n / 4 for n in range(COUNT)],
+    "text": [f"é{n}" for n in range(COUNT)],
+    "ids": [list(range(n % 4)) for n in range(COUNT)],
+}
+
+
+def plain(dataset):
+    return [
+        {name: value.tolist() if isinstance(value, torch.Tensor) else value for name, value in sample.items()}
+        for sample in dataset.__getitems__(range(len(dataset)))
+    ]
+
+
+def expected():
+    rows = [dict(zip(COLUMNS, values, strict=True)) for values in zip(*COLUMNS.values(), strict=True)]
+    return str([{**row, "score": float("nan") if row["score"] is None else row["score"]} for row in rows])
+
+
+def tables():
+    yield pytest.param(lambda: pa.table(COLUMNS), id="arrow")
+    yield pytest.param(lambda: pa.record_batch(COLUMNS), id="arrow batch")
+    yield pytest.param(lambda: pytest.importorskip("pandas").DataFrame(COLUMNS), id="pandas")
+    yield pytest.param(lambda: pytest.importorskip("polars").DataFrame(COLUMNS), id="polars")
+    yield pytest.param(lambda: pytest.importorskip("datasets").Dataset.from_dict(COLUMNS), id="datasets")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("table", list(tables()))
+def test_tables_of_all_libraries(tmp_path, table, workers):
+    report = gdsload.convert(table(), tmp_path / "out", workers=workers, shard_bytes="20kB")
+    assert report.shards > 1
+    assert str(plain(gdsload.ShardDataset(tmp_path / "out"))) == expected()
+
+
+def test_workers_do_not_change_a_byte(tmp_path):
+    digests = set()
+    for workers in (1, 3):
+        gdsload.convert(pa.table(COLUMNS), tmp_path / f"{workers}", workers=workers, shard_bytes="4kB")
+        digests.add(gdsload.ShardDataset(tmp_path / f"{workers}").digest)
+    assert len(digests) == 1
+
+
+def test_a_pandas_index_is_a_field_if_it_has_a_name(tmp_path):
+    frame = pytest.importorskip("pandas").DataFrame({"x": [1, 2, 3, 4]}).query("x != 3")
+    report = gdsload.convert(frame, tmp_path / "out", workers=1)
+    assert plain(gdsload.ShardDataset(tmp_path / "out")) == [{"x": 1}, {"x": 2}, {"x": 4}]
+    assert report.notes == ("its index has no name and is left out: reset_index() makes a column of it",)
+    gdsload.convert(frame.rename_axis("n"), tmp_path / "named", workers=1)
+    assert plain(gdsload.ShardDataset(tmp_path / "named")) == [{"x": x, "n": x - 1} for x in (1, 2, 4)]
+
+
+def test_options_and_fields_are_those_of_parquet(tmp_path):
+    table = pa.table({"n": [1, None], "tags": [["a"], []], "left": [[None], [{}]]})
+    gdsload.convert(table, tmp_path / "out", workers=1, fields=["n", "tags"], fill={"n": -1}, as_json=["tags"])
+    assert plain(gdsload.ShardDataset(tmp_path / "out")) == [{"n": 1, "tags": '["a"]'}, {"n": -1, "tags": "[]"}]
+    with pytest.raises(FormatError, match="column 'tags' is of type"):
+        gdsload.convert(table, tmp_path / "out", workers=1, overwrite=True)
+
+
+def test_a_changed_table_is_another_one():
+    one = TableInMemory(pa.table({"x": [1, 2]})).describe()
+    assert one == pickle.loads(pickle.dumps(TableInMemory(pa.table({"x": [1, 2]})))).describe()
+    assert one != TableInMemory(pa.table({"x": [1, 3]})).describe()
+    assert one != TableInMemory(pa.table({"y": [1, 2]})).describe()
+
+
+def test_what_is_no_table():
+    with pytest.raises(OptionError, match="can be read once only"):
+        gdsload.convert(pa.table(COLUMNS).to_reader(), "out")
+    with pytest.raises(OptionError, match="ChunkedArray cannot be taken as a table"):
+        gdsload.convert(pa.chunked_array([[1]]), "out")
+    with pytest.raises(FormatError, match="not one row"):
+        gdsload.convert(pa.table({"x": pa.array([], pa.int8())}), "out")
+
+
+def test_splits_of_a_dataset_dict(tmp_path):
+    library = pytest.importorskip("datasets")
+    one = library.Dataset.from_dict({"x": np.arange(3, dtype=np.int32)})
+    both = library.DatasetDict({"train": one, "test": one.select([2, 0])})
+    with pytest.raises(OptionError, match="several splits. Pass one of them as split=.*: there are 'train', 'test'"):
+        gdsload.convert(both, tmp_path / "out")
+    with pytest.raises(OptionError, match="no split 'val'"):
+        gdsload.convert(both, tmp_path / "out", split="val")
+    gdsload.convert(both, tmp_path / "out", split="test", workers=1)
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert [sample["x"].tolist() for sample in dataset] == [2, 0]
+    assert dataset.schema["x"].dtype.name == "int32"
+
+
+def test_arrays_by_name(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {
+        "x": rng.random((COUNT, 3), np.float32),
+        "y": torch.arange(COUNT, dtype=torch.bfloat16),
+        "text": [f"é{n}" for n in range(COUNT)],
+        "fixed": np.array([f"{n}" for n in range(COUNT)]),
+        "ragged": [np.arange(n % 3) for n in range(COUNT)],
+    }
+    gdsload.convert(arrays, tmp_path / "out", workers=2, shard_bytes="5kB")
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert dataset.schema["ragged"].ragged
+    for n, sample in enumerate(dataset.__getitems__(range(COUNT))):
+        assert np.array_equal(sample["x"], arrays["x"][n])
+        assert torch.equal(sample["y"], arrays["y"][n])
+        assert (sample["text"], sample["fixed"]) == (f"é{n}", f"{n}")
+        assert sample["ragged"].tolist() == list(range(n % 3))
+
+
+def test_arrays_of_other_lengths_are_left_out_by_name(tmp_path):
+    arrays = {"x": np.zeros((5, 2)), "y": np.ones(5), "mean": 1.5, "names": ["a", "b"]}
+    with pytest.raises(FormatError, match=r"different lengths.*Choose those that go together: fields=\['x', 'y'\]"):
+        gdsload.convert(arrays, tmp_path / "out")
+    gdsload.convert(arrays, tmp_path / "out", fields=["y", "x"], workers=1)
+    assert list(gdsload.ShardDataset(tmp_path / "out").schema) == ["y", "x"]
+    one = ArraysInMemory({"x": [1, 2]}).describe()
+    assert one == ArraysInMemory({"x": [1, 2]}).describe() != ArraysInMemory({"x": [1, 3]}).describe()
