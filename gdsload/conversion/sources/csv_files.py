@@ -2,53 +2,63 @@
 
 from __future__ import annotations
 
-import csv
+import codecs
 import hashlib
 import json
 import os
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import IO, Any, Unpack
-
-import numpy as np
+from typing import Any, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
-from gdsload.conversion.source import Item, Part
+from gdsload.conversion.row_source import check_fields
+from gdsload.conversion.source import FieldChoice, Item, Part
+from gdsload.conversion.sources.csv_cells import CELL_TYPES, NUMBERS, CellReader, Column, is_float, type_of
+from gdsload.conversion.sources.csv_lines import CsvForm, Row
 from gdsload.conversion.sources.npy import decode_npy
-from gdsload.conversion.sources.pictures import SUFFIXES as PICTURES
-from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
+from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["CsvSource"]
 
-_SUFFIXES = (".csv", ".tsv")
-_TYPES = ("int", "float", "str", "file")
+_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 _LOOKED_AT = 1000
-_MAX_LINE_BYTES = 16 * 2**20
-# Not all that int() and float() take: "1_000" is a text.
-_INT = re.compile(r"[+-]?[0-9]{1,19}")
-_FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
 
 
-class CsvSource(ImageSource):
-    """Rows of CSV files, which are samples; their columns are fields.
+class CsvOptions(ImageFileOptions, total=False):
+    """The options of CSV files.
 
-    The first line names the columns. A column has one type, that of its first values (up to 1000 rows of the first
-    file): ``"int"`` (int64) or ``"float"`` (float64) if all of them are such numbers, ``"file"`` if all end as an image
-    or `.npy` file does, else ``"str"``. A cell of type ``"file"`` is a path from the folder of the CSV file, and what
-    lies there is the value: an image as uint8 ``[channels, height, width]``, turned as its EXIF data says, or an
-    array. No name leads out of that folder, and no symbolic link, if `follow_links` is not given. A row that is not as
-    the others are is an error of that row.
-
-    Args:
-        path: a `.csv` or `.tsv` file, UTF-8, or a folder of such files with the same columns.
+    Attributes:
         types: the types of columns, where the first values do not tell them.
         delimiter: what stands between cells. None: a tab in `.tsv` files, else a comma.
-        **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
-            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
+        encoding: that of the text.
+        fill: what stands for an empty cell, by field: ``{"age": -1}``.
+    """
+
+    types: Mapping[str, str] | None
+    delimiter: str | None
+    encoding: str
+    fill: Mapping[str, Any]
+
+
+class CsvSource(FieldChoice, ImageSource):
+    """Rows of CSV files, which are samples; their columns are fields.
+
+    The first line names the columns; a first one without a name is ``"index"``, as pandas writes it. A column has one
+    type, that of its first values (up to 1000 rows of the first file): ``"int"`` (int64), ``"uint"`` (uint64) or
+    ``"float"`` (float64) if all of them are such numbers, ``"bool"`` if all are ``true`` or ``false``, ``"file"`` if
+    all end as an image or `.npy` file does, else ``"str"``. An empty cell is NaN in a column of floats; one of another
+    number is an error of its row, if `fill` says nothing else. A cell of type ``"file"`` is a path from the folder of
+    the CSV file, and what lies there is the value: an image as uint8 ``[channels, height, width]``, turned as its EXIF
+    data says, or an array. No name leads out of that folder, and no symbolic link, if `follow_links` is not given. A
+    row that is not as the others are is an error of that row.
+
+    Args:
+        path: a `.csv` or `.tsv` file, maybe with `.gz` behind it, or a folder of such files with the same columns. A
+            packed one, and one that is not UTF-8, is held in memory whole.
+        **options: see `CsvOptions`. `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them:
+            see `ImageForm`. `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
     Raises:
         OptionError: if an option has no such value.
@@ -57,30 +67,24 @@ class CsvSource(ImageSource):
     kind = "CSV files"
     threads = False
 
-    def __init__(
-        self,
-        path: str,
-        types: Mapping[str, str] | None = None,
-        delimiter: str | None = None,
-        **options: Unpack[ImageFileOptions],
-    ) -> None:
+    def __init__(self, path: str, **options: Unpack[CsvOptions]) -> None:
         self.path = path
-        self.files = SourceFiles.of(path, options)
-        self.types = dict(types or {})
-        self.delimiter = delimiter
-        self.look = ImageForm.of(options, upright=True)
+        self.types, self.fill = (dict(_mapping(name, options.get(name))) for name in ("types", "fill"))
+        delimiter = options.get("delimiter")
+        self.look, self.files = ImageForm.of(options, upright=True), SourceFiles.of(path, options)
         for name, kind in self.types.items():
-            if kind not in _TYPES:
-                raise OptionError(f"the type of {name!r} is {kind!r}", remedy=f"Supported are {', '.join(_TYPES)}.")
-        if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
+            if kind not in CELL_TYPES:
+                raise OptionError(f"the type of {name!r} is {kind!r}", remedy=f"Supported are {', '.join(CELL_TYPES)}.")
+        if delimiter is not None and (not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n'):
             raise OptionError(f"delimiter is {delimiter!r}, no single character")
+        self.text = CsvForm(delimiter, _encoding(options.get("encoding", "utf-8")))
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`. Files that cells name are told by a checksum of their names, lengths and times."""
         digest = hashlib.sha256()
         files = self._files()
         columns = self._columns()
-        named = [number for number, kind in enumerate(columns.values()) if kind == "file"]
+        named = [column.place for column in columns if column.kind == "file"]
         for file in files if named else []:
             for row in self._rows(file):
                 paths = [_joined(file, row.cells[number]) for number in named if number < len(row.cells)]
@@ -88,64 +92,102 @@ class CsvSource(ImageSource):
         return {
             "kind": self.kind,
             "files": stamps(files),
-            "columns": columns,
+            "columns": {column.name: column.kind for column in columns},
             "sha256": digest.hexdigest(),
-            "delimiter": self.delimiter,
+            "delimiter": self.text.delimiter,
+            "encoding": self.text.encoding,
+            "fill": self.fill,
             **self.form.to_json(),
         }
 
+    def notes(self) -> list[str]:
+        """What users should know of it."""
+        values = self._first_values(self._files()[0])
+        return [
+            f"{column.name!r} is taken for {column.kind}, but {odd!r} begins with a zero: if it is a name, keep it as "
+            f"a text, types={{{column.name!r}: 'str'}} (--option 'types={{\"{column.name}\": \"str\"}}')"
+            for column in self._columns()
+            if column.kind in ("int", "uint") and column.name not in self.types
+            for odd in [next((cell for cell in values[column.place] if _padded(cell)), None)]
+            if odd is not None
+        ]
+
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`: runs of rows, which are found again by their place in the file."""
+        """See `Source.parts`: runs of rows, which are found again by their place in the file, or whole files."""
         columns, found = self._columns(), list[Part]()
-        row_bytes = self._row_bytes(columns)
+        names, row_bytes = self._header(self._files()[0]), self._row_bytes(columns)
+        CellReader(",", columns, len(names), self.fill)  # refuses what cannot fill
         step = max(target_bytes // row_bytes, 1)
         for file in self._files():
-            if self._header(file) != list(columns):
+            if self._header(file) != names:
                 raise FormatError("its columns are not those of the first file", file=file)
-            begins, count = list[_Row](), 0
-            for row in self._rows(file):
-                if count % step == 0:
-                    begins.append(row)
-                count += 1
-            for number, row in enumerate(begins):
+            if not self.text.seekable(file):
+                found.append(Part(os.path.basename(file), (file, 0, 1, -1), nbytes=os.path.getsize(file)))
+                continue
+            begins, count = self._begins(file, step)
+            for number, (offset, line) in enumerate(begins):
                 rows = min(step, count - number * step)
-                name = f"{os.path.basename(file)}, {rows} rows from line {row.line}"
-                found.append(Part(name, (file, row.offset, row.line, rows), rows, rows * row_bytes))
+                name = f"{os.path.basename(file)}, {rows} rows from line {line}"
+                found.append(Part(name, (file, offset, line, rows), rows, rows * row_bytes))
         if not found:
             raise FormatError("there is not one row", file=self.path)
         return found
 
+    def _begins(self, file: str, step: int) -> tuple[list[tuple[int, int]], int]:
+        """Where each run of rows begins, as byte and line, and how many rows there are."""
+        begins, count = list[tuple[int, int]](), 0
+        for piece in self.text.pieces(file, *self._behind_header(file)):
+            if isinstance(piece, Row):
+                begins += [(piece.offset, piece.line)] if count % step == 0 else []
+                count += 1
+                continue
+            for row in range(-count % step, len(piece.begins), step):
+                begins.append((piece.offset + int(piece.begins[row]), piece.line_of(row)))
+            count += len(piece.begins)
+        return begins, count
+
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
         file, offset, line, rows = str(part.where[0]), *(int(number) for number in part.where[1:])
-        columns = self._columns()
-        for row in islice(self._rows(file, offset, line), rows):
-            yield Item(f"line {row.line}", partial(self._sample, row, columns, file))
+        columns, width = self._columns(), len(self._header(file))
+        if rows < 0:
+            offset, line = self._behind_header(file)
+        cells = CellReader(self.text.between(file), columns, width, self.fill)
+        left = rows if rows >= 0 else 2**62
+        for piece in self.text.pieces(file, offset, line):
+            if left <= 0:
+                return
+            if isinstance(piece, Row):
+                yield Item(f"line {piece.line}", partial(self._sample, piece, cells, file))
+                left -= 1
+                continue
+            piece = piece.first(left)  # noqa: PLW2901
+            left -= len(piece.begins)
+            batch = cells.batch(piece)
+            if batch is None:
+                for row in piece.rows(cells.delimiter, file):
+                    yield Item(f"line {row.line}", partial(self._sample, row, cells, file))
+            else:
+                last = piece.line_of(len(piece.begins) - 1)
+                yield Item(f"lines {piece.line_of(0)} to {last}", partial(dict, batch), len(piece.begins))
 
     def first_items(self) -> Iterator[Item]:
         """See `ImageSource.first_items`."""
-        columns, file = self._columns(), self._files()[0]
-        if "file" in columns.values():
+        file, columns = self._files()[0], self._columns()
+        if any(column.kind == "file" for column in columns):
+            cells = CellReader(self.text.between(file), columns, len(self._header(file)), self.fill)
             for row in self._rows(file):
-                yield Item(f"line {row.line}", partial(self._sample, row, columns, file))
+                yield Item(f"line {row.line}", partial(self._sample, row, cells, file))
 
-    def _sample(self, row: _Row, columns: Mapping[str, str], file: str) -> dict[str, Any]:
+    def _behind_header(self, file: str) -> tuple[int, int]:
+        for place, row in enumerate(self.text.rows(file)):
+            if place == 1:
+                return row.offset, row.line
+        return os.path.getsize(file), 1  # there is nothing
+
+    def _sample(self, row: Row, cells: CellReader, file: str) -> dict[str, Any]:
         where = f"{file}, line {row.line}"
-        if row.trouble is not None:
-            raise FormatError(f"the row cannot be read: {row.trouble}", file=where)
-        if len(row.cells) != len(columns):
-            raise FormatError(f"the row has {len(row.cells)} cells, but there are {len(columns)} columns", file=where)
-        found: dict[str, Any] = {}
-        for (name, kind), cell in zip(columns.items(), row.cells, strict=True):
-            if kind == "str":
-                found[name] = cell
-            elif kind == "file":
-                put(found, self._load(name, cell, file, where), where)
-            elif not (_is_int if kind == "int" else _FLOAT.fullmatch)(cell.strip()):
-                raise FormatError(f"column {name!r} has {cell!r:.200}, which is no {kind}", file=where)
-            else:
-                found[name] = int(cell) if kind == "int" else np.float64(cell)
-        return found
+        return cells.sample(row, where, partial(self._load, file=file, where=where))
 
     def _load(self, name: str, cell: str, file: str, where: str) -> dict[str, Any]:
         """What is made of what lies at a path, if that is a file in the folder of the CSV file."""
@@ -163,40 +205,50 @@ class CsvSource(ImageSource):
     def _files(self) -> list[str]:
         return self.files.find(_SUFFIXES, below=False)
 
-    def _columns(self) -> dict[str, str]:
-        """Name and type of each column."""
+    def _columns(self) -> list[Column]:
+        """The columns that are wanted."""
         file = self._files()[0]
         names = self._header(file)
-        for name in self.types:
-            if name not in names:
-                listed = ", ".join(map(repr, names[:50]))
-                raise OptionError(f"there is no column {name!r}", file=file, remedy=f"There are {listed}.")
-        values = self._first_values(file, len(names))
-        return {name: self.types.get(name) or _type_of(column) for name, column in zip(names, values, strict=True)}
+        check_fields([*self.types, *self.fill], names, file)
+        values, places = self._first_values(file), {name: place for place, name in enumerate(names)}
+        return [
+            Column(name, self.types.get(name) or type_of(values[places[name]]), places[name])
+            for name in self._wanted(names, file)
+        ]
 
-    def _first_values(self, file: str, columns: int) -> list[list[str]]:
+    def _wanted(self, names: Sequence[str], file: str) -> list[str]:
+        """The columns that are wanted: beside an image that is kept there are fields of its header."""
+        fields = [name if name in names else name.partition(".")[0] for name in self.fields or ()]
+        return check_fields(None if self.fields is None else tuple(dict.fromkeys(fields)), names, file)
+
+    def _first_values(self, file: str) -> list[list[str]]:
         """The first cells of each column that are not empty."""
+        columns = len(self._header(file))
         rows = [row.cells for row in islice(self._rows(file), _LOOKED_AT) if len(row.cells) == columns]
         return [[cells[number] for cells in rows if cells[number]] for number in range(columns)]
 
-    def _row_bytes(self, columns: Mapping[str, str]) -> int:
+    def _row_bytes(self, columns: Sequence[Column]) -> int:
         file, found = self._files()[0], 0
-        for kind, cells in zip(columns.values(), self._first_values(file, len(columns)), strict=True):
+        values = self._first_values(file)
+        for column in columns:
+            kind, cells = column.kind, values[column.place]
             if kind == "file" and cells and not cells[0].lower().endswith(".npy"):
                 found += (self.look.size or 224) ** 2 * 3
             elif kind == "file" and cells:
                 found += (_stamp(_joined(file, cells[0])) or [0])[0]
             else:
-                found += 8 if kind in ("int", "float") else sum(map(len, cells)) // max(len(cells), 1)
+                found += 8 if kind in NUMBERS else sum(map(len, cells)) // max(len(cells), 1)
         return max(found, 1)
 
     def _header(self, file: str) -> list[str]:
-        for row in self._lines(file):
+        for row in self.text.rows(file):
             names = [name.strip() for name in row.cells]
+            if names and not names[0] and "index" not in names:
+                names[0] = "index"
             if row.trouble is not None or "" in names:
                 trouble = row.trouble or f"column {names.index('') + 1} has no name"
                 raise FormatError(f"the first line does not name the columns: {trouble}", file=file)
-            if any(_type_of([name]) == "file" for name in names) or all(_FLOAT.fullmatch(name) for name in names):
+            if any(type_of([name]) == "file" for name in names) or all(is_float(name) for name in names):
                 raise FormatError(
                     f"the first line does not name the columns: {', '.join(names)!r:.200} are values",
                     file=file,
@@ -208,76 +260,30 @@ class CsvSource(ImageSource):
             return names
         raise FormatError("it is empty", file=file)
 
-    def _rows(self, file: str, offset: int = 0, line: int = 1) -> Iterator[_Row]:
-        """The rows from a place on, without the header."""
-        return islice(self._lines(file, offset, line), 0 if offset else 1, None)
-
-    def _lines(self, file: str, offset: int = 0, line: int = 1) -> Iterator[_Row]:
-        delimiter = self.delimiter or ("\t" if file.lower().endswith(".tsv") else ",")
-        try:
-            with open_file(file) as opened:
-                opened.seek(offset)
-                lines = _Lines(opened, offset, line)
-                reader = csv.reader(lines, delimiter=delimiter, strict=True)
-                while True:
-                    line, offset = lines.line, lines.offset
-                    try:
-                        row = _Row(line, offset, next(reader))
-                    except StopIteration:
-                        return
-                    except csv.Error as error:
-                        row = _Row(line, offset, [], str(error))
-                    if row.cells or row.trouble:
-                        yield row
-        except OSError as error:
-            raise FormatError(f"the file cannot be read: {error.strerror}", file=file) from None
+    def _rows(self, file: str) -> Iterator[Row]:
+        """The rows, without the header."""
+        return islice(self.text.rows(file), 1, None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A row: where it begins, counted in lines from 1 and in bytes, its cells, or what is wrong with it."""
-
-    line: int
-    offset: int
-    cells: list[str]
-    trouble: str | None = None
-
-
-class _Lines:
-    """Lines of a file for a reader that says not how far it has read."""
-
-    def __init__(self, file: IO[bytes], offset: int, line: int) -> None:
-        self._file = file
-        self.offset, self.line = offset, line
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        raw = self._file.readline(_MAX_LINE_BYTES)
-        if not raw:
-            raise StopIteration
-        if len(raw) == _MAX_LINE_BYTES:
-            raise FormatError(f"line {self.line} has {_MAX_LINE_BYTES} bytes or more", file=str(self._file.name))
-        # A text that is not UTF-8 is refused where it is written, with its row.
-        text = raw.decode("utf-8" if self.offset else "utf-8-sig", "surrogateescape")
-        self.offset += len(raw)
-        self.line += 1
-        return text
+def _mapping(name: str, given: Any) -> Mapping[str, Any]:
+    if given is not None and not isinstance(given, Mapping):
+        raise OptionError(
+            f"{name} is {given!r:.200}",
+            remedy=f'Pass values by column: {name}={{"x": ...}} (--option \'{name}={{"x": ...}}\').',
+        )
+    return given or {}
 
 
-def _type_of(cells: list[str]) -> str:
-    if not cells:
-        return "str"
-    if all(_is_int(cell.strip()) for cell in cells):
-        return "int"
-    if all(_FLOAT.fullmatch(cell.strip()) for cell in cells):
-        return "float"
-    return "file" if all(cell.lower().endswith((*PICTURES, ".npy")) for cell in cells) else "str"
+def _encoding(given: Any) -> str:
+    try:
+        return codecs.lookup(given).name
+    except (LookupError, TypeError):
+        raise OptionError(f"encoding is {given!r:.200}, which is not known", remedy="Pass 'latin-1', say.") from None
 
 
-def _is_int(cell: str) -> bool:
-    return _INT.fullmatch(cell) is not None and -(2**63) <= int(cell) < 2**63
+def _padded(cell: str) -> bool:
+    digits = cell.strip().lstrip("+-")
+    return len(digits) > 1 and digits.startswith("0")
 
 
 def _joined(file: str, cell: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, Unpack
 
@@ -73,6 +74,18 @@ class TokenSource:
         dtype = None if self.dtype is None else self.dtype.name
         listed = stamps([*files, *filter(None, map(self._index, files))])
         return {"kind": self.kind, "files": listed, "dtype": dtype, "end": self.end, "key": self.key}
+
+    def notes(self) -> list[str]:
+        """What users should know of it: keys of the first line that nothing is made of."""
+        for file in self.files.find(_SUFFIXES) if os.path.exists(self.path) else []:
+            if not file.endswith(".jsonl"):
+                continue
+            with suppress(ValueError, OSError), open_file(file) as opened:
+                found = json.loads(_line(opened, file))
+                others = [key for key in found if key != self.key] if isinstance(found, dict) else []
+                if others:
+                    return [f"of each line {self.key!r} alone is taken; left out are {', '.join(map(repr, others))}"]
+        return []
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of `.npy` files and documents, and of bytes, in which documents begin."""

@@ -1,0 +1,215 @@
+"""Cells of CSV files: of which type a column is, and what its cells are then.
+
+One row is read by Python's rules, which decide. Many at once are read by Arrow, where it agrees with these; where it
+may not, they are read one by one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gdsload.conversion.sources.csv_lines import Row, Stretch
+from gdsload.conversion.sources.extras import need
+from gdsload.conversion.sources.pictures import SUFFIXES as PICTURES
+from gdsload.conversion.sources.pictures import put
+from gdsload.errors import FormatError, OptionError
+
+__all__ = ["CELL_TYPES", "NUMBERS", "CellReader", "Column", "is_float", "type_of"]
+
+NUMBERS = ("int", "uint", "float", "bool")
+CELL_TYPES = (*NUMBERS, "str", "file")
+# Not all that int() and float() take: "1_000" is a text.
+_INT = re.compile(r"[+-]?0*[0-9]{1,20}")
+_FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
+_BOOLS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_LIMITS = {"int": (-(2**63), 2**63 - 1), "uint": (0, 2**64 - 1)}
+# What Arrow takes for a number, and Python does not.
+_HEX = (b"0x", b"0X")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: the field's name, the type of its cells, and its place in a row."""
+
+    name: str
+    kind: str
+    place: int
+
+
+def type_of(cells: Sequence[str]) -> str:
+    """The type of a column, by cells that are not empty."""
+    if not cells:
+        return "str"
+    for kind in NUMBERS:
+        if all(_number(cell.strip(), kind) is not None for cell in cells):
+            return kind
+    return "file" if all(cell.lower().endswith((*PICTURES, ".npy")) for cell in cells) else "str"
+
+
+def is_float(cell: str) -> bool:
+    """Whether a cell is a number."""
+    return _FLOAT.fullmatch(cell) is not None
+
+
+def _number(cell: str, kind: str) -> Any:
+    """The value of a cell, or None if it is none of that kind."""
+    if kind == "bool":
+        return _BOOLS.get(cell)
+    if kind == "float":
+        return np.float64(cell) if is_float(cell) else None
+    if _INT.fullmatch(cell) is None:
+        return None
+    low, high = _LIMITS[kind]
+    value = int(cell)
+    if not low <= value <= high:
+        return None
+    return np.uint64(value) if kind == "uint" else value
+
+
+class CellReader:
+    """Makes samples of rows.
+
+    Args:
+        delimiter: what stands between cells.
+        columns: the columns that are wanted.
+        width: how many there are in all.
+        fill: what stands for an empty cell, by column.
+
+    Raises:
+        OptionError: if a value that fills does not fit its column.
+    """
+
+    def __init__(self, delimiter: str, columns: Sequence[Column], width: int, fill: Mapping[str, Any]) -> None:
+        self.delimiter, self.columns, self.width = delimiter, list(columns), width
+        self._fill = {column.name: _filling(fill[column.name], column) for column in columns if column.name in fill}
+
+    def sample(self, row: Row, where: str, load: Callable[[str, str], Mapping[str, Any]]) -> dict[str, Any]:
+        """The sample of a row.
+
+        Args:
+            row: the row.
+            where: where it is, for errors.
+            load: gives the fields of what lies at a path, by column and path.
+
+        Raises:
+            FormatError: if the row is damaged, or a cell is not of its column's type.
+        """
+        if row.trouble is not None:
+            raise FormatError(f"the row cannot be read: {row.trouble}", file=where)
+        if len(row.cells) != self.width:
+            raise FormatError(f"the row has {len(row.cells)} cells, but there are {self.width} columns", file=where)
+        found: dict[str, Any] = {}
+        for column in self.columns:
+            cell = row.cells[column.place]
+            is_path = column.kind == "file"
+            put(found, load(column.name, cell) if is_path else {column.name: self._value(cell, column, where)}, where)
+        return found
+
+    def _value(self, cell: str, column: Column, where: str) -> Any:
+        if not cell and column.name in self._fill:
+            return self._fill[column.name]
+        if column.kind == "str":
+            return cell
+        if not cell and column.kind == "float":
+            return np.float64("nan")
+        value = _number(cell.strip(), column.kind)
+        if value is None:
+            raise FormatError(
+                f"column {column.name!r} has {cell!r:.200}, which is no {column.kind}",
+                file=where,
+                remedy=_way_out(cell.strip(), column),
+            )
+        return value
+
+    def batch(self, stretch: Stretch) -> dict[str, Any] | None:
+        """The samples of many rows, as `ShardWriter.write_batch` takes them; None if Python is to read them."""
+        if any(column.kind == "file" for column in self.columns) or not len(stretch.begins):
+            return None
+        table = self._read(stretch)
+        if table is None or table.num_rows != len(stretch.begins):
+            return None
+        found = {column.name: self._values(table.column(number), column) for number, column in enumerate(self.columns)}
+        return None if any(values is None for values in found.values()) else found
+
+    def _read(self, stretch: Stretch) -> Any:
+        """The columns of a stretch, or None if Arrow does not take it, or may take what is no number."""
+        arrow, reader = need("pyarrow"), need("pyarrow.csv")
+        kinds = {column.kind for column in self.columns}
+        content = stretch.content
+        if kinds & {"int", "uint"} and any(mark in content for mark in _HEX):
+            return None
+        if "float" in kinds and b"(" in content and b"nan(" in content.lower():
+            return None
+        parse, convert = self._options
+        try:
+            return reader.read_csv(
+                arrow.py_buffer(content),
+                reader.ReadOptions(
+                    use_threads=False,
+                    block_size=len(content) + 1,
+                    column_names=[str(number) for number in range(self.width)],
+                ),
+                parse,
+                convert,
+            )
+        except arrow.ArrowException:
+            return None
+
+    @cached_property
+    def _options(self) -> tuple[Any, Any]:
+        arrow, reader = need("pyarrow"), need("pyarrow.csv")
+        kinds = {"int": arrow.int64(), "uint": arrow.uint64(), "float": arrow.float64(), "bool": arrow.bool_()}
+        names = [str(column.place) for column in self.columns]
+        return (
+            reader.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
+            reader.ConvertOptions(
+                include_columns=names,
+                column_types={
+                    name: kinds.get(column.kind, arrow.string())
+                    for name, column in zip(names, self.columns, strict=True)
+                },
+                null_values=[""],
+                strings_can_be_null=False,
+                quoted_strings_can_be_null=True,
+                true_values=[text for text, value in _BOOLS.items() if value],
+                false_values=[text for text, value in _BOOLS.items() if not value],
+            ),
+        )
+
+    def _values(self, column: Any, which: Column) -> Any:
+        array = column.combine_chunks()
+        array = array.chunk(0) if hasattr(array, "chunk") else array
+        if which.kind == "str":
+            values = array.to_pylist()
+            return values if which.name not in self._fill else [text or self._fill[which.name] for text in values]
+        if array.null_count and which.name in self._fill:
+            array = array.fill_null(self._fill[which.name])
+        if array.null_count and which.kind != "float":
+            return None
+        return array.to_numpy(zero_copy_only=False)
+
+
+def _filling(value: Any, column: Column) -> Any:
+    """The value that fills, as it is in the column."""
+    text = value if isinstance(value, str) else str(value)
+    found = text if column.kind == "str" else None if column.kind == "file" else _number(text, column.kind)
+    if found is None or (column.kind == "str" and not isinstance(value, str)):
+        raise OptionError(
+            f"fill has {value!r:.100} for column {column.name!r}, which is {column.kind}",
+            remedy=f"Pass a value of that type, or another type: types={{{column.name!r}: ...}}.",
+        )
+    return found
+
+
+def _way_out(cell: str, column: Column) -> str:
+    if not cell:
+        return f"Say what stands for an empty cell: fill={{{column.name!r}: 0}} (--fill {column.name}=0), say."
+    kind = next((kind for kind in ("uint", "float") if _number(cell, kind) is not None), "str")
+    text = f'{{"{column.name}": "{kind}"}}'
+    return f"If the column is of another type, say so: types={text} (--option 'types={text}')."
