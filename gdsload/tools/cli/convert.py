@@ -35,8 +35,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "--keep-encoded", action="store_true", help="keep images as the files that they are: JPEG, PNG or WebP"
     )
     parser.add_argument("--fields", nargs="+", metavar="NAME", help="keep these fields only")
+    parser.add_argument(
+        "--fill", action="append", default=[], metavar="NAME=VALUE", help="what stands for a missing value of a field"
+    )
     parser.add_argument("--cast", action="append", default=[], metavar="NAME=TYPE", help="cast a field")
     parser.add_argument("--ragged", nargs="+", default=[], metavar="NAME", help="fields whose first dimension varies")
+    parser.add_argument("--fixed", nargs="+", default=[], metavar="NAME", help="lists that are all of one length")
     parser.add_argument("--map", metavar="MODULE:FUNCTION", help="gets each sample as a dict, returns what is written")
     parser.add_argument("--pack", metavar="FIELD:LENGTH", help="cut the tokens of all documents into blocks")
     parser.add_argument("--eos", type=int, metavar="ID", help="with --pack: a token to put behind each document")
@@ -112,13 +116,16 @@ def summarise(report: ConvertReport) -> None:
 
 
 def _run(chosen: argparse.Namespace) -> int:
+    given = {name: _value(text) for name, text in map(_pair, chosen.option)}
+    if chosen.fill:
+        given["fill"] = {name: _value(text) for name, text in map(_pair, chosen.fill)}
     options: ConvertKeywords = {
         "kind": chosen.kind,
-        "source_options": {name: _value(text) for name, text in map(_pair, chosen.option)}
-        | ({"keep_encoded": True} if chosen.keep_encoded else {}),
+        "source_options": given | ({"keep_encoded": True} if chosen.keep_encoded else {}),
         "fields": chosen.fields,
         "casts": dict(map(_pair, chosen.cast)),
         "ragged": chosen.ragged,
+        "fixed": chosen.fixed,
         "map": chosen.map,
         "on_error": chosen.on_error,
         "max_skipped": chosen.max_skipped,

@@ -128,3 +128,20 @@ def test_a_mode_for_a_field(pictures, tmp_path):
     arguments = ["--option", "mode.image=L", "--option", "mode=RGBA", "--option", "size=4", "--workers", "1"]
     assert main(["convert", str(pictures), str(tmp_path / "out"), *arguments]) == 0
     assert gdsload.ShardDataset(tmp_path / "out").schema["image"].shape == (1, 4, 4)
+
+
+def test_what_fills_and_what_should_be_known(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text("zip,age\n00501,3\n10001,\n")
+    arguments = ["convert", str(tmp_path / "t.csv"), str(tmp_path / "out"), "--fill", "age=-1", "--workers", "1"]
+    for more in (["--dry-run"], []):
+        assert main([*arguments, *more]) == 0
+        assert "note: 'zip' is taken for int, but '00501' begins with a zero" in capsys.readouterr().out
+    assert [sample["age"].item() for sample in gdsload.ShardDataset(tmp_path / "out")] == [3, -1]
+    assert main(["convert", str(tmp_path / "t.csv"), str(tmp_path / "a"), "--fields", "age", "--fill", "age=x"]) == 1
+    assert "fill has 'x' for column 'age', which is int" in capsys.readouterr().err
+
+
+def test_keys_of_json_lines_that_are_left_out_are_named(tmp_path, capsys):
+    (tmp_path / "t.jsonl").write_text('{"text": "a", "tokens": [1], "label": 3}\n')
+    assert main(["convert", str(tmp_path / "t.jsonl"), str(tmp_path / "out"), "--workers", "1"]) == 0
+    assert "note: of each line 'tokens' alone is taken; left out are 'text', 'label'" in capsys.readouterr().out
