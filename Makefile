@@ -8,7 +8,7 @@
 PYTHON ?= python3
 ARGS ?=
 
-.PHONY: demo test bounds test-gpu integration cluster lint format wheel bench-convert bench-cpu bench-gpu clean
+.PHONY: demo test bounds test-gpu integration vision cluster lint format wheel bench-convert bench-cpu bench-gpu clean
 
 demo: .venv/demo/.stamp
 	.venv/demo/bin/gdsload demo $(ARGS)
@@ -31,6 +31,10 @@ test-gpu:
 # Frameworks that a loader is handed to. Their own warnings are not our business.
 integration: .venv/integration/.stamp
 	GDSLOAD_SUITE=integration .venv/integration/bin/python -m pytest -W default tests/integration $(ARGS)
+
+# torchvision's transforms, by themselves: tests/vision/conftest.py says why.
+vision: .venv/vision/.stamp
+	GDSLOAD_SUITE=vision .venv/vision/bin/python -m pytest -W default tests/vision $(ARGS)
 
 # Conversions on Dask and Ray, as they come: clusters of two workers on this machine.
 cluster: .venv/cluster/.stamp
