@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 from gdsload.engine.batch_source import Ready, StepTransform, transformed
 from gdsload.engine.codecs import FieldCodec
 from gdsload.engine.group_lengths import GroupLengths, padded_pieces
+from gdsload.engine.images.decode import HostImages, ImageBatch
 from gdsload.engine.read_planner import Slices
 from gdsload.shards.format.schema import Field
 from gdsload.shards.gather_host import gather_pieces, gather_rows
 from gdsload.shards.values import numpy_dtype, torch_dtype
 from gdsload.system.arrays import IntArray
 from gdsload.system.memory import BatchPool, address_of
+from gdsload.transforms import DecodeImage
 
 __all__ = ["Assembler", "Batch", "BatchForm", "BatchMaker", "joined", "moved", "padding_rows"]
 
@@ -39,12 +41,14 @@ class BatchForm:
         index: the key under which a batch carries the indices of its samples; None: it does not.
         fields: the fields in the order of a batch; none: in that of the columns.
         length: stored samples that a sample is made of: a window's. Codecs get the rows of all of them.
+        decode: of the fields whose images are decoded, how.
     """
 
     codecs: Mapping[str, FieldCodec]
     index: str | None = None
     fields: tuple[str, ...] = ()
     length: int = 1
+    decode: Mapping[str, DecodeImage] = dataclasses.field(default_factory=dict)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -82,6 +86,8 @@ class BatchMaker:
 
     takes_processor = True
     """Whether gathering keeps a processor busy; if not, a thread that gathers waits for a device."""
+    images: HostImages | None = None
+    """What decodes encoded images; None: they stay as they are."""
 
     def __init__(self, form: BatchForm) -> None:
         self.form = form
@@ -94,6 +100,11 @@ class BatchMaker:
             sizes: number of samples of each batch.
         """
         raise NotImplementedError
+
+    def decode(self, batches: Sequence[ImageBatch], stopped: Callable[[], bool]) -> None:
+        """Decode the images of batches, in place; they are complete when it returns. See `HostImages`."""
+        if self.images is not None:
+            self.images(batches, stopped)
 
     def follow(self) -> None:
         """Order what is built from now on after what the calling thread has queued."""
@@ -122,7 +133,9 @@ class BatchMaker:
         return batch
 
     def close(self) -> None:
-        """Release kept memory."""
+        """Release kept memory, and end threads."""
+        if self.images is not None:
+            self.images.close()
 
     def tensors(self, array: NDArray[Any], counts: Sequence[int]) -> Sequence[torch.Tensor]:
         """The parts of an array, of so many elements each, as tensors beside the batches' values."""
@@ -163,6 +176,8 @@ class Assembler(BatchMaker):
     def __init__(self, form: BatchForm, pool: BatchPool) -> None:
         super().__init__(form)
         self.pool = pool
+        if form.decode:
+            self.images = HostImages(form.decode, lambda nbytes: pool.lease(nbytes).data)
 
     def assemble(self, slices: Slices, sizes: Sequence[int]) -> list[Batch]:
         """See `BatchMaker.assemble`."""
@@ -199,6 +214,7 @@ class Assembler(BatchMaker):
 
     def close(self) -> None:
         """See `BatchMaker.close`."""
+        super().close()
         self.pool.clear()
 
     def _lay_out(self, counts: Mapping[str, int]) -> tuple[dict[str, int], int]:
@@ -233,6 +249,8 @@ def moved(value: Any, device: torch.device) -> Any:
     if isinstance(value, tuple):
         parts = [moved(part, device) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if isinstance(value, list):  # of texts, or of images of different sizes
+        return [moved(part, device) for part in value] if value and isinstance(value[0], torch.Tensor) else value
     return value.to(device) if isinstance(value, torch.Tensor) else value
 
 

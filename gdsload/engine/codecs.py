@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.engine.group_lengths import BatchLengths, GroupLengths
+from gdsload.engine.images.encoded import EncodedImages
 from gdsload.errors import FormatError
 from gdsload.shards.format.schema import Field
 from gdsload.shards.format.stored import StoredSchema
@@ -248,6 +249,14 @@ class Bytes(FieldCodec):
         return [data[low:high] for low, high in pairwise([0, *ends])]
 
 
+class Encoded(Bytes):
+    """Encoded images as `EncodedImages`, which are decoded when the batch is complete otherwise."""
+
+    def decode(self, values: torch.Tensor, lengths: BatchLengths | None) -> EncodedImages:  # type: ignore[override]
+        """See `FieldCodec.decode`."""
+        return EncodedImages(values, _of_each(lengths).known)
+
+
 class Text(Bytes):
     """Texts as a list of `str`."""
 
@@ -270,6 +279,7 @@ def codecs_of(
     fields: Sequence[str],
     ragged: RaggedForm,
     padding: Mapping[str, NDArray[np.uint8]] | None = None,
+    decoded: Collection[str] = (),
 ) -> dict[str, FieldCodec]:
     """The codecs of the columns that contain some fields, by the columns' names.
 
@@ -278,6 +288,7 @@ def codecs_of(
         fields: those that are wanted.
         ragged: how ragged fields are handed out.
         padding: for each field that is padded the bytes of the element that it is filled up with.
+        decoded: fields of encoded images that are to be decoded.
     """
 
     def made(name: str, inside: Sequence[str]) -> FieldCodec:
@@ -287,6 +298,8 @@ def codecs_of(
         match field.kind:
             case "str":
                 return Text(name, field)
+            case "bytes" | "image" if name in decoded:
+                return Encoded(name, field)
             case "bytes" | "image":
                 return Bytes(name, field)
             case "ragged" if ragged == "padded":

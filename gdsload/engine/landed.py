@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from gdsload.backends.base import Backend
 from gdsload.engine.assemble import BatchMaker
 from gdsload.engine.batch_source import PendingBatches, Ready
+from gdsload.engine.images.decode import ImageBatch
 from gdsload.engine.read_planner import LoadedRows, ReadPlanner, Slices
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
@@ -97,6 +99,12 @@ class LandedBatches:
             part.rows.used(part.count)
         if slices.parts:
             source.backend.check(np.concatenate([part.rows.files for part in slices.parts]))
+        if (draws := source.job.draws) is not None:
+            encoded = [
+                ImageBatch(batch, draws(step), partial(source.job.place, step))
+                for step, batch in zip(steps, batches, strict=True)
+            ]
+            source.maker.decode(encoded, stopped)
         source.stats.add(read_s=landed - began, gather_s=time.perf_counter() - landed)
         transform = source.job.transform
         ready = Ready(batches, sizes)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
 from gdsload.engine.batch_source import StepTransform
+from gdsload.engine.images.frames import Draws
 from gdsload.order import LaneRun, Order, Schedule
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system.arrays import IntArray
@@ -132,6 +134,7 @@ class Job:
         selection: which samples those positions refer to.
         columns: the stored columns that are wanted.
         transform: applied to each batch before it is handed out; None: nothing is.
+        draws: what the random numbers of a step's images are drawn from; None: no image is decoded.
     """
 
     table: ShardTable
@@ -139,3 +142,10 @@ class Job:
     selection: Selection
     columns: tuple[str, ...]
     transform: StepTransform | None = None
+    draws: Callable[[int], Draws] | None = None
+
+    def place(self, step: int, number: int) -> tuple[int, str]:
+        """The user's index of a step's sample, by its number there, and the shard that it is in."""
+        position = self.steps.positions(range(step, step + 1))[number : number + 1]
+        found = self.table.locate(self.selection.samples(position)[:1])
+        return int(self.selection.indices(position)[0]), self.table.files.sources[int(found.file[0])].path

@@ -19,6 +19,7 @@ from gdsload.loader.selection import Selected
 from gdsload.shards.format.dtypes import DType
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.values import as_bytes, held
+from gdsload.transforms import DecodeImage
 
 __all__ = ["batch_form", "check_padding", "field_names", "mean_sample_bytes", "refuse_ragged"]
 
@@ -47,8 +48,16 @@ def field_names(schema: Schema, given: Mapping[str, Any]) -> tuple[str, ...]:
     return wanted
 
 
-def batch_form(selected: Selected, fields: Sequence[str], given: Mapping[str, Any]) -> BatchForm:
+def batch_form(
+    selected: Selected, fields: Sequence[str], given: Mapping[str, Any], decode: Mapping[str, DecodeImage]
+) -> BatchForm:
     """How a batch looks.
+
+    Args:
+        selected: the samples.
+        fields: the fields that are read.
+        given: the loader's keywords.
+        decode: of the fields whose images are decoded, how.
 
     Raises:
         OptionError: if a field cannot be padded as asked, or not be in windows.
@@ -59,10 +68,10 @@ def batch_form(selected: Selected, fields: Sequence[str], given: Mapping[str, An
     ragged, index = given["ragged"], "index" if given["with_index"] else None
     if given["per_sample"] is not None:
         ragged, index = "offsets", index or INDEX
-    codecs = codecs_of(stored, fields, ragged, padding)
+    codecs = codecs_of(stored, fields, ragged, padding, decode)
     if length is not None:
         codecs = {name: WindowCodec(codec, length) for name, codec in codecs.items()}
-    return BatchForm(codecs, index, tuple(fields), selected.each)
+    return BatchForm(codecs, index, tuple(fields), selected.each, decode)
 
 
 def check_padding(given: Mapping[str, Any]) -> None:
@@ -103,10 +112,10 @@ def _element(name: str, dtype: DType, value: float) -> NDArray[np.uint8]:
         ) from None
 
 
-def refuse_ragged(schema: Schema, fields: Sequence[str]) -> None:
+def refuse_ragged(schema: Schema, fields: Sequence[str], decode: Mapping[str, DecodeImage]) -> None:
     """Refuse fields that differ in shape from sample to sample, where batches are copied into the same tensors."""
     for name in fields:
-        if schema[name].ragged:
+        if schema[name].ragged and (name not in decode or decode[name].rows_and_columns is None):
             raise OptionError(
                 f"reuse_buffers=True needs fields of a fixed shape, but {name!r} is ragged or a text",
                 remedy="Leave it out: fields=[...] names those to read.",

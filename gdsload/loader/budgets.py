@@ -45,9 +45,11 @@ def limits_of(plan: LoaderPlan, schedule: Schedule) -> Limits:
         plan.prefetch_bytes,
         arena_bytes,
         _group_bytes(plan),
-        max(int(mean * schedule.batch_size), 1),
+        max(int(plan.batch_sample_bytes * schedule.batch_size), 1),
         window_bytes,
-        int(mean) if plan.source is not None and plan.source.batch_size is None else 0,  # batches of any size
+        int(plan.batch_sample_bytes)
+        if plan.source is not None and plan.source.batch_size is None
+        else 0,  # batches of any size
     )
 
 

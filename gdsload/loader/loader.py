@@ -20,6 +20,7 @@ from gdsload.loader.torch_attributes import BatchView, OrderView, SequentialView
 from gdsload.loader.unpacking import refuse_unpacking, unpacks_batches
 from gdsload.loader.whole_batches import warn_of_shared_draws
 from gdsload.order.checks import check_epoch, check_whole
+from gdsload.transforms import DecodeImage
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -84,6 +85,8 @@ class DataLoader(TorchAttributes):
             it takes a `generator` it gets one, seeded by `seed`, epoch, and the batch's place in the order of all ranks
             (with a sampler, by step and rank). Tensors in what it returns are looked for in mappings, lists, tuples and
             dataclasses. Their memory beyond the batch's own is not part of `prefetch_bytes`.
+        decode: how fields of encoded images are decoded: ``{"image": gdsload.transforms.DecodeImage(...)}``. Fields of
+            `bytes` may hold images, too. A field that is not named is a list of bytes.
         reuse_buffers: copy every batch at `next`, on the stream that is current, into the same tensors, as CUDA graphs
             need it. A smaller batch is their first rows. It is valid until the next `next` of any iterator of this
             loader. For fields and results of transforms that are tensors of a fixed shape.
@@ -166,6 +169,7 @@ class DataLoader(TorchAttributes):
         sample_workers: int | None = None,
         sample_processes: bool = False,
         device_transform: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None,
+        decode: Mapping[str, DecodeImage] | None = None,
         reuse_buffers: bool = False,
         ragged: Literal["jagged", "offsets", "padded", "varlen"] = "jagged",
         padding_value: float | Mapping[str, float] = 0,

@@ -24,6 +24,7 @@ from gdsload.errors import BackendUnavailableError, OptionError
 from gdsload.loader import options
 from gdsload.loader.batch_fields import batch_form, check_padding, field_names, mean_sample_bytes, refuse_ragged
 from gdsload.loader.dataset import ShardDataset
+from gdsload.loader.decoded_fields import decoded_fields, decoded_sample_bytes
 from gdsload.loader.rank_groups import RankGroups, rank_groups
 from gdsload.loader.ranks import ScheduleRule
 from gdsload.loader.samplers import IndexSource, expected_batch, index_source
@@ -66,6 +67,7 @@ class LoaderPlan:
         arena_bytes: bytes that reads may take in an arena.
         in_place: whether bytes are gathered from where they are, so that nothing lands in an arena.
         sample_bytes: expected bytes of a sample.
+        batch_sample_bytes: expected bytes of a sample in a batch, where its images are decoded.
     """
 
     dataset: object
@@ -94,6 +96,7 @@ class LoaderPlan:
     arena_bytes: int
     in_place: bool
     sample_bytes: float
+    batch_sample_bytes: float
 
     @property
     def device(self) -> torch.device:
@@ -143,8 +146,9 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
     _refuse_cache(cache, request, mapped=mapped, registers=by_default or request.register_bytes > 0)
     source = index_source(given, len(selected))
     fields = field_names(selected.schema, given)
+    decode = decoded_fields(selected.schema, fields, given["decode"])
     if given["reuse_buffers"] and given["per_sample"] is None:
-        refuse_ragged(selected.schema, fields)
+        refuse_ragged(selected.schema, fields, decode)
     sample_bytes = mean_sample_bytes(selected, fields)
     order = _order_options(given, selected, sample_bytes)
     groups = rank_groups(given)
@@ -160,7 +164,7 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
         seed=given["seed"],
         order=order,
         fields=fields,
-        form=batch_form(selected, fields, given),
+        form=batch_form(selected, fields, given, decode),
         per_sample=given["per_sample"],
         device_transform=given["device_transform"],
         transform=given["transform"],
@@ -176,6 +180,7 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
         arena_bytes=arena_bytes,
         in_place=reads_in_place(request, mapped=mapped) and not in_vram,
         sample_bytes=sample_bytes,
+        batch_sample_bytes=decoded_sample_bytes(selected, fields, decode),
     )
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from gdsload.engine.images.frames import Draws
 from gdsload.engine.steps import Ordered, Steps
 from gdsload.errors import OptionError, StateError
 from gdsload.loader.agreement import agree
@@ -246,6 +250,23 @@ class Progress:
         if self.seed is None:
             raise RuntimeError("an epoch has begun without a seed")
         return self.seed
+
+    def draws(self, place: Place, steps: Steps) -> Callable[[int], Draws]:
+        """What the random numbers of a step's images are drawn from.
+
+        They depend on the loader's seed, on the epoch, and on the position of each sample in the order that all ranks
+        share: not on which batch or rank it comes to. With a sampler, on step, rank and place in the batch.
+
+        Args:
+            place: where the epoch begins.
+            steps: its steps.
+        """
+        seed, epoch, schedule = self._known_seed(), place.epoch, place.schedule
+        if self.sampled is None:
+            key = derive_key(seed, epoch, Purpose.IMAGES)
+            return lambda step: Draws(key, np.arange(*schedule.span(step)))
+        rank = self._plan.schedule.world()[0]
+        return lambda step: Draws(derive_key(seed, epoch, Purpose.IMAGES, step, rank), np.arange(steps.size(step)))
 
     def _identity(self, schedule: Schedule, state: object = None) -> OrderIdentity:
         """What the order depends on; with a state, as far as it may follow from that."""

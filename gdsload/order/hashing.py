@@ -52,6 +52,7 @@ class Purpose(IntEnum):
     BATCHES = 8
     CLASSES = 9
     SAMPLE = 10
+    IMAGES = 11
 
 
 def mix64(value: int) -> int:

@@ -1,11 +1,14 @@
-"""Transforms of whole batches, for a loader's `device_transform`.
+"""Transforms of whole batches, for a loader's `device_transform`; and how images are decoded, for its `decode`.
 
-Each is called with a batch and gives a new one, in which a field is replaced; the batch that it got stays as it was.
-What is random is drawn for each sample by itself, from the `generator` that is passed, or else from torch's global one.
+Each transform is called with a batch and gives a new one, in which a field is replaced; the batch that it got stays as
+it was. What is random is drawn for each sample by itself, from the `generator` that is passed, or else from torch's
+global one.
+`DecodeImage` is no transform, but what a loader's `decode` is told.
 """
 
 from gdsload.transforms.color import ColorJitter
 from gdsload.transforms.compose import Compose
+from gdsload.transforms.decode_image import DecodeImage
 from gdsload.transforms.geometry import CenterCrop, RandomCrop, RandomFlip
 from gdsload.transforms.mixing import CutMix, MixUp
 from gdsload.transforms.pixels import Cast, ChannelsLast, Normalize
@@ -18,6 +21,7 @@ __all__ = [
     "ColorJitter",
     "Compose",
     "CutMix",
+    "DecodeImage",
     "MixUp",
     "Normalize",
     "RandomCrop",

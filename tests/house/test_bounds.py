@@ -35,7 +35,7 @@ def test_what_users_install_has_a_lowest_version(requirement):
 @pytest.mark.parametrize("requirement", [*USERS, *map(Requirement, EXTRAS["test"])], ids=str)
 def test_the_lowest_version_is_the_one_that_is_tested(requirement):
     if requirement.name == PROJECT["name"]:
-        assert requirement.extras == {"convert", "demo"}
+        assert requirement.extras == {"convert", "demo", "images"}
     elif (bound := lowest(requirement)) is not None:
         assert pins()[requirement.name] == bound
     else:

@@ -70,6 +70,7 @@ def test_purposes_never_change():
         "BATCHES": 8,
         "CLASSES": 9,
         "SAMPLE": 10,
+        "IMAGES": 11,
     }
 
 

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from gdsload import OptionError
-from gdsload.transforms import Cast, CenterCrop, ChannelsLast, Compose, Normalize, RandomCrop, RandomFlip
+from gdsload.transforms import (
+    Cast,
+    CenterCrop,
+    ChannelsLast,
+    Compose,
+    DecodeImage,
+    Normalize,
+    RandomCrop,
+    RandomFlip,
+)
 
 DTYPES = [torch.uint8, torch.int32, torch.float16, torch.bfloat16, torch.float32, torch.float64]
 ALL = [
@@ -238,3 +247,34 @@ class TestCompose:
 def test_what_does_not_fit_is_refused(make, match):
     with pytest.raises(OptionError, match=match):
         make()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"crop": "middle"}, "crop is none of 'random-resized', 'center', 'none'"),
+        ({"on_error": "skip"}, "on_error is none of 'raise', 'zeros'"),
+        ({"crop": "center"}, 'crop="center" needs a size'),
+        ({"size": 0}, "size is no height and width"),
+        ({"size": (8, 9), "crop": "center", "resize": 8}, "resize is smaller than what is cut out"),
+        ({"scale": (0.5, 0.1)}, "scale is no range of positive numbers"),
+        ({"ratio": (0.0, 1.0)}, "ratio is no range of positive numbers"),
+        ({"flip": 1.5}, "flip is no probability"),
+        ({"mean": (1, 2, 3)}, "mean and std go together"),
+        ({"mean": (1, 2), "std": (1, 2)}, "mean and std have a number for each of 3 channels"),
+        ({"mean": (1, 2, 3), "std": (1, 0, 1)}, "no std is 0"),
+        ({"mean": (1, 2, 3), "std": (1, 1, 1), "dtype": torch.uint8}, "what is normalized is not uint8"),
+        ({"dtype": torch.int16}, "dtype is neither uint8, float32, float16 nor bfloat16"),
+        ({"max_pixels": 0}, "max_pixels is less than 1"),
+    ],
+)
+def test_images_are_not_decoded_by_what_does_not_fit(options, message):
+    with pytest.raises(OptionError, match=message):
+        DecodeImage(**options)
+
+
+def test_how_images_are_decoded_has_defaults():
+    options = DecodeImage(size=224, crop="center", mean=(0.5,) * 3, std=(0.25,) * 3)
+    assert (options.rows_and_columns, options.short_side, options.result) == ((224, 224), 256, torch.float32)
+    assert options.table().tolist() == [[127.5] * 3, [63.75] * 3]
+    assert (DecodeImage().result, DecodeImage().table(), DecodeImage().rows_and_columns) == (torch.uint8, None, None)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from gdsload.engine.assemble import Batch, BatchForm, BatchMaker, joined, padding_rows
 from gdsload.engine.batch_source import Ready, StepTransform
 from gdsload.engine.codecs import FieldCodec
+from gdsload.engine.gpu.decode_images import DeviceImages, best_jpeg_decoder
 from gdsload.engine.gpu.gather_device import DeviceGather
 from gdsload.engine.group_lengths import GroupLengths, padded_pieces
 from gdsload.engine.read_planner import Slices
@@ -67,6 +68,8 @@ class DeviceAssembler(BatchMaker):
         self._transforms = side_stream(device)  # of their own: bytes arrive while batches are transformed
         self.gather = DeviceGather(device, on_host)
         self._hand_over = ConsumerThrottle(device, pending_bytes)
+        if form.decode:
+            self.images = DeviceImages(form.decode, device, best_jpeg_decoder())
 
     def tensors(self, array: NDArray[Any], counts: Sequence[int]) -> Sequence[torch.Tensor]:
         """See `BatchMaker.tensors`: parts of one tensor on the device, ordered on the loader's stream."""

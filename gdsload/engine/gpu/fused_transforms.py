@@ -17,7 +17,7 @@ import torch
 from gdsload.engine.gpu.kernels import IN_VRAM, can_launch, kernel, launch
 from gdsload.transforms import CenterCrop, ChannelsLast, Compose, Normalize, RandomCrop, RandomFlip
 
-__all__ = ["FusedTransforms", "fuse"]
+__all__ = ["STORES", "FusedTransforms", "fuse"]
 
 _LINES = 8
 """Lines that a warp makes: enough that what is found once for all of them takes no time."""
@@ -119,7 +119,7 @@ _LOADS = {
     torch.float16: ("unsigned short", 'float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(v)); return f;'),
     torch.bfloat16: ("unsigned short", "return __uint_as_float((unsigned)v << 16);"),
 }
-_STORES = {
+STORES = {
     torch.float32: ("float", "return v;"),
     torch.float16: ("unsigned short", 'unsigned short h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(v)); return h;'),
     torch.bfloat16: (
@@ -210,7 +210,7 @@ class FusedTransforms:
             return None
         known = value.itemsize in _WORDS
         if self._normalize is not None:
-            known = value.dtype in _LOADS and self._normalize.dtype in _STORES
+            known = value.dtype in _LOADS and self._normalize.dtype in STORES
         channels = value.shape[1]
         if not known or not 0 < value.numel() < _MOST_ELEMENTS or not can_launch():
             return None
@@ -259,7 +259,7 @@ class FusedTransforms:
             word = _WORDS[dtype.itemsize]
             names = {"IN_T": word, "OUT_T": word, "LOAD": "return 0;", "STORE": "return 0;", "MADE": _COPIED}
         else:
-            (given, load), (wanted, store) = _LOADS[dtype], _STORES[self._normalize.dtype]
+            (given, load), (wanted, store) = _LOADS[dtype], STORES[self._normalize.dtype]
             names = {"IN_T": given, "OUT_T": wanted, "LOAD": load, "STORE": store, "MADE": _NORMALIZED}
         source = _SOURCE
         for name, text in {**names, "LAST": str(int(self._last)), "LINES": str(_LINES)}.items():

@@ -1,0 +1,234 @@
+"""The encoded images of batches become tensors, on the host."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from gdsload.engine.images.encoded import EncodedImages, Looked, Place, look_at
+from gdsload.engine.images.frames import Draws, Frame, frames
+from gdsload.engine.images.host_decoders import Pixels, decode_image
+from gdsload.engine.images.processors import Processors, Tasks
+from gdsload.engine.images.resample import put_normalized, resampled
+from gdsload.errors import LoaderClosedError
+from gdsload.system.arrays import IntArray
+from gdsload.transforms import DecodeImage
+
+__all__ = ["BatchImages", "HostImages", "ImageBatch", "decoded_nbytes"]
+
+_log = logging.getLogger("gdsload")
+_MOST_AT_ONCE = 4
+"""Images that a thread takes at once: few, so that all threads end together, at some microseconds each time."""
+_MOST_SCRATCH_BYTES = 2**25
+"""Memory that a thread keeps for pixels; an image that is larger gets some of its own."""
+_BYTES_FOR_EACH = 10
+"""Bytes of pixels for each byte of an image, where nothing else is known: about those of JPEG photographs."""
+
+
+def decoded_nbytes(options: DecodeImage, encoded_nbytes: float) -> float:
+    """About how many bytes a decoded image has in a batch."""
+    size = options.rows_and_columns
+    if size is None:
+        return encoded_nbytes * _BYTES_FOR_EACH * options.result.itemsize
+    return 3.0 * math.prod(size) * options.result.itemsize
+
+
+class BatchImages(NamedTuple):
+    """The encoded images of one field of a batch.
+
+    Attributes:
+        name: the field's.
+        options: what is wanted of them.
+        looked: what their headers say.
+        frames: what becomes of each; see `frames.frames`.
+    """
+
+    name: str
+    options: DecodeImage
+    looked: Looked
+    frames: IntArray
+
+    def frame(self, number: int) -> Frame:
+        """What becomes of an image."""
+        return Frame(*self.frames[number].tolist())
+
+
+class ImageBatch(NamedTuple):
+    """A batch whose images are to be decoded.
+
+    Attributes:
+        batch: its fields, of which some are `EncodedImages`.
+        draws: what random numbers are drawn from.
+        place: where its samples are.
+    """
+
+    batch: dict[str, Any]
+    draws: Draws
+    place: Place
+
+
+class HostImages:
+    """Decodes the images of batches by all processors.
+
+    Args:
+        options: what is wanted of each field that is decoded.
+        empty: makes the memory of a result, uninitialized, given bytes; None: torch's.
+    """
+
+    def __init__(self, options: Mapping[str, DecodeImage], empty: Callable[[int], memoryview] | None = None) -> None:
+        self.options, self.processors = dict(options), Processors()
+        self._empty = empty
+        self._tables = {name: one.table() for name, one in options.items()}
+        self._scratch = threading.local()
+
+    def __call__(self, batches: Sequence[ImageBatch], stopped: Callable[[], bool]) -> None:
+        """Put decoded images in the place of encoded ones. Only complete batches come out, or an error.
+
+        Args:
+            batches: changed in place.
+            stopped: whether nobody wants them any more.
+
+        Raises:
+            FormatError: if an image cannot be decoded, and that is to be raised.
+            LoaderClosedError: if nobody wants them.
+        """
+        begun = [(one, self._begin(name, one, stopped)) for one in batches for name in self.options]
+        for one, (images, result, tasks) in begun:
+            tasks.wait()
+            self.finish(images, one, result)
+
+    def close(self) -> None:
+        """End the threads; may be called twice."""
+        self.processors.close()
+
+    def look(self, name: str, one: ImageBatch) -> BatchImages:
+        """What is known of a field's images before they are decoded."""
+        encoded: EncodedImages = one.batch[name]
+        options = self.options[name]
+        looked = look_at(encoded, options.max_pixels)
+        return BatchImages(name, options, looked, frames(options, *looked.sizes(), one.draws))
+
+    def finish(self, images: BatchImages, one: ImageBatch, result: Any) -> None:
+        """Put a field's decoded images into the batch, or raise the error of those that are none.
+
+        Raises:
+            FormatError: if an image cannot be decoded, and that is to be raised.
+        """
+        name, looked = images.name, images.looked
+        if images.options.on_error == "zeros":
+            good = np.ones(len(looked), np.bool_)
+            good[list(looked.errors)] = False
+            one.batch[f"{name}.decoded"] = torch.from_numpy(good)
+        if looked.errors:
+            error = looked.error(name, one.place)
+            if images.options.on_error == "raise":
+                raise error
+            _log.warning("zeros are handed out instead: %s", error)
+            self._zero(images, result)
+        one.batch[name] = result
+
+    def decode(
+        self,
+        images: BatchImages,
+        numbers: Sequence[int],
+        stopped: Callable[[], bool],
+        put: Callable[[int, Pixels], None],
+        *,
+        reuse: bool = False,
+    ) -> Tasks:
+        """Have some of a field's images decoded by all processors.
+
+        Args:
+            images: the field's.
+            numbers: which of them; those that are known to be damaged are left out.
+            stopped: whether nobody wants them any more.
+            put: called with an image's number and pixels, in one of the threads.
+            reuse: whether `put` is done with the pixels when it returns, so that others may take their place.
+        """
+
+        def some(low: int) -> None:
+            for number in wanted[low : low + at_once]:
+                if stopped():
+                    raise LoaderClosedError("the loader was closed")
+                self._decode_one(images, number, put, reuse=reuse)
+
+        wanted = [number for number in numbers if images.looked.headers[number] is not None]
+        at_once = min(_MOST_AT_ONCE, max(len(wanted) // (2 * self.processors.count), 1))
+        return self.processors.start([partial(some, low) for low in range(0, len(wanted), at_once)])
+
+    def _decode_one(self, images: BatchImages, number: int, put: Callable[[int, Pixels], None], *, reuse: bool) -> None:
+        looked = images.looked
+        if (header := looked.headers[number]) is None:
+            return
+        buffer = self._buffer(header.width * header.height * 3) if reuse else None
+        try:
+            pixels = decode_image(looked.data(number), header, buffer)
+        except MemoryError:
+            raise
+        except Exception as error:  # of any kind: Pillow's decoders have many
+            looked.failed(number, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+            return
+        put(number, pixels)
+
+    def _begin(self, name: str, one: ImageBatch, stopped: Callable[[], bool]) -> tuple[BatchImages, Any, Tasks]:
+        images = self.look(name, one)
+        options, table = images.options, self._tables[name]
+        size = options.rows_and_columns
+        result: Any = [None] * len(images.looked) if size is None else self._dense(options, len(images.looked), size)
+
+        def put(number: int, pixels: Pixels) -> None:
+            shown = resampled(torch.from_numpy(pixels).permute(2, 0, 1), images.frame(number), size)
+            if size is None:
+                result[number] = _alone(shown, options, table)
+            else:
+                put_normalized(shown, table, result[number])
+
+        return images, result, self.decode(images, range(len(images.looked)), stopped, put, reuse=True)
+
+    def _dense(self, options: DecodeImage, count: int, size: tuple[int, int]) -> torch.Tensor:
+        """An uninitialized batch ``[count, 3, *size]``."""
+        shape = (count, *size, 3) if options.channels_last else (count, 3, *size)
+        nbytes = math.prod(shape) * options.result.itemsize
+        if self._empty is None or not nbytes:
+            found = torch.empty(shape, dtype=options.result, device="cpu")
+        else:
+            memory = self._empty(nbytes)
+            found = torch.frombuffer(memory, dtype=options.result, count=math.prod(shape)).view(shape)
+        return found.permute(0, 3, 1, 2) if options.channels_last else found
+
+    def _zero(self, images: BatchImages, result: Any) -> None:
+        """Put zeros where images cannot be decoded."""
+        for number in images.looked.errors:
+            if isinstance(result, list):
+                result[number] = torch.zeros((3, 1, 1), dtype=images.options.result, device=self.device)
+            else:
+                result[number].zero_()
+
+    @property
+    def device(self) -> torch.device:
+        """Where results are."""
+        return torch.device("cpu")
+
+    def _buffer(self, nbytes: int) -> bytearray:
+        """Memory of this thread's, for pixels that are used at once: new memory costs a tenth of decoding."""
+        found: bytearray = getattr(self._scratch, "memory", bytearray())
+        if nbytes > _MOST_SCRATCH_BYTES:
+            return bytearray()
+        if len(found) < nbytes:
+            found = self._scratch.memory = bytearray(nbytes)
+        return found
+
+
+def _alone(shown: torch.Tensor, options: DecodeImage, table: torch.Tensor | None) -> torch.Tensor:
+    """An image as a tensor of its own, laid out as wanted."""
+    layout = torch.channels_last if options.channels_last else torch.contiguous_format
+    found = torch.empty((1, *shown.shape), dtype=options.result, device=shown.device, memory_format=layout)[0]
+    put_normalized(shown, table, found)
+    return found

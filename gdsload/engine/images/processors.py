@@ -1,0 +1,95 @@
+"""Threads, one for each processor, that decode the images of batches."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from gdsload.errors import LoaderClosedError
+from gdsload.shards.gather_host import one_thread
+from gdsload.system.threads import Worker, end_at_exit, start_all, wait_all
+
+__all__ = ["Processors", "Tasks"]
+
+
+class Tasks:
+    """Calls that were handed to threads together.
+
+    Args:
+        count: how many there are.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._left, self.done = count, SimpleQueue[BaseException | None]()
+        self._error: BaseException | None = None
+
+    def wait(self) -> None:
+        """Wait for all of them: in C alone, where Ctrl-C does no harm.
+
+        Raises:
+            BaseException: the first that a call raised.
+        """
+        while self._left:
+            error = self.done.get()
+            self._left -= 1
+            self._error = self._error or error
+        if self._error is not None:
+            raise self._error
+
+
+class Processors:
+    """As many threads as this process has processors, started when there is something to do.
+
+    Threads that make batches only wait for them: so all processors are busy, however few such threads there are, and
+    the images of a batch do not wait for each other.
+    """
+
+    def __init__(self) -> None:
+        self.count = len(os.sched_getaffinity(0))
+        self._calls = SimpleQueue[tuple[Callable[[], None], Tasks] | None]()
+        self._threads: list[Worker] = []
+        self._lock = threading.Lock()
+        self._closed = False
+        end_at_exit(self)
+
+    def start(self, calls: list[Callable[[], None]]) -> Tasks:
+        """Have some functions called, each once.
+
+        Raises:
+            LoaderClosedError: after `close`.
+        """
+        with self._lock:
+            if self._closed:
+                raise LoaderClosedError("the loader was closed")
+            if not self._threads:
+                self._threads = [Worker(self._run, f"gdsload-decode-{number}") for number in range(self.count)]
+                start_all(self._threads)
+            tasks = Tasks(len(calls))
+            for call in calls:
+                self._calls.put((call, tasks))
+        return tasks
+
+    def close(self) -> None:
+        """End the threads, after all that was started; may be called twice."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                for _ in self._threads:
+                    self._calls.put(None)
+        wait_all(self._threads)
+
+    end = close
+
+    def _run(self) -> None:
+        one_thread()  # the other processors have images of their own
+        while (found := self._calls.get()) is not None:
+            call, tasks = found
+            error: BaseException | None = None
+            try:
+                call()
+            except BaseException as wrong:
+                error = wrong
+            tasks.done.put(error)
+            del found, call, tasks, error  # no batch is held while the thread waits

@@ -1,0 +1,55 @@
+"""Which fields are decoded, how, and how large they are then: the option ``decode``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gdsload.engine.images.decode import decoded_nbytes
+from gdsload.engine.images.host_decoders import refuse_without_decoder
+from gdsload.errors import OptionError
+from gdsload.loader.batch_fields import mean_sample_bytes
+from gdsload.loader.known_fields import known_field
+from gdsload.loader.selection import Selected
+from gdsload.shards.format.schema import Schema
+from gdsload.transforms import DecodeImage
+
+__all__ = ["decoded_fields", "decoded_sample_bytes"]
+
+
+def decoded_fields(schema: Schema, fields: Sequence[str], given: object) -> dict[str, DecodeImage]:
+    """How images are decoded, by the names of the fields, of those that are read.
+
+    Args:
+        schema: all fields.
+        fields: those that are read.
+        given: the option.
+
+    Raises:
+        OptionError: if it cannot be done.
+    """
+    if given is None:
+        return {}
+    remedy = 'Pass {"image": gdsload.transforms.DecodeImage(...)}.'
+    if not isinstance(given, Mapping):
+        raise OptionError(f"decode is {given!r}, which is no mapping of fields", remedy=remedy)
+    for name, options in given.items():
+        field = known_field(schema, name)
+        if not isinstance(options, DecodeImage):
+            raise OptionError(f"decode[{name!r}] is {options!r}", remedy=remedy)
+        if field.kind not in ("image", "bytes"):
+            raise OptionError(f"the field {name!r} is {field}, and holds no encoded images")
+        if options.on_error == "zeros" and f"{name}.decoded" in schema:
+            raise OptionError(
+                f'on_error="zeros" adds "{name}.decoded" to each batch, but the dataset has a field of that name'
+            )
+    found = {name: given[name] for name in fields if name in given}
+    if found:
+        refuse_without_decoder()
+    return found
+
+
+def decoded_sample_bytes(selected: Selected, fields: Sequence[str], decode: Mapping[str, DecodeImage]) -> float:
+    """Bytes of an average sample in a batch, where images are decoded; of those of all sizes an estimate."""
+    rest = [name for name in fields if name not in decode]
+    found = mean_sample_bytes(selected, rest) if rest else 0.0
+    return found + sum(decoded_nbytes(one, mean_sample_bytes(selected, [name])) for name, one in decode.items())

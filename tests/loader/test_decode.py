@@ -1,0 +1,285 @@
+"""decode=: images of a dataset, from their bytes to the batch."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from gdsload import DataLoader, Field, FormatError, OptionError, ShardDataset, ShardWriter
+from gdsload.transforms import DecodeImage
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+RANDOM = DecodeImage(size=20, crop="random-resized", flip=0.5)
+COUNT = 60
+
+
+def encoded(number):
+    generator = np.random.default_rng(number)
+    height, width = generator.integers(9, 70, 2).tolist()
+    small = generator.integers(0, 256, (height // 6 + 1, width // 6 + 1, 3), np.uint8)
+    image = Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC)
+    out = io.BytesIO()
+    image.save(out, ["JPEG", "PNG", "WEBP", "JPEG"][number % 4])
+    return out.getvalue()
+
+
+def pixels(data):
+    with Image.open(io.BytesIO(data)) as image:
+        return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+
+
+@pytest.fixture(scope="module")
+def images():
+    return [encoded(number) for number in range(COUNT)]
+
+
+@pytest.fixture(scope="module", params=["image", "bytes"])
+def path(request, images, tmp_path_factory):
+    path = tmp_path_factory.mktemp("decode") / "d"
+    schema = {"image": Field(request.param), "label": Field("int64")}
+    with ShardWriter(path, schema, shard_bytes=30_000) as writer:
+        for number, data in enumerate(images):
+            writer.write({"image": data, "label": number})
+    return path
+
+
+def loader(path, options=RANDOM, batch_size=8, **given):
+    return DataLoader(path, batch_size, decode={"image": options}, **{"device": "cpu", **given})
+
+
+def by_label(batches):
+    """Each sample's image, by its label."""
+    return {
+        label: image.clone()
+        for batch in batches
+        for label, image in zip(batch["label"].tolist(), batch["image"], strict=True)
+    }
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[label], other[label]) for label in one)
+
+
+@pytest.mark.parametrize("shuffle", [False, "full", "block"])
+def test_images_keep_their_size(path, images, shuffle):
+    with loader(path, DecodeImage(), shuffle=shuffle) as batches:
+        found = by_label(batches)
+    assert sorted(found) == [*range(COUNT)]
+    for label, image in found.items():
+        assert torch.equal(image, pixels(images[label]))
+        assert image.is_contiguous()
+
+
+def test_batches_of_one_size_are_tensors(path):
+    for options, dtype in [(RANDOM, torch.uint8), (DecodeImage(size=(5, 7), mean=MEAN, std=STD), torch.float32)]:
+        with loader(path, options, drop_last=True) as batches:
+            for batch in batches:
+                assert batch["image"].shape == (8, 3, *options.rows_and_columns)
+                assert batch["image"].dtype == dtype
+                assert batch["image"].is_contiguous()
+
+
+def test_channels_may_be_last(path):
+    options = DecodeImage(size=9, crop="center", mean=MEAN, std=STD, dtype=torch.bfloat16)
+    with loader(path, options) as plain, loader(path, DecodeImage(**{**vars(options), "channels_last": True})) as last:
+        for one, other in zip(plain, last, strict=True):
+            assert torch.equal(one["image"], other["image"])
+            assert other["image"].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_what_is_normalized_is_what_is_not(path):
+    with loader(path) as plain, loader(path, DecodeImage(**{**vars(RANDOM), "mean": MEAN, "std": STD})) as normalized:
+        for one, other in zip(plain, normalized, strict=True):
+            mean, std = torch.tensor([MEAN, STD])[..., None, None]
+            assert torch.allclose(other["image"], (one["image"] / 255 - mean) / std, atol=1e-5)
+
+
+def test_a_sample_is_cut_out_the_same_by_any_number_of_processors(path):
+    before = os.sched_getaffinity(0)
+    found = []
+    for processors in ({min(before)}, before):
+        os.sched_setaffinity(0, processors)
+        try:
+            with loader(path, shuffle="full", prefetch_bytes=1 if found else None) as batches:
+                found.append(by_label(batches))
+        finally:
+            os.sched_setaffinity(0, before)
+    assert same(*found)
+
+
+@pytest.mark.parametrize("shuffle", [False, "full", "block"])
+def test_ranks_together_make_what_one_makes(path, shuffle):
+    with loader(path, shuffle=shuffle, batch_size=12) as alone:
+        whole = by_label(alone)
+    found = {}
+    for rank in range(3):
+        with loader(path, shuffle=shuffle, batch_size=4, rank=rank, world_size=3) as batches:
+            found |= by_label(batches)
+    assert same(found, whole)
+
+
+@pytest.mark.parametrize("shuffle", ["full", "block"])
+def test_a_resumed_epoch_goes_on_as_it_would_have(path, shuffle):
+    with loader(path, shuffle=shuffle) as batches:
+        whole, states = [], []
+        for batch in batches:
+            whole.append(batch["image"].clone())
+            states.append(batches.state_dict())
+    for step, state in enumerate(states[:-1], 1):
+        with loader(path, shuffle=shuffle) as again:
+            again.load_state_dict(state)
+            rest = [batch["image"] for batch in again]
+        assert len(rest) == len(whole) - step
+        assert all(map(torch.equal, rest, whole[step:]))
+
+
+def test_epochs_and_seeds_draw_anew(path):
+    with loader(path) as batches:
+        first, second = by_label(batches), by_label(batches)
+    with loader(path, seed=1) as others:
+        third = by_label(others)
+    assert not same(first, second)
+    assert not same(first, third)
+
+
+def test_a_sampler_draws_by_step(path):
+    chosen = [5, 5, 5, 9] * 4
+    runs = []
+    for _ in range(2):
+        with loader(path, DecodeImage(size=8, crop="random-resized"), 4, sampler=chosen) as batches:
+            runs.append([batch["image"].clone() for batch in batches])
+    assert all(map(torch.equal, *runs))
+    assert not torch.equal(runs[0][0][0], runs[0][0][1])  # the same image, cut out anew
+    assert not torch.equal(runs[0][0], runs[0][1])
+
+
+def test_transforms_get_what_was_decoded(path):
+    def seen(batch):
+        return {**batch, "image": batch["image"].float() + 1}
+
+    with loader(path) as plain, loader(path, device_transform=seen) as transformed:
+        for one, other in zip(plain, transformed, strict=True):
+            assert torch.equal(one["image"] + 1.0, other["image"])
+
+
+def test_buffers_are_used_again(path):
+    with loader(path) as plain, loader(path, reuse_buffers=True, drop_last=True) as reused:
+        addresses = set()
+        for one, other in zip(plain, reused, strict=False):
+            assert torch.equal(one["image"], other["image"])
+            addresses.add(other["image"].data_ptr())
+        assert len(addresses) == 1
+
+
+def damaged(images, *numbers):
+    return [data[: len(data) * 2 // 3] if number in numbers else data for number, data in enumerate(images)]
+
+
+@pytest.fixture
+def bad(images, tmp_path):
+    with ShardWriter(tmp_path / "d", {"image": Field("bytes"), "label": Field("int64")}, shard_bytes=30_000) as writer:
+        for number, data in enumerate(damaged(images, 21, 22)):
+            writer.write({"image": b"GIF89a" if number == 50 else data, "label": number})
+    return tmp_path / "d"
+
+
+def test_an_image_that_cannot_be_decoded_is_named(bad):
+    dataset = ShardDataset(bad)
+    with loader(bad) as batches:
+        iterator = iter(batches)
+        assert [next(iterator)["label"].tolist() for _ in range(2)] == [[*range(8)], [*range(8, 16)]]
+        with pytest.raises(FormatError, match=r"image of sample 21 in field 'image' cannot be decoded") as caught:
+            next(iterator)
+    assert caught.value.samples == ((21, 23),)
+    begin = 0
+    for shard in dataset.shards:
+        if begin <= 21 < begin + shard.samples:
+            assert caught.value.file.endswith(shard.file)
+        begin += shard.samples
+
+
+def test_it_is_named_as_the_users_dataset_counts(bad):
+    half = torch.utils.data.Subset(ShardDataset(bad), [*range(30, 10, -1)])
+    with (
+        loader(half, batch_size=20, shuffle="full") as batches,
+        pytest.raises(FormatError, match="image of sample [89] in field") as caught,
+    ):
+        next(iter(batches))
+    assert caught.value.samples == ((8, 10),)
+
+
+@pytest.mark.parametrize("options", [RANDOM, DecodeImage()], ids=["one size", "any size"])
+def test_or_it_is_zeros(bad, images, options):
+    options = DecodeImage(**{**vars(options), "on_error": "zeros"})
+    with loader(bad, options, shuffle="full") as batches, loader(bad, options, shuffle="full") as again:
+        kept = [*batches]
+        found = by_label(kept)
+        assert same(found, by_label(again))
+    mask = {
+        label: good
+        for batch in kept
+        for label, good in zip(batch["label"].tolist(), batch["image.decoded"].tolist(), strict=True)
+    }
+    assert sorted(found) == [*range(COUNT)]
+    assert [label for label in range(COUNT) if not mask[label]] == [21, 22, 50]
+    assert not any(found[label].any() for label in (21, 22, 50))
+    assert all(found[label].any() for label in range(COUNT) if mask[label])
+
+
+def test_a_bomb_is_not_decoded(path):
+    with (
+        loader(path, DecodeImage(size=4, max_pixels=100)) as batches,
+        pytest.raises(FormatError, match=r"it says \d+ × \d+ pixels, more than the 100 of max_pixels"),
+    ):
+        next(iter(batches))
+
+
+def test_no_thread_is_left(path):
+    before = threading.active_count()
+    batches = loader(path)
+    next(iter(batches))
+    assert any("gdsload-decode" in thread.name for thread in threading.enumerate())
+    batches.close()
+    assert threading.active_count() <= before
+
+
+def test_a_loader_in_the_middle_of_a_batch_closes(path):
+    batches = loader(path, DecodeImage(size=600), batch_size=COUNT, prefetch_bytes="1GiB")
+    iterator = iter(batches)
+    next(iterator)
+    batches.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("gdsload-decode")]
+
+
+@pytest.mark.parametrize(
+    ("decode", "message"),
+    [
+        ([], "is no mapping of fields"),
+        ({"picture": RANDOM}, "has no field 'picture'"),
+        ({"image": "random"}, r"decode\['image'\] is 'random'"),
+        ({"label": RANDOM}, "'label' is .* and holds no encoded images"),
+    ],
+)
+def test_what_cannot_be_decoded_is_refused(path, decode, message):
+    with pytest.raises(OptionError, match=message):
+        DataLoader(path, decode=decode, device="cpu")
+
+
+def test_fields_that_are_not_read_are_not_decoded(path):
+    with loader(path, fields=["label"]) as batches:
+        assert {*next(iter(batches))} == {"label"}
+    with pytest.raises(OptionError, match="reuse_buffers=True needs fields of a fixed shape, but 'image'"):
+        loader(path, DecodeImage(), reuse_buffers=True)
+
+
+def test_a_mask_needs_its_name(images, tmp_path):
+    with ShardWriter(tmp_path / "d", {"image": Field("image"), "image.decoded": Field("int64")}) as writer:
+        writer.write({"image": images[0], "image.decoded": 1})
+    with pytest.raises(OptionError, match='adds "image.decoded" to each batch'):
+        loader(tmp_path / "d", DecodeImage(on_error="zeros"))
