@@ -62,4 +62,6 @@ def _threads(backend: Backend, maker: BatchMaker) -> int:
     """
     if maker.takes_processor:
         return gatherers() - 1
+    if maker.images is not None:
+        return 3  # two have images decoded while one has bytes gathered and looks at headers
     return 2 if backend.addressable else 1

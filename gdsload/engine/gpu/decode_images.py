@@ -1,17 +1,17 @@
 """The encoded images of batches become tensors on a GPU: nvJPEG, the processors for what it does not take, one kernel.
 
 nvJPEG's hardware decoder (seen on an H100) does not wait for the stream that it is given: it may write into an image's
-memory before work is done that was queued earlier and still reads what lay there. So there is a stream for this alone,
-on which nothing else is queued; the host waits for it before decoding begins, and again before the memory of images is
-given back. Then memory that the allocator hands out on this stream is free in fact, not only in the stream's order.
+memory before work is done that was queued earlier and still reads what lay there. So there are streams for this alone,
+each with one batch at a time; the host waits for a stream before decoding begins on it, and again before the memory of
+images is given back. Then memory that the allocator hands out on it is free in fact, not only in the stream's order.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +27,9 @@ from gdsload.transforms import DecodeImage
 __all__ = ["DeviceImages", "JpegDecoder", "best_jpeg_decoder", "fresh", "takes", "turned"]
 
 _log = logging.getLogger("gdsload")
+_STREAMS = 2
+"""Batches whose images are decoded at once: what the host does for one, and the kernel, take time that the decoder does
+not need to be idle for."""
 _END_OF_IMAGE = b"\xff\xd9"
 
 
@@ -89,9 +92,11 @@ class DeviceImages(HostImages):
     ) -> None:
         super().__init__(options)
         self._device, self._decoder = device, decoder
-        self.stream = side_stream(device)
-        self._on_device: dict[str, torch.Tensor | None] = {}
-        self._turn = threading.Lock()  # one batch at a time: on the stream there is nothing but its own work
+        self._streams = SimpleQueue[torch.cuda.Stream]()
+        for _ in range(_STREAMS):
+            self._streams.put(side_stream(device))
+        self._on_device = {name: None if one is None else one.to(device) for name, one in self.tables.items()}
+        torch.cuda.current_stream(device).synchronize()  # they are used on other streams
 
     @property
     def device(self) -> torch.device:
@@ -115,29 +120,38 @@ class DeviceImages(HostImages):
         images = self.look(name, one)
         looked = images.looked
         every = range(len(looked))
-        mine = [number for number in every if self._decoder and takes(looked.headers[number], looked.data(number))]
+        mine = []
+        if self._decoder is not None:
+            mine = [number for number in every if takes(looked.headers[number], looked.data(number))]
         pixels: dict[int, Pixels] = {}
         tasks = self.decode(images, sorted(set(every) - set(mine)), stopped, pixels.__setitem__)
-        with self._turn, on(self.stream):
-            try:
-                found = self._by_gpu(images, mine) if self._decoder and mine else {}
-                if found is None:
-                    self.decode(images, mine, stopped, pixels.__setitem__).wait()
-                tasks.wait()
-                on_gpu = [(found or {}).get(number) for number in every]
-                for number, array in pixels.items():
-                    on_gpu[number] = torch.from_numpy(array).to(self._device, non_blocking=True).permute(2, 0, 1)
-                self.finish(images, one, self._result(images, on_gpu))
-            finally:
-                record(self.stream).synchronize()  # before any image's memory is given back
+        stream = self._streams.get()
+        try:
+            with on(stream):
+                try:
+                    found = self._by_gpu(images, mine, stream) if mine else {}
+                    if found is None:
+                        self.decode(images, mine, stopped, pixels.__setitem__).wait()
+                    tasks.wait()
+                    on_gpu = [(found or {}).get(number) for number in every]
+                    for number, array in pixels.items():
+                        on_gpu[number] = torch.from_numpy(array).to(self._device, non_blocking=True).permute(2, 0, 1)
+                    self.finish(images, one, self._result(images, on_gpu))
+                finally:
+                    record(stream).synchronize()  # before any image's memory is given back
+        finally:
+            self._streams.put(stream)
 
-    def _by_gpu(self, images: BatchImages, numbers: Sequence[int]) -> dict[int, torch.Tensor] | None:
+    def _by_gpu(
+        self, images: BatchImages, numbers: Sequence[int], stream: torch.cuda.Stream
+    ) -> dict[int, torch.Tensor] | None:
         """Decode some images by nvJPEG, into new memory; None if one of them cannot be decoded so."""
         if (decoder := self._decoder) is None:
             return None
         looked = images.looked
-        data = [looked.values[looked.edges[number][0] : looked.edges[number][1]] for number in numbers]
-        made = fresh(decoder, data, self._device, self.stream)
+        each = looked.values.split_with_sizes([high - low for low, high in looked.edges])  # one call for all
+        data = [each[number] for number in numbers]
+        made = fresh(decoder, data, self._device, stream)
         if made is None:
             return None
         found = {}
@@ -155,7 +169,7 @@ class DeviceImages(HostImages):
 
     def _result(self, images: BatchImages, found: Sequence[torch.Tensor | None]) -> Any:
         """What a batch has of a field, queued on the stream."""
-        options, table = images.options, self._table(images.name, images.options)
+        options, table = images.options, self._on_device[images.name]
         layout = torch.channels_last if options.channels_last else torch.contiguous_format
         size = options.rows_and_columns
         if size is not None:
@@ -175,12 +189,6 @@ class DeviceImages(HostImages):
             put_normalized(shown, table, alone[0])
             result[number] = alone[0]
         return result
-
-    def _table(self, name: str, options: DecodeImage) -> torch.Tensor | None:
-        if name not in self._on_device:
-            table = options.table()
-            self._on_device[name] = None if table is None else table.to(self._device)
-        return self._on_device[name]
 
 
 def fresh(

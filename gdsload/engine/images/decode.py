@@ -85,7 +85,7 @@ class HostImages:
     def __init__(self, options: Mapping[str, DecodeImage], empty: Callable[[int], memoryview] | None = None) -> None:
         self.options, self.processors = dict(options), Processors()
         self._empty = empty
-        self._tables = {name: one.table() for name, one in options.items()}
+        self.tables = {name: one.table() for name, one in options.items()}
         self._scratch = threading.local()
 
     def __call__(self, batches: Sequence[ImageBatch], stopped: Callable[[], bool]) -> None:
@@ -179,7 +179,7 @@ class HostImages:
 
     def _begin(self, name: str, one: ImageBatch, stopped: Callable[[], bool]) -> tuple[BatchImages, Any, Tasks]:
         images = self.look(name, one)
-        options, table = images.options, self._tables[name]
+        options, table = images.options, self.tables[name]
         size = options.rows_and_columns
         result: Any = [None] * len(images.looked) if size is None else self._dense(options, len(images.looked), size)
 

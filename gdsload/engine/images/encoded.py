@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from gdsload.engine.images.jpeg_headers import plain_jpeg_headers
 from gdsload.errors import FormatError, Problem
 from gdsload.shards.format.image_header import ImageHeader, read_image_header
 from gdsload.system.arrays import IntArray
@@ -38,14 +38,16 @@ class Looked:
 
     Attributes:
         values: as in `EncodedImages`.
+        memory: the same.
         edges: the first byte of each image, and the one behind its last.
         headers: what each says; None where `errors` has why it is not to be decoded.
         errors: by the image's number, what is wrong with it.
     """
 
     values: torch.Tensor
+    memory: memoryview
     edges: list[tuple[int, int]]
-    headers: list[ImageHeader | None] = field(default_factory=list)
+    headers: list[ImageHeader | None]
     errors: dict[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -54,7 +56,7 @@ class Looked:
     def data(self, number: int) -> memoryview:
         """The bytes of an image."""
         low, high = self.edges[number]
-        return self.values.numpy().data[low:high]
+        return self.memory[low:high]
 
     def sizes(self) -> tuple[IntArray, IntArray]:
         """Height and width of each upright image; 1 where it is not to be decoded."""
@@ -91,18 +93,23 @@ def look_at(encoded: EncodedImages, max_pixels: int) -> Looked:
         encoded: the images.
         max_pixels: how many an image may have.
     """
-    looked = Looked(encoded.values, list(pairwise(accumulate(encoded.lengths.tolist(), initial=0))))
-    for number in range(len(looked)):
-        looked.headers.append(None)
-        try:
-            header = read_image_header(looked.data(number))
-        except FormatError as error:
-            looked.errors[number] = str(error)
-            continue
+    array, ends = encoded.values.numpy(), np.cumsum(encoded.lengths)
+    begins = ends - encoded.lengths
+    looked = Looked(
+        encoded.values,
+        array.data,
+        list(zip(begins.tolist(), ends.tolist(), strict=True)),
+        plain_jpeg_headers(array, begins, ends),
+    )
+    for number, header in enumerate(looked.headers):
+        if header is None:
+            try:
+                header = looked.headers[number] = read_image_header(looked.data(number))  # noqa: PLW2901
+            except FormatError as error:
+                looked.failed(number, str(error))
+                continue
         if header.width * header.height > max_pixels:
-            looked.errors[number] = (
-                f"it says {header.width} × {header.height} pixels, more than the {max_pixels} of max_pixels"
+            looked.failed(
+                number, f"it says {header.width} × {header.height} pixels, more than the {max_pixels} of max_pixels"
             )
-            continue
-        looked.headers[number] = header
     return looked

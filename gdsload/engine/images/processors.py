@@ -60,6 +60,8 @@ class Processors:
         Raises:
             LoaderClosedError: after `close`.
         """
+        if not calls:
+            return Tasks(0)
         with self._lock:
             if self._closed:
                 raise LoaderClosedError("the loader was closed")
