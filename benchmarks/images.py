@@ -34,8 +34,11 @@ import torch
 import gdsload
 from benchmarks.record import machine, public, ratio, spread, versions
 from gdsload.engine.gpu.decode_images import best_jpeg_decoder
+from gdsload.engine.images.frames import Draws, Frame, frames
 from gdsload.engine.images.host_decoders import decode_image
+from gdsload.engine.images.resample import put_normalized, resampled
 from gdsload.shards.format.image_header import read_image_header
+from gdsload.shards.gather_host import one_thread
 from gdsload.transforms import DecodeImage
 
 __all__ = ["main"]
@@ -124,21 +127,39 @@ def decoder_alone(data: list[bytes], count: int, options: argparse.Namespace, de
             return count - count % size
 
         return f"{decoder.name} alone, batches of {size}", on_gpu
-    kept, processors = threading.local(), len(os.sched_getaffinity(0))
+    title = f"the loader's decoder alone, {len(os.sched_getaffinity(0))} threads"
+    return title, lambda: _by_threads(data, count, lambda _pixels, _number: None)
 
-    def one(number: int) -> None:
-        if not hasattr(kept, "memory"):
-            kept.memory = bytearray(500 * 375 * 3)
-        view = memoryview(data[number % len(data)])
-        decode_image(view, read_image_header(view), kept.memory)
 
-    def on_cpu() -> int:
-        with ThreadPoolExecutor(processors) as threads:
-            for _ in threads.map(one, range(count), chunksize=8):
-                pass
-        return count
+def _by_threads(data: list[bytes], count: int, use: Callable[[Any, int], None]) -> int:
+    """Decode so many images on all processors, and use the pixels of each."""
+    kept = threading.local()
 
-    return f"the loader's decoder alone, {processors} threads", on_cpu
+    def some(numbers: range) -> None:
+        with one_thread():
+            if not hasattr(kept, "memory"):
+                kept.memory = bytearray(500 * 375 * 3)
+            for number in numbers:
+                view = memoryview(data[number % len(data)])
+                use(decode_image(view, read_image_header(view), kept.memory), number)
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        for _ in threads.map(some, (range(low, min(low + 16, count)) for low in range(0, count, 16))):
+            pass
+    return count
+
+
+def same_work(data: list[bytes], count: int, size: int) -> int:
+    """What the loader does for each image on a CPU, without a loader: by all processors, into one batch's memory."""
+    table, numbers = OPTIONS.table(), np.arange(count)
+    given = frames(OPTIONS, np.full(count, 375), np.full(count, 500), Draws(0, numbers)).tolist()
+    out = torch.empty((size, 3, 224, 224), dtype=torch.bfloat16)
+
+    def use(pixels: Any, number: int) -> None:
+        shown = resampled(torch.from_numpy(pixels).permute(2, 0, 1), Frame(*given[number]), (224, 224))
+        put_normalized(shown, table, out[number % size])
+
+    return _by_threads(data, count, use)
 
 
 def dali(folder: Path, options: argparse.Namespace, device: torch.device, share: float) -> Run:
@@ -225,8 +246,10 @@ def runs(
     ours = loader(folder, options, device)
     found["gdsload"] = "gdsload, decode=", lambda: _consumed(iter(ours), device)
     if device.type == "cpu":
-        whole = loader(folder, options, device, decode={"image": DecodeImage()})
+        whole = loader(folder, options, device, decode={"image": DecodeImage(channels_last=True)})
         found["gdsload-whole"] = "gdsload, decoded and nothing else", lambda: _consumed(iter(whole), device)
+        size: int = options.batch_size
+        found["work"] = "the same work without a loader", lambda: same_work(data, options.images, size)
     found["decoder"] = decoder_alone(data, options.images, options, device)
     if device.type == "cuda" and importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.dali"):
         found["dali-hw"] = "DALI, 0.9 by the hardware decoder", dali(folder, options, device, 0.9)
@@ -276,10 +299,13 @@ def main(arguments: list[str] | None = None) -> int:
         found = measured(runs(Path(name), data, options, device), options.rounds)
     for entry in found.values():
         entry["of_the_decoder"] = ratio(entry["images_s"], found["decoder"]["images_s"])
+        if "work" in found:
+            entry["of_the_work"] = ratio(entry["images_s"], found["work"]["images_s"])
         rate, cpu = spread(entry["images_s"]), spread(entry["cpu_s_for_1000"])
         print(
             f"{entry['title']:50} {rate['median']:9.0f} images/s ({rate['q1']:.0f}-{rate['q3']:.0f}), "
             f"{cpu['median']:6.2f} CPU s for 1000, {entry['of_the_decoder']['median']:.2f} of the decoder"
+            + (f", {entry['of_the_work']['median']:.2f} of the same work" if "work" in found else "")
         )
     if options.out is not None:
         record = {

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 import gdsload
 import gdsload.transforms
@@ -37,11 +38,25 @@ def test_the_first_two_commands_of_the_readme_are_the_main_job_and_the_tests():
     assert [block.strip() for block in blocks[:2]] == ["make demo", "make test"]
 
 
-def test_example_runs(tmp_path, capsys):
-    spec = importlib.util.spec_from_file_location("train", ROOT / "examples/train.py")
+def example(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"examples/{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.main(str(tmp_path))
+    return module
+
+
+def test_the_example_with_images_learns(tmp_path, capsys):
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # others may want the processors, too
+    try:
+        assert example("images").main(str(tmp_path / "images"), 600) > 0.85
+    finally:
+        torch.set_num_threads(before)
+    assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+def test_example_runs(tmp_path, capsys):
+    example("train").main(str(tmp_path))
     assert re.fullmatch(r"y = (2\.9|3\.0)\d x \+ (0\.9|1\.0)\d, epoch 7\n", capsys.readouterr().out)
 
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from gdsload import DataLoader, Field, FormatError, OptionError, ShardDataset, ShardWriter
+from gdsload import DataLoader, Field, FormatError, Mix, OptionError, ShardDataset, ShardWriter
+from gdsload.engine.assemble import moved
 from gdsload.transforms import DecodeImage
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -93,6 +94,16 @@ def test_channels_may_be_last(path):
             assert other["image"].is_contiguous(memory_format=torch.channels_last)
 
 
+def test_images_that_keep_their_size_may_have_channels_last(path, images):
+    with loader(path, DecodeImage(channels_last=True, flip=0.5)) as batches:
+        found = by_label(batches)
+    whole = {label: pixels(images[label]) for label in range(COUNT)}
+    assert all(found[label].permute(1, 2, 0).is_contiguous() for label in found)
+    flipped = [label for label in found if not torch.equal(found[label], whole[label])]
+    assert all(torch.equal(found[label], whole[label].flip(-1)) for label in flipped)
+    assert 15 < len(flipped) < 45
+
+
 def test_what_is_normalized_is_what_is_not(path):
     with loader(path) as plain, loader(path, DecodeImage(**{**vars(RANDOM), "mean": MEAN, "std": STD})) as normalized:
         for one, other in zip(plain, normalized, strict=True):
@@ -157,6 +168,23 @@ def test_a_sampler_draws_by_step(path):
     assert all(map(torch.equal, *runs))
     assert not torch.equal(runs[0][0][0], runs[0][0][1])  # the same image, cut out anew
     assert not torch.equal(runs[0][0], runs[0][1])
+
+
+def test_datasets_may_be_joined_and_mixed(path):
+    half = torch.utils.data.Subset(ShardDataset(path), range(30))
+    rest = torch.utils.data.Subset(ShardDataset(path), range(30, 60))
+    with loader(torch.utils.data.ConcatDataset([half, rest]), shuffle="full") as joined:
+        assert len(by_label(joined)) == COUNT
+    with loader(Mix([half, rest], [0.5, 0.5]), shuffle="full") as mixed, loader(path) as plain:
+        runs = [by_label(mixed), by_label(plain)]
+    assert not same(*runs)  # in another place a sample is cut out otherwise
+
+
+def test_lists_go_to_other_devices_too():
+    (found,) = moved([torch.zeros(3, 2, 2)], torch.device("meta"))
+    assert found.device.type == "meta"
+    texts = ["a", "b"]
+    assert moved(texts, torch.device("meta")) is texts
 
 
 def test_transforms_get_what_was_decoded(path):

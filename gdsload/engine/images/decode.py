@@ -182,15 +182,17 @@ class HostImages:
         options, table = images.options, self.tables[name]
         size = options.rows_and_columns
         result: Any = [None] * len(images.looked) if size is None else self._dense(options, len(images.looked), size)
+        as_decoded = size is None and options.channels_last and table is None
 
         def put(number: int, pixels: Pixels) -> None:
-            shown = resampled(torch.from_numpy(pixels).permute(2, 0, 1), images.frame(number), size)
-            if size is None:
-                result[number] = _alone(shown, options, table)
-            else:
+            frame = images.frame(number)
+            shown = resampled(torch.from_numpy(pixels).permute(2, 0, 1), frame, size)
+            if size is not None:
                 put_normalized(shown, table, result[number])
+            else:
+                result[number] = shown if as_decoded and not frame.flip else _alone(shown, options, table)
 
-        return images, result, self.decode(images, range(len(images.looked)), stopped, put, reuse=True)
+        return images, result, self.decode(images, range(len(images.looked)), stopped, put, reuse=not as_decoded)
 
     def _dense(self, options: DecodeImage, count: int, size: tuple[int, int]) -> torch.Tensor:
         """An uninitialized batch ``[count, 3, *size]``."""
