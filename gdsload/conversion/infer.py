@@ -8,7 +8,7 @@ from contextlib import suppress
 from gdsload.conversion.conversion_options import Change, ConvertOptions
 from gdsload.conversion.part import failed, made, reason_of
 from gdsload.conversion.source import Part, Source
-from gdsload.conversion.sources.pictures import ImageSource
+from gdsload.conversion.sources.pictures import WAYS_OUT, ImageSource
 from gdsload.errors import FormatError, SchemaError
 from gdsload.shards.encode import infer_schema
 from gdsload.shards.format.schema import Field, Schema
@@ -121,11 +121,11 @@ def _way_out(name: str, one: Field, other: Field, source: Source, channels: bool
             f"dimension varies from sample to sample, ragged=[{name!r}] (--ragged {name})."
         )
     if not isinstance(source, ImageSource):
-        return "Make pictures equal in the dataset itself or with map= (--map), or let it return their encoded bytes."
-    return (
-        "Pictures get one size with size=224 (--option size=224), say, by scaling and cutting the middle out; or keep "
-        "them as the files that they are: keep_encoded=True (--keep-encoded)."
-    )
+        return (
+            "Make pictures equal in the dataset itself or with map= (--map); or let it return their encoded bytes, and "
+            f"pass schema={{{name!r}: gdsload.Field('image'), ...}}."
+        )
+    return WAYS_OUT
 
 
 def _ragged(name: str, field: Field) -> Field:

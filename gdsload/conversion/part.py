@@ -12,6 +12,7 @@ import numpy as np
 
 from gdsload.conversion.conversion_options import Change, ConvertOptions
 from gdsload.conversion.source import Item, Part, Source
+from gdsload.conversion.sources.pictures import WAYS_OUT, ImageSource
 from gdsload.conversion.staging import PartReport, part_folder, part_report, write_json
 from gdsload.errors import ConversionError, OptionError, ReadError, SchemaError, Skipped, WriteError
 from gdsload.shards.encode import sample_of
@@ -76,7 +77,7 @@ def convert_part(task: PartTask) -> PartReport:
             for item in task.source.read(part):
                 if task.stopped is not None and task.stopped():
                     raise ReadError("the conversion was interrupted")
-                _Writing(writer, part, change, options.on_error, skipped).write(item)
+                _Writing(task.source, writer, part, change, options.on_error, skipped).write(item)
     samples, nbytes = writer.samples, _bytes_in(folder)
     listed = [{"key": one.key, "reason": one.reason} for one in skipped]
     write_json(folder + ".json", {"samples": samples, "nbytes": nbytes, "skipped": listed})
@@ -87,6 +88,7 @@ def convert_part(task: PartTask) -> PartReport:
 class _Writing:
     """What is needed to write the items of a part."""
 
+    source: Source
     writer: ShardWriter
     part: Part
     change: Change
@@ -107,9 +109,20 @@ class _Writing:
                 for part in parts:
                     self.write(part)
                 return
+        trouble = _explained(trouble, self.source, self.writer.schema)
         if self.on_error == "stop":
             raise failed(item.key, self.part, trouble) from trouble
         self.skipped.append(Skipped(item.key, reason_of(trouble)))
+
+
+def _explained(trouble: Exception, source: Source, schema: Schema | None) -> Exception:
+    """What is wrong, with the ways out of it if it is a picture that has another size than the first ones."""
+    if not isinstance(source, ImageSource) or not isinstance(trouble, SchemaError) or schema is None:
+        return trouble
+    if (field := schema.get(trouble.field or "")) is None:
+        return trouble
+    pixels = field.kind == "fixed" and field.dtype.name == "uint8" and len(field.shape) == 3
+    return SchemaError(trouble.message, field=trouble.field, remedy=WAYS_OUT) if pixels else trouble
 
 
 def reason_of(trouble: Exception) -> str:

@@ -152,6 +152,16 @@ def test_images_of_several_sizes_are_refused_with_every_way_out(source, tmp_path
     assert caught.value.field == name
 
 
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
+def test_an_image_of_another_size_far_behind_is_refused_with_every_way_out(tmp_path, on_error):
+    """Where all that is looked at before is of one size."""
+    samples = [{"png": encoded("png", (9, 8) if number < 70 else (8, 9))} for number in range(71)]
+    path = write_tar(tmp_path / "a.tar", *samples)
+    with pytest.raises(ConversionError, match="size=224.*--keep-encoded") as caught:
+        convert(path, tmp_path / "out", workers=1, on_error=on_error, max_skipped=0)
+    assert r"a sample has shape [3, 9, 8], but [3, 8, 9] was expected" in str(caught.value)
+
+
 @pytest.mark.parametrize("data", ["mds", "litdata"])
 def test_images_of_shards_of_others_are_kept(tmp_path, data):
     """A picture that was stored as pixels is a PNG then."""

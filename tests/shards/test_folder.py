@@ -493,6 +493,16 @@ def test_golden_datasets_of_version_3_open(name, mmap):
     assert len(dataset.shards) == dataset.verify(deep=True).shards
 
 
+def test_images_of_no_codec_are_reported(tmp_path):
+    with ShardWriter(tmp_path / "d", {"i": Field("image", codecs=["png"])}) as writer:
+        writer.write({"i": b"\x89PNG\r\n\x1a\n"})
+    (path,) = shards_of(tmp_path / "d")
+    poke(path, header_of(path).tensors["i"].begin, b"?")
+    with pytest.raises(FormatError, match="1 images are none of png") as caught:
+        ShardDataset(tmp_path / "d").verify(deep=True)
+    assert caught.value.samples == ((0, 1),)
+
+
 @pytest.mark.parametrize("shuffle", [False, "full"])
 def test_errors_name_samples_of_the_dataset_also_where_some_shards_are_left_out(tmp_path, shuffle):
     with ShardWriter(tmp_path / "r", {"x": Field("int16", (None,))}, shard_bytes=400) as writer:

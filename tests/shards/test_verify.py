@@ -207,6 +207,22 @@ def test_texts_that_are_no_utf8_are_found_though_their_checksums_are_right(tmp_p
             assert shard[number]["s"] == "abc"
 
 
+def test_images_of_no_codec_are_found_though_their_checksums_are_right(tmp_path):
+    with ShardWriter(tmp_path / "d", {"i": Field("image", codecs=["jpeg", "png"])}) as writer:
+        for number in range(9):
+            writer.write({"i": b"\xff\xd8\xff" if number else b"\x89PNG\r\n\x1a\n"})
+    assert ShardDataset(tmp_path / "d").verify(deep=True).shards == 1
+    (path,) = (shard.file for shard in ShardDataset(tmp_path / "d").shards)
+    begin = rewritten(path, "i", 8 + 3 * 3 + 1, b"????")  # of samples 4 and 5
+    shard = ShardDataset(path)
+    shard.verify()
+    with pytest.raises(FormatError, match="1 problems in 1 of 1 shards. The bytes are those that were") as caught:
+        shard.verify(deep=True)
+    (problem,) = caught.value.problems
+    assert (problem.field, problem.samples, problem.offset, problem.nbytes) == ("i", (4, 6), begin + 17, 6)
+    assert problem.message == "2 images are none of jpeg, png"
+
+
 pieces = st.sampled_from([b"", b"a", "é".encode(), "é".encode()[:1], "é".encode()[1:], "𝄞".encode(), b"\xff"])
 
 

@@ -21,7 +21,15 @@ from gdsload.shards.encode import EncodedImage
 from gdsload.shards.format.image_header import image_codec, read_image_header
 
 __all__ = [
-    "SUFFIXES", "ImageFileOptions", "ImageForm", "ImageSource", "decode_image", "image_array", "image_sizes", "put",
+    "SUFFIXES",
+    "WAYS_OUT",
+    "ImageFileOptions",
+    "ImageForm",
+    "ImageSource",
+    "decode_image",
+    "image_array",
+    "image_sizes",
+    "put",
 ]  # fmt: skip
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".ppm", ".pgm", ".pbm", ".bmp", ".tif", ".tiff")
@@ -31,6 +39,12 @@ _ORIENTATION, _QUARTERS = 0x0112, range(5, 9)  # EXIF's tag, and what of it turn
 _FORMATS = ("JPEG", "PNG", "WEBP", "PPM", "BMP", "TIFF")
 _ONE_CHANNEL = frozenset({"1", "L", "P"})
 _LOOKED_AT, _PART_BYTES = 64, 2**26
+
+WAYS_OUT = (
+    "Pictures get one size with size=224 (--option size=224), say, by scaling and cutting the middle out; or keep them "
+    "as the files that they are: keep_encoded=True (--keep-encoded)."
+)
+"""What may be done about pictures of several sizes."""
 
 Mode = Literal["auto", "RGB", "RGBA", "L", "keep"]
 Resize = Literal["none", "squash", "crop"]

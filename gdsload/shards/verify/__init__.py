@@ -18,7 +18,7 @@ from gdsload.shards.format.shard import PADDING_PREFIX
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import ShardSource
 from gdsload.shards.opening import load_shard, mismatch
-from gdsload.shards.verify.contents import FieldBytes, PackedRows, not_finite, wrong_booleans, wrong_texts
+from gdsload.shards.verify.contents import FieldBytes, PackedRows, not_finite, wrong_booleans, wrong_images, wrong_texts
 from gdsload.shards.verify.opened import OpenShard
 
 __all__ = ["VerifyReport", "verify_shards"]
@@ -149,6 +149,9 @@ def _verify(source: ShardSource, stored: StoredSchema, first: int, meter: _Meter
         os.close(fd)
 
 
+_LOOKS = {"str": wrong_texts, "image": wrong_images}
+
+
 def _verify_opened(opened: OpenShard, meter: _Meter, *, deep: bool) -> _Found:
     shard, found = opened.shard, _Found()
     if shard.checksums is None and not deep:
@@ -163,8 +166,9 @@ def _verify_opened(opened: OpenShard, meter: _Meter, *, deep: bool) -> _Found:
             continue
         wrong = list(_wrong_offsets(opened, name, column.offsets_begin))
         found.damage += wrong
-        if deep and not wrong and shard.stored.columns[name].kind == "str":
-            found.nonsense += wrong_texts(opened, shard.header.tensors[name], column.offsets_begin)
+        look = _LOOKS.get(shard.stored.columns[name].kind)
+        if deep and not wrong and look is not None:
+            found.nonsense += look(opened, shard.header.tensors[name], column.offsets_begin)
     return found
 
 

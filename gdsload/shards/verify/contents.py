@@ -16,11 +16,15 @@ from numpy.typing import NDArray
 from gdsload.errors import Problem
 from gdsload.shards.format.dtypes import DType
 from gdsload.shards.format.header import TensorEntry
+from gdsload.shards.format.image_header import image_codec
 from gdsload.shards.shard_checksums import PIECE_BYTES
 from gdsload.shards.values import torch_dtype
 from gdsload.shards.verify.opened import OpenShard
 
-__all__ = ["FieldBytes", "PackedRows", "not_finite", "wrong_booleans", "wrong_runs", "wrong_texts"]
+__all__ = ["FieldBytes", "PackedRows", "not_finite", "wrong_booleans", "wrong_images", "wrong_runs", "wrong_texts"]
+
+
+_SIGNATURE_BYTES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,28 @@ def wrong_texts(opened: OpenShard, entry: TensorEntry, offsets_begin: int) -> It
             numbers = opened.first + low + first, opened.first + low + last
             yield Problem(message, opened.path, entry.begin + begin, entry.name, numbers, end - begin)
         low = high
+
+
+def wrong_images(opened: OpenShard, entry: TensorEntry, offsets_begin: int) -> Iterator[Problem]:
+    """Encoded images that do not begin as one of their field's codecs does; neighbours are one problem.
+
+    The offsets must have been found to be right.
+    """
+    offsets, codecs = opened.offsets(offsets_begin), opened.shard.stored.columns[entry.name].codecs
+    first: int | None = None
+    for number in range(opened.shard.samples + 1):
+        head = bytearray(0)
+        if number < opened.shard.samples:
+            head = bytearray(min(int(offsets[number + 1] - offsets[number]), _SIGNATURE_BYTES))
+            opened.read(memoryview(head), entry.begin + int(offsets[number]))
+        if number < opened.shard.samples and image_codec(bytes(head)) not in codecs:
+            first = number if first is None else first
+        elif first is not None:
+            begin, end = int(offsets[first]), int(offsets[number])
+            message = f"{number - first} images are none of {', '.join(codecs)}"
+            numbers = opened.first + first, opened.first + number
+            yield Problem(message, opened.path, entry.begin + begin, entry.name, numbers, end - begin)
+            first = None
 
 
 def wrong_runs(data: bytes, edges: NDArray[np.int64]) -> Iterator[tuple[int, int, str]]:
