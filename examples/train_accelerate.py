@@ -21,7 +21,7 @@ def main(path: str, folder: str) -> None:
     accelerator = Accelerator(gradient_accumulation_steps=2)
     train, test = parts(path)
     loader = prepare(accelerator, gdsload.DataLoader(train, 32, shuffle=True, device=accelerator.device))
-    held_out = prepare(accelerator, gdsload.DataLoader(test, 30, device=accelerator.device))
+    held_out = prepare(accelerator, gdsload.DataLoader(test, 30, tail="pad", device=accelerator.device))
     model = network()
     model, optimiser = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=3e-3))
 

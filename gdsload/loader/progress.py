@@ -101,8 +101,9 @@ class Progress:
 
     @property
     def inside(self) -> bool:
-        """Whether the next batch is not an epoch's first one."""
-        return self._newest is not None or self._cursor.position > 0
+        """Whether it takes a state to say where the consumer is: within an epoch, or with a seed that was drawn."""
+        drawn = self._plan.seed is None and self.seed is not None
+        return self._newest is not None or self._cursor.position > 0 or drawn
 
     @property
     def step(self) -> int:

@@ -52,10 +52,9 @@ def test_fabric_wants_torchs_loaders_and_saves_ours(path, tmp_path):
 def test_ray_makes_a_loader_of_torchs_which_says_so(path, monkeypatch):
     monkeypatch.setattr(train_loop_utils.session, "get_world_size", lambda: 2)
     monkeypatch.setattr(train_loop_utils.session, "get_world_rank", lambda: 0)
-    monkeypatch.setattr(train_loop_utils, "get_device", lambda: torch.device("cpu"))
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
-        prepared = train_loop_utils._TorchAccelerator().prepare_data_loader(load(path))
+        prepared = train_loop_utils._TorchAccelerator().prepare_data_loader(load(path), move_to_device=False)
         with pytest.raises(OptionError, match="a loader of torch's from a gdsload.DataLoader"):
             next(iter(prepared))
     finally:

@@ -58,12 +58,13 @@ ACCELERATE = """
 
     path, folder, _ = sys.argv[1:]
     loader = gdsload.DataLoader(path, 8, shuffle=True, device="cpu")
-    odd = gdsload.DataLoader(torch.utils.data.Subset(gdsload.ShardDataset(path), range(19)), 8, device="cpu")
+    some = torch.utils.data.Subset(gdsload.ShardDataset(path), range(19))
+    odd, padded = (gdsload.DataLoader(some, 8, device="cpu", tail=tail) for tail in ("share", "pad"))
     from accelerate import Accelerator, skip_first_batches
     from gdsload.integrations.accelerate import prepare
 
     accelerator = Accelerator(cpu=True)
-    loader, odd = prepare(accelerator, loader), prepare(accelerator, odd)
+    loader, odd, padded = (prepare(accelerator, one) for one in (loader, odd, padded))
     seen, gathered = [], []
     for batch in loader:
         seen.append(batch["x"].flatten().int().tolist())
@@ -75,9 +76,14 @@ ACCELERATE = """
     rest = [batch["x"].flatten().int().tolist() for batch in skip_first_batches(loader, 5)]
     assert rest == seen[5:]
 
+    def numbers(loader):
+        return [x for batch in loader for x in accelerator.gather_for_metrics(batch["x"]).flatten().int().tolist()]
+
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        gathered = [x for batch in odd for x in accelerator.gather_for_metrics(batch["x"]).flatten().int().tolist()]
+        assert sorted(numbers(padded)) == list(range(19))
+        assert not [one for one in found if "go round" in str(one.message)]
+        gathered = numbers(odd)
     assert (len(gathered), len(set(gathered))) == (20, 19)
     assert any("do not go round" in str(one.message) for one in found)
 

@@ -98,6 +98,14 @@ def test_a_seed_that_was_drawn_goes_with_it(load, plain):
         assert ids(made) == ids(loader)
 
 
+def test_a_copy_keeps_a_seed_that_was_drawn(load, plain):
+    loader = load(plain, 50, True, seed=None)
+    ids(loader)
+    with pickle.loads(pickle.dumps(loader)) as made:
+        assert (made.epoch, made.step) == (1, 0)
+        assert ids(made) == ids(loader)
+
+
 @pytest.mark.parametrize("dataset", ["subset", "concatenation", "mix", "windows"])
 def test_datasets_travel_too(load, plain, dataset):
     opened = gdsload.ShardDataset(plain)

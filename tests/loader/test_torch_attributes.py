@@ -13,7 +13,7 @@ import gdsload
 from gdsload import OptionError
 
 OF_TORCH = ["batch_sampler", "batch_size", "dataset", "drop_last", "sampler"]
-FIXED = [*OF_TORCH, "collate_fn", "device", "generator", "order_options", "seed"]
+FIXED = [*OF_TORCH, "collate_fn", "device", "generator", "order_options", "seed", "tail"]
 
 
 @pytest.mark.parametrize("name", FIXED)
