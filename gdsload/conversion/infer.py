@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from gdsload.conversion.conversion_options import Change, ConvertOptions
-from gdsload.conversion.part import failed, made, reason_of
+from gdsload.conversion.part import failed, made, place_of, reason_of
 from gdsload.conversion.source import Part, Source
 from gdsload.conversion.sources.pictures import WAYS_OUT, ImageSource
 from gdsload.errors import FormatError, SchemaError
@@ -75,7 +75,7 @@ def _first(
                 elif options.on_error == "stop" and not good:  # else it stops when it comes there
                     raise failed(key, part, sample) from sample
                 elif not troubles:
-                    troubles.append(f"{key} of {part.name}: {reason_of(sample)}")
+                    troubles.append(f"{place_of(key, part)}: {reason_of(sample)}")
 
 
 def _joined(one: Schema, other: Schema, source: Source, ragged: Sequence[str]) -> Schema:

@@ -6,7 +6,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any, TypedDict, cast, get_args
+from typing import Any, TypedDict, cast, get_args, get_type_hints
 
 from gdsload.conversion.conversion_options import ConvertOptions, OnError
 from gdsload.conversion.recognise import source_class
@@ -15,10 +15,20 @@ from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.stored import PackRule
 from gdsload.system.names import check_list, check_names
 
-__all__ = ["ConvertKeywords", "Progress", "RearrangeKeywords", "check_rearranging", "choose", "divided"]
+__all__ = [
+    "ConvertKeywords",
+    "Progress",
+    "RearrangeKeywords",
+    "check_rearranging",
+    "choose",
+    "divided",
+    "source_parameters",
+]
 
-Progress = Callable[[int, int, int, int], None]
-"""Called with the samples and bytes written so far, parts finished, and parts in all. A shuffle writes all twice."""
+Progress = Callable[[int, int, float, int], None]
+"""Called with the samples and bytes written so far, parts finished, and parts in all: before the first part, and a few
+times a second. A part under way is a fraction of one, if it is known how many samples it has. A shuffle writes all
+twice."""
 
 
 class RearrangeKeywords(TypedDict, total=False):
@@ -80,7 +90,7 @@ def divided(source: object, given: Mapping[str, Any]) -> ConvertKeywords:
             "kind and source_options are for a path, but the source is made already",
             remedy=f"Leave them out: the {type(source).__name__} has its options from where it was made.",
         )
-    names = [] if made is None else _names_of(made)
+    names = [] if made is None else list(source_parameters(made))
     check_names(f"convert of kind {kind!r}" if kind else "convert", others, {*_CONVERTING, *names})
     check_names(f"kind {kind!r}", inner, names)
     if twice := sorted(others.keys() & inner.keys()):
@@ -104,14 +114,16 @@ def nested(options: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _names_of(made: Callable[..., Any]) -> list[str]:
-    """The options that sources of a class have, beside the first argument, which is what they read."""
-    found: list[str] = []
+def source_parameters(made: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The options of sources of a class, by name: its parameters but the first one, which is what they read."""
+    found: dict[str, inspect.Parameter] = {}
     for name, parameter in list(inspect.signature(made, eval_str=True).parameters.items())[1:]:
         if parameter.kind is parameter.VAR_KEYWORD:  # **options: Unpack[of a TypedDict]
-            found += [key for one in get_args(parameter.annotation) for key in one.__annotations__]
+            for one in get_args(parameter.annotation):
+                for key, annotation in get_type_hints(one).items():
+                    found[key] = inspect.Parameter(key, parameter.KEYWORD_ONLY, annotation=annotation)
         else:
-            found.append(name)
+            found[name] = parameter
     return found
 
 

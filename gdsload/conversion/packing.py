@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.part import reason_of
+from gdsload.conversion.part import place_of, reason_of
 from gdsload.conversion.source import Item, Part, Source
 from gdsload.errors import FormatError, OptionError, SchemaError
 from gdsload.shards.encode import sample_of
@@ -178,7 +178,7 @@ class PackedSource:
             for key, found in self._documents(part, None):
                 if not isinstance(found, Exception):
                     return found.dtype
-                first = first or f"{key} of {part.name}: {reason_of(found)}"
+                first = first or f"{place_of(key, part)}: {reason_of(found)}"
         why = ": it has none" if first is None else f". The first, {first}"
         raise FormatError(f"not one document of the source can be read{why}")
 

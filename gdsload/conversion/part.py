@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -20,9 +21,10 @@ from gdsload.shards.format.schema import Schema
 from gdsload.shards.publish import remove_folder
 from gdsload.shards.writer import ShardWriter
 
-__all__ = ["PartTask", "convert_part", "failed", "made", "reason_of", "samples_of"]
+__all__ = ["PartTask", "convert_part", "failed", "made", "place_of", "reason_of", "samples_of"]
 
 _LONGEST_REASON = 500
+_EVERY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class PartTask:
         options: how to convert.
         spread_over: folders over which its shards are spread, beginning with the first one.
         stopped: whether the work is to be left, where it cannot be ended from outside.
+        noted: told now and then the part's number and how many of its samples are written.
     """
 
     source: Source
@@ -48,6 +51,7 @@ class PartTask:
     options: ConvertOptions
     spread_over: tuple[str, ...] = ()
     stopped: Callable[[], bool] | None = None
+    noted: Callable[[int, int], None] | None = None
 
 
 def convert_part(task: PartTask) -> PartReport:
@@ -72,12 +76,16 @@ def convert_part(task: PartTask) -> PartReport:
         folder, schema,
         shard_bytes=options.shard_bytes, pack_fields=options.pack_fields, spread_over=task.spread_over,
     )  # fmt: skip
+    told = time.monotonic()
     with writer:
         for part in task.parts:
             for item in task.source.read(part):
                 if task.stopped is not None and task.stopped():
                     raise ReadError("the conversion was interrupted")
                 _Writing(task.source, writer, part, change, options.on_error, skipped).write(item)
+                if task.noted is not None and (now := time.monotonic()) - told > _EVERY_S:
+                    told = now
+                    task.noted(task.number, writer.samples)
     samples, nbytes = writer.samples, _bytes_in(folder)
     listed = [{"key": one.key, "reason": one.reason} for one in skipped]
     write_json(folder + ".json", {"samples": samples, "nbytes": nbytes, "skipped": listed})
@@ -130,10 +138,15 @@ def reason_of(trouble: Exception) -> str:
     return f"{type(trouble).__name__}: {trouble}"[:_LONGEST_REASON].rstrip(".")
 
 
+def place_of(key: str, part: Part) -> str:
+    """Where a sample comes from, for people; a key often names the part itself."""
+    return key if part.name in key else f"{key} of {part.name}"
+
+
 def failed(key: str, part: Part, trouble: Exception) -> ConversionError:
     """The error for a sample that cannot be converted, where that stops the conversion."""
     return ConversionError(
-        f"{key} of {part.name} cannot be converted: {reason_of(trouble)}",
+        f"{place_of(key, part)} cannot be converted: {reason_of(trouble)}",
         remedy='Mend it, or pass on_error="skip" (--on-error skip) to leave such samples out; a report names each.',
     )
 

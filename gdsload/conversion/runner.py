@@ -107,20 +107,46 @@ class _Count:
     """What has been written so far, and how much of the source was skipped."""
 
     plan: ConversionPlan
-    tasks: int
+    tasks: Sequence[Sequence[Part]]
     allowance: Allowance
     progress: Progress | None
     passes: int
     done: dict[int, PartReport] = field(default_factory=dict)
+    begun: dict[int, int] = field(default_factory=dict)
     bad: int = 0
+
+    def begin(self, stage: StagingFolder) -> None:
+        """Count what an interrupted run has finished, and say how far that is."""
+        for number in range(len(self.tasks)):
+            if (report := stage.finished(number)) is not None:
+                self.add(report)
+        self.tell()
 
     def add(self, report: PartReport) -> None:
         self.done[report.number] = report
+        self.begun.pop(report.number, None)
         self.bad += len(report.skipped)
         if report.skipped and self.plan.source_samples >= 0:  # then it is known at once whether they are too many
             self.check()
-        if self.progress is not None:
-            self.progress(*self.written(), len(self.done), self.tasks * self.passes)
+        self.tell()
+
+    def note(self, number: int, samples: int) -> None:
+        """A part that is under way has so many samples by now."""
+        if number not in self.done:
+            self.begun[number] = samples
+            self.tell()
+
+    def tell(self) -> None:
+        """Say how far it is; a part under way counts by its samples, as far as it is known how many it will have."""
+        if self.progress is None:
+            return
+        (samples, nbytes), parts = self.written(), float(len(self.done))
+        for number, made in self.begun.items():
+            expected = [part.samples for part in self.tasks[number]]
+            share = min(made / sum(expected), 1.0) if min(expected) >= 0 < sum(expected) else 0.0
+            size = sum(max(part.nbytes, 0) for part in self.tasks[number])
+            samples, nbytes, parts = samples + made, nbytes + round(size * share), parts + share
+        self.progress(samples, nbytes, parts, len(self.tasks) * self.passes)
 
     def skipped(self) -> tuple[Skipped, ...]:
         """All that were skipped, in order."""
@@ -135,9 +161,9 @@ class _Count:
     def again(self, samples: int) -> None:
         """So many samples have been written in their new order, too; in parts, as if they had any."""
         if self.progress is not None:
-            first, nbytes = self.written()
-            second = [whole * samples // max(first, 1) for whole in (nbytes, self.tasks)]
-            self.progress(first + samples, nbytes + second[0], self.tasks + second[1], self.tasks * self.passes)
+            (first, nbytes), parts = self.written(), len(self.tasks)
+            second = [whole * samples // max(first, 1) for whole in (nbytes, parts)]
+            self.progress(first + samples, nbytes + second[0], parts + second[1], parts * self.passes)
 
     def written(self) -> tuple[int, int]:
         """Samples and bytes of the parts that are done."""
@@ -199,7 +225,7 @@ def convert(source: Any, out: Place, **options: Any) -> ConvertReport:
             with it. `spread_over`: folders, one on each drive, over which the shards are spread: see `ShardWriter`.
             `metadata`: what the dataset says of itself beside what its source tells (`ShardDataset.metadata`).
             `restart`: throw away what an interrupted conversion with other arguments has left. `progress`:
-            called with samples, bytes, finished parts and parts.
+            called with samples, bytes, finished parts and parts; a part under way counts by the share of its samples.
 
     Raises:
         FormatError: if the source is not recognised, or is damaged.
@@ -256,11 +282,10 @@ def _run(
     twice = chosen.shuffle_seed is not None
     allowance = Allowance(options.get("max_skipped", DEFAULT_ALLOWANCE))
     planned = ConversionPlan(source.kind, schema, [part for parts in tasks for part in parts])
-    count = _Count(planned, len(tasks), allowance, options.get("progress"), 2 if twice else 1)
-    for number in range(len(tasks)):
-        if (report := stage.finished(number)) is not None:
-            count.add(report)
-    resumed, over = len(count.done), [os.fspath(folder) for folder in options.get("spread_over") or ()]
+    count = _Count(planned, tasks, allowance, options.get("progress"), 2 if twice else 1)
+    count.begin(stage)
+    over = [os.fspath(folder) for folder in options.get("spread_over") or ()]
+    resumed, overwrite = len(count.done), options.get("overwrite", False)
     left = [
         # A task that makes one shard would put it on the first drive, and so would the next one.
         PartTask(source, parts, number, schema.to_json(), stage.folder, chosen, turned(over, number))
@@ -268,10 +293,9 @@ def _run(
         if number not in count.done
     ]
     room = Room(path, schema, tasks, count.done, twice=twice, spread_over=over)
-    overwrite = options.get("overwrite", False)
     try:
         try:
-            spread.do(left, room.begin, count.add)
+            spread.do(left, room.begin, count.add, count.note)
         except (FormatError, ReadError):
             look.check()  # that a file changed is what is wrong with it then
             raise

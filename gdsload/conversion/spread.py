@@ -25,7 +25,7 @@ CONVERSION = Work("gdsload-convert", "the source", "convert", "workers=1")
 _LEAVE_S = 1.0
 """How long who is interrupted waits for an executor that is not ours, whose work nobody can end."""
 
-Outcome = Callable[[], PartReport]
+Outcome = Callable[[], PartReport | None]
 Submit = Callable[[PartTask, Callable[[Outcome], None]], None]
 """Have a task done, and a function called with what gives its report or raises its error."""
 
@@ -45,7 +45,13 @@ class Spread:
         self._workers = len(os.sched_getaffinity(0)) if workers is None else check_whole(workers, "workers", 1)
         self._executor = executor
 
-    def do(self, tasks: Sequence[PartTask], begin: Callable[[int], None], add: Callable[[PartReport], None]) -> None:
+    def do(
+        self,
+        tasks: Sequence[PartTask],
+        begin: Callable[[int], None],
+        add: Callable[[PartReport], None],
+        note: Callable[[int, int], None],
+    ) -> None:
         """Have all tasks done, some of them handed out at once.
 
         The first error ends it, when what was begun has ended. Ctrl-C ends it at once: what was begun is lost.
@@ -54,6 +60,8 @@ class Spread:
             tasks: what is to be done.
             begin: called with a task's number before it is begun.
             add: called with what came of it.
+            note: called now and then with the number of a part that is under way and how many samples it has by then,
+                but for parts that an executor does.
 
         Raises:
             ReadError: if a worker was lost.
@@ -61,12 +69,17 @@ class Spread:
         if self._executor is None and (self._workers == 1 or len(tasks) < 2):
             for one in tasks:
                 begin(one.number)
-                add(convert_part(one))
+                add(convert_part(replace(one, noted=note)))
             return
         left, running = iter(tasks), 0
         ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+
+        def noted(number: int, samples: int) -> None:
+            """Hand it to the thread of the caller."""
+            ended.put(lambda: note(number, samples))
+
         try:
-            with self._hands(tasks) as submit:
+            with self._hands(tasks, noted) as submit:
                 while True:
                     while running < 4 * self._workers and (task := next(left, None)) is not None:
                         begin(task.number)
@@ -74,8 +87,9 @@ class Spread:
                         running += 1
                     if not running:
                         return
-                    add(ended.get()())
-                    running -= 1
+                    if (report := ended.get()()) is not None:
+                        add(report)
+                        running -= 1
         except BrokenExecutor as error:
             raise ReadError(
                 f"a worker was lost: {error}",
@@ -83,20 +97,21 @@ class Spread:
                 "goes on from there.",
             ) from error
 
-    def _hands(self, tasks: Sequence[PartTask]) -> AbstractContextManager[Submit]:
+    def _hands(self, tasks: Sequence[PartTask], noted: Callable[[int, int], None]) -> AbstractContextManager[Submit]:
         if self._executor is not None:
             return _theirs(self._executor)
         threads = tasks[0].source.threads and tasks[0].options.map is None
-        return _ours(Crew(CONVERSION, min(self._workers, len(tasks)), processes=not threads), threads=threads)
+        crew = Crew(CONVERSION, min(self._workers, len(tasks)), processes=not threads)
+        return _ours(crew, noted, threads=threads)
 
 
 @contextmanager
-def _ours(crew: Crew, *, threads: bool) -> Iterator[Submit]:
+def _ours(crew: Crew, noted: Callable[[int, int], None], *, threads: bool) -> Iterator[Submit]:
     def submit(task: PartTask, ended: Callable[[Outcome], None]) -> None:
         if threads:
-            crew.submit(convert_part, (replace(task, stopped=crew.stopped),), ended)
+            crew.submit(_convert_beside, (replace(task, stopped=crew.stopped),), ended, noted)
         else:
-            crew.submit(_convert_alone, (task,), ended)
+            crew.submit(_convert_alone, (task,), ended, noted)
 
     try:
         try:
@@ -113,10 +128,15 @@ def _ours(crew: Crew, *, threads: bool) -> Iterator[Submit]:
         raise
 
 
-def _convert_alone(task: PartTask) -> PartReport:
+def _convert_beside(task: PartTask, noted: Callable[[int, int], None]) -> PartReport:
+    """Do a task in a thread among others."""
+    return convert_part(replace(task, noted=noted))
+
+
+def _convert_alone(task: PartTask, noted: Callable[[int, int], None]) -> PartReport:
     """Do a task in a process that has one processor to itself."""
     torch.set_num_threads(1)
-    return convert_part(task)
+    return convert_part(replace(task, noted=noted))
 
 
 @contextmanager

@@ -138,9 +138,7 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
     cache, in_vram = given["cache"], given["cache"] in ("vram", "auto") and request.placement == "gpu"
     vram_bytes = None if given["vram_bytes"] is None else options.byte_count(given, "vram_bytes")
 
-    dataset = ShardDataset(dataset) if isinstance(dataset, str | os.PathLike) else dataset
-    selected = select(dataset)
-    selected.refuse_different_columns()
+    dataset, selected = _selected(dataset)
     mapped = selected.mapped(given["mmap"])
     by_default = given["register_bytes"] is None and request.placement == "gpu"
     _refuse_cache(cache, request, mapped=mapped, registers=by_default or request.register_bytes > 0)
@@ -182,6 +180,14 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
         sample_bytes=sample_bytes,
         batch_sample_bytes=decoded_sample_bytes(selected, fields, decode),
     )
+
+
+def _selected(dataset: object) -> tuple[object, Selected]:
+    """A dataset, opened if it is a path, and its samples."""
+    dataset = ShardDataset(dataset) if isinstance(dataset, str | os.PathLike) else dataset
+    selected = select(dataset)
+    selected.refuse_different_columns()
+    return dataset, selected
 
 
 def _schedule_rule(

@@ -42,7 +42,8 @@ _STOP_S = 1.0
 
 Call = Callable[..., Any]
 Outcome = Callable[[], Any]
-_Job = tuple[Call, tuple[Any, ...], Callable[[Outcome], None]]
+Noted = Callable[..., None]
+_Job = tuple[Call, tuple[Any, ...], Callable[[Outcome], None], Noted | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +92,22 @@ class Crew:
         """Whether the calling thread is one of it."""
         return threading.get_ident() in [thread.ident for thread in self._threads]
 
-    def submit(self, function: Call, arguments: tuple[Any, ...], ended: Callable[[Outcome], None]) -> None:
+    def submit(
+        self,
+        function: Call,
+        arguments: tuple[Any, ...],
+        ended: Callable[[Outcome], None],
+        noted: Noted | None = None,
+    ) -> None:
         """Have a function called in a thread or process.
 
         Args:
             function: the function.
-            arguments: what it is called with.
+            arguments: what it is called with; with `noted` one more follows, by which it may call that on its way.
             ended: called, in a thread of ours, with what returns its result or raises its error.
+            noted: called, in a thread of ours, with what the function calls its last argument with.
         """
-        self._jobs.put((function, arguments, ended))
+        self._jobs.put((function, arguments, ended, noted))
         if any(thread.ident is None for thread in self._threads):
             start_all(self._threads)
 
@@ -143,15 +151,15 @@ class Crew:
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         with self._begin() as call:
             while (job := self._jobs.get()) is not None and not self._stopped:
-                function, arguments, ended = job
+                function, arguments, ended, noted = job
                 try:
-                    ended(partial(_same, call(function, arguments)))
+                    ended(partial(_same, call(function, arguments, noted)))
                 except BaseException as error:
                     ended(partial(_raise, error))
 
     @contextmanager
     def _thread(self) -> Iterator[Call]:
-        yield lambda function, arguments: function(*arguments)
+        yield lambda function, arguments, noted: function(*arguments, *([] if noted is None else [noted]))
 
     @contextmanager
     def _process(self) -> Iterator[Call]:
@@ -192,8 +200,8 @@ class _Process:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
 
-    def call(self, function: Call, arguments: tuple[Any, ...]) -> Any:
-        """Have a function called there; what it returns or raises is handed on.
+    def call(self, function: Call, arguments: tuple[Any, ...], noted: Noted | None) -> Any:
+        """Have a function called there; what it returns or raises is handed on, and what it notes meanwhile.
 
         Raises:
             OptionError: if it cannot be sent there.
@@ -201,7 +209,7 @@ class _Process:
         """
         try:
             # No view of a buffer: an error's traceback may keep it, and Python 3.13 complains when both go.
-            payload = bytes(ForkingPickler.dumps((function, arguments)))
+            payload = bytes(ForkingPickler.dumps((function, arguments, noted is not None)))
         except Exception as error:
             raise OptionError(
                 f"{self._for.what} cannot be handed to a worker process: {type(error).__name__}: {error}",
@@ -210,7 +218,10 @@ class _Process:
         try:
             connection = self._connection or self._open()
             connection.send_bytes(payload)
-            good, answer = connection.recv()
+            while (found := connection.recv())[0] is None:
+                if noted is not None:
+                    noted(*found[1])
+            good, answer = found
         except (EOFError, ConnectionError) as error:
             raise BrokenExecutor(self._ended()) from error
         except BrokenExecutor:

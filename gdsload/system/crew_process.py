@@ -30,14 +30,18 @@ def _serve(connection: Connection) -> None:
     work, prepared = connection.recv()
     script = {name: prepared.pop(name) for name in _SCRIPT if name in prepared}
     spawn.prepare(prepared)
+
+    def noted(*found: Any) -> None:
+        connection.send((None, found))
+
     while True:
         payload = connection.recv_bytes()
         try:
             if script and b"__main__" in payload:
                 _import(script, work)
                 script = {}
-            function, arguments = ForkingPickler.loads(payload)
-            answer = True, function(*arguments)
+            function, arguments, notes = ForkingPickler.loads(payload)
+            answer = True, function(*arguments, *([noted] if notes else []))
         except Exception as error:
             if not isinstance(error, GdsloadError):
                 error.add_note(traceback.format_exc())
