@@ -30,7 +30,7 @@ import torch
 import gdsload
 from benchmarks.record import public, spread
 from gdsload.backends.bounce import bounce
-from gdsload.backends.request import BackendChoice
+from gdsload.backends.names import BackendChoice
 from gdsload.engine import pace
 from gdsload.loader import budgets
 from gdsload.system.units import format_bytes, parse_bytes

@@ -10,7 +10,8 @@ from gdsload.backends.bounce.bounce import BounceBackend
 from gdsload.backends.gds.gds import GdsBackend
 from gdsload.backends.host import HostBackend
 from gdsload.backends.mapped import MappedBackend
-from gdsload.backends.request import BackendName, BackendRequest, OpenedBackend, Probing, brought, probe_each
+from gdsload.backends.names import SUMMARIES, BackendName
+from gdsload.backends.request import BackendRequest, OpenedBackend, Probing, brought, probe_each
 from gdsload.errors import BackendUnavailableError
 from gdsload.shards.drive import Drive
 from gdsload.shards.files import Files
@@ -108,8 +109,8 @@ def _open_gds(request: BackendRequest, files: Files, found: CufileProbe | None) 
 
 
 BACKENDS: dict[BackendName, BackendRow] = {
-    "gds": BackendRow(GdsBackend, True, "drive to GPU by cuFile", _open_gds, _check_gds),
-    "mapped": BackendRow(MappedBackend, True, "page cache to GPU, registered with CUDA", _open_mapped, _check_mapped),
-    "bounce": BackendRow(BounceBackend, True, "drive or page cache to GPU through pinned memory", _open_bounce),
-    "host": BackendRow(HostBackend, False, "into CPU memory, from where torch copies", _open_host),
+    "gds": BackendRow(GdsBackend, True, SUMMARIES["gds"], _open_gds, _check_gds),
+    "mapped": BackendRow(MappedBackend, True, SUMMARIES["mapped"], _open_mapped, _check_mapped),
+    "bounce": BackendRow(BounceBackend, True, SUMMARIES["bounce"], _open_bounce),
+    "host": BackendRow(HostBackend, False, SUMMARIES["host"], _open_host),
 }

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 
 from gdsload.backends.base import Backend
 from gdsload.backends.bounce.bounce import PINNED_BYTES
+from gdsload.backends.names import BackendChoice
 from gdsload.system.probe import CufileProbe
 
 __all__ = [
-    "BACKEND_CHOICES",
-    "BackendChoice",
-    "BackendName",
     "BackendRequest",
     "OpenedBackend",
     "Placement",
@@ -24,10 +22,6 @@ __all__ = [
     "probe_each",
 ]
 
-BackendName = Literal["gds", "mapped", "bounce", "host"]
-BackendChoice = Literal["auto", "gds", "mapped", "bounce", "host"]
-"""What users may request: a backend by name, or automatic choice by evidence."""
-BACKEND_CHOICES: tuple[BackendChoice, ...] = get_args(BackendChoice)
 Placement = Literal["host", "gpu"]
 """Where batches are built: in CPU memory, or by the GPU in its own."""
 Probing = Callable[[str, str], CufileProbe]

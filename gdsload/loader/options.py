@@ -12,7 +12,8 @@ from typing import Any, TypedDict, cast
 
 import torch
 
-from gdsload.backends.request import BACKEND_CHOICES, Placement
+from gdsload.backends.names import BACKEND_CHOICES
+from gdsload.backends.request import Placement
 from gdsload.engine.sample_transform import PerSample
 from gdsload.errors import OptionError
 from gdsload.order import Tail

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from gdsload.backends.base import Backend
-from gdsload.backends.request import BackendChoice, BackendRequest
+from gdsload.backends.names import BackendChoice
+from gdsload.backends.request import BackendRequest
 from gdsload.backends.select import choose, default_register_bytes
 from gdsload.errors import LoaderClosedError
 from gdsload.shards.files import Files

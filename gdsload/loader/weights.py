@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import torch
 
-from gdsload.backends.request import BACKEND_CHOICES, BackendChoice
+from gdsload.backends.names import BACKEND_CHOICES, BackendChoice
 from gdsload.errors import FormatError, OptionError, Problem
 from gdsload.loader.options import resolve_device
 from gdsload.loader.tensor_reader import Block, TensorReader, block_of

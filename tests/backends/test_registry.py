@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gdsload.backends.base import FileBackend
+from gdsload.backends.names import BACKEND_CHOICES
 from gdsload.backends.registry import BACKENDS
-from gdsload.backends.request import BACKEND_CHOICES
 from gdsload.tools.cli import main
 
 

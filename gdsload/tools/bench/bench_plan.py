@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gdsload.backends.request import BackendChoice
+from gdsload.backends.names import BackendChoice
 from gdsload.errors import OptionError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.options import resolve_device

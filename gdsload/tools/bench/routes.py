@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gdsload.backends.request import BackendChoice
+from gdsload.backends.names import BackendChoice
 from gdsload.engine.assemble import Batch
 from gdsload.loader.loader import DataLoader
 from gdsload.loader.options import PREFETCH_BYTES

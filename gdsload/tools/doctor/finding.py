@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gdsload.backends.request import BackendName
+from gdsload.backends.names import BackendName
 
 __all__ = [
     "Finding", "Report", "Severity", "Verdict", "clip", "error", "info", "joined", "ok", "unknown", "warning",

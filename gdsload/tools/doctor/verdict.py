@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gdsload.backends.request import BackendName
+from gdsload.backends.names import BackendName
 from gdsload.tools.doctor.finding import Finding, Verdict
 
 __all__ = ["judge"]
