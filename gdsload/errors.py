@@ -131,10 +131,14 @@ class GdsloadError(Exception):
         self.offset = offset
         self.remedy = remedy
 
+    @property
+    def where(self) -> str:
+        """File, field and offset in one line; empty if there is none of them."""
+        return _where(self.file, self.field, self.offset)
+
     def __str__(self) -> str:
-        where = _where(self.file, self.field, self.offset)
-        text = f"{where}: {self.message}" if where else self.message
-        return f"{text}. {self.remedy}" if self.remedy else text
+        text = f"{self.where}: {self.message}" if self.where else self.message
+        return f"{text.removesuffix('.')}. {self.remedy}" if self.remedy else text
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.message), self.__dict__

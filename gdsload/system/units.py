@@ -1,4 +1,4 @@
-"""Byte sizes as people write them."""
+"""Sizes and counts as people write them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from gdsload.errors import OptionError
 
-__all__ = ["format_bytes", "parse_bytes"]
+__all__ = ["counted", "format_bytes", "parse_bytes"]
 
 _FACTORS = {
     "": 1, "b": 1,
@@ -52,3 +52,8 @@ def format_bytes(size: float) -> str:
             return f"{size:.4g} {unit}"
         size /= 1024
     return f"{size:.4g} TiB"
+
+
+def counted(number: int, what: str) -> str:
+    """``"1 shard"``, ``"2 shards"``."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

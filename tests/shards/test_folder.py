@@ -207,7 +207,7 @@ def test_damaged_rows_are_named_with_their_fields(tmp_path):
     path = shards_of(tmp_path / "d")[0]
     begin = header_of(path).tensors["gdsload:rows:0"].begin
     poke(path, begin + BLOCK_BYTES + 7, b"\xff")
-    with pytest.raises(ChecksumError, match="1 problems in 1 of 1 shards") as caught:
+    with pytest.raises(ChecksumError, match="1 problem in 1 of 1 shards") as caught:
         ShardDataset(tmp_path / "d").verify()
     (problem,) = caught.value.problems
     assert (problem.field, problem.offset, problem.nbytes) == ("d, c, b, a", begin + BLOCK_BYTES, BLOCK_BYTES)

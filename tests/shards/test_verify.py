@@ -193,7 +193,7 @@ def test_texts_that_are_no_utf8_are_found_though_their_checksums_are_right(tmp_p
     begin = rewritten(path, "s", 7, b"\xff\xff\xff")  # of samples 2 and 3
     shard = ShardDataset(path)  # by its own path: the index knows another header
     assert shard.verify().checked_bytes == 27 + 72 + 80
-    with pytest.raises(FormatError, match="1 problems in 1 of 1 shards. The bytes are those that were") as caught:
+    with pytest.raises(FormatError, match="1 problem in 1 of 1 shards. The bytes are those that were") as caught:
         shard.verify(deep=True)
     assert not isinstance(caught.value, ChecksumError)
     (problem,) = caught.value.problems

@@ -75,7 +75,7 @@ def header_bytes(prefix: bytes, file_bytes: int, file: str) -> int:
         raise _error(file, [Problem(f"the file has {file_bytes} bytes, too few for any header", file, 0)])
     length = int.from_bytes(prefix[:PREFIX_BYTES], "little")
     if length > MAX_HEADER_BYTES:
-        message = f"the header claims {length} bytes; the most is {MAX_HEADER_BYTES}"
+        message = f"it is no safetensors file: its header would have {length} bytes, and the most is {MAX_HEADER_BYTES}"
         raise _error(file, [Problem(message, file, 0)])
     if length > file_bytes - PREFIX_BYTES:
         message = f"the header claims {length} bytes, but only {file_bytes - PREFIX_BYTES} follow"

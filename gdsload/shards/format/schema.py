@@ -102,6 +102,12 @@ class Field:
     def _identity(self) -> tuple[object, ...]:
         return self.dtype, self.kind, self.shape, self.codecs
 
+    def __str__(self) -> str:
+        """For people: ``uint8 [3, 224, 224]``, ``int64 [*]`` if it is ragged, ``str``."""
+        if self.kind in ("str", "bytes"):
+            return self.kind
+        return f"{self.dtype.name} [{', '.join('*' if size is None else str(size) for size in self.shape)}]"
+
     def __repr__(self) -> str:
         if self.kind == "image":
             return f"Field({self.kind!r}, codecs={list(self.codecs)})"

@@ -98,7 +98,7 @@ def _raise(problems: list[Problem], shards: int, *, damaged: bool) -> None:
     kind = ChecksumError if damaged else FormatError
     files = len({problem.file for problem in problems})
     raise kind(
-        f"{len(problems)} problems in {files} of {shards} shards",
+        f"{len(problems)} problem{'' if len(problems) == 1 else 's'} in {files} of {shards} shards",
         problems=problems,
         remedy="Restore those shards from a copy, or write the dataset again."
         if damaged
