@@ -1,47 +1,56 @@
-"""gdsload: batches of tensors from NVMe, by the shortest path the machine has."""
+"""gdsload: batches of tensors from NVMe, by the shortest path the machine has.
+
+What is public is imported when it is first asked for: torch alone takes more than a second, and `gdsload --help` and
+completion in a shell need none of it.
+"""
 
 from __future__ import annotations
 
-from gdsload.backends.base import BackendStatus, CacheStatus
-from gdsload.conversion.rearrange import merge, reshard, split
-from gdsload.conversion.runner import ConvertReport, convert
-from gdsload.engine.codecs import Varlen
-from gdsload.engine.stats import LoaderStats
-from gdsload.errors import (
-    BackendUnavailableError,
-    BudgetError,
-    ChecksumError,
-    ConversionError,
-    DatasetExistsError,
-    DatasetNotFoundError,
-    DiskFullError,
-    FileChangedError,
-    FormatError,
-    GdsloadError,
-    LoaderClosedError,
-    OptionError,
-    Problem,
-    ReadError,
-    SampleIndexError,
-    SchemaError,
-    ShortReadError,
-    Skipped,
-    StateError,
-    UnfinishedDatasetError,
-    WriteError,
-)
-from gdsload.loader.classes import class_balanced, stratified_split
-from gdsload.loader.dataset import ShardDataset, ShardInfo
-from gdsload.loader.length_batches import LengthBuckets, TokenBudget
-from gdsload.loader.loader import DataLoader
-from gdsload.loader.mix import Mix
-from gdsload.loader.weights import load_file, safe_open
-from gdsload.loader.windows import Windows
-from gdsload.order import OrderOptions
-from gdsload.shards.format.schema import Field, Schema
-from gdsload.shards.verify import VerifyReport
-from gdsload.shards.writer import ShardWriter
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from gdsload.system.version import __version__
+
+if TYPE_CHECKING:
+    from gdsload.backends.base import BackendStatus, CacheStatus
+    from gdsload.conversion.rearrange import merge, reshard, split
+    from gdsload.conversion.runner import ConvertReport, convert
+    from gdsload.engine.codecs import Varlen
+    from gdsload.engine.stats import LoaderStats
+    from gdsload.errors import (
+        BackendUnavailableError,
+        BudgetError,
+        ChecksumError,
+        ConversionError,
+        DatasetExistsError,
+        DatasetNotFoundError,
+        DiskFullError,
+        FileChangedError,
+        FormatError,
+        GdsloadError,
+        LoaderClosedError,
+        OptionError,
+        Problem,
+        ReadError,
+        SampleIndexError,
+        SchemaError,
+        ShortReadError,
+        Skipped,
+        StateError,
+        UnfinishedDatasetError,
+        WriteError,
+    )
+    from gdsload.loader.classes import class_balanced, stratified_split
+    from gdsload.loader.dataset import ShardDataset, ShardInfo
+    from gdsload.loader.length_batches import LengthBuckets, TokenBudget
+    from gdsload.loader.loader import DataLoader
+    from gdsload.loader.mix import Mix
+    from gdsload.loader.weights import load_file, safe_open
+    from gdsload.loader.windows import Windows
+    from gdsload.order import OrderOptions
+    from gdsload.shards.format.schema import Field, Schema
+    from gdsload.shards.verify import VerifyReport
+    from gdsload.shards.writer import ShardWriter
 
 __all__ = [
     "BackendStatus",
@@ -92,3 +101,48 @@ __all__ = [
     "split",
     "stratified_split",
 ]
+
+_HOMES = {
+    "backends.base": "BackendStatus CacheStatus",
+    "conversion.rearrange": "merge reshard split",
+    "conversion.runner": "ConvertReport convert",
+    "engine.codecs": "Varlen",
+    "engine.stats": "LoaderStats",
+    "errors": (
+        "BackendUnavailableError BudgetError ChecksumError ConversionError DatasetExistsError DatasetNotFoundError "
+        "DiskFullError FileChangedError FormatError GdsloadError LoaderClosedError OptionError Problem ReadError "
+        "SampleIndexError SchemaError ShortReadError Skipped StateError UnfinishedDatasetError WriteError"
+    ),
+    "loader.classes": "class_balanced stratified_split",
+    "loader.dataset": "ShardDataset ShardInfo",
+    "loader.length_batches": "LengthBuckets TokenBudget",
+    "loader.loader": "DataLoader",
+    "loader.mix": "Mix",
+    "loader.weights": "load_file safe_open",
+    "loader.windows": "Windows",
+    "order": "OrderOptions",
+    "shards.format.schema": "Field Schema",
+    "shards.verify": "VerifyReport",
+    "shards.writer": "ShardWriter",
+}
+"""The module of each name, as type checkers are told above."""
+_MODULE_OF = {name: f"gdsload.{module}" for module, names in _HOMES.items() for name in names.split()}
+_ROOMS = ("backends", "conversion", "engine", "errors", "loader", "order", "shards", "system", "transforms")
+
+if not TYPE_CHECKING:  # to a type checker it would say that every name is there
+
+    def __getattr__(name: str) -> Any:
+        if name in _MODULE_OF:
+            value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+        elif name in _ROOMS:  # with all that is in it, as after an import of everything
+            for module in dict.fromkeys(_MODULE_OF.values()):
+                importlib.import_module(module)
+            value = importlib.import_module(f"gdsload.{name}")
+        else:
+            raise AttributeError(f"module 'gdsload' has no attribute {name!r}")
+        globals()[name] = value  # the next time it is found without this function
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import os
 import subprocess
 import sys
+import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -24,6 +27,7 @@ began = time.process_time()
 import torch, torch.utils.data, numpy
 without, known = time.process_time(), set(sys.modules)
 import gdsload
+for name in gdsload.__all__: getattr(gdsload, name)
 share = (time.process_time() - without) / (without - began)
 new = {{name.partition(".")[0] for name in set(sys.modules) - known}}
 print(json.dumps([share, sorted(new & set({HEAVY!r}))]))
@@ -33,10 +37,12 @@ print(json.dumps([share, sorted(new & set({HEAVY!r}))]))
 @pytest.mark.parametrize("module", [gdsload, gdsload.testing], ids=lambda module: module.__name__)
 class TestNames:
     def test_all_names_what_is_public_and_nothing_else(self, module):
+        for name in module.__all__:
+            getattr(module, name)
         public = {
             name
             for name, value in vars(module).items()
-            if not name.startswith("_") and not inspect.ismodule(value) and name != "annotations"
+            if not (name.startswith("_") or inspect.ismodule(value) or name in ("annotations", "TYPE_CHECKING", "Any"))
         }
         assert set(module.__all__) - {"__version__"} == public
         assert list(module.__all__) == sorted(module.__all__)
@@ -57,6 +63,67 @@ class TestNames:
                 if described and not member.startswith(("_", "test_")) and not inspect.getdoc(thing):
                     bare.append(f"{name}.{member}")
         assert bare == []
+
+
+def test_names_that_are_imported_late_are_what_type_checkers_are_told():
+    """By the block that only they read; so both lists have the same names, and each is what that module defines."""
+    tree = ast.parse(Path(gdsload.__file__).read_text(encoding="utf-8"))
+    [block] = [node for node in tree.body if isinstance(node, ast.If) and isinstance(node.test, ast.Name)]
+    told = {alias.name: node.module for node in block.body for alias in node.names}
+    assert {*told, "__version__"} == set(gdsload.__all__)
+    for name, module in told.items():
+        assert getattr(gdsload, name) is getattr(sys.modules[module], name)
+    assert {*gdsload.__all__} <= {*dir(gdsload)}
+
+
+def test_a_name_that_is_not_there():
+    with pytest.raises(AttributeError, match="module 'gdsload' has no attribute 'Dataloader'"):
+        gdsload.Dataloader  # noqa: B018 - it is asked for
+    with pytest.raises(ImportError, match="cannot import name 'Dataloader' from 'gdsload'"):
+        from gdsload import Dataloader  # noqa: F401 - nor is it imported
+
+
+@pytest.mark.parametrize(
+    "asked", ["import gdsload; gdsload.transforms.Cast", "import gdsload; gdsload.loader.loader.DataLoader",
+              "from gdsload import *; DataLoader", "from gdsload import DataLoader, transforms; transforms.Cast"]
+)  # fmt: skip
+def test_all_ways_of_importing_lead_there(asked):
+    done = subprocess.run(
+        [sys.executable, "-c", asked], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+        check=False, timeout=50,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], [], ["convert", "--help"], ["bench", "--help"]])
+def test_help_needs_neither_torch_nor_numpy(arguments):
+    """What it imports rather than what it takes: 0.1 s, but a test of that would be one of the machine."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "gdsload", *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False, timeout=50,
+    )  # fmt: skip
+    assert "gdsload" in done.stdout
+    imported = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")]
+    rooms = Counter(name.partition(".")[0] for name in imported)
+    assert rooms["gdsload"] > 5
+    assert {"torch", "numpy", "multiprocessing"} & rooms.keys() == set()
+
+
+def test_help_takes_little_more_than_python_itself():
+    """At most ten times as long: it takes about five times, and with torch more than fifty times."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    ratios = []
+    for _ in range(8):
+        taken = []
+        for what in (["-c", "import argparse"], ["-m", "gdsload", "--help"]):
+            began = time.perf_counter()
+            subprocess.run([sys.executable, *what], env=environment, capture_output=True, check=True, timeout=50)
+            taken.append(time.perf_counter() - began)
+        ratios.append(taken[1] / taken[0])
+        if ratios[-1] < 10:
+            break
+    assert min(ratios) < 10
 
 
 def test_the_version_is_one_of_packagings():

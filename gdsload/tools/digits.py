@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -57,7 +58,14 @@ class DemoResult:
         )
 
 
-def run_demo(*, epochs: int = 30, seed: int = 0, device: str | None = None, keep: str | None = None) -> DemoResult:
+def run_demo(
+    *,
+    epochs: int = 30,
+    seed: int = 0,
+    device: str | None = None,
+    keep: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> DemoResult:
     """Convert, train, test.
 
     Args:
@@ -65,6 +73,7 @@ def run_demo(*, epochs: int = 30, seed: int = 0, device: str | None = None, keep
         seed: seed of the split, the order and the weights.
         device: where to train; None for the accelerator, or the CPU if there is none.
         keep: a folder to leave the shards in; None puts them into a temporary one.
+        progress: called with the epochs that are through, and how many there are.
 
     Raises:
         OptionError: if scikit-learn is not installed.
@@ -72,7 +81,7 @@ def run_demo(*, epochs: int = 30, seed: int = 0, device: str | None = None, keep
     with tempfile.TemporaryDirectory(prefix="gdsload-demo-") as folder:
         path = keep or os.path.join(folder, "digits")
         _write_digits(path)
-        return _train(ShardDataset(path), epochs, seed, device)
+        return _train(ShardDataset(path), epochs, seed, device, progress)
 
 
 def _write_digits(path: str) -> None:
@@ -87,7 +96,9 @@ def _write_digits(path: str) -> None:
         writer.write_batch({"image": digits.images.astype("float32")[:, None] / 16, "label": digits.target})
 
 
-def _train(dataset: ShardDataset, epochs: int, seed: int, device: str | None) -> DemoResult:
+def _train(
+    dataset: ShardDataset, epochs: int, seed: int, device: str | None, progress: Callable[[int, int], None] | None
+) -> DemoResult:
     split = random_split(dataset, [1 - _HELD_OUT, _HELD_OUT], torch.Generator().manual_seed(seed))
     torch.manual_seed(seed)
     with (
@@ -97,7 +108,9 @@ def _train(dataset: ShardDataset, epochs: int, seed: int, device: str | None) ->
         model = _network().to(training.device)
         optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3)
         started = time.perf_counter()
-        for _ in range(epochs):
+        for epoch in range(epochs):
+            if progress is not None:
+                progress(epoch, epochs)
             for batch in training:
                 optimiser.zero_grad(set_to_none=True)
                 loss = nn.functional.cross_entropy(model(batch["image"]), batch["label"])

@@ -242,7 +242,7 @@ def test_the_command_says_what_to_pass(tmp_path, capsys):
     for name in ("train", "val"):
         np.arange(9, dtype=np.uint16).tofile(tmp_path / f"{name}.bin")
     options = ["--option", "dtype=uint16", "--workers", "1"]
-    assert main(["convert", str(tmp_path), str(tmp_path / "out"), *options]) == 1
-    assert "--option split=train" in capsys.readouterr().err
+    assert main(["convert", str(tmp_path), str(tmp_path / "out"), *options]) == 2
+    assert "--split train" in capsys.readouterr().err
     assert main(["convert", str(tmp_path), str(tmp_path / "out"), *options, "--option", "split=val"]) == 0
     assert len(gdsload.ShardDataset(tmp_path / "out")) == 1

@@ -14,6 +14,7 @@ from gdsload.tools.bench.bench_plan import BenchPlan, describe, machine, version
 from gdsload.tools.bench.cache_state import drop, fill, look, not_cold, not_hot, why_blind
 from gdsload.tools.bench.check import Reference, check_route
 from gdsload.tools.bench.routes import Route, make_routes
+from gdsload.tools.bench.steps import Progress, Steps
 from gdsload.tools.bench.trial import run_trial, summarise
 
 __all__ = ["conditions", "measure_cold", "measure_hot", "run_bench", "settle", "turns"]
@@ -22,13 +23,16 @@ _MOST_UNTIMED = 4
 _SHORT_S = 0.5
 
 
-def run_bench(plan: BenchPlan, *, cold: bool = True, hot: bool = True) -> dict[str, Any]:
+def run_bench(
+    plan: BenchPlan, *, cold: bool = True, hot: bool = True, progress: Progress | None = None
+) -> dict[str, Any]:
     """Compare bytes, then measure.
 
     Args:
         plan: what is measured.
         cold: whether to measure with the shards out of the page cache.
         hot: whether to measure with the shards in it.
+        progress: see `Progress`.
 
     Returns:
         The record: plain dicts, lists, numbers and texts. ``cold`` and ``hot`` are None if not asked for; if that state
@@ -39,6 +43,8 @@ def run_bench(plan: BenchPlan, *, cold: bool = True, hot: bool = True) -> dict[s
         BackendUnavailableError: if a backend cannot be used.
     """
     routes, dataset = make_routes(plan), describe(plan)
+    steps = Steps(plan.trials * len(routes) * (cold + hot), progress)
+    steps.say("comparing bytes")
     reference = Reference(plan)
     record: dict[str, Any] = {
         "machine": machine(plan.device),
@@ -50,8 +56,8 @@ def run_bench(plan: BenchPlan, *, cold: bool = True, hot: bool = True) -> dict[s
         ],
         "verified": [check_route(route, plan, reference) for route in routes],
     }
-    record["cold"] = measure_cold(plan, routes, dataset["file_system"]) if cold else None
-    record["hot"] = measure_hot(plan, routes, dataset["file_system"]) if hot else None
+    record["cold"] = measure_cold(plan, routes, dataset["file_system"], steps) if cold else None
+    record["hot"] = measure_hot(plan, routes, dataset["file_system"], steps) if hot else None
     return record
 
 
@@ -85,8 +91,9 @@ def turns(routes: Sequence[Route], trials: int) -> Iterator[tuple[int, Route]]:
             yield number, route
 
 
-def measure_cold(plan: BenchPlan, routes: Sequence[Route], file_system: str) -> dict[str, Any]:
+def measure_cold(plan: BenchPlan, routes: Sequence[Route], file_system: str, steps: Steps) -> dict[str, Any]:
     """Trials with the shards out of the page cache; no contenders, and why, if that could not be had."""
+    steps.begin("cold", plan.trials * len(routes))
     if blind := why_blind(plan.files):
         return _refused(f"not cold: {blind}")
     trials: dict[str, list[dict[str, Any]]] = {route.name: [] for route in routes}
@@ -97,14 +104,16 @@ def measure_cold(plan: BenchPlan, routes: Sequence[Route], file_system: str) -> 
             if not found.cold:
                 return _refused(f"not cold: {not_cold(found, file_system)}")
             most = max(most, found.share)
+            steps.trial()
             trial = run_trial(route, loader, plan, number)
         trials[route.name].append({"resident_share_before": found.share} | trial)
     state = {"state": "cold", "checked": f"{found}, before the last trial", "most_resident_share": most}
     return state | _measured(routes, trials)
 
 
-def measure_hot(plan: BenchPlan, routes: Sequence[Route], file_system: str) -> dict[str, Any]:
+def measure_hot(plan: BenchPlan, routes: Sequence[Route], file_system: str, steps: Steps) -> dict[str, Any]:
     """Trials with the shards in the page cache; no contenders, and why, if that could not be had."""
+    steps.begin("hot", plan.trials * len(routes))
     room = memory_room(Tree()) or 0
     if plan.num_bytes > room and file_system not in IN_MEMORY:
         return _refused(f"not hot: {not_hot(plan.num_bytes, room)}")
@@ -114,8 +123,10 @@ def measure_hot(plan: BenchPlan, routes: Sequence[Route], file_system: str) -> d
     trials: dict[str, list[dict[str, Any]]] = {route.name: [] for route in routes}
     with ExitStack() as stack:
         loaders = {route.name: stack.enter_context(route.open(plan, shuffle=plan.shuffle)) for route in routes}
+        steps.say("hot, epochs that are not timed")
         untimed = {route.name: settle(route, loaders[route.name], plan) for route in routes}
         for number, route in turns(routes, plan.trials):
+            steps.trial()
             trials[route.name].append(run_trial(route, loaders[route.name], plan, number))
         found = look(plan.files)
     if not found.hot:

@@ -17,6 +17,7 @@ from gdsload.tools.bench.bench_plan import BenchPlan, describe, machine, version
 from gdsload.tools.bench.check import Reference, check_route
 from gdsload.tools.bench.measure import conditions, measure_cold, measure_hot
 from gdsload.tools.bench.routes import Route, default_bytes
+from gdsload.tools.bench.steps import Progress, Steps
 
 __all__ = ["axes", "best_of", "run_tune"]
 
@@ -31,12 +32,15 @@ _Settings = dict[str, int]
 _Entry = dict[str, Any]
 
 
-def run_tune(plan: BenchPlan, budgets: Mapping[str, int] | None = None) -> dict[str, Any]:
+def run_tune(
+    plan: BenchPlan, budgets: Mapping[str, int] | None = None, progress: Progress | None = None
+) -> dict[str, Any]:
     """Search, and compare bytes before the search and with what came of it.
 
     Args:
         plan: what is measured; its first backend is used.
         budgets: the most that `prefetch_bytes` and `pinned_bytes` may be (default: the loader's defaults).
+        progress: see `Progress`.
 
     Returns:
         The record: plain dicts, lists, numbers and texts. What was found best is in ``settings``, as far as it differs
@@ -48,6 +52,9 @@ def run_tune(plan: BenchPlan, budgets: Mapping[str, int] | None = None) -> dict[
     """
     if plan.trials < _LEAST_TRIALS:
         raise OptionError(f"trials is {plan.trials}: fewer than {_LEAST_TRIALS} show no spread")
+    searched = list(axes(plan, budgets or {}))
+    steps = Steps(2 * plan.trials * sum(len(values) + 1 for _, values in searched), progress)
+    steps.say("comparing bytes")
     dataset, reference = describe(plan), Reference(plan)
     record: dict[str, Any] = {
         "machine": machine(plan.device),
@@ -59,11 +66,11 @@ def run_tune(plan: BenchPlan, budgets: Mapping[str, int] | None = None) -> dict[
         "rounds": [],
     }
     best: _Settings = {}
-    for name, values in axes(plan, budgets or {}):
+    for name, values in searched:
         routes = [_route(plan, settings) for settings in _contenders(best, name, values)]
         states = {
-            "cold": measure_cold(plan, routes, dataset["file_system"]),
-            "hot": measure_hot(plan, routes, dataset["file_system"]),
+            "cold": measure_cold(plan, routes, dataset["file_system"], steps),
+            "hot": measure_hot(plan, routes, dataset["file_system"], steps),
         }
         telling = [state["contenders"] for state in states.values() if state["contenders"] and not state["warning"]]
         winner = best_of(telling)

@@ -1,23 +1,57 @@
 """The command line: `gdsload COMMAND ...`.
 
 Exit codes: 0, done; 1, a fault that gdsload names; 2, wrong usage; 130, interrupted; 143, the same by SIGTERM.
+
+What a command needs is imported when it runs, so that help and completion come without torch.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from gdsload.errors import GdsloadError
+from gdsload.errors import GdsloadError, OptionError
 from gdsload.system.version import __version__
-from gdsload.tools.cli import bench, convert, demo, doctor, inspect, tune, verify
+from gdsload.tools.cli import bench, completion, convert, demo, doctor, inspect, tune, verify
 from gdsload.tools.cli import reshard as rearrange
-from gdsload.tools.cli.terminal import Terminated, say
+from gdsload.tools.cli.faults import show_fault, show_note, show_usage
+from gdsload.tools.cli.signals import Terminated, ended_by_signals
+from gdsload.tools.cli.terminal import safe_streams
+from gdsload.tools.cli.usage import Parser, flags, given_back, meant
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
-_COMMANDS = (convert, rearrange, inspect, verify, doctor, bench, tune, demo)
+_COMMANDS = (convert, rearrange, inspect, verify, doctor, bench, tune, demo, completion)
+_GROUPS = {
+    "make datasets": ("convert", "merge", "split", "reshard"),
+    "look at them": ("inspect", "verify"),
+    "know the machine": ("doctor", "bench", "tune"),
+    "get started": ("demo", "completion"),
+}
+_EXAMPLES = """
+gdsload convert pictures/ shards/ --size 224    make shards of what you have
+gdsload inspect shards/                         see what is in them
+gdsload doctor shards/                          see how they reach the GPU here
+"""
+
+
+def make_parser() -> tuple[Parser, Mapping[str, Parser]]:
+    """The parser of the whole command line, and that of each command."""
+    parser = Parser(
+        prog="gdsload", usage="gdsload COMMAND ...", example=_EXAMPLES,
+        description="Batches of tensors from NVMe, by the shortest path.",
+    )  # fmt: skip
+    parser.add_argument("--version", action="version", version=f"gdsload {__version__}")
+    commands = parser.add_subparsers(prog="gdsload", metavar="COMMAND", dest="command", help=argparse.SUPPRESS)
+    for module in _COMMANDS:
+        module.add_to(commands)
+    helps = {action.dest: action.help for action in commands._choices_actions}  # noqa: SLF001 - argparse tells nobody else
+    lines = [str(parser.description)]
+    for title, names in _GROUPS.items():
+        lines += ["", f"{title}:", *(f"  {name:<12}{helps[name]}" for name in names)]
+    parser.description = "\n".join([*lines, "", "`gdsload COMMAND --help` has the options and examples of a command."])
+    return parser, commands.choices
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,22 +60,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: the command line behind the program's name; None for that of the process.
     """
-    parser = argparse.ArgumentParser(prog="gdsload", description="Batches of tensors from NVMe, by the shortest path.")
-    parser.add_argument("--version", action="version", version=f"gdsload {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in _COMMANDS:
-        module.add_to(commands)
-    chosen = parser.parse_args(arguments)
+    safe_streams()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    whole, commands = make_parser()
+    if not words:
+        whole.print_help()
+        return 0
+    if words[0] not in commands and not words[0].startswith("-"):
+        show_usage(f"there is no command {words[0]!r}", f"{meant(words[0], commands)}`gdsload --help` lists them all.")
+        sys.exit(2)
+    parser = commands.get(words[0], whole)
+    late = parser.get_default("late")
     try:
-        code: int = chosen.run(chosen)
+        with ended_by_signals():
+            if late is not None and any(_flag(word) not in flags(parser) for word in words if word.startswith("--")):
+                late(parser)
+            chosen, extras = whole.parse_known_args(words, argparse.Namespace(line=words))
+            if parser is whole or (extras := given_back(parser, chosen, extras)):
+                parser.refuse(extras)
+            code: int = chosen.run(chosen)
     except GdsloadError as error:
-        print(f"gdsload: {error}", file=sys.stderr)
-        return 1
+        if late is not None:
+            late(parser)
+        show_fault(error, _names(parser))
+        return 2 if isinstance(error, OptionError) else 1
     except BrokenPipeError:
         sys.stderr.close()  # `gdsload inspect … | head` is no fault
         return 0
     except KeyboardInterrupt as error:
-        for note in getattr(error, "__notes__", ()):  # how far it is, and how it goes on
-            say(f"Stopping: {note}", sys.stderr)
+        by = "SIGTERM" if isinstance(error, Terminated) else "Ctrl-C"
+        for note in getattr(error, "__notes__", ()) or [f"by {by}"]:  # how far it is, and how it goes on
+            show_note("stopped", note)
         return 143 if isinstance(error, Terminated) else 130
     return code
+
+
+def _flag(word: str) -> str:
+    return word.partition("=")[0]
+
+
+def _names(parser: Parser) -> dict[str, str]:
+    """How each option is typed, by its name in Python."""
+    found = {flag[2:].replace("-", "_"): flag for flag in flags(parser) if flag.startswith("--")}
+    own: Mapping[str, str] = parser.get_default("names") or {}
+    return {**found, **own}

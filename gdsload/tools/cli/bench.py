@@ -5,37 +5,73 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
-from gdsload.backends.registry import BACKENDS
-from gdsload.backends.request import BACKEND_CHOICES
-from gdsload.system.units import format_bytes, parse_bytes
-from gdsload.tools.bench import make_plan, run_bench
-from gdsload.tools.cli.terminal import plain, say
+from gdsload.backends.names import BACKEND_CHOICES, SUMMARIES
+from gdsload.errors import OptionError
+from gdsload.system.units import counted, format_bytes, parse_bytes
+from gdsload.tools.cli.terminal import Bar, plain, say, table, terminal_width, wrapped
+from gdsload.tools.cli.usage import Commands, Parser, add_list, meant
 
-__all__ = ["add_to", "add_what", "aligned", "as_seconds", "conditions", "figures", "render_text", "what_of"]
+__all__ = [
+    "add_to",
+    "add_what",
+    "as_seconds",
+    "conditions",
+    "figures",
+    "notes",
+    "render_text",
+    "shown_while",
+    "what_of",
+]  # fmt: skip
 
-_HEADINGS = ("", "GB/s", "quartiles", "first batch", "waited", "path by counters")
+_HEADINGS = ("", "GB/s", "quartiles", "first batch", "waited")
+_WIDTH = 80
+_EXAMPLES = """
+gdsload bench shards/
+gdsload bench shards/ --shuffle full --backends auto,bounce --seconds 5
+gdsload bench shards/ --json > record.json
+"""
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_to(commands: Commands[Parser]) -> None:
     """Add the command."""
-    parser = commands.add_parser("bench", help="measure SSD→VRAM beside SSD→RAM→VRAM, cold and hot")
+    parser = commands.add_parser(
+        "bench", help="measure SSD→VRAM beside SSD→RAM→VRAM, cold and hot", usage="gdsload bench PATH [options]",
+        description="Measure how fast a dataset reaches the device, straight and by way of RAM.", example=_EXAMPLES,
+    )  # fmt: skip
     add_what(parser)
-    ways = "; ".join(f"{name}: {row.summary}" for name, row in BACKENDS.items())
-    parser.add_argument(
-        "--backends", nargs="+", choices=BACKEND_CHOICES, default=["auto"],
+    ways = "; ".join(f"{name}: {summary}" for name, summary in SUMMARIES.items())
+    add_list(
+        parser, "--backends", one=_backend, default=["auto"], metavar="NAME,...",
         help=f"one contender each (default: auto). {ways}",
     )  # fmt: skip
-    parser.add_argument("--seconds", type=as_seconds, default=None, metavar="S", help="end a trial after S seconds")
     parser.add_argument(
-        "--max-bytes", type=_size, default=None, metavar="SIZE", help='end a trial after SIZE of samples ("4GiB")'
+        "--seconds",
+        type=as_seconds,
+        default=None,
+        metavar="S",
+        help="end a trial after S seconds (default: the epoch's)",
     )
+    parser.add_argument(
+        "--max-bytes", type=_size, default=None, metavar="SIZE",
+        help="end a trial after SIZE of samples, 4GiB say (default: the epoch's)",
+    )  # fmt: skip
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--cold-only", action="store_true", help="only with the shards out of the page cache")
     only.add_argument("--hot-only", action="store_true", help="only with the shards in the page cache")
     parser.set_defaults(run=_run)
+
+
+def _backend(text: str) -> str:
+    if text not in BACKEND_CHOICES:
+        raise argparse.ArgumentTypeError(
+            f"there is no backend {text!r}. {meant(text, BACKEND_CHOICES)}There are {', '.join(BACKEND_CHOICES)}"
+        )
+    return text
 
 
 def add_what(parser: argparse.ArgumentParser) -> None:
@@ -45,11 +81,21 @@ def add_what(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch-size", type=_count, default=None, metavar="N", help="samples of a batch (default: about 16 MiB)"
     )
-    parser.add_argument("--shuffle", choices=("none", "full", "block"), default="none", help="(default: %(default)s)")
+    parser.add_argument(
+        "--shuffle", choices=("none", "full", "block"), default="none",
+        help="the order of samples (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--device", default=None, help="where batches go (default: the accelerator, or the CPU)")
     parser.add_argument(
         "--trials", type=_count, default=5, metavar="N", help="timed runs of each contender (default: %(default)s)"
     )
+
+
+def shown_while(measure: Callable[[Callable[[str, int, int], None]], dict[str, Any]]) -> dict[str, Any]:
+    """The record of a measurement, with how far it is on the error stream while it lasts."""
+    with closing(Bar(sys.stderr)) as bar:
+        bar.say("looking at the dataset…")
+        return measure(lambda what, done, of: bar.show(done, of, what=what))
 
 
 def what_of(chosen: argparse.Namespace) -> dict[str, Any]:
@@ -65,102 +111,122 @@ def what_of(chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no whole number from 1")
+    return int(text)
 
 
 def as_seconds(text: str) -> float:
     """A time that a trial can take."""
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is no time")
     return number
 
 
 def _size(text: str) -> int:
-    return parse_bytes(text, "--max-bytes", at_least=1)
+    try:
+        return parse_bytes(text, "it", at_least=1)
+    except OptionError as error:
+        raise argparse.ArgumentTypeError(error.message) from None
 
 
 def _run(chosen: argparse.Namespace) -> int:
-    plan = make_plan(**what_of(chosen), backends=tuple(chosen.backends), max_bytes=chosen.max_bytes)
-    record = run_bench(plan, cold=not chosen.hot_only, hot=not chosen.cold_only)
-    say(json.dumps(record, indent=1) if chosen.json else render_text(record))
+    def measure(progress: Callable[[str, int, int], None]) -> dict[str, Any]:
+        from gdsload.tools.bench import make_plan, run_bench
+
+        plan = make_plan(**what_of(chosen), backends=tuple(chosen.backends), max_bytes=chosen.max_bytes)
+        return run_bench(plan, cold=not chosen.hot_only, hot=not chosen.cold_only, progress=progress)
+
+    record = shown_while(measure)
+    say(json.dumps(record, indent=1) if chosen.json else render_text(record, terminal_width(sys.stdout) or _WIDTH))
     return 0
 
 
-def render_text(record: dict[str, Any]) -> str:
-    """The record for people: conditions, then a table for each state of the cache."""
-    lines = [*conditions(record), *_contenders(record)]
+def render_text(record: dict[str, Any], width: int = _WIDTH) -> str:
+    """The record for people: conditions, then a table for each state of the cache, in lines of at most that width."""
+    lines = [*conditions(record, width), *_contenders(record, width)]
     for name in ("cold", "hot"):
         found = record[name]
         if found is None:
             continue
         lines.append("")
         if not found["contenders"]:
-            lines.append(found["state"])
+            lines += wrapped(plain(found["state"]), width, rest="  ")
             continue
-        lines += [
-            f"{name} ({found['checked']})",
-            *aligned([_HEADINGS, *((*figures(entry), _paths(entry)) for entry in found["contenders"])]),
-        ]
-        lines += map(_why, found["contenders"])
-        lines += [f"warning: {found['warning']}"] if found["warning"] else []
-    lines += ["", *(f"- {note}" for note in record["conditions"]["notes"])]
-    return "\n".join(map(plain, lines))
+        lines += wrapped(f"{name} ({found['checked']})", width, rest="  ")
+        lines += table([_HEADINGS, *map(figures, found["contenders"])])
+        for entry in found["contenders"]:
+            lines += wrapped(plain(_path(entry)), width, first="  ", rest="    ")
+        lines += wrapped(f"warning: {found['warning']}", width, rest="  ") if found["warning"] else []
+    return "\n".join([*lines, *notes(record, width)])
 
 
-def conditions(record: dict[str, Any]) -> Iterator[str]:
+def notes(record: dict[str, Any], width: int) -> Iterator[str]:
+    """What else has to be known of the numbers."""
+    yield ""
+    for note in record["conditions"]["notes"]:
+        yield from wrapped(plain(note), width, first="- ", rest="  ")
+
+
+def conditions(record: dict[str, Any], width: int) -> Iterator[str]:
     """What was measured on what, and how."""
     dataset, given, machine = record["dataset"], record["conditions"], record["machine"]
-    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
-    bounds = [f"{given['trials']} trials, interleaved"]
+    bounds = [f"{counted(given['trials'], 'trial')}, interleaved"]
     if given["seconds"] is not None:
         bounds.append(f"at most {given['seconds']:g} s each")
     if given["max_bytes"] is not None:
         bounds.append(f"at most {format_bytes(given['max_bytes'])} each")
-    size = f"{dataset['samples']} samples, {format_bytes(dataset['bytes'])}, {dataset['shards']} shards"
-    yield f"dataset    {dataset['path']}: {size}, {dataset['file_system']}"
-    yield f"batches    {given['batch_size']} samples, shuffle {given['shuffle']}, to {given['device']}"
-    yield f"trials     {', '.join(bounds)}"
-    cores = f"{machine['cores']} cores, {format_bytes(machine['ram_bytes'])}, Linux {machine['kernel']}"
-    yield f"machine    {machine['cpu']}, {cores}, GPU: {machine['gpu'] or 'none'}"
-    yield f"versions   {versions}"
+    size = f"{counted(dataset['samples'], 'sample')}, {format_bytes(dataset['bytes'])}"
+    where = f"{counted(dataset['shards'], 'shard')}, {dataset['file_system']}"
+    cores = f"{counted(machine['cores'], 'core')}, {format_bytes(machine['ram_bytes'])}, Linux {machine['kernel']}"
+    rows = {
+        "dataset": f"{dataset['path']}: {size}, {where}",
+        "batches": f"{counted(given['batch_size'], 'sample')}, shuffle {given['shuffle']}, to {given['device']}",
+        "trials": ", ".join(bounds),
+        "machine": f"{machine['cpu']}, {cores}, GPU: {machine['gpu'] or 'none'}",
+        "versions": ", ".join(f"{name} {version}" for name, version in record["versions"].items()),
+    }
+    for name, text in rows.items():
+        yield from wrapped(plain(text), width, first=f"{name:<11}", rest=" " * 11)
 
 
-def _contenders(record: dict[str, Any]) -> Iterator[str]:
+def _contenders(record: dict[str, Any], width: int) -> Iterator[str]:
     for contender, checked in zip(record["contenders"], record["verified"], strict=True):
-        equal = f"{checked['samples']} samples, {format_bytes(checked['bytes'])}, compared with ShardDataset and equal"
-        yield f"{contender['name']:<15}{contender['way']}; {equal}"
+        size = f"{counted(checked['samples'], 'sample')}, {format_bytes(checked['bytes'])}"
+        text = f"{contender['way']}; {size}, compared with ShardDataset and equal"
+        yield from wrapped(plain(text), width, first=f"{contender['name']:<14} ", rest=" " * 15)
 
 
 def figures(entry: dict[str, Any]) -> tuple[str, ...]:
     """A contender's cells: name, GB/s and their spread, first batch, share of time that it was waited for."""
     rate = entry["gb_per_s"]
     return (
-        entry["contender"],
-        f"{rate['median']:.3g}",
-        f"{rate['q1']:.3g} to {rate['q3']:.3g}",
-        f"{entry['first_batch_s']['median'] * 1000:.3g} ms",
+        plain(entry["contender"]),
+        _figure(rate["median"]),
+        f"{_figure(rate['q1'])} to {_figure(rate['q3'])}",
+        _time(entry["first_batch_s"]["median"]),
         f"{entry['wait_share']['median']:.0%}",
     )
 
 
-def _why(entry: dict[str, Any]) -> str:
-    last = entry["trials"][-1]
-    return f"{entry['contender']}: backend {last['backend']}; {last['reason']}"
+def _figure(number: float) -> str:
+    """Three digits that count, and never an exponent."""
+    return f"{number:.0f}" if number >= 1000 else f"{number:.3g}" if number >= 1e-4 or not number else f"{number:.7f}"
 
 
-def _paths(entry: dict[str, Any]) -> str:
-    paths = entry["bytes_by_path"]
+def _time(seconds: float) -> str:
+    return f"{_figure(seconds)} s" if seconds >= 1 else f"{_figure(seconds * 1000)} ms"
+
+
+def _path(entry: dict[str, Any]) -> str:
+    """How the bytes came, by counters, and why."""
+    paths, last = entry["bytes_by_path"], entry["trials"][-1]
     total = sum(paths.values())
     shares = ", ".join(f"{path} {count / total:.1%}" for path, count in paths.items() if count) or "nothing moved"
     copied = f", then {format_bytes(entry['copied_bytes'])} copied by the consumer" if entry["copied_bytes"] else ""
-    return f"{shares} of {format_bytes(total)}{copied}" if total else shares
-
-
-def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Rows of cells as lines, in columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    moved = f"{shares} of {format_bytes(total)}{copied}" if total else shares
+    return f"{entry['contender']}: {moved}; backend {last['backend']}: {last['reason']}"

@@ -6,122 +6,100 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gdsload.conversion.allowance import DEFAULT_ALLOWANCE
-from gdsload.conversion.clusters import ClusterExecutor, dask_executor, ray_executor
-from gdsload.conversion.keywords import ConvertKeywords, RearrangeKeywords
 from gdsload.conversion.recognise import KINDS
-from gdsload.conversion.runner import ConvertReport, convert, plan
-from gdsload.errors import ConversionError, OptionError, Skipped, WriteError
-from gdsload.system.units import format_bytes
-from gdsload.tools.cli.terminal import Bar, ended_by_signals, say
+from gdsload.errors import ConversionError, GdsloadError, OptionError, Skipped, WriteError
+from gdsload.system.units import counted, format_bytes
+from gdsload.tools.cli.faults import as_typed
+from gdsload.tools.cli.source_options import HelpSource, add_source_options, from_text, source_options
+from gdsload.tools.cli.terminal import Bar, plain, say, terminal_width, wrapped
+from gdsload.tools.cli.usage import Commands, Parser, add_list, script_folder
+from gdsload.tools.cli.writing import NAMES, add_writing, run_with_bar, show_notes, summarise
 
-__all__ = ["add_to", "add_writing", "running", "summarise"]
+if TYPE_CHECKING:
+    from gdsload.conversion.keywords import ConvertKeywords
+    from gdsload.conversion.runner import ConversionPlan
+
+__all__ = ["add_to"]
 
 _SHOWN = 10
+_EXAMPLES = """
+gdsload convert photos/ shards/ --size 224 --dry-run
+gdsload convert photos/ shards/ --size 224 --on-error skip --report bad.jsonl
+gdsload convert corpus.parquet shards/ --pack input_ids:4096 --eos 2
+gdsload convert --help-source images
+"""
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_to(commands: Commands[Parser]) -> None:
     """Add the command."""
-    parser = commands.add_parser("convert", help="make shards of a dataset as it lies on disk")
-    parser.add_argument("source", metavar="SOURCE", help="what is converted: a file or folder")
+    parser = commands.add_parser(
+        "convert", help="make shards of a dataset as it lies on disk", example=_EXAMPLES,
+        usage="gdsload convert SOURCE OUT [options]",
+        description="Make shards of a dataset as it lies on disk. An interrupted run goes on by the same command.\n"
+        "A kind's own options, such as --size 224 of images, are listed by --help-source KIND.",
+    )  # fmt: skip
+    parser.add_argument("source", metavar="SOURCE", help="what is converted: a file or folder, or MODULE:NAME")
     parser.add_argument("out", metavar="OUT", help="the folder to make")
-    parser.add_argument("--kind", choices=list(KINDS), help="what SOURCE is, if that cannot be recognised")
-    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of that kind")
-    parser.add_argument(
+    source = parser.add_argument_group("the source")
+    source.add_argument(
+        "--kind", choices=list(KINDS), metavar="KIND", help="what SOURCE is (default: told by its files)"
+    )
+    source.add_argument(
+        "--help-source", nargs="?", action=HelpSource, metavar="KIND", help="list a kind's options, or all kinds"
+    )
+    source.add_argument(
+        "--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the kind: as --NAME VALUE"
+    )
+    source.add_argument(
         "--keep-encoded", action="store_true", help="keep images as the files that they are: JPEG, PNG or WebP"
     )
-    parser.add_argument("--fields", nargs="+", metavar="NAME", help="keep these fields only")
-    parser.add_argument(
-        "--fill", action="append", default=[], metavar="NAME=VALUE", help="what stands for a missing value of a field"
+    source.add_argument("--dry-run", action="store_true", help="print schema, counts and sizes, and write nothing")
+    samples = parser.add_argument_group("samples")
+    add_list(samples, "--fields", metavar="NAME,...", help="keep these fields only (default: all)")
+    samples.add_argument("--cast", action="append", default=[], metavar="NAME=TYPE", help="cast a field")
+    add_list(samples, "--ragged", default=[], metavar="NAME,...", help="fields whose first dimension varies")
+    add_list(samples, "--fixed", default=[], metavar="NAME,...", help="lists that are all of one length")
+    samples.add_argument("--map", metavar="MODULE:FUNCTION", help="gets each sample as a dict, returns what is written")
+    samples.add_argument("--pack", metavar="FIELD:LENGTH", help="cut the tokens of all documents into blocks")
+    samples.add_argument("--eos", type=int, metavar="ID", help="with --pack: a token to put behind each document")
+    samples.add_argument(
+        "--pad", type=int, metavar="ID", help="with --pack: fill the last block (default: leave it out)"
     )
-    parser.add_argument("--cast", action="append", default=[], metavar="NAME=TYPE", help="cast a field")
-    parser.add_argument("--ragged", nargs="+", default=[], metavar="NAME", help="fields whose first dimension varies")
-    parser.add_argument("--fixed", nargs="+", default=[], metavar="NAME", help="lists that are all of one length")
-    parser.add_argument("--map", metavar="MODULE:FUNCTION", help="gets each sample as a dict, returns what is written")
-    parser.add_argument("--pack", metavar="FIELD:LENGTH", help="cut the tokens of all documents into blocks")
-    parser.add_argument("--eos", type=int, metavar="ID", help="with --pack: a token to put behind each document")
-    parser.add_argument("--pad", type=int, metavar="ID", help="with --pack: fill the last block, else it is left out")
-    parser.add_argument("--on-error", choices=("stop", "skip"), default="stop", help="what a bad sample does")
-    parser.add_argument(
+    bad = parser.add_argument_group("bad samples")
+    bad.add_argument(
+        "--on-error", choices=("stop", "skip"), default="stop", help="what a bad sample does (default: %(default)s)"
+    )
+    bad.add_argument(
         "--max-skipped", default=DEFAULT_ALLOWANCE, metavar="SHARE",
         help="with --on-error skip: how many at most, 5%% or 20; more is a failure (default: 1%%)",
     )  # fmt: skip
-    parser.add_argument("--report", metavar="FILE", help="where skipped samples are listed, one JSON object a line")
+    bad.add_argument("--report", metavar="FILE", help="where skipped samples are listed, one JSON object a line")
     add_writing(parser)
-    parser.add_argument("--dry-run", action="store_true", help="print schema, counts and sizes, and write nothing")
-    parser.set_defaults(run=_run)
-
-
-def add_writing(parser: argparse.ArgumentParser) -> None:
-    """Add the options of all commands that write datasets."""
-    parser.add_argument("--shard-bytes", default="256MiB", metavar="SIZE", help="about how large a shard gets")
-    parser.add_argument("--shuffle-seed", type=int, metavar="N", help="write the samples in a random order")
-    parser.add_argument(
-        "--pack-fields", nargs="*", metavar="NAME",
-        help="store these fields together, or none; without it those of a few bytes, or what is already",
-    )  # fmt: skip
-    parser.add_argument("--workers", type=int, metavar="N", help="how many at once (default: one for each processor)")
-    cluster = parser.add_mutually_exclusive_group()
-    cluster.add_argument("--dask", metavar="ADDRESS", help="let a Dask cluster do it, whose machines share the files")
-    cluster.add_argument("--ray", metavar="ADDRESS", help="let a Ray cluster do it")
-    parser.add_argument(
-        "--spread-over", action="append", default=[], metavar="DIR",
-        help="put the shards into folders in DIR, and links to them into OUT; once for each drive",
-    )  # fmt: skip
-    parser.add_argument("--overwrite", action="store_true", help="replace a dataset that is there")
-    parser.add_argument("--restart", action="store_true", help="throw away what another, interrupted run left")
-
-
-@contextmanager
-def running(chosen: argparse.Namespace) -> Iterator[RearrangeKeywords]:
-    """What these options say of the run, with a bar while it lasts, which SIGTERM ends as Ctrl-C does."""
-    bar = Bar(sys.stderr)
-
-    with ended_by_signals() as again, closing(bar), _cluster(chosen) as executor:
-
-        def show(samples: int, nbytes: int, parts: int, of: int) -> None:
-            again()
-            bar.show(parts, of, samples=samples, nbytes=nbytes)
-
-        yield {
-            "shard_bytes": chosen.shard_bytes,
-            "shuffle_seed": chosen.shuffle_seed,
-            "pack_fields": chosen.pack_fields,
-            "workers": executor.workers if executor and chosen.workers is None else chosen.workers,
-            "executor": executor,
-            "overwrite": chosen.overwrite,
-            "spread_over": chosen.spread_over,
-            "restart": chosen.restart,
-            "progress": show,
-        }
-
-
-def _cluster(chosen: argparse.Namespace) -> AbstractContextManager[ClusterExecutor | None]:
-    if chosen.dask is not None:
-        return dask_executor(chosen.dask)
-    return nullcontext() if chosen.ray is None else ray_executor(chosen.ray)
-
-
-def summarise(report: ConvertReport) -> None:
-    """Print what came of it."""
-    print(f"{report.path}: {report.samples} samples in {report.shards} shards, {format_bytes(report.nbytes)}")
-    for note in report.notes:
-        say(f"note: {note}")
-    if report.resumed:
-        print(f"{report.resumed} parts were there from an interrupted run")
+    parser.set_defaults(run=_run, late=add_source_options, names=NAMES)
 
 
 def _run(chosen: argparse.Namespace) -> int:
-    given = {name: _value(text) for name, text in map(_pair, chosen.option)}
-    if chosen.fill:
-        given["fill"] = {name: _value(text) for name, text in map(_pair, chosen.fill)}
-    options: ConvertKeywords = {
+    options = _options(chosen)
+    script_folder()
+    try:
+        return _dry_run(chosen, options) if chosen.dry_run else _convert(chosen, options)
+    except GdsloadError as error:
+        if chosen.json:
+            skipped = error.skipped if isinstance(error, ConversionError) else ()
+            tree = {"ok": False, "error": type(error).__name__, "message": str(error), "skipped": _listed(skipped)}
+            print(json.dumps(tree, indent=1))
+        raise
+
+
+def _options(chosen: argparse.Namespace) -> ConvertKeywords:
+    return {
         "kind": chosen.kind,
-        "source_options": given | ({"keep_encoded": True} if chosen.keep_encoded else {}),
+        "source_options": {
+            **{name: from_text(text) for name, text in map(_pair, chosen.option)}, **source_options(chosen)
+        },
         "fields": chosen.fields,
         "casts": dict(map(_pair, chosen.cast)),
         "ragged": chosen.ragged,
@@ -131,34 +109,61 @@ def _run(chosen: argparse.Namespace) -> int:
         "max_skipped": chosen.max_skipped,
         "pack": _packing(chosen),
         "shard_bytes": chosen.shard_bytes,
-    }
-    if chosen.dry_run:
-        found = plan(chosen.source, **options)
-        print(f"{found.kind}, {len(found.parts)} parts")
-        print(f"samples: {found.samples if found.samples >= 0 else 'known when they are read'}")
-        print(f"size: {_about(found.nbytes)}")
-        if found.images is not None:
-            print(f"  images as the files that they are (--keep-encoded): {_about(found.images.encoded)}")
-            print(f"  images decoded: {_about(found.images.decoded)}")
-        for note in found.notes:
-            say(f"note: {note}")
-        for name, field in found.schema.items():
-            print(f"  {name}: {field}")
-        return 0
-    _check_report(chosen.report)
+    }  # fmt: skip
+
+
+def _dry_run(chosen: argparse.Namespace, options: ConvertKeywords) -> int:
+    bar = Bar(sys.stderr, hidden=chosen.quiet)
+    bar.say("looking at the source…")
     try:
-        with running(chosen) as how:
-            report = convert(chosen.source, chosen.out, **{**options, **how})
-    except ConversionError as error:
-        _tell(error.skipped, chosen.report)
-        raise
-    summarise(report)
-    _tell(report.skipped, chosen.report)
+        from gdsload.conversion.runner import plan
+
+        found = plan(chosen.source, **options)
+    finally:
+        bar.close()
+    if chosen.json:
+        print(json.dumps(_planned(found), indent=1, ensure_ascii=False))
+        return 0
+    say(f"{found.kind}, {counted(len(found.parts), 'part')}")
+    print(f"samples: {found.samples if found.samples >= 0 else 'known when they are read'}")
+    print(f"size: {_about(found.nbytes)}")
+    if found.images is not None:
+        print(f"  images as the files that they are (--keep-encoded): {_about(found.images.encoded)}")
+        print(f"  images decoded: {_about(found.images.decoded)}")
+    show_notes(found.notes)
+    for name, field in found.schema.items():
+        say(f"  {name}: {field}")
     return 0
 
 
 def _about(nbytes: int) -> str:
     return f"about {format_bytes(nbytes)}" if nbytes >= 0 else "known when they are read"
+
+
+def _planned(found: ConversionPlan) -> dict[str, Any]:
+    return {
+        "kind": found.kind,
+        "parts": len(found.parts),
+        "samples": found.samples if found.samples >= 0 else None,
+        "bytes": found.nbytes if found.nbytes >= 0 else None,
+        "notes": list(found.notes),
+        "schema": found.schema.to_json(),
+    }
+
+
+def _convert(chosen: argparse.Namespace, options: ConvertKeywords) -> int:
+    _check_report(chosen.report)
+    try:
+        with run_with_bar(chosen) as how:
+            from gdsload.conversion.runner import convert
+
+            report = convert(chosen.source, chosen.out, **{**options, **how})
+    except ConversionError as error:
+        _tell(chosen, error.skipped)
+        raise
+    summarise(chosen, [report])
+    _tell(chosen, report.skipped)
+    return 0
 
 
 def _check_report(report: str | None) -> None:
@@ -175,20 +180,29 @@ def _check_report(report: str | None) -> None:
     raise WriteError(f"the report cannot be written: {what}", file=report)
 
 
-def _tell(skipped: tuple[Skipped, ...], report: str | None) -> None:
+def _tell(chosen: argparse.Namespace, skipped: tuple[Skipped, ...]) -> None:
     """Name the skipped samples: some on the screen, all in the report."""
-    if skipped:
-        print(f"{len(skipped)} samples were skipped{f', all listed in {report}' if report else ''}:")
+    report = chosen.report
+    if skipped and not (chosen.json or chosen.quiet):
+        were = f"{counted(len(skipped), 'sample')} {'was' if len(skipped) == 1 else 'were'} skipped"
+        say(f"{were}{f', all listed in {report}' if report else ''}:")
         for one in skipped[:_SHOWN]:
-            print(f"  {one.key}: {one.reason}")
+            for line in wrapped(
+                plain(f"{one.key}: {as_typed(one.reason, {})}"), terminal_width(sys.stdout), first="  ", rest="    "
+            ):
+                say(line)
         if len(skipped) > _SHOWN:
             print(f"  and {len(skipped) - _SHOWN} more{'' if report else '; --report FILE lists them all'}")
     if report is not None:
         try:
             with open(report, "w", encoding="utf-8") as file:
-                file.writelines(json.dumps({"key": one.key, "reason": one.reason}) + "\n" for one in skipped)
+                file.writelines(json.dumps(one) + "\n" for one in _listed(skipped))
         except OSError as error:
             raise WriteError(f"the report cannot be written: {error.strerror}", file=report) from error
+
+
+def _listed(skipped: tuple[Skipped, ...]) -> list[dict[str, str]]:
+    return [{"key": one.key, "reason": one.reason} for one in skipped]
 
 
 def _packing(chosen: argparse.Namespace) -> dict[str, Any] | None:
@@ -207,11 +221,3 @@ def _pair(text: str) -> tuple[str, str]:
     if not equals or not name:
         raise OptionError(f"{text!r} is not NAME=VALUE")
     return name, value
-
-
-def _value(text: str) -> Any:
-    """A value as JSON writes it, or else the text."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

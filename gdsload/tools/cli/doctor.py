@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import sys
-import textwrap
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
-from gdsload.system.units import format_bytes
-from gdsload.tools.cli.terminal import plain, say, table
-from gdsload.tools.doctor import Finding, Report, diagnose
+from gdsload.system.units import counted, format_bytes
+from gdsload.tools.cli.terminal import Bar, paint, plain, say, table, terminal_width, wrapped
+from gdsload.tools.cli.usage import Commands, Parser
+
+if TYPE_CHECKING:
+    from gdsload.tools.doctor import Finding, Report
 
 __all__ = ["add_to", "render_json", "render_text"]
 
@@ -20,15 +24,28 @@ _TITLES = {
     "memory": "Memory", "packages": "Packages",
 }  # fmt: skip
 _MARKS = {"ok": "ok", "info": "--", "warning": "!", "error": "ERROR", "unknown": "?"}
-_COLOURS = {"ok": "32", "warning": "33", "error": "31", "unknown": "36"}
+_COLOURS = {"ok": "green", "warning": "yellow", "error": "red", "unknown": "cyan"}
+_OF_A_GPU = ("gpu", "cufile")
+"""Groups whose findings are facts of no use where there is no GPU."""
 _NAME_WIDTH = 14
 _INDENT = " " * 8
-_WIDTH = 120
+_WIDTH = 80
+_EXAMPLES = """
+gdsload doctor /data/shards
+gdsload doctor /data/shards --json > report.json
+gdsload doctor /data/shards --strict             for start scripts
+"""
+
+Paint = Callable[[str, str], str]
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_to(commands: Commands[Parser]) -> None:
     """Add the command."""
-    parser = commands.add_parser("doctor", help="say which backend data at a path get on this machine, and why")
+    parser = commands.add_parser(
+        "doctor", help="say which backend data at a path get on this machine, and why", example=_EXAMPLES,
+        usage="gdsload doctor [PATH] [options]",
+        description="Say which backend data at PATH get on this machine, why, and what would make it better.",
+    )  # fmt: skip
     parser.add_argument(
         "path", metavar="PATH", nargs="?", default=".", help="where the data lie (default: this folder)"
     )
@@ -43,20 +60,31 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         metavar="S",
         help="seconds for CUDA, and for loading and asking cuFile each (default: 20)",
     )
+    parser.add_argument("--all", action="store_true", help="list also what does not matter without a GPU")
     parser.add_argument("--strict", action="store_true", help="exit with 1 unless the verdict is gds")
     parser.set_defaults(run=_run)
 
 
 def _run(chosen: argparse.Namespace) -> int:
-    report = diagnose(
-        chosen.path,
-        chosen.device,
-        probe=not chosen.no_probe,
-        refresh=chosen.refresh,
-        timeout_s=max(chosen.timeout, 0.0),
-    )
-    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    say(render_json(report) if chosen.json else render_text(report, colour=colour))
+    bar = Bar(sys.stderr)
+    bar.say("asking the machine…")
+    try:
+        from gdsload.tools.doctor import diagnose
+
+        report = diagnose(
+            chosen.path,
+            chosen.device,
+            probe=not chosen.no_probe,
+            refresh=chosen.refresh,
+            timeout_s=max(chosen.timeout, 0.0),
+        )
+    finally:
+        bar.close()
+    if chosen.json:
+        say(render_json(report))
+    else:
+        width = terminal_width(sys.stdout) or _WIDTH
+        say(render_text(report, width=width, everything=chosen.all, painted=partial(paint, stream=sys.stdout)))
     return 1 if chosen.strict and report.verdict.backend != "gds" else 0
 
 
@@ -70,51 +98,66 @@ def render_json(report: Report) -> str:
     return json.dumps(tree, indent=1)
 
 
-def render_text(report: Report, *, colour: bool = False) -> str:
-    """The report for people: one line for each finding, remedies below those that need one, the verdict last."""
-    lines = []
-    for group, title in _TITLES.items():
-        found = [finding for finding in report.findings if finding.check.partition(".")[0] == group]
-        if found:
-            lines += [title, *(line for finding in found for line in _lines(finding, colour)), ""]
-    lines += _drives(report)
+def _unpainted(text: str, _colour: str) -> str:
+    return text
+
+
+def render_text(report: Report, *, width: int = _WIDTH, everything: bool = False, painted: Paint = _unpainted) -> str:
+    """The report for people: the verdict, what would make it better, and a line for each finding.
+
+    Args:
+        report: the report.
+        width: how long lines may be.
+        everything: whether facts are listed that do not matter without a GPU.
+        painted: gives a text a colour.
+    """
     verdict = report.verdict
-    lines += [f"Verdict: {verdict.backend}", f"  {plain(verdict.why)}"]
+    lines = [f"{painted('Verdict:', 'bold')} {painted(verdict.backend, 'bold')}"]
+    lines += wrapped(plain(verdict.why), width, first="  ", rest="  ")
     if verdict.improvements:
         lines.append("To make it better:")
     for count, text in enumerate(verdict.improvements, 1):
-        lines += textwrap.wrap(
-            plain(text), _WIDTH, initial_indent=f"  {count}. ", subsequent_indent="     ",
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
-    return "\n".join(lines)
+        lines += wrapped(plain(text), width, first=f"  {count}. ", rest="     ")
+    useless = not everything and any(one.check == "gpu.device" and one.severity == "info" for one in report.findings)
+    for group, title in _TITLES.items():
+        found = [finding for finding in report.findings if finding.check.partition(".")[0] == group]
+        shown = found
+        if useless and group in _OF_A_GPU:
+            shown = [one for one in found if one.severity in ("warning", "error") or one.check == "gpu.device"]
+        if found:
+            lines += ["", painted(title, "bold"), *(line for one in shown for line in _lines(one, width, painted))]
+        if len(shown) < len(found):
+            left = counted(len(found) - len(shown), f"{'more ' if shown else ''}check")
+            lines.append(f"   --  {left} for machines with a GPU; --all lists them")
+    return "\n".join([*lines, *_drives(report, width)])
 
 
-def _drives(report: Report) -> list[str]:
+def _drives(report: Report, width: int) -> list[str]:
     """Drive by drive what lies there, and how far it is from each GPU; nothing if all lies on one."""
     found = next((finding.evidence for finding in report.findings if finding.check == "topology.drives"), {})
     mounts, gpus = found.get("mounts", []), found.get("gpus", [])
     if len(mounts) < 2:
         return []
-    rows = [("mount", "device", "PCI", "node", "shards", "size", *(f"to GPU {gpu}" for gpu in gpus))]
+    rows, distances = [("mount", "device", "PCI", "node", "shards", "size")], [""]
     for mount in mounts:
         what = (str(mount["shards"]), format_bytes(mount["bytes"]))
         for drive in mount["drives"] or [{"pci": "-", "node": None, "gpus": {}}]:
             node = "-" if drive["node"] is None else str(drive["node"])
-            far = [drive["gpus"].get(gpu, "unknown") for gpu in gpus]
-            rows.append((plain(mount["mount"]), plain(mount["device"]), drive["pci"], node, *what, *far))
+            rows.append((plain(mount["mount"]), plain(mount["device"]), drive["pci"], node, *what))
+            distances.append("; ".join(f"to GPU {gpu}: {drive['gpus'].get(gpu, 'unknown')}" for gpu in gpus))
             what = ("", "")
-    return ["Drives", *(f"  {line}" for line in table(rows)), ""]
+    lines = ["", "Drives"]
+    for line, far in zip(table(rows), distances, strict=True):
+        lines += [f"  {line}", *(wrapped(far, width, first="    ", rest="    ") if far else [])]
+    return lines
 
 
-def _lines(finding: Finding, colour: bool) -> list[str]:
-    mark = f"{_MARKS[finding.severity]:>5}"
-    if colour and finding.severity in _COLOURS:
-        mark = f"\x1b[{_COLOURS[finding.severity]}m{mark}\x1b[0m"
-    lines = [f"{mark}  {finding.check.partition('.')[2]:<{_NAME_WIDTH}} {plain(finding.message)}"]
+def _lines(finding: Finding, width: int, painted: Paint) -> list[str]:
+    mark, name = f"{_MARKS[finding.severity]:>5}", f"{finding.check.partition('.')[2]:<{_NAME_WIDTH}}"
+    first = f"{mark}  {name} "
+    lines = wrapped(plain(finding.message), width, first=first, rest=" " * len(first))
+    if finding.severity in _COLOURS:
+        lines[0] = painted(mark, _COLOURS[finding.severity]) + lines[0][len(mark) :]
     if finding.remedy and finding.severity in ("warning", "error"):
-        lines += textwrap.wrap(
-            plain(finding.remedy), _WIDTH, initial_indent=f"{_INDENT}-> ", subsequent_indent=f"{_INDENT}   ",
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
+        lines += wrapped(plain(finding.remedy), width, first=f"{_INDENT}-> ", rest=f"{_INDENT}   ")
     return lines

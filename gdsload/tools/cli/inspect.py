@@ -5,24 +5,39 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
+from typing import TYPE_CHECKING
 
 from gdsload.errors import OptionError
-from gdsload.loader.dataset import ShardDataset
-from gdsload.shards.format.schema import Field
-from gdsload.system.units import format_bytes
+from gdsload.system.units import counted, format_bytes
 from gdsload.tools.cli.metadata import caption, told
-from gdsload.tools.cli.samples import facts, lines
-from gdsload.tools.cli.sheet import channels_first, pixels, save_sheet
-from gdsload.tools.cli.terminal import plain, say, table
-from gdsload.tools.doctor.system import device_number
-from gdsload.tools.doctor.volumes import Volume, volumes_of
+from gdsload.tools.cli.terminal import plain, say, table, terminal_width, wrapped
+from gdsload.tools.cli.usage import Commands, Parser
+
+if TYPE_CHECKING:
+    from gdsload.loader.dataset import ShardDataset
+    from gdsload.shards.format.schema import Field
+    from gdsload.tools.doctor.volumes import Volume
 
 __all__ = ["add_to"]
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+_SUFFIXES = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".bmp": "BMP", ".tif": "TIFF"}
+"""What a sheet is written as, by the end of its name, as Pillow calls it."""
+_EXAMPLES = """
+gdsload inspect shards/
+gdsload inspect shards/ --sample -1
+gdsload inspect shards/ --image image --out sheet.png
+"""
+
+
+def add_to(commands: Commands[Parser]) -> None:
     """Add the command."""
-    parser = commands.add_parser("inspect", help="show a dataset's fields, shards, counts and sizes")
+    parser = commands.add_parser(
+        "inspect", help="show a dataset's fields, shards, counts and sizes", example=_EXAMPLES,
+        usage="gdsload inspect PATH [options]",
+        description="Show a dataset's fields, shards, counts and sizes; or a sample; or pictures of some samples.",
+    )  # fmt: skip
     parser.add_argument("path", metavar="PATH", help="a dataset's folder, a folder of safetensors files, or one file")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
@@ -30,34 +45,47 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     parser.add_argument("--sample", type=int, metavar="N", help="show this sample; -1 is the last one")
     parser.add_argument("--image", metavar="FIELD", help="make a contact sheet of this field, from sample N on")
-    parser.add_argument("--out", default="sheet.png", metavar="FILE", help="where it goes (default: %(default)s)")
+    parser.add_argument("--out", metavar="FILE", help=f"where it goes: {', '.join(_SUFFIXES)} (default: sheet.png)")
+    parser.add_argument("--overwrite", action="store_true", help="replace a FILE that is there")
     parser.add_argument("--count", type=int, default=16, metavar="N", help="pictures on it (default: %(default)s)")
     parser.add_argument("--layout", choices=("chw", "hwc"), help="where its channels are (default: by its shape)")
     parser.set_defaults(run=_run)
 
 
 def _run(chosen: argparse.Namespace) -> int:
+    from gdsload.loader.dataset import ShardDataset
+
+    if chosen.out is not None and chosen.image is None:
+        raise OptionError("--out is for a contact sheet", remedy="Pass --image FIELD, too.")
     dataset = ShardDataset(chosen.path)
     if chosen.image is not None:
         return _sheet(dataset, chosen)
     if chosen.sample is not None:
+        from gdsload.tools.cli.samples import facts, lines
+
         sample = dataset[chosen.sample]
-        for line in [json.dumps(facts(sample), indent=1)] if chosen.json else map(plain, lines(sample)):
-            say(line)
+        if chosen.json:
+            say(json.dumps(facts(sample), indent=1))
+        for line in [] if chosen.json else lines(sample):
+            for piece in wrapped(plain(line), terminal_width(sys.stdout), rest="    "):
+                say(piece)
         return 0
     if chosen.json:
         print(json.dumps(_tree(dataset), indent=1, ensure_ascii=False))
         return 0
-    print(f"{dataset.path}")
-    print(f"{len(dataset)} samples in {len(dataset.shards)} shards, {format_bytes(dataset.num_bytes)}")
+    say(plain(dataset.path))
+    count = f"{counted(len(dataset), 'sample')} in {counted(len(dataset.shards), 'shard')}"
+    print(f"{count}, {format_bytes(dataset.num_bytes)}")
     print(f"digest {dataset.digest}")
-    for line in told(dataset.metadata):
-        say(plain(line))
     for names in dataset.stored.packed:
-        print(f"stored together: {', '.join(names)}")
+        for line in wrapped(plain(f"stored together: {', '.join(names)}"), terminal_width(sys.stdout), rest="  "):
+            say(line)
+    for line in told(dataset.metadata):
+        for piece in wrapped(plain(line), terminal_width(sys.stdout), rest="  "):
+            say(piece)
     print()
     rows = [("field", "type", "shape of a sample", "bytes a sample")]
-    rows += [(name, _kind(field), _shape(field), _size(field)) for name, field in dataset.schema.items()]
+    rows += [(plain(name), _kind(field), _shape(field), _size(field)) for name, field in dataset.schema.items()]
     _print_table(rows)
     print()
     _print_table([("drive", "shards", "size", ""), *map(_drive, _volumes(dataset))])
@@ -72,6 +100,14 @@ def _run(chosen: argparse.Namespace) -> int:
 
 
 def _sheet(dataset: ShardDataset, chosen: argparse.Namespace) -> int:
+    from gdsload.tools.cli.sheet import channels_first, pixels, save_sheet
+
+    out: str = chosen.out or "sheet.png"
+    form = _SUFFIXES.get(os.path.splitext(out)[1].lower())
+    if form is None:
+        raise OptionError(f"{out!r} has no name of a picture", remedy=f"Supported are {', '.join(_SUFFIXES)}.")
+    if os.path.lexists(out) and not chosen.overwrite:
+        raise OptionError("there is a file already", file=out, remedy="Pass another --out, or --overwrite.")
     field = dataset.schema.get(chosen.image)
     if field is None:
         names = ", ".join(map(repr, dataset.schema))
@@ -86,8 +122,8 @@ def _sheet(dataset: ShardDataset, chosen: argparse.Namespace) -> int:
     ]
     if not images:
         raise OptionError("there is no picture to show", file=dataset.path)
-    save_sheet([image for _, image, _ in images], [said for _, _, said in images], chosen.out, first=first)
-    print(f"{chosen.out}: {len(images)} pictures, samples {images[0][0]} to {images[-1][0]}")
+    save_sheet([image for _, image, _ in images], [said for _, _, said in images], (out, form), first=first)
+    say(f"{out}: {counted(len(images), 'picture')}, samples {images[0][0]} to {images[-1][0]}")
     return 0
 
 
@@ -97,8 +133,8 @@ def _tree(dataset: ShardDataset) -> dict[str, object]:
         "samples": len(dataset),
         "bytes": dataset.num_bytes,
         "digest": dataset.digest,
-        "schema": dataset.schema.to_json(),
         "metadata": dataset.metadata,
+        "schema": dataset.schema.to_json(),
         "packed": [list(names) for names in dataset.stored.packed],
         "drives": [
             {"mount": volume.point, "device": volume.device, "shards": volume.shards, "bytes": volume.nbytes}
@@ -129,6 +165,9 @@ def _size(field: Field) -> str:
 
 def _volumes(dataset: ShardDataset) -> tuple[Volume, ...]:
     """The mounts that the shards lie on; which folders there are is found out once for each link's."""
+    from gdsload.tools.doctor.system import device_number
+    from gdsload.tools.doctor.volumes import volumes_of
+
     folders: dict[str, str] = {}
 
     def folder_of(path: str) -> str:
@@ -147,4 +186,4 @@ def _drive(volume: Volume) -> tuple[str, str, str, str]:
 
 def _print_table(rows: list[tuple[str, str, str, str]]) -> None:
     for line in table(rows):
-        print(line)
+        say(plain(line))

@@ -4,36 +4,49 @@ from __future__ import annotations
 
 import argparse
 
-from gdsload.conversion.rearrange import merge, reshard, split
-from gdsload.tools.cli.convert import add_writing, running, summarise
+from gdsload.tools.cli.usage import Commands, Parser, add_list
+from gdsload.tools.cli.writing import NAMES, add_writing, run_with_bar, summarise
 
 __all__ = ["add_to"]
 
 _PATH = "a dataset's folder, a folder of safetensors files, or one file"
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_to(commands: Commands[Parser]) -> None:
     """Add the commands."""
-    parser = commands.add_parser("merge", help="make one dataset of several, one behind the other")
+    parser = commands.add_parser(
+        "merge", help="make one dataset of several, one behind the other", usage="gdsload merge OUT PATH... [options]",
+        description="Make one dataset of several, one behind the other.",
+        example="gdsload merge all/ january/ february/",
+    )  # fmt: skip
     parser.add_argument("out", metavar="OUT", help="the folder to make")
     parser.add_argument("paths", metavar="PATH", nargs="+", help=_PATH)
     add_writing(parser)
-    parser.set_defaults(run=_merge)
-    parser = commands.add_parser("split", help="share a dataset's samples out to several new ones")
+    parser.set_defaults(run=_merge, names=NAMES)
+    parser = commands.add_parser(
+        "split", help="share a dataset's samples out to several new ones",
+        usage="gdsload split PATH OUT... --sizes SIZE,... [options]",
+        description="Share a dataset's samples out to several new ones.",
+        example="gdsload split all/ train/ validation/ --sizes 0.9,0.1 --seed 1",
+    )  # fmt: skip
     parser.add_argument("path", metavar="PATH", help=_PATH)
     parser.add_argument("outs", metavar="OUT", nargs="+", help="the folders to make")
-    parser.add_argument(
-        "--sizes", nargs="+", type=_size, required=True, metavar="SIZE",
+    add_list(
+        parser, "--sizes", one=_size, required=True, metavar="SIZE,...",
         help="how many samples each gets (9000), or which share of them (0.9); the last one may be left out",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, metavar="N", help="draw who gets which samples (default: in order)")
     add_writing(parser)
-    parser.set_defaults(run=_split)
-    parser = commands.add_parser("reshard", help="write a dataset anew in shards of another size")
+    parser.set_defaults(run=_split, names=NAMES)
+    parser = commands.add_parser(
+        "reshard", help="write a dataset anew in shards of another size", usage="gdsload reshard PATH OUT [options]",
+        description="Write a dataset anew in shards of another size.",
+        example="gdsload reshard all/ smaller/ --shard-bytes 64MiB",
+    )  # fmt: skip
     parser.add_argument("path", metavar="PATH", help=_PATH)
     parser.add_argument("out", metavar="OUT", help="the folder to make")
     add_writing(parser)
-    parser.set_defaults(run=_reshard)
+    parser.set_defaults(run=_reshard, names=NAMES)
 
 
 def _size(text: str) -> float:
@@ -41,22 +54,27 @@ def _size(text: str) -> float:
 
 
 def _merge(chosen: argparse.Namespace) -> int:
-    with running(chosen) as how:
+    with run_with_bar(chosen) as how:
+        from gdsload.conversion.rearrange import merge
+
         report = merge(chosen.paths, chosen.out, **how)
-    summarise(report)
+    summarise(chosen, [report])
     return 0
 
 
 def _split(chosen: argparse.Namespace) -> int:
-    with running(chosen) as how:
+    with run_with_bar(chosen) as how:
+        from gdsload.conversion.rearrange import split
+
         reports = split(chosen.path, chosen.outs, chosen.sizes, seed=chosen.seed, **how)
-    for report in reports:
-        summarise(report)
+    summarise(chosen, reports)
     return 0
 
 
 def _reshard(chosen: argparse.Namespace) -> int:
-    with running(chosen) as how:
+    with run_with_bar(chosen) as how:
+        from gdsload.conversion.rearrange import reshard
+
         report = reshard(chosen.path, chosen.out, **how)
-    summarise(report)
+    summarise(chosen, [report])
     return 0

@@ -75,6 +75,8 @@ def _line(found: dict[str, Any]) -> str:
         image = found.get("image")
         what = f" ({image['codec']}, {image['width']} × {image['height']})" if image else ""
         return f"bytes, {found['bytes']}{what}: {found['first']}{' …' if found['bytes'] > _FIRST else ''}"
+    if not found["shape"]:
+        return f"{found['type']}, {_short(found['first'][0])}"
     words = [f"{found['type']} [{', '.join(map(str, found['shape']))}]"]
     if "min" in found:
         words.append(f"{_short(found['min'])} to {_short(found['max'])}, mean {_short(found['mean'])}")

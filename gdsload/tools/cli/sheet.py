@@ -91,13 +91,15 @@ def value_limits(images: Sequence[torch.Tensor]) -> tuple[float, float]:
     return least, greatest
 
 
-def save_sheet(images: Sequence[torch.Tensor], captions: Sequence[str], file: str, *, first: bool | None) -> None:
-    """Write a contact sheet as PNG, each picture with its caption.
+def save_sheet(
+    images: Sequence[torch.Tensor], captions: Sequence[str], out: tuple[str, str], *, first: bool | None
+) -> None:
+    """Write a contact sheet, each picture with its caption.
 
     Args:
         images: the images, each of its own size perhaps.
         captions: what stands under each: its sample's number, say.
-        file: where to.
+        out: the file, and what it is written as: ``"PNG"``.
         first: see `channels_first`.
 
     Raises:
@@ -118,9 +120,9 @@ def save_sheet(images: Sequence[torch.Tensor], captions: Sequence[str], file: st
         sheet.paste(picture.convert("RGB"), (left, top), picture if picture.mode == "RGBA" else None)
         pen.text((left, top + picture.height), _cut(caption, width), fill=(255, 255, 255))
     try:
-        sheet.save(file, "PNG")
+        sheet.save(*out)
     except OSError as error:
-        raise WriteError(f"the sheet cannot be written: {error.strerror}", file=file) from error
+        raise WriteError(f"the sheet cannot be written: {error.strerror}", file=out[0]) from error
 
 
 def _cut(caption: str, width: int) -> str:

@@ -1,22 +1,26 @@
-"""What commands show: text that does no harm to a terminal, and how far they are."""
+"""What commands show: text that does no harm to a terminal and fits it, and how far they are."""
 
 from __future__ import annotations
 
+import os
 import shutil
-import signal
 import sys
-import threading
+import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from gdsload.system.units import format_bytes
+from gdsload.system.units import counted, format_bytes
 
-__all__ = ["Bar", "Terminated", "ended_by_signals", "plain", "say", "table"]
+__all__ = [
+    "Bar", "is_terminal", "paint", "plain", "safe_streams", "say", "table", "terminal_width", "wrapped",
+]  # fmt: skip
 
 _CELLS = 20
 _EVERY_S = 0.1
+_WIDEST = 120
+"""Longer lines are hard to read."""
+_COLOURS = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "bold": "1"}
 
 
 def plain(text: str) -> str:
@@ -24,45 +28,52 @@ def plain(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in text)
 
 
+def safe_streams() -> None:
+    """Have the output take all texts: names of files and models, and arrows, need not be in a terminal's encoding."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
 def say(text: str, stream: TextIO | None = None) -> None:
-    """Print, whatever the terminal's encoding: names of files and models, and arrows, need not be in it."""
+    """Print, whatever the stream's encoding."""
     stream = stream or sys.stdout
     encoding = stream.encoding or "utf-8"
     print(text.encode(encoding, "replace").decode(encoding), file=stream)
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends a command as Ctrl-C does."""
+def is_terminal(stream: TextIO) -> bool:
+    """Whether that is a terminal whose lines can be written over."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-@contextmanager
-def ended_by_signals() -> Iterator[Callable[[], None]]:
-    """Have SIGTERM raise `Terminated` in here, as Ctrl-C raises KeyboardInterrupt; signals are the main thread's.
+def terminal_width(stream: TextIO) -> int | None:
+    """How long lines may be; None where that is not a terminal, and programs read them."""
+    return min(shutil.get_terminal_size().columns, _WIDEST) if stream.isatty() else None
 
-    Yields:
-        What raises it once more. Python only prints what is raised at the end of an object, by which an import or a
-        collection of garbage comes along at any time; so who is at work calls this now and then.
+
+def paint(text: str, colour: str, stream: TextIO) -> str:
+    """The text in a colour, where the stream shows colours and nobody has said NO_COLOR."""
+    if not is_terminal(stream) or os.environ.get("NO_COLOR"):
+        return text
+    return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
+
+
+def wrapped(text: str, width: int | None, *, first: str = "", rest: str = "") -> list[str]:
+    """Lines of a width, that break between words alone.
+
+    Args:
+        text: what they hold.
+        width: how long they are at most, but for a word that is longer; None: one line.
+        first: what the first one begins with.
+        rest: what the others begin with.
     """
-    struck: list[KeyboardInterrupt] = []
-
-    def again() -> None:
-        if struck:
-            raise struck[0]
-
-    def strike(number: int, _: object) -> None:
-        struck.append(Terminated() if number == signal.SIGTERM else KeyboardInterrupt())
-        again()
-
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) not in (signal.SIG_IGN, None):  # as of what a shell script starts by `&`
-                before[number] = signal.signal(number, strike)
-    try:
-        yield again
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    if width is None:
+        return [first + text]
+    found = textwrap.wrap(
+        text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+    )
+    return found or [first.rstrip()]
 
 
 class Bar:
@@ -71,49 +82,62 @@ class Bar:
     Args:
         stream: where it is shown.
         clock: what time it is, in seconds.
+        hidden: whether it is left out on a terminal, too.
     """
 
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream, self._clock, self._shown = stream, clock, stream.isatty()
-        self._began = clock()
-        self._before: tuple[int, int, int] | None = None
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic, *, hidden: bool = False) -> None:
+        self._stream, self._clock, self._shown = stream, clock, is_terminal(stream) and not hidden
+        self._before: tuple[float, float, int] | None = None
         self._last = -_EVERY_S
 
-    def show(self, done: int, of: int, *, samples: int | None = None, nbytes: int) -> None:
-        """Show it, a few times a second at most, and always what is complete.
+    def say(self, text: str) -> None:
+        """Show what is being done, at once."""
+        if self._shown:
+            self._write([plain(text)])
+
+    def show(
+        self, done: float, of: float, *, what: str = "", samples: int | None = None, nbytes: int | None = None
+    ) -> None:
+        """Show how far it is, a few times a second at most, and always what is complete.
+
+        The time that is left comes first. What does not fit the terminal is left out, the last first.
 
         Args:
             done: how much is done, in whatever unit.
             of: how much there is.
+            what: what is being done.
             samples: how many samples that was, if it is known.
-            nbytes: how many bytes that was.
+            nbytes: how many bytes that was, likewise.
         """
         now = self._clock()
         if not self._shown or (now - self._last < _EVERY_S and done < of):
             return
         if self._before is None:  # what an earlier run has done tells nothing of the rate
-            self._before = done, nbytes, samples or 0
+            self._before = now, done, nbytes or 0
         self._last = now
-        seconds = now - self._began
-        made = done - self._before[0]
-        share = done / of if of else 1.0
-        words = [f"{'█' * round(_CELLS * share):░<{_CELLS}} {int(100 * share)} %"]
+        seconds, made = now - self._before[0], done - self._before[1]
+        share = min(done / of, 1.0) if of else 1.0
+        words = [f"{'█' * int(_CELLS * share):░<{_CELLS}} {int(100 * share)} %"]
+        if what:
+            words.append(what)
         if samples is not None:
-            words.append(f"{samples} samples")
-        words.append(format_bytes(nbytes))
-        if made and seconds > 0:
-            if samples is not None:
-                words.append(f"{(samples - self._before[2]) / seconds:.0f} samples/s")
-            words.append(f"{format_bytes((nbytes - self._before[1]) / seconds)}/s")
-            words.append(f"{_duration((of - done) * seconds / made)} left")
-        self._write(", ".join(words))
+            words.append(counted(samples, "sample"))
+        if nbytes is not None:
+            words.append(format_bytes(nbytes))
+        if made > 0 and seconds > 0:
+            words.insert(0, f"{_duration((of - done) * seconds / made)} left")
+            if nbytes is not None:
+                words.append(f"{format_bytes((nbytes - self._before[2]) / seconds)}/s")
+        self._write(words)
 
-    def _write(self, text: str) -> None:
-        encoding = self._stream.encoding or "utf-8"
-        if "█".encode(encoding, "replace") == b"?":
-            text = text.replace("█", "#").replace("░", ".")
+    def _write(self, words: list[str]) -> None:
         width = shutil.get_terminal_size().columns - 1  # a longer line would wrap, and stay
-        self._stream.write(f"\r\x1b[K{text[:width]}")
+        while len(", ".join(words)) > width and len(words) > 1:
+            words = words[:-1]
+        text, encoding = ", ".join(words)[:width], self._stream.encoding or "utf-8"
+        if "█".encode(encoding, "replace") == b"?":
+            text = text.replace("█", "#").replace("░", ".").replace("…", "...").encode(encoding, "replace").decode()
+        self._stream.write(f"\r\x1b[K{text}")
         self._stream.flush()
 
     def close(self) -> None:

@@ -6,22 +6,31 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gdsload.errors import FormatError, GdsloadError, Problem
-from gdsload.shards.catalog import Catalog, open_catalog
-from gdsload.shards.verify import VerifyReport, verify_shards
-from gdsload.system.units import format_bytes
-from gdsload.tools.cli.terminal import Bar, plain, say
+from gdsload.system.units import counted, format_bytes
+from gdsload.tools.cli.faults import show_fault
+from gdsload.tools.cli.terminal import Bar, paint, plain, say, terminal_width, wrapped
+from gdsload.tools.cli.usage import Commands, Parser
+
+if TYPE_CHECKING:
+    from gdsload.shards.catalog import Catalog
+    from gdsload.shards.verify import VerifyReport
 
 __all__ = ["add_to"]
 
 _SHOWN = 20
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_to(commands: Commands[Parser]) -> None:
     """Add the command."""
-    parser = commands.add_parser("verify", help="check a dataset's structure and every byte against its checksum")
+    parser = commands.add_parser(
+        "verify", help="check a dataset's structure and every byte against its checksum",
+        usage="gdsload verify PATH [options]", example="gdsload verify shards/\ngdsload verify shards/ --deep --json",
+        description="Check a dataset's structure, and every byte against its checksum.\n"
+        "The exit code is 1 if something is wrong; which samples are spoiled is printed.",
+    )  # fmt: skip
     parser.add_argument("path", metavar="PATH", help="a dataset's folder, a folder of safetensors files, or one file")
     parser.add_argument(
         "--deep", action="store_true", help="also check that samples can be made of the bytes, and count NaN and Inf"
@@ -32,7 +41,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def _run(chosen: argparse.Namespace) -> int:
     bar = Bar(sys.stderr)
+    bar.say("looking at the shards…")
     try:
+        from gdsload.shards.catalog import open_catalog
+        from gdsload.shards.verify import verify_shards
+
         found = open_catalog(chosen.path, whole=False)
         report = verify_shards(
             found.sources, found.stored, deep=chosen.deep, progress=lambda done, of: bar.show(done, of, nbytes=done)
@@ -51,29 +64,26 @@ def _run(chosen: argparse.Namespace) -> int:
     if chosen.json:
         print(json.dumps(_sound(found, report), indent=1))
         return 0
-    print(f"{report.shards} shards, {format_bytes(report.checked_bytes)} as they were written")
+    checked = f"{counted(report.shards, 'shard')}, {format_bytes(report.checked_bytes)} as written"
+    say(f"{paint('ok', 'green', sys.stdout)}  {checked}")
     if report.unchecked_bytes:
         print(f"{format_bytes(report.unchecked_bytes)} have no checksums: gdsload did not write them")
     if chosen.deep:
-        print(f"samples can be made of all {found.samples}")
+        print(f"all {counted(found.samples, 'sample')} can be made")
         for name in dict.fromkeys([*report.nan, *report.infinite]):
             nan, infinite = report.nan.get(name, 0), report.infinite.get(name, 0)
-            say(f"  field {plain(name)}: {nan} values are NaN, {infinite} are infinite")
+            say(f"  field {plain(name)}: {counted(nan, 'value')} NaN, {infinite} infinite")
     return 0
 
 
 def _complain(error: FormatError) -> None:
     """What is wrong on the error stream, and all spoiled samples on the output, for programs and notes."""
-    lines = [error.message if error.file is None else f"{error.file}: {error.message}"]
-    lines += [f"  - {problem}" for problem in error.problems[:_SHOWN]]
-    if len(error.problems) > _SHOWN:
-        lines.append(f"  - and {len(error.problems) - _SHOWN} more; --json lists them all")
-    lines += [error.remedy] if error.remedy else []
-    for line in lines:
-        say(f"gdsload: {plain(line)}" if line is lines[0] else plain(line), sys.stderr)
+    show_fault(error, {}, more="--json")
     if error.samples:
         count = sum(high - low for low, high in error.samples)
-        print(f"{count} samples are spoiled: {_ranges(error.samples)}")
+        are = "sample is" if count == 1 else "samples are"
+        for line in wrapped(f"{count} {are} spoiled: {_ranges(error.samples)}", terminal_width(sys.stdout)):
+            say(line)
 
 
 def _ranges(samples: Sequence[tuple[int, int]]) -> str:

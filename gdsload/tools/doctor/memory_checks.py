@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from gdsload.system.ram import cgroup_limit, meminfo, memory_room
-from gdsload.system.units import format_bytes
+from gdsload.system.units import counted, format_bytes
 from gdsload.tools.doctor.context import Context
 from gdsload.tools.doctor.finding import Finding, clip, info, ok, unknown, warning
 
@@ -104,7 +104,9 @@ def open_files(context: Context) -> Finding:
     if value is None:
         return unknown("the limit on open files cannot be read", **evidence)
     if value == -1 or value >= shards + _FILES_BESIDES:
-        return ok(f"{'any number of' if value == -1 else value} files may be open, {shards} shards", **evidence)
+        return ok(
+            f"{'any number of' if value == -1 else value} files may be open, {counted(shards, 'shard')}", **evidence
+        )
     remedy = "ulimit -n 65536, or fewer and larger shards: the least recently used are closed and opened again."
     return info(f"only {value} files may be open, and there are {shards} shards", remedy, **evidence)
 
@@ -116,7 +118,7 @@ def mappings(context: Context) -> Finding:
     if value is None:
         return unknown("vm.max_map_count cannot be read", **evidence)
     if value >= shards + _MAPS_BESIDES:
-        return ok(f"{value} mappings may be made, {shards} shards", **evidence)
+        return ok(f"{value} mappings may be made, {counted(shards, 'shard')}", **evidence)
     remedy = f"sudo sysctl vm.max_map_count={2 * shards + 65536}, or larger shards."
     return warning(f"only {clip(value)} mappings may be made, and there are {shards} shards", remedy, **evidence)
 

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import shutil
 import tempfile
 
@@ -110,6 +111,18 @@ def test_without_an_accelerator_nothing_claims_vram(dataset, capsys):
     assert "host 100.0%" in out
     assert "warning: a trial took" in out  # so little data that the numbers mean nothing
     assert "cold (" not in out
+
+
+def test_trials_are_counted(dataset):
+    told = []
+    plan = make_plan(str(dataset), device="cpu", trials=2)
+    run_bench(plan, cold=False, progress=lambda *of: told.append(of))
+    assert [what for what, _, _ in told if "trial" in what] == [f"hot, trial {n} of 4" for n in range(1, 5)]
+    assert told[0] == ("comparing bytes", 0, 4)
+    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
+    told.clear()
+    run_bench(plan, progress=lambda *of: told.append(of))
+    assert told[-1] == ("hot, trial 8 of 8", 7, 8)
 
 
 def test_each_half_can_be_left_out(dataset, capsys):
@@ -263,12 +276,12 @@ def test_a_backend_that_cannot_be_used_is_refused(dataset, capsys, arguments, ma
     assert match in err
 
 
-def test_no_dataset_and_no_samples_give_exit_code_1(tmp_path, capsys):
+def test_no_dataset_and_no_samples_are_refused(tmp_path, capsys):
     assert main(["bench", str(tmp_path / "nothing")]) == 1
     assert "there is no dataset here" in capsys.readouterr().err
     with gdsload.ShardWriter(tmp_path / "empty", {"x": "str"}):
         pass
-    assert main(["bench", str(tmp_path / "empty")]) == 1
+    assert main(["bench", str(tmp_path / "empty")]) == 2
     assert "nothing to measure" in capsys.readouterr().err
 
 
@@ -280,4 +293,4 @@ def test_no_dataset_and_no_samples_give_exit_code_1(tmp_path, capsys):
 def test_wrong_usage_gives_exit_code_2(arguments, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["bench", *arguments])
-    assert "usage: gdsload bench" in capsys.readouterr().err
+    assert re.search(r"^hint: .*`gdsload bench --help` ", capsys.readouterr().err, re.MULTILINE)

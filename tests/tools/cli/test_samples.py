@@ -77,7 +77,10 @@ def test_what_numbers_are_like():
     assert facts({"x": torch.tensor([True, False])})["x"]["max"] == 1
     assert facts({"x": torch.tensor([2**64 - 1], dtype=torch.uint64)})["x"]["first"] == [2**64 - 1]
     assert lines({"x": torch.zeros(0, 3)}) == ["x  float32 [0, 3]: "]
-    assert lines({"x": torch.tensor(1 + 2j)}) == ["x  complex64 []: (1+2j)"]
+    assert lines({"x": torch.tensor(1 + 2j), "label": torch.tensor(3)}) == [
+        "x      complex64, (1+2j)",
+        "label  int64, 3",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -114,20 +117,38 @@ def test_pictures_of_other_element_types():
     ("arguments", "message"),
     [
         (["--image", "no"], "there is no field 'no'"),
+        (["--out", "a.png"], "--out is for a contact sheet"),
+        (["--image", "chw", "--out", "a.gif"], "'a.gif' has no name of a picture"),
         (["--image", "text"], "no image"),
         (["--image", "flat"], "no image"),
         (["--image", "chw", "--layout", "hwc"], "no 1, 3 or 4 channels last"),
         (["--image", "chw", "--count", "0"], "no picture to show"),
         (["--image", "ragged", "--count", "1"], "no picture to show"),
-        (["--image", "chw", "--out", "/no/such/folder.png"], "cannot be written"),
     ],
 )
 def test_what_cannot_be_shown(dataset, capsys, arguments, message):
-    assert main(["inspect", str(dataset), *arguments]) == 1
+    assert main(["inspect", str(dataset), *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_sheet_is_what_its_name_says_and_replaces_nothing_unasked(dataset, tmp_path, capsys):
+    pillow = pytest.importorskip("PIL.Image")
+    asked = ["inspect", str(dataset), "--image", "chw", "--count", "1", "--out"]
+    for name, form in (("a.jpg", "JPEG"), ("a.PNG", "PNG"), ("a.webp", "WEBP")):
+        assert main([*asked, str(tmp_path / name)]) == 0
+        with pillow.open(tmp_path / name) as sheet:
+            assert sheet.format == form
+    assert "1 picture, " in capsys.readouterr().out
+    assert main([*asked, str(tmp_path / "a.jpg")]) == 2
+    assert capsys.readouterr().err.endswith(
+        "a.jpg: there is a file already\nhint: Pass another --out, or --overwrite.\n"
+    )
+    assert main([*asked, str(tmp_path / "a.jpg"), "--overwrite"]) == 0
+    assert main([*asked, "/no/such/folder.png"]) == 1
+    assert "cannot be written" in capsys.readouterr().err
 
 
 def test_without_pillow(dataset, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    assert main(["inspect", str(dataset), "--image", "chw"]) == 1
+    assert main(["inspect", str(dataset), "--image", "chw"]) == 2
     assert "a picture needs PIL" in capsys.readouterr().err

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import io
-import os
-import signal
-import sys
 
 import pytest
 
-from gdsload.tools.cli.terminal import Bar, Terminated, ended_by_signals, plain
+from gdsload.tools.cli.terminal import Bar, plain
 
 
 class Terminal(io.TextIOWrapper):
@@ -49,7 +46,7 @@ def test_the_bar_shows_rate_and_what_is_left(clock):
     bar.close()
     first, second, last = terminal.sent()
     assert first == "█████░░░░░░░░░░░░░░░ 25 %, 100 samples, 1 MiB"
-    assert second == "██████████░░░░░░░░░░ 50 %, 300 samples, 2 MiB, 50 samples/s, 256 KiB/s, 8 s left"
+    assert second == "4 s left, ██████████░░░░░░░░░░ 50 %, 300 samples, 2 MiB, 512 KiB/s"
     assert last == ""
 
 
@@ -60,7 +57,7 @@ def test_what_is_left_is_told_in_fitting_units(clock, seconds, shown):
     bar.show(0, 2, nbytes=0)
     clock.now += seconds
     bar.show(1, 2, nbytes=10)
-    assert terminal.sent()[-1].endswith(f"{shown} left")
+    assert terminal.sent()[-1].startswith(f"{shown} left, ")
 
 
 def test_it_is_not_shown_at_every_step_but_at_the_last(clock):
@@ -74,10 +71,19 @@ def test_it_is_not_shown_at_every_step_but_at_the_last(clock):
 
 
 def test_it_fits_the_terminal(clock, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "30")
     terminal = Terminal("ascii")
-    Bar(terminal, clock).show(1, 2, samples=10**9, nbytes=2**40)
-    assert terminal.sent() == ["##########.......... 50 %, 10"]
+    bar = Bar(terminal, clock)
+    bar.show(0, 2, samples=0, nbytes=0)
+    for width in (80, 40, 30, 7):
+        monkeypatch.setenv("COLUMNS", str(width))
+        clock.now += 3
+        bar.show(1, 2, samples=10**9, nbytes=2**40)
+    assert terminal.sent()[1:] == [
+        "3 s left, ##########.......... 50 %, 1000000000 samples, 1 TiB, 341.3 GiB/s",
+        "6 s left, ##########.......... 50 %",
+        "9 s left",
+        "12 s l",
+    ]
 
 
 def test_elsewhere_nothing_is_shown():
@@ -90,37 +96,3 @@ def test_elsewhere_nothing_is_shown():
 
 def test_what_comes_from_files_does_not_move_the_cursor():
     assert plain("a\x1b[2Jb\r\nü") == "a [2Jb  ü"
-
-
-@pytest.mark.parametrize(("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
-def test_signals_end_what_is_under_way(number, kind):
-    before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
-    with pytest.raises(kind, match="^$") as caught, ended_by_signals() as again:
-        again()
-        os.kill(os.getpid(), number)
-    assert type(caught.value) is kind
-    assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
-
-
-def test_a_signal_that_python_forgets_comes_again(monkeypatch):
-    forgotten = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda found: forgotten.append(found.exc_type))
-
-    class Ended:
-        def __del__(self):
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with pytest.raises(KeyboardInterrupt, match="^$"), ended_by_signals() as again:
-        Ended()
-        assert forgotten == [KeyboardInterrupt]
-        again()
-
-
-def test_an_ignored_signal_stays_ignored():
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with ended_by_signals() as again:
-            os.kill(os.getpid(), signal.SIGINT)
-            again()
-    finally:
-        signal.signal(signal.SIGINT, before)

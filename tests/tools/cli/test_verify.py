@@ -40,10 +40,10 @@ def flip(path, offset):
 def test_a_sound_dataset(dataset, capsys):
     assert main(["verify", str(dataset)]) == 0
     said = capsys.readouterr()
-    assert said.out.startswith("3 shards, ")
+    assert said.out.startswith("ok  3 shards, ")
     assert said.err == ""
     assert main(["verify", str(dataset), "--deep"]) == 0
-    assert "field x: 1 values are NaN, 3 are infinite" in capsys.readouterr().out
+    assert "field x: 1 value NaN, 3 infinite" in capsys.readouterr().out
     assert main(["verify", str(dataset), "--deep", "--json"]) == 0
     tree = json.loads(capsys.readouterr().out)
     assert (tree["ok"], tree["samples"], tree["shards"]) == (True, 30, 3)
@@ -155,7 +155,7 @@ def test_files_without_checksums(tmp_path, capsys):
     assert main(["verify", str(tmp_path)]) == 0
     assert "have no checksums" in capsys.readouterr().out
     assert main(["verify", str(tmp_path), "--deep"]) == 0
-    assert "field x: 1 values are NaN, 1 are infinite" in capsys.readouterr().out
+    assert "field x: 1 value NaN, 1 infinite" in capsys.readouterr().out
     data = (tmp_path / "a.safetensors").read_bytes()
     begin = int.from_bytes(data[:8], "little") + 8
     header = json.loads(data[8:begin])
@@ -167,7 +167,7 @@ def test_files_without_checksums(tmp_path, capsys):
     said = capsys.readouterr()
     assert "field 'b'" in said.err
     assert "1 values are neither 0 nor 1 (samples 2 to 2)" in said.err
-    assert said.out.endswith("1 samples are spoiled: 2\n")
+    assert said.out.endswith("1 sample is spoiled: 2\n")
 
 
 def test_nothing_there(tmp_path, capsys):

@@ -55,6 +55,10 @@ def test_the_text_for_a_laptop(laptop: Made):
     golden("laptop.txt", render_text(laptop.diagnose()))
 
 
+def test_the_text_in_a_wide_terminal(nvfs: Made):
+    golden("container-120.txt", render_text(troubled(nvfs).diagnose(), width=120))
+
+
 def test_the_json(nvfs: Made):
     tree = json.loads(render_json(troubled(nvfs).diagnose()))
     assert list(tree) == ["machine", "findings", "verdict"]
@@ -69,7 +73,28 @@ def test_remedies_stand_below_what_needs_one_and_colour_only_where_asked(nvfs: M
         shown = " ".join(text.split()).count(" ".join(finding.remedy.split())) if finding.remedy else 0
         assert (shown >= 2) == (finding.severity in ("warning", "error"))
     assert "\x1b" not in text
-    assert "\x1b[33m" in render_text(report, colour=True)
+    assert "<yellow>    !</>  probe" in render_text(report, painted=lambda text, colour: f"<{colour}>{text}</>")
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_lines_fit_and_words_are_whole(nvfs: Made, width: int):
+    report = troubled(nvfs).diagnose()
+    lines = render_text(report, width=width).splitlines()
+    assert lines[0] == "Verdict: mapped"
+    assert [line for line in lines if len(line) > width and " " in line.strip().removeprefix("-> ")] == []
+    words = {word for finding in report.findings for word in finding.message.split()}
+    assert words <= {word for line in lines for word in line.split()}
+
+
+def test_what_does_not_matter_without_a_gpu_is_listed_on_demand(laptop: Made):
+    report = laptop.diagnose()
+    short, whole = render_text(report), render_text(report, everything=True)
+    assert "15 checks for machines with a GPU; --all lists them" in short
+    assert len(whole.splitlines()) > len(short.splitlines()) + 15
+
+
+def test_with_a_gpu_all_of_it_matters(nvfs: Made):
+    assert render_text(nvfs.diagnose()) == render_text(nvfs.diagnose(), everything=True)
 
 
 def test_this_machine_whatever_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch):

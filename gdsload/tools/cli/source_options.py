@@ -1,0 +1,143 @@
+"""The options of the kinds of sources: as arguments of `gdsload convert`, and described by `--help-source`."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import re
+import sys
+import textwrap
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from gdsload.conversion.recognise import KINDS, source_class
+from gdsload.tools.cli.terminal import paint, say, terminal_width, wrapped
+from gdsload.tools.cli.usage import Parser, flags, meant
+
+__all__ = ["HelpSource", "add_source_options", "from_text", "source_options"]
+
+_PREFIX = "source:"
+_ENTRY = re.compile(r"^(\*{0,2}\w+): ?(.*)$")
+
+
+def add_source_options(parser: Parser) -> None:
+    """Add the options of all kinds, as far as they are not there yet; which suit the source, the conversion says.
+
+    Their classes are imported for it, so this is done only when a command line has an option that is not the command's.
+    """
+    known = flags(parser)
+    for kind in KINDS:
+        for name, parameter in _parameters(kind).items():
+            flag = f"--{name.replace('_', '-')}"
+            if flag in known:
+                continue
+            how: dict[str, Any] = {"type": partial(from_text, annotation=parameter.annotation)}
+            if _takes(parameter.annotation, bool):
+                how = {"action": argparse.BooleanOptionalAction}
+            parser.add_argument(flag, dest=_PREFIX + name, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **how)
+            known.append(flag)
+
+
+def source_options(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Those of them that a command line had, by their names in Python."""
+    return {name.removeprefix(_PREFIX): value for name, value in vars(chosen).items() if name.startswith(_PREFIX)}
+
+
+def from_text(text: str, annotation: Any = Any) -> Any:
+    """A value as JSON writes it, or else the text; where lists or mappings are wanted, `a,b` and `a=int,b=str`, too."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        pass
+    if _takes(annotation, Mapping) and "=" in text:
+        return dict(pair.split("=", 1) for pair in text.split(",") if "=" in pair)
+    if _takes(annotation, Sequence):
+        return [word for word in text.split(",") if word]
+    return text
+
+
+def _takes(annotation: Any, wanted: type) -> bool:
+    """Whether an option may be one of these; a text is no sequence here."""
+    options = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    found = [typing.get_origin(one) or one for one in options]
+    return any(isinstance(one, type) and issubclass(one, wanted) and one is not str for one in found)
+
+
+def _parameters(kind: str) -> dict[str, inspect.Parameter]:
+    from gdsload.conversion.keywords import source_parameters
+
+    made = source_class("", kind)[1]
+    return {} if made is None else source_parameters(made)
+
+
+class HelpSource(argparse.Action):
+    """`--help-source KIND`: say what that kind is and which options it has; without KIND, which kinds there are."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        """Print it, and end."""
+        if values is not None and values not in KINDS:
+            parser.error(f"there is no kind {values!r}. {meant(values, KINDS)}There are {', '.join(KINDS)}")
+        for line in _kinds() if values is None else _described(values):
+            heading = line.endswith(":") and not line.startswith(" ")
+            say(paint(line, "bold", sys.stdout) if heading else line)
+        parser.exit()
+
+
+def _kinds() -> Iterator[str]:
+    yield "kinds:"
+    for kind in KINDS:
+        yield from wrapped(_summary(kind), terminal_width(sys.stdout) or 100, first=f"  {kind:<13}", rest=" " * 15)
+    yield ""
+    yield "`gdsload convert --help-source KIND` has the options of a kind."
+
+
+def _summary(kind: str) -> str:
+    return (inspect.getdoc(source_class("", kind)[1]) or kind).partition("\n")[0].replace("`", "")
+
+
+def _described(kind: str) -> Iterator[str]:
+    width = terminal_width(sys.stdout) or 100
+    text, arguments = _sections(inspect.getdoc(source_class("", kind)[1]) or "")
+    yield f"{kind}:"
+    for paragraph in text:
+        yield from wrapped(paragraph, width, first="  ", rest="  ")
+        yield ""
+    yield "options:"
+    shared = _sections(inspect.getdoc(_files()) or "")[1]
+    for name, parameter in _parameters(kind).items():
+        default = parameter.default
+        value = default if isinstance(default, str) else json.dumps(default, default=str)
+        shown = "" if default in (None, inspect.Parameter.empty) else f" (default: {value})"
+        said = (arguments.get(name) or shared.get(name, "")).rstrip(".").replace("None: ", "without it: ") + shown
+        flag = f"--{name.replace('_', '-')}"
+        flag += "" if _takes(parameter.annotation, bool) else f" {name.upper()}"
+        yield from wrapped(said, width, first=f"  {flag:<22}  ", rest=" " * 26)
+    yield ""
+    yield from wrapped(f"In Python: gdsload.convert(SOURCE, OUT, kind={kind!r}, NAME=VALUE).", width)
+
+
+def _files() -> Any:
+    from gdsload.conversion.input_files import SourceFiles
+
+    return SourceFiles
+
+
+def _sections(doc: str) -> tuple[list[str], dict[str, str]]:
+    """The paragraphs of a docstring, and what it says of each argument."""
+    body, _, rest = doc.replace("``", "").replace("`", "").partition("\nArgs:\n")
+    found: dict[str, str] = {}
+    name = ""
+    for line in textwrap.dedent(rest.partition("\n\n")[0]).splitlines():
+        entry = _ENTRY.match(line)
+        if entry and not line.startswith(" "):
+            name = entry[1]
+            found[name] = entry[2]
+        elif name:
+            found[name] += " " + line.strip()
+    return [" ".join(one.split()) for one in body.split("\n\n") if one.strip()], found

@@ -1,0 +1,177 @@
+"""How command lines are read: parsers that say what was meant, help that fits, lists that swallow nothing.
+
+Nothing here, nor what builds the parsers, imports torch: `gdsload --help` and completion must come at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn, TypeVar
+
+from gdsload.tools.cli.faults import show_usage
+from gdsload.tools.cli.terminal import paint, say, wrapped
+
+__all__ = ["Commands", "Formatter", "Parser", "add_list", "flags", "given_back", "meant"]
+
+T = TypeVar("T")
+Commands = argparse._SubParsersAction  # noqa: SLF001 - argparse has no other name for what `add_subparsers` returns
+_WIDEST = 100
+# What argparse says, in words that say which argument, what it was, and what it may be.
+_CHOICE = re.compile(r"argument (?:\S+/)?(\S+): invalid choice: '([^']*)' \(choose from (.*)\)")
+_NUMBER = re.compile(r"argument (?:\S+/)?(\S+): invalid (int|float) value: '([^']*)'")
+_MISSING = re.compile(r"the following arguments are required: (.*)")
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """Help that fits the terminal; lines of descriptions and examples begin where they were written to begin."""
+
+    def __init__(self, prog: str) -> None:
+        width = min(shutil.get_terminal_size().columns, _WIDEST)
+        super().__init__(prog, max_help_position=26, width=width)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(one for line in text.splitlines() for one in wrapped(line, width, rest=indent) or [""])
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors have a hint, and whose options are never abbreviated: a new one would change their sense.
+
+    Args:
+        **options: see `argparse.ArgumentParser`; with `example`, command lines that the help ends with.
+    """
+
+    def __init__(self, *, example: str = "", **options: Any) -> None:
+        options.setdefault("formatter_class", Formatter)
+        if example:
+            options["epilog"] = "examples:\n" + "\n".join(f"  {line}" for line in example.strip().splitlines())
+        super().__init__(allow_abbrev=False, **options)
+
+    def print_help(self, file: Any = None) -> None:
+        """Show the help, its headings in bold on a terminal."""
+        stream: Any = file or sys.stdout
+        for line in self.format_help().rstrip().splitlines():
+            heading = line.endswith(":") and not line.startswith(" ")
+            say(paint(line, "bold", stream) if heading else line, stream)
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and where the options are listed; exit code 2."""
+        hint = ""
+        if found := _CHOICE.fullmatch(message):
+            name, word, listed = found.groups()
+            known = re.findall(r"'([^']+)'", listed)
+            message, hint = f"{name} cannot be {word!r}", f"{meant(word, known)}It is one of {', '.join(known)}. "
+        elif found := _NUMBER.fullmatch(message):
+            message = f"{found[1]} cannot be {found[3]!r}, which is no {'whole ' if found[2] == 'int' else ''}number"
+        elif found := _MISSING.fullmatch(message):
+            message = f"{found[1]} {'are' if ',' in found[1] else 'is'} missing"
+        show_usage(message.removeprefix("argument "), f"{hint}`{self.prog} --help` shows what it takes.")
+        sys.exit(2)
+
+    def refuse(self, extras: Sequence[str]) -> NoReturn:
+        """Say that it has no such option, and which one may be meant; exit code 2."""
+        unknown = next((word for word in extras if word.startswith("-") and word != "-"), None)
+        if unknown is None:
+            self.error(f"there is an argument too many: {', '.join(map(repr, extras))}")
+        name = unknown.partition("=")[0]
+        hint = meant(name, flags(self), quote="")
+        show_usage(f"{self.prog} has no option {name}", f"{hint}`{self.prog} --help` lists them all.")
+        sys.exit(2)
+
+
+def flags(parser: argparse.ArgumentParser) -> list[str]:
+    """The options of a parser, as they are typed."""
+    return [flag for action in parser._actions for flag in action.option_strings]  # noqa: SLF001 - there is no other way
+
+
+def meant(word: str, known: Iterable[str], *, quote: str = "'") -> str:
+    """``"Did you mean 'convert'? "``, or nothing if nothing is like it."""
+    found = difflib.get_close_matches(word, list(known), 2, 0.6)
+    return f"Did you mean {' or '.join(f'{quote}{one}{quote}' for one in found)}? " if found else ""
+
+
+class _Several(argparse.Action):
+    """An option that takes one word, with commas in it, and may be repeated: so it swallows no argument behind it."""
+
+    one: Callable[[str], Any] = str
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        try:
+            found = [self.one(word) for word in _words(values or "")]
+        except argparse.ArgumentTypeError as error:
+            parser.error(f"argument {option}: {error}")
+        except ValueError:
+            parser.error(f"argument {option}: {values!r} is no such list")
+        before = getattr(namespace, self.dest)
+        fresh = before is None or before is self.default
+        setattr(namespace, self.dest, found if fresh else [*before, *found])
+
+
+def _words(text: str) -> list[str]:
+    if text.startswith("["):  # names with commas in them
+        found = json.loads(text)
+        return [str(word) for word in found]
+    return [word for word in text.split(",") if word]
+
+
+def add_list(
+    parser: argparse._ActionsContainer, flag: str, *, one: Callable[[str], T] | None = None, **options: Any
+) -> None:
+    """Add an option that takes several values: ``--fields a,b``, or repeated, or as JSON: ``--fields '["a,b"]'``.
+
+    Args:
+        parser: what gets it.
+        flag: its name.
+        one: makes a value of a word.
+        **options: as `add_argument` takes them.
+    """
+    action = parser.add_argument(flag, action=_Several, **options)
+    assert isinstance(action, _Several)  # noqa: S101 - for the type checker
+    if one is not None:
+        action.one = one
+
+
+def given_back(parser: argparse.ArgumentParser, chosen: argparse.Namespace, extras: list[str]) -> list[str]:
+    """Words that are left, without those that follow the word of a list: ``SOURCE OUT --fields a b``, as it once was.
+
+    Args:
+        parser: the command's parser.
+        chosen: what was read; the words are added to its lists.
+        extras: what was left over, in order.
+
+    Returns:
+        What is left over still.
+    """
+    lists = {
+        flag: action
+        for action in parser._actions  # noqa: SLF001 - see `flags`
+        if isinstance(action, _Several)
+        for flag in action.option_strings
+    }
+    left = list(extras)
+    line: list[str] = chosen.line
+    for at, word in enumerate(line):
+        if word not in lists:
+            continue
+        behind = at + 2
+        while left and behind < len(line) and line[behind] == left[0] and not left[0].startswith("-"):
+            lists[word](parser, chosen, left.pop(0), word)
+            behind += 1
+        if behind < len(line) and behind > at + 2 and not line[behind].startswith("-"):
+            return list(extras)  # another argument stands behind them, so nobody can tell whose the words are
+    return left
+
+
+def script_folder() -> None:
+    """Have modules of the current folder found, as by ``python -m gdsload``: `--map` and `module:name` name them."""
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)

@@ -1,0 +1,125 @@
+"""What all commands have that write datasets: their options, how a run shows how far it is, and what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from gdsload.system.units import counted, format_bytes
+from gdsload.tools.cli.signals import ended_by_signals
+from gdsload.tools.cli.terminal import Bar, plain, say, terminal_width, wrapped
+from gdsload.tools.cli.usage import add_list
+
+if TYPE_CHECKING:
+    from gdsload.conversion.clusters import ClusterExecutor
+    from gdsload.conversion.keywords import RearrangeKeywords
+    from gdsload.conversion.runner import ConvertReport
+
+__all__ = ["NAMES", "add_writing", "as_tree", "run_with_bar", "show_notes", "summarise"]
+
+NAMES = {"fields": "--fields", "casts": "--cast", "source_options": "--option", "kind": "--kind"}
+"""How options are typed that have other names in Python; for `as_typed`."""
+
+
+def add_writing(parser: argparse.ArgumentParser) -> None:
+    """Add the options of all commands that write datasets."""
+    shards = parser.add_argument_group("shards")
+    shards.add_argument(
+        "--shard-bytes", default="256MiB", metavar="SIZE", help="about how large a shard gets (default: %(default)s)"
+    )
+    shards.add_argument(
+        "--shuffle-seed", type=int, metavar="N", help="write the samples in a random order (default: in their own)"
+    )
+    add_list(
+        shards, "--pack-fields", nargs="?", const="", metavar="NAME,...",
+        help="store these fields together; with no name, none (default: those of a few bytes, or what is already)",
+    )  # fmt: skip
+    shards.add_argument(
+        "--spread-over", action="append", default=[], metavar="DIR",
+        help="put the shards into folders in DIR, and links to them into OUT; once for each drive",
+    )  # fmt: skip
+    work = parser.add_argument_group("how it is done")
+    work.add_argument("--workers", type=int, metavar="N", help="how many at once (default: one for each processor)")
+    cluster = work.add_mutually_exclusive_group()
+    cluster.add_argument("--dask", metavar="ADDRESS", help="let a Dask cluster do it, whose machines share the files")
+    cluster.add_argument("--ray", metavar="ADDRESS", help="let a Ray cluster do it")
+    work.add_argument("--overwrite", action="store_true", help="replace a dataset that is there")
+    work.add_argument("--restart", action="store_true", help="throw away what another, interrupted run left")
+    shown = parser.add_argument_group("what is shown")
+    shown.add_argument("--json", action="store_true", help="print the report as JSON, for scripts")
+    shown.add_argument("--quiet", action="store_true", help="print nothing but errors")
+
+
+@contextmanager
+def run_with_bar(chosen: argparse.Namespace) -> Iterator[RearrangeKeywords]:
+    """What these options say of the run, with a bar while it lasts, which SIGTERM ends as Ctrl-C does."""
+    bar = Bar(sys.stderr, hidden=chosen.quiet)
+    bar.say("looking at the source…")
+    with ended_by_signals() as again, closing(bar), _cluster(chosen) as executor:
+
+        def show(samples: int, nbytes: int, parts: float, of: int) -> None:
+            again()
+            if samples or parts:
+                bar.show(parts, of, samples=samples, nbytes=nbytes)
+            else:
+                bar.say(f"starting on {counted(of, 'part')}…")
+
+        yield {
+            "shard_bytes": chosen.shard_bytes,
+            "shuffle_seed": chosen.shuffle_seed,
+            "pack_fields": chosen.pack_fields,
+            "workers": executor.workers if executor and chosen.workers is None else chosen.workers,
+            "executor": executor,
+            "overwrite": chosen.overwrite,
+            "spread_over": chosen.spread_over,
+            "restart": chosen.restart,
+            "progress": show,
+        }
+
+
+def _cluster(chosen: argparse.Namespace) -> AbstractContextManager[ClusterExecutor | None]:
+    from gdsload.conversion.clusters import dask_executor, ray_executor
+
+    if chosen.dask is not None:
+        return dask_executor(chosen.dask)
+    return nullcontext() if chosen.ray is None else ray_executor(chosen.ray)
+
+
+def summarise(chosen: argparse.Namespace, reports: Sequence[ConvertReport]) -> None:
+    """Say what was written: in words, as JSON, or not at all."""
+    if chosen.json:
+        trees = [as_tree(report) for report in reports]
+        print(json.dumps(trees[0] if len(trees) == 1 else {"ok": True, "datasets": trees}, indent=1))
+        return
+    for report in [] if chosen.quiet else reports:
+        count = f"{counted(report.samples, 'sample')} in {counted(report.shards, 'shard')}"
+        say(f"{report.path}: {count}, {format_bytes(report.nbytes)}")
+        show_notes(report.notes)
+        if report.resumed:
+            was = "part was" if report.resumed == 1 else "parts were"
+            print(f"{report.resumed} {was} there from an interrupted run")
+
+
+def show_notes(notes: Sequence[str]) -> None:
+    """Say what users should know of a source."""
+    for note in notes:
+        for line in wrapped(plain(f"note: {note}"), terminal_width(sys.stdout), rest="      "):
+            say(line)
+
+
+def as_tree(report: ConvertReport) -> dict[str, Any]:
+    """A report, as JSON takes it."""
+    return {
+        "ok": True,
+        "path": report.path,
+        "samples": report.samples,
+        "shards": report.shards,
+        "bytes": report.nbytes,
+        "resumed_parts": report.resumed,
+        "notes": list(report.notes),
+        "skipped": [{"key": one.key, "reason": one.reason} for one in report.skipped],
+    }

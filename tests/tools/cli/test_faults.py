@@ -1,0 +1,72 @@
+"""Errors as commands show them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gdsload.errors import FormatError, OptionError, Problem, SchemaError
+from gdsload.tools.cli.faults import as_typed, show_fault
+
+OPTIONS = {
+    "on_error": "--on-error", "max_skipped": "--max-skipped", "overwrite": "--overwrite", "fields": "--fields",
+    "casts": "--cast", "resize": "--resize", "size": "--size", "with_key": "--with-key", "kind": "--kind",
+    "columns": "--columns", "dtype": "--dtype", "split": "--split", "workers": "--workers", "shard_bytes": "--shard-bytes",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "typed"),
+    [
+        ('Mend it, or pass on_error="skip" (--on-error skip) to go on.', "Mend it, or pass --on-error skip to go on."),
+        ("Pass overwrite=True to replace a dataset.", "Pass --overwrite to replace a dataset."),
+        ("pass with_key=False.", "pass --no-with-key."),
+        ('Leave resize="none" out, or pass resize="squash".', "Leave --resize none out, or pass --resize squash."),
+        ("Pass size=, too.", "Pass --size, too."),
+        ("Leave it out: columns=[...], say.", "Leave it out: --columns NAME, say."),
+        ("Pass a list: columns=['lab'].", "Pass a list: --columns lab."),
+        ('casts={"label": "uint8"}.', "--cast label=uint8."),
+        ("max_skipped=20 or max_skipped='5%' (--max-skipped 5%): then", "--max-skipped 20 or --max-skipped 5%: then"),
+        ("Pass dtype= (--option dtype=uint16): it", "Pass --dtype uint16: it"),
+        ("pass follow_links=True (--option follow_links=true).", "pass --option follow_links=true."),
+        ("shard_bytes is 'x', which is no size", "--shard-bytes is 'x', which is no size"),
+        ("workers is 0, but must be at least 1", "--workers is 0, but must be at least 1"),
+        ("Pass a larger workers.", "Pass a larger --workers."),
+        ("pass schema={'ids': gdsload.Field('int64', (None, ...))}.", "pass --ragged ids."),
+        ("kind 'numpy' has no option 'x'. Its options are split, with_key.", "kind 'numpy' has no option 'x'. Its options are --split, --with-key."),
+        # What only looks like one stays.
+        ("/data/size=3/split=train/x.parquet: the size is 3", "/data/size=3/split=train/x.parquet: the size is 3"),
+        ("fewer workers do, and their size is known", "fewer workers do, and their size is known"),
+        ("/a/on_error/max_skipped.csv", "/a/on_error/max_skipped.csv"),
+    ],
+)  # fmt: skip
+def test_options_are_said_as_they_are_typed(text, typed):
+    assert as_typed(text, OPTIONS) == typed
+    assert as_typed(typed, OPTIONS) == typed
+
+
+def shown(capsys, error, **how):
+    show_fault(error, OPTIONS, **how)
+    said = capsys.readouterr()
+    assert said.out == ""
+    return said.err
+
+
+def test_what_why_and_what_to_do_are_lines_of_their_own(capsys):
+    error = SchemaError("it is no number.", field="x", file="a.npy", remedy="Pass casts={'x': 'int8'}.")
+    assert shown(capsys, error) == "error: a.npy, field 'x': it is no number\nhint: Pass --cast x=int8.\n"
+    error = FormatError("row 3 cannot be converted: SchemaError: field 'x': it is no number. Mend it")
+    assert shown(capsys, error) == "error: row 3 cannot be converted\ncause: field 'x': it is no number. Mend it\n"
+    error = FormatError("not one sample can be made. The first, row 0: KeyError: 'odd'")
+    assert shown(capsys, error) == "error: not one sample can be made\ncause: row 0: KeyError: 'odd'\n"
+    assert shown(capsys, OptionError("it is no size")) == "error: it is no size\n"
+
+
+def test_problems_are_listed_as_far_as_they_can_be_read(capsys):
+    error = FormatError("much is wrong", problems=[Problem(f"number {n}\x1b[2J", "f", n) for n in range(25)])
+    lines = shown(capsys, error, more="--json").splitlines()
+    assert lines[:2] == ["error: much is wrong", "  - f, byte 0: number 0 [2J"]
+    assert lines[21:] == ["  - and 5 more in --json"]
+
+
+def test_no_advice_has_two_full_stops():
+    assert str(OptionError("this. Mend it.", remedy="Or that.")) == "this. Mend it. Or that."

@@ -1,0 +1,159 @@
+"""What people see, in terminals of 80 and of 120 columns: read, found right, and kept.
+
+GDSLOAD_GOLDEN=write writes the files anew, to be read again: times, rates, paths and sizes that vary stand for letters.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gdsload
+from tests.tools.cli.terminals import Shown, settled
+
+GOLDEN = Path(__file__).parent / "golden"
+RUN = """
+import json, shlex, sys
+from gdsload.tools.cli import main
+for line in json.loads(sys.argv[1]):
+    print(f"$ gdsload {line}", flush=True)
+    try:
+        code = main(shlex.split(line))
+    except SystemExit as end:
+        code = end.code or 0
+    sys.stdout.flush()
+    print(f"[{code}]" if code else "", flush=True)
+"""
+HELP = ["", "--version", *(
+    f"{command} --help" for command in (
+        "convert", "merge", "split", "reshard", "inspect", "verify", "doctor", "bench", "tune", "demo", "completion"
+    )
+), "convert --help-source", "convert --help-source images", "convert --help-source parquet"]  # fmt: skip
+WORK = [
+    "convert x.npy a --dry-run",
+    "convert x.npy a --workers 1",
+    "convert x.npy b --workers 1 --json",
+    "convert x.npy c --workers 1 --quiet",
+    "convert x.npy b --workers 1 --shard-bytes 1kB --overwrite --shuffle-seed 3",
+    "merge both a b --workers 1",
+    "split both d e --sizes 0.5 --workers 1",
+    "inspect a",
+    "inspect words --sample 1",
+    "inspect d --shards 1 --json",
+    "verify a",
+    "verify b --deep",
+]
+FAULTS = [
+    "conver x.npy a",
+    "convert x.npy a --field x",
+    "convert x.npy",
+    "convert x.npy a b",
+    "convert x.npy a --kind image",
+    "convert x.npy a --workers many",
+    "convert x.npy a --workers 0",
+    "convert x.npy a",
+    "convert none a",
+    "convert x.npy new --colour red",
+    "convert x.npy new --option colour=red",
+    "convert x.npy new --pack x",
+    "convert x.npy new --fields y",
+    "convert x.npy new --shard-bytes lots",
+    "convert x.npy new --cast x=uint8",
+    "convert x.npy new --cast x=uint8 --on-error skip --workers 1",
+    "convert pictures one",
+    "convert pictures two --resize crop",
+    "convert pictures two --size 8 --resize none --report no/where",
+    "convert pictures two --size 8 --resize none",
+    "split a d e --sizes 3,4",
+    "split a d e --sizes half",
+    "bench a --backends auto,cpu",
+    "inspect x.npy",
+    "inspect a --sample 999",
+    "inspect a --image x",
+    "verify damaged",
+]
+
+
+def golden(name, text):
+    file = GOLDEN / name
+    if os.environ.get("GDSLOAD_GOLDEN") == "write":
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    assert text == file.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def made():
+    folder = Path(tempfile.mkdtemp(prefix="golden-", dir="/tmp"))  # as long as any other time: lines break as then
+    numbers = np.arange(240, dtype=np.int32).reshape(60, 4)
+    np.save(folder / "x.npy", numbers * 2)
+    pillow = pytest.importorskip("PIL.Image")
+    for label in ("cat", "dog"):
+        (folder / "pictures" / label).mkdir(parents=True)
+        for number in range(3):
+            shape = (9 + number, 12, 3)
+            pillow.fromarray(np.zeros(shape, np.uint8)).save(folder / "pictures" / label / f"{number}.png")
+    schema = {"text": "str", "label": "int64", "picture": gdsload.Field("float16", (None, 8))}
+    with gdsload.ShardWriter(folder / "words", schema) as writer:
+        for number in range(3):
+            writer.write({"text": "ä word " * 9 * number, "label": number, "picture": np.zeros((number + 1, 8), "f2")})
+    with gdsload.ShardWriter(folder / "damaged", shard_bytes="4kB") as writer:
+        writer.write_batch({"x": np.arange(3000)})
+    shard = sorted((folder / "damaged").glob("shard-*"))[1]
+    raw = bytearray(shard.read_bytes())
+    raw[-2000] ^= 1
+    shard.write_bytes(raw)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def folder(made):
+    """A place like that of every other test."""
+    folder = Path(tempfile.mkdtemp(prefix="golden-", dir="/tmp"))
+    for path in made.iterdir():
+        (folder / path.name).symlink_to(path)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def run(folder, lines, columns, **environment):
+    with_code = Shown(["-c", RUN, json.dumps(lines)], columns=columns, cwd=folder, **environment)
+    assert with_code.end() == 0
+    return with_code.text
+
+
+def masked(text, folder):
+    """Without what is this machine's and this moment's; colours as words, so that they can be read."""
+    text = re.sub(r"\x1b\[(\d+)m", lambda found: {"0": "</>", "1": "<bold>", "31": "<red>", "32": "<green>",
+                                                    "33": "<yellow>", "36": "<cyan>"}[found[1]], text)  # fmt: skip
+    text = text.replace(str(folder), "FOLDER")
+    text = re.sub(r"digest [0-9a-f]+", "digest DIGEST", text)
+    text = re.sub(r'"digest": "[^"]+"', '"digest": "DIGEST"', text)
+    text = re.sub(r"^/\S* \(?\S*\)? {2,}(\d)", r"MOUNT  \1", text, flags=re.MULTILINE)
+    text = re.sub(r'"(mount|device)": "[^"]*"', r'"\1": "MOUNT"', text)
+    return re.sub(r" +$", "", text, flags=re.MULTILINE)
+
+
+def lines_of(text):
+    lines = re.sub(r"\x1b\[\d+m", "", settled(text)).splitlines()
+    return [line for line in lines if not line.startswith("$ ")]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("what", ["help", "work", "faults"])
+def test_in_a_terminal(folder, columns, what):
+    lines = {"help": HELP, "work": WORK, "faults": FAULTS}[what]
+    if what == "faults":
+        gdsload.convert(folder / "x.npy", folder / "a", workers=1)
+    said = run(folder, lines, columns)
+    wide = [line for line in lines_of(said) if len(line) > columns]
+    assert [line for line in wide if not line.startswith(("  gdsload ", '"digest', ' "'))] == []  # what is to be pasted
+    golden(f"{what}-{columns}.txt", masked(settled(said), folder))

@@ -1,0 +1,124 @@
+"""What is shown while something lasts, and when somebody ends it, in a real terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import textwrap
+import time
+
+import numpy as np
+import pytest
+
+import gdsload
+from tests.tools.cli.terminals import Shown, settled, states
+
+SLOW = """
+    import sys, time
+    from gdsload.conversion import recognise
+    from gdsload.conversion.source import Item, Part
+
+    class Slow:
+        kind, threads = "slow numbers", True
+
+        def __init__(self, path):
+            pass
+
+        def describe(self):
+            return {}
+
+        def parts(self, target_bytes):
+            return [Part(f"part {n}", (n,), 200, 1600) for n in range(4)]
+
+        def read(self, part):
+            for k in range(200):
+                time.sleep(PAUSE)
+                yield Item(f"{k}", dict(n=200 * part.where[0] + k).copy)
+
+    if __name__ == "__main__":
+        from gdsload.tools.cli import main
+
+        recognise.KINDS["slow"] = ("slow", "Slow")
+        sys.modules["gdsload.conversion.sources.slow"] = sys.modules["__main__"]
+        sys.exit(main(["convert", "slow.py", "out", "--kind", "slow", "--workers", "2", *sys.argv[1:]]))
+"""
+
+
+@pytest.fixture
+def slow(tmp_path):
+    def write(pause):
+        (tmp_path / "slow.py").write_text(textwrap.dedent(SLOW).replace("PAUSE", str(pause)))
+        return str(tmp_path / "slow.py")
+
+    return write
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [80, 40])
+def test_a_conversion_shows_at_once_what_it_does_and_then_how_long_it_lasts(slow, tmp_path, columns):
+    terminal = Shown([slow(0.005)], columns=columns, cwd=tmp_path)
+    assert terminal.end() == 0
+    shown = states(terminal.text)
+    assert shown[0] == "looking at the source…"
+    assert "starting on 4 parts…" in shown
+    bars = [one for one in shown if "%" in one]
+    assert len(bars) > 4
+    within = [one for one in bars if re.search(r" (\d|1\d|2[0-4]) %", one)]
+    assert within, "before the first of four parts is finished"
+    assert all(re.match(r"\d+ s left, [█░]{20} \d+ %", one) for one in bars[2:])
+    assert max(map(len, shown[:-1])) < columns
+    assert settled(terminal.text).strip() == f"{tmp_path / 'out'}: 800 samples in 4 shards, 32 KiB"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM"])
+def test_who_ends_it_is_told_at_once_what_is_finished(slow, tmp_path, how):
+    """Ctrl-C as a terminal sends it: to all processes."""
+    terminal = Shown([slow(0.01)], cwd=tmp_path)
+    terminal.read(until="%")
+    while not list(tmp_path.glob(".out.gdsload-convert/part-*.json")):
+        time.sleep(0.01)
+    began = time.monotonic()
+    if how == "Ctrl-C":
+        os.killpg(terminal.process.pid, signal.SIGINT)
+    else:
+        terminal.process.terminate()
+    code = terminal.end()
+    assert time.monotonic() - began < 5  # a second, on a machine that does nothing else
+    assert code == (130 if how == "Ctrl-C" else 143)
+    said = " ".join(re.sub(r"\x1b\[\d+m", "", settled(terminal.text)).split())
+    assert re.fullmatch(r"stopped: \d of 4 parts are finished; run the same again to go on, or remove \S+", said)
+    again = Shown([slow(0)], cwd=tmp_path)
+    assert again.end() == 0
+    assert "there from an interrupted run" in again.text
+    assert len(gdsload.ShardDataset(tmp_path / "out")) == 800
+
+
+@pytest.mark.slow
+def test_bench_says_what_it_does(tmp_path):
+    with gdsload.ShardWriter(tmp_path / "d") as writer:
+        writer.write_batch({"x": np.zeros((400, 4096), np.uint8)})
+    terminal = Shown(["-m", "gdsload", "bench", str(tmp_path / "d"), "--trials", "2", "--hot-only", "--device", "cpu"])
+    assert terminal.end() == 0
+    shown = states(terminal.text)
+    assert shown[0] == "looking at the dataset…"
+    assert any("comparing bytes" in one for one in shown)
+    lines = settled(terminal.text).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("direct, auto   SSD→RAM; ") for line in lines)
+
+
+def test_nothing_of_it_where_that_is_no_terminal(slow, tmp_path):
+    """Nor in one that cannot write lines over."""
+    terminal = Shown([slow(0)], cwd=tmp_path, TERM="dumb")
+    assert terminal.end() == 0
+    assert terminal.text == f"{tmp_path / 'out'}: 800 samples in 4 shards, 32 KiB\r\n"
+
+
+def test_no_colour_for_who_wants_none(tmp_path):
+    arguments = ["-m", "gdsload", "inspect", str(tmp_path / "none")]
+    for environment, painted in (({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True)):
+        terminal = Shown(arguments, **environment)
+        assert terminal.end() == 1
+        assert ("\x1b[31merror:\x1b[0m" in terminal.text) == painted
