@@ -20,7 +20,7 @@ test: .venv/test/.stamp
 # The tests with the lowest versions that pyproject.toml claims. Gigabytes: builds of torch that are not the newest may
 # be had with CUDA alone.
 bounds: .venv/bounds/.stamp
-	.venv/bounds/bin/python -W error -c "import gdsload"
+	.venv/bounds/bin/python -W error -c "from gdsload import *"
 	.venv/bounds/bin/python -m pytest -n 3 $(ARGS)
 
 # On a machine with GPUs, in the Python at hand; a skip for want of one of these is a failure.
@@ -58,7 +58,7 @@ wheel: .venv/build/.stamp
 	.venv/build/bin/python -m build --outdir dist .
 	$(PYTHON) -m venv .venv/empty
 	.venv/empty/bin/python $(INSTALL) dist/gdsload-*.whl
-	cd .venv/empty && bin/python -W error -c "import gdsload; print(gdsload.__version__)"
+	cd .venv/empty && bin/python -W error -c "from gdsload import *; print(__version__)"
 	cd .venv/empty && bin/python -W error -c "$(CHECK_WHEEL)"
 	cd .venv/empty && bin/python -m gdsload --help
 

@@ -240,10 +240,10 @@ def test_the_commands(tmp_path, capsys):
     assert main(["merge", str(out / "m"), str(out / "a"), str(out / "b"), "--workers", "1"]) == 0
     said = capsys.readouterr()
     assert "a: 40 samples in 1 shard," in said.out
-    assert "m: 50 samples in 1 shards" in said.out
+    assert "m: 50 samples in 1 shard," in said.out
     assert said.err == ""
     assert content(out / "small") == content(write(tmp_path / "wanted", made, 1000))
-    assert main(["split", d, str(out / "c"), "--sizes", "7"]) == 1
+    assert main(["split", d, str(out / "c"), "--sizes", "7"]) == 2
     assert "sizes are [7]" in capsys.readouterr().err
 
 

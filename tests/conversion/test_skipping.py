@@ -133,8 +133,8 @@ def test_the_command(tmp_path, capsys):
     for allowed in ("7", "2%"):
         assert main([*arguments, "--max-skipped", allowed, "--overwrite"]) == 0
         assert "393 samples in" in capsys.readouterr().out
-    assert main([*arguments, "--max-skipped", "many"]) == 1
-    assert "max_skipped is 'many', no share or number" in capsys.readouterr().err
+    assert main([*arguments, "--max-skipped", "many"]) == 2
+    assert "--max-skipped is 'many', no share or number" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("report", ["no/bad.jsonl", "."])

@@ -105,7 +105,7 @@ def test_bench_says_what_it_does(tmp_path):
     assert shown[0] == "looking at the dataset…"
     assert any("comparing bytes" in one for one in shown)
     lines = settled(terminal.text).splitlines()
-    assert max(map(len, lines)) <= 80
+    assert max(len(line) for line in lines if str(tmp_path) not in line) <= 80
     assert any(line.startswith("direct, auto   SSD→RAM; ") for line in lines)
 
 
