@@ -98,7 +98,8 @@ def _options(chosen: argparse.Namespace) -> ConvertKeywords:
     return {
         "kind": chosen.kind,
         "source_options": {
-            **{name: from_text(text) for name, text in map(_pair, chosen.option)}, **source_options(chosen)
+            **{name: from_text(text) for name, text in map(_pair, chosen.option)}, **source_options(chosen),
+            **({"keep_encoded": True} if chosen.keep_encoded else {})
         },
         "fields": chosen.fields,
         "casts": dict(map(_pair, chosen.cast)),

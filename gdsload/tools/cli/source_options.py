@@ -109,7 +109,7 @@ def _described(kind: str) -> Iterator[str]:
         yield from wrapped(paragraph, width, first="  ", rest="  ")
         yield ""
     yield "options:"
-    shared = _sections(inspect.getdoc(_files()) or "")[1]
+    shared = {name: said for of in _shared() for name, said in _sections(inspect.getdoc(of) or "")[1].items()}
     for name, parameter in _parameters(kind).items():
         default = parameter.default
         value = default if isinstance(default, str) else json.dumps(default, default=str)
@@ -122,15 +122,18 @@ def _described(kind: str) -> Iterator[str]:
     yield from wrapped(f"In Python: gdsload.convert(SOURCE, OUT, kind={kind!r}, NAME=VALUE).", width)
 
 
-def _files() -> Any:
+def _shared() -> tuple[Any, ...]:
+    """What says what the options mean that many kinds have."""
     from gdsload.conversion.input_files import SourceFiles
+    from gdsload.conversion.sources.pictures import ImageForm
 
-    return SourceFiles
+    return SourceFiles, ImageForm
 
 
 def _sections(doc: str) -> tuple[list[str], dict[str, str]]:
     """The paragraphs of a docstring, and what it says of each argument."""
-    body, _, rest = doc.replace("``", "").replace("`", "").partition("\nArgs:\n")
+    body, *more = re.split(r"\n(?:Args|Attributes):\n", doc.replace("``", "").replace("`", ""), maxsplit=1)
+    rest = more[0] if more else ""
     found: dict[str, str] = {}
     name = ""
     for line in textwrap.dedent(rest.partition("\n\n")[0]).splitlines():

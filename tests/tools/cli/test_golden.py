@@ -134,7 +134,7 @@ def masked(text, folder):
     """Without what is this machine's and this moment's; colours as words, so that they can be read."""
     text = re.sub(r"\x1b\[(\d+)m", lambda found: {"0": "</>", "1": "<bold>", "31": "<red>", "32": "<green>",
                                                     "33": "<yellow>", "36": "<cyan>"}[found[1]], text)  # fmt: skip
-    text = text.replace(str(folder), "FOLDER")
+    text = text.replace(str(folder), "FOLDER").replace(gdsload.__version__, "VERSION")
     text = re.sub(r"digest [0-9a-f]+", "digest DIGEST", text)
     text = re.sub(r'"digest": "[^"]+"', '"digest": "DIGEST"', text)
     text = re.sub(r"^/\S* \(?\S*\)? {2,}(\d)", r"MOUNT  \1", text, flags=re.MULTILINE)

@@ -133,8 +133,8 @@ def test_options_of_a_kind_have_one_name(tmp_path, monkeypatch, capsys):
     ):  # fmt: skip
         assert main(["convert", *words, "t.parquet", str(number), "--workers", "1"]) == 0
         assert gdsload.ShardDataset(str(number)).digest == gdsload.ShardDataset("python").digest
-    assert main(["convert", "t.parquet", "no", "--size", "3"]) == 2
-    assert "error: kind 'parquet' has no option 'size'\nhint: Its options are --columns, " in capsys.readouterr().err
+    assert main(["convert", "t.parquet", "no", "--group", "3"]) == 2
+    assert "error: kind 'parquet' has no option 'group'\nhint: Its options are --columns, " in capsys.readouterr().err
     assert main(["convert", "t.parquet", "links", "--follow-links", "--workers", "1"]) == 0
     assert main(["convert", "t.parquet", "nolinks", "--no-follow-links", "--workers", "1"]) == 0
 
