@@ -185,6 +185,10 @@ class Loads:
         tiers = self._loader.cache.tiers.values()
         return not any(not tier.trouble and tier.shards < self._loader.cache.shards for tier in tiers)
 
+    def registered(self) -> int:
+        """How many shards are in tiers."""
+        return sum(tier.shards for tier in self._loader.cache.tiers.values())
+
     def paths(self) -> dict[str, int]:
         """Bytes moved so far, by path."""
         return self._loader.backend.bytes_by_path

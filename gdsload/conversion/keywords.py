@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any, TypedDict, cast, get_args, get_type_hints
+from typing import Any, TypedDict, cast
 
 from gdsload.conversion.conversion_options import ConvertOptions, OnError
+from gdsload.conversion.option_types import source_parameters
 from gdsload.conversion.recognise import source_class
 from gdsload.errors import OptionError
 from gdsload.shards.format.schema import Field, Schema
@@ -22,7 +22,6 @@ __all__ = [
     "check_rearranging",
     "choose",
     "divided",
-    "source_parameters",
 ]
 
 Progress = Callable[[int, int, float, int], None]
@@ -111,19 +110,6 @@ def nested(options: Mapping[str, Any]) -> dict[str, Any]:
             found[option] = {**(before if isinstance(before, Mapping) else {"": before}), key: value}
         else:
             found[option] = value
-    return found
-
-
-def source_parameters(made: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The options of sources of a class, by name: its parameters but the first one, which is what they read."""
-    found: dict[str, inspect.Parameter] = {}
-    for name, parameter in list(inspect.signature(made, eval_str=True).parameters.items())[1:]:
-        if parameter.kind is parameter.VAR_KEYWORD:  # **options: Unpack[of a TypedDict]
-            for one in get_args(parameter.annotation):
-                for key, annotation in get_type_hints(one).items():
-                    found[key] = inspect.Parameter(key, parameter.KEYWORD_ONLY, annotation=annotation)
-        else:
-            found[name] = parameter
     return found
 
 

@@ -11,9 +11,22 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from gdsload.errors import OptionError
 from gdsload.system.names import check_list
 
-__all__ = ["check_values"]
+__all__ = ["check_values", "source_parameters"]
 
 _WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+
+
+def source_parameters(made: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The options of sources of a class, by name: its parameters but the first one, which is what they read."""
+    found: dict[str, inspect.Parameter] = {}
+    for name, parameter in list(inspect.signature(made, eval_str=True).parameters.items())[1:]:
+        if parameter.kind is parameter.VAR_KEYWORD:  # **options: Unpack[of a TypedDict]
+            for one in get_args(parameter.annotation):
+                for key, annotation in get_type_hints(one).items():
+                    found[key] = inspect.Parameter(key, parameter.KEYWORD_ONLY, annotation=annotation)
+        else:
+            found[name] = parameter
+    return found
 
 
 def check_values(made: Callable[..., Any], given: Mapping[str, Any]) -> None:
@@ -26,26 +39,15 @@ def check_values(made: Callable[..., Any], given: Mapping[str, Any]) -> None:
     Raises:
         OptionError: naming the option, the value, and what it may be.
     """
-    annotations = _annotations(made)
+    parameters = source_parameters(made)
     for name, value in given.items():
-        wanted = annotations.get(name, Any)
+        wanted = parameters[name].annotation if name in parameters else Any
         if _suits(value, wanted):
             continue
         if any(get_origin(one) is Sequence for one in _choices(wanted)):
             check_list(name, value)
         may_be = " or ".join(_word(one) for one in _choices(wanted) if one is not types.NoneType)
         raise OptionError(f"{name} is {value!r:.200}", remedy=f"It may be: {may_be}.")
-
-
-def _annotations(made: Callable[..., Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, parameter in list(inspect.signature(made, eval_str=True).parameters.items())[1:]:
-        if parameter.kind is parameter.VAR_KEYWORD:  # **options: Unpack[of a TypedDict]
-            for one in get_args(parameter.annotation):
-                found |= get_type_hints(one)
-        else:
-            found[name] = parameter.annotation
-    return found
 
 
 def _choices(wanted: Any) -> tuple[Any, ...]:

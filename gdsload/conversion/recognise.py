@@ -13,7 +13,6 @@ from typing import Any, cast
 from gdsload.conversion.input_files import check_file, expanded, open_file
 from gdsload.conversion.option_types import check_values
 from gdsload.conversion.source import Source
-from gdsload.conversion.sources.memory_tables import is_mapping_of_arrays, is_table
 from gdsload.conversion.splits import split_words
 from gdsload.conversion.unknown_sources import WAYS_OUT, unknown
 from gdsload.errors import DatasetNotFoundError, FormatError, OptionError
@@ -155,6 +154,8 @@ def recognise(path: str) -> str:
 
 def _by_object(source: object) -> str:
     """The kind of an object: Hugging Face's, unless it has a transform of the user's; a table; arrays; or torch's."""
+    from gdsload.conversion.sources.memory_tables import is_mapping_of_arrays, is_table  # needs torch
+
     kind, form = type(source), getattr(source, "format", None)
     if (kind.__module__, kind.__name__) == ("datasets.dataset_dict", "DatasetDict"):
         return "huggingface"

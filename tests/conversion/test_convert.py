@@ -452,7 +452,8 @@ def test_progress_is_told_within_parts(tmp_path, monkeypatch, workers, threads):
     """In this process, in others and in threads: a part may take hours."""
     monkeypatch.setattr(Leisurely, "threads", threads)
     seen = []
-    convert(Leisurely(80), tmp_path / "out", workers=workers, progress=lambda *found: seen.append(found))
+    told = lambda *found: seen.append(found)  # noqa: E731
+    convert(Leisurely(80), tmp_path / "out", workers=workers, progress=told, shard_bytes=320)  # a part each
     assert seen[0] == (0, 0, 0, 2)
     assert seen[-1][0::2] == (80, 2)
     within = [one for one in seen if 0 < one[2] < 1]

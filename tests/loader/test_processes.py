@@ -285,7 +285,9 @@ def test_a_loader_of_the_parents_is_refused_in_a_child(load, plain):
     if not child:
         try:
             for use in (lambda: iter(loader), lambda: next(iterator)):
-                with pytest.raises(LoaderClosedError, match="made in another process.*make a new one"):
+                with pytest.raises(
+                    LoaderClosedError, match="has been used in another process, whose threads it cannot use"
+                ):
                     use()
             os._exit(0)
         finally:

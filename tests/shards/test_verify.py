@@ -216,7 +216,7 @@ def test_images_of_no_codec_are_found_though_their_checksums_are_right(tmp_path)
     begin = rewritten(path, "i", 8 + 3 * 3 + 1, b"????")  # of samples 4 and 5
     shard = ShardDataset(path)
     shard.verify()
-    with pytest.raises(FormatError, match="1 problems in 1 of 1 shards. The bytes are those that were") as caught:
+    with pytest.raises(FormatError, match="1 problem in 1 of 1 shards. The bytes are those that were") as caught:
         shard.verify(deep=True)
     (problem,) = caught.value.problems
     assert (problem.field, problem.samples, problem.offset, problem.nbytes) == ("i", (4, 6), begin + 17, 6)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from gdsload.conversion.option_types import source_parameters
 from gdsload.conversion.recognise import KINDS, source_class
 from gdsload.tools.cli.terminal import paint, say, terminal_width, wrapped
 from gdsload.tools.cli.usage import Parser, flags, meant
@@ -68,8 +69,6 @@ def _takes(annotation: Any, wanted: type) -> bool:
 
 
 def _parameters(kind: str) -> dict[str, inspect.Parameter]:
-    from gdsload.conversion.keywords import source_parameters
-
     made = source_class("", kind)[1]
     return {} if made is None else source_parameters(made)
 
@@ -125,9 +124,11 @@ def _described(kind: str) -> Iterator[str]:
 def _shared() -> tuple[Any, ...]:
     """What says what the options mean that many kinds have."""
     from gdsload.conversion.input_files import SourceFiles
+    from gdsload.conversion.sources.arrow_types import ColumnOptions
+    from gdsload.conversion.sources.csv_files import CsvOptions
     from gdsload.conversion.sources.pictures import ImageForm
 
-    return SourceFiles, ImageForm
+    return SourceFiles, ImageForm, CsvOptions, ColumnOptions
 
 
 def _sections(doc: str) -> tuple[list[str], dict[str, str]]:

@@ -64,13 +64,18 @@ PREFIXES = {
     "H004": ("half a pair of braces", b"\1" + b"\0" * 7, 9, "too few for any header"),
     "H005": ("reading past the end", b"\x64" + b"\0" * 7, 100, "claims 100 bytes, but only 92 follow"),
     "H006": ("reading one byte past the end", b"\x03" + b"\0" * 7, 10, "claims 3 bytes, but only 2 follow"),
-    "H007": ("allocating an exabyte", b"\xff" * 8, 2**40, "claims 18446744073709551615 bytes; the most is"),
+    "H007": (
+        "allocating an exabyte",
+        b"\xff" * 8,
+        2**40,
+        "header would have 18446744073709551615 bytes, and the most is",
+    ),
     "H008": ("a length that is negative if signed", b"\0" * 7 + b"\x80", 2**40, "the most is 100000000"),
     "H009": (
         "a header just over the cap",
         (10**8 + 1).to_bytes(8, "little"),
         2**40,
-        "claims 100000001 bytes",
+        "header would have 100000001 bytes",
     ),
 }
 

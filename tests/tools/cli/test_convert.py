@@ -138,7 +138,7 @@ def test_what_fills_and_what_should_be_known(tmp_path, capsys):
         assert main([*arguments, *more]) == 0
         assert "note: 'zip' is taken for int, but '00501' begins with a zero" in capsys.readouterr().out
     assert [sample["age"].item() for sample in gdsload.ShardDataset(tmp_path / "out")] == [3, -1]
-    assert main(["convert", str(tmp_path / "t.csv"), str(tmp_path / "a"), "--fields", "age", "--fill", "age=x"]) == 1
+    assert main(["convert", str(tmp_path / "t.csv"), str(tmp_path / "a"), "--fields", "age", "--fill", "age=x"]) == 2
     assert "fill has 'x' for column 'age', which is int" in capsys.readouterr().err
 
 

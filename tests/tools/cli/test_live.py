@@ -41,7 +41,8 @@ SLOW = """
 
         recognise.KINDS["slow"] = ("slow", "Slow")
         sys.modules["gdsload.conversion.sources.slow"] = sys.modules["__main__"]
-        sys.exit(main(["convert", "slow.py", "out", "--kind", "slow", "--workers", "2", *sys.argv[1:]]))
+        sys.exit(main(["convert", "slow.py", "out", "--kind", "slow", "--workers", "2",
+                       "--shard-bytes", "1600", *sys.argv[1:]]))
 """
 
 

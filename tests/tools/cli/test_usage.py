@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import gdsload
-from gdsload.conversion.keywords import source_parameters
+from gdsload.conversion.option_types import source_parameters
 from gdsload.conversion.recognise import KINDS, source_class
 from gdsload.tools.cli import main, make_parser
 
@@ -126,17 +126,18 @@ def test_options_of_a_kind_have_one_name(tmp_path, monkeypatch, capsys):
     from pyarrow import parquet
 
     monkeypatch.chdir(tmp_path)
-    parquet.write_table(pa.table({"a": [1, 2], "b": [3, 4], "c": [5, 6]}), "t.parquet")
-    gdsload.convert("t.parquet", "python", columns=["c", "a"], workers=1)
+    texts = pa.array([["a"], ["b", "c"]])
+    parquet.write_table(pa.table({"a": texts, "b": [3, 4], "c": texts}), "t.parquet")
+    gdsload.convert("t.parquet", "python", as_json=["c", "a"], workers=1)
     for number, words in enumerate(
-        (["--columns", "c,a"], ['--columns=["c", "a"]'], ["--option", 'columns=["c", "a"]'], ["--kind", "parquet", "--columns", "c,a"])
+        (["--as-json", "c,a"], ['--as-json=["c", "a"]'], ["--option", 'as_json=["c", "a"]'], ["--kind", "parquet", "--as-json", "c,a"])
     ):  # fmt: skip
         assert main(["convert", *words, "t.parquet", str(number), "--workers", "1"]) == 0
         assert gdsload.ShardDataset(str(number)).digest == gdsload.ShardDataset("python").digest
     assert main(["convert", "t.parquet", "no", "--group", "3"]) == 2
-    assert "error: kind 'parquet' has no option 'group'\nhint: Its options are --columns, " in capsys.readouterr().err
-    assert main(["convert", "t.parquet", "links", "--follow-links", "--workers", "1"]) == 0
-    assert main(["convert", "t.parquet", "nolinks", "--no-follow-links", "--workers", "1"]) == 0
+    assert "error: kind 'parquet' has no option 'group'\nhint: Its options are --as-json, " in capsys.readouterr().err
+    for flag in ("--follow-links", "--no-follow-links"):
+        assert main(["convert", "t.parquet", flag[2:], flag, "--fields", "b", "--workers", "1"]) == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
