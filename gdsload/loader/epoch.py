@@ -43,8 +43,8 @@ class EpochOwner(Protocol):
     def begin(self, epoch: Epoch) -> None:
         """Note that `epoch` asks for its first batch; set its place, and the pipeline that reads from there on."""
 
-    def batches(self) -> int:
-        """Number of batches of an epoch."""
+    def batches(self, place: Place | None = None) -> int:
+        """Number of batches of the epoch at a place; None: of one that begins now."""
 
     def ended(self, epoch: Epoch) -> None:
         """Note that `epoch` has handed out its last batch.
@@ -80,7 +80,7 @@ class Epoch(Iterator[Any]):
 
     def __len__(self) -> int:
         """Number of batches of the epoch, as of torch's iterators: those handed out included."""
-        return self._owner.batches()
+        return self._owner.batches(getattr(self, "place", None))
 
     def __next__(self) -> Any:
         if _profiler_enabled():

@@ -95,9 +95,9 @@ class Life:
             return CacheStatus(self._plan.cache, every if shards is None else len(shards))
         return CacheStatus(self._plan.cache, len(resources.table.starts), resources.backend.tiers())
 
-    def batches(self) -> int:
-        """As ``len(loader)``."""
-        return self._progress.batches()
+    def batches(self, place: Place | None = None) -> int:
+        """As ``len(loader)``; of the epoch at a place, if one is given."""
+        return self._progress.batches(place)
 
     def set_epoch(self, number: int, step: int | None = None) -> None:
         """As `DataLoader.set_epoch`."""

@@ -61,10 +61,10 @@ class Progress:
         self._last: Place | None = None  # as _newest, and still when it is over
         self._resumed: _Resumed | None = None
 
-    def batches(self) -> int:
-        """Number of batches of an epoch that begins now."""
-        schedule = self.schedules.now()
-        return schedule.steps if self.sampled is None else self.sampled.steps(self.epoch, schedule)
+    def batches(self, place: Place | None = None) -> int:
+        """Number of batches of the epoch at a place; None: of one that begins now."""
+        epoch, schedule = (self.epoch, self.schedules.now()) if place is None else (place.epoch, place.schedule)
+        return schedule.steps if self.sampled is None else self.sampled.steps(epoch, schedule)
 
     @property
     def remainder(self) -> int:

@@ -46,6 +46,21 @@ class TestEpochs:
         assert len(iterator) == 15
         assert len(list(iterator)) == 14
 
+    def test_its_iterator_has_the_length_of_its_own_epoch(self, load, tmp_path):
+        """Batches by length are not equally many in all epochs."""
+        with gdsload.ShardWriter(tmp_path / "d", {"t": gdsload.Field("int32", (None,))}) as writer:
+            for length in torch.randint(1, 60, (400,), generator=torch.Generator().manual_seed(1)).tolist():
+                writer.write({"t": torch.arange(length, dtype=torch.int32)})
+        budget = gdsload.TokenBudget(gdsload.ShardDataset(tmp_path / "d"), "t", max_tokens=70, seed=1)
+        loader, told, came = load(tmp_path / "d", batch_sampler=budget), [], []
+        for _ in range(6):
+            iterator = iter(loader)
+            next(iterator)
+            told.append(len(iterator))
+            came.append(1 + len(list(iterator)))
+        assert told == came
+        assert len(set(came)) > 1
+
     def test_break_and_begin_again_is_the_next_epoch(self, load, plain):
         loader = load(plain, 100, "full")
         whole = [numbers(loader) for _ in range(3)]
