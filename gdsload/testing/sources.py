@@ -83,9 +83,11 @@ class BatchSourceTests:
         """Fails if a thread is left when everything is closed; to be requested before `open_source`."""
         before = set(threading.enumerate())
         yield
-        for thread in set(threading.enumerate()) - before:
-            thread.join(_ENDING_S)
-            assert not thread.is_alive(), f"{thread.name} was left"
+        end = time.monotonic() + _ENDING_S
+        # Not `join`, which refuses a thread that another is just starting.
+        while (left := set(threading.enumerate()) - before) and time.monotonic() < end:
+            time.sleep(0.001)
+        assert not left, f"{', '.join(thread.name for thread in left)} was left"
 
     @pytest.fixture
     def open_source(self) -> OpenSource:

@@ -135,10 +135,12 @@ def test_relative_paths(options, arrays, wanted, tmp_path, monkeypatch):
     assert content("out") == wanted
 
 
-def test_the_work_of_a_lost_worker_is_done_by_another(options, arrays, wanted, tmp_path, deaths):
-    assert run(arrays, tmp_path / "out", options, "--map", "cluster_functions:die_once") == 0
+def test_the_work_of_a_lost_worker_is_done_by_another(options, arrays, tmp_path, deaths):
+    arguments = ("--map", "cluster_functions:die_once")
+    assert run(arrays, tmp_path / "out", options, *arguments) == 0
     assert [file.name for file in deaths.iterdir()] == ["one"]
-    assert content(tmp_path / "out") == wanted
+    assert run(arrays, tmp_path / "local", (), *arguments, "--workers", "1") == 0  # nobody dies a second time
+    assert content(tmp_path / "out") == content(tmp_path / "local")
 
 
 def test_a_part_that_kills_every_worker_ends_it_and_the_rest_is_kept(options, arrays, tmp_path, capsys):
