@@ -13,8 +13,10 @@ from gdsload.engine.resident_source import ResidentSource, VramSource
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
 
-__all__ = ["prefetch"]
+__all__ = ["IMAGE_THREADS", "prefetch"]
 
+IMAGE_THREADS = 3
+"""On a GPU, while two have images decoded, one has bytes gathered and looks at headers."""
 _IN_VRAM = Runner(threads=0, most_groups=1, by_gpu=True)
 _TRANSFORMED_IN_VRAM = Runner(threads=0, most_groups=1)
 """A transform's results for a group all exist at once, and may be larger: groups are no larger than elsewhere."""
@@ -63,5 +65,5 @@ def _threads(backend: Backend, maker: BatchMaker) -> int:
     if maker.takes_processor:
         return gatherers() - 1
     if maker.images is not None:
-        return 3  # two have images decoded while one has bytes gathered and looks at headers
+        return IMAGE_THREADS
     return 2 if backend.addressable else 1

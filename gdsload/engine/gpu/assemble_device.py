@@ -30,12 +30,12 @@ from gdsload.shards.format.schema import Field
 from gdsload.shards.gather_host import gather_pieces
 from gdsload.shards.values import torch_dtype
 from gdsload.system.arrays import IntArray
-from gdsload.system.memory import address_of
 from gdsload.system.streams import SideStream, current_stream, no_room, on, record, side_stream
 
-__all__ = ["DeviceAssembler", "hand_over", "tensors_of"]
+__all__ = ["PINNED", "DeviceAssembler", "hand_over", "tensors_of"]
 
-
+PINNED = True
+"""Whether the bytes of images that are to be decoded are gathered into pinned memory."""
 _EVENTS = 8
 """Events within the bytes that may be pending: one for each batch would take longer than its hand-over."""
 
@@ -148,7 +148,7 @@ class DeviceAssembler(BatchMaker):
         """The stored rows of each batch's samples, concatenated, where the codec wants them."""
         field, counts, gather = codec.stored, codec.rows(group), self.gather
         if codec.wants == "host":
-            whole = self._on_host(field, addresses, group.lengths)
+            whole = self._on_host(field, addresses, group.lengths, pinned=PINNED and codec.name in self.form.decode)
             return whole.split_with_sizes(counts)
         outs, over_pcie = [self.empty(count, field) for count in counts], gather.over_pcie(addresses)
         if codec.padding is None:
@@ -160,13 +160,13 @@ class DeviceAssembler(BatchMaker):
         gather.pieces(pieces, lengths, field.row_bytes, outs, sizes, begins, over_pcie=over_pcie)
         return outs
 
-    def _on_host(self, field: Field, addresses: IntArray, lengths: IntArray) -> torch.Tensor:
+    def _on_host(self, field: Field, addresses: IntArray, lengths: IntArray, *, pinned: bool) -> torch.Tensor:
         """The stored rows of a group's samples in memory of the host, read from there if they are there already."""
         count = int(lengths.sum())
         if self.gather.on_host(addresses).all():
-            memory = np.empty(count * field.row_bytes, np.uint8)
-            gather_pieces(addresses, lengths, field.row_bytes, address_of(memory))
-            return torch.from_numpy(memory).view(torch_dtype(field.dtype)).view(count, *field.row_shape)
+            memory = torch.empty(count * field.row_bytes, dtype=torch.uint8, device="cpu", pin_memory=pinned)
+            gather_pieces(addresses, lengths, field.row_bytes, memory.data_ptr())
+            return memory.view(torch_dtype(field.dtype)).view(count, *field.row_shape)
         values = self.empty(count, field)
         self.gather.pieces(addresses, lengths, field.row_bytes, [values], [len(addresses)])
         return values.cpu()

@@ -2,35 +2,45 @@
 
 nvJPEG's hardware decoder (seen on an H100) does not wait for the stream that it is given: it may write into an image's
 memory before work is done that was queued earlier and still reads what lay there. So there are streams for this alone,
-each with one batch at a time; the host waits for a stream before decoding begins on it, and again before the memory of
-images is given back. Then memory that the allocator hands out on it is free in fact, not only in the stream's order.
+each with one call of the decoder at a time; the host waits for a stream before decoding begins on it, and again before
+the memory of images is given back. Then memory that the allocator hands out on it is free in fact, not only in the
+stream's order.
+
+A decoder's call takes its images' headers apart and copies their bytes before the hardware has anything to do, and ends
+with a wait. So batches are decoded in parts, several of them at once, by threads of their own.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import pairwise
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gdsload.engine.gpu.resample_device import resample
-from gdsload.engine.images.decode import BatchImages, HostImages, ImageBatch
+from gdsload.engine.images.decode import BatchImages, HostImages, ImageBatch, alone
 from gdsload.engine.images.host_decoders import Pixels
-from gdsload.engine.images.resample import put_normalized, resampled
-from gdsload.shards.format.image_header import ImageHeader
+from gdsload.engine.images.processors import Processors, Tasks
+from gdsload.engine.images.resample import resampled
+from gdsload.errors import LoaderClosedError
 from gdsload.system.streams import no_room, on, record, side_stream
 from gdsload.transforms import DecodeImage
 
-__all__ = ["DeviceImages", "JpegDecoder", "best_jpeg_decoder", "fresh", "takes", "turned"]
+__all__ = ["CALLS", "IMAGES_OF_A_CALL", "DeviceImages", "JpegDecoder", "best_jpeg_decoder", "fresh", "turned"]
 
 _log = logging.getLogger("gdsload")
-_STREAMS = 2
-"""Batches whose images are decoded at once: what the host does for one, and the kernel, take time that the decoder does
-not need to be idle for."""
-_END_OF_IMAGE = b"\xff\xd9"
+CALLS = 4
+"""Calls of the decoder that are under way at once."""
+IMAGES_OF_A_CALL = 128
+"""Images that one call decodes at most."""
+_BYTES_OF_A_CALL = 2**28
+"""About how many bytes of pixels it makes at most: they are in the GPU's memory until they are resized."""
 
 
 class JpegDecoder(NamedTuple):
@@ -68,16 +78,6 @@ def best_jpeg_decoder() -> JpegDecoder | None:
     return None
 
 
-def takes(header: ImageHeader | None, data: memoryview) -> bool:
-    """Whether a GPU is to decode an image: a baseline JPEG, grey or in colours, that is not cut off."""
-    return (
-        header is not None
-        and (header.codec, header.coding, header.bits) == ("jpeg", "baseline", 8)
-        and header.channels in (1, 3)
-        and bytes(data[-64:]).rfind(_END_OF_IMAGE) >= 0
-    )
-
-
 class DeviceImages(HostImages):
     """Decodes the images of batches on a GPU.
 
@@ -93,8 +93,10 @@ class DeviceImages(HostImages):
         super().__init__(options)
         self._device, self._decoder = device, decoder
         self._streams = SimpleQueue[torch.cuda.Stream]()
-        for _ in range(_STREAMS):
+        for _ in range(CALLS):
             self._streams.put(side_stream(device))
+        self._results = side_stream(device)  # whose memory batches are in, which nothing but kernels is queued on
+        self._calls, self._at_once = Processors(CALLS, "gdsload-images"), IMAGES_OF_A_CALL
         self._on_device = {name: None if one is None else one.to(device) for name, one in self.tables.items()}
         torch.cuda.current_stream(device).synchronize()  # they are used on other streams
 
@@ -110,33 +112,55 @@ class DeviceImages(HostImages):
             BudgetError: if the device has no memory left.
         """
         try:
-            for one in batches:
-                for name in self.options:
-                    self._decode_field(name, one, stopped)
+            super().__call__(batches, stopped)
         except torch.OutOfMemoryError:
             raise no_room(self._device, "decoded images") from None
 
-    def _decode_field(self, name: str, one: ImageBatch, stopped: Callable[[], bool]) -> None:
+    def finish(self, images: BatchImages, one: ImageBatch, result: Any) -> None:
+        """See `HostImages.finish`."""
+        with on(self._results):
+            super().finish(images, one, result)
+            record(self._results).synchronize()
+
+    def close(self) -> None:
+        """See `HostImages.close`."""
+        self._calls.close()
+        super().close()
+
+    def begin(self, name: str, one: ImageBatch, stopped: Callable[[], bool]) -> tuple[BatchImages, Any, Tasks]:
+        """See `HostImages.begin`."""
         images = self.look(name, one)
-        looked = images.looked
-        every = range(len(looked))
-        mine = []
-        if self._decoder is not None:
-            mine = [number for number in every if takes(looked.headers[number], looked.data(number))]
+        looked, size = images.looked, images.options.rows_and_columns
+        given = looked.complete_baseline() if self._decoder is not None else np.zeros(len(looked), np.bool_)
+        result: Any = [None] * len(looked) if size is None else self._empty_batch(images, size)
+        heights, widths = looked.sizes()
+        nbytes = 3 * int((heights * widths).sum())
+        parts = max(-(-len(looked) // self._at_once), min(-(-nbytes // _BYTES_OF_A_CALL), len(looked)), 1)
+        edges = [len(looked) * part // parts for part in range(parts + 1)]
+        calls = [partial(self._part, images, range(*ends), given, result, stopped) for ends in pairwise(edges)]
+        return images, result, self._calls.start(calls)
+
+    def _part(
+        self, images: BatchImages, every: range, given: NDArray[np.bool_], result: Any, stopped: Callable[[], bool]
+    ) -> None:
+        """Decode a part of a batch, and make that part of its result."""
+        if stopped():
+            raise LoaderClosedError("the loader was closed")
+        mine = [number for number in every if given[number]]
         pixels: dict[int, Pixels] = {}
-        tasks = self.decode(images, sorted(set(every) - set(mine)), stopped, pixels.__setitem__)
+        tasks = self.decode(images, [number for number in every if not given[number]], stopped, pixels.__setitem__)
         stream = self._streams.get()
         try:
             with on(stream):
                 try:
                     found = self._by_gpu(images, mine, stream) if mine else {}
                     if found is None:
+                        found = {}
                         self.decode(images, mine, stopped, pixels.__setitem__).wait()
                     tasks.wait()
-                    on_gpu = [(found or {}).get(number) for number in every]
                     for number, array in pixels.items():
-                        on_gpu[number] = torch.from_numpy(array).to(self._device, non_blocking=True).permute(2, 0, 1)
-                    self.finish(images, one, self._result(images, on_gpu))
+                        found[number] = torch.from_numpy(array).to(self._device, non_blocking=True).permute(2, 0, 1)
+                    self._put(images, every, found, result)
                 finally:
                     record(stream).synchronize()  # before any image's memory is given back
         finally:
@@ -167,28 +191,25 @@ class DeviceImages(HostImages):
             found[number] = image
         return found
 
-    def _result(self, images: BatchImages, found: Sequence[torch.Tensor | None]) -> Any:
-        """What a batch has of a field, queued on the stream."""
-        options, table = images.options, self._on_device[images.name]
+    def _empty_batch(self, images: BatchImages, size: tuple[int, int]) -> torch.Tensor:
+        """An uninitialized batch ``[images, 3, *size]``."""
+        options = images.options
         layout = torch.channels_last if options.channels_last else torch.contiguous_format
-        size = options.rows_and_columns
-        if size is not None:
-            shape = (len(found), 3, *size)
-            out = torch.empty(shape, dtype=options.result, device=self._device, memory_format=layout)
-            resample(found, images.frames, table, out)
-            return out
-        result: list[Any] = [None] * len(found)
-        for number, image in enumerate(found):
-            if image is None:
-                continue
+        with on(self._results):
+            shape = (len(images.looked), 3, *size)
+            return torch.empty(shape, dtype=options.result, device=self._device, memory_format=layout)
+
+    def _put(self, images: BatchImages, every: range, found: dict[int, torch.Tensor], result: Any) -> None:
+        """Make a part of a result of decoded images, queued on the stream."""
+        table = self._on_device[images.name]
+        if isinstance(result, torch.Tensor):
+            part = slice(every.start, every.stop)
+            resample([found.get(number) for number in every], images.frames[part], table, result[part])
+            return
+        for number, image in found.items():
             shown = resampled(image, images.frame(number), None)
-            if table is None and not options.channels_last and shown.is_contiguous():
-                result[number] = shown
-                continue
-            alone = torch.empty((1, *shown.shape), dtype=options.result, device=self._device, memory_format=layout)
-            put_normalized(shown, table, alone[0])
-            result[number] = alone[0]
-        return result
+            plain = table is None and not images.options.channels_last and shown.is_contiguous()
+            result[number] = shown if plain else alone(shown, images.options, table)
 
 
 def fresh(

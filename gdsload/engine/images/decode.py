@@ -21,7 +21,7 @@ from gdsload.errors import LoaderClosedError
 from gdsload.system.arrays import IntArray
 from gdsload.transforms import DecodeImage
 
-__all__ = ["BatchImages", "HostImages", "ImageBatch", "decoded_nbytes"]
+__all__ = ["BatchImages", "HostImages", "ImageBatch", "alone", "decoded_nbytes"]
 
 _log = logging.getLogger("gdsload")
 _MOST_AT_ONCE = 4
@@ -99,7 +99,7 @@ class HostImages:
             FormatError: if an image cannot be decoded, and that is to be raised.
             LoaderClosedError: if nobody wants them.
         """
-        begun = [(one, self._begin(name, one, stopped)) for one in batches for name in self.options]
+        begun = [(one, self.begin(name, one, stopped)) for one in batches for name in self.options]
         for one, (images, result, tasks) in begun:
             tasks.wait()
             self.finish(images, one, result)
@@ -177,7 +177,8 @@ class HostImages:
             return
         put(number, pixels)
 
-    def _begin(self, name: str, one: ImageBatch, stopped: Callable[[], bool]) -> tuple[BatchImages, Any, Tasks]:
+    def begin(self, name: str, one: ImageBatch, stopped: Callable[[], bool]) -> tuple[BatchImages, Any, Tasks]:
+        """Start the decoding of a field: what is known of it, its result, and what to wait for."""
         images = self.look(name, one)
         options, table = images.options, self.tables[name]
         size = options.rows_and_columns
@@ -190,7 +191,7 @@ class HostImages:
             if size is not None:
                 put_normalized(shown, table, result[number])
             else:
-                result[number] = shown if as_decoded and not frame.flip else _alone(shown, options, table)
+                result[number] = shown if as_decoded and not frame.flip else alone(shown, options, table)
 
         return images, result, self.decode(images, range(len(images.looked)), stopped, put, reuse=not as_decoded)
 
@@ -228,7 +229,7 @@ class HostImages:
         return found
 
 
-def _alone(shown: torch.Tensor, options: DecodeImage, table: torch.Tensor | None) -> torch.Tensor:
+def alone(shown: torch.Tensor, options: DecodeImage, table: torch.Tensor | None) -> torch.Tensor:
     """An image as a tensor of its own, laid out as wanted."""
     layout = torch.channels_last if options.channels_last else torch.contiguous_format
     found = torch.empty((1, *shown.shape), dtype=options.result, device=shown.device, memory_format=layout)[0]

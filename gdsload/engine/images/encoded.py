@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gdsload.engine.images.jpeg_headers import plain_jpeg_headers
 from gdsload.errors import FormatError, Problem
@@ -16,6 +17,7 @@ from gdsload.system.arrays import IntArray
 
 __all__ = ["EncodedImages", "Looked", "Place", "look_at"]
 
+_END_OF_IMAGE = b"\xff\xd9"
 Place = Callable[[int], tuple[int, str]]
 """The index of a batch's sample in the user's dataset, by its number in the batch, and its shard's file."""
 
@@ -57,6 +59,16 @@ class Looked:
         """The bytes of an image."""
         low, high = self.edges[number]
         return self.memory[low:high]
+
+    def complete_baseline(self) -> NDArray[np.bool_]:
+        """Which are baseline JPEGs of 8 bits, grey or in colours, that have an end: what a GPU's hardware decodes."""
+        found = np.zeros(len(self), np.bool_)
+        for number, header in enumerate(self.headers):
+            if header is not None and header.coding == "baseline" and header.bits == 8 and header.channels in (1, 3):
+                high = self.edges[number][1]
+                ended = self.memory[high - 2 : high] == _END_OF_IMAGE
+                found[number] = ended or bytes(self.data(number)[-64:]).rfind(_END_OF_IMAGE) >= 0
+        return found
 
     def sizes(self) -> tuple[IntArray, IntArray]:
         """Height and width of each upright image; 1 where it is not to be decoded."""

@@ -1,10 +1,10 @@
-"""Threads, one for each processor, that decode the images of batches."""
+"""Threads that decode the images of batches."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
 from gdsload.errors import LoaderClosedError
@@ -40,21 +40,25 @@ class Tasks:
 
 
 class Processors:
-    """As many threads as this process has processors, started when there is something to do.
+    """Threads, started when there is something to do.
 
     Threads that make batches only wait for them: so all processors are busy, however few such threads there are, and
     the images of a batch do not wait for each other.
+
+    Args:
+        count: how many; 0: as many as this process has processors.
+        name: what they are called, before their numbers.
     """
 
-    def __init__(self) -> None:
-        self.count = len(os.sched_getaffinity(0))
+    def __init__(self, count: int = 0, name: str = "gdsload-decode") -> None:
+        self.count, self._name = count or len(os.sched_getaffinity(0)), name
         self._calls = SimpleQueue[tuple[Callable[[], None], Tasks] | None]()
         self._threads: list[Worker] = []
         self._lock = threading.Lock()
         self._closed = False
         end_at_exit(self)
 
-    def start(self, calls: list[Callable[[], None]]) -> Tasks:
+    def start(self, calls: Sequence[Callable[[], None]]) -> Tasks:
         """Have some functions called, each once.
 
         Raises:
@@ -66,7 +70,7 @@ class Processors:
             if self._closed:
                 raise LoaderClosedError("the loader was closed")
             if not self._threads:
-                self._threads = [Worker(self._run, f"gdsload-decode-{number}") for number in range(self.count)]
+                self._threads = [Worker(self._run, f"{self._name}-{number}") for number in range(self.count)]
                 start_all(self._threads)
             tasks = Tasks(len(calls))
             for call in calls:

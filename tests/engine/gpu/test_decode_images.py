@@ -12,12 +12,11 @@ from PIL import Image
 
 from gdsload import FormatError
 from gdsload.engine.gpu import decode_images, resample_device
-from gdsload.engine.gpu.decode_images import DeviceImages, JpegDecoder, takes, turned
+from gdsload.engine.gpu.decode_images import DeviceImages, JpegDecoder, turned
 from gdsload.engine.images.decode import HostImages, ImageBatch
-from gdsload.engine.images.encoded import EncodedImages
+from gdsload.engine.images.encoded import EncodedImages, look_at
 from gdsload.engine.images.frames import Draws
 from gdsload.engine.images.host_decoders import upright
-from gdsload.shards.format.image_header import read_image_header
 from gdsload.transforms import DecodeImage
 
 
@@ -41,11 +40,7 @@ def encoded(kind, mode="RGB", **options):
     ],
 )
 def test_baseline_jpegs_with_an_end_are_for_the_gpu(data, taken):
-    assert takes(read_image_header(data), memoryview(data)) is taken
-
-
-def test_what_has_no_header_is_not():
-    assert not takes(None, memoryview(b"anything"))
+    assert look_at(batch_of([data, b"anything"]).batch["x"], 1000).complete_baseline().tolist() == [taken, False]
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -114,7 +109,9 @@ WANTED = {
 
 @pytest.mark.parametrize("decode", [by_pillow, refuse, too_small, None])
 @pytest.mark.parametrize("kind", WANTED)
-def test_whoever_decodes_them_they_are_what_the_host_makes_of_them(on_cpu, kind, decode):
+@pytest.mark.parametrize("at_once", [2, 128])
+def test_whoever_decodes_them_they_are_what_the_host_makes_of_them(on_cpu, monkeypatch, kind, decode, at_once):
+    monkeypatch.setattr(decode_images, "IMAGES_OF_A_CALL", at_once)
     options, cpu = {"x": WANTED[kind]}, torch.device("cpu")
     decoder = None if decode is None else JpegDecoder("Pillow", decode, turns=False)
     made = []
