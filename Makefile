@@ -13,7 +13,10 @@ ARGS ?=
 demo: .venv/demo/.stamp
 	.venv/demo/bin/gdsload demo $(ARGS)
 
-# Three processes are what two cores are busy with: tests also wait.
+# Three processes are what two cores are busy with: tests also wait. Whatever the environment says, compiled modules are
+# kept, or each process compiles all tests anew; and threads that wait sleep, since other processes want the core.
+test bounds: export PYTHONDONTWRITEBYTECODE :=
+test bounds: export OMP_WAIT_POLICY := passive
 test: .venv/test/.stamp
 	.venv/test/bin/python -m pytest -n 3 $(ARGS)
 

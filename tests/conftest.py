@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import signal
@@ -26,6 +27,12 @@ def pytest_report_header() -> str:
         f"gdsload {__version__}, Python {platform.python_version()}, "
         f"torch {torch.__version__}, numpy {np.__version__}, CUDA device: {device}, {NEEDS}={os.environ.get(NEEDS, '')}"
     )
+
+
+def pytest_collection_finish() -> None:
+    """What collection has made lives as long as the process: no collection of garbage goes through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
