@@ -22,7 +22,7 @@ from gdsload import Field, LengthBuckets, OptionError, StateError, TokenBudget
 from gdsload.loader.samplers import PlannedSampler
 from gdsload.testing import assert_resumes_everywhere
 
-SAMPLES = 1500
+SAMPLES, FEWER = 1500, 500
 
 
 def write_tokens(path, lengths, shard_bytes="16KiB"):
@@ -47,6 +47,12 @@ def lengths():
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory, lengths):
     return write_tokens(tmp_path_factory.mktemp("tokens") / "set", lengths)
+
+
+@pytest.fixture(scope="module")
+def fewer(tmp_path_factory, lengths):
+    """The first third of them: still more than one batch for each of 20 ranks."""
+    return write_tokens(tmp_path_factory.mktemp("fewer") / "set", lengths[:FEWER])
 
 
 MAKERS = {
@@ -88,19 +94,19 @@ def within(sampler, batch):
 
 class TestPlan:
     @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-    @pytest.mark.parametrize("world_size", [1, 2, 3, 8, 64])
-    def test_every_sample_once_within_the_budget_in_equal_steps(self, tokens, make, options, world_size):
-        sampler = make(tokens, seed=3, **options)
+    @pytest.mark.parametrize("world_size", [1, 2, 3, 8, 20])
+    def test_every_sample_once_within_the_budget_in_equal_steps(self, fewer, make, options, world_size):
+        sampler = make(fewer, seed=3, **options)
         for epoch in (0, 1):
             found = shares(sampler, world_size, epoch)
             assert len({len(batches) for batches in found}) == 1
             assert len(found[0]) == sampler.steps(epoch, world_size)
             assert all(within(sampler, batch) for batches in found for batch in batches)
             times = Counter(index for batches in found for batch in batches for index in batch)
-            assert sorted(times) == list(range(SAMPLES))
-            assert sum(times.values()) - SAMPLES < world_size
+            assert sorted(times) == list(range(FEWER))
+            assert sum(times.values()) - FEWER < world_size
 
-    @settings(derandomize=True, deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
+    @settings(derandomize=True, deadline=None, max_examples=100, suppress_health_check=list(HealthCheck))
     @given(
         lengths=st.lists(st.integers(0, 30), max_size=60),
         budget=st.integers(30, 90),
@@ -242,15 +248,14 @@ class TestLoader:
             loader.set_epoch(7)
             assert [batch["n"].tolist() for batch in loader] == shares(sampler, world_size, 7)[rank]
 
-    @pytest.mark.parametrize("options", [{}, {"window": 50}, {"shuffle": False}], ids=str)
+    @pytest.mark.parametrize("options", [{}, {"window": 20}, {"shuffle": False}], ids=str)
     def test_it_resumes_at_every_step(self, load, tokens, make, options):
-        sampler = make(tokens, seed=2, **{"window": 300, **options})
-        part = Subset(gdsload.ShardDataset(tokens), range(600))
+        part = Subset(gdsload.ShardDataset(tokens), range(200))
 
         def loader():
-            return load(part, batch_sampler=make(part, seed=2, **{"window": 300, **options}), fields=["n"])
+            return load(part, batch_sampler=make(part, seed=2, **{"window": 100, **options}), fields=["n"])
 
-        assert isinstance(sampler, PlannedSampler)
+        assert isinstance(make(part), PlannedSampler)
         assert_resumes_everywhere(loader)
 
     def test_nothing_is_planned_again_before_the_place(self, load, tokens, monkeypatch):
