@@ -55,7 +55,7 @@ class Allowance:
                 f"{len(skipped)} of {samples} samples cannot be converted, more than the {most} that "
                 f"max_skipped={self._given!r} allows. The first: {reasons}",
                 skipped=skipped,
-                remedy="Mend them or the options; or pass more, max_skipped=20 or max_skipped='5%' (--max-skipped 5%): "
+                remedy="Mend them or the options; or pass more, max_skipped=20 or max_skipped='5%': "
                 "then it goes on with the parts that are finished, which are kept.",
             )
 

@@ -48,7 +48,7 @@ def schema_of(source: Source, parts: list[Part], options: ConvertOptions) -> Sch
             raise SchemaError(
                 "it is to be fixed, but its samples have different lengths, or are texts",
                 field=name,
-                remedy="Leave it out of fixed= (--fixed).",
+                remedy="Leave it out of fixed=.",
             )
     return Schema(fields)
 
@@ -82,7 +82,7 @@ def _joined(one: Schema, other: Schema, source: Source, ragged: Sequence[str]) -
     if list(one) != list(other):
         raise SchemaError(
             f"a sample has the fields {', '.join(map(repr, other))}, an earlier one {', '.join(map(repr, one))}",
-            remedy="Choose the fields that all have: fields=[...] (--fields).",
+            remedy="Choose the fields that all have: fields=[...].",
         )
     return Schema({name: _both(name, one[name], other[name], source, name in ragged) for name in one})
 
@@ -114,15 +114,15 @@ def _shown(field: Field) -> str:
 def _way_out(name: str, one: Field, other: Field, source: Source, channels: bool) -> str:
     """What users can do about samples that differ."""
     if not channels:
-        return "Make them equal with map= (--map)."
+        return "Make them equal with map=."
     if one.shape[1:] == other.shape[1:]:
         return (
-            f'If these are pictures, say what channels they get: mode="RGB" (--option mode.{name}=RGB); if their first '
-            f"dimension varies from sample to sample, ragged=[{name!r}] (--ragged {name})."
+            f"If these are pictures, say what channels they get: mode={{{name!r}: 'RGB'}}; if their first "
+            f"dimension varies from sample to sample, ragged=[{name!r}]."
         )
     if not isinstance(source, ImageSource):
         return (
-            "Make pictures equal in the dataset itself or with map= (--map); or let it return their encoded bytes, and "
+            "Make pictures equal in the dataset itself or with map=; or let it return their encoded bytes, and "
             f"pass schema={{{name!r}: gdsload.Field('image'), ...}}."
         )
     return WAYS_OUT

@@ -253,7 +253,7 @@ class SourceFiles:
             raise FormatError(
                 f"it is a symbolic link to {target!r}, which leads out of the folder {root!r}",
                 file=link,
-                remedy="If what is there belongs to the source, pass follow_links=True (--option follow_links=true). "
+                remedy="If what is there belongs to the source, pass follow_links=True. "
                 "Hugging Face's cache is made of such links.",
             )
         return False
@@ -327,7 +327,7 @@ class SourceFiles:
             raise OptionError(
                 f"it holds several splits: {', '.join(map(repr, listed))}",
                 file=root,
-                remedy=f"Pass split={listed[0]!r} (--option split={listed[0]}), say, to convert one of them. If these "
+                remedy=f"Pass split={listed[0]!r}, say, to convert one of them. If these "
                 "names mean something else, split='all' takes all together.",
             )
         # Where names tell of no several splits, all may still be of the one that is asked for.

@@ -147,7 +147,7 @@ def failed(key: str, part: Part, trouble: Exception) -> ConversionError:
     """The error for a sample that cannot be converted, where that stops the conversion."""
     return ConversionError(
         f"{place_of(key, part)} cannot be converted: {reason_of(trouble)}",
-        remedy='Mend it, or pass on_error="skip" (--on-error skip) to leave such samples out; a report names each.',
+        remedy='Mend it, or pass on_error="skip" to leave such samples out; a report names each.',
     )
 
 

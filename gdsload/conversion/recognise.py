@@ -146,7 +146,7 @@ def recognise(path: str) -> str:
     if len(found) == 1:
         return found.pop()
     what = f"it could be any of {', '.join(sorted(found))}" if found else unknown(path)
-    remedy = f"Pass kind= (--kind), one of {', '.join(map(repr, KINDS))}."
+    remedy = f"Pass kind=, one of {', '.join(map(repr, KINDS))}."
     raise OptionError(
         f"what {path!r} is cannot be recognised: {what}", remedy=remedy if found else f"{remedy} {WAYS_OUT}"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -73,9 +72,8 @@ def _choice(lengths: Mapping[str, int]) -> str | None:
 
 
 def choice_of(names: Sequence[str]) -> str:
-    """How to take these fields alone, in Python and on the command line."""
-    listed = [shlex.quote(name) for name in names]
-    return f"fields=[{', '.join(map(repr, names))}] (--fields {' '.join(listed)})"
+    """How to take these fields alone."""
+    return f"fields={list(names)}"
 
 
 def check_fields(wanted: Sequence[str] | None, there: Iterable[str], file: str) -> list[str]:

@@ -148,7 +148,7 @@ class StagingFolder:
                 raise OptionError(
                     "another conversion to this place was interrupted: its source or its options were others",
                     file=self.folder,
-                    remedy="Run it again as it was, or pass restart=True (--restart) to throw its parts away.",
+                    remedy="Run it again as it was, or pass restart=True to throw its parts away.",
                 )
             self.plan = None
         if self.plan is None:  # what is there without one is of a conversion that was through, and interrupted then

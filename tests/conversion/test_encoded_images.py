@@ -146,8 +146,8 @@ def test_a_size_makes_them_equal(source, tmp_path, resize):
 
 def test_images_of_several_sizes_are_refused_with_every_way_out(source, tmp_path):
     where, name = source
-    with pytest.raises(SchemaError, match=r"samples differ: uint8 \[3, \d+, \d+\] and uint8 .*size=224 .*"
-                       r"\(--option size=224\).*keep_encoded=True \(--keep-encoded\)") as caught:  # fmt: skip
+    with pytest.raises(SchemaError, match=r"samples differ: uint8 \[3, \d+, \d+\] and uint8 .*"
+                       r"size=224.*keep_encoded=True") as caught:  # fmt: skip
         convert(where, tmp_path / "out", workers=1)
     assert caught.value.field == name
 
@@ -157,7 +157,7 @@ def test_an_image_of_another_size_far_behind_is_refused_with_every_way_out(tmp_p
     """Where all that is looked at before is of one size."""
     samples = [{"png": encoded("png", (9, 8) if number < 70 else (8, 9))} for number in range(71)]
     path = write_tar(tmp_path / "a.tar", *samples)
-    with pytest.raises(ConversionError, match="size=224.*--keep-encoded") as caught:
+    with pytest.raises(ConversionError, match="size=224.*keep_encoded=True") as caught:
         convert(path, tmp_path / "out", workers=1, on_error=on_error, max_skipped=0)
     assert r"a sample has shape [3, 9, 8], but [3, 8, 9] was expected" in str(caught.value)
 
@@ -270,7 +270,7 @@ def test_a_coloured_picture_behind_grey_ones_is_no_grey_one(tmp_path):
 def test_channels_are_never_ragged(tmp_path, first):
     modes = [first, "L", "RGB"]
     path = write_tar(tmp_path / "a.tar", *[{"png": encoded("png", mode=mode)} for mode in modes])
-    with pytest.raises(SchemaError, match=r"samples differ: .*mode=\"RGB\" \(--option mode.png=RGB\)"):
+    with pytest.raises(SchemaError, match=r"samples differ: .*mode={'png': 'RGB'}"):
         plan(path, mode="keep")
     assert schema_of(path, mode="keep", ragged=["png"]) == {"png": (None, 8, 12)}
     assert schema_of(path) == {"png": (3, 8, 12)}

@@ -46,7 +46,7 @@ def test_one_in_a_hundred_is_skipped_and_no_more(tmp_path):
         "line 10: ",
     ):
         assert wanted in str(caught.value)
-    assert "--max-skipped 5%" in caught.value.remedy
+    assert "max_skipped='5%'" in caught.value.remedy
     assert "line 202" not in str(caught.value)  # three reasons will do
 
 

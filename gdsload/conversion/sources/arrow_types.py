@@ -149,8 +149,7 @@ class TableForm:
             ways.append("pass decimals='float64', or decimals='scaled' for whole numbers of the last digit")
         listed = [leaf.name for leaf in bad if not need("pyarrow").types.is_decimal(inner_type(leaf.kind))]
         if listed:
-            text = str(listed).replace("'", '"')
-            ways.append(f"keep what is in it as a text of JSON: as_json={listed} (--option 'as_json={text}')")
+            ways.append(f"keep what is in it as a text of JSON: as_json={listed}")
         raise FormatError(
             f"column {first.name!r} is of type {first.kind!s:.200}, which no field can have: {_trouble(first)}{others}",
             file=file,

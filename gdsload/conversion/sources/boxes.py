@@ -40,9 +40,7 @@ class BoxForm:
         if wanted not in BOX_FORMS:
             raise OptionError(f"boxes is {wanted!r:.200}", remedy=f"Supported are {', '.join(BOX_FORMS)}.")
         if look.resize == "crop":
-            raise OptionError(
-                "resize='crop' would cut objects off", remedy="Pass resize='squash' (--option resize=squash) with size."
-            )
+            raise OptionError("resize='crop' would cut objects off", remedy="Pass resize='squash' with size.")
         self.wanted = wanted
         self._size = look.size
 
@@ -100,7 +98,7 @@ def image_of(file: str, look: ImageForm, size: tuple[int, int] | None = None) ->
                 raise FormatError(
                     "its boxes are those of the image as it is, but its EXIF data turns it, which a loader follows",
                     file=file,
-                    remedy="Decode images: leave keep_encoded (--keep-encoded) out.",
+                    remedy="Decode images: leave keep_encoded out.",
                 )
             return fields, turned if look.upright else plain
     except OSError as error:

@@ -162,7 +162,7 @@ class CocoSource(ImageSource):
         raise FormatError(
             f"its first image, {images[0].name!r:.200}, is in none of the folders where images usually are",
             file=file,
-            remedy="Pass images= (--option images=...), their folder below the path.",
+            remedy="Pass images='...', their folder below the path.",
         )
 
     def _places(self, file: str) -> list[str]:

@@ -209,7 +209,6 @@ def _filling(value: Any, column: Column) -> Any:
 
 def _way_out(cell: str, column: Column) -> str:
     if not cell:
-        return f"Say what stands for an empty cell: fill={{{column.name!r}: 0}} (--fill {column.name}=0), say."
+        return f"Say what stands for an empty cell: fill={{{column.name!r}: 0}}, say."
     kind = next((kind for kind in ("uint", "float") if _number(cell, kind) is not None), "str")
-    text = f'{{"{column.name}": "{kind}"}}'
-    return f"If the column is of another type, say so: types={text} (--option 'types={text}')."
+    return f"If the column is of another type, say so: types={{{column.name!r}: {kind!r}}}."

@@ -105,7 +105,7 @@ class CsvSource(FieldChoice, ImageSource):
         values = self._first_values(self._files()[0])
         return [
             f"{column.name!r} is taken for {column.kind}, but {odd!r} begins with a zero: if it is a name, keep it as "
-            f"a text, types={{{column.name!r}: 'str'}} (--option 'types={{\"{column.name}\": \"str\"}}')"
+            f"a text, types={{{column.name!r}: 'str'}}"
             for column in self._columns()
             if column.kind in ("int", "uint") and column.name not in self.types
             for odd in [next((cell for cell in values[column.place] if _padded(cell)), None)]
@@ -269,7 +269,7 @@ def _mapping(name: str, given: Any) -> Mapping[str, Any]:
     if given is not None and not isinstance(given, Mapping):
         raise OptionError(
             f"{name} is {given!r:.200}",
-            remedy=f'Pass values by column: {name}={{"x": ...}} (--option \'{name}={{"x": ...}}\').',
+            remedy=f'Pass values by column: {name}={{"x": ...}}.',
         )
     return given or {}
 

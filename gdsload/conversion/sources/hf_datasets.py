@@ -58,7 +58,7 @@ class HuggingFaceSource(FieldChoice, ImageSource):
         if name is None or name not in names:
             what = "it holds several splits" if name is None else f"there is no split {name!r}"
             listed = ", ".join(map(repr, names)) or "none"
-            remedy = f"Pass one of them as split= (--option split=...): there are {listed}."
+            remedy = f"Pass one of them as split=: there are {listed}."
             raise OptionError(what, file=self.path, remedy=remedy)
         return name
 

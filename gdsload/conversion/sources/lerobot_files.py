@@ -198,7 +198,7 @@ class LeRobotSource(ImageSource):
                 else f"there is no split {split!r}"
             )
             listed = f"There are {', '.join(map(repr, names))}." if names else "There are no splits: leave it out."
-            raise OptionError(what, file=self.path, remedy=f"Pass one as split= (--option split=...). {listed}")
+            raise OptionError(what, file=self.path, remedy=f"Pass one as split=. {listed}")
         low, colon, high = str(splits[split]).partition(":")
         try:
             return int(low or 0), int(high) if high or not colon else 2**63 - 1

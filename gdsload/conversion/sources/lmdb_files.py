@@ -142,7 +142,7 @@ def _named(key: bytes, file: str) -> OptionError:
     return OptionError(
         f"it holds a database of its own, {name!r:.200}",
         file=file,
-        remedy=f"Pass database={name!r:.200} (--option database=...) to read that; database='' reads what has no name.",
+        remedy=f"Pass database={name!r:.200} to read that; database='' reads what has no name.",
     )
 
 

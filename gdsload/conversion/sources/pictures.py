@@ -41,8 +41,8 @@ _ONE_CHANNEL = frozenset({"1", "L", "P"})
 _LOOKED_AT, _PART_BYTES = 64, 2**26
 
 WAYS_OUT = (
-    "Pictures get one size with size=224 (--option size=224), say, by scaling and cutting the middle out; or keep them "
-    "as the files that they are: keep_encoded=True (--keep-encoded)."
+    "Pictures get one size with size=224, say, by scaling and cutting the middle out; or keep them "
+    "as the files that they are: keep_encoded=True."
 )
 """What may be done about pictures of several sizes."""
 
@@ -188,7 +188,7 @@ def _kept(name: str, content: bytes, where: str) -> dict[str, Any]:
         raise FormatError(
             f"the image is no JPEG, PNG or WebP (it begins with {content[:12]!r}), so it cannot be kept encoded",
             file=where,
-            remedy="Make it one of these, or decode images: leave keep_encoded (--keep-encoded) out.",
+            remedy="Make it one of these, or decode images: leave keep_encoded out.",
         )
     try:
         header = read_image_header(content)
@@ -331,7 +331,7 @@ def _channels(image: Any, mode: str, name: str, where: str) -> Any:
             raise FormatError(
                 f"the image is {image.mode}, but the first pictures of field {name!r} have one channel",
                 file=where,
-                remedy=f'Say what all are to be: mode="RGB" or mode="L" (--option mode.{name}=RGB).',
+                remedy=f"Say what all are to be: mode={{{name!r}: 'RGB'}} or mode={{{name!r}: 'L'}}.",
             )
         mode = "keep"
     if mode == "keep":

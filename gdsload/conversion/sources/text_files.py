@@ -69,7 +69,7 @@ class TextSource:
             raise OptionError(
                 f"it holds {len(files)} text files",
                 file=self.path,
-                remedy="Pass each='file' (--option each=file) if each is one sample; each='line' if each line is.",
+                remedy="Pass each='file' if each is one sample; each='line' if each line is.",
             )
         sizes = [os.path.getsize(file) for file in files]
         if self.each == "file":
@@ -155,7 +155,7 @@ class TextSource:
 
     def _misread(self, error: UnicodeError, file: str) -> FormatError:
         what = f"it is no {self.encoding}: {str(error)[:200]}"
-        return FormatError(what, file=file, remedy="Pass encoding= (--option encoding=latin-1), if it is another one.")
+        return FormatError(what, file=file, remedy="Pass encoding='latin-1', say, if it is another one.")
 
 
 def _decoded(content: bytes, encoding: str, *, marked: bool) -> str:

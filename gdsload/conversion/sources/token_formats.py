@@ -76,7 +76,7 @@ def token_row(file: str, dtype: np.dtype[Any] | None) -> TokenRow:
         raise OptionError(
             "the file does not say of what element type its tokens are",
             file=file,
-            remedy="Pass dtype= (--option dtype=uint16): uint16 is what nanoGPT writes for vocabularies of up to 65536 "
+            remedy="Pass dtype='uint16', say: it is what nanoGPT writes for vocabularies of up to 65536 "
             "tokens, larger ones need uint32.",
         )
     if nbytes % dtype.itemsize:

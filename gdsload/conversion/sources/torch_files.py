@@ -76,7 +76,7 @@ class TorchFileSource:
             raise OptionError(
                 f"it holds {len(files)} files",
                 file=self.path,
-                remedy="Pass each='file' (--option each=file) if each is one sample; each='row' if the first dimension "
+                remedy="Pass each='file' if each is one sample; each='row' if the first dimension "
                 "of their tensors counts samples.",
             )
         found: list[Part] = []

@@ -10,12 +10,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from gdsload.errors import GdsloadError, OptionError
 from gdsload.system.version import __version__
 from gdsload.tools.cli import bench, completion, convert, demo, doctor, inspect, tune, verify
 from gdsload.tools.cli import reshard as rearrange
-from gdsload.tools.cli.faults import show_fault, show_note, show_usage
+from gdsload.tools.cli.faults import as_typed, show_fault, show_note, show_usage
 from gdsload.tools.cli.signals import Terminated, ended_by_signals
 from gdsload.tools.cli.terminal import safe_streams
 from gdsload.tools.cli.usage import Parser, flags, given_back, meant
@@ -75,13 +76,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with ended_by_signals():
             if late is not None and any(_flag(word) not in flags(parser) for word in words if word.startswith("--")):
                 late(parser)
-            chosen, extras = whole.parse_known_args(words, argparse.Namespace(line=words))
+            typed = partial(_typed, parser)
+            chosen, extras = whole.parse_known_args(words, argparse.Namespace(line=words, typed=typed))
             if parser is whole or (extras := given_back(parser, chosen, extras)):
                 parser.refuse(extras)
             code: int = chosen.run(chosen)
     except GdsloadError as error:
-        if late is not None:
-            late(parser)
         show_fault(error, _names(parser))
         return 2 if isinstance(error, OptionError) else 1
     except BrokenPipeError:
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         by = "SIGTERM" if isinstance(error, Terminated) else "Ctrl-C"
         for note in getattr(error, "__notes__", ()) or [f"by {by}"]:  # how far it is, and how it goes on
-            show_note("stopped", note)
+            show_note("stopped", _typed(parser, note))
         return 143 if isinstance(error, Terminated) else 130
     return code
 
@@ -99,8 +99,15 @@ def _flag(word: str) -> str:
     return word.partition("=")[0]
 
 
+def _typed(parser: Parser, text: str) -> str:
+    return as_typed(text, _names(parser))
+
+
 def _names(parser: Parser) -> dict[str, str]:
     """How each option is typed, by its name in Python."""
+    late = parser.get_default("late")
+    if late is not None:
+        late(parser)
     found = {flag[2:].replace("-", "_"): flag for flag in flags(parser) if flag.startswith("--")}
     own: Mapping[str, str] = parser.get_default("names") or {}
     return {**found, **own}

@@ -12,7 +12,6 @@ from gdsload.conversion.allowance import DEFAULT_ALLOWANCE
 from gdsload.conversion.recognise import KINDS
 from gdsload.errors import ConversionError, GdsloadError, OptionError, Skipped, WriteError
 from gdsload.system.units import counted, format_bytes
-from gdsload.tools.cli.faults import as_typed
 from gdsload.tools.cli.source_options import HelpSource, add_source_options, from_text, source_options
 from gdsload.tools.cli.terminal import Bar, plain, say, terminal_width, wrapped
 from gdsload.tools.cli.usage import Commands, Parser, add_list, script_folder
@@ -59,7 +58,7 @@ def add_to(commands: Commands[Parser]) -> None:
     source.add_argument("--dry-run", action="store_true", help="print schema, counts and sizes, and write nothing")
     samples = parser.add_argument_group("samples")
     add_list(samples, "--fields", metavar="NAME,...", help="keep these fields only (default: all)")
-    samples.add_argument("--cast", action="append", default=[], metavar="NAME=TYPE", help="cast a field")
+    samples.add_argument("--cast", action="append", default=[], metavar="NAME=TYPE,...", help="cast fields")
     add_list(samples, "--ragged", default=[], metavar="NAME,...", help="fields whose first dimension varies")
     add_list(samples, "--fixed", default=[], metavar="NAME,...", help="lists that are all of one length")
     samples.add_argument("--map", metavar="MODULE:FUNCTION", help="gets each sample as a dict, returns what is written")
@@ -89,7 +88,8 @@ def _run(chosen: argparse.Namespace) -> int:
     except GdsloadError as error:
         if chosen.json:
             skipped = error.skipped if isinstance(error, ConversionError) else ()
-            tree = {"ok": False, "error": type(error).__name__, "message": str(error), "skipped": _listed(skipped)}
+            message, listed = chosen.typed(str(error)), _listed(chosen, skipped)
+            tree = {"ok": False, "error": type(error).__name__, "message": message, "skipped": listed}
             print(json.dumps(tree, indent=1))
         raise
 
@@ -102,7 +102,7 @@ def _options(chosen: argparse.Namespace) -> ConvertKeywords:
             **({"keep_encoded": True} if chosen.keep_encoded else {})
         },
         "fields": chosen.fields,
-        "casts": dict(map(_pair, chosen.cast)),
+        "casts": dict(_pair(one) for given in chosen.cast for one in given.split(",")),
         "ragged": chosen.ragged,
         "fixed": chosen.fixed,
         "map": chosen.map,
@@ -123,7 +123,7 @@ def _dry_run(chosen: argparse.Namespace, options: ConvertKeywords) -> int:
     finally:
         bar.close()
     if chosen.json:
-        print(json.dumps(_planned(found), indent=1, ensure_ascii=False))
+        print(json.dumps(_planned(chosen, found), indent=1, ensure_ascii=False))
         return 0
     say(f"{found.kind}, {counted(len(found.parts), 'part')}")
     print(f"samples: {found.samples if found.samples >= 0 else 'known when they are read'}")
@@ -131,7 +131,7 @@ def _dry_run(chosen: argparse.Namespace, options: ConvertKeywords) -> int:
     if found.images is not None:
         print(f"  images as the files that they are (--keep-encoded): {_about(found.images.encoded)}")
         print(f"  images decoded: {_about(found.images.decoded)}")
-    show_notes(found.notes)
+    show_notes(found.notes, chosen.typed)
     for name, field in found.schema.items():
         say(f"  {name}: {field}")
     return 0
@@ -141,13 +141,13 @@ def _about(nbytes: int) -> str:
     return f"about {format_bytes(nbytes)}" if nbytes >= 0 else "known when they are read"
 
 
-def _planned(found: ConversionPlan) -> dict[str, Any]:
+def _planned(chosen: argparse.Namespace, found: ConversionPlan) -> dict[str, Any]:
     return {
         "kind": found.kind,
         "parts": len(found.parts),
         "samples": found.samples if found.samples >= 0 else None,
         "bytes": found.nbytes if found.nbytes >= 0 else None,
-        "notes": list(found.notes),
+        "notes": list(map(chosen.typed, found.notes)),
         "schema": found.schema.to_json(),
     }
 
@@ -189,7 +189,7 @@ def _tell(chosen: argparse.Namespace, skipped: tuple[Skipped, ...]) -> None:
         say(f"{were}{f', all listed in {report}' if report else ''}:")
         for one in skipped[:_SHOWN]:
             for line in wrapped(
-                plain(f"{one.key}: {as_typed(one.reason, {})}"), terminal_width(sys.stdout), first="  ", rest="    "
+                plain(f"{one.key}: {chosen.typed(one.reason)}"), terminal_width(sys.stdout), first="  ", rest="    "
             ):
                 say(line)
         if len(skipped) > _SHOWN:
@@ -197,13 +197,13 @@ def _tell(chosen: argparse.Namespace, skipped: tuple[Skipped, ...]) -> None:
     if report is not None:
         try:
             with open(report, "w", encoding="utf-8") as file:
-                file.writelines(json.dumps(one) + "\n" for one in _listed(skipped))
+                file.writelines(json.dumps(one) + "\n" for one in _listed(chosen, skipped))
         except OSError as error:
             raise WriteError(f"the report cannot be written: {error.strerror}", file=report) from error
 
 
-def _listed(skipped: tuple[Skipped, ...]) -> list[dict[str, str]]:
-    return [{"key": one.key, "reason": one.reason} for one in skipped]
+def _listed(chosen: argparse.Namespace, skipped: tuple[Skipped, ...]) -> list[dict[str, str]]:
+    return [{"key": one.key, "reason": chosen.typed(one.reason)} for one in skipped]
 
 
 def _packing(chosen: argparse.Namespace) -> dict[str, Any] | None:

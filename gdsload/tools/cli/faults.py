@@ -1,8 +1,14 @@
-"""Errors as commands show them: what, why and what to do on lines of their own, in the words of the command line."""
+"""Errors as commands show them: what, why and what to do on lines of their own, in the words of the command line.
+
+The library speaks Python: ``fields=['a', 'b']``. `as_typed` alone knows how that is typed: ``--fields a,b``.
+"""
 
 from __future__ import annotations
 
+import ast
+import json
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 
@@ -13,9 +19,6 @@ __all__ = ["as_typed", "show_fault", "show_note", "show_usage"]
 
 _SHOWN = 20
 _VALUE = r"""(?:"[^"]*"|'[^']*'|\[[^\]]*\]|\{[^}]*\}|[\w%]+(?:\.[\w%]+)*)?"""
-_QUOTES, _WORD = "\"'", re.compile(r"[^\s,\[\]\"']+")
-_BOTH = re.compile(rf"\b\w+={_VALUE} \((--[^()]+)\)")
-"""What an option is called in Python, and behind it how it is typed."""
 _RAGGED = re.compile(r"\bschema=\{'([^']+)': gdsload\.Field\('\w+', \(None, [^)]*\)\)\}")
 _LISTED = re.compile(r"(Its options are )([\w, ]+)\.")
 _IN_PYTHON = "Convert it first, or give the schema with the element type that you want"
@@ -32,11 +35,10 @@ def as_typed(text: str, options: Mapping[str, str]) -> str:
     """
     text = text.replace(_IN_PYTHON, "Convert it first, or cast it to a type that holds it (--cast)")
     text = _LISTED.sub(lambda found: found[1] + ", ".join(map(_typed, found[2].split(", "))) + ".", text)
-    text = _RAGGED.sub(r"--ragged \1", _BOTH.sub(r"\1", text))
+    text = _RAGGED.sub(r"--ragged \1", text)
     if not options:
         return text
     names = "|".join(sorted(map(re.escape, options), key=len, reverse=True))
-    text = re.sub(rf"--option (?=(?:{names})=)", "", text)
     text = re.sub(rf"(?<![\w./-])({names})=({_VALUE})(?!\w)", lambda found: _option(options[found[1]], found[2]), text)
     text = re.sub(rf"(?<=(?:larger|maller) )({names})\b", lambda found: options[found[1]], text)
     text = re.sub(rf"^({names})(?= (?:is|are) )", lambda found: options[found[1]], text)
@@ -53,11 +55,23 @@ def _option(flag: str, value: str) -> str:
         return flag
     if value.lower() == "false":
         return f"--no-{flag[2:]}"
-    if value.startswith("{"):  # {"label": "uint8"}
-        return " ".join(f"{flag} {name}={one}" for name, one in re.findall(r"""["'](\w+)["']: ["']?([\w.]+)""", value))
-    if value.startswith("["):
-        return f"{flag} NAME" if "..." in value else f"{flag} {','.join(_WORD.findall(value))}"
-    return f"{flag} {value[1:-1] if value[0] in _QUOTES else value}"
+    if "..." in value:
+        return f"{flag} NAME=VALUE" if value.startswith("{") else f"{flag} {'NAME' if value[0] == '[' else 'VALUE'}"
+    try:
+        found = ast.literal_eval(value)
+    except (ValueError, SyntaxError):  # a word
+        found = value
+    return f"{flag} {shlex.quote(_word(found))}"
+
+
+def _word(value: object) -> str:
+    """A value as one word of a command line."""
+    if isinstance(value, dict):
+        value = [f"{name}={one}" for name, one in value.items()]
+    if isinstance(value, list):
+        words = [str(one) for one in value]
+        return json.dumps(words, ensure_ascii=False) if any("," in one for one in words) else ",".join(words)
+    return str(value)
 
 
 def show_fault(error: GdsloadError, options: Mapping[str, str], *, more: str = ".problems") -> None:

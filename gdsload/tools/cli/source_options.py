@@ -55,10 +55,17 @@ def from_text(text: str, annotation: Any = Any) -> Any:
     except ValueError:
         pass
     if _takes(annotation, Mapping) and "=" in text:
-        return dict(pair.split("=", 1) for pair in text.split(",") if "=" in pair)
+        pairs = (pair.split("=", 1) for pair in text.split(",") if "=" in pair)
+        return {name: value if _of_texts(annotation) else from_text(value) for name, value in pairs}
     if _takes(annotation, Sequence):
         return [word for word in text.split(",") if word]
     return text
+
+
+def _of_texts(annotation: Any) -> bool:
+    """Whether mappings that an option may be have texts alone: ``--types id=1`` is no number."""
+    options = (annotation, *typing.get_args(annotation))
+    return any(typing.get_args(one) == (str, str) for one in options)
 
 
 def _takes(annotation: Any, wanted: type) -> bool:

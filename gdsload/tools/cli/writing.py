@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -92,27 +92,27 @@ def _cluster(chosen: argparse.Namespace) -> AbstractContextManager[ClusterExecut
 def summarise(chosen: argparse.Namespace, reports: Sequence[ConvertReport]) -> None:
     """Say what was written: in words, as JSON, or not at all."""
     if chosen.json:
-        trees = [as_tree(report) for report in reports]
+        trees = [as_tree(report, chosen.typed) for report in reports]
         print(json.dumps(trees[0] if len(trees) == 1 else {"ok": True, "datasets": trees}, indent=1))
         return
     for report in [] if chosen.quiet else reports:
         count = f"{counted(report.samples, 'sample')} in {counted(report.shards, 'shard')}"
         say(f"{report.path}: {count}, {format_bytes(report.nbytes)}")
-        show_notes(report.notes)
+        show_notes(report.notes, chosen.typed)
         if report.resumed:
             was = "part was" if report.resumed == 1 else "parts were"
             print(f"{report.resumed} {was} there from an interrupted run")
 
 
-def show_notes(notes: Sequence[str]) -> None:
-    """Say what users should know of a source."""
+def show_notes(notes: Sequence[str], typed: Callable[[str], str]) -> None:
+    """Say what users should know of a source; `typed` says options as they are typed."""
     for note in notes:
-        for line in wrapped(plain(f"note: {note}"), terminal_width(sys.stdout), rest="      "):
+        for line in wrapped(plain(f"note: {typed(note)}"), terminal_width(sys.stdout), rest="      "):
             say(line)
 
 
-def as_tree(report: ConvertReport) -> dict[str, Any]:
-    """A report, as JSON takes it."""
+def as_tree(report: ConvertReport, typed: Callable[[str], str]) -> dict[str, Any]:
+    """A report, as JSON takes it; `typed` says options as they are typed."""
     return {
         "ok": True,
         "path": report.path,
@@ -120,6 +120,6 @@ def as_tree(report: ConvertReport) -> dict[str, Any]:
         "shards": report.shards,
         "bytes": report.nbytes,
         "resumed_parts": report.resumed,
-        "notes": list(report.notes),
-        "skipped": [{"key": one.key, "reason": one.reason} for one in report.skipped],
+        "notes": [typed(note) for note in report.notes],
+        "skipped": [{"key": one.key, "reason": typed(one.reason)} for one in report.skipped],
     }

@@ -239,7 +239,7 @@ def test_empty_cells(tmp_path):
     path = write(tmp_path / "t.csv", ["f", "i", "s"], [[1.5, 1, "a"], ["", "", ""]])
     first, second = read_all(CsvSource(path))
     assert first.make() == {"f": 1.5, "i": 1, "s": "a"}
-    with pytest.raises(FormatError, match=r"has '', which is no int.*fill=\{'i': 0\} \(--fill i=0\)"):
+    with pytest.raises(FormatError, match=r"has '', which is no int.*fill=\{'i': 0\}"):
         second.make()
     assert str(samples(CsvSource(path, fill={"i": -1, "s": "none"}))[1]["i"]) == "-1"
     report = gdsload.convert(path, tmp_path / "out", fill={"i": -1}, workers=1)
@@ -257,7 +257,7 @@ def test_empty_cells(tmp_path):
 
 def test_a_number_that_comes_late_is_told_by_its_type(tmp_path):
     path = write(tmp_path / "t.csv", ["n"], [[1]] * 1000 + [[1.5]])
-    with pytest.raises(ReadError, match=r"line 1002 .*'1.5', which is no int. .*types=\{\"n\": \"float\"\}"):
+    with pytest.raises(ReadError, match=r"line 1002 .*'1.5', which is no int. .*types=\{'n': 'float'\}"):
         gdsload.convert(path, tmp_path / "out", workers=1)
     assert gdsload.convert(path, tmp_path / "out", workers=1, types={"n": "float"}).samples == 1001
 

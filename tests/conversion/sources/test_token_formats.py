@@ -177,7 +177,7 @@ def test_a_bare_file_wants_its_type(tmp_path, capsys):
     np.array([1, 70_000, 128_255, 5], np.uint32).tofile(tmp_path / "t.bin")
     for command in ([], ["--dry-run"]):
         assert main(["convert", str(tmp_path / "t.bin"), str(tmp_path / "out"), "--workers", "1", *command]) == 2
-        assert "Pass --dtype uint16: " in capsys.readouterr().err
+        assert "Pass --dtype uint16, say: " in capsys.readouterr().err
     gdsload.convert(tmp_path / "t.bin", tmp_path / "out", dtype="uint32", workers=1)
     assert gdsload.ShardDataset(tmp_path / "out")[0]["tokens"].tolist() == [1, 70_000, 128_255, 5]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import gdsload
@@ -140,6 +142,42 @@ def test_what_fills_and_what_should_be_known(tmp_path, capsys):
     assert [sample["age"].item() for sample in gdsload.ShardDataset(tmp_path / "out")] == [3, -1]
     assert main(["convert", str(tmp_path / "t.csv"), str(tmp_path / "a"), "--fields", "age", "--fill", "age=x"]) == 2
     assert "fill has 'x' for column 'age', which is int" in capsys.readouterr().err
+
+
+def test_what_fills_a_table_is_a_number_where_the_column_is(tmp_path):
+    rows = pa.table({"age": [3, None], "name": [None, "b"]})
+    pq.write_table(rows, tmp_path / "t.parquet")
+    arguments = [
+        "convert",
+        str(tmp_path / "t.parquet"),
+        str(tmp_path / "out"),
+        "--fill",
+        "age=-1,name=none",
+        "--workers",
+        "1",
+    ]
+    assert main(arguments) == 0
+    samples = list(gdsload.ShardDataset(tmp_path / "out"))
+    assert [(one["age"].item(), one["name"]) for one in samples] == [(3, "none"), (-1, "b")]
+
+
+def test_python_and_the_command_line_name_options_each_in_its_own_words(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text("n,z\n1,007\noops,008\n" + "2,009\n" * 400)
+    with pytest.raises(gdsload.errors.ConversionError, match=r"on_error=\"skip\"") as caught:
+        gdsload.convert(tmp_path / "t.csv", tmp_path / "out", types={"n": "int"}, workers=1)
+    assert "--" not in str(caught.value)
+    arguments = ["convert", str(tmp_path / "t.csv"), str(tmp_path / "out"), "--types", "n=int", "--workers", "1"]
+    assert main([*arguments, "--json"]) == 1
+    said = capsys.readouterr()
+    for text in (said.err, json.loads(said.out)["message"]):
+        assert "--on-error skip" in text
+        assert "on_error" not in text
+    report = tmp_path / "bad.jsonl"
+    assert main([*arguments, "--on-error", "skip", "--report", str(report)]) == 0
+    said = capsys.readouterr().out
+    assert "--types n=str" in said
+    assert "--types z=str" in said
+    assert "--types n=str" in json.loads(report.read_text())["reason"]
 
 
 def test_keys_of_json_lines_that_are_left_out_are_named(tmp_path, capsys):

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
+
 import pytest
 
+import gdsload
 from gdsload.errors import FormatError, OptionError, Problem, SchemaError
 from gdsload.tools.cli.faults import as_typed, show_fault
 
@@ -17,7 +22,7 @@ OPTIONS = {
 @pytest.mark.parametrize(
     ("text", "typed"),
     [
-        ('Mend it, or pass on_error="skip" (--on-error skip) to go on.', "Mend it, or pass --on-error skip to go on."),
+        ('Mend it, or pass on_error="skip" to go on.', "Mend it, or pass --on-error skip to go on."),
         ("Pass overwrite=True to replace a dataset.", "Pass --overwrite to replace a dataset."),
         ("pass with_key=False.", "pass --no-with-key."),
         ('Leave resize="none" out, or pass resize="squash".', "Leave --resize none out, or pass --resize squash."),
@@ -25,9 +30,12 @@ OPTIONS = {
         ("Leave it out: columns=[...], say.", "Leave it out: --columns NAME, say."),
         ("Pass a list: columns=['lab'].", "Pass a list: --columns lab."),
         ('casts={"label": "uint8"}.', "--cast label=uint8."),
-        ("max_skipped=20 or max_skipped='5%' (--max-skipped 5%): then", "--max-skipped 20 or --max-skipped 5%: then"),
-        ("Pass dtype= (--option dtype=uint16): it", "Pass --dtype uint16: it"),
-        ("pass follow_links=True (--option follow_links=true).", "pass --option follow_links=true."),
+        ("max_skipped=20 or max_skipped='5%': then", "--max-skipped 20 or --max-skipped 5%: then"),
+        ("Pass dtype='uint16', say.", "Pass --dtype uint16, say."),
+        ("fields=['a b', 'c'].", "--fields 'a b,c'."),
+        ("fields=['a,b', 'c'].", """--fields '["a,b", "c"]'."""),
+        ("casts={'a': 'int8', 'b': 'uint8'}, say", "--cast a=int8,b=uint8, say"),
+        ('Pass values: casts={"x": ...}.', "Pass values: --cast NAME=VALUE."),
         ("shard_bytes is 'x', which is no size", "--shard-bytes is 'x', which is no size"),
         ("workers is 0, but must be at least 1", "--workers is 0, but must be at least 1"),
         ("Pass a larger workers.", "Pass a larger --workers."),
@@ -70,3 +78,16 @@ def test_problems_are_listed_as_far_as_they_can_be_read(capsys):
 
 def test_no_advice_has_two_full_stops():
     assert str(OptionError("this. Mend it.", remedy="Or that.")) == "this. Mend it. Or that."
+
+
+def test_the_library_speaks_python():
+    folder = Path(gdsload.__file__).parent
+    found = [
+        f"{file.relative_to(folder)}:{node.lineno}: {node.value}"
+        for file in folder.rglob("*.py")
+        if "tools" not in file.relative_to(folder).parts
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" not in node.value
+        if re.search(r"(?<![\w-])--[a-z][a-z-]+", node.value) and not node.value.startswith("--")
+    ]
+    assert not found, "options are said as in Python; gdsload.tools.cli.faults says how they are typed"
