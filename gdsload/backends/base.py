@@ -75,7 +75,8 @@ class TierStatus:
         shards: how many shards it holds.
         hit_bytes: bytes of samples that were read from it.
         evictions: how many times a shard was evicted for another.
-        trouble: why it takes no further shard; empty while it may.
+        trouble: why it takes no further shard, or image; empty while it may.
+        images: how many decoded images it holds.
     """
 
     budget_bytes: int
@@ -84,11 +85,13 @@ class TierStatus:
     hit_bytes: int
     evictions: int = 0
     trouble: str = ""
+    images: int = 0
 
     def __str__(self) -> str:
         room = f"{format_bytes(self.held_bytes)} of {format_bytes(self.budget_bytes)}"
         trouble = f" ({self.trouble})" if self.trouble else ""
-        return f"{self.shards} shards, {room}, {format_bytes(self.hit_bytes)} served, {self.evictions} evicted{trouble}"
+        what = f"{self.images} images" if self.images else f"{self.shards} shards"
+        return f"{what}, {room}, {format_bytes(self.hit_bytes)} served, {self.evictions} evicted{trouble}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,8 @@ class CacheStatus:
     Attributes:
         asked: the loader's `cache` option.
         shards: how many shards contain the loader's samples.
-        tiers: those in use, by name: ``"vram"``; ``"pagecache"``, files that are registered with CUDA.
+        tiers: those in use, by name: ``"vram"``; ``"pagecache"``, files that are registered with CUDA;
+            ``"decoded"``, images that were decoded once.
     """
 
     asked: str

@@ -15,6 +15,7 @@ from gdsload.engine.batch_source import Ready, StepTransform, transformed
 from gdsload.engine.codecs import FieldCodec
 from gdsload.engine.group_lengths import GroupLengths, padded_pieces
 from gdsload.engine.images.decode import HostImages, ImageBatch
+from gdsload.engine.images.kept import Keep, KeptImages, as_kept
 from gdsload.engine.read_planner import Slices
 from gdsload.shards.format.schema import Field
 from gdsload.shards.gather_host import gather_pieces, gather_rows
@@ -88,6 +89,8 @@ class BatchMaker:
     """Whether gathering keeps a processor busy; if not, a thread that gathers waits for a device."""
     images: HostImages | None = None
     """What decodes encoded images; None: they stay as they are."""
+    kept: KeptImages | None = None
+    """What keeps them; None: nothing does."""
 
     def __init__(self, form: BatchForm) -> None:
         self.form = form
@@ -103,8 +106,8 @@ class BatchMaker:
 
     def decode(self, batches: Sequence[ImageBatch], stopped: Callable[[], bool]) -> None:
         """Decode the images of batches, in place; they are complete when it returns. See `HostImages`."""
-        if self.images is not None:
-            self.images(batches, stopped)
+        if (decode := self.kept or self.images) is not None:
+            decode(batches, stopped)
 
     def follow(self) -> None:
         """Order what is built from now on after what the calling thread has queued."""
@@ -134,8 +137,8 @@ class BatchMaker:
 
     def close(self) -> None:
         """Release kept memory, and end threads."""
-        if self.images is not None:
-            self.images.close()
+        if (images := self.kept or self.images) is not None:
+            images.close()
 
     def tensors(self, array: NDArray[Any], counts: Sequence[int]) -> Sequence[torch.Tensor]:
         """The parts of an array, of so many elements each, as tensors beside the batches' values."""
@@ -171,13 +174,17 @@ class Assembler(BatchMaker):
     Args:
         form: how a batch looks.
         pool: where batch memory comes from.
+        keep: how many of the images that it decodes it keeps; None: none.
     """
 
-    def __init__(self, form: BatchForm, pool: BatchPool) -> None:
+    def __init__(self, form: BatchForm, pool: BatchPool, keep: Keep | None = None) -> None:
         super().__init__(form)
         self.pool = pool
         if form.decode:
-            self.images = HostImages(form.decode, lambda nbytes: pool.lease(nbytes).data)
+            decode = form.decode if keep is None else as_kept(form.decode)
+            self.images = HostImages(decode, lambda nbytes: pool.lease(nbytes).data)
+            if keep is not None:
+                self.kept = KeptImages(form.decode, self.images, keep)
 
     def assemble(self, slices: Slices, sizes: Sequence[int]) -> list[Batch]:
         """See `BatchMaker.assemble`."""

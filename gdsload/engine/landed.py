@@ -33,7 +33,7 @@ class LandedSource:
     def __init__(self, job: Job, backend: Backend, maker: BatchMaker, stats: LoaderStats) -> None:
         self.job, self.backend, self.maker, self.stats = job, backend, maker, stats
         self.takes_processor = maker.takes_processor
-        self._planner = ReadPlanner(job, backend)
+        self._planner = ReadPlanner(job, backend, None if maker.kept is None else maker.kept.holds)
         self._loaded: list[LoadedRows] = []  # those that hold arena memory
         self._batch_bytes = 0  # of a batch in the arena, the maximum so far: reads are larger than what is wanted
 
@@ -101,7 +101,7 @@ class LandedBatches:
             source.backend.check(np.concatenate([part.rows.files for part in slices.parts]))
         if (draws := source.job.draws) is not None:
             encoded = [
-                ImageBatch(batch, draws(step), partial(source.job.place, step))
+                ImageBatch(batch, draws(step), partial(source.job.place, step), partial(source.job.samples, step))
                 for step, batch in zip(steps, batches, strict=True)
             ]
             source.maker.decode(encoded, stopped)

@@ -15,6 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend, PendingRead
 from gdsload.engine.runs import Runs, runs_of
@@ -150,10 +151,14 @@ class ReadPlanner:
     Args:
         job: what to deliver.
         backend: what reads it.
+        held: of a column and samples, which are wanted without their bytes, as what is made of them is at hand; None
+            for a column of which that holds for none. See `KeptImages.holds`.
     """
 
-    def __init__(self, job: Job, backend: Backend) -> None:
-        self.job, self.backend = job, backend
+    def __init__(
+        self, job: Job, backend: Backend, held: Callable[[str, IntArray], NDArray[np.bool_] | None] | None = None
+    ) -> None:
+        self.job, self.backend, self._held = job, backend, held
         self._windows: dict[int, _Window] = {}
         fields = [job.table.columns[name] for name in job.columns]
         self._sample_bytes = 0 if any(field.ragged for field in fields) else sum(field.row_bytes for field in fields)
@@ -287,6 +292,11 @@ class ReadPlanner:
         files = distinct(found.file, len(table.starts))
         self.backend.check(files)
         columns = [table.extents(name, found) for name in self.job.columns]
+        if self._held is not None:
+            columns = [
+                _without(extents, rows, self._held(name, ids))
+                for name, (extents, rows) in zip(self.job.columns, columns, strict=True)
+            ]
         return files, [extents for extents, _ in columns], [partial(FieldRows, lengths=rows) for _, rows in columns]
 
     def _runs(self, runs: Runs) -> _Wanted:
@@ -300,3 +310,12 @@ class ReadPlanner:
             for name, (_, counts) in zip(self.job.columns, columns, strict=True)
         ]
         return files, [extents for extents, _ in columns], rest
+
+
+def _without(
+    extents: Extents, rows: IntArray | None, held: NDArray[np.bool_] | None
+) -> tuple[Extents, IntArray | None]:
+    """The extents and rows of a ragged column, none of those samples that are held."""
+    if held is None or rows is None:
+        return extents, rows
+    return Extents(extents.file, extents.offset, np.where(held, 0, extents.nbytes)), np.where(held, 0, rows)

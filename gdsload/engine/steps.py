@@ -144,6 +144,10 @@ class Job:
     transform: StepTransform | None = None
     draws: Callable[[int], Draws] | None = None
 
+    def samples(self, step: int) -> IntArray:
+        """The samples of the table that a step's batch is made of, in order."""
+        return self.selection.samples(self.steps.positions(range(step, step + 1)))
+
     def place(self, step: int, number: int) -> tuple[int, str]:
         """The user's index of a step's sample, by its number there, and the shard that it is in."""
         position = self.steps.positions(range(step, step + 1))[number : number + 1]

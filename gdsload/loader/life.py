@@ -93,7 +93,7 @@ class Life:
             shards = self._plan.space.shards
             every = sum(len(one.sources) for one in self._plan.selected.datasets)
             return CacheStatus(self._plan.cache, every if shards is None else len(shards))
-        return CacheStatus(self._plan.cache, len(resources.table.starts), resources.backend.tiers())
+        return CacheStatus(self._plan.cache, len(resources.table.starts), resources.tiers())
 
     def batches(self, place: Place | None = None) -> int:
         """As ``len(loader)``; of the epoch at a place, if one is given."""

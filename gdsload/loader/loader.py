@@ -135,8 +135,13 @@ class DataLoader(TorchAttributes):
         cache: where samples are kept for later epochs. ``"none"``: nowhere on purpose; ``"vram"``: in the GPU's memory;
             ``"pagecache"``: in the page cache, registered with CUDA within `register_bytes`; ``"auto"``: in the first
             of these that has room. The first epoch goes on from where the samples are while a thread fills the tier;
-            what does not fit is read in every epoch. `loader.cache` says what is where.
+            what does not fit is read in every epoch. With a `decode` that makes the same of an image in every epoch but
+            for a flip, ``"vram"`` and ``"auto"`` keep the decoded images in the GPU's memory instead, and ``"ram"``
+            keeps them in memory, where batches are built on the CPU: each is decoded once. `loader.cache` says what is
+            where.
         vram_bytes: bytes of the tier in VRAM; None: of what is free, half for ``"vram"``, a quarter for ``"auto"``.
+        ram_bytes: bytes of decoded images that ``"ram"`` keeps; None: half of the memory that is available, or of the
+            control group's limit.
         read_threads: how many threads read, 512 at most; several drives share them out. None for what suits the
             backend.
         **unneeded: `num_workers`, `pin_memory` and other keywords of torch's loader that have no meaning here are
@@ -191,8 +196,9 @@ class DataLoader(TorchAttributes):
         gds_compat: bool = False,
         pinned_bytes: int | str = "96MiB",
         register_bytes: int | str | None = None,
-        cache: Literal["none", "auto", "vram", "pagecache"] = "none",
+        cache: Literal["none", "auto", "vram", "ram", "pagecache"] = "none",
         vram_bytes: int | str | None = None,
+        ram_bytes: int | str | None = None,
         read_threads: int | None = None,
         **unneeded: Unpack[TorchKeywords],
     ) -> None:

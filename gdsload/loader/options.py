@@ -49,7 +49,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "ragged": ("jagged", "offsets", "padded", "varlen"),
     "backend": BACKEND_CHOICES,
     "gds_engine": ("cufile", "kvikio"),
-    "cache": ("none", "auto", "vram", "pagecache"),
+    "cache": ("none", "auto", "vram", "ram", "pagecache"),
     "reuse_buffers": (False, True),
     "tail": (None, "share", "pad", "drop"),
 }
@@ -167,7 +167,7 @@ def per_sample(given: Mapping[str, Any]) -> PerSample | None:
         if workers is not None or given["sample_processes"]:
             raise OptionError("sample_workers and sample_processes are for sample_transform, which is not given")
         return None
-    others = {"backend": ("auto", "host"), "cache": ("none", "pagecache"), "ragged": ("jagged",)}
+    others = {"backend": ("auto", "host"), "cache": ("none", "ram", "pagecache"), "ragged": ("jagged",)}
     for name, possible in others.items():
         if given[name] not in possible:
             raise OptionError(

@@ -32,6 +32,7 @@ from gdsload.loader.selection import SampleSpace, Selected, sample_space, select
 from gdsload.order import DatasetFacts, OrderOptions, resolve
 from gdsload.order.checks import check_whole
 from gdsload.shards.drive import one_of_each_drive
+from gdsload.transforms import DecodeImage
 
 __all__ = ["LoaderPlan", "plan_loader"]
 
@@ -62,7 +63,9 @@ class LoaderPlan:
         registers_by_default: whether `backend.register_bytes` is still to be found out, when it is opened.
         cache: where samples are kept for later epochs: the option.
         in_vram: whether there is a tier in the GPU's memory.
-        vram_bytes: bytes of that tier; None: a share of what is free when it is made.
+        vram_bytes: bytes of that tier, or of decoded images there; None: a share of what is free when it is made.
+        keeps_images: whether decoded images are kept for later epochs, where batches are built.
+        ram_bytes: bytes of them in the host's memory; None: a share of what there is.
         prefetch_bytes: bytes of batches that may be ahead of the consumer.
         arena_bytes: bytes that reads may take in an arena.
         in_place: whether bytes are gathered from where they are, so that nothing lands in an arena.
@@ -92,6 +95,8 @@ class LoaderPlan:
     cache: str
     in_vram: bool
     vram_bytes: int | None
+    keeps_images: bool
+    ram_bytes: int | None
     prefetch_bytes: int
     arena_bytes: int
     in_place: bool
@@ -135,16 +140,15 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
     request = _backend_request(given)
     prefetch_bytes = options.prefetch_bytes(given, request.placement)
     arena_bytes = options.byte_count(given, "arena_bytes", at_least=1)
-    cache, in_vram = given["cache"], given["cache"] in ("vram", "auto") and request.placement == "gpu"
-    vram_bytes = None if given["vram_bytes"] is None else options.byte_count(given, "vram_bytes")
 
     dataset, selected = _selected(dataset)
     mapped = selected.mapped(given["mmap"])
     by_default = given["register_bytes"] is None and request.placement == "gpu"
-    _refuse_cache(cache, request, mapped=mapped, registers=by_default or request.register_bytes > 0)
+    _refuse_cache(given["cache"], request, mapped=mapped, registers=by_default or request.register_bytes > 0)
     source = index_source(given, len(selected))
     fields = field_names(selected.schema, given)
     decode = decoded_fields(selected.schema, fields, given["decode"])
+    tiers = _tiers(given, request, decode)
     if given["reuse_buffers"] and given["per_sample"] is None:
         refuse_ragged(selected.schema, fields, decode)
     sample_bytes = mean_sample_bytes(selected, fields)
@@ -171,12 +175,10 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
         mapped=mapped,
         backend=request,
         registers_by_default=by_default,
-        cache=cache,
-        in_vram=in_vram,
-        vram_bytes=vram_bytes,
+        **tiers,
         prefetch_bytes=prefetch_bytes,
         arena_bytes=arena_bytes,
-        in_place=reads_in_place(request, mapped=mapped) and not in_vram,
+        in_place=reads_in_place(request, mapped=mapped) and not tiers["in_vram"],
         sample_bytes=sample_bytes,
         batch_sample_bytes=decoded_sample_bytes(selected, fields, decode),
     )
@@ -260,6 +262,39 @@ def _refuse_cache(cache: str, request: BackendRequest, *, mapped: bool, register
         raise BackendUnavailableError(
             f'cache="pagecache" registers mapped shards with CUDA, and {what}', remedy="Leave that option out."
         )
+
+
+def _tiers(given: Mapping[str, Any], request: BackendRequest, decode: Mapping[str, DecodeImage]) -> dict[str, Any]:
+    """What is kept for later epochs, by the plan's attributes."""
+    cache, keeps_images = given["cache"], _keeps_images(given["cache"], request, decode)
+    budgets = {
+        name: None if given[name] is None else options.byte_count(given, name) for name in ("vram_bytes", "ram_bytes")
+    }
+    in_vram = cache in ("vram", "auto") and request.placement == "gpu" and not keeps_images
+    return {"cache": cache, "keeps_images": keeps_images, "in_vram": in_vram, **budgets}
+
+
+def _keeps_images(cache: str, request: BackendRequest, decode: Mapping[str, DecodeImage]) -> bool:
+    """Whether decoded images are kept for later epochs.
+
+    Raises:
+        OptionError: if they are to be, and none can.
+    """
+    some = any(one.repeatable for one in decode.values())
+    if cache != "ram":
+        return some and cache in ("vram", "auto") and request.placement == "gpu"
+    if request.placement == "gpu":
+        raise OptionError(
+            f'cache="ram" keeps decoded images where batches are built, which for {str(request.device)!r} is the GPU',
+            remedy='Pass cache="vram".',
+        )
+    if not some:
+        raise OptionError(
+            'cache="ram" keeps images that are decoded the same in every epoch, and there are none',
+            remedy='Pass decode={"image": DecodeImage(...)} with crop="center" or "none", whose result a '
+            "device_transform may crop at random. Shards are kept in memory by the page cache.",
+        )
+    return True
 
 
 def _order_options(given: Mapping[str, Any], selected: Selected, sample_bytes: float) -> OrderOptions:

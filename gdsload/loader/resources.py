@@ -10,13 +10,14 @@ from functools import partial
 import numpy as np
 import torch
 
-from gdsload.backends.base import Backend
+from gdsload.backends.base import Backend, TierStatus
 from gdsload.backends.request import BackendRequest, OpenedBackend
 from gdsload.backends.select import choose, default_register_bytes
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.backends.tiers.vram import VramTier
 from gdsload.engine.assemble import Assembler, BatchMaker
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
+from gdsload.engine.images.kept import Keep
 from gdsload.engine.limits import Limits
 from gdsload.loader.plan import LoaderPlan
 from gdsload.shards.identity import ShardSource
@@ -50,6 +51,11 @@ class OpenResources:
     def backend(self) -> Backend:
         """The backend."""
         return self.opened.backend
+
+    def tiers(self) -> dict[str, TierStatus]:
+        """What is kept for later epochs, by the name of the tier."""
+        kept = self.maker.kept
+        return self.backend.tiers() | ({} if kept is None else {"decoded": kept.tier()})
 
 
 def release(backend: Backend, maker: BatchMaker) -> None:
@@ -99,8 +105,9 @@ def _with_defaults(plan: LoaderPlan, sources: Sequence[ShardSource]) -> BackendR
 def _batch_maker(
     plan: LoaderPlan, table: ShardTable, limits: Limits, request: BackendRequest, opened: OpenedBackend
 ) -> BatchMaker:
+    keep = _keep(plan, table)
     if plan.placement == "host":
-        return Assembler(plan.form, BatchPool(keep_bytes=limits.pool_bytes()))
+        return Assembler(plan.form, BatchPool(keep_bytes=limits.pool_bytes()), keep)
     budget = (
         f"the loader's budget is {format_bytes(limits.prefetch_bytes)} of batches ahead (prefetch_bytes) and "
         f"{format_bytes(limits.arena_bytes)} of slots (arena_bytes)"
@@ -111,17 +118,31 @@ def _batch_maker(
     )  # fmt: skip
     return DeviceAssembler(
         plan.form, plan.device,
-        on_host=table.files.in_mappings, pending_bytes=limits.prefetch_bytes, budget=budget,
+        on_host=table.files.in_mappings, pending_bytes=limits.prefetch_bytes, budget=budget, keep=keep,
     )  # fmt: skip
+
+
+def _keep(plan: LoaderPlan, table: ShardTable) -> Keep | None:
+    """How many decoded images are kept; None: none."""
+    if not plan.keeps_images:
+        return None
+    if plan.placement == "gpu":
+        return Keep(table.samples, _vram_bytes(plan))
+    return Keep(table.samples, default_register_bytes() if plan.ram_bytes is None else plan.ram_bytes)
+
+
+def _vram_bytes(plan: LoaderPlan) -> int:
+    """The budget of what is kept in the GPU's memory."""
+    if plan.vram_bytes is not None:
+        return plan.vram_bytes
+    return int(torch.cuda.mem_get_info(plan.device)[0] * SHARE_OF_VRAM[plan.cache])
 
 
 def _with_vram(plan: LoaderPlan, table: ShardTable, opened: OpenedBackend) -> OpenedBackend:
     """The backend, with a tier in VRAM before it if the plan has one."""
     if not plan.in_vram:
         return opened
-    nbytes = plan.vram_bytes
-    if nbytes is None:
-        nbytes = int(torch.cuda.mem_get_info(plan.device)[0] * SHARE_OF_VRAM[plan.cache])
+    nbytes = _vram_bytes(plan)
     span = partial(table.span, names=plan.form.columns)
     tier = VramTier(table.files, plan.device, span=span, vram_bytes=nbytes)
     backend = Tiered(f"vram+{opened.backend.name}", table.files, tier, opened.backend)

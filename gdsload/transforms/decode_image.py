@@ -108,6 +108,11 @@ class DecodeImage:
         """Element type of the result."""
         return self.dtype or (torch.uint8 if self.mean is None else torch.float32)
 
+    @property
+    def repeatable(self) -> bool:
+        """Whether each epoch makes the same of an image, but for a flip, so that it can be kept."""
+        return self.crop != "random-resized"
+
     def table(self) -> torch.Tensor | None:
         """Means and standard deviations for values up to 255, float32 ``[2, 3]`` on the CPU; None: values stay."""
         if self.result == torch.uint8:

@@ -15,6 +15,7 @@ from gdsload.loader.budgets import limits_of
 from gdsload.loader.plan import plan_loader
 from gdsload.loader.ranks import ScheduleRule, Schedules
 from gdsload.loader.resources import SHARE_OF_VRAM
+from gdsload.transforms import DecodeImage
 
 CPU, GPU, MPS = torch.device("cpu"), torch.device("cuda", 0), torch.device("mps")
 DEFAULTS = {
@@ -130,3 +131,27 @@ def test_the_ranks_are_a_rule(planned, monkeypatch):
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 4)
     assert rule.world() == (3, 4)
     assert planned(rank=1, world_size=2).schedule.world() == (1, 2)
+
+
+def images(path):
+    with gdsload.ShardWriter(path, {"image": gdsload.Field("image")}) as writer:
+        writer.write({"image": b"\xff\xd8\xff"})
+    return path
+
+
+@pytest.mark.parametrize(("cache", "fixed"), [("vram", True), ("auto", True), ("vram", False), ("none", True)])
+def test_decoded_images_take_the_place_of_shards_in_vram(planned, tmp_path, cache, fixed):
+    wanted = DecodeImage(size=8, crop="center" if fixed else "random-resized", flip=0.5)
+    found = plan_loader(
+        images(tmp_path / "d"), {**DEFAULTS, "device": GPU, "cache": cache, "decode": {"image": wanted}}
+    )
+    assert found.keeps_images is (fixed and cache != "none")
+    assert found.in_vram is (not fixed and cache != "none")
+
+
+def test_images_are_kept_where_batches_are_built(planned, tmp_path):
+    given = {**DEFAULTS, "decode": {"image": DecodeImage()}, "cache": "ram", "ram_bytes": "2MiB"}
+    found = plan_loader(images(tmp_path / "d"), {**given, "device": CPU})
+    assert (found.keeps_images, found.ram_bytes) == (True, 2**21)
+    with pytest.raises(gdsload.OptionError, match="is the GPU"):
+        plan_loader(tmp_path / "d", {**given, "device": GPU})

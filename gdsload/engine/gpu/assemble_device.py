@@ -24,7 +24,9 @@ from gdsload.engine.batch_source import Ready, StepTransform
 from gdsload.engine.codecs import FieldCodec
 from gdsload.engine.gpu.decode_images import DeviceImages, best_jpeg_decoder
 from gdsload.engine.gpu.gather_device import DeviceGather
+from gdsload.engine.gpu.kept_images import DeviceKeptImages
 from gdsload.engine.group_lengths import GroupLengths, padded_pieces
+from gdsload.engine.images.kept import Keep, as_kept
 from gdsload.engine.read_planner import Slices
 from gdsload.shards.format.schema import Field
 from gdsload.shards.gather_host import gather_pieces
@@ -49,6 +51,7 @@ class DeviceAssembler(BatchMaker):
         on_host: which of some addresses are of host memory; the others are the device's.
         pending_bytes: bytes of batches that were dropped while the GPU may still be reading them.
         budget: what the user may lower, for the error when memory runs out.
+        keep: how many of the images that it decodes it keeps; None: none.
     """
 
     takes_processor = False
@@ -61,6 +64,7 @@ class DeviceAssembler(BatchMaker):
         on_host: Callable[[IntArray], NDArray[np.bool_]],
         pending_bytes: int = 2**28,
         budget: str = "",
+        keep: Keep | None = None,
     ) -> None:
         super().__init__(form)
         self.device, self.budget = device, budget
@@ -69,7 +73,10 @@ class DeviceAssembler(BatchMaker):
         self.gather = DeviceGather(device, on_host)
         self._hand_over = ConsumerThrottle(device, pending_bytes)
         if form.decode:
-            self.images = DeviceImages(form.decode, device, best_jpeg_decoder())
+            decode = form.decode if keep is None else as_kept(form.decode)
+            self.images = DeviceImages(decode, device, best_jpeg_decoder())
+            if keep is not None:
+                self.kept = DeviceKeptImages(form.decode, self.images, keep)
 
     def tensors(self, array: NDArray[Any], counts: Sequence[int]) -> Sequence[torch.Tensor]:
         """See `BatchMaker.tensors`: parts of one tensor on the device, ordered on the loader's stream."""

@@ -132,7 +132,7 @@ class DeviceImages(HostImages):
         images = self.look(name, one)
         looked, size = images.looked, images.options.rows_and_columns
         given = looked.complete_baseline() if self._decoder is not None else np.zeros(len(looked), np.bool_)
-        result: Any = [None] * len(looked) if size is None else self._empty_batch(images, size)
+        result: Any = [None] * len(looked) if size is None else self.empty_batch(name, len(looked))
         heights, widths = looked.sizes()
         nbytes = 3 * int((heights * widths).sum())
         parts = max(-(-len(looked) // self._at_once), min(-(-nbytes // _BYTES_OF_A_CALL), len(looked)), 1)
@@ -191,12 +191,12 @@ class DeviceImages(HostImages):
             found[number] = image
         return found
 
-    def _empty_batch(self, images: BatchImages, size: tuple[int, int]) -> torch.Tensor:
-        """An uninitialized batch ``[images, 3, *size]``."""
-        options = images.options
+    def empty_batch(self, name: str, count: int) -> torch.Tensor:
+        """See `HostImages.empty_batch`."""
+        options = self.options[name]
         layout = torch.channels_last if options.channels_last else torch.contiguous_format
         with on(self._results):
-            shape = (len(images.looked), 3, *size)
+            shape = (count, 3, *(options.rows_and_columns or (0, 0)))
             return torch.empty(shape, dtype=options.result, device=self._device, memory_format=layout)
 
     def _put(self, images: BatchImages, every: range, found: dict[int, torch.Tensor], result: Any) -> None:

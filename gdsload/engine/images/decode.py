@@ -67,11 +67,13 @@ class ImageBatch(NamedTuple):
         batch: its fields, of which some are `EncodedImages`.
         draws: what random numbers are drawn from.
         place: where its samples are.
+        samples: gives their ids in the shard table.
     """
 
     batch: dict[str, Any]
     draws: Draws
     place: Place
+    samples: Callable[[], IntArray]
 
 
 class HostImages:
@@ -92,14 +94,14 @@ class HostImages:
         """Put decoded images in the place of encoded ones. Only complete batches come out, or an error.
 
         Args:
-            batches: changed in place.
+            batches: changed in place: those of the fields that they have.
             stopped: whether nobody wants them any more.
 
         Raises:
             FormatError: if an image cannot be decoded, and that is to be raised.
             LoaderClosedError: if nobody wants them.
         """
-        begun = [(one, self.begin(name, one, stopped)) for one in batches for name in self.options]
+        begun = [(one, self.begin(name, one, stopped)) for one in batches for name in self.options if name in one.batch]
         for one, (images, result, tasks) in begun:
             tasks.wait()
             self.finish(images, one, result)
@@ -181,8 +183,8 @@ class HostImages:
         """Start the decoding of a field: what is known of it, its result, and what to wait for."""
         images = self.look(name, one)
         options, table = images.options, self.tables[name]
-        size = options.rows_and_columns
-        result: Any = [None] * len(images.looked) if size is None else self._dense(options, len(images.looked), size)
+        size, count = options.rows_and_columns, len(images.looked)
+        result: Any = [None] * count if size is None else self.empty_batch(name, count)
         as_decoded = size is None and options.channels_last and table is None
 
         def put(number: int, pixels: Pixels) -> None:
@@ -195,8 +197,10 @@ class HostImages:
 
         return images, result, self.decode(images, range(len(images.looked)), stopped, put, reuse=not as_decoded)
 
-    def _dense(self, options: DecodeImage, count: int, size: tuple[int, int]) -> torch.Tensor:
-        """An uninitialized batch ``[count, 3, *size]``."""
+    def empty_batch(self, name: str, count: int) -> torch.Tensor:
+        """An uninitialized batch ``[count, 3, *size]`` of a field whose images have one size."""
+        options = self.options[name]
+        size = options.rows_and_columns or (0, 0)
         shape = (count, *size, 3) if options.channels_last else (count, 3, *size)
         nbytes = math.prod(shape) * options.result.itemsize
         if self._empty is None or not nbytes:

@@ -15,11 +15,12 @@ from gdsload.order.hashing import hash_into
 from gdsload.system.arrays import IntArray
 from gdsload.transforms import DecodeImage
 
-__all__ = ["FRAME_WORDS", "Draws", "Frame", "frames"]
+__all__ = ["FRAME_WORDS", "Draws", "Frame", "flips", "frames"]
 
 _TRIES = 10
 _NUMBERS = 32
 """Random numbers that a sample may draw: two for each try, two for the place, one for the flip, and some to spare."""
+_FLIP = 2 * _TRIES + 2
 
 
 class Draws(NamedTuple):
@@ -82,8 +83,15 @@ def frames(options: DecodeImage, heights: IntArray, widths: IntArray, draws: Dra
         found[:, 5] = np.where(wide, short * widths // heights, short)
         found[:, 6] = np.rint((found[:, 4] - size[0]) / 2)
         found[:, 7] = np.rint((found[:, 5] - size[1]) / 2)
-    found[:, 8] = uniform[:, 2 * _TRIES + 2] < options.flip
+    found[:, 8] = uniform[:, _FLIP] < options.flip
     return found
+
+
+def flips(options: DecodeImage, draws: Draws) -> NDArray[np.bool_]:
+    """Which images are flipped: what `frames` says of them, shape ``[images]``."""
+    if not options.flip:
+        return np.zeros(len(draws.numbers), np.bool_)
+    return _uniform(draws)[:, _FLIP] < options.flip
 
 
 def _uniform(draws: Draws) -> NDArray[np.float64]:

@@ -87,7 +87,12 @@ def batch_of(images):
     lengths = np.array([len(one) for one in images], np.int64)
     values = torch.frombuffer(bytearray(b"".join(images)), dtype=torch.uint8)
     draws = Draws(5, np.arange(len(images)))
-    return ImageBatch({"x": EncodedImages(values, lengths)}, draws, lambda number: (number + 100, "a.safetensors"))
+    return ImageBatch(
+        {"x": EncodedImages(values, lengths)},
+        draws,
+        lambda number: (number + 100, "a.safetensors"),
+        lambda: np.arange(len(images)),
+    )
 
 
 EXIF = Image.Exif()

@@ -1,0 +1,77 @@
+"""cache="vram" with decode=: images are decoded once, and batches are those of a loader that decodes them every time."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from gdsload import DataLoader, Field, ShardWriter
+from gdsload.transforms import DecodeImage
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.filterwarnings("ignore:.*torchvision:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*TorchCodec.*"),
+]
+COUNT = 90
+WANTED = {
+    "center": DecodeImage(size=32, crop="center", flip=0.5),
+    "normalized": DecodeImage(
+        size=(20, 30), flip=0.5, mean=(0.5,) * 3, std=(0.2,) * 3, dtype=torch.bfloat16, channels_last=True
+    ),
+    "any size": DecodeImage(flip=0.5),
+}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    generator, path = np.random.default_rng(0), tmp_path_factory.mktemp("kept") / "d"
+    schema = {"image": Field("image"), "label": Field("int64")}
+    with ShardWriter(path, schema, shard_bytes=100_000) as writer:
+        for number in range(COUNT):
+            height, width = generator.integers(40, 90, 2).tolist()
+            small = Image.fromarray(generator.integers(0, 256, (6, 6, 3), np.uint8))
+            out = io.BytesIO()
+            kind = "PNG" if number % 5 == 0 else "JPEG"
+            small.resize((width, height), Image.Resampling.BICUBIC).save(out, kind)
+            writer.write({"image": out.getvalue(), "label": number})
+    return path
+
+
+def loader(path, kind, **given):
+    return DataLoader(path, 16, "full", seed=3, decode={"image": WANTED[kind]}, device="cuda", **given)
+
+
+@pytest.mark.parametrize("budget", ["64MiB", 100_000])
+@pytest.mark.parametrize("kind", WANTED)
+def test_epochs_are_those_of_a_loader_that_keeps_nothing(path, kind, budget):
+    with loader(path, kind) as plain, loader(path, kind, cache="vram", vram_bytes=budget) as kept:
+        for _ in range(3):
+            for batch, other in zip(kept, plain, strict=True):
+                assert batch["label"].tolist() == other["label"].tolist()
+                for mine, yours in zip(batch["image"], other["image"], strict=True):
+                    assert mine.is_cuda
+                    assert torch.equal(mine, yours)
+                    assert mine.stride() == yours.stride()
+                    mine.zero_()  # a user's batch is the user's
+        tier = kept.cache.tiers["decoded"]
+    assert tier.images == COUNT if budget == "64MiB" else 0 < tier.images < COUNT
+    assert tier.hit_bytes >= tier.held_bytes
+
+
+def test_what_is_kept_stays_while_the_consumer_is_slow(path):
+    with loader(path, "center", cache="vram", vram_bytes="64MiB") as kept:
+        sums = [[batch["image"].double().sum().item() for batch in kept] for _ in range(3)]
+    with loader(path, "center", cache="vram", vram_bytes="64MiB") as kept:
+        for expected in sums:
+            found = []
+            for batch in kept:
+                torch.cuda._sleep(20_000_000)
+                found.append(batch["image"].double().sum())
+                batch["image"].fill_(9)
+                del batch
+            assert [one.item() for one in found] == expected
