@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-import gdsload
 from gdsload import OptionError
 
-ROOT = Path(gdsload.__file__).resolve().parent.parent
 RANKS = 4
 
 SCRIPT = """
@@ -31,7 +24,7 @@ import gdsload
 warnings.simplefilter("ignore")
 path, folder = sys.argv[1:]
 rank = int(os.environ["RANK"])
-dist.init_process_group("gloo")
+dist.init_process_group("gloo", f"file://{folder}/group", rank=rank, world_size=int(os.environ["WORLD_SIZE"]))
 mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
 flat = init_device_mesh("cpu", (4,), mesh_dim_names=("whatever",))
 pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
@@ -109,27 +102,10 @@ dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
-def told(plain, tmp_path_factory):
+def told(plain, tmp_path_factory, run_ranks):
     """What each rank has found."""
     folder = tmp_path_factory.mktemp("ranks")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": str(RANKS)}
-    environment |= {"TORCHELASTIC_USE_AGENT_STORE": "False", "OMP_NUM_THREADS": "1"}
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        environment["MASTER_PORT"] = str(free.getsockname()[1])
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(plain), str(folder)],
-            env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for rank in range(RANKS)
-    ]  # fmt: skip
-    try:
-        ends = [rank.communicate(timeout=110)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0] * RANKS, ends
+    run_ranks(SCRIPT, RANKS, plain, folder)
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
 
 

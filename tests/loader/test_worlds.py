@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import gc
 import json
-import os
-import socket
-import subprocess
-import sys
 import weakref
 from itertools import islice
-from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-import gdsload
 from gdsload import OptionError, StateError
 
-ROOT = Path(gdsload.__file__).resolve().parent.parent
 NO_GROUP = r"WORLD_SIZE is 4 in the environment, but torch\.distributed is not initialised.*init_process_group.*rank="
 
 
@@ -224,13 +217,13 @@ class TestLaunchedWithoutAGroup:
 
 
 RANK = """
-import json, sys
+import json, os, sys
 import gdsload
 import torch.distributed as dist
 
 loader = gdsload.DataLoader(sys.argv[1], 27, shuffle=True, device="cpu", with_index=True)  # before there is a group
-for _ in range(2):
-    dist.init_process_group("gloo")
+for where in sys.argv[2:]:
+    dist.init_process_group("gloo", f"file://{where}", rank=int(os.environ["RANK"]), world_size=2)
     found = [batch["index"].tolist() for batch in loader]
     assert len(found) == len(loader)
     everybody = [None] * dist.get_world_size()
@@ -243,26 +236,8 @@ for _ in range(2):
 
 
 @pytest.mark.slow
-def test_two_processes_whose_loaders_were_made_before_their_groups(plain, tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
-    environment |= {"TORCHELASTIC_USE_AGENT_STORE": "False", "OMP_NUM_THREADS": "1"}
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        environment["MASTER_PORT"] = str(free.getsockname()[1])
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, str(plain)],
-            env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    try:
-        ends = [rank.communicate(timeout=50) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], ends
-    epochs = ends[0][0].splitlines()
+def test_two_processes_whose_loaders_were_made_before_their_groups(plain, tmp_path, run_ranks):
+    epochs = run_ranks(RANK, 2, plain, tmp_path / "first group", tmp_path / "second group").splitlines()
     assert len(epochs) == 2
     for first, second in map(json.loads, epochs):
         assert [len(batch) for batch in first] == [len(batch) for batch in second]
