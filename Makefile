@@ -13,18 +13,20 @@ ARGS ?=
 demo: .venv/demo/.stamp
 	.venv/demo/bin/gdsload demo $(ARGS)
 
-# Three processes are what two cores are busy with: tests also wait. Whatever the environment says, compiled modules are
-# kept, or each process compiles all tests anew; and threads that wait sleep, since other processes want the core.
+# Three processes are what two cores are busy with: tests also wait. All tests of a file run in one of them, or fixtures
+# of the file are made in each. Whatever the environment says, compiled modules are kept, or each process compiles all
+# tests anew; and threads that wait sleep, since other processes want the core.
+PROCESSES := -n 3 --dist loadfile --no-loadscope-reorder
 test bounds: export PYTHONDONTWRITEBYTECODE :=
 test bounds: export OMP_WAIT_POLICY := passive
 test: .venv/test/.stamp
-	.venv/test/bin/python -m pytest -n 3 $(ARGS)
+	.venv/test/bin/python -m pytest $(PROCESSES) $(ARGS)
 
 # The tests with the lowest versions that pyproject.toml claims. Gigabytes: builds of torch that are not the newest may
 # be had with CUDA alone.
 bounds: .venv/bounds/.stamp
 	.venv/bounds/bin/python -W error -c "from gdsload import *"
-	.venv/bounds/bin/python -m pytest -n 3 $(ARGS)
+	.venv/bounds/bin/python -m pytest $(PROCESSES) $(ARGS)
 
 # On a machine with GPUs, in the Python at hand; a skip for want of one of these is a failure.
 REQUIRE ?= cuda,cufile,two
