@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import table as tables
-from benchmarks.contenders import CONTENDERS
+from benchmarks.contenders import CONTENDERS, load
 from benchmarks.contenders.base import Contender, Job, open_rows
 from benchmarks.gpu.limits import DirectReads, PinnedCopies
 from benchmarks.gpu.suite import __main__ as suite
@@ -24,7 +25,8 @@ from benchmarks.record import pruned
 
 FOLDER = Path(table.__file__).parent.parent
 NO_RECORD = "No record is committed yet.\n"
-PEERS = ["torch-batches", "safetensors", "dali"]
+PEERS = ["torch-batches", "dali"]
+STEPS = [measure.name for measure in MEASURES if measure.name.startswith("step-")]
 CPU = torch.device("cpu")
 
 
@@ -37,7 +39,8 @@ def run(out, *options):
 def record(tmp_path_factory):
     out = tmp_path_factory.mktemp("suite") / "gpu-loaders.json"
     assert run(out, "--rounds", "2", "--only", "rows-4k-full", "memory", "--peers", *PEERS) == 0
-    assert run(out, "--rounds", "1", "--only", "first-batch", "images-in-order", "--peers", "--merge") == 0
+    again = ["first-batch", "images-in-order", "launches", *STEPS]
+    assert run(out, "--rounds", "1", "--only", *again, "--peers", "--merge") == 0
     assert [path.name for path in out.parent.iterdir()] == [out.name]  # gigabytes each: nothing may stay behind
     return json.loads(out.read_text(encoding="utf-8"))
 
@@ -50,7 +53,7 @@ def entries_of(record, name):
 @pytest.mark.slow
 def test_every_contender_has_its_trials_and_its_bytes_are_right(record):
     found = entries_of(record, "rows-4k-full")
-    for name in ("P", "gdsload", "gdsload-shards", "torch-batches", "safetensors"):
+    for name in ("P", "gdsload", "gdsload-shards", "torch-batches"):
         entry = found[name]
         assert "failed" not in entry
         assert len(entry["trials"]) == 2
@@ -72,10 +75,11 @@ def test_a_peer_that_is_absent_is_a_row_not_a_gap(record):
 @pytest.mark.slow
 def test_calls_merge_and_ratios_stay_within_one(record):
     assert [(case["name"], case["run"]) for case in record["cases"]] == [("images-in-order", 1), ("rows-4k-full", 0)]
-    assert [(each["name"], each["run"]) for each in record["measures"]] == [("memory", 0), ("first-batch", 1)]
+    of_run = {each["name"]: each["run"] for each in record["measures"]}
+    assert of_run == {"memory": 0, "first-batch": 1, "launches": 1, **dict.fromkeys(STEPS, 1)}
     assert [each["rounds"] for each in record["runs"]] == [2, 1]
     ratios = record["cases"][1]["ratios"]
-    assert ratios.keys() >= {"gdsload/P", "gdsload/torch-batches", "gdsload/safetensors", "gdsload-shards/P"}
+    assert ratios.keys() >= {"gdsload/P", "gdsload/torch-batches", "gdsload-shards/P"}
     assert "torch-batches/P" in ratios
     assert "P/gdsload" not in ratios
 
@@ -91,7 +95,8 @@ def test_runs_that_nothing_is_of_any_more_go():
 
 @pytest.mark.slow
 def test_measures_have_their_numbers(record):
-    memory, first = record["measures"]
+    found = {each["name"]: each for each in record["measures"]}
+    memory, first = found["memory"], found["first-batch"]
     assert len(memory["trials"]) == 1  # once, not in every round
     assert len(memory["trials"][0]["by_epoch"]["anonymous"]) == 20
     assert memory["numbers"]["anonymous_last"]["median"] > 0
@@ -109,15 +114,11 @@ def test_the_record_renders_and_draws(record):
 
 
 @pytest.mark.slow
-def test_training_steps_and_launches_are_measured(tmp_path):
-    out = tmp_path / "gpu-loaders.json"
-    steps = [measure.name for measure in MEASURES if measure.name.startswith("step-")]
-    assert run(out, "--rounds", "1", "--only", *steps, "launches", "--peers") == 0
-    found = {each["name"]: each["numbers"] for each in json.loads(out.read_text(encoding="utf-8"))["measures"]}
-    launches = found.pop("launches")
-    assert list(found) == steps
-    assert min(step["over_longer"]["median"] for step in found.values()) > 0
-    assert min(launches[key]["median"] for key in ("alone_per_s", "paced_gb_s", "full_over_alone")) > 0
+def test_training_steps_and_launches_are_measured(record):
+    found = {each["name"]: each["numbers"] for each in record["measures"]}
+    assert [name for name in found if name in STEPS] == STEPS
+    assert min(found[name]["over_longer"]["median"] for name in STEPS) > 0
+    assert min(found["launches"][key]["median"] for key in ("alone_per_s", "paced_gb_s", "full_over_alone")) > 0
 
 
 @given(st.integers(0, 2**32), st.integers(0, 4), st.integers(0, 63), st.integers(1, 255))
@@ -151,6 +152,13 @@ class Wrong(Contender):
 @pytest.fixture
 def job(stored, tmp_path):
     return Job(tmp_path, stored.files[0], (3, 8), "uint8", 40, 8, "sequential", CPU, 1)
+
+
+@pytest.mark.parametrize("name", ["gdsload", "safetensors"])
+def test_what_a_contender_gives_is_what_was_written(stored, job, name):
+    contender = load(name)(replace(job, order="full"))
+    found = trial.check(contender, stored.hashes)
+    assert (found["samples"], found["missing"], found["repeated"], found["foreign"]) == (40, 0, 0, 0)
 
 
 def test_the_check_finds_what_is_wrong(stored, job):
