@@ -18,7 +18,14 @@ from gdsload.system.version import __version__
 
 NEEDS = "GDSLOAD_REQUIRE"
 # Fixtures that tests of several rooms use; conftest.py of a room has those of it alone.
-pytest_plugins = ["tests.drives", "tests.machines", "tests.on_gpu", "tests.page_cache", "tests.ranks"]
+pytest_plugins = [
+    "tests.drives",
+    "tests.machines",
+    "tests.on_gpu",
+    "tests.page_cache",
+    "tests.quick_python",
+    "tests.ranks",
+]
 
 
 def pytest_report_header() -> str:

@@ -1,0 +1,196 @@
+"""A Python that has torch at hand: each of its programs runs in a process forked off one that has imported torch.
+
+Importing it takes more than a second, longer than most of what tests have a process do. What such a process is: an
+interpreter that has imported torch and numpy, nothing of gdsload, and runs the program as `__main__`, with the
+arguments, environment, folder, descriptors and signal mask that its starter gave. It is no child of its starter: who is
+killed is a small process in between, and the program's whole session with it. Tests of how processes are started, end,
+or are ended use `sys.executable` as it is.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CLIENT = r"""#!{python} -IS
+import os, sys
+argv = sys.argv[1:]
+if not argv or argv[0] not in ("-P", "-c", "-m") and argv[0].startswith("-"):
+    os.execv({python!r}, [{python!r}, *argv])
+import json, signal, socket
+fds = []
+for fd in map(int, os.listdir("/proc/self/fd")):
+    try:
+        if os.get_inheritable(fd):
+            fds.append(fd)
+    except OSError:  # what has listed them
+        pass
+job = dict(argv=argv, environ=dict(os.environ), folder=os.getcwd(), fds=fds, parent=os.getppid())
+job["mask"] = [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])]
+server = socket.socket(socket.AF_UNIX)
+server.connect({place!r})
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, _: server.send(bytes([number])))
+payload = json.dumps(job).encode()
+socket.send_fds(server, [len(payload).to_bytes(8, "little")], fds)
+server.sendall(payload)
+for fd in fds:
+    os.close(fd)
+code = int(server.recv(64))
+if code < 0:
+    signal.signal(-code, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [-code])
+    os.kill(os.getpid(), -code)
+os._exit(code)
+"""
+
+SERVER = r"""
+import ctypes, fcntl, gc, importlib, io, json, os, random, runpy, selectors, signal, socket, sys, tempfile, types
+import numpy, torch, torch.distributed, torch.utils.data
+
+place, own_paths = sys.argv[1], set(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+base_path = [path for path in sys.path[1:] if path not in own_paths]
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(place)
+listener.listen(64)
+chosen = selectors.DefaultSelector()
+chosen.register(listener, selectors.EVENT_READ)
+chosen.register(0, selectors.EVENT_READ)
+gc.collect()
+gc.freeze()
+print("ready", flush=True)
+
+
+def received(client):
+    head, fds, _, _ = socket.recv_fds(client, 8, 250)
+    payload, length = b"", int.from_bytes(head, "little")
+    while len(payload) < length:
+        payload += client.recv(length - len(payload))
+    return json.loads(payload), fds
+
+
+def become(job, fds):
+    "What the starter of a process gives it, in the child."
+    os.setsid()
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # ends with the server
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 500) for fd in fds]
+    os.closerange(0, 500)
+    for fd, wanted in zip(high, job["fds"]):
+        os.dup2(fd, wanted)
+        os.close(fd)
+    for fd in {0, 1, 2} - set(job["fds"]):
+        os.open(os.devnull, os.O_RDWR)
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        made = open(fd, "w", encoding="utf-8", errors="backslashreplace" if fd == 2 else "strict", closefd=False)
+        made.reconfigure(line_buffering=fd == 2 or os.isatty(fd), write_through=bool(job["environ"].get("PYTHONUNBUFFERED")))
+        setattr(sys, name, made)
+        setattr(sys, f"__{name}__", made)
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)
+    os.chdir(job["folder"])
+    os.environ.clear()
+    os.environ.update(job["environ"])
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+    os.getppid = lambda: job["parent"]
+    tempfile.tempdir = None
+    random.seed()
+    numpy.random.seed()
+    importlib.invalidate_caches()
+    signal.pthread_sigmask(signal.SIG_SETMASK, job["mask"])
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def forked(client):
+    "The process of a job; in the child, what it runs."
+    job, fds = received(client)
+    if pid := os.fork():
+        for fd in fds:
+            os.close(fd)
+        return pid, None
+    become(job, fds)
+    return 0, job["argv"]
+
+
+clients, argv = {}, None
+while argv is None:
+    for key, _ in chosen.select():
+        if key.fileobj == 0:  # the tests are over
+            for pid, _ in clients.values():
+                os.killpg(pid, signal.SIGKILL)
+            os._exit(0)
+        if key.fileobj is listener:
+            client = listener.accept()[0]
+            pid, argv = forked(client)
+            if argv is not None:
+                break
+            ended = os.pidfd_open(pid)
+            clients[client] = clients[ended] = pid, (client, ended)
+            chosen.register(client, selectors.EVENT_READ)
+            chosen.register(ended, selectors.EVENT_READ)
+            continue
+        if key.fileobj not in clients:
+            continue
+        pid, (client, ended) = clients[key.fileobj]
+        if key.fileobj is client and (numbers := client.recv(1)):
+            os.kill(pid, numbers[0])
+            continue
+        if key.fileobj is client:  # who started it is gone
+            os.killpg(pid, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        for source in (client, ended):
+            chosen.unregister(source)
+            del clients[source]
+        try:
+            client.send(str(code).encode())
+        except OSError:
+            pass
+        client.close()
+        os.close(ended)
+
+safe = argv[0] == "-P"
+argv = argv[safe:]
+paths = list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))) + base_path
+first = {"-c": "", "-m": os.getcwd()}.get(argv[0], os.path.dirname(os.path.abspath(argv[0])))
+sys.path[:] = paths if safe else [first, *paths]
+if argv[0] == "-c":
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    sys.argv[:] = ["-c", *argv[2:]]
+    exec(compile(argv[1], "<string>", "exec"), main.__dict__)
+elif argv[0] == "-m":
+    sys.argv[:] = argv[1:]
+    runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
+else:
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__file__ = argv[0]
+    sys.argv[:] = argv
+    with open(argv[0], encoding="utf-8") as file:
+        code = compile(file.read(), argv[0], "exec")
+    exec(code, main.__dict__)
+"""
+
+
+@pytest.fixture(scope="session")
+def torch_server(tmp_path_factory):
+    """The path of an interpreter that has torch at hand."""
+    folder = tmp_path_factory.mktemp("quick")
+    program = folder / "python"
+    program.write_text(CLIENT.format(python=sys.executable, place=str(folder / "socket")))
+    program.chmod(0o755)
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER, str(folder / "socket")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as server:  # fmt: skip
+        assert server.stdout.readline() == b"ready\n"
+        yield str(program)
+        server.stdin.close()
+        server.wait(20)
+
+
+@pytest.fixture(scope="module")
+def quick_python(torch_server):
+    """What a module's tests start as `sys.executable` has torch at hand."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", torch_server)
+        yield Path(torch_server)
