@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from gdsload.conversion.source import Part
 from gdsload.errors import FormatError, OptionError
 
-__all__ = ["BATCH_BYTES", "check_fields", "choice_of", "common_length", "row_parts", "runs", "spans"]
+__all__ = ["BATCH_BYTES", "check_columns", "check_fields", "choice_of", "common_length", "row_parts", "runs", "spans"]
 
 BATCH_BYTES = 32 * 2**20
 """About how many bytes are read at once."""
@@ -74,6 +74,18 @@ def _choice(lengths: Mapping[str, int]) -> str | None:
 def choice_of(names: Sequence[str]) -> str:
     """How to take these fields alone."""
     return f"fields={list(names)}"
+
+
+def check_columns(wanted: Sequence[str] | None, there: Iterable[str], file: str) -> list[str]:
+    """The columns that the wanted fields are made of: beside an image that is kept there are fields of its header.
+
+    Raises:
+        OptionError: if one that is wanted is not there.
+    """
+    known = list(there)
+    of = {name: name.rpartition(".")[0] for name in wanted or () if name not in known}
+    names = (of[name] if of.get(name) in known else name for name in wanted or ())
+    return check_fields(None if wanted is None else list(dict.fromkeys(names)), known, file)
 
 
 def check_fields(wanted: Sequence[str] | None, there: Iterable[str], file: str) -> list[str]:

@@ -7,6 +7,7 @@ import pytest
 
 import gdsload
 from gdsload.conversion.keywords import ConvertKeywords, RearrangeKeywords, choose, divided
+from gdsload.conversion.option_types import source_parameters
 from gdsload.conversion.recognise import KINDS, source_class
 from gdsload.conversion.runner import plan
 from gdsload.errors import OptionError
@@ -49,6 +50,11 @@ def test_a_letter_too_few_is_never_ignored(shards, tmp_path, call, name):
     ):
         CALLS[call](shards, tmp_path / "out", **{wrong: 1})
     assert not (tmp_path / "out").exists()
+
+
+def test_the_choice_of_fields_is_called_the_same_for_all_kinds():
+    for kind in KINDS:
+        assert not {"columns", "fields", "only"} & source_parameters(source_class("", kind)[1]).keys()
 
 
 def test_a_name_like_none_is_not_guessed(shards, tmp_path):

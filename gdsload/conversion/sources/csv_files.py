@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
-from gdsload.conversion.row_source import check_fields
+from gdsload.conversion.row_source import check_columns, check_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.csv_cells import CELL_TYPES, NUMBERS, CellReader, Column, is_float, type_of
 from gdsload.conversion.sources.csv_lines import CsvForm, Row
@@ -213,13 +213,8 @@ class CsvSource(FieldChoice, ImageSource):
         values, places = self._first_values(file), {name: place for place, name in enumerate(names)}
         return [
             Column(name, self.types.get(name) or type_of(values[places[name]]), places[name])
-            for name in self._wanted(names, file)
+            for name in check_columns(self.fields, names, file)
         ]
-
-    def _wanted(self, names: Sequence[str], file: str) -> list[str]:
-        """The columns that are wanted: beside an image that is kept there are fields of its header."""
-        fields = [name if name in names else name.partition(".")[0] for name in self.fields or ()]
-        return check_fields(None if self.fields is None else tuple(dict.fromkeys(fields)), names, file)
 
     def _first_values(self, file: str) -> list[list[str]]:
         """The first cells of each column that are not empty."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Unpack
@@ -12,21 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, stamps
-from gdsload.conversion.row_source import BATCH_BYTES, row_parts, spans
-from gdsload.conversion.source import Item, Part
+from gdsload.conversion.row_source import BATCH_BYTES, check_fields, choice_of, row_parts, spans
+from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.hdf5_files import opened_hdf5, own_child
 from gdsload.errors import FormatError, OptionError
-from gdsload.system.names import check_list
 
 __all__ = ["H5adSource"]
 
 _SUFFIXES = (".h5ad",)
 _MAX_BYTES = 2**31
 _VARYING_BYTES = 32
+_OF_MATRIX = {"X", "indices", "values"}
 
 
-class H5adSource:
+class H5adSource(FieldChoice):
     """The cells of AnnData files.
 
     Of a sparse matrix (CSR) a cell has the fields ``indices`` and ``values``, ragged, as they are stored; of a dense
@@ -38,7 +38,6 @@ class H5adSource:
         path: a `.h5ad` file, or a folder of them, whose cells follow each other.
         matrix: which one: ``"X"``, ``"raw/X"``, ``"layers/counts"``.
         dense: whether sparse rows become dense ones.
-        columns: which columns of ``obs``, in which order. None: all of them.
         with_key: add a text field ``key``, the name that the cell has in ``obs``.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
@@ -55,16 +54,13 @@ class H5adSource:
         *,
         matrix: str = "X",
         dense: bool = False,
-        columns: Sequence[str] | None = None,
         with_key: bool = False,
         **files: Unpack[FileOptions],
     ) -> None:
-        check_list("columns", columns)
         self.path = path
         self.files = SourceFiles(path, **files)
         self.matrix = matrix
         self.dense = dense
-        self.columns = None if columns is None else list(columns)
         self.with_key = with_key
 
     @property
@@ -81,7 +77,7 @@ class H5adSource:
         file, found = self.files.find(_SUFFIXES)[0], {}
         with opened_hdf5(file) as opened:
             obs = _at(opened, "obs", file)
-            for name in self._names(obs, file):
+            for name in self._cells(opened, file).of_obs:
                 child = own_child(obs, name, file)
                 if _encoding(child) == "categorical":
                     found[name] = [str(one) for one in _texts(_column(child, "categories", file), 0, None)]
@@ -98,7 +94,6 @@ class H5adSource:
             "files": stamps(self.files.find(_SUFFIXES)),
             "matrix": self.matrix,
             "dense": self.dense,
-            "columns": self.columns,
             "with_key": self.with_key,
         }
 
@@ -132,26 +127,32 @@ class H5adSource:
                 for row in range(begin, end):
                     yield Item(f"cell {row}", partial(cells.rows, row, row + 1), 1)
 
-    def _names(self, obs: Any, file: str) -> list[str]:
-        order = [str(name) for name in np.asarray(obs.attrs.get("column-order", [])).tolist()]
-        for name in self.columns or ():
-            if name not in order:
-                listed = ", ".join(map(repr, order[:50])) or "none"
-                raise OptionError(f"there is no column {name!r} in obs", file=file, remedy=f"There are {listed}.")
-        return order if self.columns is None else self.columns
+    def _names(self, order: list[str], cells: _Cells, file: str) -> list[str]:
+        """The columns of obs that are wanted, of those that there are."""
+        own = [*cells.columns, *(["key"] if self.with_key else [])]
+        if self.fields is None:
+            if both := sorted(set(own) & set(order)):
+                others = [*own, *(name for name in order if name not in own)]
+                raise FormatError(
+                    f"a column of obs is called {both[0]!r}, too",
+                    file=file,
+                    remedy=f"Leave it out: {choice_of(others)}.",
+                )
+            return order
+        wanted = check_fields(self.fields, [*own, *(name for name in order if name not in own)], file)
+        return [name for name in wanted if name not in own]
 
     def _cells(self, opened: Any, file: str) -> _Cells:
         obs = _at(opened, "obs", file)
         if _encoding(obs) != "dataframe":
             raise FormatError("obs is no table as anndata 0.8 and later write it", file=file, remedy="Write it again.")
-        cells = _matrix(_at(opened, self.matrix, file), self.dense, file)
-        names = self._names(obs, file)
-        columns = {name: name for name in names} | ({"key": _index_of(obs)} if self.with_key else {})
-        for taken in (*cells.columns, *(("key",) if self.with_key else ())):
-            if taken in names:
-                raise FormatError(
-                    f"a column of obs is called {taken!r}, too", file=file, remedy="Leave it out: columns=."
-                )
+        order = [str(name) for name in np.asarray(obs.attrs.get("column-order", [])).tolist()]
+        if self.fields is None or not set(self.fields) <= {*order, "key"} - _OF_MATRIX:
+            cells = _matrix(_at(opened, self.matrix, file), self.dense, file)
+        else:
+            cells = _Cells(file, len(_column(obs, _index_of(obs), file)), 0, 1, {})
+        cells.of_obs = self._names(order, cells, file)
+        columns = {name: name for name in cells.of_obs} | ({"key": _index_of(obs)} if self.with_key else {})
         for name, stored in columns.items():
             values, mask = _values(own_child(obs, stored, file), name, file)
             if values.shape != (cells.count,):
@@ -175,6 +176,7 @@ class _Cells:
     row_bytes: int
     columns: dict[str, Callable[[int, int], Any]]
     masks: dict[str, Any] = field(default_factory=dict)
+    of_obs: list[str] = field(default_factory=list)
 
     def rows(self, begin: int, end: int) -> dict[str, Any]:
         for name, mask in self.masks.items():
@@ -182,7 +184,7 @@ class _Cells:
                 raise FormatError(
                     f"column {name!r} has no value in cell {begin}",
                     file=self.file,
-                    remedy="Fill it before, or leave the column out: columns=[...].",
+                    remedy="Fill it before, or leave the column out: fields=[...].",
                 )
         try:
             found: dict[str, Any] = {}
@@ -292,7 +294,7 @@ def _values(child: Any, name: str, file: str) -> tuple[Any, Any]:
     raise FormatError(
         f"column {name!r} of obs is a {encoding or type(child).__name__!s:.100}, which no field can have",
         file=file,
-        remedy="Choose other columns: columns=[...].",
+        remedy="Choose other columns: fields=[...].",
     )
 
 

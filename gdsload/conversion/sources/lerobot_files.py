@@ -14,13 +14,12 @@ from typing import Any, Unpack
 import numpy as np
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
-from gdsload.conversion.row_source import BATCH_BYTES, runs
-from gdsload.conversion.source import Item, Part
+from gdsload.conversion.row_source import BATCH_BYTES, check_columns, runs
+from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.conversion.splits import ALL
 from gdsload.errors import FormatError, OptionError
-from gdsload.system.names import check_list
 
 __all__ = ["LeRobotSource"]
 
@@ -31,17 +30,16 @@ _VARYING_BYTES = 64
 _USUAL_RATIO = 8  # of pixels to an encoded image
 
 
-class LeRobotSource(ImageSource):
+class LeRobotSource(FieldChoice, ImageSource):
     """The frames of a LeRobot dataset, episode by episode, as fields of the names that its features have.
 
     States, actions and other numbers are arrays of the shapes that `meta/info.json` gives them, or numbers where a
     table has such; ``episode_index``, ``frame_index``, ``index``, ``task_index`` and ``timestamp`` are among them.
     Splits are those of that file. Images that are in the tables become uint8 ``[channels, height, width]``, not turned.
-    Videos are not decoded: they are refused unless `columns` leaves them out.
+    Videos are not decoded: they are refused unless `fields` leaves them out.
 
     Args:
         path: the folder, which has `meta/info.json` and `data`.
-        columns: which features, in which order. None: all of them.
         **options: `size`, `resize`, `mode` and `keep_encoded`, as all sources of images have them: see `ImageForm`.
             `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
@@ -52,17 +50,9 @@ class LeRobotSource(ImageSource):
     kind = "LeRobot dataset"
     threads = False
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        columns: Sequence[str] | None = None,
-        **options: Unpack[ImageFileOptions],
-    ) -> None:
-        check_list("columns", columns)
+    def __init__(self, path: str, **options: Unpack[ImageFileOptions]) -> None:
         self.path = path
         self.files = SourceFiles.of(path, options)
-        self.columns = None if columns is None else list(columns)
         self.look = ImageForm.of(options)
 
     @property
@@ -85,7 +75,6 @@ class LeRobotSource(ImageSource):
             "kind": self.kind,
             "files": stamps([self.files.inside(self.path, _INFO), *self._tables()]),
             "split": self.files.split,
-            "columns": self.columns,
             **self.form.to_json(),
         }
 
@@ -168,18 +157,14 @@ class LeRobotSource(ImageSource):
 
     def _features(self) -> list[_Feature]:
         described = self._described()["features"]
-        for name in self.columns or ():
-            if name not in described:
-                listed = ", ".join(map(repr, list(described)[:50]))
-                raise OptionError(f"there is no feature {name!r}", file=self.path, remedy=f"There are {listed}.")
         videos = [name for name, one in described.items() if isinstance(one, dict) and one.get("dtype") == "video"]
-        names = list(described) if self.columns is None else self.columns
+        names = check_columns(self.fields, described, self.path)
         if wanted := [name for name in videos if name in names]:
-            others = ", ".join(f'"{name}"' for name in described if name not in videos)
+            others = ", ".join(repr(name) for name in described if name not in videos)
             raise FormatError(
                 f"feature {wanted[0]!r} is video, which is not decoded",
                 file=self.path,
-                remedy=f"Choose the others, columns=[{others[:500]}], or convert its LeRobotDataset, which decodes "
+                remedy=f"Choose the others, fields=[{others[:500]}], or convert its LeRobotDataset, which decodes "
                 "frames, as a torch dataset: 'package.module:name'.",
             )
         return [_feature(name, described[name], self.path) for name in names]

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
-from gdsload.conversion.source import Item, Part
+from gdsload.conversion.row_source import check_fields
+from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.mat_variables import NUMBERS, list_variables, read_variable
@@ -23,15 +24,14 @@ _SUFFIXES = (".mat",)
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
-class MatSource:
+class MatSource(FieldChoice):
     """The variables of MATLAB files that are arrays of numbers; their first dimension counts the samples.
 
     They keep the shape that MATLAB gives them, so a column is ``[samples, 1]``. Structures, cells, objects and texts
-    are refused, unless `columns` names others. A file is read whole. Version 7.3 needs h5py.
+    are refused, unless `fields` names others. A file is read whole. Version 7.3 needs h5py.
 
     Args:
         path: a `.mat` file, or a folder of them, whose samples follow each other.
-        columns: which variables, in which order. None: all of them.
         last: those whose last dimension counts the samples instead, as MATLAB's own examples have it; it becomes the
             first one. ``["X"]`` for SVHN.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
@@ -43,25 +43,16 @@ class MatSource:
     kind = "MATLAB files"
     threads = False
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        columns: Sequence[str] | None = None,
-        last: Sequence[str] = (),
-        **files: Unpack[FileOptions],
-    ) -> None:
-        check_list("columns", columns)
+    def __init__(self, path: str, *, last: Sequence[str] = (), **files: Unpack[FileOptions]) -> None:
         check_list("last", last)
         self.path = path
         self.files = SourceFiles(path, **files)
-        self.columns = None if columns is None else list(columns)
         self.last = list(last)
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
         files = stamps(self.files.find(_SUFFIXES))
-        return {"kind": self.kind, "files": files, "columns": self.columns, "last": self.last}
+        return {"kind": self.kind, "files": files, "last": self.last}
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: rows of a file."""
@@ -87,18 +78,14 @@ class MatSource:
             raise
         except Exception as error:  # readers of damaged files raise anything
             raise FormatError(f"the MATLAB file cannot be read: {str(error)[:200]}", file=file) from None
-        for name in self.last:
-            if name not in found:
-                raise OptionError(f"there is no variable {name!r}", file=file, remedy=f"There are {_listed(found)}.")
+        wanted = [name for name in self.last if self.fields is None or name in self.fields]
+        for name in check_fields(wanted, found, file):
             found[name] = np.moveaxis(found[name], -1, 0) if found[name].ndim else found[name]
         return found
 
     def _chosen(self, classes: dict[str, str], file: str) -> list[str]:
         """The variables to read, of those that a file has."""
-        for name in self.columns or ():
-            if name not in classes:
-                raise OptionError(f"there is no variable {name!r}", file=file, remedy=f"There are {_listed(classes)}.")
-        names = list(classes) if self.columns is None else self.columns
+        names = check_fields(self.fields, classes, file)
         if not names:
             raise FormatError("there is no variable in it", file=file)
         for name in names:
@@ -106,7 +93,7 @@ class MatSource:
                 raise FormatError(
                     f"variable {name!r} is a {classes[name]:.100}, no array of numbers",
                     file=file,
-                    remedy="Choose the variables to take: columns=[...].",
+                    remedy="Choose the variables to take: fields=[...].",
                 )
         return names
 
@@ -145,7 +132,3 @@ def _class_of(child: Any) -> str:
 def _numbers(child: Any) -> NDArray[Any]:
     array: NDArray[Any] = child[()]
     return array.astype(bool) if _class_of(child) == "logical" else array
-
-
-def _listed(names: Any) -> str:
-    return ", ".join(map(repr, list(names)[:50])) or "none"

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gdsload.conversion.row_source import check_columns, check_fields
 from gdsload.conversion.sources.encoded_values import decoded_fields
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import ImageForm, put
@@ -41,14 +42,15 @@ class Feature:
 
 
 def features_of(
-    examples: Iterable[bytes], types: Mapping[str, str], columns: Sequence[str] | None
+    examples: Iterable[bytes], types: Mapping[str, str], fields: Sequence[str] | None, file: str
 ) -> dict[str, Feature]:
     """The features that examples have.
 
     Args:
         examples: some of them, serialized.
         types: what the user says of features.
-        columns: those that are wanted; None: all.
+        fields: those that are wanted; None: all.
+        file: where they come from, for errors.
 
     Raises:
         FormatError: if one cannot be read, or has what no field can be.
@@ -59,11 +61,9 @@ def features_of(
         for name, feature in _parsed(content).items():
             if (kind := feature.WhichOneof("kind")) is not None:
                 seen.setdefault(name, []).append((kind, _head(getattr(feature, kind).value)))
-    for name in (*types, *(columns or ())):
-        if name not in seen:
-            listed = ", ".join(map(repr, sorted(seen)[:50]))
-            raise OptionError(f"the first examples have no feature {name!r}", remedy=f"There are {listed}.")
-    return {name: _feature(name, seen[name], types.get(name)) for name in columns or sorted(seen)}
+    check_fields([*types], sorted(seen), file)
+    wanted = check_columns(fields, sorted(seen), file)
+    return {name: _feature(name, seen[name], types.get(name)) for name in wanted}
 
 
 def _head(values: Any) -> list[Any]:
@@ -83,7 +83,7 @@ def _feature(name: str, seen: list[tuple[str, list[Any]]], type_: str | None) ->
     if any(len(values) > 1 for _, values in seen):
         raise FormatError(
             f"feature {name!r} has several strings in one example, which no field can have",
-            remedy="Choose other features: columns=[...].",
+            remedy="Choose other features: fields=[...].",
         )
     if type_ == "list":
         raise OptionError(f"types has 'list' for feature {name!r}, which is a bytes_list")
@@ -116,7 +116,7 @@ def sample_of_example(
             raise FormatError(
                 f"it has a feature {name!r}, which the first records have not",
                 file=where,
-                remedy="Choose those that all have: columns=[...].",
+                remedy="Choose those that all have: fields=[...].",
             )
     sample: dict[str, Any] = {}
     for name, feature in features.items():

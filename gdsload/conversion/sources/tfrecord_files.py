@@ -10,16 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from typing import IO, Any, Unpack, cast
+from typing import IO, Any, Self, Unpack, cast
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
-from gdsload.conversion.source import Item, Part
+from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
 from gdsload.conversion.sources.tf_examples import KNOWN_TYPES, Feature, features_of, sample_of_example
 from gdsload.errors import FormatError, OptionError
 from gdsload.shards.format.dtypes import DTYPES
-from gdsload.system.names import check_list
 
 __all__ = ["TfRecordSource"]
 
@@ -30,7 +29,7 @@ _MAX_RECORD_BYTES = 2**31
 _MASK = 0xA282EAD8
 
 
-class TfRecordSource(ImageSource):
+class TfRecordSource(FieldChoice, ImageSource):
     """The records of TFRecord files, each a `tf.train.Example`. What is a SequenceExample is refused.
 
     The first examples tell what each feature is: of int64 (int64) and float (float32) lists a single number, if all of
@@ -40,7 +39,6 @@ class TfRecordSource(ImageSource):
 
     Args:
         path: a file (`.tfrecord`, `.tfrecords`, `.tfrec`, `NAME-00000-of-00010`, also packed by gzip), or a folder.
-        columns: which features, in which order. None: all of them.
         types: what features are, by name: ``"bytes"``, ``"text"`` (UTF-8), ``"npy"``, ``"image"``; an element type
             (``"uint8"``) for bytes that are an array of such; ``"list"`` for numbers that are lists although the first
             ones have one value each.
@@ -58,24 +56,26 @@ class TfRecordSource(ImageSource):
         self,
         path: str,
         *,
-        columns: Sequence[str] | None = None,
         types: Mapping[str, str] | None = None,
         **options: Unpack[ImageFileOptions],
     ) -> None:
-        check_list("columns", columns)
         self.path = path
         self.files = SourceFiles.of(path, options)
-        self.columns = None if columns is None else list(columns)
         self.types = _types(types)
         self.look = ImageForm.of(options)
         self._features: dict[str, Feature] | None = None
+
+    def only(self, fields: Sequence[str]) -> Self:
+        """See `Selective.only`."""
+        found = super().only(fields)
+        found._features = None  # noqa: SLF001 - its own
+        return found
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
         return {
             "kind": self.kind,
             "files": stamps(self._files()),
-            "columns": self.columns,
             "types": self.types,
             **self.form.to_json(),
         }
@@ -107,7 +107,7 @@ class TfRecordSource(ImageSource):
             number += 1
 
     def _sample(self, content: bytes, where: str) -> dict[str, Any]:
-        return sample_of_example(content, self._known(), self.form, where, others=self.columns is not None)
+        return sample_of_example(content, self._known(), self.form, where, others=self.fields is not None)
 
     def first_items(self) -> Iterator[Item]:
         """The first records, if they have images: to find the parts takes longer."""
@@ -123,7 +123,7 @@ class TfRecordSource(ImageSource):
             if not first:
                 raise FormatError("there is not one record", file=self.path)
             try:
-                self._features = features_of(first, self.types, self.columns)
+                self._features = features_of(first, self.types, self.fields, self.path)
             except FormatError as error:
                 raise FormatError(error.message, file=self.path, remedy=error.remedy) from None
         return self._features

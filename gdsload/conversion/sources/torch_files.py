@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Unpack
 
 import torch
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, open_file, stamps
-from gdsload.conversion.row_source import runs
-from gdsload.conversion.source import Item, Part
+from gdsload.conversion.row_source import check_fields, runs
+from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts
 from gdsload.errors import FormatError, OptionError
-from gdsload.system.names import check_list
 
 __all__ = ["TorchFileSource"]
 
@@ -26,7 +25,7 @@ _PIECE_BYTES = 2**22
 _SINGLE = (int, float, bool, str, bytes)
 
 
-class TorchFileSource:
+class TorchFileSource(FieldChoice):
     """Tensors that `torch.save` has written: one, or a dictionary, list or tuple of them, which are the fields.
 
     A tensor alone is a field called after its file, those of a list are ``"0"``, ``"1"`` and so on. Loading is
@@ -38,7 +37,6 @@ class TorchFileSource:
         each: what a sample is: ``"row"``, where the first dimension of all tensors counts the samples, and files
             follow each other; ``"file"``, where numbers and texts beside the tensors are fields, too. None: rows of a
             file; of a folder it must be said.
-        columns: which entries of a dictionary, in which order. None: all of them.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
 
     Raises:
@@ -48,26 +46,17 @@ class TorchFileSource:
     kind = "torch.save files"
     threads = True
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        each: str | None = None,
-        columns: Sequence[str] | None = None,
-        **files: Unpack[FileOptions],
-    ) -> None:
+    def __init__(self, path: str, *, each: str | None = None, **files: Unpack[FileOptions]) -> None:
         if each not in (None, *_EACH):
             raise OptionError(f"each is {each!r:.200}", remedy='Supported are "row" and "file".')
-        check_list("columns", columns)
         self.path = path
         self.files = SourceFiles(path, **files)
         self.each = each
-        self.columns = None if columns is None else list(columns)
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
         files = stamps(self.files.find(_SUFFIXES))
-        return {"kind": self.kind, "files": files, "each": self.each, "columns": self.columns}
+        return {"kind": self.kind, "files": files, "each": self.each}
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: rows of a file, or runs of files."""
@@ -132,11 +121,7 @@ class TorchFileSource:
                 )
         else:
             raise FormatError(f"it holds {type(loaded).__name__}, no tensors", file=file)
-        for name in self.columns or ():
-            if name not in found:
-                listed = ", ".join(map(repr, list(found)[:50]))
-                raise OptionError(f"there is no entry {name!r}", file=file, remedy=f"There are {listed}.")
-        return found if self.columns is None else {name: found[name] for name in self.columns}
+        return {name: found[name] for name in check_fields(self.fields, found, file)}
 
 
 def _tensor(value: Any, name: str, file: str) -> torch.Tensor:
@@ -145,7 +130,7 @@ def _tensor(value: Any, name: str, file: str) -> torch.Tensor:
         raise FormatError(
             f"entry {name!r} is {type(value).__name__}, no tensor",
             file=file,
-            remedy="Choose the entries to take: columns=[...].",
+            remedy="Choose the entries to take: fields=[...].",
         )
     if value.layout != torch.strided or value.device.type != "cpu" or value.is_quantized or value.is_nested:
         raise FormatError(f"entry {name!r} is a tensor of values that are not all there one by one", file=file)

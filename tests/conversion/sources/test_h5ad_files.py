@@ -94,17 +94,30 @@ def test_sparse_rows_and_columns(tmp_path, samples_in, index_type):
 
 def test_dense_rows_and_other_matrices(tmp_path, samples_in):
     sparse, dense = write(tmp_path / "a.h5ad"), write(tmp_path / "b.h5ad", sparse=False)
-    for source in (H5adSource(sparse, dense=True, columns=[]), H5adSource(dense, columns=[])):
+    for source in (H5adSource(sparse, dense=True).only(["X"]), H5adSource(dense).only(["X"])):
         found = samples_in(source, 100)
         assert np.array_equal(np.stack([one["X"] for one in found]), MATRIX)
         assert list(found[0]) == ["X"]
-    layer = samples_in(H5adSource(sparse, matrix="layers/counts", columns=["score"]))
+    layer = samples_in(H5adSource(sparse, matrix="layers/counts").only(["score", "indices", "values"]))
     assert np.array_equal(rebuilt(layer), MATRIX * 2)
     assert list(layer[0]) == ["indices", "values", "score"]
 
 
+def test_what_is_wrong_with_other_columns_does_not_matter(tmp_path, samples_in):
+    path = write(tmp_path / "a.h5ad")
+    with h5py.File(path, "a") as file:
+        file["X"].attrs["encoding-type"] = "csc_matrix"
+        del file["obs/score"]
+    with pytest.raises(FormatError, match="csc_matrix"):
+        samples_in(H5adSource(path))
+    gdsload.convert(path, tmp_path / "out", workers=1, fields=["type", "count"])
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert (list(dataset.schema), len(dataset)) == (["type", "count"], CELLS)
+    assert list(dataset.metadata["classes"]) == ["type"]
+
+
 def test_one_copy_of_lengths_in_shards(tmp_path):
-    gdsload.convert(write(tmp_path / "a.h5ad"), tmp_path / "out", workers=1, columns=["type"])
+    gdsload.convert(write(tmp_path / "a.h5ad"), tmp_path / "out", workers=1, fields=["indices", "values", "type"])
     dataset = gdsload.ShardDataset(tmp_path / "out")
     assert {name: field.shape for name, field in dataset.schema.items()} == {
         "indices": (None,), "values": (None,), "type": ()
@@ -166,8 +179,8 @@ def test_options(tmp_path):
     path = write(tmp_path / "a.h5ad")
     with pytest.raises(OptionError, match="there is no 'layers/none'"):
         H5adSource(path, matrix="layers/none").parts(1)
-    with pytest.raises(OptionError, match="no column 'none' in obs. There are 'count', 'score'"):
-        H5adSource(path, columns=["none"]).parts(1)
+    with pytest.raises(OptionError, match="no field 'none'. There are 'indices', 'values', 'count', 'score'"):
+        H5adSource(path).only(["none"]).parts(1)
 
 
 def test_damaged_files(tmp_path, survives_damage):

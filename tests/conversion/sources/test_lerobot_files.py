@@ -85,13 +85,13 @@ def test_every_frame_in_order(tmp_path, samples_in, version):
     first = found[0]
     assert (first["observation.images.top"].shape, first["timestamp"].shape) == ((3, 6, 8), ())
     assert (first["observation.state"].dtype, first["timestamp"].dtype) == (np.float32, np.float32)
-    small = samples_in(LeRobotSource(path, columns=["observation.images.top"], size=4))
+    small = samples_in(LeRobotSource(path, size=4).only(["observation.images.top"]))
     assert {name: value.shape for name, value in small[0].items()} == {"observation.images.top": (3, 4, 4)}
 
 
 def test_batches_where_there_are_no_images(tmp_path):
     columns = ["action", "observation.state", "episode_index", "frame_index"]
-    gdsload.convert(write(tmp_path / "d"), tmp_path / "out", workers=1, columns=columns, shard_bytes=200)
+    gdsload.convert(write(tmp_path / "d"), tmp_path / "out", workers=1, fields=columns, shard_bytes=200)
     dataset = gdsload.ShardDataset(tmp_path / "out")
     assert {name: (field.dtype.name, field.shape) for name, field in dataset.schema.items()} == {
         "action": ("float32", (2, 2)), "observation.state": ("float32", (3,)),
@@ -112,11 +112,9 @@ def test_images_kept_as_they_are(tmp_path):
 def test_videos_are_refused_with_the_way_out(tmp_path, samples_in):
     features = {**FEATURES, "observation.images.wrist": {"dtype": "video", "shape": [6, 8, 3]}}
     path = write(tmp_path / "d", features=features)
-    with pytest.raises(
-        FormatError, match=r"wrist' is video.*columns=\[\"observation.state\", \"action\".*torch dataset"
-    ):
+    with pytest.raises(FormatError, match=r"wrist' is video.*fields=\['observation.state', 'action'.*torch dataset"):
         LeRobotSource(path).parts(1)
-    assert len(samples_in(LeRobotSource(path, columns=["action"]))) == FRAMES
+    assert len(samples_in(LeRobotSource(path).only(["action"]))) == FRAMES
 
 
 def test_splits_are_ranges_of_episodes(tmp_path, samples_in):
@@ -125,7 +123,7 @@ def test_splits_are_ranges_of_episodes(tmp_path, samples_in):
         LeRobotSource(path).parts(1)
     for target in (100, 2**20):
         for split, expected in (("train", range(9)), ("val", range(9, 12)), ("all", range(12))):
-            source = LeRobotSource(path, split=split, columns=["observation.state"])
+            source = LeRobotSource(path, split=split).only(["observation.state"])
             found = samples_in(source, target)
             assert [int(one["observation.state"][0]) for one in found] == list(expected)
             assert sum(part.samples for part in source.parts(target)) == len(expected)
@@ -186,8 +184,8 @@ def test_a_hole_is_one_rows_fault(tmp_path):
     path = write(tmp_path / "d", change=hole)
     columns = ["observation.state", "frame_index"]
     with pytest.raises(ConversionError, match="row 1 .*has no value, or one with a hole"):
-        gdsload.convert(path, tmp_path / "out", workers=1, columns=columns)
-    report = gdsload.convert(path, tmp_path / "out", workers=1, columns=columns, on_error="skip", max_skipped=2)
+        gdsload.convert(path, tmp_path / "out", workers=1, fields=columns)
+    report = gdsload.convert(path, tmp_path / "out", workers=1, fields=columns, on_error="skip", max_skipped=2)
     assert (report.samples, [one.key for one in report.skipped]) == (FRAMES - 2, ["row 1", "row 1"])
 
 

@@ -45,7 +45,7 @@ def test_every_class_of_numbers(tmp_path, samples_in, form):
     else:
         io.savemat(path, arrays, do_compression=form == "5 packed")
     assert recognise(str(path)) == "mat"
-    source = MatSource(str(path), columns=list(arrays))
+    source = MatSource(str(path)).only(list(arrays))
     assert len(source.parts(500)) > 2
     found = samples_in(source, 500)
     for name, array in arrays.items():
@@ -86,9 +86,9 @@ def test_the_last_dimension(tmp_path, samples_in, form):
 def test_what_is_no_array_of_numbers(tmp_path, samples_in, value, kind):
     value = pytest.importorskip("scipy.sparse").eye(3).tocsc() if value is None else value
     io.savemat(tmp_path / "a.mat", {"x": np.zeros((3, 1)), "bad": value})
-    with pytest.raises(FormatError, match=f"variable 'bad' is a {kind}, no array of numbers.*columns="):
+    with pytest.raises(FormatError, match=f"variable 'bad' is a {kind}, no array of numbers.*fields="):
         MatSource(str(tmp_path / "a.mat")).parts(1)
-    assert len(samples_in(MatSource(str(tmp_path / "a.mat"), columns=["x"]))) == 3
+    assert len(samples_in(MatSource(str(tmp_path / "a.mat")).only(["x"]))) == 3
 
 
 def test_nothing_of_other_files_is_read(tmp_path):
@@ -132,8 +132,8 @@ def test_values_that_a_class_has_not(tmp_path):
 
 def test_options(tmp_path):
     io.savemat(tmp_path / "a.mat", {"x": np.zeros((3, 1))})
-    for options in ({"columns": ["y"]}, {"last": ["y"]}):
-        with pytest.raises(OptionError, match="no variable 'y'. There are 'x'"):
-            MatSource(str(tmp_path / "a.mat"), **options).parts(1)
+    for source in (MatSource(str(tmp_path / "a.mat")).only(["y"]), MatSource(str(tmp_path / "a.mat"), last=["y"])):
+        with pytest.raises(OptionError, match="no field 'y'. There are 'x'"):
+            source.parts(1)
     with pytest.raises(OptionError, match="last is the text 'x'"):
         MatSource(str(tmp_path / "a.mat"), last="x")

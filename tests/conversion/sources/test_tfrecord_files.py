@@ -137,7 +137,7 @@ def test_pictures_are_decoded_and_bytes_are_what_they_are_said_to_be(tmp_path, s
     assert np.array_equal(found["raw"].reshape(6, 8, 3), pixels)
     assert found["wide"].tolist() == [0, 1, 2, 3]
     assert np.array_equal(found["npy"], pixels)
-    (small,) = samples_in(TfRecordSource(path, columns=["image/encoded"], size=4, mode="L"))
+    (small,) = samples_in(TfRecordSource(path, size=4, mode="L").only(["image/encoded"]))
     assert {name: value.shape for name, value in small.items()} == {"image/encoded": (1, 4, 4)}
     (kept,) = samples_in(TfRecordSource(path, types={"image/encoded": "bytes"}))
     assert kept["image/encoded"] == one["image/encoded"][0]
@@ -158,9 +158,9 @@ def test_images_kept_as_they_are_and_one_channel(tmp_path, samples_in):
 
 def test_what_no_field_can_have_is_refused_with_the_way_out(tmp_path, samples_in):
     path = write(tmp_path / "a.tfrecord", [{"x": ints(1), "names": [b"a", b"b"]}])
-    with pytest.raises(FormatError, match=r"feature 'names' has several strings.*columns="):
+    with pytest.raises(FormatError, match=r"feature 'names' has several strings.*fields="):
         TfRecordSource(path).parts(1)
-    assert samples_in(TfRecordSource(path, columns=["x"])) == [{"x": 1}]
+    assert samples_in(TfRecordSource(path).only(["x"])) == [{"x": 1}]
     for content, match in (
         (example({"x": ints(1)}) + chunk(2, b""), "no tf.train.Example|SequenceExample"),
         (example({"x": ints(1)}) + chunk(2, chunk(1, b"")), "SequenceExample"),
@@ -233,8 +233,7 @@ def test_names_and_splits(tmp_path, samples_in):
     [
         ({"types": {"x": "pickle"}}, "types has 'pickle' for 'x'. Supported are bytes, text, npy, image, list, bool"),
         ({"types": "image"}, "types is 'image'"),
-        ({"columns": "x"}, "columns is the text 'x'"),
-        ({"columns": ["none"]}, "no feature 'none'. There are 'b', 'x'"),
+        ({"types": {"none": "text"}}, "there is no field 'none'. There are 'b', 'x'"),
         ({"types": {"x": "image"}}, "types has 'image' for feature 'x', which is a int64_list"),
         ({"types": {"b": "list"}}, "types has 'list' for feature 'b', which is a bytes_list"),
     ],

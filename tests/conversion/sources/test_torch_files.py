@@ -41,7 +41,7 @@ def test_tensors_in_a_dictionary(tmp_path, legacy):
     for name, tensor in tensors.items():
         assert torch.equal(torch.cat([one[name] for one in found]), tensor.detach())
         assert found[0][name].dtype == tensor.dtype
-    assert list(batches(TorchFileSource(path, columns=["flag"]))[0]) == ["flag"]
+    assert list(batches(TorchFileSource(path).only(["flag"]))[0]) == ["flag"]
 
 
 def test_a_tensor_and_lists_of_them(tmp_path):
@@ -64,7 +64,7 @@ def test_a_folder_wants_to_know_what_a_sample_is(tmp_path, samples_in):
     assert [(one["z"].tolist(), one["label"], one["text"]) for one in found] == [
         ([[n, n]] * 4, n, f"é{n}") for n in range(12)
     ]
-    rows = samples_in(TorchFileSource(str(tmp_path), each="row", columns=["z"]))
+    rows = samples_in(TorchFileSource(str(tmp_path), each="row").only(["z"]))
     assert [one["z"].tolist() for one in rows] == [[n, n] for n in range(12) for _ in range(4)]
     report = gdsload.convert(tmp_path, tmp_path / "out", each="file", workers=1, shard_bytes=3000)
     assert (report.samples, gdsload.ShardDataset(tmp_path / "out")[11]["label"]) == (12, 11)
@@ -74,7 +74,7 @@ def test_a_folder_wants_to_know_what_a_sample_is(tmp_path, samples_in):
     ("value", "match"),
     [
         ({"x": torch.zeros(3), "y": torch.zeros(2)}, "different lengths"),
-        ({"x": torch.zeros(3), "epoch": 7}, r"entry 'epoch' is int, no tensor.*columns="),
+        ({"x": torch.zeros(3), "epoch": 7}, r"entry 'epoch' is int, no tensor.*fields="),
         ({"x": torch.zeros(3).expand(10**9, 3)}, "entry 'x' repeats its values"),
         ({"x": torch.eye(3).to_sparse()}, "not all there one by one"),
         ({"x": torch.zeros(3, device="meta")}, "not all there one by one"),
@@ -132,5 +132,5 @@ def test_options(tmp_path):
     path = save(tmp_path / "a.pt", {"x": torch.zeros(1)})
     with pytest.raises(OptionError, match="each is 'sample'"):
         TorchFileSource(path, each="sample")
-    with pytest.raises(OptionError, match="no entry 'y'. There are 'x'"):
-        TorchFileSource(path, columns=["y"]).parts(1)
+    with pytest.raises(OptionError, match="no field 'y'. There are 'x'"):
+        TorchFileSource(path).only(["y"]).parts(1)
