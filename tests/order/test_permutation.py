@@ -11,7 +11,8 @@ from gdsload.errors import OptionError
 from gdsload.order import FullOrder, Permutation
 from gdsload.order.checks import MAX_SAMPLES
 from gdsload.order.feistel import TILE, Feistel
-from gdsload.order.permutation import EXACT_LIMIT, exact_table
+from gdsload.order.hashing import hash_into
+from gdsload.order.permutation import EXACT_LIMIT, exact_table, exact_tables
 
 KEYS = st.integers(0, 2**64 - 1)
 
@@ -37,6 +38,21 @@ def test_small_is_a_permutation(n, key):
 def test_large_is_a_permutation(n):
     for key in (0, 2**64 - 1):
         assert is_permutation(Permutation(n, key)(0, n), n)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 12), st.lists(KEYS, min_size=1, max_size=3), st.integers(-2, 2))
+@example(16, [42], 0)
+def test_a_table_is_the_numbers_sorted_by_their_hashes(bits, keys, more):
+    """Few and many, of which some hashes begin alike."""
+    n = max(2**bits + more, 0)
+    tables = exact_tables(n, np.array(keys, np.uint64))
+    assert tables.dtype == np.int64
+    assert tables.shape == (len(keys), n)
+    for table, key in zip(tables, keys, strict=True):
+        hashes, numbers = np.empty(n, np.uint64), np.arange(n, dtype=np.uint64)
+        hash_into(numbers, np.uint64(key), hashes, np.empty_like(hashes))
+        assert np.array_equal(table, np.argsort(hashes, kind="stable"))
 
 
 @settings(deadline=None, max_examples=60)
