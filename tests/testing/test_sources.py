@@ -345,7 +345,7 @@ def test_a_flaw_is_noticed_where_it_is_expected(request, tmp_path, monkeypatch, 
     without = ["cacheprovider", "faulthandler", "threadexception", "unraisableexception"]
     pytest.main(
         [
-            f"{__file__}::Flawed", "-q", "-k", "block", "--tb=short", "-c", os.devnull, "-o", "python_classes=Flawed",
+            f"{__file__}::Flawed", "-q", "-k", "[block or block]", "--tb=short", "-c", os.devnull, "-o", "python_classes=Flawed",
             "--noconftest", "--assert=plain", "--import-mode=importlib", f"--rootdir={request.config.rootpath}",
             f"--basetemp={tmp_path / 'inner'}", *(part for name in without for part in ("-p", f"no:{name}")),
         ],
