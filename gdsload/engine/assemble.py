@@ -163,7 +163,7 @@ class BatchMaker:
         """Add to each batch the user's indices of its samples, if that is wanted."""
         if self.form.index is None:
             return
-        index = slices.arranged([part.rows.index[part.low : part.high] for part in slices.parts])
+        index = slices.arranged([part.rows.index[part.chosen] for part in slices.parts])
         for batch, (low, high) in zip(batches, edges, strict=True):
             batch[self.form.index] = torch.from_numpy(index[low:high].copy())
 
@@ -268,11 +268,11 @@ def padding_rows(element: NDArray[np.uint8], nbytes: int) -> NDArray[np.uint8]:
 
 def joined(name: str, ragged: bool, slices: Slices) -> Source:
     """Addresses, and rows if the field is ragged, of a field of the samples of all slices."""
-    parts = [(part.rows.fields[name], part.low, part.high) for part in slices.parts]
-    addresses = slices.arranged([rows.addresses[low:high] for rows, low, high in parts]).reshape(-1)
+    parts = [(part.rows.fields[name], part.chosen) for part in slices.parts]
+    addresses = slices.arranged([rows.addresses[chosen] for rows, chosen in parts]).reshape(-1)
     if not ragged:
         return addresses, None
-    lengths = [rows.lengths[low:high] for rows, low, high in parts if rows.lengths is not None]
+    lengths = [rows.lengths[chosen] for rows, chosen in parts if rows.lengths is not None]
     return addresses, slices.arranged(lengths)
 
 

@@ -40,7 +40,7 @@ class LandedSource:
     def start(self, steps: range) -> PendingBatches:
         """See `BatchSource.start`."""
         slices = self._planner.slices(steps)
-        loaded = [part.rows for part in slices.parts]
+        loaded = list({id(part.rows): part.rows for part in slices.parts}.values())
         if not self._planner.windowed:
             self._batch_bytes = max(self._batch_bytes, sum(rows.nbytes for rows in loaded) // len(steps))
         known = {id(rows) for rows in self._loaded}

@@ -8,19 +8,20 @@ pieces, and its samples are handed out over many batches.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend, PendingRead
-from gdsload.engine.runs import Runs, runs_of
+from gdsload.engine.runs import runs_of
 from gdsload.engine.steps import Job, Ordered
-from gdsload.order import LanePieces
+from gdsload.order import BlockOrder, LanePieces, Schedule
 from gdsload.shards.reads import Extents, concat_extents, distinct, within
 from gdsload.system.arrays import IntArray
 
@@ -38,16 +39,12 @@ class FieldRows:
     lengths: IntArray | None
 
     @classmethod
-    def of_runs(cls, addresses: IntArray, runs: Runs, counts: IntArray, row_bytes: int) -> FieldRows:
+    def of_runs(cls, addresses: IntArray, counts: IntArray, row_bytes: int) -> FieldRows:
         """Rows of one shape, from where parts of runs of them begin and how many each part has."""
-        found = np.repeat(addresses, counts) + within(counts) * row_bytes
-        if runs.order is None:
-            return cls(found, None)
-        rows = np.empty_like(found)
-        rows[runs.order] = found
-        return cls(rows, None)
+        return cls(np.repeat(addresses, counts) + within(counts) * row_bytes, None)
 
 
+_NONE = np.zeros(0, np.int64)
 _Wanted = tuple[IntArray, list[Extents], Sequence[Callable[[IntArray], FieldRows]]]
 """Shards, for each field the extents that are wanted of it, and what makes its rows of their addresses."""
 
@@ -99,16 +96,17 @@ class LoadedRows:
 
 @dataclass(frozen=True, slots=True)
 class RowSlice:
-    """Samples `low` to `high` - 1 of loaded rows."""
+    """Some of the loaded rows.
+
+    Attributes:
+        rows: the loaded rows.
+        chosen: which of them, in order.
+        count: how many samples they are.
+    """
 
     rows: LoadedRows
-    low: int
-    high: int
-
-    @property
-    def count(self) -> int:
-        """Number of samples."""
-        return self.high - self.low
+    chosen: slice | IntArray
+    count: int
 
 
 class Slices(NamedTuple):
@@ -133,16 +131,46 @@ class Slices(NamedTuple):
 
 @dataclass(slots=True)
 class _Window:
-    """The window of a lane that is being handed out: its last position, its rows, and how far it was handed out."""
+    """This rank's part of the window of a lane, which is handed out in turn.
 
+    Attributes:
+        positions: of its samples, in the order in which they are read; none when they have been.
+        places: for each sample, in the order in which they are handed out, its number among those that are read.
+        stop: the lane position after its last.
+        rows: what was read; None: nothing yet.
+        cursor: how far it was handed out.
+    """
+
+    positions: IntArray
+    places: IntArray
     stop: int
-    rows: LoadedRows
+    rows: LoadedRows | None = None
     cursor: int = 0
 
-    def take(self, count: int) -> RowSlice:
-        """The next samples."""
-        self.cursor += count
-        return RowSlice(self.rows, self.cursor - count, self.cursor)
+    def take(self, stop: int) -> RowSlice:
+        """Its samples up to `stop` that were not handed out yet; it has been read."""
+        low, self.cursor = self.cursor, stop
+        return RowSlice(self.rows, self.places[low:stop], stop - low)  # type: ignore[arg-type]
+
+    def let_go(self) -> None:
+        """Release what was not handed out."""
+        rows, self.rows = self.rows, None
+        if rows is not None:
+            rows.drop(len(self.places) - self.cursor)
+
+
+class _Windowed(NamedTuple):
+    """Where windows come from."""
+
+    order: BlockOrder
+    schedule: Schedule
+
+    def window(self, step: int, lane: int, position: int) -> _Window:
+        """This rank's part of the window of `lane` that holds `position`, from there on."""
+        own = lane % self.order.lanes  # of what is repeated, those samples alone are read
+        _, stop = self.order.window_at(own, position)
+        runs = self.schedule.runs_within(lane, step, position, stop)
+        return _Window(*self.order.sorted_ids(own, runs), stop)
 
 
 class ReadPlanner:
@@ -160,13 +188,14 @@ class ReadPlanner:
     ) -> None:
         self.job, self.backend, self._held = job, backend, held
         self._windows: dict[int, _Window] = {}
+        self._opening: list[_Window] = []  # those that the call being made has opened, however far it has got
         fields = [job.table.columns[name] for name in job.columns]
         self._sample_bytes = 0 if any(field.ragged for field in fields) else sum(field.row_bytes for field in fields)
         self._behind: int | None = None  # the step after the last ones that slices were made for
         self._asked: tuple[range, LanePieces] | None = None
-        self._windowed: Ordered | None = None
-        if isinstance(job.steps, Ordered) and job.steps.order.window is not None and not backend.in_place:
-            self._windowed = job.steps
+        self._windowed: _Windowed | None = None
+        if isinstance(job.steps, Ordered) and isinstance(job.steps.order, BlockOrder) and not backend.in_place:
+            self._windowed = _Windowed(job.steps.order, job.steps.schedule)
 
     @property
     def windowed(self) -> bool:
@@ -180,7 +209,7 @@ class ReadPlanner:
         """
         if self._windowed is None or steps.start != self._behind:
             return 0
-        pieces, held = self._pieces(self._windowed, steps), self._windows
+        pieces, held = self._pieces(steps, self._windowed.schedule), self._windows
         reached = dict(zip(pieces.lane.tolist(), pieces.stop.tolist(), strict=True))
         return sum(lane not in held or stop > held[lane].stop for lane, stop in reached.items())
 
@@ -193,18 +222,18 @@ class ReadPlanner:
             steps: consecutive steps. Where windows are read, best those after the ones of the last call: if some were
                 left out in between, their windows are read anew.
         """
-        if (ordered := self._windowed) is None:
+        if (windowed := self._windowed) is None:
             positions = self.job.steps.positions(steps)
             if not len(positions):
                 return Slices([])
             loaded = self._read(positions)
-            return Slices([RowSlice(loaded, 0, loaded.remaining)])
+            return Slices([RowSlice(loaded, slice(None), loaded.remaining)])
         if steps.start != self._behind:
             self.let_go()
         self._behind = steps.stop
         parts: list[RowSlice] = []
         try:
-            return Slices(parts, self._from_lanes(ordered, self._pieces(ordered, steps), parts))
+            return Slices(parts, self._from_lanes(windowed, self._pieces(steps, windowed.schedule), parts))
         except BaseException:
             self._behind = None
             for part in parts:
@@ -214,67 +243,75 @@ class ReadPlanner:
 
     def let_go(self) -> None:
         """Release what is left of the windows held: the next step wanted is not the one after the last call's."""
-        for window in self._windows.values():
-            window.rows.drop(len(window.rows.index) - window.cursor)
-        self._windows = {}
+        windows = [*self._windows.values(), *self._opening]
+        self._windows, self._opening = {}, []
+        for window in windows:
+            window.let_go()
 
-    def _pieces(self, ordered: Ordered, steps: range) -> LanePieces:
+    def _pieces(self, steps: range, schedule: Schedule) -> LanePieces:
         """The lane positions of some steps: kept, as slices are wanted after `opens`."""
         if self._asked is None or self._asked[0] != steps:
-            self._asked = steps, ordered.schedule.pieces(steps)
+            self._asked = steps, schedule.pieces(steps)
         return self._asked[1]
 
-    def _from_lanes(self, ordered: Ordered, pieces: LanePieces, parts: list[RowSlice]) -> IntArray | None:
+    def _from_lanes(self, windowed: _Windowed, pieces: LanePieces, parts: list[RowSlice]) -> IntArray | None:
         """Take pieces out of windows, lane by lane, and add the slices to `parts`; returns `Slices.order`."""
         counts, by_lane = pieces.stop - pieces.start, np.argsort(pieces.lane, kind="stable")
         ends = np.cumsum(counts[by_lane])
         first = np.empty_like(ends)
         first[by_lane] = ends - counts[by_lane]
         lanes = pieces.lane[by_lane]
-        edges = [*np.flatnonzero(lanes[1:] != lanes[:-1]).tolist(), len(lanes) - 1] if len(lanes) else []
-        low = taken = 0
-        for edge in edges:
-            window, total = self._windows.get(int(lanes[edge])), int(ends[edge])
-            if window is not None and pieces.stop[by_lane[edge]] <= window.stop:
-                parts.append(window.take(total - taken))
-            else:
-                self._past_a_window(ordered, pieces, by_lane[low : edge + 1], parts)
-            low, taken = edge + 1, total
+        edges = [0, *(np.flatnonzero(lanes[1:] != lanes[:-1]) + 1).tolist(), len(lanes)] if len(lanes) else []
+        taken = [
+            (int(lanes[low]), *each)
+            for low, high in pairwise(edges)
+            for each in self._taken(windowed, pieces, by_lane[low:high])
+        ]
+        self._read_windows(self._opening)
+        for lane, window, stop in taken:
+            parts.append(window.take(stop))
+            self._windows[lane] = window
+        self._opening = []
         if (first[1:] > first[:-1]).all():
             return None
         return np.repeat(first, counts) + within(counts)
 
-    def _past_a_window(self, ordered: Ordered, pieces: LanePieces, mine: IntArray, parts: list[RowSlice]) -> None:
-        """Take pieces of one lane that go beyond the window that is held, or of whose windows none is."""
-        columns = (pieces.step, pieces.lane, pieces.start, pieces.stop)
-        for step, lane, start, stop in zip(*(column[mine].tolist() for column in columns), strict=True):
-            position = start
-            while position < stop:
-                window = self._windows.get(lane)
-                if window is None or position >= window.stop:
-                    window = self._windows[lane] = self._open_window(ordered, step, lane, position)
-                count = min(stop, window.stop) - position
-                position += count
-                found = window.take(count)
-                if parts and parts[-1].rows is found.rows:
-                    parts[-1] = RowSlice(found.rows, parts[-1].low, found.high)
-                else:
-                    parts.append(found)
+    def _taken(self, windowed: _Windowed, pieces: LanePieces, mine: IntArray) -> Iterator[tuple[_Window, int]]:
+        """What has to be taken for pieces of one lane: windows, opened where none is held, and up to where in each."""
+        lane, ends = int(pieces.lane[mine[0]]), np.cumsum(pieces.stop[mine] - pieces.start[mine])
+        window, done, total = self._windows.get(lane), 0, int(ends[-1])
+        cursor = window.cursor if window else 0
+        while done < total:
+            if window is None or cursor == len(window.places):
+                piece = int(np.searchsorted(ends, done, side="right"))
+                position = int(pieces.stop[mine[piece]] - ends[piece]) + done
+                window, cursor = windowed.window(int(pieces.step[mine[piece]]), lane, position), 0
+                self._opening.append(window)
+            count = min(total - done, len(window.places) - cursor)
+            done, cursor = done + count, cursor + count
+            yield window, cursor
 
-    def _open_window(self, ordered: Ordered, step: int, lane: int, position: int) -> _Window:
-        """Read this rank's part of the window of `lane` that holds `position`, from there on."""
-        order, schedule = ordered.order, ordered.schedule
-        own = lane % order.lanes  # of what is repeated, those samples alone are read
-        _, stop = order.window_at(own, position)
-        runs = schedule.runs_within(lane, step, position, stop)
-        return _Window(stop, self._read(np.concatenate([order.lane_ids(own, run.start, run.stop) for run in runs])))
+    def _read_windows(self, windows: list[_Window]) -> None:
+        """Start reading windows: those of one length together, as they are used up at about the same time.
+
+        Memory is released when all of them are, and what would be held longest is the shortest.
+        """
+        alike: dict[int, list[_Window]] = {}
+        for window in windows:
+            alike.setdefault(len(window.places), []).append(window)
+        for some in alike.values():
+            rows, begin = self._read(np.concatenate([window.positions for window in some])), 0
+            for window in some:
+                window.rows, window.positions = rows, _NONE
+                window.places += begin
+                begin += len(window.places)
 
     def _read(self, positions: IntArray) -> LoadedRows:
         """Start reading the samples at these positions."""
         selection = self.job.selection
         ids = selection.samples(positions)
-        runs = runs_of(ids, self._sample_bytes, self.windowed) if self._sample_bytes else None
-        files, wanted, rest = self._rows(ids) if runs is None else self._runs(runs)
+        bounds = runs_of(ids, self._sample_bytes) if self._sample_bytes else None
+        files, wanted, rest = self._rows(ids) if bounds is None else self._runs(bounds)
         pending = self.backend.read(concat_extents(wanted))
         parts = [pending.addresses]
         if len(wanted) > 1:
@@ -299,14 +336,14 @@ class ReadPlanner:
             ]
         return files, [extents for extents, _ in columns], [partial(FieldRows, lengths=rows) for _, rows in columns]
 
-    def _runs(self, runs: Runs) -> _Wanted:
+    def _runs(self, bounds: IntArray) -> _Wanted:
         """Runs of consecutive samples at once: planning each sample by itself takes time."""
         table = self.job.table
-        columns = [table.runs(name, runs.bounds) for name in self.job.columns]
+        columns = [table.runs(name, bounds) for name in self.job.columns]
         files = distinct(columns[0][0].file, len(table.starts))
         self.backend.check(files)
         rest = [
-            partial(FieldRows.of_runs, runs=runs, counts=counts, row_bytes=table.columns[name].row_bytes)
+            partial(FieldRows.of_runs, counts=counts, row_bytes=table.columns[name].row_bytes)
             for name, (_, counts) in zip(self.job.columns, columns, strict=True)
         ]
         return files, [extents for extents, _ in columns], rest

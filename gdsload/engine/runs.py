@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from gdsload.system.arrays import IntArray
 
-__all__ = ["Runs", "lie_in_runs", "runs_of"]
+__all__ = ["lie_in_runs", "runs_of"]
 
 _RUN_SAMPLES, _RUN_BYTES, _LONG_RUN_BYTES = 64, 64 * 1024, 2**20
 """Mean length of runs of consecutive samples from which they are handled as runs: so many samples and bytes, or so many
 bytes of fewer samples. Shorter runs are not planned any faster, and backends fetch rows of one length faster than many
 runs of different lengths."""
-
-
-@dataclass(frozen=True, slots=True)
-class Runs:
-    """Samples as runs of consecutive ones.
-
-    Attributes:
-        bounds: for each run the first sample id, and the one after the last; int64, shape ``[runs, 2]``.
-        order: for each of these samples its position in what is wanted; None: they are in order.
-    """
-
-    bounds: IntArray
-    order: IntArray | None
 
 
 def lie_in_runs(ids: IntArray, sample_bytes: int) -> bool:
@@ -43,24 +28,17 @@ def lie_in_runs(ids: IntArray, sample_bytes: int) -> bool:
     return not any(np.count_nonzero(some[1:] != some[:-1] + 1) >= too_many for some in (ids[: too_many + 1], ids))
 
 
-def runs_of(ids: IntArray, sample_bytes: int, shuffled: bool) -> Runs | None:
-    """Ids as runs; None if there are too many of them.
+def runs_of(ids: IntArray, sample_bytes: int) -> IntArray | None:
+    """Ids as runs: for each the first id, and the one after the last, shape ``[runs, 2]``; None if they are too many.
 
     Args:
-        ids: sample ids; at least one.
+        ids: sample ids, in the order given; at least one.
         sample_bytes: bytes of a sample; not 0.
-        shuffled: whether they may be a few runs in another order, as the ids of a window are.
     """
-    order: IntArray | None = None
     if not lie_in_runs(ids, sample_bytes):
-        if not shuffled:
-            return None
-        order = np.argsort(ids)
-        ids = ids[order]
-        if not lie_in_runs(ids, sample_bytes):
-            return None
+        return None
     broken = np.flatnonzero(ids[1:] != ids[:-1] + 1)
     bounds = np.empty((len(broken) + 1, 2), np.int64)
     bounds[0, 0], bounds[1:, 0] = ids[0], ids[broken + 1]
     bounds[-1, 1], bounds[:-1, 1] = ids[-1] + 1, ids[broken] + 1
-    return Runs(bounds, order)
+    return bounds

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gdsload.errors import OptionError
 from gdsload.order.checks import MAX_SAMPLES, check_range, check_run_lengths, check_whole
 from gdsload.order.hashing import MASK64, Purpose, derive_key
-from gdsload.order.lanes import lane_offset, lane_share
+from gdsload.order.lanes import LaneRun, lane_offset, lane_share
 from gdsload.order.permutation import Permutation
 from gdsload.order.recent import Recent
 
@@ -201,6 +201,44 @@ class BlockOrder:
         ids.flags.writeable = False
         return ids
 
+    def sorted_ids(self, lane: int, runs: Sequence[LaneRun]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the sample ids at positions of one window, in rising order, without sorting them.
+
+        Args:
+            lane: the lane.
+            runs: the positions; at least one, none of them twice.
+
+        Returns:
+            The ids, and for each position, in the order of the runs, the index of its id among them.
+
+        Raises:
+            OptionError: if the lane has no such positions, or they are not of one window.
+        """
+        low, high = runs[0].start, runs[-1].stop
+        window = self._window_number(lane, low)
+        first, last = self._window_bounds(lane, window)
+        check_range(low, high, last, f"window {window} of lane {lane}")
+        starts, lengths = self.sequence().extents(*self._window_range(lane, window))
+        permutation = self._permutation(lane, window, last - first)
+        parts = [permutation(run.start - first, run.stop - first) for run in runs]
+        drawn = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        by_id = np.argsort(starts)
+        begins, ends = np.empty_like(lengths), np.cumsum(lengths[by_id])
+        begins[by_id] = ends - lengths[by_id]  # of each block, among all ids of the window in rising order
+        places = np.take(np.repeat(begins - (np.cumsum(lengths) - lengths), lengths), drawn)
+        places += drawn
+        ids = np.repeat(starts[by_id] - begins[by_id], lengths[by_id])
+        ids += np.arange(last - first)
+        if len(drawn) == last - first:
+            return ids, places
+        wanted = np.zeros(last - first, bool)
+        wanted[places] = True
+        return ids[wanted], (np.cumsum(wanted) - 1)[places]
+
+    def _permutation(self, lane: int, window: int, length: int) -> Permutation:
+        """What the samples of a window are shuffled by."""
+        return Permutation(length, derive_key(self._key, Purpose.WINDOW, lane, window))
+
     def _window_range(self, lane: int, window: int) -> tuple[int, int]:
         """Positions of a window in the block sequence."""
         base = lane_offset(self._samples, lane, self._lanes)
@@ -212,8 +250,7 @@ class BlockOrder:
         start, stop = self._window_range(lane, window)
         starts, lengths = self.sequence().extents(start, stop)
         ends = np.cumsum(lengths)
-        permutation = Permutation(stop - start, derive_key(self._key, Purpose.WINDOW, lane, window))
-        places = permutation(chunk * _CHUNK, min((chunk + 1) * _CHUNK, stop - start))
+        places = self._permutation(lane, window, stop - start)(chunk * _CHUNK, min((chunk + 1) * _CHUNK, stop - start))
         shifts = starts - (ends - lengths)
         if stop - start <= _SPREAD:
             # Written out for every place, shifts are looked up sooner than blocks are searched for.

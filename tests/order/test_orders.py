@@ -10,6 +10,7 @@ from gdsload.errors import OptionError
 from gdsload.order import (
     BlockOrder,
     FullOrder,
+    LaneRun,
     OrderOptions,
     Permutation,
     Schedule,
@@ -162,6 +163,33 @@ def test_lanes_are_equal_although_blocks_are_not():
     order = block_order()
     assert [order.lane_length(number) for number in range(4)] == [259, 259, 259, 260]
     assert len(windows(order, 3)) == 2
+
+
+@settings(derandomize=True, deadline=None)
+@given(
+    RUN_LENGTHS.filter(any), st.integers(1, 30), st.integers(1, 90), st.integers(1, 6), st.integers(0, 2**64 - 1),
+    st.data(),
+)  # fmt: skip
+def test_ids_of_a_window_in_rising_order(run_lengths, block, window, lanes, key, data):
+    """All of them, or those at some of its positions; they are the same ids as one by one."""
+    order = BlockOrder(run_lengths, block=block, window=window, lanes=lanes, key=key)
+    filled = [number for number in range(lanes) if order.lane_length(number)]
+    number = data.draw(st.sampled_from(filled))
+    start, stop = order.window_at(number, data.draw(st.integers(0, order.lane_length(number) - 1)))
+    cuts = sorted(data.draw(st.sets(st.integers(start, stop), min_size=2, max_size=6) if stop - start > 1 else
+                            st.just({start, stop})))  # fmt: skip
+    runs = [LaneRun(number, low, high) for low, high in itertools.pairwise(cuts)][:: data.draw(st.integers(1, 2))]
+    ids, places = order.sorted_ids(number, runs)
+    assert (np.diff(ids) > 0).all()
+    assert ids[places].tolist() == [
+        each for run in runs for each in order.lane_ids(number, run.start, run.stop).tolist()
+    ]
+
+
+def test_sorted_ids_are_of_one_window():
+    order = BlockOrder([100], block=10, window=20, lanes=1, key=0)
+    with pytest.raises(OptionError, match=r"positions \[10, 30\) are not within the 20 of window 0 of lane 0"):
+        order.sorted_ids(0, [LaneRun(0, 10, 30)])
 
 
 def test_windows_larger_than_an_exact_shuffle():

@@ -15,7 +15,7 @@ import gdsload
 from gdsload import FormatError, LoaderClosedError
 from gdsload.backends.host import HostBackend
 from gdsload.engine.read_planner import FieldRows
-from gdsload.engine.runs import Runs, lie_in_runs, runs_of
+from gdsload.engine.runs import lie_in_runs, runs_of
 from gdsload.shards import shard_table
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.identity import ShardSource
@@ -100,62 +100,49 @@ def test_runs_are_the_bytes_of_their_samples(counts, row_bytes, run_bytes, data)
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
-@given(
-    st.lists(st.tuples(st.integers(0, 5), st.integers(1, 6)), min_size=1, max_size=8),
-    st.integers(0, 9),
-    st.booleans(),
-    st.randoms(use_true_random=False),
-)
-def test_rows_of_runs(parts, row_bytes, shuffled, random):
-    """Parts that lie one behind the other, and such that do not; in order, and not."""
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 6)), min_size=1, max_size=8), st.integers(0, 9))
+def test_rows_of_runs(parts, row_bytes):
+    """Parts that lie one behind the other, and such that do not."""
     addresses, at = [], 1000
     for gap, count in parts:
         addresses.append(at + gap)
         at += gap + count * row_bytes
     counts = [count for _, count in parts]
     expected = [begin + at * row_bytes for begin, count in zip(addresses, counts, strict=True) for at in range(count)]
-    order = list(range(len(expected)))
-    random.shuffle(order)
-    runs = Runs(np.zeros((0, 2), np.int64), np.array(order) if shuffled else None)
-    rows = FieldRows.of_runs(np.array(addresses, np.int64), runs, np.array(counts), row_bytes)
+    rows = FieldRows.of_runs(np.array(addresses, np.int64), np.array(counts), row_bytes)
     assert rows.addresses.dtype == np.int64
     assert rows.lengths is None
-    assert (rows.addresses[order] if shuffled else rows.addresses).tolist() == expected
+    assert rows.addresses.tolist() == expected
 
 
 @settings(derandomize=True, deadline=None, max_examples=300)
 @given(
     st.lists(st.tuples(st.integers(0, 500), st.integers(1, 300)), min_size=1, max_size=6),
     st.booleans(),
-    st.booleans(),
     st.randoms(use_true_random=False),
 )
-def test_ids_as_runs(runs, mixed, shuffled, random):
+def test_ids_as_runs(runs, mixed, random):
     """Some runs, which may overlap, in order or all mixed up."""
     ids = [first + at for first, count in runs for at in range(count)]
     if mixed:
         random.shuffle(ids)
-    found = runs_of(np.array(ids), 1024, shuffled)
-    if found is None:
+    bounds = runs_of(np.array(ids), 1024)
+    if bounds is None:
         assert len(ids) > 1
         return
-    assert found.order is None or shuffled
-    each = [number for first, stop in found.bounds for number in range(first, stop)]
-    assert len(found.bounds) == 1 or len(found.bounds) - 1 < len(ids) / 64
-    assert each == (ids if found.order is None else np.array(ids)[found.order].tolist())
+    assert [number for first, stop in bounds for number in range(first, stop)] == ids
+    assert len(bounds) == 1 or len(bounds) - 1 < len(ids) / 64
 
 
 def test_what_is_a_run():
     whole = np.arange(400)
-    assert runs_of(whole, 4096, False).bounds.tolist() == [[0, 400]]
-    assert runs_of(whole[5:6], 4096, False).bounds.tolist() == [[5, 6]]
-    assert runs_of(np.concatenate([whole[200:], whole[:200]]), 4096, False).bounds.tolist() == [[200, 400], [0, 200]]
-    assert runs_of(whole[::-1], 4096, False) is None
-    assert runs_of(whole[::-1], 4096, True).bounds.tolist() == [[0, 400]]
-    assert runs_of(whole[::2], 4096, True) is None
+    assert runs_of(whole, 4096).tolist() == [[0, 400]]
+    assert runs_of(whole[5:6], 4096).tolist() == [[5, 6]]
+    assert runs_of(np.concatenate([whole[200:], whole[:200]]), 4096).tolist() == [[200, 400], [0, 200]]
+    assert runs_of(whole[::-1], 4096) is None
     # One run is one whatever it is; of short rows it takes longer ones.
-    assert runs_of(whole[:2], 1, False).bounds.tolist() == [[0, 2]]
-    assert runs_of(np.concatenate([whole[200:], whole[:200]]), 100, False) is None
+    assert runs_of(whole[:2], 1).tolist() == [[0, 2]]
+    assert runs_of(np.concatenate([whole[200:], whole[:200]]), 100) is None
 
 
 @pytest.mark.parametrize(("ids", "row_bytes", "expected"), [
