@@ -33,7 +33,8 @@ import torch
 
 import gdsload
 from benchmarks.record import machine, public, ratio, spread, versions
-from gdsload.engine.gpu.decode_images import best_jpeg_decoder
+from gdsload.engine.gpu.jpeg_decoders import JpegDecoder, best_jpeg_decoder, list_decoder
+from gdsload.engine.images.encoded import EncodedImages, look_at
 from gdsload.engine.images.frames import Draws, Frame, frames
 from gdsload.engine.images.host_decoders import decode_image
 from gdsload.engine.images.resample import put_normalized, resampled
@@ -114,21 +115,42 @@ def compared(folder: Path, options: argparse.Namespace, device: torch.device) ->
 def decoder_alone(data: list[bytes], count: int, options: argparse.Namespace, device: torch.device) -> tuple[str, Run]:
     """Decoding the same bytes and nothing else: what it is, and an epoch of it."""
     if device.type == "cuda":
-        decoder = best_jpeg_decoder()
+        decoder = best_jpeg_decoder(device)
         if decoder is None:
-            raise RuntimeError("neither torchcodec nor torchvision is installed")
-        tensors = [torch.frombuffer(bytearray(one), dtype=torch.uint8) for one in data]
+            raise RuntimeError("neither nvJPEG's hardware decoder nor torchcodec nor torchvision is there")
         size: int = options.batch_size
-
-        def on_gpu() -> int:
-            for low in range(0, count - size + 1, size):
-                decoder.decode([tensors[number % len(tensors)] for number in range(low, low + size)], device)
-            torch.cuda.synchronize(device)
-            return count - count % size
-
-        return f"{decoder.name} alone, batches of {size}", on_gpu
+        batches = [data[low : low + size] for low in range(0, len(data) - size + 1, size)] or [data]
+        return f"{decoder.name} alone, batches of {size}", _calls(decoder, batches, count, device)
     title = f"the loader's decoder alone, {len(os.sched_getaffinity(0))} threads"
     return title, lambda: _by_threads(data, count, lambda _pixels, _number: None)
+
+
+def _calls(decoder: JpegDecoder, batches: list[list[bytes]], count: int, device: torch.device) -> Run:
+    """One call of a GPU's decoder behind the other, made ready beforehand."""
+    looked = [
+        look_at(
+            EncodedImages(
+                torch.frombuffer(bytearray(b"".join(batch)), dtype=torch.uint8).pin_memory(),
+                np.array([len(one) for one in batch], np.int64),
+            ),
+            OPTIONS.max_pixels,
+        )
+        for batch in batches
+    ]
+    stream = torch.cuda.Stream(device)
+
+    def run() -> int:
+        done = number = 0
+        with torch.cuda.stream(stream):
+            while done < count:
+                one = looked[number % len(looked)]
+                if not decoder.call(one, np.arange(len(one)), device)(stream):
+                    raise RuntimeError(f"{decoder.name} refuses them")
+                stream.synchronize()
+                done, number = done + len(one), number + 1
+        return done
+
+    return run
 
 
 def _by_threads(data: list[bytes], count: int, use: Callable[[Any, int], None]) -> int:
@@ -251,6 +273,10 @@ def runs(
         size: int = options.batch_size
         found["work"] = "the same work without a loader", lambda: same_work(data, options.images, size)
     found["decoder"] = decoder_alone(data, options.images, options, device)
+    if device.type == "cuda" and (library := list_decoder()) is not None:
+        batches = [data[low : low + options.batch_size] for low in range(0, len(data), options.batch_size)]
+        title = f"{library.name} alone, one call at a time"
+        found[library.name] = title, _calls(library, batches, options.images, device)
     if device.type == "cuda" and importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.dali"):
         found["dali-hw"] = "DALI, 0.9 by the hardware decoder", dali(folder, options, device, 0.9)
         found["dali"] = "DALI, its default share by the hardware decoder", dali(folder, options, device, 0.65)

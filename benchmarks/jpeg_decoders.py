@@ -1,10 +1,10 @@
-"""What decodes most JPEGs a second on a GPU: calls at once, images of a call, pinned memory, and nvJPEG by itself.
+"""What decodes most JPEGs a second on a GPU: calls at once, images of a call, and what the loader makes of it.
 
     python -m benchmarks.jpeg_decoders --out benchmarks/results/jpeg-decoders.json
 
 JPEGs of 500 x 375 pixels and about 57 KB. Each section runs in a process of its own, so that one that fails takes no
-other with it, and what is measured is shown at once. The first sections decode the same bytes again and again and throw
-the pixels away; the last one is the loader of `benchmarks.images` with other settings, in turns.
+other with it, and what is measured is shown at once. One section is the loader of `benchmarks.images` with other
+settings, in turns; another decodes the same bytes again and again and throws the pixels away.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,17 +28,16 @@ import numpy as np
 import torch
 
 from benchmarks.images import OPTIONS, dali, loader, written
-from benchmarks.nvjpeg import BatchedDecoder, engines
 from benchmarks.record import machine, public, spread, versions
 from gdsload.engine import epochs
-from gdsload.engine.gpu import assemble_device, decode_images
-from gdsload.engine.gpu.decode_images import JpegDecoder, best_jpeg_decoder
+from gdsload.engine.gpu.jpeg_decoders import HardwareDecoder, JpegDecoder, best_jpeg_decoder, list_decoder
+from gdsload.engine.gpu.nvjpeg import hardware_decoder
 from gdsload.engine.gpu.resample_device import resample
+from gdsload.engine.images.encoded import EncodedImages, Looked, look_at
 from gdsload.engine.images.frames import Draws, frames
 
 __all__ = ["main"]
 
-_SIZE = (375, 500)
 _SECONDS = 1.2
 Call = Callable[[], int]
 """Decodes some images and waits for them; returns how many."""
@@ -79,40 +78,30 @@ def _rate(makers: Sequence[Callable[[], Call]]) -> dict[str, Any]:
     return {"images_s": found}
 
 
-def _tensors(data: list[bytes], *, pinned: bool) -> list[torch.Tensor]:
-    found = [torch.frombuffer(bytearray(one), dtype=torch.uint8) for one in data]
-    return [one.pin_memory() for one in found] if pinned else found
-
-
-def _by_decoder(decoder: JpegDecoder, data: list[torch.Tensor], size: int, device: torch.device) -> Call:
-    stream = torch.cuda.Stream(device)
+def _looked(data: list[bytes], size: int, *, pinned: bool) -> Looked:
     some = [data[number % len(data)] for number in range(size)]
+    values = torch.frombuffer(bytearray(b"".join(some)), dtype=torch.uint8)
+    lengths = np.array([len(one) for one in some], np.int64)
+    return look_at(EncodedImages(values.pin_memory() if pinned else values, lengths), OPTIONS.max_pixels)
+
+
+def _again_and_again(make: Callable[[], JpegDecoder], looked: Looked, device: torch.device) -> Call:
+    decoder, stream, numbers = make(), torch.cuda.Stream(device), np.arange(len(looked))
 
     def call() -> int:
         with torch.cuda.stream(stream):
-            decoder.decode(some, device)
+            if not decoder.call(looked, numbers, device)(stream):
+                raise RuntimeError(f"{decoder.name} refuses them")
             stream.synchronize()
-        return size
-
-    return call
-
-
-def _by_nvjpeg(
-    data: list[torch.Tensor], size: int, device: torch.device, backend: str, form: str, *, allocated: bool
-) -> Call:
-    decoder = BatchedDecoder(device, size, _SIZE, backend, form, allocated=allocated)
-    stream, some = torch.cuda.Stream(device), [data[number % len(data)] for number in range(size)]
-
-    def call() -> int:
-        decoder(some, stream)
-        return size
+        return len(looked)
 
     return call
 
 
 def _shown(title: str, **found: Any) -> dict[str, Any]:
-    rate = found.get("images_s")
-    print(f"{title:66} " + (f"{rate:9.0f} images/s" if rate else str(found)), flush=True)
+    rate, busy = found.get("images_s"), found.get("decoder_busy")
+    told = str(found) if rate is None else f"{rate:9.0f} images/s"
+    print(f"{title:60} {told}" + (f", decoder busy for {busy:.2f} of the time" if busy else ""), flush=True)
     return {"title": title, **found}
 
 
@@ -124,58 +113,43 @@ def _tried(title: str, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def decoders(data: list[bytes], device: torch.device) -> Iterator[dict[str, Any]]:
-    """The decoder that the loader uses, and torchvision's."""
-    pageable, pinned = _tensors(data, pinned=False), _tensors(data, pinned=True)
-    best = best_jpeg_decoder()
-    if best is None:
-        raise RuntimeError("neither torchcodec nor torchvision is installed")
-    cases = [(best, size, calls, False) for size in (256, 128, 64) for calls in (1, 2, 3, 4, 6, 8)]
-    cases += [(best, size, calls, True) for size in (256, 128) for calls in (1, 2, 4, 6)]
-    if importlib.util.find_spec("torchvision") and best.name != "torchvision":
-        from torchvision.io import ImageReadMode, decode_jpeg
+    """NvJPEG's hardware, and what calls it for torch."""
 
-        mode = ImageReadMode.RGB
-        old = JpegDecoder("torchvision", lambda some, where: decode_jpeg(some, mode=mode, device=where), turns=False)
-        cases += [(old, 256, calls, False) for calls in (1, 2, 4)]
-    for decoder, size, calls, pin in cases:
-        title = f"{decoder.name}, batches of {size}, {calls} at once" + (", pinned" if pin else "")
-        make = partial(_by_decoder, decoder, pinned if pin else pageable, size, device)
-        yield _tried(title, partial(_rate, [make] * calls))
+    def hardware() -> JpegDecoder:
+        found = hardware_decoder(device)
+        if found is None:
+            raise RuntimeError("nvJPEG's hardware decoder is not there")
+        return HardwareDecoder(found)
 
+    def library() -> JpegDecoder:
+        found = list_decoder()
+        if found is None:
+            raise RuntimeError("neither torchcodec nor torchvision is installed")
+        return found
 
-def nvjpeg(data: list[bytes], device: torch.device) -> Iterator[dict[str, Any]]:
-    """The engines, the multiprocessors, and both, by nvJPEG itself."""
-    yield _tried("JPEG engines of the GPU", engines)
-    pageable, pinned = _tensors(data, pinned=False), _tensors(data, pinned=True)
-    for backend, form, allocated, pin, size, many in (
-        ("hardware", "planes", True, True, 256, (1, 2, 3, 4, 6)),
-        ("hardware", "planes", True, True, 128, (2, 4, 6)),
-        ("hardware", "planes", True, False, 256, (2, 4)),
-        ("hardware", "planes", False, True, 256, (1, 2, 4)),
-        ("hardware", "rows", True, True, 256, (1, 2, 4)),
-        ("gpu", "planes", False, True, 256, (1, 2, 4)),
-    ):
-        given = pinned if pin else pageable
-        make = partial(_by_nvjpeg, given, size, device, backend, form, allocated=allocated)
-        for calls in many:
-            words = ["pinned" if pin else "pageable", *(["allocated before"] if allocated else [])]
-            title = f"nvJPEG, {backend}, {form}, batches of {size}, {calls} at once, {', '.join(words)}"
-            yield _tried(title, partial(_rate, [make] * calls))
-    hard = partial(_by_nvjpeg, pinned, 256, device, "hardware", "planes", allocated=True)
-    soft = partial(_by_nvjpeg, pinned, 128, device, "gpu", "planes", allocated=False)
-    for first, second in ((2, 1), (3, 1), (3, 2), (4, 4)):
-        title = f"nvJPEG, {first} calls of the hardware and {second} of the multiprocessors"
-        mixed = [*[hard] * first, *[soft] * second]
-        yield _tried(title, partial(_rate, mixed))
+    for name, make in (("nvJPEG", hardware), ("torchcodec or torchvision", library)):
+        for size, calls, pinned in (
+            (256, 1, True), (256, 1, False), (256, 2, True), (256, 3, True), (512, 1, True), (128, 1, True),
+            (64, 1, True), (64, 2, True), (32, 1, True),
+        ):  # fmt: skip
+            title = f"{name}, batches of {size}, {calls} at once" + (", pinned" if pinned else "")
+            again = partial(_again_and_again, make, _looked(data, size, pinned=pinned), device)
+            yield _tried(title, partial(_rate, [again] * calls))
 
 
 def kernel(data: list[bytes], device: torch.device) -> Iterator[dict[str, Any]]:
     """The kernel that crops, resizes and normalizes, for 256 images."""
-    decoder = best_jpeg_decoder()
-    images: list[torch.Tensor] = decoder.decode(_tensors(data[:256], pinned=False), device) if decoder else []
+    looked = _looked(data, 256, pinned=True)
+    decoder = best_jpeg_decoder(device)
+    if decoder is None:
+        raise RuntimeError("nothing decodes JPEGs on this GPU")
+    stream = torch.cuda.Stream(device)
+    with torch.cuda.stream(stream):
+        images = decoder.call(looked, np.arange(256), device)(stream)
+        stream.synchronize()
     table = OPTIONS.table()
-    given = frames(OPTIONS, np.full(len(images), 375), np.full(len(images), 500), Draws(0, np.arange(len(images))))
-    out = torch.empty((len(images), 3, 224, 224), dtype=torch.bfloat16, device=device)
+    given = frames(OPTIONS, np.full(256, 375), np.full(256, 500), Draws(0, np.arange(256)))
+    out = torch.empty((256, 3, 224, 224), dtype=torch.bfloat16, device=device)
     on_device = None if table is None else table.to(device)
 
     def run() -> dict[str, Any]:
@@ -192,38 +166,56 @@ def kernel(data: list[bytes], device: torch.device) -> Iterator[dict[str, Any]]:
 
 
 def loaders(folder: Path, options: argparse.Namespace, device: torch.device) -> Iterator[dict[str, Any]]:
-    """The loader with other settings, in turns, and DALI beside it."""
-    tried = (
-        (2, 256, 3, False), (2, 256, 3, True), (4, 128, 3, True), (4, 128, 3, False), (4, 256, 5, True),
-        (6, 128, 4, True), (6, 64, 3, True), (8, 128, 5, True), (8, 64, 4, True), (4, 64, 3, True),
-    )  # fmt: skip
-    found: dict[str, list[float]] = {}
+    """The loader with several numbers of threads and sizes of batches, in turns, and DALI beside it.
+
+    Beside the rate is the share of the time in which the decoder is at work: what it is short of 1 is what the rest of
+    the loader keeps it waiting.
+    """
+    found: dict[str, list[tuple[float, float]]] = {}
     with ExitStack() as opened:
-        runs: list[tuple[str, Callable[[], Any], tuple[int, int, int, bool] | None]] = []
-        for calls, images, threads, pinned in tried:
-            made = opened.enter_context(loader(folder, options, device))
-            title = f"loader, {calls} calls of {images} images, {threads} threads" + (", pinned" if pinned else "")
-            runs.append((title, partial(_epoch, made, device), (calls, images, threads, pinned)))
+        runs: list[tuple[str, Callable[[], Any], int]] = []
+        for threads, size in ((2, 256), (3, 256), (4, 256), (5, 256), (3, 128), (4, 128), (4, 64), (3, 512)):
+            given = argparse.Namespace(**{**vars(options), "batch_size": size})
+            made = opened.enter_context(loader(folder, given, device))
+            runs.append((f"loader, batches of {size}, {threads} threads", partial(_epoch, made, device), threads))
         if importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.dali"):
-            runs += [
-                (f"DALI, {share} by the hardware", dali(folder, options, device, share), None) for share in (0.9, 1.0)
-            ]
+            shares = (0.9, 1.0)
+            runs += [(f"DALI, {one} by the hardware", dali(folder, options, device, one), 3) for one in shares]
+        busy = opened.enter_context(_timed())
         for trial in range(options.rounds + 1):
-            for title, run, setting in runs:
-                if setting is not None:
-                    _set(*setting)
+            for title, run, threads in runs:
+                epochs.IMAGE_THREADS, busy[0] = threads, 0.0
                 began = time.perf_counter()
-                count = run()
+                count, took = run(), time.perf_counter() - began
                 if trial:
-                    found.setdefault(title, []).append(count / (time.perf_counter() - began))
-    for title, rates in found.items():
-        yield _shown(title, images_s=spread(rates)["median"], trials=rates)
+                    found.setdefault(title, []).append((count / took, busy[0] / took))
+    for title, trials in found.items():
+        rates, shares = zip(*trials, strict=True)
+        yield _shown(title, images_s=spread(rates)["median"], trials=rates, decoder_busy=spread(shares)["median"])
 
 
-def _set(calls: int, images: int, threads: int, pinned: bool) -> None:
-    """What loaders take when they are opened, and epochs when they begin."""
-    decode_images.CALLS, decode_images.IMAGES_OF_A_CALL = calls, images
-    epochs.IMAGE_THREADS, assemble_device.PINNED = threads, pinned
+@contextmanager
+def _timed() -> Iterator[list[float]]:
+    """Seconds for which nvJPEG and the wait for it take, of all decoders."""
+    seconds, plain = [0.0], HardwareDecoder.call
+
+    def timed(self: HardwareDecoder, *given: Any) -> Any:
+        call = plain(self, *given)
+
+        def run(stream: torch.cuda.Stream) -> Any:
+            began = time.perf_counter()
+            try:
+                return call(stream)
+            finally:
+                seconds[0] += time.perf_counter() - began
+
+        return run
+
+    HardwareDecoder.call = timed  # type: ignore[method-assign, assignment]
+    try:
+        yield seconds
+    finally:
+        HardwareDecoder.call = plain  # type: ignore[method-assign]
 
 
 def _epoch(batches: Any, device: torch.device) -> int:
@@ -240,7 +232,7 @@ def _section(name: str, folder: Path, options: argparse.Namespace) -> int:
     made = (
         loaders(folder, options, device)
         if name == "loaders"
-        else {"decoders": decoders, "nvjpeg": nvjpeg, "kernel": kernel}[name](data, device)
+        else {"decoders": decoders, "kernel": kernel}[name](data, device)
     )
     for one in made:
         found.append(one)
@@ -254,7 +246,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--images", type=int, default=12288, help="of an epoch of the loader")
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=4, help="epochs of the loader with each setting")
-    parser.add_argument("--sections", nargs="+", default=["kernel", "loaders", "decoders", "nvjpeg"])
+    parser.add_argument("--sections", nargs="+", default=["kernel", "loaders", "decoders"])
     parser.add_argument("--section-seconds", type=float, default=200, help="after which a section is ended")
     parser.add_argument("--data", type=Path, help="for a section: where the images are")
     parser.add_argument("--out", type=Path, help="where the JSON record goes")

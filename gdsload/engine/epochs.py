@@ -16,7 +16,7 @@ from gdsload.engine.steps import Job
 __all__ = ["IMAGE_THREADS", "prefetch"]
 
 IMAGE_THREADS = 3
-"""On a GPU, while two have images decoded, one has bytes gathered and looks at headers."""
+"""On a GPU: one has its images decoded, the next one's are ready for that, and one has bytes gathered."""
 _IN_VRAM = Runner(threads=0, most_groups=1, by_gpu=True)
 _TRANSFORMED_IN_VRAM = Runner(threads=0, most_groups=1)
 """A transform's results for a group all exist at once, and may be larger: groups are no larger than elsewhere."""

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from gdsload.engine.assemble import Batch, BatchForm, BatchMaker, joined, padding_rows
 from gdsload.engine.batch_source import Ready, StepTransform
 from gdsload.engine.codecs import FieldCodec
-from gdsload.engine.gpu.decode_images import DeviceImages, best_jpeg_decoder
+from gdsload.engine.gpu.decode_images import DeviceImages
 from gdsload.engine.gpu.gather_device import DeviceGather
+from gdsload.engine.gpu.jpeg_decoders import best_jpeg_decoder
 from gdsload.engine.gpu.kept_images import DeviceKeptImages
 from gdsload.engine.group_lengths import GroupLengths, padded_pieces
 from gdsload.engine.images.kept import Keep, as_kept
@@ -34,10 +35,8 @@ from gdsload.shards.values import torch_dtype
 from gdsload.system.arrays import IntArray
 from gdsload.system.streams import SideStream, current_stream, no_room, on, record, side_stream
 
-__all__ = ["PINNED", "DeviceAssembler", "hand_over", "tensors_of"]
+__all__ = ["DeviceAssembler", "hand_over", "tensors_of"]
 
-PINNED = True
-"""Whether the bytes of images that are to be decoded are gathered into pinned memory."""
 _EVENTS = 8
 """Events within the bytes that may be pending: one for each batch would take longer than its hand-over."""
 
@@ -74,7 +73,7 @@ class DeviceAssembler(BatchMaker):
         self._hand_over = ConsumerThrottle(device, pending_bytes)
         if form.decode:
             decode = form.decode if keep is None else as_kept(form.decode)
-            self.images = DeviceImages(decode, device, best_jpeg_decoder())
+            self.images = DeviceImages(decode, device, best_jpeg_decoder(device))
             if keep is not None:
                 self.kept = DeviceKeptImages(form.decode, self.images, keep)
 
@@ -155,7 +154,7 @@ class DeviceAssembler(BatchMaker):
         """The stored rows of each batch's samples, concatenated, where the codec wants them."""
         field, counts, gather = codec.stored, codec.rows(group), self.gather
         if codec.wants == "host":
-            whole = self._on_host(field, addresses, group.lengths, pinned=PINNED and codec.name in self.form.decode)
+            whole = self._on_host(field, addresses, group.lengths, pinned=codec.name in self.form.decode)
             return whole.split_with_sizes(counts)
         outs, over_pcie = [self.empty(count, field) for count in counts], gather.over_pcie(addresses)
         if codec.padding is None:
@@ -168,7 +167,10 @@ class DeviceAssembler(BatchMaker):
         return outs
 
     def _on_host(self, field: Field, addresses: IntArray, lengths: IntArray, *, pinned: bool) -> torch.Tensor:
-        """The stored rows of a group's samples in memory of the host, read from there if they are there already."""
+        """The stored rows of a group's samples in memory of the host, read from there if they are there already.
+
+        A decoder of images takes half as long again for what is not pinned.
+        """
         count = int(lengths.sum())
         if self.gather.on_host(addresses).all():
             memory = torch.empty(count * field.row_bytes, dtype=torch.uint8, device="cpu", pin_memory=pinned)

@@ -13,6 +13,7 @@ import torch
 
 from gdsload.engine.gpu.fused_transforms import STORES
 from gdsload.engine.gpu.kernels import IN_VRAM, can_launch, kernel, launch
+from gdsload.engine.gpu.pixels import Pixels
 from gdsload.engine.images.frames import FRAME_WORDS, Frame
 from gdsload.engine.images.resample import put_normalized, resampled
 from gdsload.system.arrays import IntArray
@@ -117,33 +118,33 @@ def source(dtype: torch.dtype, *, channels_last: bool) -> str:
     return text
 
 
-def words(images: Sequence[torch.Tensor | None], frames: IntArray) -> IntArray:
+def words(pixels: Sequence[Pixels], frames: IntArray) -> IntArray:
     """Images and their frames as the kernel has them, int64 ``[images, 4 + FRAME_WORDS]``.
 
     Args:
-        images: uint8 ``[3, height, width]``, upright, in any layout; None: one whose result is zeros.
+        pixels: where the images are; what none of these has is zeros in the result.
         frames: see `gdsload.engine.images.frames`.
     """
-    found = np.zeros((len(images), 4 + FRAME_WORDS), np.int64)
-    found[:, :4] = [(0, 0, 0, 0) if one is None else (one.data_ptr(), *one.stride()) for one in images]
+    found = np.zeros((len(frames), 4 + FRAME_WORDS), np.int64)
+    for part in pixels:
+        part.place(found[:, :4])
     found[:, 4:] = frames
     return found
 
 
-def resample(
-    images: Sequence[torch.Tensor | None], frames: IntArray, table: torch.Tensor | None, out: torch.Tensor
-) -> None:
+def resample(pixels: Sequence[Pixels], frames: IntArray, table: torch.Tensor | None, out: torch.Tensor) -> None:
     """Make a batch of images, on the stream that is current: by the kernel, or by torch where it cannot be launched.
 
     Args:
-        images: see `words`, on one device. They must live until the work is done.
+        pixels: see `words`, on one device. They must live until the work is done.
         frames: what becomes of each.
         table: see `DecodeImage.table`, on that device; None: the result is uint8.
         out: the result, ``[images, 3, height, width]``, contiguous or channels last.
     """
     device, size = out.device, (out.shape[2], out.shape[3])
     if not 0 < out.numel() // 3 < _MOST_PIXELS or not can_launch():
-        for number, image in enumerate(images):
+        for number in range(len(out)):
+            image = next((image for part in pixels if (image := part.image(number)) is not None), None)
             if image is None:
                 out[number].zero_()
             else:
@@ -151,10 +152,10 @@ def resample(
         return
     last = out.is_contiguous(memory_format=torch.channels_last) and not out.is_contiguous()
     # From ordinary memory this is safe, and the host does not wait for the stream.
-    given = torch.from_numpy(words(images, frames)).to(device, non_blocking=True)
+    given = torch.from_numpy(words(pixels, frames)).to(device, non_blocking=True)
     made = kernel(source(out.dtype, channels_last=last), "resample", 1, IN_VRAM, device)
     params = [
-        given.data_ptr(), out.data_ptr(), 0 if table is None else table.data_ptr(), len(images), size[0], size[1],
+        given.data_ptr(), out.data_ptr(), 0 if table is None else table.data_ptr(), len(out), size[0], size[1],
     ]  # fmt: skip
     launch(made, device, IN_VRAM, np.array(params, np.int64).view(np.uint64))
     # `given` may be freed: its memory belongs to this stream, and is used again behind the kernel alone.

@@ -102,8 +102,8 @@ class HostImages:
             LoaderClosedError: if nobody wants them.
         """
         begun = [(one, self.begin(name, one, stopped)) for one in batches for name in self.options if name in one.batch]
-        for one, (images, result, tasks) in begun:
-            tasks.wait()
+        for one, (images, result, complete) in begun:
+            complete()
             self.finish(images, one, result)
 
     def close(self) -> None:
@@ -161,14 +161,15 @@ class HostImages:
                     raise LoaderClosedError("the loader was closed")
                 self._decode_one(images, number, put, reuse=reuse)
 
-        wanted = [number for number in numbers if images.looked.headers[number] is not None]
+        wanted = [number for number in numbers if number not in images.looked.errors]
         at_once = min(_MOST_AT_ONCE, max(len(wanted) // (2 * self.processors.count), 1))
         return self.processors.start([partial(some, low) for low in range(0, len(wanted), at_once)])
 
     def _decode_one(self, images: BatchImages, number: int, put: Callable[[int, Pixels], None], *, reuse: bool) -> None:
         looked = images.looked
-        if (header := looked.headers[number]) is None:
+        if number in looked.errors:
             return
+        header = looked.header(number)
         buffer = self._buffer(header.width * header.height * 3) if reuse else None
         try:
             pixels = decode_image(looked.data(number), header, buffer)
@@ -179,8 +180,10 @@ class HostImages:
             return
         put(number, pixels)
 
-    def begin(self, name: str, one: ImageBatch, stopped: Callable[[], bool]) -> tuple[BatchImages, Any, Tasks]:
-        """Start the decoding of a field: what is known of it, its result, and what to wait for."""
+    def begin(
+        self, name: str, one: ImageBatch, stopped: Callable[[], bool]
+    ) -> tuple[BatchImages, Any, Callable[[], None]]:
+        """Start the decoding of a field: what is known of it, its result, and what waits until that is complete."""
         images = self.look(name, one)
         options, table = images.options, self.tables[name]
         size, count = options.rows_and_columns, len(images.looked)
@@ -195,7 +198,7 @@ class HostImages:
             else:
                 result[number] = shown if as_decoded and not frame.flip else alone(shown, options, table)
 
-        return images, result, self.decode(images, range(len(images.looked)), stopped, put, reuse=not as_decoded)
+        return images, result, self.decode(images, range(count), stopped, put, reuse=not as_decoded).wait
 
     def empty_batch(self, name: str, count: int) -> torch.Tensor:
         """An uninitialized batch ``[count, 3, *size]`` of a field whose images have one size."""

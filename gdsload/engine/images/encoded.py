@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.engine.images.jpeg_headers import plain_jpeg_headers
+from gdsload.engine.images.jpeg_headers import PlainJpegs, plain_jpegs
 from gdsload.errors import FormatError, Problem
 from gdsload.shards.format.image_header import ImageHeader, read_image_header
 from gdsload.system.arrays import IntArray
@@ -41,45 +41,59 @@ class Looked:
     Attributes:
         values: as in `EncodedImages`.
         memory: the same.
-        edges: the first byte of each image, and the one behind its last.
-        headers: what each says; None where `errors` has why it is not to be decoded.
+        begins: the first byte of each image.
+        ends: the byte behind its last.
+        plain: what is known of plain JPEGs.
+        widths: of each image as stored; 1 where `errors` has why it is not to be decoded.
+        heights: likewise.
+        orientations: as `ImageHeader` has them.
+        headers: what images say, as far as it has been asked for.
         errors: by the image's number, what is wrong with it.
     """
 
     values: torch.Tensor
     memory: memoryview
-    edges: list[tuple[int, int]]
-    headers: list[ImageHeader | None]
+    begins: IntArray
+    ends: IntArray
+    plain: PlainJpegs
+    widths: IntArray
+    heights: IntArray
+    orientations: IntArray
+    headers: dict[int, ImageHeader] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self.edges)
+        return len(self.begins)
 
     def data(self, number: int) -> memoryview:
         """The bytes of an image."""
-        low, high = self.edges[number]
-        return self.memory[low:high]
+        return self.memory[self.begins[number] : self.ends[number]]
 
-    def complete_baseline(self) -> NDArray[np.bool_]:
-        """Which are baseline JPEGs of 8 bits, grey or in colours, that have an end: what a GPU's hardware decodes."""
-        found = np.zeros(len(self), np.bool_)
-        for number, header in enumerate(self.headers):
-            if header is not None and header.coding == "baseline" and header.bits == 8 and header.channels in (1, 3):
-                high = self.edges[number][1]
-                ended = self.memory[high - 2 : high] == _END_OF_IMAGE
-                found[number] = ended or bytes(self.data(number)[-64:]).rfind(_END_OF_IMAGE) >= 0
+    def header(self, number: int) -> ImageHeader:
+        """What an image says that is to be decoded."""
+        found = self.headers.get(number)
+        if found is None:
+            width, height = int(self.widths[number]), int(self.heights[number])
+            found = ImageHeader("jpeg", width, height, int(self.plain.channels[number]), coding="baseline")
+        return found
+
+    def hardware(self) -> NDArray[np.bool_]:
+        """Which a GPU's hardware decodes: baseline JPEGs of 8 bits, grey or in colours, that have an end."""
+        found = self.plain.hardware & (self.ends - self.begins >= 4)
+        found[list(self.errors)] = False
+        values, last = self.values.numpy(), np.where(found, self.ends, 2)
+        for number in np.flatnonzero(found & ((values[last - 2] != 0xFF) | (values[last - 1] != 0xD9))).tolist():
+            found[number] = bytes(self.data(number)[-64:]).rfind(_END_OF_IMAGE) >= 0
         return found
 
     def sizes(self) -> tuple[IntArray, IntArray]:
         """Height and width of each upright image; 1 where it is not to be decoded."""
-        found = [(1, 1) if header is None else header.upright for header in self.headers]
-        widths, heights = np.array(found, np.int64).reshape(-1, 2).T
-        return heights, widths
+        turned = self.orientations >= 5
+        return np.where(turned, self.widths, self.heights), np.where(turned, self.heights, self.widths)
 
     def failed(self, number: int, why: str) -> None:
         """Note that an image cannot be decoded; an earlier reason stays."""
         self.errors.setdefault(number, why)
-        self.headers[number] = None
 
     def error(self, name: str, place: Place) -> FormatError:
         """What is raised for the images that cannot be decoded."""
@@ -107,21 +121,22 @@ def look_at(encoded: EncodedImages, max_pixels: int) -> Looked:
     """
     array, ends = encoded.values.numpy(), np.cumsum(encoded.lengths)
     begins = ends - encoded.lengths
+    plain = plain_jpegs(array, begins, ends)
     looked = Looked(
-        encoded.values,
-        array.data,
-        list(zip(begins.tolist(), ends.tolist(), strict=True)),
-        plain_jpeg_headers(array, begins, ends),
-    )
-    for number, header in enumerate(looked.headers):
-        if header is None:
-            try:
-                header = looked.headers[number] = read_image_header(looked.data(number))  # noqa: PLW2901
-            except FormatError as error:
-                looked.failed(number, str(error))
-                continue
-        if header.width * header.height > max_pixels:
-            looked.failed(
-                number, f"it says {header.width} × {header.height} pixels, more than the {max_pixels} of max_pixels"
-            )
+        encoded.values, array.data, begins, ends, plain,
+        plain.widths.copy(), plain.heights.copy(), np.ones(len(begins), np.int64),
+    )  # fmt: skip
+    for number in np.flatnonzero((plain.channels == 0) | plain.exif).tolist():
+        try:
+            header = looked.headers[number] = read_image_header(looked.data(number))
+        except FormatError as error:
+            looked.failed(number, str(error))
+            continue
+        looked.widths[number], looked.heights[number] = header.width, header.height
+        looked.orientations[number] = header.orientation
+    for number in np.flatnonzero(looked.widths * looked.heights > max_pixels).tolist():
+        width, height = int(looked.widths[number]), int(looked.heights[number])
+        looked.failed(number, f"it says {width} × {height} pixels, more than the {max_pixels} of max_pixels")
+    wrong = list(looked.errors)
+    looked.widths[wrong] = looked.heights[wrong] = looked.orientations[wrong] = 1
     return looked

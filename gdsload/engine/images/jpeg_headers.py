@@ -1,41 +1,64 @@
 """The headers of a batch's plain JPEGs, read side by side.
 
-`read_image_header` takes 15 µs of Python for an image, which is half of what a GPU takes to decode it and make its part
+`read_image_header` takes 15 µs of Python for an image, which is most of what a GPU takes to decode it and make its part
 of a batch. Nearly all JPEGs begin with a row of segments without anything between them; those are walked through for
 all images at once, by some calls of numpy for each segment. Whatever else there is, is for `read_image_header`.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.shards.format.image_header import ImageHeader
 from gdsload.system.arrays import IntArray
 
-__all__ = ["plain_jpeg_headers"]
+__all__ = ["PlainJpegs", "plain_jpegs"]
 
 _MOST_SEGMENTS = 32
 _BASELINE, _SCAN, _APP1 = 0xC0, 0xDA, 0xE1
 _PASSED = np.zeros(256, np.bool_)
-_PASSED[[*range(0xE2, 0xF0), 0xE0, 0xDB, 0xC4, 0xDD, 0xFE]] = True
-"""Segments that say nothing of interest: applications' own, tables, restart intervals and comments."""
+_PASSED[[*range(0xE0, 0xF0), 0xDB, 0xC4, 0xDD, 0xFE]] = True
+"""Segments that say nothing of interest here: applications' own, tables, restart intervals and comments."""
 _FRAME_BYTES = 8
 """Of a frame header those that are looked at: its length, bits, height, width and number of components."""
+_GREY = np.array([0x11], np.uint8)
+_COLOURS = np.array([0x11, 0x21, 0x12, 0x22], np.uint8)
+"""How often components are sampled, across and down, in images that hardware decodes: of colours the first one; the
+others once."""
 
 
-def plain_jpeg_headers(values: NDArray[np.uint8], begins: IntArray, ends: IntArray) -> list[ImageHeader | None]:
-    """The headers of baseline JPEGs of 8 bits, without EXIF data, in one or three channels; None for all others.
+class PlainJpegs(NamedTuple):
+    """What some images say of themselves.
+
+    Attributes:
+        widths: pixels in a row as stored; 0 where an image is no baseline JPEG of 8 bits in one or three channels, or
+            is one that is not plain.
+        heights: rows, likewise.
+        channels: 1 or 3, likewise.
+        exif: which may have EXIF data, and so an orientation.
+        hardware: which have all components in one scan, sampled as hardware decodes it.
+    """
+
+    widths: IntArray
+    heights: IntArray
+    channels: IntArray
+    exif: NDArray[np.bool_]
+    hardware: NDArray[np.bool_]
+
+
+def plain_jpegs(values: NDArray[np.uint8], begins: IntArray, ends: IntArray) -> PlainJpegs:
+    """The headers of baseline JPEGs.
 
     Args:
         values: the bytes of all images.
         begins: the first byte of each.
         ends: the byte behind the last of each.
     """
-    found: list[ImageHeader | None] = [None] * len(begins)
-    frame = np.zeros((len(begins), 3), np.int64)  # width, height, channels
+    frame = np.zeros((3, len(begins)), np.int64)  # width, height, channels
+    seen = np.zeros_like(frame)
+    exif, sampled, hardware = (np.zeros(len(begins), np.bool_) for _ in range(3))
     mine = np.flatnonzero(ends - begins >= 4)
     at = begins[mine]
     started = (values[at] == 0xFF) & (values[at + 1] == 0xD8)
@@ -49,27 +72,33 @@ def plain_jpeg_headers(values: NDArray[np.uint8], begins: IntArray, ends: IntArr
         whole = (values[at] == 0xFF) & (nbytes >= 2) & (at + 2 + nbytes <= ends[mine])
         first = whole & (marker == _BASELINE) & (nbytes >= _FRAME_BYTES)
         over = whole & (marker == _SCAN)
-        for number in mine[over].tolist():
-            width, height, channels = frame[number].tolist()
-            if channels:
-                found[number] = _header(width, height, channels)
+        done = mine[over]
+        seen[:, done] = frame[:, done]
+        hardware[done] = sampled[done] & (values[at[over] + 4] == frame[2, done])
+        exif[mine[whole & (marker == _APP1)]] = True
         if first.any():
             where = at[first]
             channels = values[where + 9].astype(np.int64)
             good = np.isin(channels, (1, 3)) & (nbytes[first] == _FRAME_BYTES + 3 * channels) & (values[where + 4] == 8)
-            frame[mine[first]] = np.stack([_two(values, where + 7), _two(values, where + 5), channels], axis=1)
-            good &= frame[mine[first], :2].all(1)
+            frame[:, mine[first]] = found = np.stack([_two(values, where + 7), _two(values, where + 5), channels])
+            good &= found[:2].all(0)
+            sampled[mine[first]] = good & _sampled(values, np.where(good, where, 0), channels)
             first[first] = good
         further = first | (whole & _PASSED[marker])
         mine, at = mine[further], at[further] + 2 + nbytes[further]
-    return found
+    return PlainJpegs(seen[0], seen[1], seen[2], exif, hardware)
+
+
+def _sampled(values: NDArray[np.uint8], frames: IntArray, channels: IntArray) -> NDArray[np.bool_]:
+    """Whether components are sampled as hardware decodes it, by where the frame headers begin."""
+    coloured = channels == 3
+    last = np.where(coloured, frames + 17, frames)
+    others = (values[last - np.where(coloured, 3, 0)] == 0x11) & (values[last] == 0x11)
+    return np.where(
+        coloured, np.isin(values[frames + 11], _COLOURS) & others, np.isin(values[frames + 11], _GREY)
+    )  # fmt: skip
 
 
 def _two(values: NDArray[np.uint8], at: IntArray) -> IntArray:
     """Numbers of two bytes."""
     return values[at].astype(np.int64) << 8 | values[at + 1]
-
-
-@lru_cache(maxsize=4096)
-def _header(width: int, height: int, channels: int) -> ImageHeader:
-    return ImageHeader("jpeg", width, height, channels, coding="baseline")

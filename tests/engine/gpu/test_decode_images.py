@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 from contextlib import nullcontext
 
@@ -11,8 +12,11 @@ import torch
 from PIL import Image
 
 from gdsload import FormatError
-from gdsload.engine.gpu import decode_images, resample_device
-from gdsload.engine.gpu.decode_images import DeviceImages, JpegDecoder, turned
+from gdsload.engine.gpu import decode_images, jpeg_decoders, resample_device
+from gdsload.engine.gpu.decode_images import DeviceImages
+from gdsload.engine.gpu.jpeg_decoders import HardwareDecoder, ListDecoder
+from gdsload.engine.gpu.nvjpeg import NvJpeg, destinations
+from gdsload.engine.gpu.pixels import turned
 from gdsload.engine.images.decode import HostImages, ImageBatch
 from gdsload.engine.images.encoded import EncodedImages, look_at
 from gdsload.engine.images.frames import Draws
@@ -40,7 +44,7 @@ def encoded(kind, mode="RGB", **options):
     ],
 )
 def test_baseline_jpegs_with_an_end_are_for_the_gpu(data, taken):
-    assert look_at(batch_of([data, b"anything"]).batch["x"], 1000).complete_baseline().tolist() == [taken, False]
+    assert look_at(batch_of([data, b"anything"]).batch["x"], 1000).hardware().tolist() == [taken, False]
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -53,6 +57,8 @@ def test_tensors_are_turned_as_arrays_are(orientation):
 class Waited:
     """A stream, and an event of it, where there are none."""
 
+    cuda_stream = 0
+
     def synchronize(self):
         pass
 
@@ -63,6 +69,52 @@ def by_pillow(data, device):
         with Image.open(io.BytesIO(one.numpy().tobytes())) as image:
             found.append(torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1).contiguous())
     return found
+
+
+class Library:
+    """What nvJPEG does, done by Pillow; it refuses some formats."""
+
+    def __init__(self, refused=()):
+        self.refused, self.formats, self.alive = refused, {}, 0
+
+    def nvjpegCreateEx(self, backend, allocator, pinned, flags, handle):
+        assert backend == 3
+        handle._obj.value = 1
+        self.alive += 1
+        return 0
+
+    def nvjpegJpegStateCreate(self, handle, state):
+        self.alive += 1
+        state._obj.value = self.alive
+        return 0
+
+    def nvjpegDecodeBatchedInitialize(self, handle, state, count, threads, form):
+        self.formats[state.value] = count, form
+        return 0
+
+    def nvjpegDecodeBatched(self, handle, state, data, lengths, targets, stream):
+        count, form = self.formats[state.value]
+        if form in self.refused:
+            return 6
+        data, lengths, targets = (
+            np.ctypeslib.as_array(ctypes.cast(one, ctypes.POINTER(ctypes.c_int64)), (count * width,)).tolist()
+            for one, width in ((data, 1), (lengths, 1), (targets, 8))
+        )
+        planes = {2: 1, 3: 3}[form]
+        for number, (address, nbytes) in enumerate(zip(data, lengths, strict=True)):
+            with Image.open(io.BytesIO(ctypes.string_at(address, nbytes))) as image:
+                pixels = np.array(image.convert("L" if planes == 1 else "RGB")).reshape(image.height, image.width, -1)
+            for plane in range(planes):
+                assert targets[8 * number + 4 + plane] == pixels.shape[1]
+                memory = np.ascontiguousarray(pixels[:, :, plane])
+                ctypes.memmove(targets[8 * number + plane], memory.ctypes.data, memory.nbytes)
+        return 0
+
+    def nvjpegJpegStateDestroy(self, state):
+        self.alive -= 1
+
+    def nvjpegDestroy(self, handle):
+        self.alive -= 1
 
 
 def refuse(data, device):
@@ -78,7 +130,8 @@ def on_cpu(monkeypatch):
     """Stand-ins for CUDA's streams, so that all but what they are for is done on the CPU."""
     monkeypatch.setattr(decode_images, "side_stream", lambda device: Waited())
     monkeypatch.setattr(decode_images, "on", lambda stream: nullcontext())
-    monkeypatch.setattr(decode_images, "record", lambda stream: stream)
+    for module in (decode_images, jpeg_decoders):
+        monkeypatch.setattr(module, "record", lambda stream: stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Waited())
     monkeypatch.setattr(resample_device, "can_launch", lambda: False)
 
@@ -112,13 +165,25 @@ WANTED = {
 }
 
 
-@pytest.mark.parametrize("decode", [by_pillow, refuse, too_small, None])
+DECODERS = {
+    "none": lambda: None,
+    "library": lambda: ListDecoder("Pillow", by_pillow, turns=False),
+    "refusing library": lambda: ListDecoder("Pillow", refuse, turns=False),
+    "wrong sizes": lambda: ListDecoder("Pillow", too_small, turns=False),
+    "hardware": lambda: HardwareDecoder(NvJpeg(Library())),
+    "hardware without grey": lambda: HardwareDecoder(NvJpeg(Library({2}))),
+    "refusing hardware": lambda: HardwareDecoder(NvJpeg(Library({2, 3}))),
+    "both": lambda: HardwareDecoder(NvJpeg(Library({3})), ListDecoder("Pillow", by_pillow, turns=False)),
+}
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("kind", WANTED)
-@pytest.mark.parametrize("at_once", [2, 128])
-def test_whoever_decodes_them_they_are_what_the_host_makes_of_them(on_cpu, monkeypatch, kind, decode, at_once):
-    monkeypatch.setattr(decode_images, "IMAGES_OF_A_CALL", at_once)
+@pytest.mark.parametrize("most", [600, 2**29])
+def test_whoever_decodes_them_they_are_what_the_host_makes_of_them(on_cpu, monkeypatch, kind, decoder, most):
+    monkeypatch.setattr(decode_images, "BYTES_OF_A_CALL", most)
     options, cpu = {"x": WANTED[kind]}, torch.device("cpu")
-    decoder = None if decode is None else JpegDecoder("Pillow", decode, turns=False)
+    decoder = DECODERS[decoder]()
     made = []
     for images in (HostImages(options), DeviceImages(options, cpu, decoder)):
         batches = [batch_of(MIXED), batch_of(MIXED[:2])]
@@ -130,10 +195,24 @@ def test_whoever_decodes_them_they_are_what_the_host_makes_of_them(on_cpu, monke
         assert [image.stride() for image in one.batch["x"]] == [image.stride() for image in other.batch["x"]]
 
 
+def test_a_decoder_is_given_back():
+    library = Library()
+    decoder = NvJpeg(library)
+    for count in (1, 1, 2):
+        targets = destinations(np.zeros(count, np.int64), np.zeros(count), np.zeros(count), 1)
+        with pytest.raises(RuntimeError, match="nvjpegDecodeBatched has returned 6"):
+            library.refused = {2}
+            decoder.decode(np.zeros(count), np.zeros(count), targets, 2, 0)
+    assert library.alive == 2
+    decoder.close()
+    decoder.close()
+    assert library.alive == 0
+
+
 @pytest.mark.parametrize("kind", WANTED)
 def test_errors_are_the_hosts(on_cpu, kind):
     images = [*MIXED[:2], MIXED[0][:300], b"none", *MIXED[2:]]
-    decoder = JpegDecoder("Pillow", by_pillow, turns=False)
+    decoder = ListDecoder("Pillow", by_pillow, turns=False)
     raising = DeviceImages({"x": WANTED[kind]}, torch.device("cpu"), decoder)
     with pytest.raises(FormatError, match="a.safetensors: the image of sample 102 in field 'x'") as caught:
         raising([batch_of(images)], lambda: False)

@@ -11,7 +11,8 @@ from PIL import Image
 
 from gdsload import DataLoader, Field, FormatError, ShardWriter
 from gdsload.engine.gpu import assemble_device
-from gdsload.engine.gpu.decode_images import JpegDecoder, best_jpeg_decoder, fresh
+from gdsload.engine.gpu.jpeg_decoders import HardwareDecoder, ListDecoder, best_jpeg_decoder, fresh, list_decoder
+from gdsload.engine.images.encoded import EncodedImages, look_at
 from gdsload.system.streams import on, side_stream
 from gdsload.transforms import DecodeImage
 
@@ -81,14 +82,16 @@ def difference(one, other, options):
     return float(found.mean()), float(found.max())
 
 
-@pytest.mark.parametrize("decoder", ["best", "none"])
+@pytest.mark.parametrize("decoder", ["best", "library", "none"])
 @pytest.mark.parametrize("kind", OPTIONS)
 @pytest.mark.parametrize("backend", ["auto", "bounce"])
 def test_it_is_what_a_cpu_makes_of_them(path, kind, decoder, backend, monkeypatch):
     if decoder == "none":
-        monkeypatch.setattr(assemble_device, "best_jpeg_decoder", lambda: None)
-    elif best_jpeg_decoder() is None:
-        pytest.skip("neither torchcodec nor torchvision is installed")
+        monkeypatch.setattr(assemble_device, "best_jpeg_decoder", lambda device: None)
+    elif decoder == "library":
+        if list_decoder() is None:
+            pytest.skip("neither torchcodec nor torchvision is installed")
+        monkeypatch.setattr(assemble_device, "best_jpeg_decoder", lambda device: list_decoder())
     options = OPTIONS[kind]
     rounding = 2.0 if options.result in (torch.bfloat16, torch.float16) else 0.0
     with loader(path, options, "cuda", backend=backend) as there, loader(path, options, "cpu") as here:
@@ -99,7 +102,7 @@ def test_it_is_what_a_cpu_makes_of_them(path, kind, decoder, backend, monkeypatc
                 assert image.is_cuda
                 assert (image.shape, image.dtype, image.stride()) == (expected.shape, expected.dtype, expected.stride())
                 mean, most = difference(image.cpu(), expected, options)
-                by_nvjpeg = decoder == "best" and label % len(KINDS) in (0, 1, 2, 7, 8)
+                by_nvjpeg = decoder != "none" and label % len(KINDS) in (0, 1, 2, 7, 8)
                 assert mean <= (4.0 if by_nvjpeg else 0.5) + rounding / 2, (label, mean, most)
                 assert most <= (40 if by_nvjpeg else 1.01) + rounding, (label, mean, most)
                 seen += 1
@@ -147,7 +150,7 @@ def test_what_the_decoder_refuses_the_processors_decode(path, monkeypatch):
     def refuse(data, device):
         raise RuntimeError("not today")
 
-    monkeypatch.setattr(assemble_device, "best_jpeg_decoder", lambda: JpegDecoder("none", refuse, turns=True))
+    monkeypatch.setattr(assemble_device, "best_jpeg_decoder", lambda device: ListDecoder("none", refuse, turns=True))
     options = OPTIONS["random"]
     with loader(path, options, "cuda") as there, loader(path, options, "cpu") as here:
         for one, other in zip(there, here, strict=True):
@@ -200,31 +203,50 @@ def still_read(decode):
 
 
 def test_nothing_is_decoded_into_memory_that_is_still_read():
-    decoder = JpegDecoder("at once", at_once, turns=True)
+    decoder = ListDecoder("at once", at_once, turns=True)
     assert still_read(lambda device, stream: decoder.decode([], device)) == NBYTES  # what the wait is for
     assert still_read(lambda device, stream: fresh(decoder, [], device, stream)) == 0
 
 
 def test_the_decoder_at_hand_waits_too():
-    decoder = best_jpeg_decoder()
+    device = torch.device("cuda", torch.cuda.current_device())
+    decoder = best_jpeg_decoder(device)
     if decoder is None:
-        pytest.skip("neither torchcodec nor torchvision is installed")
+        pytest.skip("there is nothing that decodes JPEGs")
     out = io.BytesIO()
     Image.new("RGB", (4096, 4096), (255, 255, 255)).save(out, "JPEG")
-    data = [torch.frombuffer(bytearray(out.getvalue()), dtype=torch.uint8)] * 4
-    device = torch.device("cuda", torch.cuda.current_device())
+    values = torch.frombuffer(bytearray(out.getvalue() * 4), dtype=torch.uint8)
+    looked = look_at(EncodedImages(values, np.full(4, len(out.getvalue()))), 2**30)
     stream = side_stream(device)
     for _ in range(5):
         with on(stream):
-            before = [torch.zeros((3, 4096, 4096), dtype=torch.uint8, device=device) for _ in range(4)]
-            seen = torch.empty_like(torch.stack(before))
+            before = torch.zeros((4, 3, 4096, 4096), dtype=torch.uint8, device=device)
+            seen = torch.empty_like(before)
             stream.synchronize()
             torch.cuda._sleep(100_000_000)
-            for number in range(4):
-                seen[number].copy_(before[number])
+            seen.copy_(before)
             del before
-            made = fresh(decoder, data, device, stream)
+            made = decoder.call(looked, np.arange(4), device)(stream)
             stream.synchronize()
-            assert made is not None
             assert not seen.any()
-            assert all(int(image.min()) >= 250 for image in made)
+            assert all(int(part.image(number).min()) >= 250 for part in made for number in range(4))
+    decoder.close()
+
+
+def test_hardware_decodes_what_is_meant_for_it(path):
+    """Grey, coloured and turned images in one call, without anything else having to."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    decoder = best_jpeg_decoder(device)
+    if not isinstance(decoder, HardwareDecoder):
+        pytest.skip("nvJPEG's hardware decoder is not there")
+    images = [encoded(number) for number in range(90)]
+    values = torch.frombuffer(bytearray(b"".join(images)), dtype=torch.uint8)
+    looked = look_at(EncodedImages(values, np.array([len(one) for one in images])), 2**30)
+    mine = np.flatnonzero(looked.hardware())
+    assert {number % len(KINDS) for number in mine.tolist()} == {0, 1, 2, 7, 8}
+    stream = side_stream(device)
+    with on(stream):
+        made = decoder.call(looked, mine, device)(stream)
+        stream.synchronize()
+    assert sorted(number for part in made for number in part.numbers.tolist()) == mine.tolist()
+    decoder.close()

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from gdsload.engine.gpu import resample_device
+from gdsload.engine.gpu.pixels import PackedPixels, TensorPixels
 from gdsload.engine.gpu.resample_device import resample, source, words
 from gdsload.engine.images.frames import Draws, Frame, frames
 from gdsload.engine.images.resample import put_normalized, resampled
@@ -76,6 +77,10 @@ def normalized(dtype):
     return {kind: DecodeImage(**{**vars(options), **values}) for kind, options in OPTIONS.items()}
 
 
+def placed(images):
+    return [TensorPixels(dict(enumerate(images)))]
+
+
 def framed(options):
     heights, widths = np.array(SIZES, np.int64).T
     return frames(options, heights, widths, Draws(11, np.arange(len(SIZES))))
@@ -103,7 +108,7 @@ def test_on_a_processor_it_computes_what_torch_does(built, dtype, last, layout):
         given, size, table = framed(options), options.rows_and_columns, options.table()
         form = torch.channels_last if last else torch.contiguous_format
         out = torch.empty((len(images) + 1, 3, *size), dtype=dtype, memory_format=form).fill_(7)
-        rows = words([*images, None], np.concatenate([given, given[:1]]))
+        rows = words(placed(images), np.concatenate([given, given[:1]]))
         params = np.array(
             [rows.ctypes.data, out.data_ptr(), 0 if table is None else table.data_ptr(), len(images) + 1, *size],
             np.int64,
@@ -113,13 +118,38 @@ def test_on_a_processor_it_computes_what_torch_does(built, dtype, last, layout):
         assert not out[-1].any(), kind
 
 
+@pytest.mark.parametrize("planes", [1, 3])
+def test_images_that_lie_in_one_memory_are_turned_by_their_steps(built, planes):
+    call, options = built(torch.uint8, False), OPTIONS["random"]
+    orientations = np.arange(1, 9)
+    heights, widths = np.array([9, 14, 7, 30, 21, 8, 11, 16]), np.array([12, 5, 33, 8, 10, 19, 40, 16])
+    nbytes = planes * heights * widths
+    begins = 64 + np.cumsum(nbytes) - nbytes
+    memory = torch.from_numpy(np.random.default_rng(0).integers(0, 256, 64 + int(nbytes.sum()), np.uint8))
+    packed = PackedPixels(memory, orientations - 1, begins, heights, widths, orientations, planes)
+    images = [packed.image(number) for number in range(8)]
+    assert packed.image(8) is None
+    upright = np.array([image.shape[1:] for image in images], np.int64)
+    given = frames(options, *upright.T, Draws(4, np.arange(8)))
+    out = torch.empty((8, 3, *options.rows_and_columns), dtype=torch.uint8)
+    rows = words([packed], given)
+    params = np.array([rows.ctypes.data, out.data_ptr(), 0, 8, *options.rows_and_columns], np.int64)
+    call(ctypes.c_void_p(params.ctypes.data))
+    close(out, images, given, options)
+    plain = torch.empty_like(out)
+    rows = words(placed(images), given)
+    params[:2] = rows.ctypes.data, plain.data_ptr()
+    call(ctypes.c_void_p(params.ctypes.data))
+    assert torch.equal(out, plain)
+
+
 @pytest.mark.parametrize("kind", OPTIONS)
 def test_where_it_cannot_be_launched_torch_does_it(kind, monkeypatch):
     monkeypatch.setattr(resample_device, "can_launch", lambda: False)
     options, images = OPTIONS[kind], pictures("rows")
     given, size = framed(options), options.rows_and_columns
     out = torch.full((len(images) + 1, 3, *size), 7, dtype=torch.uint8)
-    resample([*images, None], np.concatenate([given, given[:1]]), None, out)
+    resample(placed(images), np.concatenate([given, given[:1]]), None, out)
     for image, frame, one in zip(images, given.tolist(), out, strict=False):
         assert torch.equal(one, resampled(image, Frame(*frame), size))
     assert not out[-1].any()
@@ -140,6 +170,6 @@ def test_on_a_gpu_it_computes_what_torch_does(dtype, last, layout, launched, mon
         form = torch.channels_last if last else torch.contiguous_format
         out = torch.empty((len(images), 3, *size), dtype=dtype, device=device, memory_format=form)
         there = [image.to(device) for image in images]
-        resample(there, given, None if table is None else table.to(device), out)
+        resample(placed(there), given, None if table is None else table.to(device), out)
         torch.cuda.synchronize()
         close(out.cpu(), images, given, options)

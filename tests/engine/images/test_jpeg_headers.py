@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from gdsload.engine.images.jpeg_headers import plain_jpeg_headers
+from gdsload.engine.images.jpeg_headers import plain_jpegs
 from gdsload.errors import FormatError
 from gdsload.shards.format.image_header import read_image_header
 
@@ -27,7 +27,6 @@ PLAIN = [encoded((31, 17)), encoded((16, 8), mode="L"), encoded((640, 480), subs
 OTHERS = [
     encoded((31, 17), progressive=True),
     encoded((9, 9), mode="CMYK"),
-    encoded((9, 9), exif=EXIF),
     encoded((9, 9), "PNG"),
     encoded((9, 9), "WEBP"),
     b"",
@@ -38,13 +37,50 @@ OTHERS = [
 def side_by_side(images):
     ends = np.cumsum([len(one) for one in images], dtype=np.int64)
     begins = ends - np.array([len(one) for one in images], np.int64)
-    return plain_jpeg_headers(np.frombuffer(b"".join(images), np.uint8), begins, ends)
+    return plain_jpegs(np.frombuffer(b"".join(images), np.uint8), begins, ends)
 
 
 def test_plain_ones_are_read_and_others_are_not():
     found = side_by_side([*OTHERS, *PLAIN, *OTHERS])
-    assert found == [None] * len(OTHERS) + [read_image_header(one) for one in PLAIN] + [None] * len(OTHERS)
-    assert side_by_side([]) == []
+    known = [read_image_header(one) for one in PLAIN]
+    for name, values in (("width", found.widths), ("height", found.heights), ("channels", found.channels)):
+        expected = [0] * len(OTHERS) + [getattr(one, name) for one in known] + [0] * len(OTHERS)
+        assert values.tolist() == expected
+    assert not found.exif.any()
+    assert len(side_by_side([]).widths) == 0
+
+
+def test_what_may_be_turned_is_told():
+    found = side_by_side([encoded((9, 8), exif=EXIF), PLAIN[0]])
+    assert found.exif.tolist() == [True, False]
+    assert found.widths.tolist() == [9, 31]
+
+
+def sampled(data, *factors):
+    """A JPEG whose components say that they are sampled so."""
+    at = data.index(b"\xff\xc0") + 11
+    changed = bytearray(data)
+    for number, one in enumerate(factors):
+        changed[at + 3 * number] = one
+    return bytes(changed)
+
+
+@pytest.mark.parametrize(
+    ("data", "taken"),
+    [
+        *((encoded((31, 17), subsampling=one), True) for one in (0, 1, 2)),
+        (encoded((31, 17), mode="L"), True),
+        (sampled(PLAIN[0], 0x12), True),
+        (sampled(PLAIN[0], 0x41), False),
+        (sampled(PLAIN[0], 0x22, 0x21), False),
+        (sampled(PLAIN[0], 0x22, 0x11, 0x12), False),
+        (sampled(PLAIN[1], 0x22), False),
+        (PLAIN[0].replace(b"\xff\xda\x00\x0c\x03", b"\xff\xda\x00\x0c\x01"), False),  # a scan of one component
+        (encoded((31, 17), progressive=True), False),
+    ],
+)
+def test_what_hardware_decodes(data, taken):
+    assert side_by_side([PLAIN[0], data]).hardware.tolist() == [True, taken]
 
 
 @given(
@@ -61,9 +97,12 @@ def test_what_is_read_of_damaged_ones_is_what_is_read_of_each(given):
         for at, value in changes:
             changed[at % len(data)] = value
         images.append(bytes(changed[:length] if length < 600 else changed))
-    for data, header in zip(images, side_by_side(images), strict=True):
-        if header is not None:
+    found = side_by_side(images)
+    for data, *read in zip(images, found.widths, found.heights, found.channels, strict=True):
+        if any(read):
             try:
-                assert header == read_image_header(data)
+                header = read_image_header(data)
             except FormatError:
                 pytest.fail("a header was read that is damaged")
+            assert (header.codec, header.coding, header.bits) == ("jpeg", "baseline", 8)
+            assert read == [header.width, header.height, header.channels]

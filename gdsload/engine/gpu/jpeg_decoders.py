@@ -1,0 +1,216 @@
+"""What decodes the JPEGs of a batch on a GPU, and where their pixels are then.
+
+nvJPEG's hardware decoder (seen on an H100) does not wait for the stream that it is given: it may write into an image's
+memory before work is done that was queued earlier and still reads what lay there. So there are streams for decoding
+alone, each for one call at a time; the host waits for a stream before a call and after it, and whoever uses the pixels
+waits on the host, too, before it gives their memory back. Then memory that the allocator hands out on such a stream is
+free in fact, not only in the stream's order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from gdsload.engine.gpu.nvjpeg import COLOURS, GREY, NvJpeg, destinations, hardware_decoder
+from gdsload.engine.gpu.pixels import PackedPixels, Pixels, TensorPixels, turned
+from gdsload.engine.images.encoded import Looked
+from gdsload.system.arrays import IntArray
+from gdsload.system.streams import record
+
+__all__ = [
+    "Call",
+    "HardwareDecoder",
+    "JpegDecoder",
+    "ListDecoder",
+    "best_jpeg_decoder",
+    "fresh",
+    "list_decoder",
+]
+
+_log = logging.getLogger("gdsload")
+_ALIGNMENT = 256
+_ROUND_BYTES = 2**24
+"""Memory is asked for in multiples of this, so that what one batch gives back fits the next one."""
+
+
+Call = Callable[[torch.cuda.Stream], list[Pixels]]
+"""Decodes images on a stream, which is current, and waits for them. What could not be decoded is missing."""
+
+
+class JpegDecoder(Protocol):
+    """What decodes JPEGs on a GPU."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+
+    @property
+    def calls(self) -> int:
+        """How many calls pay at once."""
+
+    def call(self, looked: Looked, numbers: IntArray, device: torch.device) -> Call:
+        """A call that decodes some of a batch's images: prepared, so that little is left to do in it."""
+
+    def close(self) -> None:
+        """Release what is held; nothing is being decoded any more."""
+
+
+class HardwareDecoder:
+    """Decodes by nvJPEG's hardware: one call at a time is fastest, if the next one is ready when it ends.
+
+    Args:
+        decoder: nvJPEG.
+        instead: what decodes what it refuses, before the processors have to; None: nothing does.
+    """
+
+    name, calls = "nvJPEG", 1
+
+    def __init__(self, decoder: NvJpeg, instead: JpegDecoder | None = None) -> None:
+        self._decoder, self._instead, self._warned = decoder, instead, False
+
+    def call(self, looked: Looked, numbers: IntArray, device: torch.device) -> Call:
+        """See `JpegDecoder.call`."""
+        groups, size = [], 0
+        base = looked.values.data_ptr()
+        for form, planes in ((COLOURS, 3), (GREY, 1)):
+            mine = numbers[looked.plain.channels[numbers] == planes]
+            if not len(mine):
+                continue
+            heights, widths = looked.plain.heights[mine], looked.plain.widths[mine]
+            nbytes = -(-planes * heights * widths // _ALIGNMENT) * _ALIGNMENT
+            begins = size + np.cumsum(nbytes) - nbytes
+            size += int(nbytes.sum())
+            given = base + looked.begins[mine], looked.ends[mine] - looked.begins[mine]
+            targets = destinations(begins, heights, widths, planes)
+            place = mine, begins, heights, widths, looked.orientations[mine], planes
+            groups.append((form, given, targets, place))
+
+        def decode(stream: torch.cuda.Stream) -> list[Pixels]:
+            memory = torch.empty(-(-size // _ROUND_BYTES) * _ROUND_BYTES, dtype=torch.uint8, device=device)
+            record(stream).synchronize()  # nothing reads or writes it any more
+            found: list[Pixels] = []
+            for form, (pointers, lengths), targets, place in groups:
+                targets[:, : place[-1]] += memory.data_ptr()
+                try:
+                    self._decoder.decode(pointers, lengths, targets, form, stream.cuda_stream)
+                except RuntimeError as error:
+                    self._warn(error)
+                    if self._instead is not None:
+                        found += self._instead.call(looked, place[0], device)(stream)
+                    continue
+                finally:
+                    record(stream).synchronize()
+                found.append(PackedPixels(memory, *place))
+            return found
+
+        return decode
+
+    def _warn(self, error: RuntimeError) -> None:
+        if not self._warned:
+            self._warned = True
+            instead = "the processors decode" if self._instead is None else f"{self._instead.name} decodes"
+            _log.warning("nvJPEG's hardware refuses images, which %s instead: %s", instead, error)
+
+    def close(self) -> None:
+        """See `JpegDecoder.close`."""
+        self._decoder.close()
+
+
+class ListDecoder(NamedTuple):
+    """Decodes by a function of a library.
+
+    Attributes:
+        name: for people.
+        decode: makes uint8 tensors ``[3, height, width]`` on a device, on the stream that is current, of uint8 tensors
+            of encoded bytes in host memory.
+        turns: whether they are upright then.
+    """
+
+    name: str
+    decode: Callable[[list[torch.Tensor], torch.device], list[torch.Tensor]]
+    turns: bool
+
+    @property
+    def calls(self) -> int:
+        """See `JpegDecoder`: what it does on the host takes time that the hardware need not wait for."""
+        return 2
+
+    def call(self, looked: Looked, numbers: IntArray, device: torch.device) -> Call:
+        """See `JpegDecoder.call`."""
+        each = looked.values.split_with_sizes((looked.ends - looked.begins).tolist())  # one call for all
+        wanted = numbers.tolist()
+
+        def decode(stream: torch.cuda.Stream) -> list[Pixels]:
+            made = fresh(self, [each[number] for number in wanted], device, stream)
+            if made is None:
+                return []
+            record(stream).synchronize()
+            found = {}
+            for number, image in zip(wanted, made, strict=True):
+                header = looked.header(number)
+                upright = image if self.turns else turned(image, header.orientation)
+                width, height = header.upright
+                if upright.shape != (3, height, width):
+                    return []
+                found[number] = upright
+            record(stream).synchronize()  # what was turned
+            return [TensorPixels(found)]
+
+        return decode
+
+    def close(self) -> None:
+        """See `JpegDecoder.close`."""
+
+
+def best_jpeg_decoder(device: torch.device) -> JpegDecoder | None:
+    """NvJPEG's hardware decoder, or else one of a library; None if there is none."""
+    found = hardware_decoder(device)
+    return list_decoder() if found is None else HardwareDecoder(found, list_decoder())
+
+
+@lru_cache(maxsize=1)
+def list_decoder() -> ListDecoder | None:
+    """The decoder of torchcodec, or else of torchvision; None if neither is installed and works."""
+    try:
+        from torchcodec.decoders import decode_jpeg
+
+        return ListDecoder("torchcodec", lambda data, device: decode_jpeg(data, mode="RGB", device=device), turns=True)
+    except Exception as error:  # also where it was built for another torch
+        _log.debug("torchcodec cannot be used: %s", error)
+    try:
+        from torchvision.io import ImageReadMode
+        from torchvision.io import decode_jpeg as old
+
+        rgb = ImageReadMode.RGB
+        return ListDecoder("torchvision", lambda data, device: old(data, mode=rgb, device=device), turns=False)
+    except Exception as error:
+        _log.debug("torchvision cannot be used: %s", error)
+    return None
+
+
+def fresh(
+    decoder: ListDecoder, data: list[torch.Tensor], device: torch.device, stream: torch.cuda.Stream
+) -> list[torch.Tensor] | None:
+    """Decode JPEGs into memory that nothing reads or writes any more; None if one of them cannot be decoded.
+
+    Args:
+        decoder: what decodes them.
+        data: their bytes, in host memory.
+        device: where the images go.
+        stream: the current one.
+    """
+    record(stream).synchronize()
+    try:
+        return decoder.decode(data, device)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        _log.debug("%s cannot decode a batch of %d JPEGs, which the processors do: %s", decoder.name, len(data), error)
+        record(stream).synchronize()  # raises what has made the GPU unusable
+        return None

@@ -1,0 +1,153 @@
+"""nvJPEG's hardware decoder, called as it is: one call for a batch, into memory that is ours.
+
+torchcodec and torchvision call it, too. What they do around it for each image (a tensor, two readings of its header,
+objects of Python) takes longer than the hardware does: docs/design/0017 has the figures.
+
+A decoder is used by one thread at a time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import logging
+import site
+import sysconfig
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gdsload.system.arrays import IntArray
+from gdsload.system.memory import address_of
+
+__all__ = ["COLOURS", "GREY", "NvJpeg", "destinations", "hardware_decoder"]
+
+_log = logging.getLogger("gdsload")
+_HARDWARE = 3  # nvjpegBackend_t
+GREY, COLOURS = 2, 3
+"""nvjpegOutputFormat_t: one plane of brightness, or three of RGB."""
+_WORDS = 8
+"""Of an nvjpegImage_t: the addresses of four planes, and the bytes of a row of each."""
+
+
+def destinations(begins: IntArray, heights: IntArray, widths: IntArray, planes: int) -> IntArray:
+    """Where images go, as nvJPEG has it: int64 ``[images, 8]``.
+
+    Args:
+        begins: the address of each image's first plane; the others follow it.
+        heights: rows of each.
+        widths: pixels in a row.
+        planes: 1 or 3.
+    """
+    found = np.zeros((len(begins), _WORDS), np.int64)
+    for plane in range(planes):
+        found[:, plane] = begins + plane * heights * widths
+        found[:, 4 + plane] = widths
+    return found
+
+
+class NvJpeg:
+    """A decoder, on the device that is current when it is made.
+
+    Args:
+        calls: the library, or what behaves like it.
+
+    Raises:
+        RuntimeError: if the GPU has no hardware decoder, or nvJPEG does not find it.
+    """
+
+    def __init__(self, calls: Any) -> None:
+        self._calls, self._handle = calls, ctypes.c_void_p()
+        self._states: dict[int, tuple[ctypes.c_void_p, int]] = {}  # by format: the state, and of how many images
+        self._check("nvjpegCreateEx", _HARDWARE, None, None, 0, ctypes.byref(self._handle))
+
+    def decode(self, pointers: IntArray, lengths: IntArray, targets: IntArray, form: int, stream: int) -> None:
+        """Decode images; the hardware may write at once, whatever is queued on the stream, and be at it afterwards.
+
+        Args:
+            pointers: address of the bytes of each, in host memory: pinned, or it takes longer.
+            lengths: bytes of each.
+            targets: see `destinations`.
+            form: `GREY` or `COLOURS`.
+            stream: CUDA's handle of the stream that waits for it.
+
+        Raises:
+            RuntimeError: if nvJPEG refuses them.
+        """
+        state = self._state(form, len(pointers))
+        arrays = [np.ascontiguousarray(one, np.int64) for one in (pointers, lengths, targets)]
+        where = [ctypes.c_void_p(address_of(one)) for one in arrays]
+        self._check("nvjpegDecodeBatched", self._handle, state, *where, ctypes.c_void_p(stream))
+
+    def close(self) -> None:
+        """Release it; may be called twice. Nothing may be being decoded."""
+        for state, _ in self._states.values():
+            self._calls.nvjpegJpegStateDestroy(state)
+        self._states.clear()
+        if self._handle.value:
+            self._calls.nvjpegDestroy(self._handle)
+            self._handle = ctypes.c_void_p()
+
+    def _state(self, form: int, count: int) -> ctypes.c_void_p:
+        """A state for so many images of a format: one for each, as to change them takes time."""
+        state, known = self._states.get(form, (None, 0))
+        if state is None:
+            state = ctypes.c_void_p()
+            self._check("nvjpegJpegStateCreate", self._handle, ctypes.byref(state))
+        if known != count:
+            self._states[form] = state, 0
+            self._check("nvjpegDecodeBatchedInitialize", self._handle, state, count, 1, form)
+            self._states[form] = state, count
+        return state
+
+    def _check(self, name: str, *arguments: object) -> None:
+        if status := getattr(self._calls, name)(*arguments):
+            raise RuntimeError(f"{name} has returned {status}")
+
+
+def hardware_decoder(device: torch.device) -> NvJpeg | None:
+    """A decoder of a GPU's hardware; None if there is none, or nvJPEG is nowhere to be found."""
+    calls = _library()
+    if calls is None:
+        return None
+    try:
+        with torch.cuda.device(device):
+            return NvJpeg(calls)
+    except (RuntimeError, AttributeError) as error:  # no such hardware, or an older library
+        _log.debug("nvJPEG's hardware decoder cannot be used: %s", error)
+    return None
+
+
+@lru_cache(maxsize=1)
+def _library() -> ctypes.CDLL | None:
+    """The library for the CUDA that torch has."""
+    for name in _names(torch.version.cuda):
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    return None
+
+
+def _names(version: str | None) -> Iterator[str]:
+    """Where it may be: where the system looks, in NVIDIA's wheels, and in torchcodec's or torchvision's."""
+    if version is None:
+        return
+    major = version.partition(".")[0]
+    yield f"libnvjpeg.so.{major}"
+    roots = dict.fromkeys([sysconfig.get_path("purelib"), *site.getsitepackages()])
+    for pattern in (
+        f"nvidia/*/lib/libnvjpeg.so.{major}",
+        "torchcodec*/**/libnvjpeg*.so*",
+        "torchvision.libs/libnvjpeg*",
+    ):
+        for root in roots:
+            yield from map(str, sorted(Path(root).glob(pattern)))
+    spec = importlib.util.find_spec("torchcodec")
+    for place in (spec.submodule_search_locations or []) if spec is not None else []:
+        yield from map(str, sorted(Path(place).rglob("libnvjpeg*.so*")))
+    yield from map(str, sorted(Path("/usr/local").glob(f"cuda*/lib64/libnvjpeg.so.{major}")))

@@ -1,0 +1,94 @@
+"""Where a batch's decoded images are in a GPU's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from gdsload.system.arrays import IntArray
+
+__all__ = ["PackedPixels", "Pixels", "TensorPixels", "turned"]
+
+_UPWARDS, _BACKWARDS = (3, 4, 7, 8), (2, 3, 6, 7)
+"""EXIF's orientations of images whose rows, and columns, upright ones have in the other order."""
+
+
+class Pixels(Protocol):
+    """Decoded images of a batch, upright, in a device's memory as long as this lives."""
+
+    def place(self, into: IntArray) -> None:
+        """Say where they are.
+
+        Args:
+            into: int64 ``[batch, 4]``: address of each image's first pixel, and bytes from one channel, row and column
+                to the next; other images' rows stay.
+        """
+
+    def image(self, number: int) -> torch.Tensor | None:
+        """An image, uint8 ``[3, height, width]``; None if it is not among them."""
+
+
+class TensorPixels(NamedTuple):
+    """Images as tensors."""
+
+    images: Mapping[int, torch.Tensor]
+
+    def place(self, into: IntArray) -> None:
+        """See `Pixels.place`."""
+        for number, image in self.images.items():
+            into[number] = (image.data_ptr(), *image.stride())
+
+    def image(self, number: int) -> torch.Tensor | None:
+        """See `Pixels.image`."""
+        return self.images.get(number)
+
+
+class PackedPixels(NamedTuple):
+    """Images one behind the other in one memory, as they are stored.
+
+    Attributes:
+        memory: uint8.
+        numbers: theirs, rising.
+        begins: where each begins in it.
+        heights: rows as stored.
+        widths: pixels in a row as stored.
+        orientations: what EXIF says.
+        planes: 3, or 1 of grey ones, which is all three channels.
+    """
+
+    memory: torch.Tensor
+    numbers: IntArray
+    begins: IntArray
+    heights: IntArray
+    widths: IntArray
+    orientations: IntArray
+    planes: int
+
+    def place(self, into: IntArray) -> None:
+        """See `Pixels.place`: turned by steps alone, which may be negative."""
+        across = self.orientations >= 5
+        down, over = (np.isin(self.orientations, those).astype(np.int64) for those in (_UPWARDS, _BACKWARDS))
+        rows, columns = np.where(across, 1, self.widths), np.where(across, self.widths, 1)
+        height, width = np.where(across, self.widths, self.heights), np.where(across, self.heights, self.widths)
+        at = self.memory.data_ptr() + self.begins + down * (height - 1) * rows + over * (width - 1) * columns
+        channel = self.heights * self.widths if self.planes == 3 else np.zeros_like(rows)
+        into[self.numbers] = np.stack([at, channel, rows * (1 - 2 * down), columns * (1 - 2 * over)], axis=1)
+
+    def image(self, number: int) -> torch.Tensor | None:
+        """See `Pixels.image`."""
+        place = int(np.searchsorted(self.numbers, number))
+        if place == len(self.numbers) or self.numbers[place] != number:
+            return None
+        height, width, begin = int(self.heights[place]), int(self.widths[place]), int(self.begins[place])
+        stored = self.memory[begin : begin + self.planes * height * width].view(self.planes, height, width)
+        return turned(stored.expand(3, height, width), int(self.orientations[place]))
+
+
+def turned(image: torch.Tensor, orientation: int) -> torch.Tensor:
+    """An image on a GPU, turned as EXIF's orientation says."""
+    found = image.transpose(1, 2) if orientation >= 5 else image
+    dims = [dim for dim, those in ((1, _UPWARDS), (2, _BACKWARDS)) if orientation in those]
+    return found.flip(dims) if dims else found
