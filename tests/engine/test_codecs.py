@@ -138,8 +138,8 @@ def test_a_codec_of_ones_own_decodes_before_the_hand_over(tmp_path, monkeypatch)
         writer.write_batch({"x": np.arange(20, dtype=np.int32).reshape(10, 2), "y": np.arange(10)})
     made = Assembler.__init__
 
-    def with_codec(self, form, pool):
-        made(self, form, pool)
+    def with_codec(self, form, *others):
+        made(self, form, *others)
         form.codecs["x"] = Doubled("x", form.codecs["x"].stored)
 
     monkeypatch.setattr(Assembler, "__init__", with_codec)
