@@ -87,7 +87,7 @@ def test_a_name_that_is_not_there():
     "asked", ["import gdsload; gdsload.transforms.Cast", "import gdsload; gdsload.loader.loader.DataLoader",
               "from gdsload import *; DataLoader", "from gdsload import DataLoader, transforms; transforms.Cast"]
 )  # fmt: skip
-def test_all_ways_of_importing_lead_there(asked):
+def test_all_ways_of_importing_lead_there(quick_python, asked):
     done = subprocess.run(
         [sys.executable, "-c", asked], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
         check=False, timeout=50,

@@ -21,6 +21,11 @@ from gdsload.errors import GdsloadError
 DATA = Path(__file__).parent.parent / "data"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def processes(quick_python):
+    """Workers have torch at hand; test_processes.py, which is about their starts and ends, has those of users."""
+
+
 def numpy_arrays(folder):
     np.save(folder / "x.npy", np.arange(6).reshape(3, 2))
     return ["x.npy"], {}

@@ -53,6 +53,11 @@ COMMAND = """
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def processes():
+    """Those that users have."""
+
+
 def source(*, threads, pause):
     return textwrap.dedent(SOURCE).replace("THREADS", str(threads)).replace("PAUSE", str(pause))
 

@@ -181,7 +181,7 @@ class TestRandomNumbers:
         assert found[0] == found[1] == found[2]
         assert len(set(found[0].values())) == 1000
 
-    def test_so_do_processes(self, load, plain, functions, soon):
+    def test_so_do_processes(self, quick_python, load, plain, functions, soon):
         """torch's draws are those of threads; all are the same whichever process gets which samples."""
         threads = list(load(plain, 250, "full", sample_transform=functions.draw))
         loader = load(plain, 250, "full", sample_transform=functions.draw, sample_processes=True, sample_workers=2)
@@ -302,7 +302,7 @@ class TestErrors:
         ]  # fmt: skip
         assert list(iterator) == []
 
-    def test_in_processes(self, load, plain, functions):
+    def test_in_processes(self, quick_python, load, plain, functions):
         iterator = iter(load(plain, 100, sample_transform=functions.fail, sample_processes=True, sample_workers=1))
         for _ in range(5):
             next(iterator)
@@ -407,7 +407,7 @@ class TestEnd:
         soon(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids))
 
     @pytest.mark.slow
-    def test_a_script_without_a_guard_is_told_so(self, plain, tmp_path):
+    def test_a_script_without_a_guard_is_told_so(self, quick_python, plain, tmp_path):
         script = f"""
             import gdsload
             def same(sample):

@@ -82,7 +82,7 @@ def test_wrong_usage_gives_exit_code_2(arguments, capsys):
     assert re.fullmatch(r"error: .+\nhint: `gdsload( inspect)? --help` \w+ .+\n", said.err)
 
 
-def test_runs_as_a_module_and_into_a_closed_pipe(dataset):
+def test_runs_as_a_module_and_into_a_closed_pipe(quick_python, dataset):
     program = f"{sys.executable} -m gdsload inspect {dataset} | head -n 1"
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == f"{dataset}\n"
