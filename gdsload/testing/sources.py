@@ -102,15 +102,16 @@ class BatchSourceTests:
         fields |= {"odd": Field("bool"), "short": Field("int16", (2,))}  # with x and y four that are packed
         if self.ragged:
             fields |= {"points": Field("float32", (None, 2)), "text": "str"}
+        numbers = np.arange(_SAMPLES)
+        batch: dict[str, Any] = {"x": np.stack([numbers, -numbers, np.full(_SAMPLES, 7)], axis=1).astype(np.int32)}
+        batch |= {"y": numbers.astype(np.float64), "wide": np.repeat(numbers.astype(np.uint8)[:, None], 20, axis=1)}
+        batch |= {"odd": numbers % 2 == 1, "short": np.stack([numbers, np.ones_like(numbers)], axis=1).astype(np.int16)}
+        if self.ragged:
+            rows = numbers % 4
+            points = random.standard_normal((int(rows.sum()), 2)).astype(np.float32)
+            batch |= {"points": (points, np.cumsum([0, *rows])), "text": [f"sample {number}" for number in numbers]}
         with ShardWriter(tmp_path / "shards", fields, shard_bytes="4KiB") as writer:
-            for number in range(_SAMPLES):
-                sample: dict[str, Any] = {"x": np.array([number, -number, 7], np.int32), "y": np.float64(number)}
-                sample |= {"wide": np.full(20, number, np.uint8), "odd": bool(number % 2)}
-                sample |= {"short": np.array([number, 1], np.int16)}
-                if self.ragged:
-                    sample["points"] = random.standard_normal((number % 4, 2)).astype(np.float32)
-                    sample["text"] = f"sample {number}"
-                writer.write(sample)
+            writer.write_batch(batch)
         return ShardDataset(tmp_path / "shards")
 
     @pytest.fixture(params=_ORDERS, ids=lambda options: str(options.shuffle))

@@ -57,8 +57,8 @@ def hidden(folder):
     return [path.name for path in Path(folder).iterdir() if path.name.startswith(".")]
 
 
-@settings(derandomize=True, deadline=None, max_examples=25)
-@given(st.integers(1, 120), st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 3))
+@settings(derandomize=True, deadline=None, max_examples=15)
+@given(st.integers(1, 60), st.integers(1, 1500), st.integers(1, 1500), st.integers(1, 3))
 def test_a_resharded_dataset_is_what_one_writer_would_have_written(tmp_path_factory, count, before, after, workers):
     folder = tmp_path_factory.mktemp("reshard")
     made = samples(count, before)
