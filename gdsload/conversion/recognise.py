@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -33,6 +34,7 @@ KINDS = {
     "hdf5": ("hdf5_files", "Hdf5Source"),
     "zarr": ("zarr_arrays", "ZarrSource"),
     "tokens": ("token_files", "TokenSource"),
+    "jsonl": ("json_lines", "JsonLinesSource"),
     "lmdb": ("lmdb_files", "LmdbSource"),
     "tfrecord": ("tfrecord_files", "TfRecordSource"),
     "pt": ("torch_files", "TorchFileSource"),
@@ -59,7 +61,8 @@ _SUFFIXES = {
     ".parquet": "parquet", ".arrow": "parquet", ".feather": "parquet", ".safetensors": "safetensors",
     ".h5": "hdf5", ".hdf5": "hdf5", ".csv": "csv", ".tsv": "csv", ".mds": "mds", ".mds.zstd": "mds",
     ".csv.gz": "csv", ".tsv.gz": "csv",
-    ".mds.gz": "mds", ".mds.bz2": "mds", ".mds.br": "mds", ".mds.snappy": "mds", ".jsonl": "tokens", ".bin": "tokens",
+    ".mds.gz": "mds", ".mds.bz2": "mds", ".mds.br": "mds", ".mds.snappy": "mds", ".bin": "tokens", ".jsonl": "jsonl",
+    ".jsonl.gz": "jsonl", ".ndjson": "jsonl", ".ndjson.gz": "jsonl",
     ".mdb": "lmdb", ".lmdb": "lmdb", ".tfrecord": "tfrecord", ".tfrecords": "tfrecord", ".tfrec": "tfrecord",
     ".tfrecord.gz": "tfrecord", ".tfrecords.gz": "tfrecord", ".pt": "pt", ".pth": "pt", ".mat": "mat",
     ".h5ad": "h5ad", "-ubyte": "idx", "-ubyte.gz": "idx",
@@ -73,6 +76,7 @@ _NUMBERED = re.compile(r"-\d{5,}-of-\d{5,}$", re.ASCII)
 _ANNOTATIONS = re.compile(r"(^instances_.+|_annotations\.coco)\.json$", re.IGNORECASE)
 _LOOKED_AT = 1000
 _LOOKED_AT_BYTES = 2**16
+_MAX_LINE_BYTES = 2**28
 
 
 def source_for(source: object, kind: str | None, options: Mapping[str, Any] | None = None) -> Source:
@@ -143,6 +147,8 @@ def recognise(path: str) -> str:
     else:
         check_file(path)
         found = _by_file(os.path.basename(path)) or _texts([path])
+    if "jsonl" in found and _has_tokens(files or [path]):
+        found = found - {"jsonl"} | {"tokens"}
     if len(found) == 1:
         return found.pop()
     what = f"it could be any of {', '.join(sorted(found))}" if found else unknown(path)
@@ -174,6 +180,26 @@ def _texts(names: Iterable[str]) -> set[str]:
 def _by_file(name: str) -> set[str]:
     name = _NUMBERED.sub("", name.lower())  # name.tfrecord-00000-of-00010
     return {kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix)}
+
+
+def _has_tokens(paths: Iterable[str]) -> bool:
+    """Whether lines of JSON are lists, or objects that have nothing but one: the first line tells, if there is one."""
+    for path in paths:
+        folders = os.walk(path) if os.path.isdir(path) else [(os.path.dirname(path), (), [os.path.basename(path)])]
+        for folder, _, names in folders:
+            for name in sorted(names):
+                if name.lower().endswith((".jsonl", ".ndjson")):
+                    line = _first_line(os.path.join(folder, name))
+                    only = next(iter(line.values())) if isinstance(line, dict) and list(line) == ["tokens"] else line
+                    return line is None or isinstance(only, list)
+    return False
+
+
+def _first_line(path: str) -> Any:
+    """What the first line of a file of JSON lines is; None if that cannot be told."""
+    with suppress(OSError, ValueError, FormatError, RecursionError), open_file(path) as file:
+        return json.loads(file.readline(_MAX_LINE_BYTES) or b"null")
+    return None
 
 
 def _by_folder(path: str) -> set[str]:

@@ -21,7 +21,7 @@ _HINTS = {
         (".wav", ".mp3", ".flac", ".ogg", ".opus", ".m4a"),
     "archives other than tar are not read: unpack them first":
         (".zip", ".rar", ".7z", ".tar.bz2", ".tar.xz", ".tar.zst"),
-    "unpack it first (gunzip)": (".jsonl.gz", ".json.gz", ".txt.gz", ".npy.gz"),
+    "unpack it first (gunzip)": (".json.gz", ".txt.gz", ".npy.gz"),
 }  # fmt: skip
 
 

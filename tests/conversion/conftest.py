@@ -189,11 +189,17 @@ def lerobot(folder):
     return ["meta/info.json", "data/chunk-000/file-000.parquet"], {}
 
 
+def jsonl(folder):
+    (folder / "a.jsonl").write_text('{"text": "a", "n": 1}\n')
+    (folder / "b.jsonl").write_text('{"text": "b", "n": 2}\n')
+    return ["a.jsonl", "b.jsonl"], {}
+
+
 MAKERS = {
     "numpy": numpy_arrays, "images": images, "webdataset": webdataset, "parquet": parquet, "csv": csv, "mds": mds,
     "litdata": litdata, "tokens": tokens, "huggingface": huggingface, "safetensors": safetensors, "hdf5": hdf5,
     "zarr": zarr, "lmdb": lmdb, "tfrecord": tfrecord, "pt": pt, "idx": idx, "mat": mat, "text": text,
-    "coco": coco, "yolo": yolo, "h5ad": h5ad, "lerobot": lerobot,
+    "coco": coco, "yolo": yolo, "h5ad": h5ad, "lerobot": lerobot, "jsonl": jsonl,
 }  # fmt: skip
 
 

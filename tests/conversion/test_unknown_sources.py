@@ -23,7 +23,7 @@ from gdsload.errors import FormatError, OptionError
         (["images.zip"], "unpack them first"),
         (["x.zarr.zip"], r"\.zarr\.zip \(1\).*unpack them first"),
         (["a.rar", "b.rar"], r"\.rar \(2\).*unpack them first"),
-        (["a.jsonl.gz"], r"\.jsonl\.gz \(1\); unpack it first"),
+        (["a.json.gz"], r"\.json\.gz \(1\); unpack it first"),
         (["LICENSE"], r"names without an ending \(1\)"),
         ([], "it is empty"),
         ([f"a.x{number}" for number in range(20)], "…"),

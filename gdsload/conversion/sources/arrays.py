@@ -2,53 +2,129 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
+import zipfile
+import zlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, stamps
-from gdsload.conversion.row_source import check_fields
+from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, open_file, stamps
+from gdsload.conversion.row_source import check_fields, runs
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts
+from gdsload.conversion.sources.npy import decode_npy
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["ArraySource"]
 
+_EACH = ("row", "file")
+_DIGITS = re.compile(r"\d+")
+
 
 class ArraySource(FieldChoice):
-    """Arrays whose first dimension counts the samples.
+    """Arrays whose first dimension counts the samples, or of which each is a sample.
 
     A `.npy` file is one field, called after the file, and the files of a folder are the fields of one dataset. An
     `.npz` archive has a field for each of its arrays.
 
+    With `each` = ``"file"`` each file of a folder, and of the folders in it, is a sample: a `.npy` file the field
+    ``array``, an `.npz` archive a field for each of its arrays. If they lie in folders side by side, the number of its
+    folder, in the order of their names, is the field ``label``.
+
     Args:
         path: a `.npy` file, a folder of such files, or an `.npz` file.
+        each: what a sample is: ``"row"`` or ``"file"``. None: a row, but it must be said of a folder whose files have
+            names that differ in numbers alone, or lie in other folders.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
+
+    Raises:
+        OptionError: if an option has no such value.
     """
 
     kind = "NumPy arrays"
     threads = True
 
-    def __init__(self, path: str, **files: Unpack[FileOptions]) -> None:
+    def __init__(self, path: str, *, each: str | None = None, **files: Unpack[FileOptions]) -> None:
+        if each not in (None, *_EACH):
+            raise OptionError(f"each is {each!r:.200}", remedy='Supported are "row" and "file".')
         self.path = path
+        self.each = each
         self._archive = path.endswith(".npz")
-        self._files = SourceFiles(path, **files).find((".npy",), below=False)
+        self._files = self._find(SourceFiles(path, **files))
+
+    def _find(self, files: SourceFiles) -> list[str]:
+        if self.each == "file":
+            return files.find((".npy", ".npz"))
+        folder = os.path.isdir(self.path)
+        if folder and not any(name.endswith(".npy") for name in os.listdir(self.path)):
+            found = files.find((".npy", ".npz"))
+            raise OptionError(
+                f"its {len(found)} arrays are archives, or lie in folders", file=self.path, remedy=_WAY_OUT
+            )
+        return files.find((".npy",), below=False)
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
-        return {"kind": self.kind, "files": stamps(self._files)}
+        return {"kind": self.kind, "files": stamps(self._files), "each": self.each}
+
+    def metadata(self) -> dict[str, Any]:
+        """What the dataset's metadata have of the source: the names of classes, if it has labels."""
+        return {"classes": {"label": self._classes}} if self._classes else {}
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`."""
+        """See `Source.parts`: rows, or runs of files."""
+        if self.each == "file":
+            sizes = [os.path.getsize(file) for file in self._files]
+            return [
+                Part(f"files {low} to {high - 1}", (low, high), high - low, sum(sizes[low:high]))
+                for low, high in runs(sizes, target_bytes)
+            ]
+        names = {_DIGITS.sub("", os.path.basename(file)) for file in self._files}
+        if self.each is None and self.fields is None and len(names) == 1 < len(self._files):
+            raise OptionError(
+                f"it holds {len(self._files)} arrays whose names differ in numbers alone",
+                file=self.path,
+                remedy=_WAY_OUT,
+            )
         return array_parts(self._open(), target_bytes, self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
         low, high = (int(edge) for edge in part.where)
-        return array_items(self._open(), low, high)
+        if self.each == "file":
+            classes = self._classes
+            for file in self._files[low:high]:
+                yield Item(file, partial(self._sample, file, classes))
+            return
+        yield from array_items(self._open(), low, high)
+
+    @property
+    def _classes(self) -> list[str]:
+        """The names of the folders that the files lie in, if these are side by side."""
+        folders = {os.path.dirname(file) for file in self._files} if self.each == "file" else set()
+        beside = len(folders) > 1 and len({os.path.dirname(folder) for folder in folders}) == 1
+        return sorted(map(os.path.basename, folders)) if beside else []
+
+    def _sample(self, file: str, classes: list[str]) -> dict[str, Any]:
+        label = {"label": classes.index(os.path.basename(os.path.dirname(file)))} if classes else {}
+        try:
+            with open_file(file) as opened:
+                if file.lower().endswith(".npy"):
+                    found = {"array": decode_npy(opened.read())}
+                else:
+                    found = _unpacked(opened.read())
+        except (OSError, ValueError, EOFError, SyntaxError, zipfile.BadZipFile, zlib.error) as error:
+            raise _unreadable(file, error) from None
+        if label and "label" in found:
+            raise FormatError("it has an array 'label', and lies in a folder of a class", file=file)
+        everything = {**found, **label}
+        return {name: everything[name] for name in check_fields(self.fields, everything, file)}
 
     def _open(self) -> dict[str, NDArray[Any]]:
         for file in self._files:
@@ -63,7 +139,23 @@ class ArraySource(FieldChoice):
         except (OSError, ValueError, EOFError) as error:
             if isinstance(error, OptionError):
                 raise
-            raise FormatError(
-                f"the arrays cannot be read: {error}", file=self.path,
-                remedy="Arrays of objects are pickles, which are never loaded: save numbers.",
-            ) from None  # fmt: skip
+            raise _unreadable(self.path, error) from None
+
+
+_WAY_OUT = (
+    "Pass each='file' if each file is one sample; each='row' if each file is one field, and its first dimension counts "
+    "the samples."
+)
+
+
+def _unpacked(content: bytes) -> dict[str, NDArray[Any]]:
+    """The arrays of an archive; the checksum of each is compared."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return {entry.filename.removesuffix(".npy"): decode_npy(archive.read(entry)) for entry in archive.infolist()}
+
+
+def _unreadable(file: str, error: Exception) -> FormatError:
+    return FormatError(
+        f"the arrays cannot be read: {str(error)[:200]}", file=file,
+        remedy="Arrays of objects are pickles, which are never loaded: save numbers.",
+    )  # fmt: skip

@@ -91,6 +91,8 @@ class TokenSource:
         """See `Source.parts`: runs of `.npy` files and documents, and of bytes, in which documents begin."""
         files = self.files.find(_SUFFIXES)
         arrays = [file for file in files if _has(file, ".npy")]
+        if arrays:
+            _check_header(arrays[0])
         sizes = [os.path.getsize(file) for file in arrays]
         found = [
             Part(f"files {low} to {high - 1}", tuple(arrays[low:high]), high - low, sum(sizes[low:high]))
@@ -183,7 +185,7 @@ class TokenSource:
         tokens = np.array(listed if listed != [] else np.empty(0, dtype))
         limits = np.iinfo(dtype)
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
-            raise ValueError(f"the line has no list of whole numbers: {line!r:.100}")
+            raise ValueError(f"the line has no list of whole numbers: {line!r:.100}. Other lines are of kind='jsonl'")
         if len(tokens) and not limits.min <= int(tokens.min()) <= int(tokens.max()) <= limits.max:
             raise ValueError(f"its tokens from {tokens.min()} to {tokens.max()} are not {dtype}: pass dtype=")
         return _one(tokens.astype(dtype))
@@ -249,11 +251,28 @@ def _line(opened: Any, file: str) -> bytes:
     return line
 
 
+def _check_header(file: str) -> None:
+    """Refuse files that are no tokens; of a damaged one it is said when its turn comes."""
+    found = None
+    with suppress(OSError, ValueError, EOFError, SyntaxError):
+        found = np.load(file, mmap_mode="r", allow_pickle=False)
+    if found is not None:
+        _check(found, file)
+
+
+def _check(tokens: NDArray[Any], file: str) -> None:
+    if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+        raise FormatError(
+            f"it is {tokens.dtype} of shape {tokens.shape}, no row of whole numbers",
+            file=file,
+            remedy="Arrays of other values are of kind='numpy'.",
+        )
+
+
 def _array(file: str) -> dict[str, Any]:
     with open_file(file) as opened:
         tokens = decode_npy(opened.read())
-    if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
-        raise FormatError(f"it is {tokens.dtype} of shape {tokens.shape}, no row of whole numbers", file=file)
+    _check(tokens, file)
     return _one(tokens)
 
 

@@ -62,7 +62,10 @@ def token_row(file: str, dtype: np.dtype[Any] | None) -> TokenRow:
     """
     if file.lower().endswith(_TEXTS):
         raise FormatError(
-            "it is text, no tokens", file=file, remedy="Tokenize it first. A file of JSON lines is called .jsonl."
+            "it is text, no tokens",
+            file=file,
+            remedy="Tokenize it first, or keep it as texts: kind='text'. Tables are of "
+            "kind='csv', JSON lines (.jsonl) of kind='jsonl'.",
         )
     with open_file(file) as opened:
         nbytes = os.fstat(opened.fileno()).st_size

@@ -115,7 +115,7 @@ def _described(kind: str) -> Iterator[str]:
         yield from wrapped(paragraph, width, first="  ", rest="  ")
         yield ""
     yield "options:"
-    shared = {name: said for of in _shared() for name, said in _sections(inspect.getdoc(of) or "")[1].items()}
+    shared = {name: said for of in _shared(kind) for name, said in _sections(inspect.getdoc(of) or "")[1].items()}
     for name, parameter in _parameters(kind).items():
         default = parameter.default
         value = default if isinstance(default, str) else json.dumps(default, default=str)
@@ -128,14 +128,15 @@ def _described(kind: str) -> Iterator[str]:
     yield from wrapped(f"In Python: gdsload.convert(SOURCE, OUT, kind={kind!r}, NAME=VALUE).", width)
 
 
-def _shared() -> tuple[Any, ...]:
-    """What says what the options mean that many kinds have."""
+def _shared(kind: str) -> tuple[Any, ...]:
+    """What says what the options mean that many kinds have, and those of a kind that are listed by themselves."""
     from gdsload.conversion.input_files import SourceFiles
     from gdsload.conversion.sources.arrow_types import ColumnOptions
-    from gdsload.conversion.sources.csv_files import CsvOptions
     from gdsload.conversion.sources.pictures import ImageForm
 
-    return SourceFiles, ImageForm, CsvOptions, ColumnOptions
+    own = inspect.signature(source_class("", kind)[1], eval_str=True).parameters.values()
+    of_kind = (one for parameter in own for one in typing.get_args(parameter.annotation) if typing.is_typeddict(one))
+    return SourceFiles, ImageForm, ColumnOptions, *of_kind
 
 
 def _sections(doc: str) -> tuple[list[str], dict[str, str]]:

@@ -155,8 +155,9 @@ def test_files_that_are_no_tokens(tmp_path, name, content, reason):
 
 
 def test_arrays_that_are_no_tokens(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros(2, np.uint16))
     np.save(tmp_path / "t.npy", np.zeros((2, 2)))
-    (item,) = TokenSource(str(tmp_path)).read(TokenSource(str(tmp_path)).parts(1)[0])
+    _, item = TokenSource(str(tmp_path)).read(TokenSource(str(tmp_path)).parts(2000)[0])
     with pytest.raises(FormatError, match="no row of whole numbers"):
         item.make()
 
@@ -180,3 +181,23 @@ def test_describes_files_and_options(tmp_path):
         assert one != TokenSource(str(path), **options).describe()
     os.utime(path, ns=(1, 1))
     assert one != TokenSource(str(path)).describe()
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        (
+            "a.npy",
+            r"it is float32 of shape \(3, 4\), no row of whole numbers\. Arrays of other values are of kind='numpy'",
+        ),
+        ("a.txt", r"it is text, no tokens.*kind='text'"),
+        ("a.json", r"it is text, no tokens.*kind='jsonl'"),
+    ],
+)
+def test_what_is_no_tokens_is_refused_whatever_the_kind_says(tmp_path, name, match):
+    (tmp_path / name).write_text('{"a": 1}\n')
+    if name.endswith(".npy"):
+        np.save(tmp_path / name, np.zeros((3, 4), np.float32))
+    for options in ({"dtype": "uint16"}, {"on_error": "skip"}):
+        with pytest.raises(FormatError, match=match):
+            gdsload.convert(tmp_path / name, tmp_path / "out", kind="tokens", workers=1, **options)

@@ -44,7 +44,9 @@ def test_faults_are_named(source, tmp_path, capsys):
     assert "'x' is not NAME=VALUE" in capsys.readouterr().err
     assert main(["convert", str(source), str(tmp_path / "out"), "--option", "colour=1"]) == 2
     said = capsys.readouterr().err
-    assert said == "error: kind 'numpy' has no option 'colour'\nhint: Its options are --follow-links, --split.\n"
+    assert (
+        said == "error: kind 'numpy' has no option 'colour'\nhint: Its options are --each, --follow-links, --split.\n"
+    )
 
 
 def test_pack(tmp_path, capsys):
@@ -182,5 +184,6 @@ def test_python_and_the_command_line_name_options_each_in_its_own_words(tmp_path
 
 def test_keys_of_json_lines_that_are_left_out_are_named(tmp_path, capsys):
     (tmp_path / "t.jsonl").write_text('{"text": "a", "tokens": [1], "label": 3}\n')
-    assert main(["convert", str(tmp_path / "t.jsonl"), str(tmp_path / "out"), "--workers", "1"]) == 0
+    arguments = ["convert", str(tmp_path / "t.jsonl"), str(tmp_path / "out"), "--kind", "tokens", "--workers", "1"]
+    assert main(arguments) == 0
     assert "note: of each line 'tokens' alone is taken; left out are 'text', 'label'" in capsys.readouterr().out

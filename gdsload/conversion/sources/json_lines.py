@@ -1,0 +1,292 @@
+"""Files of JSON lines: an object a line, whose keys are fields."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from typing import IO, Any, Self, Unpack, cast
+
+from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.row_source import check_fields
+from gdsload.conversion.source import FieldChoice, Item, Part
+from gdsload.conversion.sources.arrow_columns import table_items
+from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm
+from gdsload.conversion.sources.extras import need
+from gdsload.errors import FormatError, OptionError
+
+__all__ = ["JSON_LINES", "JsonLinesSource", "JsonOptions"]
+
+JSON_LINES = (".jsonl", ".ndjson")
+_SUFFIXES = (*JSON_LINES, *(f"{suffix}.gz" for suffix in JSON_LINES))
+_LOOKED_AT = 1000
+_ROW = re.compile(r"^JSON parse error: | in row \d+$")  # of those that it was given
+_BATCH_BYTES = 4 * 2**20
+_MAX_LINE_BYTES = 2**28
+
+
+class JsonOptions(FileOptions, ColumnOptions, total=False):
+    """The options of JSON lines.
+
+    Attributes:
+        types: the element types of keys, where the first lines do not tell them: ``{"x": "float64"}``; ``"string"`` for
+            texts.
+    """
+
+    types: Mapping[str, str]
+
+
+class JsonLinesSource(FieldChoice):
+    """Lines of JSON, each an object: a sample, whose keys are fields.
+
+    The first 1000 lines tell which keys there are, and of what types: whole numbers (int64), floating-point ones
+    (float64), ``true`` and ``false``, texts, lists of numbers (ragged). Of an object in one each part is a field,
+    ``"s.x"``. A line with a key that those have not is an error of that line, unless `fields` says which are taken; one
+    without a key has no value there, as a row of a table.
+
+    Args:
+        path: a `.jsonl` or `.ndjson` file, maybe with `.gz` behind it, or a folder of such files with the same keys.
+        **options: see `JsonOptions`. `fill`, `as_json` and `decimals`, as all tables have them: see `ColumnOptions`.
+            `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
+
+    Raises:
+        OptionError: if an option has no such value.
+    """
+
+    kind = "JSON lines"
+    threads = False
+
+    def __init__(self, path: str, **options: Unpack[JsonOptions]) -> None:
+        self.path = path
+        self.files = SourceFiles.of(path, options)
+        self.table_form = TableForm.of(options)
+        self.types = dict(options.get("types") or {})
+        self._known: tuple[Any, list[Leaf]] | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """See `Source.describe`."""
+        return {"kind": self.kind, "files": stamps(self._files()), "types": self.types, **self.table_form.to_json()}
+
+    def notes(self) -> list[str]:
+        """What users should know of it."""
+        return self.table_form.notes(self._columns()[1])
+
+    def only(self, fields: Sequence[str]) -> Self:
+        """See `Selective.only`."""
+        found = super().only(fields)
+        found.table_form, found._known = self.table_form.only(fields), None  # noqa: SLF001 - its own
+        return found
+
+    def parts(self, target_bytes: int) -> list[Part]:
+        """See `Source.parts`: runs of lines; a packed file is one part."""
+        found: list[Part] = []
+        for file in self._files():
+            name = os.path.basename(file)
+            if file.lower().endswith(".gz"):
+                found.append(Part(name, (file, 0, -1, 0), nbytes=os.path.getsize(file)))
+                continue
+            low = high = row = rows = 0
+            with _opened(file) as opened:
+                for line in _lines(opened, file):
+                    high += len(line)
+                    rows += not line.isspace()
+                    if high - low >= target_bytes:
+                        found.append(_part(name, file, (low, high), (row, rows)))
+                        low, row = high, rows
+            found += [_part(name, file, (low, high), (row, rows))] if rows > row else []
+        if not found:
+            raise FormatError("there is not one line", file=self.path)
+        self._columns()
+        return found
+
+    def read(self, part: Part) -> Iterator[Item]:
+        """See `Source.read`."""
+        file, low, high, row = str(part.where[0]), *(int(number) for number in part.where[1:])
+        with _opened(file) as opened:
+            if low:
+                opened.seek(low)
+            lines: list[bytes] = []
+            size, left = 0, high - low
+            for line in _lines(opened, file):
+                left -= len(line)
+                if not line.isspace():
+                    lines.append(line)
+                    size += len(line)
+                if size >= _BATCH_BYTES or not left:
+                    yield from self._items(lines, row, file)
+                    row, lines, size = row + len(lines), [], 0
+                if not left:
+                    return
+            yield from self._items(lines, row, file)
+
+    def _items(self, lines: Sequence[bytes], row: int, file: str) -> Iterator[Item]:
+        """All lines at once; if one cannot be read, one by one, so that it alone is at fault."""
+        if not lines:
+            return
+        try:
+            table = self._table(lines, f"{file}, row {row}")
+        except FormatError:
+            for number, line in enumerate(lines, row):
+                yield Item(f"row {number}", partial(self._sample, line, number, file))
+            return
+        yield from table_items(table, self._columns()[1], row, file)
+
+    def _sample(self, line: bytes, row: int, file: str) -> Mapping[str, Any]:
+        _object(line, f"{file}, row {row}")  # says better what is wrong
+        table = self._table([line], f"{file}, row {row}")
+        (item,) = table_items(table, self._columns()[1], row, file)
+        return item.make()
+
+    def _table(self, lines: Sequence[bytes], where: str) -> Any:
+        schema, _ = self._columns()
+        if self.table_form.as_json:
+            lines = [_dumped(self._taken(_object(line, where))) for line in lines]
+        table = _parsed(b"".join(lines), where, schema, others="error" if self.fields is None else "ignore")
+        if len(table) != len(lines):
+            raise FormatError("a line is no JSON object", file=where)
+        return table
+
+    def _taken(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """What is taken of an object, texts of JSON in place of what becomes such."""
+        wanted = found if self.fields is None else {key: found[key] for key in found if self._is_wanted(key)}
+        return {key: _text(value) if key in self.table_form.as_json else value for key, value in wanted.items()}
+
+    def _is_wanted(self, key: str) -> bool:
+        return any(name == key or name.startswith(f"{key}.") for name in self.fields or ())
+
+    def _columns(self) -> tuple[Any, list[Leaf]]:
+        """Arrow's schema of the lines, and what fields are made of: by the first lines of the first file."""
+        if self._known is None:
+            file = self._files()[0]
+            schema = self._schema(_first_objects(file), file)
+            form = TableForm(self.fields, self.table_form.fill, (), self.table_form.decimals)
+            self._known = schema, form.leaves(schema, file)
+        return self._known
+
+    def _schema(self, rows: Sequence[Mapping[str, Any]], file: str) -> Any:
+        keys = dict.fromkeys(key for row in rows for key in row)
+        check_fields([*self.table_form.as_json, *self.types], keys, file)
+        if self.fields is not None and not any(map(self._is_wanted, keys)):
+            check_fields(self.fields, keys, file)
+        arrow, taken = need("pyarrow", file=file), list(map(self._taken, rows))
+        given = [(name, _type(name, kind)) for name, kind in self.types.items()]
+        found = _parsed(b"".join(map(_dumped, taken)), file, arrow.schema(given), others="infer").schema
+        return arrow.schema(
+            [
+                (
+                    one.name,
+                    one.type if one.name in self.types else _settled(one.type, [row.get(one.name) for row in taken]),
+                )
+                for one in found
+                if self.fields is None or self._is_wanted(one.name)
+            ]
+        )
+
+    def _files(self) -> list[str]:
+        return self.files.find(_SUFFIXES)
+
+
+def _part(name: str, file: str, edges: tuple[int, int], rows: tuple[int, int]) -> Part:
+    where = (file, *edges, rows[0])
+    return Part(f"{name}, rows {rows[0]} to {rows[1] - 1}", where, rows[1] - rows[0], edges[1] - edges[0])
+
+
+def _parsed(content: bytes, where: str, schema: Any, *, others: str) -> Any:
+    """A table of lines."""
+    arrow, reader = need("pyarrow", file=where), need("pyarrow.json", file=where)
+    try:
+        return reader.read_json(
+            io.BytesIO(content),
+            read_options=reader.ReadOptions(use_threads=False, block_size=len(content) + 1),
+            parse_options=reader.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others),
+        )
+    except arrow.ArrowException as error:
+        raise FormatError(
+            f"the lines are no table: {_ROW.sub('', str(error))[:200]}",
+            file=where,
+            remedy="Say of what type a key is, types={'x': 'float64'}, say; keep what varies as a text of JSON, "
+            "as_json=['x']; or choose other fields: fields=[...].",
+        ) from None
+
+
+def _settled(kind: Any, values: Sequence[Any]) -> Any:
+    """The type that Arrow has found, but texts that look like times are texts, and large whole numbers uint64."""
+    arrow, there = need("pyarrow"), [value for value in values if value is not None]
+    if arrow.types.is_timestamp(kind):
+        return arrow.string()
+    if arrow.types.is_list(kind):
+        return arrow.list_(_settled(kind.value_type, [one for value in there for one in value]))
+    if arrow.types.is_struct(kind):
+        return arrow.struct([(one.name, _settled(one.type, [value.get(one.name) for value in there])) for one in kind])
+    whole = arrow.types.is_floating(kind) and all(isinstance(value, int) for value in there)
+    return arrow.uint64() if whole and there and min(there) >= 0 and max(there) < 2**64 else kind
+
+
+def _type(name: str, given: object) -> Any:
+    try:
+        return need("pyarrow").type_for_alias(given)
+    except (ValueError, TypeError):
+        raise OptionError(
+            f"the type of {name!r} is {given!r:.100}", remedy="Pass int64, uint64, float64, bool or string, say."
+        ) from None
+
+
+def _object(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"the line is no JSON: {str(error)[:200]}", file=where) from None
+    if not isinstance(found, dict):
+        raise FormatError(
+            f"the line is no JSON object: {line!r:.100}", file=where, remedy="Lists of tokens are of kind='tokens'."
+        )
+    return found
+
+
+def _first_objects(file: str) -> list[dict[str, Any]]:
+    """The objects of the first lines; one that is none is at fault when its turn comes."""
+    found, trouble = list[dict[str, Any]](), None
+    with _opened(file) as opened:
+        for row, line in enumerate(islice((line for line in _lines(opened, file) if line.strip()), _LOOKED_AT)):
+            try:
+                found.append(_object(line, f"{file}, row {row}"))
+            except FormatError as error:
+                trouble = trouble or error
+    if not found:
+        raise trouble or FormatError("there is not one line", file=file)
+    return found
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _dumped(found: Mapping[str, Any]) -> bytes:
+    return _text(found).encode("utf-8", "surrogatepass") + b"\n"
+
+
+def _lines(opened: IO[bytes], file: str) -> Iterator[bytes]:
+    while line := opened.readline(_MAX_LINE_BYTES):
+        if len(line) == _MAX_LINE_BYTES:
+            raise FormatError(f"a line has {_MAX_LINE_BYTES} bytes or more", file=file)
+        yield line
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[IO[bytes]]:
+    """A file's bytes, unpacked; whatever is wrong with it is a FormatError."""
+    try:
+        with open_file(file) as raw:
+            yield cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if file.lower().endswith(".gz") else raw
+    except (OSError, EOFError, zlib.error) as error:
+        if isinstance(error, FormatError | OptionError):
+            raise
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)[:200]
+        raise FormatError(f"the file cannot be read: {reason}", file=file) from None

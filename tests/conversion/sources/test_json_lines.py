@@ -1,0 +1,138 @@
+"""Lines of JSON, each an object."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gdsload
+from gdsload.conversion.recognise import recognise
+from gdsload.conversion.sources.json_lines import JsonLinesSource
+from gdsload.errors import FormatError, OptionError, ReadError
+
+ROWS = [{"text": f"a {n} é", "label": n, "x": n / 3, "ids": list(range(n % 4)), "ok": n % 2 == 0} for n in range(50)]
+RECORDS = st.fixed_dictionaries({
+    "i": st.integers(-(2**63), 2**63 - 1), "f": st.floats(allow_nan=False, allow_infinity=False), "b": st.booleans(),
+    "s": st.text(st.characters(exclude_categories=["Cs"])), "l": st.lists(st.integers(-9, 9), max_size=3),
+})  # fmt: skip
+
+
+def write(path, rows):
+    content = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return str(path)
+
+
+def plain(sample):
+    return {name: value if isinstance(value, str) else np.asarray(value).tolist() for name, value in sample.items()}
+
+
+@settings(deadline=None, max_examples=40)
+@given(rows=st.lists(RECORDS, min_size=1, max_size=20), target=st.integers(1, 2000))
+def test_all_rows_as_they_were_written(rows, target, tmp_path_factory, samples_in):
+    rows = [{"i": 1, "f": 0.5, "b": True, "s": "", "l": [1]}, *rows]  # which says what the others are
+    path = write(tmp_path_factory.mktemp("json") / "a.jsonl", rows)
+    assert [plain(one) for one in samples_in(JsonLinesSource(path), target)] == rows
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.jsonl.gz"])
+def test_fields_of_shards(tmp_path, name):
+    path = write(tmp_path / name, ROWS)
+    gdsload.convert(path, tmp_path / "out", workers=1)
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert {name: field.dtype.name for name, field in dataset.schema.items() if not field.is_string} == {
+        "label": "int64", "x": "float64", "ids": "int64", "ok": "bool",
+    }  # fmt: skip
+    assert dataset.column("text") == [row["text"] for row in ROWS]
+    assert dataset[7]["ids"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("[1, 2]", "tokens"), ('{"tokens": [1, 2]}', "tokens"), ('{"tokens": [1], "label": 2}', "jsonl"),
+        ('{"text": "a"}', "jsonl"), ('{"tokens": "a"}', "jsonl"), ("", "tokens"),
+    ],
+)  # fmt: skip
+def test_the_first_line_tells_whether_it_is_tokens(tmp_path, line, kind):
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "a.jsonl").write_text(line and f"{line}\n")
+    assert recognise(str(tmp_path / "d")) == recognise(str(tmp_path / "d" / "a.jsonl")) == kind
+
+
+def test_what_a_key_is_in_is_a_field_and_what_varies_may_be_a_text(tmp_path, samples_in):
+    rows = [{"s": {"a": 1, "b": "x"}, "chat": [{"role": "user"}]}, {"s": {"a": 2, "b": "y"}, "chat": "none"}]
+    path = write(tmp_path / "a.jsonl", rows)
+    with pytest.raises(FormatError, match=r"changed from array to string\. Say of what type.*as_json="):
+        JsonLinesSource(path).parts(1)
+    found = samples_in(JsonLinesSource(path, as_json=["chat"]))
+    assert [json.loads(one["chat"]) for one in found] == [row["chat"] for row in rows]
+    assert [(int(one["s.a"]), one["s.b"]) for one in found] == [(1, "x"), (2, "y")]
+    assert [int(one["s.a"]) for one in samples_in(JsonLinesSource(path).only(["s.a"]))] == [1, 2]
+
+
+def test_numbers_and_texts_are_no_others(tmp_path, samples_in):
+    path = write(
+        tmp_path / "a.jsonl", [{"n": 2**64 - 1, "t": "2024-01-01", "l": [2**63]}, {"n": 1, "t": "2024-01-02", "l": []}]
+    )
+    first, second = samples_in(JsonLinesSource(path))
+    assert (first["n"].dtype, int(first["n"]), first["t"]) == (np.dtype("uint64"), 2**64 - 1, "2024-01-01")
+    assert (first["l"].tolist(), second["l"].tolist()) == ([2**63], [])
+    late = write(tmp_path / "b.jsonl", [{"n": 1}] * 1000 + [{"n": 1.5}])
+    with pytest.raises(ReadError, match=r"row 1000 of .*types=\{'x': 'float64'\}"):
+        gdsload.convert(late, tmp_path / "out", workers=1)
+    assert gdsload.convert(late, tmp_path / "out", workers=1, types={"n": "float64"}).samples == 1001
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("nope", "no JSON: "),
+        ("[1]", "no JSON object"),
+        ('{"n": "a"}', "no table: "),
+        ('{"n": 1, "m": 2}', "no table: "),
+        ("{}", "no value"),
+    ],
+)
+def test_a_bad_line_is_at_fault_alone(tmp_path, line, why):
+    (tmp_path / "a.jsonl").write_text('{"n": 1}\n' * 1100 + f"{line}\n\n" + '{"n": 2}\n')
+    report = gdsload.convert(tmp_path / "a.jsonl", tmp_path / "out", workers=1, on_error="skip")
+    assert [one.key for one in report.skipped] == ["row 1100"]
+    assert why in report.skipped[0].reason
+    assert gdsload.ShardDataset(tmp_path / "out")[1100]["n"] == 2
+    if "m" in line:
+        assert gdsload.convert(tmp_path / "a.jsonl", tmp_path / "all", workers=1, fields=["n"]).samples == 1102
+
+
+def test_missing_values_are_as_in_tables(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"n": 1, "x": 0.5}, {"n": None}])
+    with pytest.raises(ReadError, match=r"'n' has no value.*fill=\{'n': 0\}"):
+        gdsload.convert(path, tmp_path / "out", workers=1)
+    gdsload.convert(path, tmp_path / "out", workers=1, fill={"n": -1})
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert dataset[1]["n"] == -1
+    assert np.isnan(dataset[1]["x"].item())
+
+
+def test_options(tmp_path):
+    path = write(tmp_path / "a.jsonl", ROWS)
+    for make, match in (
+        (lambda: JsonLinesSource(path, types={"x": "number"}), "the type of 'x' is 'number'. Pass int64"),
+        (lambda: JsonLinesSource(path, types={"q": "int64"}), "no field 'q'. There are 'text', 'label'"),
+        (lambda: JsonLinesSource(path).only(["q"]), "no field 'q'. There are 'text', 'label'"),
+        (lambda: JsonLinesSource(path, as_json=["q"]), "no field 'q'"),
+    ):
+        with pytest.raises(OptionError, match=match):
+            make().parts(1)
+    with pytest.raises(FormatError, match="there is not one line"):
+        JsonLinesSource(write(tmp_path / "b.jsonl", [])).parts(1)
+
+
+def test_damaged_files(tmp_path, survives_damage):
+    path = write(tmp_path / "a.jsonl.gz", ROWS)
+    assert survives_damage(path, lambda: JsonLinesSource(path)) > 15
