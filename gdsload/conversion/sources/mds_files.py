@@ -19,6 +19,7 @@ from gdsload.conversion.row_source import check_fields, runs
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.binary_samples import decoded, sample_bytes, value_bytes
 from gdsload.conversion.sources.extras import need
+from gdsload.conversion.sources.hashes import new_hash
 from gdsload.conversion.sources.mds_values import decoder
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
 from gdsload.errors import FormatError, OptionError
@@ -27,6 +28,7 @@ __all__ = ["MdsSource"]
 
 _INDEX = "index.json"
 _MAX_SHARD_BYTES = 2**32  # places in it are uint32
+_PIECE_BYTES = 2**22
 _BY_ARROW = {"zstd": "zstd", "br": "brotli"}
 
 
@@ -35,7 +37,8 @@ class MdsSource(FieldChoice, ImageSource):
 
     Numbers, arrays, texts and bytes become fields as they are, ``json`` and ``str_decimal`` a text, images uint8
     ``[channels, height, width]``, not turned. Columns stored as pickles are refused. Shards may be packed: gzip and
-    bzip2 are Python's own, Zstandard, Brotli and Snappy need pyarrow. Hashes in the index are not compared.
+    bzip2 are Python's own, Zstandard, Brotli and Snappy need pyarrow. Hashes in the index are compared: those that
+    `hashlib` has, and those of xxHash.
 
     Args:
         path: the folder with `index.json`.
@@ -58,6 +61,13 @@ class MdsSource(FieldChoice, ImageSource):
         """See `Source.describe`."""
         files = [self._index(), *(self._place(shard)[0] for shard in self._shards())]
         return {"kind": self.kind, "files": stamps(files), **self.form.to_json()}
+
+    def notes(self) -> list[str]:
+        """What users should know of it: hashes that cannot be compared."""
+        names = {
+            name for shard in self._shards() for file in (shard.raw, shard.packed) if file for name, _ in file.hashes
+        }
+        return [f"hashes of {name!r} are not compared: it is not known" for name in sorted(names) if not new_hash(name)]
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of shards."""
@@ -109,11 +119,17 @@ class MdsSource(FieldChoice, ImageSource):
                 found = os.fstat(file.fileno()).st_size
                 if found != expected.nbytes:
                     raise ValueError(f"it has {found} bytes, but the index says {expected.nbytes}")
-                yield path, io.BytesIO(_unpacked(shard, file, path)) if packed else file
+                expected.compare(file)
+                if packed:
+                    file = io.BytesIO(_unpacked(shard, file, path))  # noqa: PLW2901 - what was packed in it
+                    shard.raw.compare(file)
+                yield path, file
         except (OSError, EOFError, ValueError, zlib.error) as error:
             if isinstance(error, FormatError | OptionError):
                 raise
-            raise FormatError(f"the shard cannot be read: {str(error)[:200]}", file=path) from None
+            raise FormatError(
+                f"the shard cannot be read: {str(error)[:300]}", file=path, remedy="Copy it again, whole."
+            ) from None
 
     def _shards(self) -> list[_Shard]:
         path = self._index()
@@ -141,14 +157,27 @@ class _MdsColumn:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file's name below the dataset's folder, and its length."""
+    """A file's name below the dataset's folder, its length, and its hashes in hexadecimal, by algorithm."""
 
     name: str
     nbytes: int
+    hashes: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, tree: Any) -> _File:
-        return cls(_text(tree["basename"]), _count(tree["bytes"]))
+        hashes = tuple((_text(name), _text(value)) for name, value in (tree.get("hashes") or {}).items())
+        return cls(_text(tree["basename"]), _count(tree["bytes"]), hashes)
+
+    def compare(self, file: IO[bytes]) -> None:
+        """Compare the hashes of a file's bytes with those that are known of it; ValueError if one differs."""
+        hashers = {name: hasher for name, _ in self.hashes if (hasher := new_hash(name)) is not None}
+        while hashers and (piece := file.read(_PIECE_BYTES)):
+            for hasher in hashers.values():
+                hasher.update(piece)
+        for name, wanted in self.hashes:
+            if name in hashers and (found := hashers[name].hexdigest()) != wanted.lower():
+                raise ValueError(f"its {name} is {found}, but the index says {wanted[:200]}")
+        file.seek(0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 import pickle
@@ -11,6 +12,7 @@ import struct
 
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -271,3 +273,55 @@ def test_the_index_is_json(tmp_path):
     (tmp_path / "index.json").write_bytes(b"[" * 100_000)
     with pytest.raises(FormatError, match="none of MDS"):
         MdsSource(str(tmp_path)).parts(1)
+
+
+def hashed(folder, packer=None, algorithms=("sha1", "xxh64", "xxh3_64"), change=None):
+    """A copy of a dataset with the hashes that `streaming.MDSWriter(hashes=...)` puts into the index."""
+    shutil.copytree(DATA / (packer or "numbers"), folder)
+    tree = json.loads((folder / "index.json").read_text())
+    for shard in tree["shards"]:
+        for key in ("raw_data", "zip_data"):
+            if shard.get(key) and os.path.exists(folder / shard[key]["basename"]):
+                content = (folder / shard[key]["basename"]).read_bytes()
+                known = {"xxh64": xxhash.xxh64_hexdigest, "xxh3_64": xxhash.xxh3_64_hexdigest}
+                shard[key]["hashes"] = {
+                    name: known[name](content) if name in known else hashlib.new(name, content).hexdigest() if name in ("sha1", "blake2s") else "00"
+                    for name in algorithms
+                }  # fmt: skip
+        if shard.get("zip_data") and packer == "gz":
+            raw = gzip.decompress((folder / shard["zip_data"]["basename"]).read_bytes())
+            shard["raw_data"]["hashes"] = {"sha1": hashlib.sha1(raw).hexdigest()}
+    if change:
+        change(tree)
+    (folder / "index.json").write_text(json.dumps(tree))
+    return folder
+
+
+@pytest.mark.parametrize("packer", [None, "gz"])
+@pytest.mark.parametrize("algorithms", [("sha1", "xxh64"), ("xxh3_64",), ("blake2s",)])
+def test_hashes_of_the_index_are_compared(tmp_path, packer, algorithms):
+    folder = hashed(tmp_path / "d", packer, algorithms)
+    assert len(samples(MdsSource(str(folder)))) == len(list(make_mds.numbers()))
+    file = next(folder.glob("shard.00001.mds*"))
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(
+        FormatError, match=rf"{file.name}: .*its {algorithms[0]} is \w+, but the index says \w+\. Copy it again"
+    ):
+        gdsload.convert(folder, tmp_path / "out", workers=1, on_error="skip", fields=["str"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_hashes_of_what_was_packed_are_compared(tmp_path):
+    folder = hashed(tmp_path / "d", "gz", change=lambda tree: tree["shards"][1]["raw_data"]["hashes"].update(sha1="00"))
+    with pytest.raises(FormatError, match=r"its sha1 is \w+, but the index says 00"):
+        samples(MdsSource(str(folder)))
+
+
+def test_hashes_that_are_not_known_are_named(tmp_path):
+    folder = hashed(tmp_path / "d", algorithms=("crc99", "shake_128", "sha1"))
+    report = gdsload.convert(folder, tmp_path / "out", workers=1, fields=["str"])
+    assert report.notes == tuple(
+        f"hashes of '{name}' are not compared: it is not known" for name in ("crc99", "shake_128")
+    )
