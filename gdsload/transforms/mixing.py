@@ -14,7 +14,55 @@ __all__ = ["CutMix", "MixUp"]
 
 
 @dataclass(frozen=True)
-class MixUp:
+class _Mixing:
+    """What mixes samples and labels; see `MixUp`."""
+
+    field: str
+    label: str
+    num_classes: int | None = None
+    alpha: float = 1.0
+    p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.alpha > 0 or not 0 <= self.p <= 1:
+            raise OptionError(f"{self}: alpha is more than 0, and p a probability")
+
+    def _shares(self, value: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
+        """What share of each sample is kept: float32 ``[batch]``."""
+        count, device = len(value), value.device
+        chosen = torch.rand(count, generator=generator, device=device) < self.p
+        # As torch.distributions does it, which takes no generator.
+        both = torch._sample_dirichlet(torch.full((count, 2), self.alpha, device=device), generator)  # noqa: SLF001
+        return torch.where(chosen, both[:, 0], 1)
+
+    def _mixed(self, batch: Batch, value: torch.Tensor, labels: torch.Tensor, kept: torch.Tensor) -> Batch:
+        """The batch with a mixed field, and labels mixed by what share of each sample is kept."""
+        share = kept.to(labels.dtype)[:, None]
+        return {**batch, self.field: value, self.label: labels * share + labels.roll(1, 0) * (1 - share)}
+
+    def _probabilities(self, batch: Batch) -> torch.Tensor:
+        """The labels of a batch as probabilities: float32 ``[batch, classes]``.
+
+        Raises:
+            OptionError: if there are none, or it is not known how many classes there are.
+        """
+        labels = batch.get(self.label)
+        if not isinstance(labels, torch.Tensor):
+            raise OptionError(f"{self}: the batch has no such tensor {self.label!r}", remedy="Name the labels' field.")
+        if labels.dim() == 2 and labels.dtype.is_floating_point:
+            return labels
+        if labels.dim() != 1 or labels.dtype.is_floating_point:
+            raise OptionError(
+                f"{self}: the labels are {labels.dtype} {tuple(labels.shape)}, neither whole numbers [batch] nor "
+                "probabilities [batch, classes]"
+            )
+        if self.num_classes is None:
+            raise OptionError(f"{self}: labels are numbers of classes", remedy="Pass num_classes.")
+        return functional.one_hot(labels.long(), self.num_classes).float()
+
+
+@dataclass(frozen=True)
+class MixUp(_Mixing):
     """Mixes each sample with the one before it in the batch, the first with the last, by a share of its own.
 
     As torchvision's, but with a share for each sample, of the distribution Beta(alpha, alpha). Labels become
@@ -29,15 +77,6 @@ class MixUp:
         p: probability that a sample is mixed.
     """
 
-    field: str
-    label: str
-    num_classes: int | None = None
-    alpha: float = 1.0
-    p: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check(self, self.alpha, self.p)
-
     def __call__(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
         """The batch with samples and labels mixed."""
         value = tensor_field(self, batch, 1)
@@ -46,19 +85,19 @@ class MixUp:
                 f"{self}: the field is {value.dtype}, whose mixtures are no such numbers",
                 remedy="Put Normalize or Cast before it.",
             )
-        labels = _probabilities(self, batch, self.label, self.num_classes)
+        labels = self._probabilities(batch)
         kept = self.draw(value, generator)
         share = kept.to(value.dtype).view(-1, *[1] * (value.dim() - 1))
         mixed = value.roll(1, 0).mul_(1 - share).add_(value * share)
-        return {**batch, self.field: mixed, self.label: _mixed(labels, kept)}
+        return self._mixed(batch, mixed, labels, kept)
 
     def draw(self, value: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
         """What share of each sample is kept: float32 ``[batch]``."""
-        return _shares(value, self.alpha, self.p, generator)
+        return self._shares(value, generator)
 
 
 @dataclass(frozen=True)
-class CutMix:
+class CutMix(_Mixing):
     """Puts a rectangle of the sample before it, of the last one into the first, into each sample.
 
     As torchvision's, but with a rectangle for each sample. Its share of the area is of the distribution
@@ -73,19 +112,10 @@ class CutMix:
         p: probability that a sample gets a rectangle.
     """
 
-    field: str
-    label: str
-    num_classes: int | None = None
-    alpha: float = 1.0
-    p: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check(self, self.alpha, self.p)
-
     def __call__(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
         """The batch with rectangles exchanged, and labels mixed."""
         value = tensor_field(self, batch, 3)
-        labels = _probabilities(self, batch, self.label, self.num_classes)
+        labels = self._probabilities(batch)
         top, left, bottom, right = self.draw(value, generator).unbind(1)
         height, width = value.shape[-2:]
         row = torch.arange(height, device=value.device)
@@ -94,57 +124,13 @@ class CutMix:
         columns = (column >= left[:, None]) & (column < right[:, None])
         inside = (rows[:, :, None] & columns[:, None]).view(len(value), *[1] * (value.dim() - 3), height, width)
         kept = 1 - ((bottom - top) * (right - left)).float() / max(height * width, 1)
-        return {
-            **batch,
-            self.field: torch.where(inside, value.roll(1, 0), value),
-            self.label: _mixed(labels, kept),
-        }
+        return self._mixed(batch, torch.where(inside, value.roll(1, 0), value), labels, kept)
 
     def draw(self, value: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
         """Each sample's rectangle: first row and column, and those behind the last; int64 ``[batch, 4]``."""
         size = torch.tensor(value.shape[-2:], device="cpu").to(value.device, non_blocking=True)
-        half = 0.5 * (1 - _shares(value, self.alpha, self.p, generator)).sqrt()
+        half = 0.5 * (1 - self._shares(value, generator)).sqrt()
         middle = torch.rand(len(value), 2, generator=generator, device=value.device)
         middle = torch.minimum((middle * size).long(), size - 1)
         reach = (half[:, None] * size).long()
         return torch.cat([(middle - reach).clamp_(min=0), torch.minimum(middle + reach, size)], 1)
-
-
-def _check(transform: MixUp | CutMix, alpha: float, p: float) -> None:
-    if not alpha > 0 or not 0 <= p <= 1:
-        raise OptionError(f"{transform}: alpha is more than 0, and p a probability")
-
-
-def _shares(value: torch.Tensor, alpha: float, p: float, generator: torch.Generator | None) -> torch.Tensor:
-    """What share of each sample is kept: float32 ``[batch]``."""
-    count, device = len(value), value.device
-    chosen = torch.rand(count, generator=generator, device=device) < p
-    # As torch.distributions does it, which takes no generator.
-    both = torch._sample_dirichlet(torch.full((count, 2), alpha, device=device), generator)  # noqa: SLF001
-    return torch.where(chosen, both[:, 0], 1)
-
-
-def _probabilities(transform: MixUp | CutMix, batch: Batch, label: str, classes: int | None) -> torch.Tensor:
-    """The labels of a batch as probabilities: float32 ``[batch, classes]``.
-
-    Raises:
-        OptionError: if there are none, or it is not known how many classes there are.
-    """
-    if label not in batch or not isinstance(batch[label], torch.Tensor):
-        raise OptionError(f"{transform}: the batch has no such tensor {label!r}", remedy="Name the labels' field.")
-    labels: torch.Tensor = batch[label]
-    if labels.dim() == 2 and labels.dtype.is_floating_point:
-        return labels
-    if labels.dim() != 1 or labels.dtype.is_floating_point:
-        raise OptionError(
-            f"{transform}: the labels are {labels.dtype} {tuple(labels.shape)}, neither whole numbers [batch] nor "
-            "probabilities [batch, classes]"
-        )
-    if classes is None:
-        raise OptionError(f"{transform}: labels are numbers of classes", remedy="Pass num_classes.")
-    return functional.one_hot(labels.long(), classes).float()
-
-
-def _mixed(labels: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-    share = kept.to(labels.dtype)[:, None]
-    return labels * share + labels.roll(1, 0) * (1 - share)
