@@ -22,6 +22,7 @@ from gdsload.backends.base import Backend, PendingRead
 from gdsload.engine.runs import runs_of
 from gdsload.engine.steps import Job, Ordered
 from gdsload.order import BlockOrder, LanePieces, Schedule
+from gdsload.shards.identity import LOOK_BEFORE_S
 from gdsload.shards.reads import Extents, concat_extents, distinct, within
 from gdsload.system.arrays import IntArray
 
@@ -41,7 +42,10 @@ class FieldRows:
     @classmethod
     def of_runs(cls, addresses: IntArray, counts: IntArray, row_bytes: int) -> FieldRows:
         """Rows of one shape, from where parts of runs of them begin and how many each part has."""
-        return cls(np.repeat(addresses, counts) + within(counts) * row_bytes, None)
+        before = counts.cumsum() - counts
+        found = (addresses - before * row_bytes).repeat(counts)
+        found += np.arange(len(found)) * row_bytes
+        return cls(found, None)
 
 
 _NONE = np.zeros(0, np.int64)
@@ -327,7 +331,7 @@ class ReadPlanner:
         table = self.job.table
         found = table.locate(ids)
         files = distinct(found.file, len(table.starts))
-        self.backend.check(files)
+        table.files.check(files, believed_s=LOOK_BEFORE_S)
         columns = [table.extents(name, found) for name in self.job.columns]
         if self._held is not None:
             columns = [
@@ -341,7 +345,7 @@ class ReadPlanner:
         table = self.job.table
         columns = [table.runs(name, bounds) for name in self.job.columns]
         files = distinct(columns[0][0].file, len(table.starts))
-        self.backend.check(files)
+        table.files.check(files, believed_s=LOOK_BEFORE_S)
         rest = [
             partial(FieldRows.of_runs, counts=counts, row_bytes=table.columns[name].row_bytes)
             for name, (_, counts) in zip(self.job.columns, columns, strict=True)

@@ -37,7 +37,7 @@ def runs_of(ids: IntArray, sample_bytes: int) -> IntArray | None:
     """
     if not lie_in_runs(ids, sample_bytes):
         return None
-    broken = np.flatnonzero(ids[1:] != ids[:-1] + 1)
+    broken = (ids[1:] != ids[:-1] + 1).nonzero()[0]
     bounds = np.empty((len(broken) + 1, 2), np.int64)
     bounds[0, 0], bounds[1:, 0] = ids[0], ids[broken + 1]
     bounds[-1, 1], bounds[:-1, 1] = ids[-1] + 1, ids[broken] + 1

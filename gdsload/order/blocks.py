@@ -71,10 +71,11 @@ class BlockSequence:
         Returns:
             First id and length of each run, int64, shape [runs]. A block cut by an edge gives a part.
         """
-        first = int(np.searchsorted(self.cuts, start, side="right")) - 1
-        last = int(np.searchsorted(self.cuts, stop, side="left"))
-        edges = np.clip(self.cuts[first : last + 1], start, stop)
-        return self.starts[first:last] + (edges[:-1] - self.cuts[first:last]), np.diff(edges)
+        first = int(self.cuts.searchsorted(start, side="right")) - 1
+        last = int(self.cuts.searchsorted(stop, side="left"))
+        edges = self.cuts[first : last + 1].copy()
+        edges[0], edges[-1] = start, stop
+        return self.starts[first:last] + (edges[:-1] - self.cuts[first:last]), edges[1:] - edges[:-1]
 
 
 class BlockOrder:
@@ -222,13 +223,15 @@ class BlockOrder:
         permutation = self._permutation(lane, window, last - first)
         parts = [permutation(run.start - first, run.stop - first) for run in runs]
         drawn = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        by_id = np.argsort(starts)
-        begins, ends = np.empty_like(lengths), np.cumsum(lengths[by_id])
-        begins[by_id] = ends - lengths[by_id]  # of each block, among all ids of the window in rising order
-        places = np.take(np.repeat(begins - (np.cumsum(lengths) - lengths), lengths), drawn)
-        places += drawn
-        ids = np.repeat(starts[by_id] - begins[by_id], lengths[by_id])
+        by_id = starts.argsort()
+        counts = lengths[by_id]
+        begins = counts.cumsum() - counts  # of each block, among all ids of the window in rising order
+        ids = (starts[by_id] - begins).repeat(counts)
         ids += np.arange(last - first)
+        shifts = lengths - lengths.cumsum()
+        shifts[by_id] += begins
+        places = shifts.repeat(lengths)[drawn]
+        places += drawn
         if len(drawn) == last - first:
             return ids, places
         wanted = np.zeros(last - first, bool)

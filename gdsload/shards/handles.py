@@ -126,8 +126,11 @@ def lent_once(file: IntArray) -> tuple[IntArray, IntArray]:
 
     Handles are lent for runs, and repeated for reads: to look up and count each read's takes longer than the read.
     """
-    first = np.flatnonzero(np.diff(file, prepend=-1))
-    return file[first], np.diff(np.append(first, len(file)))
+    edges = np.ones(len(file) + 1, bool)
+    edges[1:-1] = file[1:] != file[:-1]
+    edges[0] = len(file) > 0
+    first: IntArray = edges.nonzero()[0]
+    return file[first[:-1]], first[1:] - first[:-1]
 
 
 class Lent:

@@ -66,7 +66,7 @@ def distinct(numbers: IntArray, limit: int) -> IntArray:
     """
     present = np.zeros(limit, bool)
     present[numbers] = True
-    return np.flatnonzero(present)
+    return present.nonzero()[0]
 
 
 def concat_extents(parts: list[Extents]) -> Extents:
@@ -82,7 +82,16 @@ def concat_extents(parts: list[Extents]) -> Extents:
 
 def within(counts: IntArray) -> IntArray:
     """Positions within runs of so many each: 0, 1, 2, ..., and for the next run from 0 on."""
-    return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.arange(int(counts.sum())) - (counts.cumsum() - counts).repeat(counts)
+
+
+def _lengths(first: IntArray, total: int) -> IntArray:
+    """How many of `total` elements each run has, of those that begin at `first`."""
+    lengths = np.empty_like(first)
+    lengths[:-1] = first[1:]
+    lengths[-1:] = total
+    lengths -= first
+    return lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +126,9 @@ def shares(nbytes: IntArray, about: int, apart: IntArray | None = None) -> list[
         about: bytes of a run.
         apart: a number for each read; those of different numbers are in different runs.
     """
-    cut = np.diff(np.cumsum(nbytes) // about) != 0
-    cuts = np.flatnonzero(cut if apart is None else cut | (np.diff(apart) != 0)) + 1
+    turn = nbytes.cumsum() // about
+    cut = turn[1:] != turn[:-1]
+    cuts = (cut if apart is None else cut | (apart[1:] != apart[:-1])).nonzero()[0] + 1
     return [range(low, high) for low, high in pairwise([0, *cuts.tolist(), len(nbytes)]) if low < high]
 
 
@@ -162,25 +172,24 @@ def coalesce(
     if 2 * len(first) > len(wanted):
         return _coalesce(wanted, max_gap_bytes, max_read_bytes, alignment, turns)
     # In order, as a rule: what lies together anyway is one extent, and there are few.
-    last = np.append(first[1:], len(wanted)) - 1
-    begin = wanted.offset[first]
+    counts = _lengths(first, len(wanted))
+    begin, last = wanted.offset[first], first + counts - 1
     few = Extents(wanted.file[first], begin, wanted.offset[last] + wanted.nbytes[last] - begin)
     found = _coalesce(few, max_gap_bytes, max_read_bytes, alignment, turns)
-    counts = last - first + 1
-    delta = wanted.offset + np.repeat(found.delta - begin, counts)
-    return Reads(found.extents, np.repeat(found.read_of, counts), delta)
+    delta = wanted.offset + (found.delta - begin).repeat(counts)
+    return Reads(found.extents, found.read_of.repeat(counts), delta)
 
 
 def _runs(wanted: Extents, longest: int) -> IntArray:
     """First extent of each run of adjacent ones; no run begins more than `longest` earlier."""
     broken = np.ones(len(wanted), bool)
     broken[1:] = (wanted.file[1:] != wanted.file[:-1]) | (wanted.offset[1:] != wanted.offset[:-1] + wanted.nbytes[:-1])
-    first = np.flatnonzero(broken)
+    first: IntArray = broken.nonzero()[0]
     if 2 * len(first) > len(wanted):
         return first
-    piece = (wanted.offset - np.repeat(wanted.offset[first], np.diff(np.append(first, len(wanted))))) // longest
+    piece = (wanted.offset - wanted.offset[first].repeat(_lengths(first, len(wanted)))) // longest
     broken[1:] |= piece[1:] != piece[:-1]
-    return np.flatnonzero(broken)
+    return broken.nonzero()[0]
 
 
 def _coalesce(
@@ -192,15 +201,11 @@ def _coalesce(
     offset, stop = wanted.offset[order], (wanted.offset + wanted.nbytes)[order]
     begin, end = offset // alignment * alignment, -(-stop // alignment) * alignment
     first, reach = _groups(file, (begin, end), (offset, stop), max_gap_bytes, max_read_bytes)
-    group = np.zeros(len(file), np.int64)
-    group[first[1:]] = 1
-    np.cumsum(group, out=group)
-    last = np.append(first[1:], len(file)) - 1
-    start = begin[first]
-    reads = Extents(file[first], start, reach[last] - start)
+    counts, start = _lengths(first, len(file)), begin[first]
+    reads = Extents(file[first], start, reach[first + counts - 1] - start)
     read_of, delta = np.empty(len(file), np.int64), np.empty(len(file), np.int64)
-    read_of[order] = group
-    delta[order] = wanted.offset[order] - start[group]
+    read_of[order] = np.arange(len(first)).repeat(counts)
+    delta[order] = offset - start.repeat(counts)
     return Reads(reads, read_of, delta)
 
 
@@ -227,15 +232,16 @@ def _groups(
     begin, end = aligned
     changed = np.ones(len(file), bool)
     changed[1:] = file[1:] != file[:-1]
-    files = np.flatnonzero(changed)
+    files = changed.nonzero()[0]
     # Lay the files out one after the other, further apart than any gap, so that one running maximum serves all.
     length = np.maximum.reduceat(end, files) + max_gap_bytes + 1
-    base = np.repeat(np.cumsum(length) - length, np.diff(np.append(files, len(file))))
+    base = (length.cumsum() - length).repeat(_lengths(files, len(file)))
     start, reach = base + begin, np.maximum.accumulate(base + end)
     broken, overlaps = np.ones(len(file), bool), np.zeros(len(file), bool)
     broken[1:] = start[1:] > reach[:-1] + max_gap_bytes
     overlaps[1:] = (base + exact[0])[1:] < np.maximum.accumulate(base + exact[1])[:-1]
-    run_start = start[np.flatnonzero(broken)][np.cumsum(broken) - 1]
+    runs = broken.nonzero()[0]
+    run_start = start[runs].repeat(_lengths(runs, len(file)))
     piece = (start - run_start) // max_read_bytes
     broken[1:] |= (piece[1:] != piece[:-1]) & ~overlaps[1:]
-    return np.flatnonzero(broken), reach - base
+    return broken.nonzero()[0], reach - base

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from bisect import bisect_right
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -78,16 +79,16 @@ class Slots:
         Raises:
             BudgetError: if the device has none left.
         """
-        base, position = np.zeros(len(nbytes), np.int64), np.zeros(len(nbytes), np.int64)
-        ends, low, chunks = np.cumsum(nbytes), 0, []
-        while low < len(nbytes):
-            before = int(ends[low] - nbytes[low])
-            high = max(int(np.searchsorted(ends, before + _CHUNK_BYTES, side="right")), low + 1)
-            chunk = self._take(max(int(ends[high - 1]) - before, 1))
-            chunks.append(chunk)
-            base[low:high] = chunk[0]
-            position[low:high] = ends[low:high] - nbytes[low:high] - before
-            low = high
+        ends = nbytes.cumsum()
+        known, low, before, chunks, counts, begins = ends.tolist(), 0, 0, [], [], []
+        while low < len(known):
+            high = max(bisect_right(known, before + _CHUNK_BYTES), low + 1)
+            chunks.append(self._take(max(known[high - 1] - before, 1)))
+            counts.append(high - low)
+            begins.append(before)
+            low, before = high, known[high - 1]
+        base = np.array([address for address, _ in chunks], np.int64).repeat(counts)
+        position = ends - nbytes - np.array(begins, np.int64).repeat(counts)
         return SlotLease(base, position, chunks, self._free)
 
     def _take(self, nbytes: int) -> Chunk:
