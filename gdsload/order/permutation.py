@@ -18,6 +18,7 @@ from gdsload.order.checks import MAX_SAMPLES, check_range, check_whole
 from gdsload.order.feistel import TILE, Feistel
 from gdsload.order.hashing import MASK64, hash_into
 from gdsload.order.recent import Recent
+from gdsload.system.arrays import argsort
 
 __all__ = ["EXACT_LIMIT", "Permutation", "Recipe", "exact_table"]
 
@@ -25,9 +26,6 @@ EXACT_LIMIT: Final = 65_536
 """Largest n that is shuffled exactly. Frozen: it decides which samples a saved position means."""
 
 _RECENT_CHUNKS: Final = 4
-_SORTED_BY_PARTS: Final = 1024
-"""Numbers from which hashes are sorted in two steps: 16 384 of them in a fifth of the time."""
-_FIRST_BITS: Final = np.uint64(48)
 
 
 def exact_table(n: int, key: int) -> NDArray[np.int64]:
@@ -44,12 +42,7 @@ def exact_tables(n: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Return the table of each of some keys; shape [keys, n]."""
     hashes = np.tile(np.arange(n, dtype=np.uint64), (len(keys), 1))
     hash_into(hashes, keys[:, None], hashes, np.empty_like(hashes))
-    if n < _SORTED_BY_PARTS:
-        return np.argsort(hashes).astype(np.int64, copy=False)
-    # By the first 16 bits, which numpy sorts in linear time; then hardly anything is left to be put right.
-    order = np.argsort((hashes >> _FIRST_BITS).astype(np.uint16), kind="stable")
-    rest = np.argsort(np.take_along_axis(hashes, order, 1), kind="stable")
-    return np.take_along_axis(order, rest, 1).astype(np.int64, copy=False)
+    return argsort(hashes)
 
 
 @dataclass(frozen=True, slots=True)

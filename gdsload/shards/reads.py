@@ -8,6 +8,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from gdsload.system.arrays import argsort
+
 __all__ = [
     "MAX_GAP_BYTES",
     "PAGE_BYTES",
@@ -212,8 +214,10 @@ def _coalesce(
 def _sorted(turn: IntArray, offset: IntArray) -> NDArray[np.intp]:
     """Indices that sort extents by their files' turns and offset."""
     span = int(offset.max()) + 1
-    if span * (int(turn.max()) + 1) < 1 << 62:
-        return np.argsort(turn * span + offset)  # one key, which is sorted several times as fast as two
+    most = span * (int(turn.max()) + 1)
+    if most < 1 << 62:
+        # One key, which is sorted several times as fast as two.
+        return argsort((turn * span + offset).view(np.uint64), most.bit_length())
     return np.lexsort((offset, turn))
 
 

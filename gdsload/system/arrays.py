@@ -1,8 +1,29 @@
-"""Kinds of arrays that are passed from room to room."""
+"""Kinds of arrays that are passed from room to room, and how they are sorted."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["IntArray"]
+__all__ = ["IntArray", "argsort"]
 
 IntArray = NDArray[np.int64]
+
+_BY_PARTS = 1024
+"""Keys from which they are sorted in two steps."""
+
+
+def argsort(keys: NDArray[np.uint64], bits: int = 64) -> IntArray:
+    """Indices that sort keys along the last axis, those of equal ones in order.
+
+    numpy sorts numbers of 16 bits in linear time. Sorted so by their first ones, keys that are spread over all that
+    they may be have hardly anything left to be put right: many thousands take a fifth of the time.
+
+    Args:
+        keys: what is sorted.
+        bits: the keys are below ``2**bits``.
+    """
+    if keys.shape[-1] < _BY_PARTS:
+        return keys.argsort(kind="stable").astype(np.int64, copy=False)
+    first = (keys >> np.uint64(max(bits - 16, 0))).astype(np.uint16)
+    order = first.argsort(kind="stable")
+    rest = np.take_along_axis(keys, order, -1).argsort(kind="stable")
+    return np.take_along_axis(order, rest, -1).astype(np.int64, copy=False)

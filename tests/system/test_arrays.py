@@ -1,0 +1,32 @@
+"""Sorting in two steps is sorting."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdsload.system.arrays import argsort
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(
+    st.integers(1, 64), st.integers(0, 3000), st.integers(0, 2**32), st.sampled_from(["spread", "few", "one", "rising"])
+)
+def test_keys_are_sorted_and_equal_ones_stay_in_order(bits, count, seed, kind):
+    """Keys that are spread out, and such whose first bits are all alike."""
+    keys = np.random.default_rng(seed).integers(0, 2**bits, count, np.uint64)
+    if kind == "few":
+        keys %= np.uint64(min(2**bits - 1, 50) or 1)
+    if kind == "one":
+        keys[:] = keys[:1]
+    if kind == "rising":
+        keys.sort()
+    order = argsort(keys, bits)
+    assert order.dtype == np.int64
+    assert np.array_equal(order, np.argsort(keys, kind="stable"))
+
+
+@pytest.mark.parametrize("count", [5, 2000])
+def test_rows_of_keys_are_sorted_each(count):
+    keys = np.random.default_rng(0).integers(0, 2**64, (3, count), np.uint64)
+    assert np.array_equal(argsort(keys), np.argsort(keys, axis=1, kind="stable"))
