@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime as dt
 import importlib.metadata
 import json
@@ -9,7 +10,7 @@ import os
 import platform
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ __all__ = [
     "merged",
     "pruned",
     "public",
+    "publish",
     "ratio",
     "save",
     "spread",
@@ -32,6 +34,7 @@ __all__ = [
 ]
 
 _PACKAGES = ("numpy", "torch", "xxhash")
+_CACHE = "all files were written just before, and read once: they are in the page cache"
 
 
 def machine(device: torch.device | None = None) -> dict[str, Any]:
@@ -87,6 +90,29 @@ def save(record: dict[str, Any], path: Path) -> None:
     """Write a record, in a folder that is made if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def publish(
+    begin: dict[str, Any],
+    options: argparse.Namespace,
+    render: Callable[[dict[str, Any]], str],
+    **found: Any,
+) -> int:
+    """Write the record of cases out of the page cache, and print its table.
+
+    Args:
+        begin: what `head` says.
+        options: the command line; of it `rounds`, `bytes` and `out`.
+        render: makes the table of a record.
+        found: what came of the cases, and under which further conditions.
+
+    Returns:
+        The exit status of the command: 0.
+    """
+    record = {**begin, "rounds": options.rounds, "bytes": options.bytes, "cache": _CACHE, **found}
+    save(record, options.out)
+    print(render(record), end="")
+    return 0
 
 
 def merged(before: list[dict[str, Any]], now: list[dict[str, Any]], run: int) -> list[dict[str, Any]]:

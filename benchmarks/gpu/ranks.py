@@ -25,7 +25,7 @@ import torch
 import gdsload
 from benchmarks.gpu.shapes import KINDS, Case, Loads, case_parser, compare
 from benchmarks.gpu.suite.trial import cpu_s, synchronise
-from benchmarks.record import head, ratio, save, spread
+from benchmarks.record import head, publish, ratio, spread
 from gdsload.system.units import parse_bytes
 
 __all__ = ["CASES", "main", "render"]
@@ -191,18 +191,8 @@ def main(arguments: list[str] | None = None) -> int:
             for case in cases:
                 found.append(_measured(case, ranks, options.rounds, options.seconds_per_trial))
                 print(f"{case.name}: done", file=sys.stderr, flush=True)
-    record = {
-        **head("benchmarks.gpu.ranks", arguments, device),
-        "world_size": world_size,
-        "rounds": options.rounds,
-        "seconds": options.seconds_per_trial,
-        "bytes": options.bytes,
-        "cache": "all files were written just before, and read once: they are in the page cache",
-        "cases": found,
-    }
-    save(record, options.out)
-    print(render(record), end="")
-    return 0
+    begin = head("benchmarks.gpu.ranks", arguments, device)
+    return publish(begin, options, render, world_size=world_size, seconds=options.seconds_per_trial, cases=found)
 
 
 def render(record: dict[str, Any]) -> str:

@@ -26,7 +26,7 @@ from benchmarks.gpu.below import Below
 from benchmarks.gpu.free_drive.trials import link
 from benchmarks.gpu.gathers import Gathers
 from benchmarks.gpu.suite.trial import cpu_s, synchronise
-from benchmarks.record import head, ratio, save, spread
+from benchmarks.record import head, publish, ratio, spread
 from benchmarks.table import short
 from benchmarks.workloads import SEED
 from gdsload import transforms
@@ -334,17 +334,8 @@ def main(arguments: list[str] | None = None) -> int:
         found = [entry.to_json(links) for entry in entries]
         for entry in entries:
             entry.close()
-    record = {
-        **head("benchmarks.gpu.shapes", arguments, device),
-        "rounds": options.rounds,
-        "bytes": options.bytes,
-        "cache": "all files were written just before, and read once: they are in the page cache",
-        "link": {"gb_s": spread(links)},
-        "cases": found,
-    }
-    save(record, options.out)
-    print(render(record), end="")
-    return 0
+    begin = head("benchmarks.gpu.shapes", arguments, device)
+    return publish(begin, options, render, link={"gb_s": spread(links)}, cases=found)
 
 
 def render(record: dict[str, Any]) -> str:

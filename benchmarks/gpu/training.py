@@ -25,7 +25,7 @@ from benchmarks.gpu.resnet import ResNet
 from benchmarks.gpu.shapes import KINDS, Kind, case_parser
 from benchmarks.gpu.suite.trial import synchronise
 from benchmarks.gpu.suite.work import Network, seconds
-from benchmarks.record import head, ratio, save, spread
+from benchmarks.record import head, publish, ratio, spread
 from benchmarks.table import short
 from gdsload.system.units import parse_bytes
 
@@ -162,18 +162,8 @@ def main(arguments: list[str] | None = None) -> int:
                 entry.close()
             found.append(entry.to_json(p))
             print(f"{case.name}: done", file=sys.stderr, flush=True)
-    record = {
-        **head("benchmarks.gpu.training", arguments, device),
-        "small": options.small,
-        "rounds": options.rounds,
-        "bytes": options.bytes,
-        "cache": "all files were written just before, and read once: they are in the page cache",
-        "p_gb_s": p,
-        "cases": found,
-    }
-    save(record, options.out)
-    print(render(record), end="")
-    return 0
+    begin = head("benchmarks.gpu.training", arguments, device)
+    return publish(begin, options, render, small=options.small, p_gb_s=p, cases=found)
 
 
 def render(record: dict[str, Any]) -> str:

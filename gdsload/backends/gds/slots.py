@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from bisect import bisect_right
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -80,13 +79,14 @@ class Slots:
             BudgetError: if the device has none left.
         """
         ends = nbytes.cumsum()
-        known, low, before, chunks, counts, begins = ends.tolist(), 0, 0, [], [], []
-        while low < len(known):
-            high = max(bisect_right(known, before + _CHUNK_BYTES), low + 1)
-            chunks.append(self._take(max(known[high - 1] - before, 1)))
+        low, before, chunks, counts, begins = 0, 0, [], [], []
+        while low < len(ends):
+            high = max(int(ends.searchsorted(before + _CHUNK_BYTES, side="right")), low + 1)
+            end = int(ends[high - 1])
+            chunks.append(self._take(max(end - before, 1)))
             counts.append(high - low)
             begins.append(before)
-            low, before = high, known[high - 1]
+            low, before = high, end
         base = np.array([address for address, _ in chunks], np.int64).repeat(counts)
         position = ends - nbytes - np.array(begins, np.int64).repeat(counts)
         return SlotLease(base, position, chunks, self._free)
