@@ -132,6 +132,15 @@ class TestGdsRegistered(OnDevice):
 
 
 @pytest.mark.usefixtures("cufile")
+class TestGdsInBatches(OnDevice):
+    """In compat mode, too, where they have to fit into the slabs that cuFile has by default."""
+
+    @pytest.fixture
+    def open_backend(self):
+        return lambda files: GdsBackend(files, self.device, register=False, batches=True)
+
+
+@pytest.mark.usefixtures("cufile")
 class TestGdsByKvikio(OnDevice):
     @pytest.fixture
     def open_backend(self):
