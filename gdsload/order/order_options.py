@@ -32,7 +32,7 @@ BLOCK_BYTES: Final = 4 << 20
 """Default size of a block: reads of 4 MiB run at the disk's bandwidth with few of them in flight."""
 
 BLOCK_SAMPLES: Final = 4096
-"""Most samples of a block by default: an open window takes 8 bytes for each sample and field, beside the samples."""
+"""Most samples of a block by default: an open window takes 16 bytes for each sample, and 8 for each of its fields."""
 
 WINDOW_BLOCKS: Final = 16
 """Default size of a window, in blocks."""

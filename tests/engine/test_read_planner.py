@@ -1,0 +1,89 @@
+"""What is read for block-shuffled steps: each window once, those of a group together, within bounds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gdsload
+from gdsload.backends.host import HostBackend
+from gdsload.engine.read_planner import ReadPlanner
+from gdsload.engine.steps import Job, Ordered, Selection
+from gdsload.order import OrderOptions, Schedule, make_order
+from gdsload.shards.shard_table import ShardTable
+from gdsload.system.memory import memory_at
+from gdsload.testing import RecordingBackend
+
+SAMPLES, ROW_BYTES = 4000, 4096
+LANES, WINDOW, BATCH = 4, 100, 40
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    path = tmp_path_factory.mktemp("windows") / "shards"
+    with gdsload.ShardWriter(path, shard_bytes=2**22) as writer:
+        writer.write_batch({"x": np.repeat(np.arange(SAMPLES)[:, None], ROW_BYTES // 8, axis=1)})
+    return gdsload.ShardDataset(path)
+
+
+@pytest.fixture
+def planned(dataset):
+    opened = []
+
+    def planned(window=WINDOW, selection=None, world_size=1, rank=0):
+        backend = RecordingBackend(HostBackend(ShardTable.of(dataset.sources, dataset.stored, mapped=False).files))
+        opened.append(backend)
+        table = ShardTable(backend.inner.files, dataset.stored)
+        order = make_order(OrderOptions("block", 10, window, LANES), dataset.counts.tolist(), 3, 1)
+        schedule = Schedule(SAMPLES, BATCH, rank=rank, world_size=world_size, lanes=LANES)
+        job = Job(table, Ordered(order, schedule), selection or Selection(), ("x",))
+        return ReadPlanner(job, backend), backend, job.steps
+
+    yield planned
+    for backend in opened:
+        backend.close()
+
+
+def positions(slices):
+    found = slices.arranged([part.rows.index[part.chosen] for part in slices.parts])
+    for part in slices.parts:
+        part.rows.pending.completion.wait()
+        part.rows.used(part.count)
+    return found.tolist()
+
+
+@pytest.mark.parametrize("each", [1, 3, 7, 40])
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("begin", [0, 13])
+def test_all_windows_that_a_group_opens_are_few_reads(planned, each, world_size, begin):
+    planner, backend, steps = planned(world_size=world_size, rank=world_size - 1)
+    groups = [range(low, min(low + each, steps.steps)) for low in range(begin, steps.steps, each)]
+    for group in groups:
+        assert positions(planner.slices(group)) == steps.positions(group).tolist()
+    assert backend.held_bytes == 0  # at the epoch's end no sample is left
+    left = sum(steps.size(step) for step in range(begin, steps.steps))
+    assert sum(wanted.total_bytes for wanted in backend.brought) == left * ROW_BYTES
+    # First windows are each of another length, and so are last ones, and parts of lanes that ranks share.
+    assert len(backend.brought) <= len(groups) * (1 if world_size == 1 else 3) + 4 * LANES
+
+
+def test_what_is_held_is_little_more_than_a_window_of_each_lane(planned):
+    planner, backend, steps = planned()
+    for low in range(0, steps.steps, 2):
+        positions(planner.slices(range(low, min(low + 2, steps.steps))))
+    # Two steps open a window at the most; while they do, what they have used up is still held.
+    assert backend.most_held_bytes <= (LANES + 2) * WINDOW * ROW_BYTES * 1.1
+
+
+def test_windows_of_a_subset(planned):
+    chosen = np.random.default_rng(0).permutation(SAMPLES)
+    planner, _, steps = planned(selection=Selection(chosen))
+    group = range(steps.steps)
+    slices = planner.slices(group)
+    rows = slices.arranged([part.rows.fields["x"].addresses[part.chosen] for part in slices.parts])
+    for part in slices.parts:
+        part.rows.pending.completion.wait()
+    found = [np.frombuffer(memory_at(at, 8), np.int64)[0] for at in rows.tolist()]
+    assert found == chosen[steps.positions(group)].tolist()
+    planner.let_go()
+    positions(slices)
