@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import shapes, training
+from benchmarks.gpu import ranks, shapes, training
 from benchmarks.gpu.free_drive import __main__ as free_drive
 from benchmarks.table import embed
 
@@ -22,6 +22,7 @@ README, _RESULTS = Path(__file__).with_name("README.md"), Path(__file__).parents
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "gpu-shapes": shapes.render,
     "gpu-training": training.render,
+    "gpu-ranks": ranks.render,
     "free-drive": free_drive.render,
     "two-drives-cpu": free_drive.render,
 }
