@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -28,7 +27,7 @@ for fd in map(int, os.listdir("/proc/self/fd")):
             fds.append(fd)
     except OSError:  # what has listed them
         pass
-job = dict(argv=argv, environ=dict(os.environ), folder=os.getcwd(), fds=fds, parent=os.getppid())
+job = dict(argv=argv, environ=dict(os.environ), folder=os.getcwd(), fds=fds, parent=os.getppid(), python=sys.argv[0])
 job["mask"] = [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])]
 server = socket.socket(socket.AF_UNIX)
 server.connect({place!r})
@@ -93,7 +92,7 @@ def become(job, fds):
     os.environ.clear()
     os.environ.update(job["environ"])
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
-    os.getppid = lambda: job["parent"]
+    os.getppid, sys.executable = lambda: job["parent"], job["python"]
     tempfile.tempdir = None
     random.seed()
     numpy.random.seed()
@@ -188,9 +187,15 @@ def torch_server(tmp_path_factory):
         server.wait(20)
 
 
+@pytest.fixture
+def quick_python(torch_server, monkeypatch):
+    """What a test starts as `sys.executable` has torch at hand."""
+    monkeypatch.setattr(sys, "executable", torch_server)
+
+
 @pytest.fixture(scope="module")
-def quick_python(torch_server):
-    """What a module's tests start as `sys.executable` has torch at hand."""
+def quick_python_in_module(torch_server):
+    """What all tests and fixtures of a module start as `sys.executable` has torch at hand."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", torch_server)
-        yield Path(torch_server)
+        yield

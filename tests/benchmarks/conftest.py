@@ -6,5 +6,5 @@ import pytest
 
 
 @pytest.fixture(scope="module", autouse=True)
-def processes(quick_python):
+def processes(quick_python_in_module):
     """All that a benchmark starts."""

@@ -22,7 +22,7 @@ DATA = Path(__file__).parent.parent / "data"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def processes(quick_python):
+def processes(quick_python_in_module):
     """Workers have torch at hand; test_processes.py, which is about their starts and ends, has those of users."""
 
 

@@ -20,7 +20,7 @@ ROOT = Path(gdsload.__file__).resolve().parent.parent
 
 # Imports once, and forks a process for each program, one at a time: it runs and ends as one that was started by itself.
 NURSERY = """
-import atexit, ctypes, json, os, signal, sys, threading, time
+import atexit, ctypes, gc, json, os, signal, sys, threading, time
 atexit.register(lambda: globals().get("at_last", int)())  # behind all that gdsload does at the end
 import gdsload
 from gdsload.backends.host import HostBackend
@@ -63,6 +63,8 @@ def raised(pid, folder, after_s, *again):
         time.sleep(0.001)
     return os.waitstatus_to_exitcode(found[1])
 
+gc.collect()
+gc.freeze()  # what all have imported is not gone through again when each is taken down
 program = None
 for line in sys.stdin:
     job = json.loads(line)

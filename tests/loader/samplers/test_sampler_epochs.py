@@ -145,11 +145,11 @@ def test_a_sampler_of_another_length_does_not_go_on_in_the_middle(make, name):
 class Uneven(Stateful):
     """Batches of the user's, of at most `batch_size` samples."""
 
-    batch_size = 64
+    batch_size, length = 16, 80
 
     def __iter__(self):
         for index in super().__iter__():
-            yield [index] * (1 + index % 64)
+            yield [index] * (1 + index % 16)
 
 
 def test_short_batches_of_the_users_own_are_no_end(make):

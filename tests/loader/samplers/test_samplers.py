@@ -42,17 +42,17 @@ def seeded(seed=3):
 class Own:
     """A user's sampler, shuffled by a function of its epoch."""
 
-    epoch = 0
+    epoch, length = 0, 300
 
     def set_epoch(self, epoch):
         self.epoch = epoch
 
     def __iter__(self):
-        for number in range(300):
+        for number in range(self.length):
             yield number * 7 * (self.epoch + 1) % 1000
 
     def __len__(self):
-        return 300
+        return self.length
 
 
 class Stateful(Own):
