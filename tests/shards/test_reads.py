@@ -189,7 +189,7 @@ def test_shares_take_every_read_once_and_are_of_about_one_size(lengths, about):
     assert all(len(share) for share in found)
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 10**6), st.integers(0, 10_000)), max_size=12))
 def test_pieces_are_the_reads(reads):
     pieces = cut(
