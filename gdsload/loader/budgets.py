@@ -30,6 +30,7 @@ def limits_of(plan: LoaderPlan, schedule: Schedule) -> Limits:
     Raises:
         BudgetError: if the windows that must be in memory at once do not fit `arena_bytes`.
     """
+    parts = 1 if plan.fan_out is None else plan.fan_out.parts
     order, mean, arena_bytes = plan.order, plan.sample_bytes, plan.arena_bytes
     # A window ends with its lane.
     window_bytes = int(mean * min(order.window, -(-schedule.samples // order.lanes)))
@@ -45,7 +46,7 @@ def limits_of(plan: LoaderPlan, schedule: Schedule) -> Limits:
         plan.prefetch_bytes,
         arena_bytes,
         _group_bytes(plan),
-        max(int(plan.batch_sample_bytes * schedule.batch_size), 1),
+        max(int(plan.batch_sample_bytes * -(-schedule.batch_size // parts)), 1),
         window_bytes,
         int(plan.batch_sample_bytes)
         if plan.source is not None and plan.source.batch_size is None

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Protocol
 
 from torch._C._autograd import _profiler_enabled
@@ -23,7 +24,7 @@ from gdsload.errors import LoaderClosedError
 from gdsload.loader.state import Place
 from gdsload.system.threads import Closer, park_at_exit
 
-__all__ = ["Epoch", "EpochOwner"]
+__all__ = ["Epoch", "EpochOwner", "Exchange"]
 
 _SPAN = "enumerate(DataLoader)#Epoch.__next__"
 """What torch's iterators call theirs, but for the class: profilers know loaders by it."""
@@ -41,7 +42,7 @@ class EpochOwner(Protocol):
         """Raise OptionError if rank or world size are others than when the epoch at `place` began."""
 
     def begin(self, epoch: Epoch) -> None:
-        """Note that `epoch` asks for its first batch; set its place, and the pipeline that reads from there on."""
+        """Note that `epoch` asks for its first batch; set its place, sizes, and the pipeline that reads from there."""
 
     def batches(self, place: Place | None = None) -> int:
         """Number of batches of the epoch at a place; None: of one that begins now."""
@@ -54,6 +55,13 @@ class EpochOwner(Protocol):
         """
 
 
+class Exchange(Protocol):
+    """What makes a batch out of this process's part of it and those of its peers."""
+
+    def __call__(self, epoch: Epoch, take: Callable[[], tuple[Any, int]], /) -> tuple[Any, int]:
+        """The next batch of an epoch and its number of samples; `take` gives this process's part, or raises."""
+
+
 class Epoch(Iterator[Any]):
     """The batches of one epoch. Reads from its first `next` on, so that making one and dropping it costs nothing.
 
@@ -61,16 +69,21 @@ class Epoch(Iterator[Any]):
         owner: the loader.
         finish: what is done with each batch, at its place and of so many samples, in the consumer's thread before it
             is handed out; None: nothing.
+        exchange: what makes whole batches of parts, before that; None: they are whole.
     """
 
-    def __init__(self, owner: EpochOwner, finish: Callable[[Any, Place, int], Any] | None) -> None:
-        self._owner, self._finish = owner, finish
+    def __init__(
+        self, owner: EpochOwner, finish: Callable[[Any, Place, int], Any] | None, exchange: Exchange | None = None
+    ) -> None:
+        self._owner, self._finish, self._exchange = owner, finish, exchange
         self._turn = threading.RLock()
         self.pipeline: Prefetcher | None = None
         self._batches: deque[tuple[Any, int]] = deque()
         self._error: BaseException | None = None
         self._begun = self._over = False
         self._since = 0.0
+        self.size: Callable[[int], int]
+        """Gives the samples of a step's whole batch, whatever part of it the pipeline has; from `begin` on."""
         self.place: Place
         """Behind the last batch handed out; from `begin` on. The loader keeps it, and not us: whoever drops us must see
         us end."""
@@ -110,24 +123,15 @@ class Epoch(Iterator[Any]):
     def _next(self, entered: float) -> Any:
         if self._over:  # since we waited for our turn
             raise StopIteration
-        if self._begun:
-            self._owner.check_world(self.place)
-        if not self._batches:
-            self._fetch(entered)
-        stats, pipeline = self._owner.stats, self.pipeline
+        if self._exchange is None:
+            batch, size = self._take(entered)
+        else:
+            batch, size = self._exchange(self, partial(self._take, entered))
         try:
-            batch, size = self._batches.popleft()
-        except IndexError:
-            pipeline = None
-        if pipeline is None:  # another thread has closed this epoch, and nothing can hand the batch over
-            self._owner.check_usable()
-            raise StopIteration
-        stats.wait_s += time.perf_counter() - entered
-        try:
-            batch = pipeline.source.hand_over(batch)
             finished = batch if self._finish is None else self._finish(batch, self.place, size)
         except StopIteration as error:
             raise RuntimeError("transform raised StopIteration, which would have ended the epoch") from error
+        stats = self._owner.stats
         self.place.step += 1
         stats.batches += 1
         stats.samples += size
@@ -135,6 +139,23 @@ class Epoch(Iterator[Any]):
         stats.busy_s += now - self._since
         self._since = now
         return finished
+
+    def _take(self, entered: float) -> tuple[Any, int]:
+        """What the pipeline has for the next step, on the consumer's stream, and its number of samples."""
+        if self._begun:
+            self._owner.check_world(self.place)
+        if not self._batches:
+            self._fetch(entered)
+        pipeline = self.pipeline
+        try:
+            batch, size = self._batches.popleft()
+        except IndexError:
+            pipeline = None
+        if pipeline is None:  # another thread has closed this epoch, and nothing can hand the batch over
+            self._owner.check_usable()
+            raise StopIteration
+        self._owner.stats.wait_s += time.perf_counter() - entered
+        return pipeline.source.hand_over(batch), size
 
     def _fetch(self, entered: float) -> None:
         """Get the next group of batches, or end."""

@@ -27,19 +27,20 @@ def hand_over_steps(
 
     Args:
         plan: the loader's.
-        device_transform: what calls the user's, here where torch copies batches to their device; else it has been
-            called ahead.
+        device_transform: what calls the user's: here, where batches are complete only here; else it has been called
+            ahead.
 
     Returns:
         It takes the batch, its place, and its number of samples.
     """
     buffers = Buffers(plan.schedule.batch_size) if plan.reuse_buffers else None
+    last = device_transform if plan.transforms_last else None
 
     def finish(batch: Any, place: Place, size: int) -> Any:
         if plan.copies:
             batch = _on_device(batch, plan)
-            if device_transform is not None:
-                batch = device_transform(place.epoch, place.step, batch)
+        if last is not None:
+            batch = last(place.epoch, place.step, batch)
         if plan.with_real:
             _add_real(batch, place, size, plan.device)
         if plan.transform is not None:
@@ -48,7 +49,8 @@ def hand_over_steps(
             batch = as_tuple(batch, plan.as_tuple)
         return batch if buffers is None else buffers(batch, size)
 
-    needed = plan.copies or plan.with_real or plan.transform is not None or plan.as_tuple or buffers is not None
+    called = last is not None or plan.transform is not None
+    needed = plan.copies or called or plan.with_real or plan.as_tuple or buffers is not None
     return finish if needed else None
 
 

@@ -11,7 +11,7 @@ import torch
 import xxhash
 
 from gdsload.errors import LoaderClosedError, OptionError, ReadError
-from gdsload.loader.epoch import Epoch, EpochOwner
+from gdsload.loader.epoch import Epoch, EpochOwner, Exchange
 from gdsload.loader.rank_groups import gather_texts
 from gdsload.loader.state import Place
 
@@ -26,6 +26,7 @@ class PeerCheckedEpoch(Epoch):
     Args:
         owner: see `Epoch`.
         finish: see `Epoch`.
+        exchange: see `Epoch`.
         peers: gives the process groups that reach them.
     """
 
@@ -33,9 +34,10 @@ class PeerCheckedEpoch(Epoch):
         self,
         owner: EpochOwner,
         finish: Callable[[Any, Place, int], Any] | None,
+        exchange: Exchange | None,
         peers: Callable[[], list[Any]],
     ) -> None:
-        super().__init__(owner, finish)
+        super().__init__(owner, finish, exchange)
         self._peers = peers
 
     def __next__(self) -> Any:

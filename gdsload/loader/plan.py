@@ -25,6 +25,7 @@ from gdsload.loader import options
 from gdsload.loader.batch_fields import batch_form, check_padding, field_names, mean_sample_bytes, refuse_ragged
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.decoded_fields import decoded_fields, decoded_sample_bytes
+from gdsload.loader.fan_out_plan import FanOutPlan, shared_out
 from gdsload.loader.rank_groups import RankGroups, rank_groups
 from gdsload.loader.ranks import ScheduleRule
 from gdsload.loader.samplers import IndexSource, expected_batch, index_source
@@ -71,6 +72,7 @@ class LoaderPlan:
         in_place: whether bytes are gathered from where they are, so that nothing lands in an arena.
         sample_bytes: expected bytes of a sample.
         batch_sample_bytes: expected bytes of a sample in a batch, where its images are decoded.
+        fan_out: who reads which part of each batch; None: this process reads all of it.
     """
 
     dataset: object
@@ -102,6 +104,7 @@ class LoaderPlan:
     in_place: bool
     sample_bytes: float
     batch_sample_bytes: float
+    fan_out: FanOutPlan | None
 
     @property
     def device(self) -> torch.device:
@@ -117,6 +120,11 @@ class LoaderPlan:
     def copies(self) -> bool:
         """Whether torch copies the batches, built in CPU memory, to their device."""
         return self.placement == "host" and self.device.type != "cpu"
+
+    @property
+    def transforms_last(self) -> bool:
+        """Whether `device_transform` is called in the consumer's thread, since batches are complete only there."""
+        return self.copies or self.fan_out is not None
 
     @property
     def gives_fields(self) -> bool:
@@ -138,8 +146,7 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
     """
     given = _checked(given)
     request = _backend_request(given)
-    prefetch_bytes = options.prefetch_bytes(given, request.placement)
-    arena_bytes = options.byte_count(given, "arena_bytes", at_least=1)
+    budgets = _budgets(given, request.placement)
 
     dataset, selected = _selected(dataset)
     mapped = selected.mapped(given["mmap"])
@@ -154,6 +161,7 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
     sample_bytes = mean_sample_bytes(selected, fields)
     order = _order_options(given, selected, sample_bytes)
     groups = rank_groups(given)
+    form, fan_out = shared_out(batch_form(selected, fields, given, decode), groups, given)
     preflight(request, _trials(selected), mapped=mapped, drive=selected.drive)
     return LoaderPlan(
         dataset=dataset,
@@ -166,7 +174,7 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
         seed=given["seed"],
         order=order,
         fields=fields,
-        form=batch_form(selected, fields, given, decode),
+        form=form,
         per_sample=given["per_sample"],
         device_transform=given["device_transform"],
         transform=given["transform"],
@@ -176,12 +184,20 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
         backend=request,
         registers_by_default=by_default,
         **tiers,
-        prefetch_bytes=prefetch_bytes,
-        arena_bytes=arena_bytes,
+        **budgets,
         in_place=reads_in_place(request, mapped=mapped) and not tiers["in_vram"],
         sample_bytes=sample_bytes,
         batch_sample_bytes=decoded_sample_bytes(selected, fields, decode),
+        fan_out=fan_out,
     )
+
+
+def _budgets(given: Mapping[str, Any], placement: Placement) -> dict[str, int]:
+    """What may be ahead of the consumer, and what may be in an arena."""
+    return {
+        "prefetch_bytes": options.prefetch_bytes(given, placement),
+        "arena_bytes": options.byte_count(given, "arena_bytes", at_least=1),
+    }
 
 
 def _selected(dataset: object) -> tuple[object, Selected]:

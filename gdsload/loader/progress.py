@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from gdsload.engine.images.frames import Draws
-from gdsload.engine.steps import Ordered, Steps
+from gdsload.engine.steps import Ordered, PartOfSteps, Steps
 from gdsload.errors import OptionError, StateError
 from gdsload.loader.agreement import agree
 from gdsload.loader.plan import LoaderPlan
@@ -193,7 +193,11 @@ class Progress:
             groups = self._plan.groups
             alone = groups is None and self._plan.schedule.share is not None
             reached = groups.everyone() if groups is not None else [] if alone else everyone_there()
-            self.seed = agree(self._identity(schedule).state(cursor), reached)
+            told = self._identity(schedule).state(cursor)
+            if groups is not None:  # what peers exchange has to be one thing
+                plan = self._plan
+                told |= {"fan_out": plan.fan_out is not None, "fields": [*plan.fields], "device": plan.device.type}
+            self.seed = agree(told, reached)
             self._agreed = True
         return Place(cursor.epoch, schedule.step_at(cursor.position), schedule)
 
@@ -208,9 +212,14 @@ class Progress:
         return found
 
     def _steps(self, place: Place) -> Steps:
+        shared = self._plan.fan_out
         if self.sampled is not None:
-            return self.sampled.draws(place)
-        return Ordered(self._plan.space.order(self._plan.order, self._known_seed(), place.epoch), place.schedule)
+            draws = self.sampled.draws(place)
+            return draws if shared is None else PartOfSteps(draws, shared.part, shared.parts)
+        schedule = place.schedule
+        if shared is not None:
+            schedule = replace(schedule, part=shared.part, parts=shared.parts)
+        return Ordered(self._plan.space.order(self._plan.order, self._known_seed(), place.epoch), schedule)
 
     def begun(self, place: Place) -> None:
         """Note that the epoch at a place is the newest; it moves on as batches are handed out."""
@@ -262,12 +271,15 @@ class Progress:
             place: where the epoch begins.
             steps: its steps.
         """
-        seed, epoch, schedule = self._known_seed(), place.epoch, place.schedule
-        if self.sampled is None:
-            key = derive_key(seed, epoch, Purpose.IMAGES)
+        seed, epoch = self._known_seed(), place.epoch
+        if isinstance(steps, Ordered):
+            key, schedule = derive_key(seed, epoch, Purpose.IMAGES), steps.schedule
             return lambda step: Draws(key, np.arange(*schedule.span(step)))
         rank = self._plan.schedule.world()[0]
-        return lambda step: Draws(derive_key(seed, epoch, Purpose.IMAGES, step, rank), np.arange(steps.size(step)))
+        start = steps.start if isinstance(steps, PartOfSteps) else lambda _step: 0
+        return lambda step: Draws(
+            derive_key(seed, epoch, Purpose.IMAGES, step, rank), np.arange(steps.size(step)) + start(step)
+        )
 
     def _identity(self, schedule: Schedule, state: object = None) -> OrderIdentity:
         """What the order depends on; with a state, as far as it may follow from that."""
