@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -28,7 +28,7 @@ from benchmarks.gpu.suite.trial import cpu_s, synchronise
 from benchmarks.record import head, publish, ratio, spread
 from gdsload.system.units import parse_bytes
 
-__all__ = ["CASES", "main", "render"]
+__all__ = ["CASES", "Rank", "Ranks", "main", "render", "started"]
 
 _KIND, _PATIENCE_S = "images", 300.0
 CASES = (
@@ -39,7 +39,7 @@ CASES = (
 )
 
 
-class _Rank:
+class Rank:
     """A rank's end of the benchmark.
 
     Args:
@@ -88,17 +88,17 @@ class _Rank:
         return {"bytes_by_path": paths}
 
 
-def _serve(pipe: Connection, *args: Any) -> None:
+def _serve(pipe: Connection, make: Callable[..., Any], *args: Any) -> None:
     """A rank's process: does what it is told until there is nothing more."""
     try:
-        rank = _Rank(*args)
+        rank = make(*args)
         while (order := pipe.recv()) is not None:
             pipe.send(getattr(rank, order[0])(*order[1:]))
     except Exception:
         pipe.send({"error": traceback.format_exc()})
 
 
-class _Ranks:
+class Ranks:
     """The processes, seen from outside."""
 
     def __init__(self, pipes: list[Connection]) -> None:
@@ -127,18 +127,25 @@ class _Ranks:
 
 
 @contextmanager
-def _started(folder: Path, kind: str, world_size: int) -> Iterator[_Ranks]:
-    """The processes of all ranks; they end with the context."""
+def started(make: Callable[..., Any], folder: Path, kind: str, world_size: int) -> Iterator[Ranks]:
+    """The processes of all ranks; they end with the context.
+
+    Args:
+        make: makes what does a rank's part, in its process, of the folder, the kind of device, rank and world size.
+        folder: the samples.
+        kind: the type of their devices.
+        world_size: number of ranks.
+    """
     context = multiprocessing.get_context("spawn")
     pairs = [context.Pipe() for _ in range(world_size)]
     processes = [
-        context.Process(target=_serve, args=(there, folder, kind, rank, world_size), daemon=True)
+        context.Process(target=_serve, args=(there, make, folder, kind, rank, world_size), daemon=True)
         for rank, (_, there) in enumerate(pairs)
     ]
     for process in processes:
         process.start()
     try:
-        yield _Ranks([here for here, _ in pairs])
+        yield Ranks([here for here, _ in pairs])
         for here, _ in pairs:
             here.send(None)
         for process in processes:
@@ -148,7 +155,7 @@ def _started(folder: Path, kind: str, world_size: int) -> Iterator[_Ranks]:
             process.kill()
 
 
-def _measured(case: Case, ranks: _Ranks, rounds: int, seconds: float) -> dict[str, Any]:
+def _measured(case: Case, ranks: Ranks, rounds: int, seconds: float) -> dict[str, Any]:
     """A case's trials, and what follows from them."""
     ranks.tell("open", case, seconds)
     alone: list[list[dict[str, Any]]] = [[] for _ in range(len(ranks))]
@@ -187,7 +194,7 @@ def main(arguments: list[str] | None = None) -> int:
         KINDS[_KIND].write(folder / "full" / _KIND, nbytes)
         KINDS[_KIND].write(folder / "small" / _KIND, min(2**22, nbytes), shards=3)
         found = []
-        with _started(folder, device.type, world_size) as ranks:
+        with started(Rank, folder, device.type, world_size) as ranks:
             for case in cases:
                 found.append(_measured(case, ranks, options.rounds, options.seconds_per_trial))
                 print(f"{case.name}: done", file=sys.stderr, flush=True)

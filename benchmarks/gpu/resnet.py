@@ -5,6 +5,8 @@ Here, because torch alone has no models, and what trains beside a loader should 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
@@ -20,9 +22,10 @@ class ResNet:
     Args:
         name: ``"resnet18"`` or ``"resnet50"``.
         device: where it is trained.
+        wrap: makes of the network what is called, as DistributedDataParallel; None: it is itself.
     """
 
-    def __init__(self, name: str, device: torch.device) -> None:
+    def __init__(self, name: str, device: torch.device, wrap: Callable[[nn.Module], nn.Module] | None = None) -> None:
         counts, bottleneck = _BLOCKS[name]
         layers: list[nn.Module] = [*_convolution(3, 64, 7, stride=2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
         inputs = 64
@@ -34,7 +37,8 @@ class ResNet:
         layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, _CLASSES)]
         self._dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         net = nn.Sequential(*layers).to(device, self._dtype)
-        self._net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._net: nn.Module = net if wrap is None else wrap(net)
         self._optimizer = torch.optim.SGD(self._net.parameters(), lr=0.01, momentum=0.9)
         self._labels = torch.zeros(0, dtype=torch.long, device=device)
 

@@ -31,7 +31,7 @@ def test_a_record_has_every_rank_alone_and_together(tmp_path, capsys):
 @pytest.mark.slow
 def test_a_rank_that_fails_ends_the_run_with_its_error(tmp_path):
     with (
-        ranks._started(tmp_path, "cpu", 2) as started,
+        ranks.started(ranks.Rank, tmp_path, "cpu", 2) as started,
         pytest.raises(RuntimeError, match="there is no dataset here"),
     ):
         started.tell("open", ranks.CASES[0], 0.01)
