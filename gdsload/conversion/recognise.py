@@ -44,6 +44,7 @@ KINDS = {
     "coco": ("coco_files", "CocoSource"),
     "yolo": ("yolo_files", "YoloSource"),
     "h5ad": ("h5ad_files", "H5adSource"),
+    "audio": ("audio_folders", "AudioFolderSource"),
     "lerobot": ("lerobot_files", "LeRobotSource"),
     "huggingface": ("hf_datasets", "HuggingFaceSource"),
     "torch": ("torch_datasets", "TorchSource"),
@@ -65,7 +66,8 @@ _SUFFIXES = {
     ".jsonl.gz": "jsonl", ".ndjson": "jsonl", ".ndjson.gz": "jsonl",
     ".mdb": "lmdb", ".lmdb": "lmdb", ".tfrecord": "tfrecord", ".tfrecords": "tfrecord", ".tfrec": "tfrecord",
     ".tfrecord.gz": "tfrecord", ".tfrecords.gz": "tfrecord", ".pt": "pt", ".pth": "pt", ".mat": "mat",
-    ".h5ad": "h5ad", "-ubyte": "idx", "-ubyte.gz": "idx",
+    ".wav": "audio", ".flac": "audio", ".mp3": "audio", ".ogg": "audio", ".opus": "audio", ".aiff": "audio",
+    ".aif": "audio", ".h5ad": "h5ad", "-ubyte": "idx", "-ubyte.gz": "idx",
 }  # fmt: skip
 _MARKS = {
     "state.json": "huggingface", "dataset_dict.json": "huggingface",

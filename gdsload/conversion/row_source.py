@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gdsload.conversion.source import Part
 from gdsload.errors import FormatError, OptionError
 
-__all__ = ["BATCH_BYTES", "check_columns", "check_fields", "choice_of", "common_length", "row_parts", "runs", "spans"]
+__all__ = [
+    "BATCH_BYTES",
+    "check_columns",
+    "check_fields",
+    "choice_of",
+    "classes_of",
+    "common_length",
+    "row_parts",
+    "runs",
+    "spans",
+]
 
 BATCH_BYTES = 32 * 2**20
 """About how many bytes are read at once."""
@@ -74,6 +85,13 @@ def _choice(lengths: Mapping[str, int]) -> str | None:
 def choice_of(names: Sequence[str]) -> str:
     """How to take these fields alone."""
     return f"fields={list(names)}"
+
+
+def classes_of(files: Sequence[str]) -> list[str]:
+    """The names of the folders that files lie in, in order, if there are several side by side: those of classes."""
+    folders = {os.path.dirname(file) for file in files}
+    beside = len(folders) > 1 and len({os.path.dirname(folder) for folder in folders}) == 1
+    return sorted(map(os.path.basename, folders)) if beside else []
 
 
 def check_columns(wanted: Sequence[str] | None, there: Iterable[str], file: str) -> list[str]:

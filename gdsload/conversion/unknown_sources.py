@@ -17,8 +17,8 @@ _SHOWN = 8
 _HINTS = {
     "video is not decoded: a torch dataset that returns frames can be converted":
         (".mp4", ".mkv", ".avi", ".mov", ".webm", ".m4v"),
-    "audio is not decoded: a torch dataset that returns samples can be converted":
-        (".wav", ".mp3", ".flac", ".ogg", ".opus", ".m4a"),
+    "audio of this form is not decoded: a torch dataset that returns samples can be converted":
+        (".m4a", ".aac", ".wma"),
     "archives other than tar are not read: unpack them first":
         (".zip", ".rar", ".7z", ".tar.bz2", ".tar.xz", ".tar.zst"),
     "unpack it first (gunzip)": (".json.gz", ".txt.gz", ".npy.gz"),

@@ -8,6 +8,7 @@ import pickle
 import random
 import shutil
 import tarfile
+import wave
 from itertools import islice
 from pathlib import Path
 
@@ -195,11 +196,21 @@ def jsonl(folder):
     return ["a.jsonl", "b.jsonl"], {}
 
 
+def audio(folder):
+    pytest.importorskip("soundfile", reason="gdsload[audio] decodes sounds")
+    for name in ("a.wav", "b.wav"):
+        with wave.open(str(folder / name), "wb") as file:
+            file.setparams((1, 2, 8000, 4, "NONE", ""))
+            file.writeframes(bytes(8))
+    return ["a.wav", "b.wav"], {}
+
+
 MAKERS = {
     "numpy": numpy_arrays, "images": images, "webdataset": webdataset, "parquet": parquet, "csv": csv, "mds": mds,
     "litdata": litdata, "tokens": tokens, "huggingface": huggingface, "safetensors": safetensors, "hdf5": hdf5,
     "zarr": zarr, "lmdb": lmdb, "tfrecord": tfrecord, "pt": pt, "idx": idx, "mat": mat, "text": text,
     "coco": coco, "yolo": yolo, "h5ad": h5ad, "lerobot": lerobot, "jsonl": jsonl,
+    "audio": audio,
 }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from gdsload.errors import FormatError, OptionError
     ("names", "match"),
     [
         (["clips/a.mp4", "clips/b.MP4", "c.json"], r"it has \.mp4 \(2\), \.json \(1\); video is not decoded"),
-        (["a.wav"], "audio is not decoded"),
+        (["a.m4a"], "audio of this form is not decoded"),
         (["images.zip"], "unpack them first"),
         (["x.zarr.zip"], r"\.zarr\.zip \(1\).*unpack them first"),
         (["a.rar", "b.rar"], r"\.rar \(2\).*unpack them first"),

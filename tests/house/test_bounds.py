@@ -13,7 +13,13 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 # What users install, and can be tested without a GPU. The cuda extras are for `make test-gpu`.
-USERS = [Requirement(text) for text in (*PROJECT["dependencies"], *EXTRAS["cli"], *EXTRAS["convert"], *EXTRAS["demo"])]
+USERS = [
+    Requirement(text)
+    for text in (
+        *PROJECT["dependencies"],
+        *(one for name in ("audio", "cli", "convert", "demo") for one in EXTRAS[name]),
+    )
+]
 
 
 def lowest(requirement: Requirement) -> Version | None:
@@ -35,7 +41,7 @@ def test_what_users_install_has_a_lowest_version(requirement):
 @pytest.mark.parametrize("requirement", [*USERS, *map(Requirement, EXTRAS["test"])], ids=str)
 def test_the_lowest_version_is_the_one_that_is_tested(requirement):
     if requirement.name == PROJECT["name"]:
-        assert requirement.extras == {"cli", "convert", "demo", "images"}
+        assert requirement.extras == {"audio", "cli", "convert", "demo", "images"}
     elif (bound := lowest(requirement)) is not None:
         assert pins()[requirement.name] == bound
     else:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, open_file, stamps
-from gdsload.conversion.row_source import check_fields, runs
+from gdsload.conversion.row_source import check_fields, classes_of, runs
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts
 from gdsload.conversion.sources.npy import decode_npy
@@ -106,10 +106,7 @@ class ArraySource(FieldChoice):
 
     @property
     def _classes(self) -> list[str]:
-        """The names of the folders that the files lie in, if these are side by side."""
-        folders = {os.path.dirname(file) for file in self._files} if self.each == "file" else set()
-        beside = len(folders) > 1 and len({os.path.dirname(folder) for folder in folders}) == 1
-        return sorted(map(os.path.basename, folders)) if beside else []
+        return classes_of(self._files) if self.each == "file" else []
 
     def _sample(self, file: str, classes: list[str]) -> dict[str, Any]:
         label = {"label": classes.index(os.path.basename(os.path.dirname(file)))} if classes else {}

@@ -1,4 +1,4 @@
-"""Image columns of Arrow tables: structs of the image's bytes and its path, as `datasets` has them."""
+"""Columns of images and sounds in Arrow tables: structs of a file's bytes and its path, as `datasets` has them."""
 
 from __future__ import annotations
 
@@ -9,28 +9,33 @@ from typing import Any
 
 from gdsload.conversion.source import Item
 from gdsload.conversion.sources.arrow_columns import column_values, leaf_array, table_items, validate
-from gdsload.conversion.sources.arrow_types import Leaf
+from gdsload.conversion.sources.arrow_types import Leaf, is_encoded
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import ImageForm, put
+from gdsload.conversion.sources.sounds import sound_fields
 from gdsload.errors import FormatError
 
-__all__ = ["ImageColumns", "class_names", "image_columns"]
+__all__ = ["ImageColumns", "class_names", "image_columns", "sound_columns"]
 
 _FEATURES = b"huggingface"
 
 
 class ImageColumns:
-    """Which columns of a table are images, and what they are made into.
+    """Which columns of a table are images or sounds, and what they are made into.
 
     Args:
-        names: the columns.
+        names: the columns of images.
+        sounds: those of sounds; they are decoded if images are.
         leaves: what fields are made of, these columns among them.
         form: what images are made into.
         file: where the table comes from, for errors.
     """
 
-    def __init__(self, names: frozenset[str], leaves: Sequence[Leaf], form: ImageForm, file: str) -> None:
+    def __init__(
+        self, names: frozenset[str], sounds: frozenset[str], leaves: Sequence[Leaf], form: ImageForm, file: str
+    ) -> None:
         self.names, self.leaves, self.form, self.file = names, list(leaves), form, file
+        self.sounds = frozenset() if form.keep_encoded else sounds
 
     def items(self, table: Any, first_row: int) -> Iterator[Item]:
         """The rows of a table, one by one if it has images, else as `table_items` has them.
@@ -39,7 +44,7 @@ class ImageColumns:
             table: an Arrow table or record batch.
             first_row: the number of its first row, for errors.
         """
-        if not self.names.intersection(leaf.name for leaf in self.leaves):
+        if not (self.names | self.sounds).intersection(leaf.name for leaf in self.leaves):
             yield from table_items(table, self.leaves, first_row, self.file)
             return
         validate(table, self.file)
@@ -51,7 +56,11 @@ class ImageColumns:
         for leaf in self.leaves:
             name = leaf.name
             if name not in self.names:
-                put(found, {name: column_values(leaf_array(table, leaf), leaf, row, self.file)[0]}, self.file)
+                value, where = (
+                    column_values(leaf_array(table, leaf), leaf, row, self.file)[0],
+                    f"{self.file}, row {row}",
+                )
+                put(found, sound_fields(name, value, where) if name in self.sounds else {name: value}, self.file)
                 continue
             image = table.column(name)[0].as_py() or {}
             if not image.get("bytes"):
@@ -79,6 +88,16 @@ def image_columns(schema: Any) -> frozenset[str]:
         if shaped and kind == "Image":
             found.add(column.name)
     return frozenset(found)
+
+
+def sound_columns(schema: Any) -> frozenset[str]:
+    """The columns of an Arrow schema that `datasets` has noted as sounds."""
+    noted = _features(schema)
+    return frozenset(
+        column.name
+        for column in schema
+        if is_encoded(column.type) and noted.get(column.name, {}).get("_type") == "Audio"
+    )
 
 
 def class_names(schema: Any) -> dict[str, list[str]]:

@@ -25,7 +25,8 @@ _SPLITS, _STATE, _INFO = "dataset_dict.json", "state.json", "dataset_info.json"
 class HuggingFaceSource(FieldChoice, ImageSource):
     """A dataset that `datasets.Dataset.save_to_disk` wrote, or in Python such a dataset itself.
 
-    Columns become fields as those of Parquet files do. An image becomes uint8 ``[channels, height, width]``.
+    Columns become fields as those of Parquet files do. An image becomes uint8 ``[channels, height, width]``, a sound
+    its samples, with ``NAME.sampling_rate`` beside them.
 
     Args:
         path: the folder; or a `datasets.Dataset`, or a `DatasetDict` of them.
@@ -96,7 +97,7 @@ class HuggingFaceSource(FieldChoice, ImageSource):
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
         dataset = self._open()
-        images = ImageColumns(_images(dataset), self._leaves(dataset), self.form, self.path)
+        images = ImageColumns(_images(dataset), _sounds(dataset), self._leaves(dataset), self.form, self.path)
         low, high = (int(edge) for edge in part.where)
         step = max(BATCH_BYTES // _row_bytes(dataset), 1)
         for begin in range(low, high, step):
@@ -148,13 +149,15 @@ class HuggingFaceSource(FieldChoice, ImageSource):
         return found.select_columns(list(dict.fromkeys(leaf.path[0] for leaf in self._leaves(found))))
 
     def _leaves(self, dataset: Any) -> list[Leaf]:
-        return self.table_form.leaves(dataset.features.arrow_schema, self.path, sorted(_images(dataset)))
+        return self.table_form.leaves(
+            dataset.features.arrow_schema, self.path, sorted(_images(dataset) | _sounds(dataset))
+        )
 
     def notes(self) -> list[str]:
         """What users should know of it."""
         dataset = self._open()
-        images = _images(dataset)
-        return self.table_form.notes([leaf for leaf in self._leaves(dataset) if leaf.name not in images])
+        decoded = _images(dataset) | (frozenset() if self.look.keep_encoded else _sounds(dataset))
+        return self.table_form.notes([leaf for leaf in self._leaves(dataset) if leaf.name not in decoded])
 
     def only(self, fields: Sequence[str]) -> Self:
         """See `Selective.only`."""
@@ -165,6 +168,11 @@ class HuggingFaceSource(FieldChoice, ImageSource):
 
 def _images(dataset: Any) -> frozenset[str]:
     kind = need("datasets").Image
+    return frozenset(name for name, feature in dataset.features.items() if isinstance(feature, kind))
+
+
+def _sounds(dataset: Any) -> frozenset[str]:
+    kind = need("datasets").Audio
     return frozenset(name for name, feature in dataset.features.items() if isinstance(feature, kind))
 
 

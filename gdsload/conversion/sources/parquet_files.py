@@ -10,7 +10,7 @@ from typing import Any, Self, Unpack
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.row_source import BATCH_BYTES
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.arrow_images import ImageColumns, class_names, image_columns
+from gdsload.conversion.sources.arrow_images import ImageColumns, class_names, image_columns, sound_columns
 from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.hive import partitioned_schema, partitions_of, with_partition
@@ -31,7 +31,8 @@ class ParquetSource(FieldChoice, ImageSource):
 
     Columns of numbers and of lists of one length become fixed fields, lists of any length ragged ones, text and binary
     strings `str` and `bytes`; dictionaries are looked up. Of a struct each part is a field, ``"s.x"``; one of an
-    image's bytes and its path, as `datasets` writes it, becomes uint8 ``[channels, height, width]``. Times and dates
+    image's bytes and its path, as `datasets` writes it, becomes uint8 ``[channels, height, width]``, one of a sound its
+    samples, with ``NAME.sampling_rate`` beside them. Times and dates
     become int64, in their own unit. Missing floating-point numbers are NaN; a row in which another value is missing is
     an error of that row. Checksums of pages are compared. In a folder, names such as ``year=2024`` are columns.
 
@@ -55,7 +56,7 @@ class ParquetSource(FieldChoice, ImageSource):
     @property
     def threads(self) -> bool:
         """See `Source.threads`. Images are made of one row at a time."""
-        return not self._images
+        return not self._images and not self._sounds
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
@@ -70,7 +71,9 @@ class ParquetSource(FieldChoice, ImageSource):
 
     def notes(self) -> list[str]:
         """What users should know of it."""
-        return self.table_form.notes([leaf for leaf in self._first()[1] if leaf.name not in self._images])
+        return self.table_form.notes(
+            [leaf for leaf in self._first()[1] if leaf.name not in self._images | self._sounds]
+        )
 
     def only(self, fields: Sequence[str]) -> Self:
         """See `Selective.only`."""
@@ -83,6 +86,11 @@ class ParquetSource(FieldChoice, ImageSource):
         """The columns of images, of the first file."""
         schema, leaves = self._first()
         return image_columns(schema) & {leaf.name for leaf in leaves}
+
+    @property
+    def _sounds(self) -> frozenset[str]:
+        """The columns of sounds that are decoded, of the first file."""
+        return frozenset() if self.look.keep_encoded else sound_columns(self._first()[0])
 
     def _first(self) -> tuple[Any, list[Leaf]]:
         """Schema and fields of the first file."""
@@ -114,7 +122,8 @@ class ParquetSource(FieldChoice, ImageSource):
         partition = self._partitions()[file]
         with _opened(file) as table:
             leaves = self._leaves(table, file, partition)
-            images = ImageColumns(image_columns(_schema(table)), leaves, self.form, file)
+            schema = _schema(table)
+            images = ImageColumns(image_columns(schema), sound_columns(schema), leaves, self.form, file)
             columns = [name for name in dict.fromkeys(leaf.path[0] for leaf in leaves) if name not in partition]
             for batch in _tables(table, low, high, columns):
                 step = max(BATCH_BYTES // max(batch.nbytes // max(batch.num_rows, 1), 1), 1)
@@ -128,7 +137,9 @@ class ParquetSource(FieldChoice, ImageSource):
 
     def _leaves(self, table: Any, file: str, partition: Mapping[str, int | str]) -> list[Leaf]:
         schema = _schema(table)
-        return self.table_form.leaves(partitioned_schema(schema, partition, file), file, sorted(image_columns(schema)))
+        return self.table_form.leaves(
+            partitioned_schema(schema, partition, file), file, sorted(image_columns(schema) | sound_columns(schema))
+        )
 
 
 def _is_parquet(table: Any) -> bool:

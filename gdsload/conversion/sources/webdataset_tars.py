@@ -18,6 +18,7 @@ from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
+from gdsload.conversion.sources.sounds import SOUNDS, sound_fields
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["TarSource"]
@@ -51,9 +52,10 @@ class TarSource(FieldChoice, ImageSource):
     Members that follow each other and have one name up to the first dot of their base name are one sample. What comes
     after that dot, in lower case and with `_` for further dots, is the field's name, and says how it is decoded:
     ``npy`` as an array, ``cls``, ``id`` and ``index`` as a whole number, ``txt`` and ``json`` as text, ``jpg``,
-    ``jpeg``, ``png``, ``webp`` and ``ppm`` as an image, uint8 ``[channels, height, width]`` and not turned, and
-    anything else as bytes. Of ``left.seg.png`` the last part counts. Nothing is unpickled, nothing is put on disk, and
-    members without an extension, or that are no regular files, are passed over.
+    ``jpeg``, ``png``, ``webp`` and ``ppm`` as an image, uint8 ``[channels, height, width]`` and not turned, ``wav``,
+    ``flac``, ``mp3``, ``ogg``, ``opus`` and ``aiff`` as the samples of a sound, with ``NAME.sampling_rate`` beside
+    them, and anything else as bytes. Of ``left.seg.png`` the last part counts. Nothing is unpickled, nothing is put on
+    disk, and members without an extension, or that are no regular files, are passed over.
 
     Args:
         path: a tar file (`.tar`, `.tar.gz`, `.tgz`), or a folder of them.
@@ -255,13 +257,20 @@ def _decoded(sample: _Sample, file: str, look: ImageForm, with_key: bool) -> dic
         if name in sample.left_out:
             continue
         try:
-            made = look.fields(name, content, f"{where}.{name}") if extension in _IMAGES else None
-            put(found, {name: _decoder(extension)(content)} if made is None else made, where)
+            put(found, _fields(name, extension, content, look, f"{where}.{name}"), where)
         except (ValueError, SyntaxError) as error:
             if isinstance(error, FormatError | OptionError):
                 raise
             raise FormatError(f"it cannot be decoded: {str(error)[:200]}", file=f"{where}.{name}") from None
     return found
+
+
+def _fields(name: str, extension: str, content: bytes, look: ImageForm, where: str) -> dict[str, Any]:
+    if extension in _IMAGES:
+        return look.fields(name, content, where)
+    if f".{extension}" in SOUNDS and not look.keep_encoded:
+        return sound_fields(name, content, where)
+    return {name: _decoder(extension)(content)}
 
 
 def _decoder(extension: str) -> Callable[[bytes], Any]:

@@ -1,0 +1,87 @@
+"""Folders of sounds: `.wav`, `.flac`, `.mp3` and the like, maybe in a folder for each class."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Unpack
+
+import numpy as np
+
+from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
+from gdsload.conversion.row_source import classes_of, runs
+from gdsload.conversion.source import FieldChoice, Item, Part
+from gdsload.conversion.sources.sounds import SOUNDS, sound_fields
+from gdsload.errors import FormatError
+
+__all__ = ["AudioFolderSource"]
+
+_MAX_BYTES = 2**31
+
+
+class AudioFolderSource(FieldChoice):
+    """Files of sounds, each a sample.
+
+    Fields: ``audio``, ragged, the samples as the file has them: int16, int32, float32 or float64, ``[frames]`` or
+    ``[frames, channels]``; ``audio.sampling_rate``, int32, that of the file, since none is made into another; and if
+    the files lie in folders side by side, ``label``, the number of the folder in the order of their names.
+
+    Args:
+        path: a file, or a folder of them.
+        keep_encoded: keep the bytes of the files; then there is no ``audio.sampling_rate``.
+        with_key: add a text field ``key``, the path of the file from that folder.
+        **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
+    """
+
+    kind = "audio files"
+    threads = True
+
+    def __init__(
+        self, path: str, *, keep_encoded: bool = False, with_key: bool = False, **files: Unpack[FileOptions]
+    ) -> None:
+        self.path = path
+        self.keep_encoded = keep_encoded
+        self.with_key = with_key
+        self._files = SourceFiles(path, **files).find(SOUNDS)
+        self._classes = classes_of(self._files)
+
+    def describe(self) -> dict[str, Any]:
+        """See `Source.describe`."""
+        options = {"keep_encoded": self.keep_encoded, "with_key": self.with_key}
+        return {"kind": self.kind, "files": stamps(self._files), **options}
+
+    def metadata(self) -> dict[str, Any]:
+        """What the dataset's metadata have of the source: the names of classes, if it has labels."""
+        return {"classes": {"label": self._classes}} if self._classes else {}
+
+    def parts(self, target_bytes: int) -> list[Part]:
+        """See `Source.parts`: runs of files."""
+        sizes = [os.path.getsize(file) for file in self._files]
+        return [
+            Part(f"files {low} to {high - 1}", (low, high), high - low, sum(sizes[low:high]))
+            for low, high in runs(sizes, target_bytes)
+        ]
+
+    def read(self, part: Part) -> Iterator[Item]:
+        """See `Source.read`."""
+        low, high = (int(edge) for edge in part.where)
+        for file in self._files[low:high]:
+            yield Item(file, partial(self._sample, file), 1)
+
+    def _sample(self, file: str) -> dict[str, Any]:
+        try:
+            with open_file(file) as opened:
+                content = opened.read(_MAX_BYTES)
+        except OSError as error:
+            raise FormatError(f"the file cannot be read: {error.strerror}", file=file) from None
+        if len(content) == _MAX_BYTES:
+            raise FormatError(f"it has {_MAX_BYTES} bytes or more", file=file)
+        found: dict[str, Any] = {"audio": [content]}
+        if not self.keep_encoded:
+            found = {name: value[None] for name, value in sound_fields("audio", content, file).items()}
+            # The first ones may be all of one length: as a batch it says that its field is ragged.
+            found["audio"] = (found["audio"][0], np.array([0, found["audio"].shape[1]]))
+        if self._classes:
+            found["label"] = np.array([self._classes.index(os.path.basename(os.path.dirname(file)))])
+        return {**found, "key": [os.path.relpath(file, self.path)]} if self.with_key else found

@@ -1,0 +1,65 @@
+"""Sounds: files of samples, decoded by libsndfile as they are, never at another rate."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+
+from gdsload.conversion.sources.extras import need
+from gdsload.errors import FormatError
+
+__all__ = ["SOUNDS", "sound_fields"]
+
+SOUNDS = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif")
+"""How names of files of sounds end."""
+
+_TYPES = {
+    "PCM_S8": "int16", "PCM_U8": "int16", "PCM_16": "int16", "ULAW": "int16", "ALAW": "int16",
+    "PCM_24": "int32", "PCM_32": "int32", "DOUBLE": "float64",
+}  # fmt: skip
+_PIECE_FRAMES = 2**18
+_NO_LENGTH = 0xFFFFFFFF  # what writes to a pipe does not know it
+
+
+def sound_fields(name: str, content: bytes, where: str) -> dict[str, Any]:
+    """The fields of a sound: its samples, ``[frames]`` or ``[frames, channels]``, and ``NAME.sampling_rate``, int32.
+
+    Samples have the type that holds those of the file: int16 for up to 16 bits (fewer are the upper ones), int32 for 24
+    and 32 bits, float64 for such, and float32 for other and for lossy ones.
+
+    Args:
+        name: the field.
+        content: the file's bytes.
+        where: where it comes from, for errors.
+
+    Raises:
+        FormatError: if it is damaged, or no sound that libsndfile knows.
+        OptionError: if soundfile is missing.
+    """
+    library = need("soundfile", file=where, package='"gdsload[audio]"', purpose="decoding sounds")
+    try:
+        _check_length(content)
+        with library.SoundFile(io.BytesIO(content)) as file:
+            pieces, rate, frames = list[Any](), int(file.samplerate), int(file.frames)
+            # What a header promises is not believed before it is there.
+            while len(piece := file.read(_PIECE_FRAMES, dtype=_TYPES.get(file.subtype, "float32"))):
+                pieces.append(piece)
+    except (library.SoundFileError, ValueError) as error:
+        raise FormatError(f"the sound cannot be decoded: {str(error)[:200]}", file=where) from None
+    found = sum(map(len, pieces))
+    # An MP3 file says how long it is only in a header that not all have.
+    guessed = content[:3] == b"ID3" or content[:1] == b"\xff"
+    guessed = guessed and not any(mark in content[:_PIECE_FRAMES] for mark in (b"Xing", b"Info"))
+    if not found or (found != frames and not guessed):
+        raise FormatError(f"the sound has {found} frames, but says that it has {frames}", file=where)
+    return {name: np.concatenate(pieces), f"{name}.sampling_rate": np.int32(rate)}
+
+
+def _check_length(content: bytes) -> None:
+    """Refuse a WAV or AIFF file that is cut short, of which libsndfile takes what is there."""
+    order = {b"RIFF": "little", b"FORM": "big"}.get(content[:4])
+    size = int.from_bytes(content[4:8], "big" if order == "big" else "little") if order else 0
+    if len(content) < size + 8 and size != _NO_LENGTH:
+        raise ValueError(f"it ends after {len(content)} bytes, but says that it has {size + 8}")

@@ -1,0 +1,144 @@
+"""Sounds: in folders, tar files, and as `datasets` stores them."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import gdsload
+from gdsload.conversion.recognise import recognise
+from gdsload.conversion.sources.sounds import sound_fields
+from gdsload.errors import FormatError, ReadError
+
+soundfile = pytest.importorskip("soundfile", reason="gdsload[audio] decodes sounds")
+RATE = 16_000
+EXACT = {
+    "int16": ("WAV", "PCM_16"),
+    "int32": ("FLAC", "PCM_24"),
+    "float32": ("WAV", "FLOAT"),
+    "float64": ("WAV", "DOUBLE"),
+}
+
+
+def samples(number=0, dtype="int16", channels=1):
+    rng = np.random.default_rng(number)
+    shape = (2000 + 100 * number, channels)[:channels]
+    if dtype.startswith("int"):
+        return rng.integers(-9999, 9999, shape).astype(dtype) << (8 if dtype == "int32" else 0)
+    return rng.random(shape).astype(dtype) - 0.5
+
+
+def encoded(values, kind="FLAC", subtype="PCM_16", rate=RATE):
+    stream = io.BytesIO()
+    soundfile.write(stream, values, rate, format=kind, subtype=subtype)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("dtype", EXACT)
+def test_samples_are_those_of_the_file(dtype, channels):
+    values = samples(3, dtype, channels)
+    found = sound_fields("a", encoded(values, *EXACT[dtype]), "x")
+    assert (found["a"].dtype, found["a"].shape) == (values.dtype, values.shape)
+    assert np.array_equal(found["a"], values)
+    assert (found["a.sampling_rate"].dtype, int(found["a.sampling_rate"])) == (np.int32, RATE)
+
+
+@pytest.mark.parametrize("kind", [("MP3", "MPEG_LAYER_III"), ("OGG", "VORBIS"), ("OGG", "OPUS")])
+def test_lossy_sounds_are_float32(kind):
+    found = sound_fields("a", encoded(np.sin(np.arange(8000) / 20) / 2, *kind), "x")
+    assert (found["a"].dtype, found["a"].shape, found["a.sampling_rate"]) == (np.float32, (8000,), RATE)
+
+
+@pytest.mark.parametrize("kind", ["WAV", "FLAC", "AIFF"])
+def test_a_file_that_is_cut_short_is_refused(kind):
+    content = encoded(samples(), kind)
+    for length in (0, 1, 11, 60, len(content) // 2, len(content) - 100):
+        with pytest.raises(FormatError, match="the sound "):
+            sound_fields("a", content[:length], "x")
+
+
+def write(folder, names, rate=RATE):
+    for number, name in enumerate(names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(encoded(samples(number), name.rpartition(".")[2].upper(), rate=rate + number))
+    return folder
+
+
+def test_a_folder_of_classes(tmp_path):
+    names = ["no/1.wav", "no/2.flac", "yes/1.wav"]
+    folder = write(tmp_path / "d", names)
+    assert recognise(str(folder)) == "audio"
+    gdsload.convert(folder, tmp_path / "out", workers=1, with_key=True)
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert (dataset.schema["audio"].shape, dataset.schema["audio"].dtype.name) == ((None,), "int16")
+    assert all(np.array_equal(one["audio"], samples(n)) for n, one in enumerate(dataset))
+    assert dataset.column("audio.sampling_rate").tolist() == [RATE, RATE + 1, RATE + 2]
+    assert (dataset.column("label").tolist(), dataset.column("key")) == ([0, 0, 1], names)
+    assert dataset.metadata["classes"] == {"label": ["no", "yes"]}
+    gdsload.convert(folder, tmp_path / "kept", workers=1, keep_encoded=True)
+    kept = gdsload.ShardDataset(tmp_path / "kept")
+    assert kept.column("audio") == [(folder / name).read_bytes() for name in names]
+
+
+def test_sounds_of_one_length_at_first_may_vary_later(tmp_path):
+    for number in range(70):
+        (tmp_path / f"{number:03}.wav").write_bytes(encoded(np.zeros(8 if number < 69 else 5, np.int16), "WAV"))
+    gdsload.convert(tmp_path, tmp_path / "out", workers=1)
+    assert len(gdsload.ShardDataset(tmp_path / "out")[69]["audio"]) == 5
+
+
+def test_tar_files(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for number in range(3):
+            for name, content in ((f"{number}.flac", encoded(samples(number))), (f"{number}.txt", b"hello")):
+                header = tarfile.TarInfo(name)
+                header.size = len(content)
+                tar.addfile(header, io.BytesIO(content))
+    gdsload.convert(tmp_path / "a.tar", tmp_path / "out", workers=1, fields=["flac", "flac.sampling_rate", "txt"])
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert all(np.array_equal(one["flac"], samples(n)) for n, one in enumerate(dataset))
+    assert dataset.column("flac.sampling_rate").tolist() == [RATE] * 3
+    gdsload.convert(tmp_path / "a.tar", tmp_path / "kept", workers=1, keep_encoded=True)
+    assert gdsload.ShardDataset(tmp_path / "kept").column("flac") == [encoded(samples(n)) for n in range(3)]
+
+
+def tables(tmp_path):
+    rows = [{"bytes": encoded(samples(n)), "path": f"{n}.flac"} for n in range(3)]
+    noted = json.dumps({"info": {"features": {"audio": {"_type": "Audio"}, "n": {"_type": "Value", "dtype": "int64"}}}})
+    table = pa.table({"audio": rows, "n": [0, 1, 2]}).replace_schema_metadata({"huggingface": noted})
+    pq.write_table(table, tmp_path / "t.parquet")
+    yield tmp_path / "t.parquet"
+    library = pytest.importorskip("datasets")
+    features = library.Features({"audio": library.Audio(decode=False), "n": library.Value("int64")})
+    # Its own encoder would need torchcodec.
+    yield library.Dataset(library.table.InMemoryTable(table), library.DatasetInfo(features=features))
+
+
+def test_columns_of_datasets(tmp_path):
+    for number, source in enumerate(tables(tmp_path)):
+        report = gdsload.convert(
+            source, tmp_path / f"{number}", workers=1, fields=["audio.sampling_rate", "audio", "n"]
+        )
+        dataset = gdsload.ShardDataset(tmp_path / f"{number}")
+        assert (list(dataset.schema), report.notes) == (["audio.sampling_rate", "audio", "n"], ())
+        assert all(np.array_equal(one["audio"], samples(n)) for n, one in enumerate(dataset))
+        report = gdsload.convert(source, tmp_path / f"{number} kept", workers=1, keep_encoded=True)
+        assert gdsload.ShardDataset(report.path).column("audio") == [encoded(samples(n)) for n in range(3)]
+        assert report.notes == ("'audio' has the bytes of the files as they are",)
+
+
+def test_a_damaged_sound_is_a_bad_sample(tmp_path):
+    folder = write(tmp_path / "d", ["a.flac", "b.flac"])
+    content = (folder / "b.flac").read_bytes()
+    (folder / "b.flac").write_bytes(content[: len(content) // 2])
+    with pytest.raises(ReadError, match=r"b.flac: the sound cannot be decoded"):
+        gdsload.convert(folder, tmp_path / "out", workers=1)
+    report = gdsload.convert(folder, tmp_path / "out", workers=1, on_error="skip", max_skipped=1)
+    assert [one.key for one in report.skipped] == [str(folder / "b.flac")]
