@@ -301,7 +301,7 @@ def measured(made: dict[str, tuple[str, Run]], rounds: int) -> dict[str, dict[st
             count = run()
             if number:
                 found[name]["images_s"].append(count / (time.perf_counter() - began))
-                found[name]["cpu_s_for_1000"].append((_cpu_s() - cpu) / count * 1000)
+                found[name]["cpu_s_for_1000"].append(max(_cpu_s() - cpu, 1e-6) / count * 1000)  # of a tiny run it is 0
     return found
 
 
@@ -325,13 +325,17 @@ def main(arguments: list[str] | None = None) -> int:
         found = measured(runs(Path(name), data, options, device), options.rounds)
     for entry in found.values():
         entry["of_the_decoder"] = ratio(entry["images_s"], found["decoder"]["images_s"])
+        entry["cpu_of_the_decoder"] = ratio(found["decoder"]["cpu_s_for_1000"], entry["cpu_s_for_1000"])
         if "work" in found:
             entry["of_the_work"] = ratio(entry["images_s"], found["work"]["images_s"])
+            entry["cpu_of_the_work"] = ratio(found["work"]["cpu_s_for_1000"], entry["cpu_s_for_1000"])
         rate, cpu = spread(entry["images_s"]), spread(entry["cpu_s_for_1000"])
         print(
             f"{entry['title']:50} {rate['median']:9.0f} images/s ({rate['q1']:.0f}-{rate['q3']:.0f}), "
             f"{cpu['median']:6.2f} CPU s for 1000, {entry['of_the_decoder']['median']:.2f} of the decoder"
             + (f", {entry['of_the_work']['median']:.2f} of the same work" if "work" in found else "")
+            + f"; by processor seconds {entry['cpu_of_the_decoder']['median']:.2f}"
+            + (f" and {entry['cpu_of_the_work']['median']:.2f}" if "work" in found else "")
         )
     if options.out is not None:
         record = {

@@ -18,6 +18,7 @@ from gdsload.engine.images.host_decoders import Pixels, decode_image
 from gdsload.engine.images.processors import Processors, Tasks
 from gdsload.engine.images.resample import put_normalized, resampled
 from gdsload.errors import LoaderClosedError
+from gdsload.shards.format.image_header import ImageHeader
 from gdsload.system.arrays import IntArray
 from gdsload.transforms import DecodeImage
 
@@ -28,6 +29,7 @@ _MOST_AT_ONCE = 4
 """Images that a thread takes at once: few, so that all threads end together, at some microseconds each time."""
 _MOST_SCRATCH_BYTES = 2**25
 """Memory that a thread keeps for pixels; an image that is larger gets some of its own."""
+_ALIGNMENT = 64
 _BYTES_FOR_EACH = 10
 """Bytes of pixels for each byte of an image, where nothing else is known: about those of JPEG photographs."""
 
@@ -144,6 +146,7 @@ class HostImages:
         put: Callable[[int, Pixels], None],
         *,
         reuse: bool = False,
+        into: Callable[[int], memoryview] | None = None,
     ) -> Tasks:
         """Have some of a field's images decoded by all processors.
 
@@ -153,26 +156,31 @@ class HostImages:
             stopped: whether nobody wants them any more.
             put: called with an image's number and pixels, in one of the threads.
             reuse: whether `put` is done with the pixels when it returns, so that others may take their place.
+            into: where each image's pixels may go otherwise; None: into new memory.
         """
 
         def some(low: int) -> None:
             for number in wanted[low : low + at_once]:
                 if stopped():
                     raise LoaderClosedError("the loader was closed")
-                self._decode_one(images, number, put, reuse=reuse)
+                header = images.looked.header(number)
+                place = into if into is None else into(number)
+                self._decode_one(images, number, put, self._buffer(header) if reuse else place)
 
         wanted = [number for number in numbers if number not in images.looked.errors]
         at_once = min(_MOST_AT_ONCE, max(len(wanted) // (2 * self.processors.count), 1))
         return self.processors.start([partial(some, low) for low in range(0, len(wanted), at_once)])
 
-    def _decode_one(self, images: BatchImages, number: int, put: Callable[[int, Pixels], None], *, reuse: bool) -> None:
+    def _decode_one(
+        self,
+        images: BatchImages,
+        number: int,
+        put: Callable[[int, Pixels], None],
+        buffer: bytearray | memoryview | None,
+    ) -> None:
         looked = images.looked
-        if number in looked.errors:
-            return
-        header = looked.header(number)
-        buffer = self._buffer(header.width * header.height * 3) if reuse else None
         try:
-            pixels = decode_image(looked.data(number), header, buffer)
+            pixels = decode_image(looked.data(number), looked.header(number), buffer)
         except MemoryError:
             raise
         except Exception as error:  # of any kind: Pillow's decoders have many
@@ -189,16 +197,21 @@ class HostImages:
         size, count = options.rows_and_columns, len(images.looked)
         result: Any = [None] * count if size is None else self.empty_batch(name, count)
         as_decoded = size is None and options.channels_last and table is None
+        memory = self._memory_of_each(images) if size is None else None
 
         def put(number: int, pixels: Pixels) -> None:
             frame = images.frame(number)
             shown = resampled(torch.from_numpy(pixels).permute(2, 0, 1), frame, size)
             if size is not None:
                 put_normalized(shown, table, result[number])
+            elif as_decoded:
+                result[number] = alone(shown, options, table) if frame.flip else shown
             else:
-                result[number] = shown if as_decoded and not frame.flip else alone(shown, options, table)
+                result[number] = alone(shown, options, table, None if memory is None else memory[number])
 
-        return images, result, self.decode(images, range(count), stopped, put, reuse=not as_decoded).wait
+        into = memory.__getitem__ if as_decoded and memory is not None else None
+        tasks = self.decode(images, range(count), stopped, put, reuse=not as_decoded, into=into)
+        return images, result, tasks.wait
 
     def empty_batch(self, name: str, count: int) -> torch.Tensor:
         """An uninitialized batch ``[count, 3, *size]`` of a field whose images have one size."""
@@ -226,8 +239,19 @@ class HostImages:
         """Where results are."""
         return torch.device("cpu")
 
-    def _buffer(self, nbytes: int) -> bytearray:
-        """Memory of this thread's, for pixels that are used at once: new memory costs a tenth of decoding."""
+    def _memory_of_each(self, images: BatchImages) -> list[memoryview] | None:
+        """Memory for images that keep their size, out of the pool: new memory costs a tenth of decoding."""
+        heights, widths = images.looked.sizes()
+        nbytes = 3 * heights * widths * images.options.result.itemsize
+        ends = np.cumsum(-(-nbytes // _ALIGNMENT) * _ALIGNMENT)
+        if self._empty is None or not len(ends):
+            return None
+        memory, begins = self._empty(int(ends[-1])), np.append(0, ends[:-1])
+        return [memory[low:high] for low, high in zip(begins.tolist(), (begins + nbytes).tolist(), strict=True)]
+
+    def _buffer(self, header: ImageHeader) -> bytearray:
+        """Memory of this thread's, for pixels that are used at once."""
+        nbytes = header.width * header.height * 3
         found: bytearray = getattr(self._scratch, "memory", bytearray())
         if nbytes > _MOST_SCRATCH_BYTES:
             return bytearray()
@@ -236,9 +260,23 @@ class HostImages:
         return found
 
 
-def alone(shown: torch.Tensor, options: DecodeImage, table: torch.Tensor | None) -> torch.Tensor:
-    """An image as a tensor of its own, laid out as wanted."""
-    layout = torch.channels_last if options.channels_last else torch.contiguous_format
-    found = torch.empty((1, *shown.shape), dtype=options.result, device=shown.device, memory_format=layout)[0]
+def alone(
+    shown: torch.Tensor, options: DecodeImage, table: torch.Tensor | None, memory: memoryview | None = None
+) -> torch.Tensor:
+    """An image as a tensor of its own, laid out as wanted.
+
+    Args:
+        shown: the image.
+        options: how it is wanted.
+        table: see `DecodeImage.table`.
+        memory: where it goes; None: into new memory.
+    """
+    planes, height, width = shown.shape
+    shape = (height, width, planes) if options.channels_last else (planes, height, width)
+    if memory is None:
+        found = torch.empty(shape, dtype=options.result, device=shown.device)
+    else:
+        found = torch.frombuffer(memory, dtype=options.result, count=shown.numel()).view(shape)
+    found = found.permute(2, 0, 1) if options.channels_last else found
     put_normalized(shown, table, found)
     return found

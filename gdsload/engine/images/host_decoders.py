@@ -35,7 +35,7 @@ def refuse_without_decoder() -> None:
         )
 
 
-def decode_image(data: memoryview, header: ImageHeader, buffer: bytearray | None = None) -> Pixels:
+def decode_image(data: memoryview, header: ImageHeader, buffer: bytearray | memoryview | None = None) -> Pixels:
     """Decode an image to RGB, and turn it upright.
 
     Args:
@@ -66,7 +66,7 @@ def upright(pixels: Pixels, orientation: int) -> Pixels:
     return turned[::down, ::across]
 
 
-def _by_simplejpeg(data: memoryview, header: ImageHeader, buffer: bytearray | None) -> Pixels | None:
+def _by_simplejpeg(data: memoryview, header: ImageHeader, buffer: bytearray | memoryview | None) -> Pixels | None:
     """A JPEG's pixels; None if it cannot be decoded without a word, which is for Pillow to judge."""
     if (module := simplejpeg()) is None:
         return None
