@@ -3,8 +3,8 @@
     python -m benchmarks.jpeg_decoders --out benchmarks/results/jpeg-decoders.json
 
 JPEGs of 500 x 375 pixels and about 57 KB. Each section runs in a process of its own, so that one that fails takes no
-other with it, and what is measured is shown at once. One section is the loader of `benchmarks.images` with other
-settings, in turns; another decodes the same bytes again and again and throws the pixels away.
+other with it, and what is measured is shown at once. One section is the loader of `benchmarks.images` with batches
+of several sizes, in turns; another decodes the same bytes again and again and throws the pixels away.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ import torch
 
 from benchmarks.images import OPTIONS, dali, loader, written
 from benchmarks.record import machine, public, spread, versions
-from gdsload.engine import epochs
 from gdsload.engine.gpu.jpeg_decoders import HardwareDecoder, JpegDecoder, best_jpeg_decoder, list_decoder
 from gdsload.engine.gpu.nvjpeg import hardware_decoder
 from gdsload.engine.gpu.resample_device import resample
@@ -166,25 +165,25 @@ def kernel(data: list[bytes], device: torch.device) -> Iterator[dict[str, Any]]:
 
 
 def loaders(folder: Path, options: argparse.Namespace, device: torch.device) -> Iterator[dict[str, Any]]:
-    """The loader with several numbers of threads and sizes of batches, in turns, and DALI beside it.
+    """The loader with batches of several sizes, in turns, and DALI beside it.
 
     Beside the rate is the share of the time in which the decoder is at work: what it is short of 1 is what the rest of
     the loader keeps it waiting.
     """
     found: dict[str, list[tuple[float, float]]] = {}
     with ExitStack() as opened:
-        runs: list[tuple[str, Callable[[], Any], int]] = []
-        for threads, size in ((2, 256), (3, 256), (4, 256), (5, 256), (3, 128), (4, 128), (4, 64), (3, 512)):
+        runs: list[tuple[str, Callable[[], Any]]] = []
+        for size in (64, 128, 256, 512):
             given = argparse.Namespace(**{**vars(options), "batch_size": size})
             made = opened.enter_context(loader(folder, given, device))
-            runs.append((f"loader, batches of {size}, {threads} threads", partial(_epoch, made, device), threads))
+            runs.append((f"loader, batches of {size}", partial(_epoch, made, device)))
         if importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.dali"):
             shares = (0.9, 1.0)
-            runs += [(f"DALI, {one} by the hardware", dali(folder, options, device, one), 3) for one in shares]
+            runs += [(f"DALI, {one} by the hardware", dali(folder, options, device, one)) for one in shares]
         busy = opened.enter_context(_timed())
         for trial in range(options.rounds + 1):
-            for title, run, threads in runs:
-                epochs.IMAGE_THREADS, busy[0] = threads, 0.0
+            for title, run in runs:
+                busy[0] = 0.0
                 began = time.perf_counter()
                 count, took = run(), time.perf_counter() - began
                 if trial:

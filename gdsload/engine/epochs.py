@@ -13,10 +13,8 @@ from gdsload.engine.resident_source import ResidentSource, VramSource
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
 
-__all__ = ["IMAGE_THREADS", "prefetch"]
+__all__ = ["prefetch"]
 
-IMAGE_THREADS = 3
-"""On a GPU: one has its images decoded, the next one's are ready for that, and one has bytes gathered."""
 _IN_VRAM = Runner(threads=0, most_groups=1, by_gpu=True)
 _TRANSFORMED_IN_VRAM = Runner(threads=0, most_groups=1)
 """A transform's results for a group all exist at once, and may be larger: groups are no larger than elsewhere."""
@@ -65,5 +63,5 @@ def _threads(backend: Backend, maker: BatchMaker) -> int:
     if maker.takes_processor:
         return gatherers() - 1
     if maker.images is not None:
-        return IMAGE_THREADS
+        return 3  # one has its images decoded, the next one's are ready for that, and one has bytes gathered
     return 2 if backend.addressable else 1

@@ -1,5 +1,6 @@
 """The examples, on scikit-learn's digits: they learn to read them, and come to as many batches as they should."""
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -7,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import gdsload
+from gdsload.shards.gather_host import one_thread
 from gdsload.tools.digits import run_demo
 
 ROOT = Path(gdsload.__file__).resolve().parent.parent
@@ -63,3 +66,12 @@ def test_examples_are_short_and_all_of_them_run():
     files = {path.stem.removeprefix("train_"): path for path in ROOT.glob("examples/train_*.py")}
     assert files.keys() == {*EXAMPLES, "cuda_graph"}
     assert [name for name, path in files.items() if len(path.read_text().splitlines()) >= 60] == []
+
+
+def test_a_folder_of_images_is_learnt(tmp_path):
+    found = importlib.util.spec_from_file_location("images_example", ROOT / "examples/images.py")
+    example = importlib.util.module_from_spec(found)
+    found.loader.exec_module(example)
+    torch.manual_seed(0)
+    with one_thread():
+        assert example.main(str(tmp_path), 320) > 0.6
