@@ -192,7 +192,7 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
     )
 
 
-def _budgets(given: Mapping[str, Any], placement: Placement) -> dict[str, int]:
+def _budgets(given: Mapping[str, Any], placement: Placement) -> dict[str, Any]:
     """What may be ahead of the consumer, and what may be in an arena."""
     return {
         "prefetch_bytes": options.prefetch_bytes(given, placement),
