@@ -76,7 +76,8 @@ class TableInMemory(FieldChoice):
                 if not named and type(table.index).__name__ != "RangeIndex":
                     self._left_out.append("its index has no name and is left out: reset_index() makes a column of it")
                 return arrow.Table.from_pandas(table, preserve_index=named)
-            return arrow.table(table)
+            # polars' own way gives texts of a type that older pyarrow can read.
+            return arrow.table(table.to_arrow() if hasattr(table, "to_arrow") else table)
         except (arrow.ArrowException, TypeError, ValueError) as error:
             raise OptionError(
                 f"{shown} cannot be taken as a table: {str(error)[:300]}",

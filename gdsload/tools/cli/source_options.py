@@ -134,7 +134,8 @@ def _shared(kind: str) -> tuple[Any, ...]:
     from gdsload.conversion.sources.arrow_types import ColumnOptions
     from gdsload.conversion.sources.pictures import ImageForm
 
-    own = inspect.signature(source_class("", kind)[1], eval_str=True).parameters.values()
+    made = source_class("", kind)[1]
+    own = () if made is None else inspect.signature(made, eval_str=True).parameters.values()
     of_kind = (one for parameter in own for one in typing.get_args(parameter.annotation) if typing.is_typeddict(one))
     return SourceFiles, ImageForm, ColumnOptions, *of_kind
 
