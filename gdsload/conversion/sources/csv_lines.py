@@ -206,7 +206,7 @@ def _ordinary(content: bytes, offset: int, line: int, delimiter: str, *, whole: 
         content.startswith(_BOM)
         or not delimiter.isascii()
         or b"\0" in content
-        or content.count(b"\r") != content.count(b"\r\n")
+        or (b"\r" in content and content.count(b"\r") != content.count(b"\r\n"))
     ):
         return None
     if whole and not content.endswith(b"\n"):
