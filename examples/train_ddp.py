@@ -5,6 +5,7 @@ usage: gdsload demo --keep digits/ && torchrun --nproc-per-node 2 examples/train
 
 from __future__ import annotations
 
+import os
 import sys
 
 import torch
@@ -17,7 +18,8 @@ import gdsload
 
 def main(path: str) -> None:
     """Train, on GPUs if there are any."""
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    a_gpu_each = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    dist.init_process_group("nccl" if a_gpu_each else "gloo")
     with gdsload.DataLoader(parts(path)[0], 32, shuffle=True, with_index=True) as loader:  # on LOCAL_RANK's GPU
         device = loader.device
         if device.type == "cuda":
@@ -36,7 +38,8 @@ def main(path: str) -> None:
     dist.all_reduce(seen)
     if dist.get_rank() == 0:
         twice = int((seen > seen.min()).sum())
-        print(f"accuracy {accuracy(model.module, path, device):.3f}, each sample {seen.min()} times, {twice} once more")
+        found = f"accuracy {accuracy(model.module, path, device):.3f}, each sample {seen.min()} times"
+        print(f"{found}, {twice} once more, by {dist.get_backend()}")
     dist.destroy_process_group()
 
 

@@ -74,7 +74,7 @@ class _Trainer:
             if len(batch["x"]) == batch_size:
                 self._kept = batch["x"]
         self._kept, self._batches = self._kept.clone(), self._endless()
-        return {"seen": seen, "samples": len(self._loader.dataset)}
+        return {"seen": seen, "samples": len(gdsload.ShardDataset(self._folder / "images"))}
 
     def _endless(self) -> Iterator[torch.Tensor]:
         while True:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 
 import gdsload
 from benchmarks.gpu.ranks import Ranks, started
@@ -48,7 +49,7 @@ class _Peer:
             torch.cuda.set_device(self._device)
         backend = "gloo" if kind == "cpu" else "nccl"
         dist.init_process_group(backend, init_method=f"file://{folder}/meet", rank=rank, world_size=world_size)
-        self._mesh = dist.init_device_mesh(kind, (world_size,), mesh_dim_names=("tp",))
+        self._mesh = init_device_mesh(kind, (world_size,), mesh_dim_names=("tp",))
         self._files = [str(path) for path in (folder / "full" / _KIND).glob("*.safetensors")]
         self._loaders: dict[str, gdsload.DataLoader] = {}
 

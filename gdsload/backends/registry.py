@@ -55,7 +55,12 @@ class BackendRow:
 def expected_host(request: BackendRequest) -> str:
     """Why batches are built in CPU memory."""
     where = "batches are built in CPU memory"
-    return where if request.device.type == "cpu" else f"{where}, and torch copies them to {request.device}"
+    if request.per_sample:
+        where = "samples are transformed and batches are built in CPU memory"
+    if request.device.type == "cpu":
+        return where
+    pinned = " from pinned memory" if request.per_sample and request.device.type == "cuda" else ""
+    return f"{where}, and torch copies them to {request.device}{pinned}"
 
 
 def _open_host(request: BackendRequest, files: Files, _found: CufileProbe | None) -> OpenedBackend:

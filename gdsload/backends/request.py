@@ -59,6 +59,7 @@ class BackendRequest:
         register_bytes: bytes of files that may be registered with CUDA.
         fill: whether shards are read into the page cache to be registered.
         read_threads: threads that read; None for the backend's default.
+        per_sample: whether samples are transformed one by one, in CPU memory, before they are batches.
     """
 
     backend: BackendChoice = "auto"
@@ -68,6 +69,7 @@ class BackendRequest:
     pinned_bytes: int = PINNED_BYTES
     register_bytes: int = 0
     fill: bool = False
+    per_sample: bool = False
     read_threads: int | None = None
 
     @property

@@ -56,7 +56,7 @@ class Life:
         self._finish = hand_over_steps(plan, self._transform)
         self._fan_out = None if plan.fan_out is None else FanOut(plan.fan_out, plan.device)
         self._resources: OpenResources | None = None
-        self._status = BackendStatus(plan.backend.backend, *expected(plan.backend), {})
+        self._status = BackendStatus(plan.asked, *expected(plan.backend), {})
         self._epochs = WeakList[Epoch]()
         self.pipelines = WeakList[Prefetcher]()
         self._left: list[Closer] = []
@@ -86,7 +86,7 @@ class Life:
             return self._status
         opened = resources.opened
         moved = opened.backend.bytes_by_path()
-        return BackendStatus(self._plan.backend.backend, opened.name, opened.reason(), moved, opened.answer())
+        return BackendStatus(self._plan.asked, opened.name, opened.reason(), moved, opened.answer())
 
     @property
     def cache(self) -> CacheStatus:

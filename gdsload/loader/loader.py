@@ -11,6 +11,7 @@ import torch
 
 from gdsload.backends.base import BackendStatus, CacheStatus
 from gdsload.engine.stats import LoaderStats
+from gdsload.loader.carried import carried, unpacked
 from gdsload.loader.life import Life
 from gdsload.loader.options import TorchKeywords, check_torch_keywords
 from gdsload.loader.plan import plan_loader
@@ -211,9 +212,9 @@ class DataLoader(TorchAttributes):
         del given["self"], given["dataset"], given["unneeded"]
         before = vars(self).keys() | {"_own", "_made"}
         check_torch_keywords(unneeded, ["dataset", *given])
-        self._given = given
         warn_of_shared_draws(given)
         self._plan = plan = plan_loader(dataset, given)
+        self._given = carried(given)
         # As with torch's loader, `len(loader.dataset)` is the number of samples.
         self.dataset, self.device, self.order_options = plan.dataset, plan.device, plan.order
         self.batch_size = plan.schedule.batch_size if batch_sampler is None else None
@@ -354,8 +355,11 @@ class DataLoader(TorchAttributes):
     def __reduce__(self) -> tuple[object, ...]:
         """Copies, in this process and in others, are made from the arguments, and stand where this loader stands.
 
+        With a mesh or a process group they are made in this process alone, of the same.
+
         Raises:
             StateError: in the middle of an epoch of a sampler that cannot be brought back there.
+            OptionError: if a loader with a mesh or a process group is pickled.
         """
         state = {name: value for name, value in vars(self).items() if name not in self._own}
         given = self._given if self.seed is None else {**self._given, "seed": self.seed}  # one that was drawn, too
@@ -382,5 +386,5 @@ class DataLoader(TorchAttributes):
 def _remade(kind: type[DataLoader], dataset: object, given: dict[str, Any]) -> DataLoader:
     """A loader of these arguments, whatever those of its class's constructor are."""
     loader = kind.__new__(kind)
-    DataLoader.__init__(loader, dataset, **given)
+    DataLoader.__init__(loader, dataset, **unpacked(given))
     return loader

@@ -60,6 +60,7 @@ class LoaderPlan:
         as_tuple: the fields that are handed out, as a tuple; none: batches are as they are.
         reuse_buffers: whether batches are copied into the same tensors.
         mapped: whether shards are mapped into memory.
+        asked: the backend that was asked for; that of `backend`, but where samples are transformed one by one.
         backend: which backend is opened, with which budgets.
         registers_by_default: whether `backend.register_bytes` is still to be found out, when it is opened.
         cache: where samples are kept for later epochs: the option.
@@ -92,6 +93,7 @@ class LoaderPlan:
     as_tuple: tuple[str, ...]
     reuse_buffers: bool
     mapped: bool
+    asked: str
     backend: BackendRequest
     registers_by_default: bool
     cache: str
@@ -181,6 +183,7 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
         as_tuple=given["as_tuple"],
         reuse_buffers=given["reuse_buffers"],
         mapped=mapped,
+        asked=given["backend"],
         backend=request,
         registers_by_default=by_default,
         **tiers,
@@ -256,6 +259,7 @@ def _backend_request(given: Mapping[str, Any]) -> BackendRequest:
         given["gds_compat"],
         options.byte_count(given, "pinned_bytes", at_least=2**20),
         0 if register is None else options.byte_count(given, "register_bytes"),
+        per_sample=given["per_sample"] is not None,
         fill=given["cache"] in ("pagecache", "auto"),
         read_threads=options.thread_count(given, "read_threads"),
     )

@@ -20,9 +20,14 @@ def shown(plan: LoaderPlan, batch_size: int | None) -> str:
     order = plan.order
     return (
         f"DataLoader({_dataset(plan.dataset)}, batch_size={batch_size}, {order.shuffle} order ({order.reason}), "
-        f"seed={plan.seed}, device={str(plan.device)!r}, backend={plan.backend.backend!r}, "
+        f"seed={plan.seed}, device={str(plan.device)!r}, backend={plan.asked!r}{_way(plan)}, "
         f"prefetch_bytes={format_bytes(plan.prefetch_bytes)!r}, arena_bytes={format_bytes(plan.arena_bytes)!r})"
     )
+
+
+def _way(plan: LoaderPlan) -> str:
+    """What becomes of the backend that was asked for, where another option decides that."""
+    return "" if plan.asked == plan.backend.backend else f" ({plan.backend.backend}, for sample_transform)"
 
 
 def _dataset(dataset: object) -> str:

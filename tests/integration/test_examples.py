@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,19 @@ def test_examples_train(digits, tmp_path, name):
     launcher = TORCHRUN if name in ("ddp", "fsdp") else ()
     said = output(name, digits, [one.format(folder=tmp_path) for one in arguments], launcher)
     assert re.search(re.escape(wanted).replace(re.escape("{good}"), r"(1\.000|0\.9\d\d)"), said), said
+
+
+@pytest.mark.cuda
+@pytest.mark.timeout(180)
+def test_two_gpus_train_by_nccl(two_gpus, digits):
+    assert re.search(r"accuracy (1\.000|0\.9\d\d), each sample .*, by nccl", output("ddp", digits, [], TORCHRUN))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+def test_a_step_compiled_by_inductor_trains(digits):
+    assert re.search(r"accuracy (1\.000|0\.9\d\d), 1 graphs", output("compiled", digits, ["inductor"]))
 
 
 @pytest.mark.cuda

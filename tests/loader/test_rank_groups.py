@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import json
+import pickle
 
 import pytest
 import torch.distributed as dist
@@ -286,6 +289,26 @@ class TestOptions:
             OptionError, match="by the 2 ranks of the mesh or group, and there are 4.*whole mesh, or a s"
         ):
             load(plain, mesh=part, seed=None)
+
+    @pytest.mark.parametrize("name", ["mesh", "process_group"])
+    def test_copies_are_made_with_the_same_and_no_other_process_gets_one(self, load, plain, world, name):
+        world(1, 2)
+        given = {name: init_device_mesh("cpu", (2,), mesh_dim_names=("dp",)) if name == "mesh" else dist.group.WORLD}
+        loader = load(plain, 10, with_index=True, **given)
+        with copy.deepcopy(loader) as found, copy.copy(loader) as other:
+            for one in (found, other):
+                assert one.state_dict() == loader.state_dict()
+                assert len(one) == 50
+        with pytest.raises(
+            OptionError, match=f"a loader with {name}= cannot be pickled.*in each rank's process, or pass"
+        ):
+            pickle.dumps(loader)
+        if name == "process_group":
+            dist.destroy_process_group()
+            del given
+            gc.collect()
+            with pytest.raises(OptionError, match="process_group that the loader was given has been destroyed"):
+                copy.deepcopy(loader)
 
     def test_a_group_is_held_by_nobody_and_missed_when_it_is_gone(self, load, plain, world):
         world(1, 4)

@@ -453,3 +453,23 @@ class TestOptions:
 
     def test_a_seed_beside_a_sampler_has_a_meaning(self, load, plain):
         load(plain, seed=5, sampler=range(10), sample_transform=noisy)
+
+
+def test_a_loader_says_which_way_bytes_go(plain):
+    with gdsload.DataLoader(plain, 10, device="cpu", sample_transform=dict) as loader:
+        assert "backend='auto' (host, for sample_transform)" in repr(loader)
+        for _ in range(2):
+            status = loader.backend
+            assert (status.asked, status.chosen) == ("auto", "host")
+            assert status.reason == "samples are transformed and batches are built in CPU memory"
+            next(iter(loader))
+        assert set(loader.backend.bytes_by_path) == {"host"}
+
+
+@pytest.mark.cuda
+def test_a_loader_says_which_way_bytes_go_to_a_gpu(plain):
+    with gdsload.DataLoader(plain, 10, device="cuda", sample_transform=dict) as loader:
+        next(iter(loader))
+        assert (loader.backend.asked, loader.backend.chosen) == ("auto", "host")
+        assert "torch copies them to cuda:" in str(loader.backend)
+        assert "from pinned memory" in str(loader.backend)
