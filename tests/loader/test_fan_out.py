@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +16,6 @@ import gdsload
 from gdsload import Field, OptionError
 from gdsload.transforms import DecodeImage
 
-ROOT = Path(gdsload.__file__).resolve().parent.parent
 SAMPLES, STEPS = 53, 8
 
 SCRIPT = """
@@ -39,7 +33,7 @@ from gdsload.transforms import DecodeImage
 warnings.simplefilter("ignore")
 path, pictures, plain, folder = sys.argv[1:]
 rank = int(os.environ["RANK"])
-dist.init_process_group("gloo")
+dist.init_process_group("gloo", f"file://{folder}/group", rank=rank, world_size=int(os.environ["WORLD_SIZE"]))
 mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
 
 def loader(shared, size=7, where=path, **options):
@@ -166,30 +160,13 @@ def encoded(number):
 
 
 @pytest.fixture(scope="module")
-def told(writers, tmp_path_factory):
+def told(writers, tmp_path_factory, run_ranks):
     """What each rank has found."""
     folder = tmp_path_factory.mktemp("peers")
     write_rich, write_plain = writers
     paths = [write_rich(folder / "rich", SAMPLES), write_pictures(folder / "pictures")]
     paths.append(write_plain(folder / "plain", 53, width=70_000, shard_bytes="4MiB"))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
-    environment |= {"TORCHELASTIC_USE_AGENT_STORE": "False", "OMP_NUM_THREADS": "1"}
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        environment["MASTER_PORT"] = str(free.getsockname()[1])
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, *map(str, paths), str(folder)],
-            env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    try:
-        ends = [rank.communicate(timeout=110)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], ends
+    run_ranks(SCRIPT, 2, *paths, folder)
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
 
 
