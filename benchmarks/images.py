@@ -153,8 +153,17 @@ def _calls(decoder: JpegDecoder, batches: list[list[bytes]], count: int, device:
     return run
 
 
-def _by_threads(data: list[bytes], count: int, use: Callable[[Any, int], None]) -> int:
-    """Decode so many images on all processors, and use the pixels of each."""
+def _by_threads(
+    data: list[bytes], count: int, use: Callable[[Any, int], None], into: list[bytearray] | None = None
+) -> int:
+    """Decode so many images on all processors, and use the pixels of each.
+
+    Args:
+        data: images.
+        count: how many.
+        use: called with pixels and number.
+        into: memory for a batch of them; None: pixels go where the last image's of the thread went.
+    """
     kept = threading.local()
 
     def some(numbers: range) -> None:
@@ -163,7 +172,8 @@ def _by_threads(data: list[bytes], count: int, use: Callable[[Any, int], None]) 
                 kept.memory = bytearray(500 * 375 * 3)
             for number in numbers:
                 view = memoryview(data[number % len(data)])
-                use(decode_image(view, read_image_header(view), kept.memory), number)
+                memory = kept.memory if into is None else into[number % len(into)]
+                use(decode_image(view, read_image_header(view), memory), number)
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         for _ in threads.map(some, (range(low, min(low + 16, count)) for low in range(0, count, 16))):
@@ -271,6 +281,11 @@ def runs(
         whole = loader(folder, options, device, decode={"image": DecodeImage(channels_last=True)})
         found["gdsload-whole"] = "gdsload, decoded and nothing else", lambda: _consumed(iter(whole), device)
         size: int = options.batch_size
+        pixels = [bytearray(500 * 375 * 3) for _ in range(size)]
+        found["decoder-kept"] = (
+            "the decoder alone, pixels kept for a batch",
+            lambda: _by_threads(data, options.images, lambda _pixels, _number: None, pixels),
+        )
         found["work"] = "the same work without a loader", lambda: same_work(data, options.images, size)
     found["decoder"] = decoder_alone(data, options.images, options, device)
     if device.type == "cuda" and (library := list_decoder()) is not None:

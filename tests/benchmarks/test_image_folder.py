@@ -12,6 +12,6 @@ def test_a_tiny_run_on_the_cpu(tmp_path, capsys):
     with one_thread():
         assert image_folder.main(tiny) == 0
     found = json.loads(out.read_text())["results"]
-    assert {"gdsload, kept encoded", "gdsload, decoded once", "the steps alone"} < set(found)
+    assert {"gdsload, kept encoded", "gdsload, the middle decoded once", "the steps alone"} < set(found)
     assert all(entry["images"] == 12 and entry["epoch_s"][0] > 0 for entry in found.values())
     assert "s an epoch" in capsys.readouterr().out
