@@ -19,7 +19,15 @@ from gdsload.system.probe.library import read_config
 from gdsload.system.probe.tree import Tree
 from gdsload.system.ram import memory_room
 
-__all__ = ["choose", "default_register_bytes", "dma_is_possible", "expected", "preflight", "reads_in_place"]
+__all__ = [
+    "choose",
+    "default_register_bytes",
+    "dma_is_possible",
+    "expected",
+    "off_drives",
+    "preflight",
+    "reads_in_place",
+]
 
 _SHARE_OF_MEMORY = 0.5
 
@@ -78,6 +86,11 @@ def reads_in_place(request: BackendRequest, *, mapped: bool) -> bool:
         return mapped
     kind = Tiered if request.backend == "auto" else BACKENDS[request.backend].backend
     return kind.in_place
+
+
+def off_drives(request: BackendRequest, *, mapped: bool) -> bool:
+    """Whether bytes come off drives, by system calls, also where the page cache has them; `mapped`: see there."""
+    return not reads_in_place(request, mapped=mapped) and (request.placement, request.backend) != ("gpu", "auto")
 
 
 def expected(request: BackendRequest) -> tuple[str, str]:

@@ -124,6 +124,8 @@ class DataLoader(TorchAttributes):
             NCCL on GPUs, else by gloo. Batches, order and states are the same. They ask for batches together, and all
             of them raise an error if one fails, is at another batch, or does not come within ten minutes.
             `device_transform` is called in the consumer's thread. The whole batch is not part of `prefetch_bytes`.
+            ``"auto"``: where that pays and can be done, which is for batches of 16 MiB or more that have images to
+            decode, come off drives (``"bounce"``, ``"gds"``, ``mmap=False``), or are of a dataset larger than memory.
         prefetch_bytes: bytes of batches that are made ahead of the consumer; two are always made. None: 512 MiB where
             batches are built by a GPU, 256 MiB elsewhere.
         arena_bytes: bytes of memory that reads land in, on the GPU or with `mmap=False`. On a GPU, this and
@@ -193,7 +195,7 @@ class DataLoader(TorchAttributes):
         mesh: DeviceMesh | None = None,
         process_group: ProcessGroup | None = None,
         check_peers: bool = False,
-        fan_out: bool = False,
+        fan_out: Literal[False, True, "auto"] = False,
         prefetch_bytes: int | str | None = None,
         arena_bytes: int | str = "1GiB",
         mmap: bool | None = None,

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from gdsload.backends.request import BackendRequest, Placement
-from gdsload.backends.select import preflight, reads_in_place
+from gdsload.backends.select import off_drives, preflight, reads_in_place
 from gdsload.engine.assemble import BatchForm
 from gdsload.engine.sample_transform import PerSample
 from gdsload.errors import BackendUnavailableError, OptionError
@@ -25,7 +25,7 @@ from gdsload.loader import options
 from gdsload.loader.batch_fields import batch_form, check_padding, field_names, mean_sample_bytes, refuse_ragged
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.decoded_fields import decoded_fields, decoded_sample_bytes
-from gdsload.loader.fan_out_plan import FanOutPlan, shared_out
+from gdsload.loader.fan_out_plan import FanOutPlan, pays, shared_out
 from gdsload.loader.rank_groups import RankGroups, rank_groups
 from gdsload.loader.ranks import ScheduleRule
 from gdsload.loader.samplers import IndexSource, expected_batch, index_source
@@ -149,7 +149,6 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
     given = _checked(given)
     request = _backend_request(given)
     budgets = _budgets(given, request.placement)
-
     dataset, selected = _selected(dataset)
     mapped = selected.mapped(given["mmap"])
     by_default = given["register_bytes"] is None and request.placement == "gpu"
@@ -163,7 +162,11 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
     sample_bytes = mean_sample_bytes(selected, fields)
     order = _order_options(given, selected, sample_bytes)
     groups = rank_groups(given)
-    form, fan_out = shared_out(batch_form(selected, fields, given, decode), groups, given)
+    batch_sample_bytes = decoded_sample_bytes(selected, fields, decode)
+    form, fan_out = shared_out(batch_form(selected, fields, given, decode), groups, given, worth=pays(
+        batch_bytes=batch_sample_bytes * _batch_size(given), dataset_bytes=sample_bytes * len(selected),
+        decodes=bool(decode), off_drives=off_drives(request, mapped=mapped),
+    ))  # fmt: skip
     preflight(request, _trials(selected), mapped=mapped, drive=selected.drive)
     return LoaderPlan(
         dataset=dataset,
@@ -186,11 +189,10 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
         asked=given["backend"],
         backend=request,
         registers_by_default=by_default,
-        **tiers,
-        **budgets,
+        **tiers | budgets,
         in_place=reads_in_place(request, mapped=mapped) and not tiers["in_vram"],
         sample_bytes=sample_bytes,
-        batch_sample_bytes=decoded_sample_bytes(selected, fields, decode),
+        batch_sample_bytes=batch_sample_bytes,
         fan_out=fan_out,
     )
 
@@ -211,6 +213,11 @@ def _selected(dataset: object) -> tuple[object, Selected]:
     return dataset, selected
 
 
+def _batch_size(given: Mapping[str, Any]) -> int:
+    """Samples of a batch, or about so many."""
+    return expected_batch(given["batch_sampler"]) or int(given["batch_size"])
+
+
 def _schedule_rule(
     given: Mapping[str, Any],
     selected: Selected,
@@ -220,7 +227,7 @@ def _schedule_rule(
 ) -> ScheduleRule:
     return ScheduleRule(
         selected.epoch_samples,
-        expected_batch(given["batch_sampler"]) or given["batch_size"],
+        _batch_size(given),
         given["tail"],
         order.lanes,
         options.share(given) if groups is None else (groups.rank, groups.world_size),

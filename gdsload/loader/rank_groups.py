@@ -108,7 +108,7 @@ def rank_groups(given: Mapping[str, Any]) -> RankGroups | None:
     elif group is not None:
         found = _of_group(group)
     _check_seed(given, found)
-    if given["fan_out"]:
+    if given["fan_out"] is True:
         _refuse_without_peers(found, "fan_out=True shares the reading of each batch out among ranks that get the same")
     if not given["check_peers"]:
         return found

@@ -8,9 +8,12 @@ import inspect
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import gdsload
-from gdsload.loader import options, plan
+from gdsload.loader import fan_out_plan, options, plan
 from gdsload.loader.budgets import limits_of
 from gdsload.loader.plan import plan_loader
 from gdsload.loader.ranks import ScheduleRule, Schedules
@@ -155,3 +158,39 @@ def test_images_are_kept_where_batches_are_built(planned, tmp_path):
     assert (found.keeps_images, found.ram_bytes) == (True, 2**21)
     with pytest.raises(gdsload.OptionError, match="is the GPU"):
         plan_loader(tmp_path / "d", {**given, "device": GPU})
+
+
+@pytest.fixture
+def peers():
+    """Two ranks of tensor parallelism, of which this process is one."""
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    yield init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    dist.destroy_process_group()
+
+
+_LARGE = 2**24 // 32  # samples of 32 bytes
+
+
+@pytest.mark.parametrize(
+    ("device", "given", "memory", "shared"),
+    [
+        (GPU, {"backend": "bounce", "batch_size": _LARGE}, 2**40, True),
+        (GPU, {"backend": "gds", "batch_size": _LARGE}, 2**40, True),
+        (CPU, {"mmap": False, "batch_size": _LARGE}, 2**40, True),
+        (GPU, {"backend": "bounce", "batch_size": _LARGE - 1}, 2**40, False),
+        (GPU, {"batch_size": _LARGE}, 2**40, False),
+        (GPU, {"backend": "mapped", "batch_size": _LARGE}, 2**40, False),
+        (CPU, {"batch_size": _LARGE}, 2**40, False),
+        (GPU, {"batch_size": _LARGE}, 31_999, True),
+        (GPU, {"batch_size": _LARGE}, 32_000, False),
+        (CPU, {"batch_size": _LARGE, "sample_transform": dict}, 0, False),
+    ],
+)
+def test_peers_share_reading_out_where_that_pays(planned, peers, monkeypatch, device, given, memory, shared):
+    monkeypatch.setattr(fan_out_plan, "total_memory", lambda tree: memory)
+    found = planned(device, mesh=peers, fan_out="auto", **given)
+    assert (found.fan_out is not None) == shared
+
+
+def test_without_peers_all_is_read(planned):
+    assert planned(GPU, backend="bounce", batch_size=_LARGE, fan_out="auto").fan_out is None
