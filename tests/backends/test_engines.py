@@ -75,3 +75,13 @@ def test_every_read_is_made_once_and_long_ones_are_in_no_batch(make, sizes, refu
     together = [size for size in sizes if size <= 2**20 and not refuses]
     assert [read[3] for read in it.batches.read_together] == together
     assert it.engine.most_bytes == (2**20 if not refuses or not count or min(sizes) > 2**20 else 0)
+
+
+@pytest.mark.parametrize("sizes", [[0], [0, 0], [0, 4096, 0], [2**21, 0], [0, 2**21, 5, 0, 7]])
+def test_empty_reads_are_in_no_batch(make, sizes):
+    """A batch of cuFile's with one never ends."""
+    it, count = make(), len(sizes)
+    same = np.arange(count)
+    done = it.engine.read_many(it.handles[same % 2], same, same, np.array(sizes, np.int64), same)
+    assert done.tolist() == sizes
+    assert [read[3] for read in it.batches.read_together] == [size for size in sizes if 0 < size <= 2**20]

@@ -132,12 +132,13 @@ class CufileEngine:
         """See `Engine.read_many`."""
         columns = (handles, bases, positions, nbytes, offsets)
         long = nbytes > LONGEST_BYTES
-        if self._batches is None or long.all():
+        short = (nbytes > 0) & ~long  # cuFile has been seen never to end an empty read of a batch
+        if self._batches is None or not short.any():
             return one_by_one(self, *columns)
-        if not long.any():
+        if short.all():
             return self._batched(*columns)
         done = np.zeros(len(nbytes), np.int64)
-        for chosen, read in ((~long, self._batched), (long, partial(one_by_one, self))):
+        for chosen, read in ((short, self._batched), (long, partial(one_by_one, self))):
             done[chosen] = read(*(column[chosen] for column in columns))
         return done
 
