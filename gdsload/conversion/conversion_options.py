@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast
 
 import numpy as np
-import torch
 
 from gdsload.conversion.named_objects import find_named
 from gdsload.errors import OptionError, SchemaError
@@ -15,6 +14,7 @@ from gdsload.order.checks import check_whole
 from gdsload.shards.format.dtypes import DTYPES, dtype_of
 from gdsload.shards.format.stored import PackRule, pack_rule
 from gdsload.shards.values import cast as cast_values
+from gdsload.shards.values import is_array
 from gdsload.system.units import parse_bytes
 
 __all__ = ["Change", "ConvertOptions"]
@@ -134,6 +134,6 @@ def find_function(spec: str) -> Callable[[dict[str, Any]], Mapping[str, Any]]:
 def _cast(value: Any, name: str, field: str) -> Any:
     if isinstance(value, tuple) and len(value) == 2:  # values and offsets of a ragged field
         return _cast(value[0], name, field), value[1]
-    if isinstance(value, Sequence) and value and isinstance(value[0], np.ndarray | torch.Tensor):
+    if isinstance(value, Sequence) and value and is_array(value[0]):
         return [_cast(one, name, field) for one in value]
     return cast_values(value, dtype_of(name), field)

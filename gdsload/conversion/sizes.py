@@ -11,12 +11,12 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import torch
 
 from gdsload.conversion.conversion_options import Change, ConvertOptions
 from gdsload.conversion.source import Item, Part, Source
 from gdsload.conversion.sources.pictures import ImageSource
 from gdsload.errors import OptionError
+from gdsload.shards.values import is_tensor
 
 __all__ = ["ImageSizes", "image_sizes", "sized"]
 
@@ -88,7 +88,7 @@ def _mean(items: Iterator[Item], options: ConvertOptions) -> float | None:
 def _bytes(value: Any) -> int:
     if isinstance(value, str | bytes):
         return len(value) + 8  # its offset
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         return value.nbytes
     if isinstance(value, list | tuple) and not all(isinstance(one, int | float) for one in value):
         return sum(map(_bytes, value))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import queue
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, wait
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
-
-import torch
 
 from gdsload.conversion.part import PartTask, convert_part
 from gdsload.conversion.staging import PartReport
@@ -135,7 +134,9 @@ def _convert_beside(task: PartTask, noted: Callable[[int, int], None]) -> PartRe
 
 def _convert_alone(task: PartTask, noted: Callable[[int, int], None]) -> PartReport:
     """Do a task in a process that has one processor to itself."""
-    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"  # for a torch that is imported later
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
     return convert_part(replace(task, noted=noted))
 
 

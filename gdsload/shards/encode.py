@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from gdsload.errors import SchemaError
 from gdsload.shards.format.image_header import IMAGE_CODECS, image_codec
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.stored import StoredSchema
-from gdsload.shards.values import as_bytes, element_type
+from gdsload.shards.values import as_bytes, element_type, is_array, is_tensor
 
 __all__ = [
     "EncodedField",
@@ -103,7 +102,7 @@ def _infer(name: str, value: object) -> Field:
 def _infer_batch(name: str, value: object) -> Field:
     if isinstance(value, list) and value and isinstance(value[0], str | bytes):
         return _infer(name, value[0])
-    if isinstance(value, torch.Tensor) and value.is_nested:
+    if is_tensor(value) and value.is_nested:
         dtype, shape = element_type(value.values() if _is_packed(value) else value.unbind()[0], name)
         return Field(dtype, (None, *shape[1:]))
     if isinstance(value, list) and not value:
@@ -113,7 +112,7 @@ def _infer_batch(name: str, value: object) -> Field:
     if isinstance(value, tuple) and len(value) == 2:
         dtype, shape = element_type(value[0], name)
         return Field(dtype, (None, *shape[1:]))
-    if isinstance(value, list) and value and _is_array(value[0]):
+    if isinstance(value, list) and value and is_array(value[0]):
         fields = [_infer(name, item) for item in value]
         if len({field.shape for field in fields}) == 1:
             return fields[0]
@@ -122,10 +121,6 @@ def _infer_batch(name: str, value: object) -> Field:
     if not shape:
         raise SchemaError("a batch needs one value for each sample, but this is a single number", field=name)
     return Field(dtype, shape[1:])
-
-
-def _is_array(value: object) -> bool:
-    return isinstance(value, torch.Tensor | np.ndarray)
 
 
 def sample_rows(schema: Schema, sample: Mapping[str, object]) -> dict[str, EncodedField]:
@@ -239,7 +234,7 @@ def _text_rows(name: str, field: Field, values: Sequence[object]) -> EncodedFiel
 
 def _image_bytes(name: str, field: Field, value: object) -> bytes:
     """An encoded image, if it is one of the field's codecs."""
-    if isinstance(value, np.ndarray | torch.Tensor):
+    if is_array(value):
         array = as_bytes(value, field.dtype, name)
         _check_shape(name, field, array.shape[:-1])
         value = array.tobytes()
@@ -266,7 +261,7 @@ def _batch_field(name: str, field: Field, value: Any) -> EncodedField:
         return _ragged_batch(name, field, value)
     if isinstance(value, list | tuple) and not value:
         return EncodedField(np.zeros((0, field.row_bytes), np.uint8), None)
-    if isinstance(value, list | tuple) and _is_array(value[0]):
+    if isinstance(value, list | tuple) and is_array(value[0]):
         parts = [_sample_field(name, field, item).data for item in value]
         return EncodedField(np.concatenate(parts), None)
     data = as_bytes(value, field.dtype, name)
@@ -277,7 +272,7 @@ def _batch_field(name: str, field: Field, value: Any) -> EncodedField:
 
 
 def _ragged_batch(name: str, field: Field, value: Any) -> EncodedField:
-    if isinstance(value, torch.Tensor) and value.is_nested:
+    if is_tensor(value) and value.is_nested:
         value = (value.values(), cast("Any", value).offsets()) if _is_packed(value) else list(value.unbind())
     if isinstance(value, tuple) and len(value) == 2:
         return _values_and_offsets(name, field, value[0], value[1])
@@ -297,6 +292,8 @@ def _ragged_batch(name: str, field: Field, value: Any) -> EncodedField:
 
 def _is_packed(nested: Any) -> bool:
     """Whether the rows of a nested tensor's samples are those of its values, one sample after the other."""
+    import torch
+
     # torch has no public way to ask which dimension varies.
     return bool(nested.layout == torch.jagged and nested.lengths() is None and nested._ragged_idx == 1)  # noqa: SLF001
 
@@ -305,7 +302,7 @@ def _values_and_offsets(name: str, field: Field, values: object, offsets: Any) -
     data = as_bytes(values, field.dtype, name)
     _check_shape(name, field, data.shape[:-1])
     try:
-        edges = np.asarray(offsets.detach().cpu() if isinstance(offsets, torch.Tensor) else offsets)
+        edges = np.asarray(offsets.detach().cpu() if is_tensor(offsets) else offsets)
     except (RuntimeError, TypeError, ValueError):
         raise SchemaError("offsets are no vector of whole numbers", field=name) from None
     if edges.ndim != 1 or edges.dtype.kind not in "iu" or not len(edges):

@@ -2,43 +2,64 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from gdsload.errors import SchemaError
 from gdsload.shards.format.dtypes import DTYPES, DType, dtype_of
 
+if TYPE_CHECKING:
+    import torch
+    from typing_extensions import TypeIs
+
 __all__ = [
-    "TORCH_DTYPES",
     "as_bytes",
     "cast",
     "element_type",
     "held",
+    "is_array",
+    "is_tensor",
     "memory_of",
     "no_inference",
     "numpy_dtype",
     "torch_dtype",
+    "torch_dtypes",
 ]
 
-TORCH_DTYPES: dict[str, torch.dtype] = {
-    code: getattr(torch, dtype.name) for code, dtype in DTYPES.items() if hasattr(torch, dtype.name)
-}
+
+def is_tensor(value: object) -> TypeIs[torch.Tensor]:
+    """Whether it is a tensor. Where nobody has imported torch, nothing is, and torch is not imported for that."""
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # none yet while another thread imports it
+    return tensor is not None and isinstance(value, tensor)
+
+
+def is_array(value: object) -> TypeIs[NDArray[Any] | torch.Tensor]:
+    """Whether it is an array or a tensor."""
+    return isinstance(value, np.ndarray) or is_tensor(value)
+
+
+@cache
+def torch_dtypes() -> Mapping[str, torch.dtype]:
+    """The element types that the installed torch has: codes to torch dtypes."""
+    import torch
+
+    return {code: getattr(torch, dtype.name) for code, dtype in DTYPES.items() if hasattr(torch, dtype.name)}
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:
     """The torch dtype of an element type."""
-    return TORCH_DTYPES[dtype.code]
+    return torch_dtypes()[dtype.code]
 
 
 _NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
-    code: torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
-    for code, dtype in TORCH_DTYPES.items()
-    if hasattr(np, DTYPES[code].name)
+    code: np.dtype(dtype.name) for code, dtype in DTYPES.items() if hasattr(np, dtype.name)
 }
 
 
@@ -49,6 +70,8 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any] | None:
 
 def no_inference() -> AbstractContextManager[object]:
     """Leave torch's inference mode, for what may be used behind it; where it is not on, nothing is done."""
+    import torch
+
     return torch.inference_mode(mode=False) if torch.is_inference_mode_enabled() else nullcontext()
 
 
@@ -63,7 +86,7 @@ def element_type(value: object, field: str) -> tuple[DType, tuple[int, ...]]:
         SchemaError: if it has no element type that can be stored.
     """
     value = _stacked(value, field)
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         _check_dense(value, field)
         return dtype_of(value.dtype, field), tuple(value.shape)
     array = _as_array(value, field)
@@ -82,10 +105,10 @@ def as_bytes(value: object, dtype: DType, field: str) -> NDArray[np.uint8]:
         SchemaError: if it has another element type, or numbers do not fit.
     """
     value = _stacked(value, field)
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         return _tensor_bytes(value, dtype, field)
     array = value if isinstance(value, np.ndarray | np.generic) else _convert(value, dtype, field)
-    if isinstance(array, torch.Tensor):
+    if is_tensor(array):
         return _tensor_bytes(array, dtype, field)
     array = np.asarray(array)
     found = dtype_of(array.dtype, field)
@@ -110,6 +133,8 @@ def _tensor_bytes(value: torch.Tensor, dtype: DType, field: str) -> NDArray[np.u
 
 def memory_of(tensor: torch.Tensor) -> NDArray[np.uint8]:
     """The bytes of a dense tensor's elements, in their order; shape ``[nbytes]``. They are copied only if needed."""
+    import torch
+
     dense = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     # Not reshape(-1): it keeps the stride of a vector of one element or none, and then there is no view of its bytes.
     found: NDArray[np.uint8] = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy()
@@ -117,6 +142,8 @@ def memory_of(tensor: torch.Tensor) -> NDArray[np.uint8]:
 
 
 def _check_dense(value: torch.Tensor, field: str) -> None:
+    import torch
+
     if value.is_nested:
         raise SchemaError(
             "a nested tensor holds many samples",
@@ -135,14 +162,20 @@ def _stacked(value: object, field: str) -> object:
     Here is where all values come by first, so here is where masked ones are refused.
     """
     _check_masks(value, field)
-    if not isinstance(value, list | tuple) or not value or not isinstance(value[0], torch.Tensor | np.ndarray):
+    if not isinstance(value, list | tuple) or not value or not is_array(value[0]):
         return value
     for one in value:
         _check_masks(one, field)
     try:
-        return torch.stack(tuple(value)) if isinstance(value[0], torch.Tensor) else np.stack(value)
+        return _stack_tensors(value) if is_tensor(value[0]) else np.stack(value)
     except (RuntimeError, TypeError, ValueError) as error:
         raise SchemaError(f"the list cannot be made one tensor: {str(error)[:200]}", field=field) from None
+
+
+def _stack_tensors(value: Sequence[torch.Tensor]) -> torch.Tensor:
+    import torch
+
+    return torch.stack(tuple(value))
 
 
 def _check_masks(value: object, field: str) -> None:
@@ -230,16 +263,22 @@ def cast(value: object, dtype: DType, field: str) -> NDArray[Any] | torch.Tensor
         SchemaError: if a value would be lost: which, where it is, and what the element type holds.
     """
     value = _stacked(value, field)
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         _check_dense(value, field)
         plain = value.detach().cpu().resolve_conj().resolve_neg()
         # What numpy does not have is narrower than float32.
-        known = plain.dtype in _IN_NUMPY
+        known = plain.dtype in _in_numpy()
         return _checked((plain if known else plain.float()).numpy(), value, dtype, field)
     return _checked(_numbers(value, field), value, dtype, field)
 
 
-_IN_NUMPY = {*(TORCH_DTYPES[code] for code in _NUMPY_DTYPES), torch.complex128}
+@cache
+def _in_numpy() -> frozenset[torch.dtype]:
+    import torch
+
+    return frozenset((*(torch_dtypes()[code] for code in _NUMPY_DTYPES), torch.complex128))
+
+
 # Up to which whole number a type has them all. Those of 8 bits are looked at value by value.
 _EXACT = {"float16": 2**11, "bfloat16": 2**8, "float32": 2**24, "float64": 2**53, "complex64": 2**24}
 
@@ -280,6 +319,8 @@ def _converted(source: NDArray[Any], dtype: DType) -> NDArray[Any] | torch.Tenso
     with np.errstate(all="ignore"):
         if wanted is not None:
             return source.astype(wanted)
+        import torch
+
         by = np.float32 if source.dtype.kind == "f" and source.dtype.itemsize <= 4 else np.float64
         return torch.from_numpy(np.array(source, by)).to(torch_dtype(dtype))
 
@@ -307,7 +348,7 @@ def _fit(source: NDArray[Any], converted: NDArray[Any] | torch.Tensor, dtype: DT
     if dtype.name == "complex64" and source.dtype.kind == "c":
         found = np.asarray(converted)
         return _kept(source.real, found.real, dtype) & _kept(source.imag, found.imag, dtype)
-    found = converted.double().numpy() if isinstance(converted, torch.Tensor) else np.asarray(converted)
+    found = converted.double().numpy() if is_tensor(converted) else np.asarray(converted)
     found = found.real.astype(np.float64)
     return _kept(source, found, dtype) if source.dtype.kind == "f" else _exactly(source, found)
 
@@ -331,6 +372,11 @@ def _kept(source: NDArray[Any], found: NDArray[Any], dtype: DType) -> NDArray[np
 
 
 def _largest(dtype: DType) -> float:
+    known = numpy_dtype(dtype)
+    if known is not None:
+        return float(np.finfo(known).max)
+    import torch
+
     return float(torch.finfo(torch_dtype(dtype)).max)
 
 

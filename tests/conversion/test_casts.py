@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import gdsload
 from gdsload.errors import ReadError, SchemaError
 from gdsload.shards.format.dtypes import dtype_of
-from gdsload.shards.values import TORCH_DTYPES, cast, torch_dtype
+from gdsload.shards.values import cast, torch_dtype, torch_dtypes
 
-REAL = sorted({str(dtype).removeprefix("torch.") for dtype in TORCH_DTYPES.values()} - {"complex64"})
+REAL = sorted({str(dtype).removeprefix("torch.") for dtype in torch_dtypes().values()} - {"complex64"})
 SOURCES = [
     "bool",
     "uint8",

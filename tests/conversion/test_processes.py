@@ -11,6 +11,7 @@ import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gdsload
@@ -207,6 +208,28 @@ def test_a_script_with_its_own_source_needs_one(torch_server, script):
     guarded = f'import gdsload\nif __name__ == "__main__":\n    print({CALL}.samples)'
     with started(script(guarded, pause=0, alone=False), torch_server) as process:
         assert process.communicate(timeout=60) == ("800\n", "")
+
+
+@pytest.mark.slow
+def test_a_worker_imports_no_torch_for_arrays_and_one_that_is_imported_has_one_thread(tmp_path, monkeypatch):
+    looked = """
+        import sys
+
+        def look(sample):
+            before, threads = "torch" in sys.modules, 0
+            if sample["x"] == 19:
+                import torch
+
+                threads = torch.get_num_threads()
+            return {**sample, "before": before, "threads": threads}
+    """
+    (tmp_path / "looked.py").write_text(textwrap.dedent(looked))
+    np.save(tmp_path / "x.npy", np.arange(20))
+    monkeypatch.syspath_prepend(tmp_path)
+    gdsload.convert(tmp_path / "x.npy", tmp_path / "out", map="looked:look", workers=2, shard_bytes=40)
+    samples = gdsload.ShardDataset(tmp_path / "out").__getitems__(range(20))
+    assert not any(sample["before"].item() for sample in samples)
+    assert [sample["threads"].item() for sample in samples] == [0] * 19 + [1]
 
 
 @pytest.mark.slow

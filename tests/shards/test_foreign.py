@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsload import FormatError, ShardDataset, UnfinishedDatasetError
-from gdsload.shards.values import TORCH_DTYPES
+from gdsload.shards.values import torch_dtypes
 
 
 def raw_file(path, tensors, *, shift=0, metadata=None):
@@ -52,7 +52,7 @@ def test_folder_of_files(tmp_path, mmap):
 
 def test_all_element_types_of_a_file(tmp_path):
     tensors = {}
-    for code, dtype in TORCH_DTYPES.items():
+    for code, dtype in torch_dtypes().items():
         raw = torch.arange(5 * 16, dtype=torch.uint8).reshape(5, 16) & (1 if code == "BOOL" else 255)
         tensors[code] = raw.view(dtype)
     safetensors.torch.save_file(tensors, tmp_path / "a.safetensors")

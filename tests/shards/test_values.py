@@ -10,15 +10,23 @@ from hypothesis import strategies as st
 
 from gdsload import SchemaError
 from gdsload.shards.format.dtypes import DTYPES, dtype_of
-from gdsload.shards.values import TORCH_DTYPES, as_bytes, element_type, torch_dtype
+from gdsload.shards.values import as_bytes, element_type, numpy_dtype, torch_dtype, torch_dtypes
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=150)
 
 
 def test_every_element_type_has_its_torch_type():
     for code, dtype in DTYPES.items():
-        assert dtype == dtype_of(TORCH_DTYPES[code])
+        assert dtype == dtype_of(torch_dtypes()[code])
         assert dtype.itemsize == torch_dtype(dtype).itemsize
+
+
+def test_numpys_type_is_that_of_torchs_arrays():
+    kinds = {code: numpy_dtype(dtype) for code, dtype in DTYPES.items()}
+    assert all(torch.empty(0, dtype=torch_dtypes()[code]).numpy().dtype == kind for code, kind in kinds.items() if kind)
+    assert {DTYPES[code].name for code, kind in kinds.items() if kind is None} == {
+        "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float8_e4m3fnuz", "float8_e5m2fnuz",
+    }  # fmt: skip
 
 
 @SETTINGS

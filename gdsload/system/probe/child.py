@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from gdsload.system.cufile_batches import CufileBatches
 from gdsload.system.probe.library import find_libraries
 from gdsload.system.probe.result import PATHS, CufileProbe
 from gdsload.system.probe.tree import Tree
@@ -207,6 +206,8 @@ def _reads_batches(bindings: Any, handle: ctypes.c_void_p, path: str, buffer: An
     Blocks of the file are read in another order than they have there, again and again.
     """
     import torch
+
+    from gdsload.system.cufile_batches import CufileBatches
 
     with open(path, "rb") as file:
         whole = np.frombuffer(file.read(_READ_BYTES), np.uint8)
