@@ -1,6 +1,7 @@
 """What the architecture and the design notes name exists: files, modules, and the classes and functions in them."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,22 @@ PATH = re.compile(rf"(?<![\w/])(?:(?:gdsload|benchmarks|docs|tests|tools)/[\w./-
 QUOTED = re.compile(r"`(\w+(?:\.\w+)*)(?:\([^`]*)?`")
 CLASS = re.compile(r"_?[A-Z]\w*[a-z][A-Z]\w*")
 OF_OTHERS = {"BatchSampler", "CombinedLoader", "ProcessPoolExecutor", "RandomMix", "TypedDict"}
-CODE = {
-    path: path.read_text(encoding="utf-8")
-    for folder in ("gdsload", "benchmarks", "tests", "tools")
-    for path in ROOT.glob(f"{folder}/**/*.py")
-    if path != Path(__file__)
-}
-WORDS = {word for text in CODE.values() for word in re.findall(r"\w+", text)}
+
+
+@cache
+def code():
+    """The text of each module."""
+    return {
+        path: path.read_text(encoding="utf-8")
+        for folder in ("gdsload", "benchmarks", "tests", "tools")
+        for path in ROOT.glob(f"{folder}/**/*.py")
+        if path != Path(__file__)
+    }
+
+
+@cache
+def words():
+    return {word for text in code().values() for word in re.findall(r"\w+", text)}
 
 
 def is_path(name):
@@ -27,7 +37,7 @@ def is_path(name):
     for start in (ROOT, ROOT / "gdsload"):
         if (start / name).exists() or (start / f"{name}.py").exists():
             return True
-        if attribute in re.findall(r"\w+", CODE.get(start / f"{module}.py", "")):
+        if attribute in re.findall(r"\w+", code().get(start / f"{module}.py", "")):
             return True
     return False
 
@@ -36,10 +46,10 @@ def is_name(name):
     """Whether a name exists: a file's, a module of ours with what follows it, or a class; others' are left alone."""
     head, *rest = name.split(".")
     if rest == ["py"]:
-        return any(path.name == name for path in CODE)
-    if head == "gdsload" or any(path.stem == head and "gdsload" in path.parts for path in CODE):
-        return set(rest) <= WORDS
-    return not CLASS.fullmatch(head) or head in OF_OTHERS or {head, *rest} <= WORDS
+        return any(path.name == name for path in code())
+    if head == "gdsload" or any(path.stem == head and "gdsload" in path.parts for path in code()):
+        return set(rest) <= words()
+    return not CLASS.fullmatch(head) or head in OF_OTHERS or {head, *rest} <= words()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

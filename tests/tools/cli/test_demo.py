@@ -4,7 +4,10 @@ import gdsload
 from gdsload.tools.cli import main
 from gdsload.tools.digits import run_demo
 
-pytest.importorskip("sklearn", reason="the demo's data come with scikit-learn")
+
+@pytest.fixture(scope="module", autouse=True)
+def data():
+    pytest.importorskip("sklearn", reason="the demo's data come with scikit-learn")
 
 
 def test_demo_reads_more_than_95_percent_of_held_out_digits(tmp_path):
