@@ -7,21 +7,10 @@ import signal
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from gdsload import Field, ShardDataset, ShardWriter
-
-SCHEMA = {"x": Field("int32", (3,)), "words": "str", "points": Field("float32", (None, 2))}
-
-
-def sample_of(number, mark=0):
-    """Sample `number` of the small dataset; `mark` tells versions of it apart."""
-    return {
-        "x": np.array([number, mark, 7], np.int32),
-        "words": f"word {number} {mark} ".strip() * (number % 3),
-        "points": np.full((number % 4, 2), number + mark, np.float32),
-    }
+from gdsload import ShardDataset
+from tests.shards.small_dataset import sample_of, write_small
 
 
 @pytest.fixture
@@ -39,16 +28,10 @@ def expect():
     return check
 
 
-@pytest.fixture
-def write_small():
+@pytest.fixture(name="write_small")
+def write_small_one():
     """Write the small dataset."""
-
-    def write(path, samples=20, mark=0, **options):
-        with ShardWriter(path, SCHEMA, **{"shard_bytes": 400, **options}) as writer:
-            for number in range(samples):
-                writer.write(sample_of(number, mark))
-
-    return write
+    return write_small
 
 
 @pytest.fixture

@@ -28,17 +28,20 @@ from gdsload import (
 from gdsload.shards import publish as publish_module
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.verify import verify_shards
-
-STEPS = [
-    (os, "open"), (os, "pwrite"), (os, "ftruncate"), (os, "fsync"), (os, "mkdir"), (os, "rename"), (os, "unlink"),
-    (os, "rmdir"), (os, "symlink"), (publish_module.fcntl, "flock"), (publish_module, "renameat2"),
-]  # fmt: skip
+from tests.shards.killed_writers import call_hooks, killed_writers
+from tests.shards.small_dataset import write_small
 
 
 @pytest.fixture
 def no_sync(monkeypatch):
     """A killed process takes nothing with it that the system has taken already: syncing would only cost time."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
+
+
+@pytest.fixture(scope="module")
+def killed():
+    with killed_writers() as write:
+        yield write
 
 
 def mark_of(path):
@@ -51,42 +54,10 @@ def mark_of(path):
     return marks.pop()
 
 
-def call_hooks(monkeypatch, hook):
-    """Call `hook(name)` before and after each step by which a writer changes the disk."""
-    for module, name in STEPS:
-        real = getattr(module, name)
-
-        def stepped(*args, real=real, name=name, **options):
-            hook(f"before {name}")
-            if name == "pwrite" and len(args[1]) > 1:
-                # A write may end anywhere.
-                half = len(args[1]) // 2
-                real(args[0], args[1][:half], args[2])
-                hook("amid pwrite")
-            result = real(*args, **options)
-            if name in ("renameat2", "mkdir", "unlink", "open", "flock", "symlink"):
-                hook(f"after {name}")  # after the others comes only the next step
-            return result
-
-        monkeypatch.setattr(module, name, stepped)
-
-
-def die_at(monkeypatch, step):
-    """Make this process kill itself at a step of its next writer."""
-    left = [step]
-
-    def hook(name):
-        left[0] -= 1
-        if left[0] < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    call_hooks(monkeypatch, hook)
-
-
 def count_steps(monkeypatch, work):
     names = []
     with monkeypatch.context() as patch:
-        call_hooks(patch, names.append)
+        call_hooks(patch.setattr, names.append)
         work()
     return names
 
@@ -100,13 +71,14 @@ def only_whole_datasets(parent):
 
 
 @pytest.mark.usefixtures("no_sync")
-@pytest.mark.parametrize(("spread", "overwrite"), [(False, False), (False, True), (True, True)])
-def test_writer_killed_at_any_step(tmp_path, write_small, forked, monkeypatch, overwrite, spread):
+@pytest.mark.parametrize(("spread", "overwrite"), [(False, False), (False, True), (True, False), (True, True)])
+def test_writer_killed_at_any_step(tmp_path, killed, monkeypatch, overwrite, spread):
     drives = [tmp_path / "drives/a", tmp_path / "drives/b"] if spread else []
     for drive in drives:
         drive.mkdir(parents=True)
     # One shard, or one on each drive.
-    write = functools.partial(write_small, shard_bytes=600 if spread else 7000, spread_over=drives)
+    options = {"shard_bytes": 600 if spread else 7000, "spread_over": drives}
+    write = functools.partial(write_small, **options)
 
     def first():
         write(tmp_path / "count/d")
@@ -126,12 +98,7 @@ def test_writer_killed_at_any_step(tmp_path, write_small, forked, monkeypatch, o
         place.parent.mkdir()
         if overwrite:
             write(place)
-
-        def work(place=place, step=step):
-            die_at(monkeypatch, step)
-            write(place, mark=1, overwrite=overwrite)
-
-        code = forked(work)
+        code = killed(place, step, mark=1, overwrite=overwrite, **options)
         assert code in (-signal.SIGKILL, 0)
         try:
             ends.add((code, mark_of(place)))
@@ -151,7 +118,7 @@ def test_writer_killed_at_any_step(tmp_path, write_small, forked, monkeypatch, o
 
 
 @pytest.mark.usefixtures("no_sync")
-def test_writer_killed_at_any_time(tmp_path, write_small, forked):
+def test_writer_killed_at_any_time(tmp_path, forked):
     rng = random.Random(5)
     write_small(tmp_path / "d")
 
@@ -187,7 +154,7 @@ def look_on(path, stop):
     return 0
 
 
-def overwrite_while(tmp_path, write_small, forked, times):
+def overwrite_while(tmp_path, forked, times):
     write_small(tmp_path / "d")
     child = forked(lambda: look_on(tmp_path / "d", tmp_path / "stop"), wait=False)
     for mark in range(1, times):
@@ -197,20 +164,20 @@ def overwrite_while(tmp_path, write_small, forked, times):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_reader_sees_the_old_or_the_new(tmp_path, write_small, forked):
-    assert overwrite_while(tmp_path, write_small, forked, 60) == 0
+def test_reader_sees_the_old_or_the_new(tmp_path, forked):
+    assert overwrite_while(tmp_path, forked, 60) == 0
 
 
-def test_reader_would_see_a_gap(tmp_path, write_small, forked, monkeypatch):
+def test_reader_would_see_a_gap(tmp_path, forked, monkeypatch):
     """The control of the test above: without an exchange of the folders it fails."""
     monkeypatch.setattr(publish_module, "renameat2", lambda *args: publish_module.ctypes.set_errno(errno.ENOSYS) or -1)
     rename = os.rename
     monkeypatch.setattr(os, "rename", lambda *args: (rename(*args), time.sleep(0.02)))
-    assert overwrite_while(tmp_path, write_small, forked, 20) == 3
+    assert overwrite_while(tmp_path, forked, 20) == 3
     assert mark_of(tmp_path / "d") == 19
 
 
-def test_opening_while_it_is_replaced(small, write_small, monkeypatch):
+def test_opening_while_it_is_replaced(small, monkeypatch):
     """Between the index and the shards the folder is replaced: the reader begins again with the new one."""
     real, left, reading = os.scandir, [2], [True]
 
@@ -265,7 +232,7 @@ def test_link_to_a_dataset_is_not_replaced(small):
     assert mark_of(small) == 0
 
 
-def test_dataset_is_replaced_only_when_asked(small, write_small):
+def test_dataset_is_replaced_only_when_asked(small):
     with pytest.raises(DatasetExistsError, match="there is something already. Pass overwrite=True"):
         write_small(small, mark=1)
     assert (os.listdir(small.parent), mark_of(small)) == (["small"], 0)
@@ -273,20 +240,20 @@ def test_dataset_is_replaced_only_when_asked(small, write_small):
     assert (os.listdir(small.parent), mark_of(small)) == (["small"], 1)
 
 
-def test_damaged_dataset_may_be_replaced(small, write_small):
+def test_damaged_dataset_may_be_replaced(small):
     raw = (small / "index.json").read_bytes()
     (small / "index.json").write_bytes(raw[: len(raw) // 2])
     write_small(small, mark=1, overwrite=True)
     assert mark_of(small) == 1
 
 
-def test_empty_folder_is_filled(tmp_path, write_small):
+def test_empty_folder_is_filled(tmp_path):
     (tmp_path / "d").mkdir()
     write_small(tmp_path / "d")
     assert mark_of(tmp_path / "d") == 0
 
 
-def test_overwrite_where_nothing_is(tmp_path, write_small):
+def test_overwrite_where_nothing_is(tmp_path):
     write_small(tmp_path / "a/b/d", overwrite=True)
     assert mark_of(tmp_path / "a/b/d") == 0
 
@@ -294,7 +261,7 @@ def test_overwrite_where_nothing_is(tmp_path, write_small):
 # --- two writers ---
 
 
-def test_folder_of_a_live_writer_is_left_alone(tmp_path, write_small):
+def test_folder_of_a_live_writer_is_left_alone(tmp_path):
     with ShardWriter(tmp_path / "d", shard_bytes=1, overwrite=True) as first:
         first.write({"x": 1})
         write_small(tmp_path / "d")
@@ -305,7 +272,7 @@ def test_folder_of_a_live_writer_is_left_alone(tmp_path, write_small):
     assert os.listdir(tmp_path) == ["d"]
 
 
-def test_live_writer_of_another_process_is_left_alone(tmp_path, write_small, forked):
+def test_live_writer_of_another_process_is_left_alone(tmp_path, forked):
     def work():
         with ShardWriter(tmp_path / "d", shard_bytes=1, overwrite=True) as writer:
             writer.write({"x": 1})
@@ -323,7 +290,7 @@ def test_live_writer_of_another_process_is_left_alone(tmp_path, write_small, for
     assert [int(sample["x"]) for sample in ShardDataset(tmp_path / "d")] == [1, 2]
 
 
-def test_second_of_two_writers_does_not_replace_the_first(tmp_path, write_small):
+def test_second_of_two_writers_does_not_replace_the_first(tmp_path):
     late = ShardWriter(tmp_path / "d")
     late.write({"x": 1})
     write_small(tmp_path / "d")
@@ -332,7 +299,7 @@ def test_second_of_two_writers_does_not_replace_the_first(tmp_path, write_small)
     assert (os.listdir(tmp_path), mark_of(tmp_path / "d")) == (["d"], 0)
 
 
-def test_dataset_that_appears_in_the_last_moment_is_not_replaced(tmp_path, write_small, monkeypatch):
+def test_dataset_that_appears_in_the_last_moment_is_not_replaced(tmp_path, monkeypatch):
     """The check has passed, and only then the other one is published."""
     real, others = publish_module.renameat2, []
 
@@ -365,7 +332,7 @@ def test_fork_of_a_writer_does_no_harm(tmp_path, forked):
     assert [int(sample["x"]) for sample in ShardDataset(tmp_path / "d")] == [1, 3]
 
 
-def test_other_hidden_folders_are_left_alone(tmp_path, write_small):
+def test_other_hidden_folders_are_left_alone(tmp_path):
     names = [
         ".d.gdsload-mine",
         ".d.gdsload-0123456789ab",
@@ -380,7 +347,7 @@ def test_other_hidden_folders_are_left_alone(tmp_path, write_small):
     assert sorted([*names, "d"]) == sorted(os.listdir(tmp_path))
 
 
-def test_dataset_that_was_moved_aside_comes_back(small, write_small, forked, monkeypatch):
+def test_dataset_that_was_moved_aside_comes_back(small, forked, monkeypatch):
     """Without an exchange, a writer may die when the old dataset is away and the new one not there yet."""
 
     def work():
@@ -406,7 +373,7 @@ def test_dataset_that_was_moved_aside_comes_back(small, write_small, forked, mon
     ("fsync", errno.EIO), ("fsync", errno.ENOSPC), ("open", errno.EMFILE), ("mkdir", errno.ENOSPC),
     ("mkdir", errno.EROFS),
 ])  # fmt: skip
-def test_error_of_the_disk_leaves_nothing(small, write_small, monkeypatch, name, code):
+def test_error_of_the_disk_leaves_nothing(small, monkeypatch, name, code):
     """Whichever call it is that fails, the first, the second and so on."""
     total = sum(
         called == f"before {name}" for called in count_steps(monkeypatch, lambda: write_small(small, overwrite=True))
@@ -437,7 +404,7 @@ def test_error_of_the_disk_leaves_nothing(small, write_small, monkeypatch, name,
         assert os.listdir(small.parent) == ["small"]
 
 
-def test_file_size_limit(tmp_path, write_small, forked):
+def test_file_size_limit(tmp_path, forked):
     def work():
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -460,7 +427,7 @@ def tiny_disk(tmp_path):
     subprocess.run(["umount", "-l", tmp_path], check=True)
 
 
-def test_disk_that_is_full(tiny_disk, write_small):
+def test_disk_that_is_full(tiny_disk):
     write_small(tiny_disk / "d", shard_bytes=2**20)
     with pytest.raises(WriteError, match="No space left on device. Free some space, or write elsewhere") as caught:
         write_small(tiny_disk / "d", samples=100_000, mark=1, overwrite=True, shard_bytes=20_000)

@@ -1,0 +1,25 @@
+"""A small dataset, of several shards or of one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gdsload import Field, ShardWriter
+
+SCHEMA = {"x": Field("int32", (3,)), "words": "str", "points": Field("float32", (None, 2))}
+
+
+def sample_of(number, mark=0):
+    """Sample `number` of the small dataset; `mark` tells versions of it apart."""
+    return {
+        "x": np.array([number, mark, 7], np.int32),
+        "words": f"word {number} {mark} ".strip() * (number % 3),
+        "points": np.full((number % 4, 2), number + mark, np.float32),
+    }
+
+
+def write_small(path, samples=20, mark=0, **options):
+    """Write it."""
+    with ShardWriter(path, SCHEMA, **{"shard_bytes": 400, **options}) as writer:
+        for number in range(samples):
+            writer.write(sample_of(number, mark))
