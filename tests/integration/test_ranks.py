@@ -101,6 +101,69 @@ ACCELERATE = """
     accelerator.end_training()
 """
 
+TRAINER = """
+    import json, os, sys, warnings
+    import torch
+    from transformers import TrainingArguments
+    import gdsload
+    from gdsload.integrations.transformers import LoaderTrainer
+
+    warnings.simplefilter("ignore")
+    path, folder, _ = sys.argv[1:]
+    steps = 13  # of an epoch
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.seen = torch.nn.Linear(1, 1), []
+
+        def forward(self, x, labels):
+            if self.training:
+                self.seen.append(labels.int().tolist())
+            return {"loss": self.layer(x / 200).mean(), "logits": x}
+
+    def named(batch):
+        return {"x": batch["x"], "labels": batch["x"][:, 0]}
+
+    def each_once(found):
+        exact = sorted(found.predictions.flatten().tolist()) == sorted(found.label_ids.tolist()) == list(range(19))
+        return {"exact": float(exact)}
+
+    def run(resume=None, **options):
+        torch.manual_seed(0)
+        some = torch.utils.data.Subset(gdsload.ShardDataset(path), range(19))
+        loader = gdsload.DataLoader(path, 8, shuffle=True, device="cpu", transform=named)
+        held_out = gdsload.DataLoader(some, 8, device="cpu", transform=named, tail="pad")
+        arguments = TrainingArguments(
+            f"{folder}/trainer", use_cpu=True, num_train_epochs=2, report_to=[], disable_tqdm=True,
+            logging_strategy="no", **{"save_strategy": "no"} | options,
+        )
+        made = LoaderTrainer(
+            Model(), arguments, train_loader=loader, eval_loader=held_out, compute_metrics=each_once
+        )
+        made.train(resume_from_checkpoint=resume)
+        return made
+
+    made = run(save_strategy="steps", save_steps=5)
+    seen, weight = made.model.seen, made.model.layer.weight.tolist()
+    assert made.state.global_step == len(seen) == 2 * steps
+    assert made.evaluate()["eval_exact"] == 1
+    everywhere = [None, None]
+    torch.distributed.all_gather_object(everywhere, [x for batch in seen[steps:] for x in batch])
+    assert sorted(sum(everywhere, [])) == list(range(200))
+    assert seen[steps:] != seen[:steps]
+
+    for step in (5, 20):  # in the middle of either epoch
+        rest = run(resume=f"{folder}/trainer/checkpoint-{step}").model
+        assert rest.seen == seen[step:], (step, rest.seen, seen)
+        assert rest.layer.weight.tolist() == weight
+    with open(f"{folder}/rank{os.environ['RANK']}.json", "w") as file:
+        json.dump(seen[:steps], file)
+    torch.distributed.destroy_process_group()
+"""
+SCRIPTS = {"accelerate": (ACCELERATE, [0, 1]), "trainer": (TRAINER, [0, 1])}
+"""Scripts that are started as each of their ranks, as torchrun does it; Lightning starts its ranks itself."""
+
 
 @pytest.fixture
 def path(tmp_path):
@@ -134,9 +197,9 @@ def run(script, path, folder, ranks, way):
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("way", ["ddp", "ddp_spawn", "ddp_notebook", "accelerate"])
+@pytest.mark.parametrize("way", ["ddp", "ddp_spawn", "ddp_notebook", "accelerate", "trainer"])
 def test_each_rank_gets_its_own_samples(path, tmp_path, way):
-    script, ranks = (ACCELERATE, [0, 1]) if way == "accelerate" else (LIGHTNING, [None])
+    script, ranks = SCRIPTS.get(way, (LIGHTNING, [None]))
     first, second = run(script, path, tmp_path, ranks, way)
     assert [len(batch) for batch in first] == [len(batch) for batch in second] == [BATCH] * 12 + [SAMPLES // 2 % BATCH]
     assert sorted(x for rank in (first, second) for batch in rank for x in batch) == list(range(SAMPLES))
