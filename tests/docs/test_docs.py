@@ -82,3 +82,44 @@ def test_lines_of_markdown_wrap():
             if len(line) > 120 and not kept:
                 long.append(f"{file.relative_to(ROOT)}:{number}")
     assert long == []
+
+
+@pytest.mark.parametrize("page", ["multi-gpu", "resume"])
+def test_errors_that_a_page_explains_are_raised(page):
+    text = (ROOT / f"docs/{page}.md").read_text().partition("## What errors mean\n")[2]
+    rows = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| `")]
+    explained = [message.removesuffix(" …") for row in rows for message in re.findall(r"`([^`]+)`", row)]
+    messages = [
+        parts for room in ("loader", "order") for file in ROOT.glob(f"gdsload/{room}/**/*.py") for parts in texts(file)
+    ]
+    assert explained
+    assert [one for one in explained if not any(begins(one, parts) for parts in messages)] == []
+    assert not any(begins("the global batch (size of a batch times world size) differs", parts) for parts in messages)
+    assert not any(begins("rank 3, which gets some other batches, failed", parts) for parts in messages)
+
+
+def texts(file):
+    """The texts in a module, each as what stands between its placeholders."""
+    tree = ast.parse(file.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield [node.value]
+        elif isinstance(node, ast.JoinedStr):
+            parts = [part.value if isinstance(part, ast.Constant) else "\0" for part in node.values]
+            yield "".join(parts).split("\0")
+
+
+def begins(message, parts):
+    """Whether a text of these parts, with anything between them, begins with a message."""
+    first, *others = parts
+    if not message.startswith(first):
+        return first.startswith(message)
+    rest, known = message[len(first) :], len(first)
+    for part in others:
+        at = rest.find(part)
+        if at < 0:  # it may end within this part, or before it
+            cut = next(end for end in range(len(part), -1, -1) if rest.endswith(part[:end]))
+            rest, known = rest[: len(rest) - cut], known + cut
+            break
+        rest, known = rest[at + len(part) :], known + len(part)
+    return known >= 12 and len(rest) < 20
