@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -16,9 +17,8 @@ def is_private(name):
     return name.startswith("_") and not name.startswith("__")
 
 
-@cache
-def parsed(folder):
-    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.py"))}
+def texts(folder):
+    return {path: path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.py"))}
 
 
 def private_names(trees):
@@ -59,9 +59,16 @@ def patches(tree, names):
                 yield from (node.lineno for text in texts if text.rpartition(".")[2] in names)
 
 
+@cache
+def parsed():
+    """The private names, and the trees of the tests that have one of them in their text."""
+    names = private_names(map(ast.parse, texts(ROOT / "gdsload").values()))
+    found = {path: text for path, text in texts(ROOT / "tests").items() if names & set(re.findall(r"\w+", text))}
+    return names, {path: ast.parse(text) for path, text in found.items()}
+
+
 def places(count):
-    names = private_names(parsed(ROOT / "gdsload").values())
-    trees = parsed(ROOT / "tests")
+    names, trees = parsed()
     return [
         f"{path.relative_to(ROOT)}:{line}"
         for path, tree in trees.items()
