@@ -1,7 +1,7 @@
 """A conversion: tasks by workers, and the dataset put together of what came of them.
 
-A task is a run of parts that fill one shard, so that shards have the size asked for, however small the parts of a
-source are. Which these are depends on the parts and the schema alone.
+A task is a run of parts that fill one shard, or some, so that shards have the size asked for, whatever parts a source
+has.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from gdsload.conversion.packing import PackedSource, Packing
 from gdsload.conversion.part import PartTask
 from gdsload.conversion.provenance import metadata_of, notes_of
 from gdsload.conversion.recognise import source_for
-from gdsload.conversion.room import Room, estimated_bytes, part_bytes
+from gdsload.conversion.room import Room, part_bytes
 from gdsload.conversion.sizes import ImageSizes, image_sizes, sized
 from gdsload.conversion.snapshot import SourceSnapshot
 from gdsload.conversion.source import Part, Source, taking
 from gdsload.conversion.spread import CONVERSION, Spread
 from gdsload.conversion.staging import PartReport, StagingFolder
+from gdsload.conversion.tasks import bytes_of_parts, bytes_of_shards, gathered
 from gdsload.errors import DiskFullError, FormatError, OptionError, ReadError, Skipped
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.stored import packed_by
@@ -184,10 +185,7 @@ def plan(source: Any, **options: Any) -> ConversionPlan:
     given = divided(source, options)
     Allowance(given.get("max_skipped", DEFAULT_ALLOWANCE))
     found, chosen = _source(source, given), choose(given)
-    parts = found.parts(int(chosen.shard_bytes))
-    made = ConversionPlan(
-        found.kind, _schema(found, parts, chosen, given), sized(found, parts, chosen), notes_of(found)
-    )
+    made = ConversionPlan(found.kind, *_looked_over(found, chosen, given), notes_of(found))
     return replace(made, images=image_sizes(found, made.nbytes, chosen))
 
 
@@ -288,9 +286,10 @@ def _run(
     resumed, overwrite = len(count.done), options.get("overwrite", False)
     left = [
         # A task that makes one shard would put it on the first drive, and so would the next one.
-        PartTask(source, parts, number, schema.to_json(), stage.folder, chosen, turned(over, number))
+        PartTask(source, parts, number, schema.to_json(), stage.folder, how, turned(over, number))
         for number, parts in enumerate(tasks)
         if number not in count.done
+        for how in [_filling(source, parts, schema, chosen)]
     ]
     room = Room(path, schema, tasks, count.done, twice=twice, spread_over=over)
     try:
@@ -317,25 +316,20 @@ def _run(
 
 def _planned(source: Source, chosen: ConvertOptions, options: ConvertKeywords) -> tuple[Schema, list[list[Part]]]:
     """Schema and tasks."""
-    target = int(chosen.shard_bytes)
-    parts = source.parts(target)
+    schema, parts = _looked_over(source, chosen, options)
+    return schema, gathered(source, parts, schema, int(chosen.shard_bytes))
+
+
+def _looked_over(source: Source, chosen: ConvertOptions, options: ConvertKeywords) -> tuple[Schema, list[Part]]:
+    """Schema, and parts with about the bytes that they will have."""
+    parts = source.parts(bytes_of_parts(source, int(chosen.shard_bytes)))
     schema = _schema(source, parts, chosen, options)
-    return schema, _gathered(sized(source, parts, chosen), schema, target)
+    return schema, sized(source, parts, schema, chosen)
 
 
-def _gathered(parts: Sequence[Part], schema: Schema, target_bytes: int) -> list[list[Part]]:
-    """Runs of parts, as many in each as one shard takes; one whose size is not known is alone."""
-    found: list[list[Part]] = []
-    room = 0
-    for part in parts:
-        nbytes = estimated_bytes([part], schema)
-        if found and 0 <= nbytes <= room:
-            found[-1].append(part)
-            room -= nbytes
-        else:
-            found.append([part])
-            room = target_bytes - nbytes if nbytes >= 0 else -1
-    return found
+def _filling(source: Source, parts: Sequence[Part], schema: Schema, chosen: ConvertOptions) -> ConvertOptions:
+    """The options of a task, whose shards are as large as its parts make even ones."""
+    return replace(chosen, shard_bytes=bytes_of_shards(source, parts, schema, int(chosen.shard_bytes)))
 
 
 def _source(source: object, options: ConvertKeywords) -> Source:

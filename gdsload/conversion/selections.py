@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.row_source import BATCH_BYTES, row_parts, spans
-from gdsload.conversion.source import Item, Part
+from gdsload.conversion.source import ExactParts, Item, Part
 from gdsload.errors import FormatError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.selection import select
@@ -23,7 +23,7 @@ __all__ = ["SelectionSource"]
 IntArray = NDArray[np.int64]
 
 
-class SelectionSource:
+class SelectionSource(ExactParts):
     """What a loader takes: a `ShardDataset`, or `Subset` and `ConcatDataset` over them.
 
     Parts end where one `ShardWriter` would begin the next shard, so that the result is what it would write.

@@ -1,11 +1,13 @@
-"""How large a result will be: by the first samples, as they will be written, where images are among them.
+"""How large a result will be: by the first samples, as they will be written.
 
-Of an image a source knows how long its file is, and that may be a tenth of its pixels' bytes.
+Of an image a source knows how long its file is, and that may be a tenth of its pixels' bytes; of a line of JSON, how
+many digits its numbers have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -13,14 +15,20 @@ from typing import Any
 import numpy as np
 
 from gdsload.conversion.conversion_options import Change, ConvertOptions
+from gdsload.conversion.part import made
+from gdsload.conversion.row_source import BATCH_BYTES
 from gdsload.conversion.source import Item, Part, Source
 from gdsload.conversion.sources.pictures import ImageSource
-from gdsload.errors import OptionError
+from gdsload.errors import GdsloadError, OptionError, SchemaError
+from gdsload.shards.encode import EncodedField, batch_rows, sample_rows
+from gdsload.shards.format.schema import Schema
 from gdsload.shards.values import is_tensor
 
 __all__ = ["ImageSizes", "image_sizes", "sized"]
 
 _LOOKED_AT = 16
+_ITEMS = 128
+_SAMPLES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +44,19 @@ class ImageSizes:
     decoded: int
 
 
-def sized(source: Source, parts: Sequence[Part], options: ConvertOptions) -> list[Part]:
-    """Parts of a source of images, with the bytes that their samples will have; those of others as they are."""
+def sized(source: Source, parts: Sequence[Part], schema: Schema, options: ConvertOptions) -> list[Part]:
+    """Parts with about the bytes that their samples will have, as far as that can be known.
+
+    Args:
+        source: the source.
+        parts: its parts.
+        schema: the fields of the result.
+        options: how it is converted.
+    """
     mean = _mean(source.first_items(), options) if isinstance(source, ImageSource) else None
     if mean is None or not isinstance(source, ImageSource):
-        return list(parts)
+        known = not any(field.ragged for field in schema.values()) and min(part.samples for part in parts) >= 0
+        return list(parts) if known else _measured(source, parts, schema, options)
     in_files = source.bytes_in_files()
     return [
         replace(part, nbytes=round(part.samples * mean))
@@ -48,6 +64,63 @@ def sized(source: Source, parts: Sequence[Part], options: ConvertOptions) -> lis
         else replace(part, nbytes=round(part.nbytes * mean / in_files) if in_files and part.nbytes >= 0 else -1)
         for part in parts
     ]
+
+
+def _measured(source: Source, parts: Sequence[Part], schema: Schema, options: ConvertOptions) -> list[Part]:
+    """Parts as large as the first samples of the first one let expect."""
+    first, samples, nbytes = parts[0], 0, 0
+    if max(first.samples, first.nbytes) < 0:
+        return list(parts)
+    change = Change(options)
+    try:
+        for item in islice(source.read(first), _ITEMS):
+            for count, size in _written(item, change, schema):
+                samples, nbytes = samples + count, nbytes + size
+                if samples >= _SAMPLES or nbytes >= BATCH_BYTES:
+                    break
+            if samples >= _SAMPLES or nbytes >= BATCH_BYTES:
+                break
+        there = first.samples
+        if there < 0 and 0 <= first.nbytes <= 2 * BATCH_BYTES:  # a larger one, packed perhaps, takes too long
+            there = sum(1 if item.count is None else item.count for item in source.read(first))
+    except OptionError:
+        raise
+    except GdsloadError:
+        return list(parts)  # said when it is its turn
+    if not samples:
+        return list(parts)
+    mean = nbytes / samples
+    ratio = mean * there / first.nbytes if there > 0 < first.nbytes else None
+    return [
+        replace(part, nbytes=round(part.nbytes * ratio))
+        if ratio is not None and part.nbytes >= 0
+        else replace(part, nbytes=round(part.samples * mean) if part.nbytes < 0 <= part.samples else part.nbytes)
+        for part in parts
+    ]
+
+
+def _written(item: Item, change: Change, schema: Schema) -> Iterator[tuple[int, int]]:
+    """How many samples of an item are good, and their bytes in a shard: all at once, or one by one."""
+    try:
+        if item.count is not None and not change.wants_samples:
+            yield item.count, _bytes_of_rows(schema, batch_rows(schema, change(item.make())))
+            return
+    except OptionError:
+        raise
+    except Exception:  # noqa: S110 - one of its samples is bad
+        pass
+    for _, sample in made(item, change):
+        if isinstance(sample, Exception):
+            continue
+        with suppress(SchemaError):
+            yield 1, _bytes_of_rows(schema, sample_rows(schema, sample))
+
+
+def _bytes_of_rows(schema: Schema, rows: Mapping[str, EncodedField]) -> int:
+    count = next(iter(rows.values())).samples
+    lengths = {name: found.lengths for name, found in rows.items() if found.lengths is not None}
+    varying = sum(int(found.sum()) * schema[name].row_bytes + 8 * count for name, found in lengths.items())
+    return count * schema.fixed_bytes + varying
 
 
 def image_sizes(source: Source, nbytes: int, options: ConvertOptions) -> ImageSizes | None:
@@ -87,7 +160,7 @@ def _mean(items: Iterator[Item], options: ConvertOptions) -> float | None:
 
 def _bytes(value: Any) -> int:
     if isinstance(value, str | bytes):
-        return len(value) + 8  # its offset
+        return len(value.encode(errors="replace") if isinstance(value, str) else value) + 8  # its offset
     if is_tensor(value):
         return value.nbytes
     if isinstance(value, list | tuple) and not all(isinstance(one, int | float) for one in value):

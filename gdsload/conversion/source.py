@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
-__all__ = ["FieldChoice", "Item", "Part", "Selective", "Source", "taking"]
+__all__ = ["ExactParts", "FieldChoice", "Item", "Part", "Selective", "Source", "taking"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,10 @@ class Source(Protocol):
         Raises:
             FormatError: if the part itself cannot be read.
         """
+
+
+class ExactParts:
+    """What makes a source's parts shards as they are: it knows the bytes of each sample, and cuts as a writer would."""
 
 
 @runtime_checkable

@@ -50,7 +50,7 @@ COMMAND = """
     recognise.recognise = lambda path: "slow"  # a kind that has all the time that a test needs
     recognise.KINDS["slow"] = ("slow", "Kind")
     sys.modules["gdsload.conversion.sources.slow"] = sys.modules["slow"]
-    sys.exit(main(["convert", "slow.py", "out", "--kind", "slow", "--workers", "2", "--shard-bytes", "200"]))
+    sys.exit(main(["convert", "slow.py", "out", "--kind", "slow", "--workers", "2", "--shard-bytes", "160"]))
 """
 
 
@@ -182,7 +182,7 @@ def test_a_parent_that_is_killed_leaves_no_workers(script, tmp_path, moment):
         assert process.communicate(timeout=ENOUGH_S) == ("", "")
 
 
-CALL = 'gdsload.convert(Slow(), "out", workers=2, shard_bytes=200)'
+CALL = 'gdsload.convert(Slow(), "out", workers=2, shard_bytes=160)'
 
 
 @pytest.mark.slow
@@ -245,7 +245,7 @@ def test_a_worker_that_is_killed_is_named(script, tmp_path):
                 return super().read(part)
 
         if __name__ == "__main__":
-            gdsload.convert(Fatal(), "out", workers=2, shard_bytes=200)
+            gdsload.convert(Fatal(), "out", workers=2, shard_bytes=160)
     """
     with started(script(fatal, pause=0, alone=False)) as process:
         _, complaint = process.communicate(timeout=60)
