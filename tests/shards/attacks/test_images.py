@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
 
 from gdsload.errors import FormatError
-from gdsload.shards.format.header import PREFIX_BYTES, parse_header
 from gdsload.shards.format.index import Index, IndexEntry, parse_index
-from gdsload.shards.format.layout import ShardLayout, align_up
+from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.schema import Field, Schema
-from gdsload.shards.format.shard import Shard, read_shard
+from tests.shards.attacks.forging import FILE, SHA, Change, forged, in_schema, read, tree_of, version
 
-FILE, SHA = "hostile", "0123456789abcdef" * 4
 FIELDS = Schema({"i": Field("image", codecs=["jpeg", "png"]), "a": Field("int32"), "b": Field("bool")})
 PACKED = (("a", "b"),)
 LAYOUT = ShardLayout(FIELDS, 5, {"i": 70}, {"i": "i"}, PACKED)
 INDEX = Index(FIELDS, (IndexEntry("0.safetensors", 5, 8192, SHA),), PACKED)
-Change = Callable[[dict], object]
 
 
 class Attack(NamedTuple):
@@ -58,72 +53,38 @@ FIELD = {
 }
 
 
-def good_tree() -> dict:
-    return json.loads(LAYOUT.header()[PREFIX_BYTES:])
-
-
-def read(tree: dict) -> Shard:
-    text = json.dumps(tree).encode()
-    length = align_up(PREFIX_BYTES + len(text)) - PREFIX_BYTES
-    raw = length.to_bytes(PREFIX_BYTES, "little") + text.ljust(length)
-    ends = [entry["data_offsets"][1] for name, entry in tree.items() if name != "__metadata__"]
-    return read_shard(parse_header(raw, len(raw) + max(ends), FILE), FILE)
-
-
-def schema_of(change: Change) -> Change:
-    """Change the schema inside a shard's metadata."""
-
-    def changed(tree: dict) -> None:
-        inner = json.loads(tree["__metadata__"]["gdsload.schema"])
-        change(inner)
-        tree["__metadata__"]["gdsload.schema"] = json.dumps(inner)
-
-    return changed
-
-
-def version(text: str) -> Change:
-    return lambda tree: tree["__metadata__"].update({"gdsload.version": text})
-
-
 def of_version_1(tree: dict) -> None:
     """A shard that an old reader would have to refuse, and must not be told to read."""
     version("1")(tree)
-    schema_of(lambda inner: inner.pop("packed"))(tree)
+    in_schema(lambda inner: inner.pop("packed"))(tree)
 
 
 SHARDS = {
     "E040": Attack("version 2", version("2"), "its version is 2, but fields like these are version 3"),
     "E041": Attack("version 1", of_version_1, "its version is 1, but fields like these are version 3"),
-    "E042": Attack("one key more", schema_of(lambda tree: tree.update(x=1)), "is no JSON object of fields, offsets"),
-    "E043": Attack("no columns", schema_of(lambda tree: tree.update(packed=[])), "no list of at least one column"),
-    "E044": Attack("null for columns", schema_of(lambda tree: tree.update(packed=None)), "packed is None, no list"),
-    "E045": Attack("a packed image", schema_of(lambda tree: tree.update(packed=[["i"]])), "'i' is not fixed"),
-    "E046": Attack("no offsets", schema_of(lambda tree: tree.update(offsets={})), "names offsets for {}"),
+    "E042": Attack("one key more", in_schema(lambda tree: tree.update(x=1)), "is no JSON object of fields, offsets"),
+    "E043": Attack("no columns", in_schema(lambda tree: tree.update(packed=[])), "no list of at least one column"),
+    "E044": Attack("null for columns", in_schema(lambda tree: tree.update(packed=None)), "packed is None, no list"),
+    "E045": Attack("a packed image", in_schema(lambda tree: tree.update(packed=[["i"]])), "'i' is not fixed"),
+    "E046": Attack("no offsets", in_schema(lambda tree: tree.update(offsets={})), "names offsets for {}"),
     "E047": Attack("rows of another type", lambda tree: tree["i"].update(dtype="I8"), "but the schema says U8"),
     "E048": Attack("rows with a shape", lambda tree: tree["i"].update(shape=[35, 2]), "but the schema says U8"),
 }
 
 
 def test_what_is_changed_is_good():
-    assert read(good_tree()).stored == LAYOUT.stored
+    assert read(tree_of(LAYOUT)).stored == LAYOUT.stored
     assert parse_index(forged(json.loads(INDEX.to_bytes())), FILE) == INDEX
 
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("number", [*FIELD, *SHARDS])
 def test_hostile_shard_is_refused(number):
-    attack, tree = {**FIELD, **SHARDS}[number], good_tree()
-    (attack.change if number in SHARDS else schema_of(lambda inner: attack.change(inner["fields"])))(tree)
+    attack, tree = {**FIELD, **SHARDS}[number], tree_of(LAYOUT)
+    (attack.change if number in SHARDS else in_schema(lambda inner: attack.change(inner["fields"])))(tree)
     with pytest.raises(FormatError, match=attack.says) as caught:
         read(tree)
     assert len(str(caught.value)) < 5000
-
-
-def forged(tree: dict) -> bytes:
-    """The index with a digest that is right, so that it is not what complains."""
-    tree.pop("sha256", None)
-    text = json.dumps(tree, separators=(",", ":"), ensure_ascii=False).encode()
-    return json.dumps({**tree, "sha256": hashlib.sha256(text).hexdigest()}).encode()
 
 
 INDEXES = {

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
 
 from gdsload.errors import FormatError
-from gdsload.shards.format.header import PREFIX_BYTES, parse_header
 from gdsload.shards.format.index import Index, IndexEntry, parse_index
-from gdsload.shards.format.layout import ShardLayout, align_up
+from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.schema import Field, Schema
-from gdsload.shards.format.shard import Shard, read_shard
+from tests.shards.attacks.forging import FILE, SHA, Change, forged, in_schema, inside, read, tree_of, version
 
-FILE, SHA = "hostile", "0123456789abcdef" * 4
 FIELDS = Schema(
     {
         "a": Field("int32"),
@@ -32,7 +28,6 @@ PACKED = (("c", "a"), ("b",))
 LAYOUT = ShardLayout(FIELDS, 5, {"r": 7, "text": 30}, {"r": "r", "text": "text"}, PACKED)
 INDEX = Index(FIELDS, (IndexEntry("0.safetensors", 5, 8192, SHA),), PACKED)
 ROWS = "gdsload:rows:0"
-Change = Callable[[dict], object]
 
 
 class Attack(NamedTuple):
@@ -69,35 +64,8 @@ NAMES = {
 }
 
 
-def good_tree() -> dict:
-    return json.loads(LAYOUT.header()[PREFIX_BYTES:])
-
-
-def read(tree: dict) -> Shard:
-    text = json.dumps(tree).encode()
-    length = align_up(PREFIX_BYTES + len(text)) - PREFIX_BYTES
-    raw = length.to_bytes(PREFIX_BYTES, "little") + text.ljust(length)
-    ends = [entry["data_offsets"][1] for name, entry in tree.items() if name != "__metadata__"]
-    return read_shard(parse_header(raw, len(raw) + max(ends), FILE), FILE)
-
-
-def inside(key: str, change_it: Change) -> Change:
-    """Change the JSON inside a metadata text."""
-
-    def change(tree: dict) -> None:
-        inner = json.loads(tree["__metadata__"][key])
-        change_it(inner)
-        tree["__metadata__"][key] = json.dumps(inner)
-
-    return change
-
-
 def schema(**values: object) -> Change:
-    return inside("gdsload.schema", lambda tree: tree.update(values))
-
-
-def version(text: str) -> Change:
-    return lambda tree: tree["__metadata__"].update({"gdsload.version": text})
+    return in_schema(lambda tree: tree.update(values))
 
 
 def tensor(name: str, **values: object) -> Change:
@@ -109,11 +77,11 @@ def renamed(old: str, new: str) -> Change:
 
 
 def retyped(name: str, **entry: object) -> Change:
-    return inside("gdsload.schema", lambda tree: tree["fields"].update({name: entry}))
+    return in_schema(lambda tree: tree["fields"].update({name: entry}))
 
 
 def without(key: str) -> Change:
-    return inside("gdsload.schema", lambda tree: tree.pop(key))
+    return in_schema(lambda tree: tree.pop(key))
 
 
 SHARDS = {
@@ -154,7 +122,7 @@ SHARDS = {
 
 
 def test_what_is_changed_is_good():
-    assert read(good_tree()).stored == LAYOUT.stored
+    assert read(tree_of(LAYOUT)).stored == LAYOUT.stored
     assert parse_index(forged(json.loads(INDEX.to_bytes())), FILE) == INDEX
 
 
@@ -162,23 +130,13 @@ def test_what_is_changed_is_good():
 @pytest.mark.parametrize("number", [*NAMES, *SHARDS])
 def test_hostile_shard_is_refused(number):
     attack = SHARDS[number] if number in SHARDS else NAMES[number]
-    tree = good_tree()
+    tree = tree_of(LAYOUT)
     (attack.change if callable(attack.change) else schema(packed=attack.change))(tree)
     with pytest.raises(FormatError, match=attack.says) as caught:
         read(tree)
     if attack.field is not None:
         assert attack.field in {problem.field for problem in caught.value.problems}
     assert len(str(caught.value)) < 5000
-
-
-def forged(tree: dict) -> bytes:
-    """The index with a digest that is right, so that it is not what complains."""
-    tree.pop("sha256", None)
-    try:
-        text = json.dumps(tree, separators=(",", ":"), ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        text = b""
-    return json.dumps({**tree, "sha256": hashlib.sha256(text).hexdigest()}).encode()
 
 
 INDEXES = {
@@ -209,7 +167,7 @@ def test_hostile_index_is_refused(number):
 
 
 def test_every_problem_is_reported_at_once():
-    tree = good_tree()
+    tree = tree_of(LAYOUT)
     packed = [["a", "z", "a"], [], ["r", "none"]]
     schema(packed=packed, offsets={})(tree)
     tree["__metadata__"]["gdsload.samples"] = "six"
