@@ -74,9 +74,12 @@ bench-cpu: .venv/bench/.stamp .venv/mosaicml/.stamp
 	.venv/bench/bin/python -m benchmarks.table $(RECORD) --write benchmarks/README.md
 
 CONVERT_RECORD := benchmarks/results/convert.json
+CSV_RECORD := benchmarks/results/convert-csv.json
 bench-convert: .venv/bench/.stamp .venv/mosaicml/.stamp
-	.venv/bench/bin/python -m benchmarks.convert --out $(CONVERT_RECORD) --python mosaicml=.venv/mosaicml/bin/python $(ARGS)
+	.venv/bench/bin/python -m benchmarks.convert --out $(CONVERT_RECORD) --kinds array images --python mosaicml=.venv/mosaicml/bin/python $(ARGS)
 	.venv/bench/bin/python -m benchmarks.convert.table $(CONVERT_RECORD) --write benchmarks/convert/README.md
+	.venv/bench/bin/python -m benchmarks.convert --out $(CSV_RECORD) --kinds table $(ARGS)
+	.venv/bench/bin/python -m benchmarks.convert.table $(CSV_RECORD) --write benchmarks/convert/README.md --mark csv
 
 # On a machine with a GPU, in the Python at hand; benchmarks/gpu/peers.txt is what it needs besides torch and cupy.
 LOADERS := benchmarks/results/gpu-loaders.json

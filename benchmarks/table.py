@@ -164,12 +164,14 @@ def main(
     parser = argparse.ArgumentParser(prog=prog, description="render a record as markdown")
     parser.add_argument("record", type=Path)
     parser.add_argument("--write", type=Path, metavar="FILE", help="replace the table in this document")
+    parser.add_argument("--mark", default="table", help="what its place there is called (default: %(default)s)")
     options = parser.parse_args(arguments)
     rendered = rendering(json.loads(options.record.read_text(encoding="utf-8")))
     if options.write is None:
         sys.stdout.write(rendered)
     else:
-        options.write.write_text(embed(options.write.read_text(encoding="utf-8"), rendered), encoding="utf-8")
+        text = options.write.read_text(encoding="utf-8")
+        options.write.write_text(embed(text, rendered, options.mark), encoding="utf-8")
     return 0
 
 

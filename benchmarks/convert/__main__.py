@@ -29,7 +29,10 @@ from benchmarks.rounds import busy_cores
 __all__ = ["main"]
 
 _TRIAL_S = 1800
-_RATIOS = (("gdsload", "copy"), ("gdsload", "gdsload-w1"), ("gdsload", "litdata"), ("gdsload", "mosaicml"))
+_RATIOS = (
+    ("gdsload", "copy"), ("gdsload", "gdsload-w1"), ("gdsload", "arrow"), ("gdsload", "pandas"), ("gdsload", "litdata"),
+    ("gdsload", "mosaicml"),
+)  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -47,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
         "workloads": [],
     }
     with tempfile.TemporaryDirectory(prefix="gdsload-convert-", dir=options.work_dir) as folder:
-        for samples in SMALL if options.small else FULL:
+        for samples in (one for one in (SMALL if options.small else FULL) if one.kind in options.kinds):
             place = Path(folder, samples.kind)
             record["workloads"].append(_run(samples, options, record["rounds"], place))
             shutil.rmtree(place)
@@ -64,6 +67,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--small", action="store_true", help="a smoke test of seconds: its numbers mean nothing")
     parser.add_argument("--rounds", type=int, help="default: 5, or 2 with --small")
     parser.add_argument("--contenders", nargs="+", choices=list(NAMES), default=list(NAMES), metavar="NAME")
+    kinds = [samples.kind for samples in FULL]
+    parser.add_argument("--kinds", nargs="+", choices=kinds, default=kinds, help="of which samples (default: all)")
     parser.add_argument("--python", action="append", default=[], metavar="NAME=PATH", help="a contender's interpreter")
     parser.add_argument("--work-dir", type=Path, help="where the data go, 5 GiB (default: the temporary folder)")
     return parser.parse_args(arguments)
@@ -72,10 +77,10 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 def _run(samples: Samples, options: argparse.Namespace, rounds: int, folder: Path) -> dict[str, Any]:
     """One kind of samples: make them, have each contender write them once and compare, then run the rounds."""
     folder.mkdir(parents=True)
-    source = folder / ("rows.npy" if samples.kind == "array" else "images")
+    source = folder / samples.file_name
     _say(f"{samples.title}: generating")
     make(samples, source)
-    files = [source] if samples.kind == "array" else [Path(file) for file in image_files(source)]
+    files = [Path(file) for file in image_files(source)] if samples.kind == "images" else [source]
     names = [name for name in options.contenders if samples.kind in NAMES[name].kinds]
     entries: list[dict[str, Any]] = []
     busy: list[float] = []

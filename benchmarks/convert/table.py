@@ -17,6 +17,8 @@ __all__ = ["render"]
 _RATIOS = {
     "gdsload/copy": "gdsload to a plain copy",
     "gdsload/gdsload-w1": "two workers to one",
+    "gdsload/arrow": "gdsload to Arrow",
+    "gdsload/pandas": "gdsload to pandas",
     "gdsload/litdata": "gdsload to LitData",
     "gdsload/mosaicml": "gdsload to MosaicML",
 }

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.contenders import load as load_contender
-from benchmarks.convert.data import Samples, image_files, read_image
+from benchmarks.convert.data import COLUMNS, Samples, image_files, read_image, table_rows
 
 __all__ = ["NAMES", "Writer"]
 
@@ -53,7 +53,7 @@ class Writer(ABC):
 
     @abstractmethod
     def rows(self, out: Path) -> Iterator[NDArray[np.uint8]]:
-        """Read them back, ``[samples, channels, height, width]``, in any order."""
+        """Read them back, ``[samples, channels, height, width]`` or as `table_rows` has them, in any order."""
 
 
 class Copy(Writer):
@@ -83,6 +83,7 @@ class Gdsload(Writer):
     title = "gdsload, 2 workers"
     package = "gdsload"
     settings = 'convert(source, out, workers=2, shard_bytes="64MiB")'
+    kinds = ("array", "images", "table")
     workers: ClassVar[int] = 2
 
     @property
@@ -97,6 +98,10 @@ class Gdsload(Writer):
     def rows(self, out: Path) -> Iterator[NDArray[np.uint8]]:
         """In batches."""
         dataset = importlib.import_module("gdsload").ShardDataset(out)
+        if self.samples.kind == "table":
+            batch = dataset.read_batch(range(len(dataset)))
+            yield table_rows({name: batch[name].numpy() for name in COLUMNS})
+            return
         field = "image" if "image" in dataset.schema else next(iter(dataset.schema))
         for low in range(0, len(dataset), _BATCH):
             yield dataset.read_batch(range(low, min(low + _BATCH, len(dataset))))[field].numpy()
@@ -108,6 +113,51 @@ class GdsloadAlone(Gdsload):
     title = "gdsload, 1 worker"
     settings = 'convert(source, out, workers=1, shard_bytes="64MiB")'
     workers = 1
+
+
+class Arrow(Writer):
+    """Its reader of CSV, and `numpy.save`: what the parsing and the disk allow."""
+
+    title = "pyarrow.csv.read_csv and numpy.save"
+    package = "pyarrow"
+    settings = "read_csv with its threads, a .npy file for each column"
+    kinds = ("table",)
+
+    def __init__(self, source: Path, samples: Samples) -> None:
+        super().__init__(source, samples)
+        importlib.import_module("pyarrow.csv")
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The table, in memory."""
+        found = importlib.import_module("pyarrow.csv").read_csv(self.source)
+        return {name: found[name].to_numpy() for name in COLUMNS}
+
+    def write(self, out: Path) -> None:
+        """A file for each column."""
+        out.mkdir()
+        for name, column in self.columns().items():
+            np.save(out / f"{name}.npy", column)
+
+    def rows(self, out: Path) -> Iterator[NDArray[np.uint8]]:
+        """All at once."""
+        yield table_rows({name: np.load(out / f"{name}.npy") for name in COLUMNS})
+
+
+class Pandas(Arrow):
+    """The same with pandas."""
+
+    title = "pandas.read_csv and numpy.save"
+    package = "pandas"
+    settings = "read_csv, a .npy file for each column"
+
+    def __init__(self, source: Path, samples: Samples) -> None:
+        Writer.__init__(self, source, samples)
+        importlib.import_module("pandas")
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The table, in memory."""
+        found = importlib.import_module("pandas").read_csv(self.source)
+        return {name: found[name].to_numpy() for name in COLUMNS}
 
 
 class LitData(Writer):
@@ -188,6 +238,8 @@ NAMES: dict[str, type[Writer]] = {
     "copy": Copy,
     "gdsload": Gdsload,
     "gdsload-w1": GdsloadAlone,
+    "arrow": Arrow,
+    "pandas": Pandas,
     "litdata": LitData,
     "mosaicml": MosaicML,
 }

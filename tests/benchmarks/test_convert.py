@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.convert import __main__ as convert
 from benchmarks.convert import table
-from benchmarks.convert.data import SMALL, make
-from benchmarks.convert.writers import Copy
+from benchmarks.convert.data import COLUMNS, SMALL, make, table_rows
+from benchmarks.convert.writers import Arrow, Copy, GdsloadAlone
 from benchmarks.table import embed
 from benchmarks.worker import compare
 from benchmarks.workloads import hash_rows
@@ -22,7 +22,7 @@ NO_RECORD = "No record is committed yet.\n"
 def record(tmp_path_factory):
     pytest.importorskip("PIL")
     folder = tmp_path_factory.mktemp("bench")
-    names = ["copy", "gdsload", "gdsload-w1", "mosaicml"]
+    names = ["copy", "gdsload", "gdsload-w1", "arrow", "mosaicml"]
     options = ["--small", "--rounds", "1", "--work-dir", str(folder), "--contenders", *names]
     assert convert.main([*options, "--out", str(folder / "convert.json")]) == 0
     assert [path.name for path in folder.iterdir()] == ["convert.json"]
@@ -43,9 +43,10 @@ def test_every_contender_has_its_trials_and_its_bytes_are_right(record):
             assert all(trial["written_bytes"] >= workload["nbytes"] for trial in entry["trials"])
             assert entry["mb_s"]["q1"] <= entry["mb_s"]["median"] <= entry["mb_s"]["q3"]
             assert entry["least_resident"] == 1
-    array, images = record["workloads"]
+    array, images, rows = record["workloads"]
     assert array["ratios"].keys() == {"gdsload/copy", "gdsload/gdsload-w1"}
     assert images["ratios"].keys() == {"gdsload/gdsload-w1"}
+    assert rows["ratios"].keys() == {"gdsload/gdsload-w1", "gdsload/arrow"}
     assert "/" not in "".join(record["command"])
 
 
@@ -53,7 +54,7 @@ def test_every_contender_has_its_trials_and_its_bytes_are_right(record):
 def test_the_record_renders(record):
     text = table.render(record)
     assert "numbers mean nothing" in text
-    assert text.count("| gdsload, 2 workers ") == 2
+    assert text.count("| gdsload, 2 workers ") == 3
     assert "two workers to one, round by round" in text
     assert "MosaicML MDSWriter, 1 process failed: " in text
 
@@ -72,6 +73,21 @@ def test_what_is_read_back_is_compared(tmp_path):
     assert (found["missing"], found["foreign"]) == (1, 1)
 
 
+def test_rows_of_a_table_are_compared_whatever_has_read_them(tmp_path):
+    pytest.importorskip("pyarrow")
+    samples = SMALL[2]
+    make(samples, tmp_path / samples.file_name)
+    expected = np.load(tmp_path / "rows.hashes.npy")
+    for kind in (Arrow, GdsloadAlone):
+        writer = kind(tmp_path / samples.file_name, samples)
+        writer.write(tmp_path / kind.__name__)
+        (rows,) = writer.rows(tmp_path / kind.__name__)
+        assert rows.nbytes == samples.nbytes
+        assert compare(hash_rows(rows), expected)["missing"] == 0
+    with pytest.raises(ValueError, match="the columns are"):
+        table_rows({name: np.zeros(3, np.float32) for name in COLUMNS})
+
+
 def test_images_are_the_same_in_every_run(tmp_path):
     pytest.importorskip("PIL")
     for name in ("a", "b"):
@@ -81,8 +97,9 @@ def test_images_are_the_same_in_every_run(tmp_path):
     assert len(np.unique(hashes[0])) == SMALL[1].count
 
 
-def test_the_readme_shows_the_record():
+@pytest.mark.parametrize(("name", "mark"), [("convert", "table"), ("convert-csv", "csv")])
+def test_the_readme_shows_the_record(name, mark):
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
-    record = FOLDER.parent / "results/convert.json"
+    record = FOLDER.parent / f"results/{name}.json"
     rendered = table.render(json.loads(record.read_text(encoding="utf-8"))) if record.exists() else NO_RECORD
-    assert embed(text, rendered) == text
+    assert embed(text, rendered, mark) == text
