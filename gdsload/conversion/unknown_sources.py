@@ -22,6 +22,8 @@ _HINTS = {
     "archives other than tar are not read: unpack them first":
         (".zip", ".rar", ".7z", ".tar.bz2", ".tar.xz", ".tar.zst"),
     "unpack it first (gunzip)": (".json.gz", ".txt.gz", ".npy.gz"),
+    "unpack it first (zstd -d)": (".jsonl.zst", ".json.zst", ".csv.zst", ".tsv.zst", ".txt.zst", ".npy.zst"),
+    "an array of JSON is read as a line for each sample: write it so (jq -c '.[]' a.json > a.jsonl)": (".json",),
 }  # fmt: skip
 
 

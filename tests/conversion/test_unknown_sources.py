@@ -24,6 +24,8 @@ from gdsload.errors import FormatError, OptionError
         (["x.zarr.zip"], r"\.zarr\.zip \(1\).*unpack them first"),
         (["a.rar", "b.rar"], r"\.rar \(2\).*unpack them first"),
         (["a.json.gz"], r"\.json\.gz \(1\); unpack it first"),
+        (["a.jsonl.zst"], r"\.jsonl\.zst \(1\); unpack it first \(zstd"),
+        (["a.json"], r"\.json \(1\); an array of JSON is read as a line for each sample"),
         (["LICENSE"], r"names without an ending \(1\)"),
         ([], "it is empty"),
         ([f"a.x{number}" for number in range(20)], "…"),
