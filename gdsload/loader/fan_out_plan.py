@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,7 +42,7 @@ class FanOutPlan:
 
 
 def shared_out(
-    form: BatchForm, groups: RankGroups | None, given: Mapping[str, Any], *, worth: bool
+    form: BatchForm, groups: RankGroups | None, given: Mapping[str, Any], *, worth: Callable[[], bool]
 ) -> tuple[BatchForm, FanOutPlan | None]:
     """How what this process reads of a batch looks, and who reads the rest; without `fan_out` it reads all.
 
@@ -59,7 +59,7 @@ def shared_out(
     if len(ranks) < 2:
         return form, None
     trouble = _trouble(form, given)
-    if given["fan_out"] == "auto" and (trouble is not None or not worth):
+    if given["fan_out"] == "auto" and (trouble is not None or not worth()):
         return form, None
     if trouble is not None:
         raise trouble

@@ -163,7 +163,7 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
     order = _order_options(given, selected, sample_bytes)
     groups = rank_groups(given)
     batch_sample_bytes = decoded_sample_bytes(selected, fields, decode)
-    form, fan_out = shared_out(batch_form(selected, fields, given, decode), groups, given, worth=pays(
+    form, fan_out = shared_out(batch_form(selected, fields, given, decode), groups, given, worth=lambda: pays(
         batch_bytes=batch_sample_bytes * _batch_size(given), dataset_bytes=sample_bytes * len(selected),
         decodes=bool(decode), off_drives=off_drives(request, mapped=mapped),
     ))  # fmt: skip
