@@ -28,7 +28,7 @@ from benchmarks.gpu.ranks import Ranks, started
 from benchmarks.gpu.resnet import ResNet
 from benchmarks.gpu.shapes import KINDS, Kind, case_parser
 from benchmarks.gpu.suite.trial import synchronise
-from benchmarks.record import head, ratio, save, spread
+from benchmarks.record import head, publish, ratio, spread
 from benchmarks.table import short
 from gdsload.system.units import parse_bytes
 
@@ -179,20 +179,17 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{model}: done", file=sys.stderr, flush=True)
         for ranks in worlds.values():
             ranks.tell("end")
-    record = {
-        **head("benchmarks.gpu.ddp", arguments, device),
-        "small": options.small,
-        "world_size": world_size,
-        "rounds": options.rounds,
-        "bytes": options.bytes,
-        "batch_size": batch_size,
-        "cache": "all files were written just before, and read once: they are in the page cache",
-        "union": "each epoch that was checked had every sample once, all ranks together",
-        "cases": found,
-    }
-    save(record, options.out)
-    print(render(record), end="")
-    return 0
+    return publish(
+        head("benchmarks.gpu.ddp", arguments, device),
+        options,
+        render,
+        small=options.small,
+        world_size=world_size,
+        batch_size=batch_size,
+        cache="all files were written just before, and read once: they are in the page cache",
+        union="each epoch that was checked had every sample once, all ranks together",
+        cases=found,
+    )
 
 
 def render(record: dict[str, Any]) -> str:

@@ -23,7 +23,7 @@ import gdsload
 from benchmarks.gpu.ranks import Ranks, started
 from benchmarks.gpu.shapes import KINDS, Case, case_parser
 from benchmarks.gpu.suite.trial import cpu_s, synchronise
-from benchmarks.record import head, ratio, save, spread
+from benchmarks.record import head, publish, ratio, spread
 from gdsload.system.units import parse_bytes
 from gdsload.tools.bench.cache_state import drop
 
@@ -174,18 +174,15 @@ def main(arguments: list[str] | None = None) -> int:
                 found.append(_measured(case, ranks, options.rounds, options.seconds_per_trial))
                 print(f"{case.name}: done", file=sys.stderr, flush=True)
             ranks.tell("end")
-    record = {
-        **head("benchmarks.gpu.fan_out", arguments, device),
+    return publish(
+        head("benchmarks.gpu.fan_out", arguments, device),
+        options,
+        render,
         **joined,
-        "world_size": world_size,
-        "rounds": options.rounds,
-        "bytes": options.bytes,
-        "cache": "files are in the page cache, but for cases called cold, which begin without any of them there",
-        "cases": found,
-    }
-    save(record, options.out)
-    print(render(record), end="")
-    return 0
+        world_size=world_size,
+        cache="files are in the page cache, but for cases called cold, which begin without any of them there",
+        cases=found,
+    )
 
 
 def render(record: dict[str, Any]) -> str:
