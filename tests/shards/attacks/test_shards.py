@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
 
 from gdsload.errors import FormatError
-from gdsload.shards.format.header import PREFIX_BYTES, parse_header
-from gdsload.shards.format.layout import ShardLayout, align_up
+from gdsload.shards.format.header import parse_header
+from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.schema import Field, Schema
-from gdsload.shards.format.shard import Shard, read_shard
+from gdsload.shards.format.shard import read_shard
+from tests.shards.attacks.forging import FILE, Change, inside, read, tree_of
 
-FILE = "hostile.safetensors"
 LAYOUT = ShardLayout(
     Schema(
         {
@@ -31,8 +30,6 @@ LAYOUT = ShardLayout(
 TOKENS, NAME = "gdsload:offsets:tokens", "gdsload:offsets:name"
 SAMPLES, SCHEMA, CHECKSUMS, VERSION = (f"gdsload.{key}" for key in ("samples", "schema", "checksums", "version"))
 
-Change = Callable[[dict], object]
-
 
 class Attack(NamedTuple):
     """A change of a good shard's header, and the complaint that must follow."""
@@ -44,15 +41,7 @@ class Attack(NamedTuple):
 
 
 def good_tree() -> dict:
-    return json.loads(LAYOUT.header()[PREFIX_BYTES:])
-
-
-def read(tree: dict, *, alignment: int = 4096, file_bytes: int | None = None) -> Shard:
-    text = json.dumps(tree).encode()
-    length = align_up(PREFIX_BYTES + len(text), alignment) - PREFIX_BYTES
-    raw = length.to_bytes(PREFIX_BYTES, "little") + text.ljust(length)
-    ends = [entry["data_offsets"][1] for name, entry in tree.items() if name != "__metadata__"]
-    return read_shard(parse_header(raw, len(raw) + (file_bytes or max(ends)), FILE), FILE)
+    return tree_of(LAYOUT)
 
 
 def text_of(key: str, value: str | None) -> Change:
@@ -66,19 +55,8 @@ def text_of(key: str, value: str | None) -> Change:
     return change
 
 
-def json_of(key: str, change_it: Change) -> Change:
-    """Change the JSON inside a metadata text."""
-
-    def change(tree: dict) -> None:
-        inner = json.loads(tree["__metadata__"][key])
-        change_it(inner)
-        tree["__metadata__"][key] = json.dumps(inner)
-
-    return change
-
-
 def schema(change_it: Change) -> Change:
-    return json_of(SCHEMA, change_it)
+    return inside(SCHEMA, change_it)
 
 
 def fields(**entries: object) -> Change:
@@ -90,11 +68,11 @@ def offsets(**owners: object) -> Change:
 
 
 def checksums(**values: object) -> Change:
-    return json_of(CHECKSUMS, lambda tree: tree.update(values))
+    return inside(CHECKSUMS, lambda tree: tree.update(values))
 
 
 def digests(**values: object) -> Change:
-    return json_of(CHECKSUMS, lambda tree: tree["digests"].update(values))
+    return inside(CHECKSUMS, lambda tree: tree["digests"].update(values))
 
 
 def renamed(old: str, new: str) -> Change:
@@ -279,12 +257,12 @@ CHECKS = {
     "S110": Attack("no digests", checksums(digests={}), "has not the 16 hexadecimal digits", TOKENS),
     "S111": Attack(
         "one tensor left out",
-        json_of(CHECKSUMS, lambda tree: tree["digests"].pop("x")),
+        inside(CHECKSUMS, lambda tree: tree["digests"].pop("x")),
         "has not the 16",
         "x",
     ),
     "S112": Attack(
-        "offsets left out", json_of(CHECKSUMS, lambda tree: tree["digests"].pop(NAME)), "has not the 16", NAME
+        "offsets left out", inside(CHECKSUMS, lambda tree: tree["digests"].pop(NAME)), "has not the 16", NAME
     ),
     "S113": Attack("a digit too few", digests(x=DIGEST[1:]), "has not the 16 hexadecimal digits", "x"),
     "S114": Attack("a block too many", digests(x=DIGEST * 2), "has not the 16 hexadecimal digits", "x"),
