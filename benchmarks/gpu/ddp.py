@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import nn
 
 import gdsload
-from benchmarks.gpu.ranks import Ranks, started
+from benchmarks.gpu.ranks import Ranks, started, world_size_of
 from benchmarks.gpu.resnet import ResNet
 from benchmarks.gpu.shapes import KINDS, Kind, case_parser
 from benchmarks.gpu.suite.trial import synchronise
@@ -164,7 +164,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure, print and write the record."""
     options = _parsed(arguments)
     device = torch.device(options.device)
-    world_size = options.world_size or (torch.cuda.device_count() if device.type == "cuda" else 2)
+    world_size = world_size_of(options)
     models = [model for model in MODELS if not options.cases or model in options.cases]
     images, batch_size = (_SMALL, _SMALL_BATCH) if options.small else (_IMAGES, _BATCH)
     found = []

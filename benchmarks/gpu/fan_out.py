@@ -10,7 +10,6 @@ that, batches of both are compared with those of the CPU, byte by byte, at every
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,10 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 import gdsload
-from benchmarks.gpu.ranks import Ranks, started
-from benchmarks.gpu.shapes import KINDS, Case, case_parser
+from benchmarks.gpu.ranks import Ranks, chosen, images_written, started, world_size_of
+from benchmarks.gpu.shapes import Case, case_parser
 from benchmarks.gpu.suite.trial import cpu_s, synchronise
 from benchmarks.record import head, publish, ratio, spread
-from gdsload.system.units import parse_bytes
 from gdsload.tools.bench.cache_state import drop
 
 __all__ = ["CASES", "main", "render"]
@@ -159,21 +157,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--bytes", default="4GiB", help="of images of 3×224×224 (default: 4GiB)")
     options = parser.parse_args(arguments)
     device = torch.device(options.device)
-    on_gpu = device.type == "cuda"
-    world_size = options.world_size or (torch.cuda.device_count() if on_gpu else 2)
-    every = [case for case in CASES if on_gpu or not case.options]
-    cases = [case for case in every if not options.cases or case.name in options.cases]
-    with tempfile.TemporaryDirectory(prefix="gdsload-bench-", dir=options.work_dir) as name:
-        folder, nbytes = Path(name), parse_bytes(options.bytes, "--bytes")
-        KINDS[_KIND].write(folder / "full" / _KIND, nbytes)
-        KINDS[_KIND].write(folder / "small" / _KIND, min(2**25, nbytes), shards=3)
-        found = []
-        with started(_Peer, folder, device.type, world_size) as ranks:
-            joined = ranks.tell("joined")[0]
-            for case in cases:
-                found.append(_measured(case, ranks, options.rounds, options.seconds_per_trial))
-                print(f"{case.name}: done", file=sys.stderr, flush=True)
-            ranks.tell("end")
+    found, world_size = [], world_size_of(options)
+    with images_written(options, small_bytes=2**25) as folder, started(_Peer, folder, device.type, world_size) as ranks:
+        joined = ranks.tell("joined")[0]
+        for case in chosen(CASES, options):
+            found.append(_measured(case, ranks, options.rounds, options.seconds_per_trial))
+            print(f"{case.name}: done", file=sys.stderr, flush=True)
+        ranks.tell("end")
     return publish(
         head("benchmarks.gpu.fan_out", arguments, device),
         options,

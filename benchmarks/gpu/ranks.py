@@ -9,12 +9,13 @@ rank runs a trial by itself, and then all of them run one together.
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -28,7 +29,17 @@ from benchmarks.gpu.suite.trial import cpu_s, synchronise
 from benchmarks.record import head, publish, ratio, spread
 from gdsload.system.units import parse_bytes
 
-__all__ = ["CASES", "Rank", "Ranks", "main", "render", "started"]
+__all__ = [
+    "CASES",
+    "Rank",
+    "Ranks",
+    "chosen",
+    "images_written",
+    "main",
+    "render",
+    "started",
+    "world_size_of",
+]
 
 _KIND, _PATIENCE_S = "images", 300.0
 CASES = (
@@ -155,6 +166,29 @@ def started(make: Callable[..., Any], folder: Path, kind: str, world_size: int) 
             process.kill()
 
 
+def world_size_of(options: argparse.Namespace) -> int:
+    """How many ranks a command line asks for: by default the GPUs, or two on the CPU."""
+    on_gpu = torch.device(options.device).type == "cuda"
+    return int(options.world_size or (torch.cuda.device_count() if on_gpu else 2))
+
+
+def chosen(cases: Sequence[Case], options: argparse.Namespace) -> list[Case]:
+    """The cases that a command line asks for, and that its device can run."""
+    on_gpu = torch.device(options.device).type == "cuda"
+    every = [case for case in cases if on_gpu or "backend" not in case.options]
+    return [case for case in every if not options.cases or case.name in options.cases]
+
+
+@contextmanager
+def images_written(options: argparse.Namespace, small_bytes: int) -> Iterator[Path]:
+    """A folder of images as many as a command line asks for (`full`), and of so many bytes to compare (`small`)."""
+    with tempfile.TemporaryDirectory(prefix="gdsload-bench-", dir=options.work_dir) as name:
+        folder, nbytes = Path(name), parse_bytes(options.bytes, "--bytes")
+        KINDS[_KIND].write(folder / "full" / _KIND, nbytes)
+        KINDS[_KIND].write(folder / "small" / _KIND, min(small_bytes, nbytes), shards=3)
+        yield folder
+
+
 def _measured(case: Case, ranks: Ranks, rounds: int, seconds: float) -> dict[str, Any]:
     """A case's trials, and what follows from them."""
     ranks.tell("open", case, seconds)
@@ -185,19 +219,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--bytes", default="16GiB", help="of images of 3×224×224 (default: 16GiB)")
     options = parser.parse_args(arguments)
     device = torch.device(options.device)
-    on_gpu = device.type == "cuda"
-    world_size = options.world_size or (torch.cuda.device_count() if on_gpu else 2)
-    every = [case for case in CASES if on_gpu or "backend" not in case.options]
-    cases = [case for case in every if not options.cases or case.name in options.cases]
-    with tempfile.TemporaryDirectory(prefix="gdsload-bench-", dir=options.work_dir) as name:
-        folder, nbytes = Path(name), parse_bytes(options.bytes, "--bytes")
-        KINDS[_KIND].write(folder / "full" / _KIND, nbytes)
-        KINDS[_KIND].write(folder / "small" / _KIND, min(2**22, nbytes), shards=3)
-        found = []
-        with started(Rank, folder, device.type, world_size) as ranks:
-            for case in cases:
-                found.append(_measured(case, ranks, options.rounds, options.seconds_per_trial))
-                print(f"{case.name}: done", file=sys.stderr, flush=True)
+    found, world_size = [], world_size_of(options)
+    with images_written(options, small_bytes=2**22) as folder, started(Rank, folder, device.type, world_size) as ranks:
+        for case in chosen(CASES, options):
+            found.append(_measured(case, ranks, options.rounds, options.seconds_per_trial))
+            print(f"{case.name}: done", file=sys.stderr, flush=True)
     begin = head("benchmarks.gpu.ranks", arguments, device)
     return publish(begin, options, render, world_size=world_size, seconds=options.seconds_per_trial, cases=found)
 
