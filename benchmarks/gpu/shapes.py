@@ -117,8 +117,8 @@ class Case:
     augmented: bool = False
     below: bool = False
     """Whether only the reads are made, without a loader."""
-    gathers: bool = False
-    """Whether samples are asked for by index, without a loader."""
+    gathers: int = 0
+    """By how many threads samples are asked for by index, without a loader; 0: by a loader."""
     window: int = 0
     """How many neighbours a sample is made of; 0: it is one."""
 
@@ -143,8 +143,9 @@ CASES = (
     Case("volumes-4", "volumes", 4),
     Case("rows-4k", "rows-4k", 2048),
     Case("rows-4k-windows", "rows-4k", 128, window=16),
-    Case("rows-4k-gather", "rows-4k", 2048, gathers=True),
-    Case("rows-4k-gather-65536", "rows-4k", 65_536, gathers=True),
+    Case("rows-4k-gather", "rows-4k", 2048, gathers=1),
+    Case("rows-4k-gather-65536", "rows-4k", 65_536, gathers=1),
+    Case("rows-4k-gather-2-threads", "rows-4k", 16_384, gathers=2),
     Case("tokens-offsets", "tokens", 256, options={"ragged": "offsets"}),
     Case("tokens-padded", "tokens", 256, options={"ragged": "padded"}),
     Case("tokens-jagged", "tokens", 256, options={"ragged": "jagged"}),
@@ -212,7 +213,7 @@ class _Entry:
         if case.below:
             self._loads = Below(data, device, shuffled=bool(case.shuffle))
         elif case.gathers:
-            self._loads = Gathers(data, device, case.batch_size)
+            self._loads = Gathers(data, device, case.batch_size, case.gathers)
         else:
             self._loads = Loads(case.open(folder / "full", device), max(case.window, 1))
         began = time.perf_counter()

@@ -265,7 +265,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
             SampleIndexError: if one is outside.
             OptionError: if they are a mask.
         """
-        return _subset(self, self._ids(indices))
+        return _subset(self, self._ids(indices).copy())
 
     def filter(
         self, predicate: Callable[[dict[str, Any]], Any], *, fields: Sequence[str] | None = None
@@ -296,14 +296,15 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
         return self._open_reader().sizes(self._ids(indices))
 
     def _ids(self, indices: Indices) -> NDArray[np.int64]:
-        """The samples that indices mean."""
+        """The samples that indices mean; maybe in the very array that was given."""
         length = len(self)
-        ids = indices if isinstance(indices, np.ndarray) and indices.dtype == np.int64 else _whole(indices)
-        outside = (ids < -length) | (ids >= length)
-        if outside.any():
-            bad = int(ids[outside][0])
+        known = isinstance(indices, np.ndarray) and indices.dtype == np.int64
+        ids: NDArray[np.int64] = np.asarray(indices) if known else _whole(indices)
+        low, high = (ids.min(), ids.max()) if ids.size else (0, -1)
+        if low < -length or high >= length:
+            bad = int(ids[(ids < -length) | (ids >= length)][0])
             raise SampleIndexError(f"sample {bad} does not exist: the dataset has {length}", file=self.path)
-        return np.where(ids < 0, ids + length, ids)
+        return ids if low >= 0 else np.where(ids < 0, ids + length, ids)
 
     def verify(self, *, deep: bool = False, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
         """Read everything and compare it with its checksums.

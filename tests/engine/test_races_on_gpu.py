@@ -14,7 +14,7 @@ from gdsload import DataLoader
 from gdsload.backends.bounce import copier
 from gdsload.engine import resident_source
 from gdsload.engine.gpu import assemble_device, gather_positions
-from gdsload.engine.gpu.gather_positions import PositionGather
+from gdsload.engine.gpu.gather_positions import PositionGather, Sorting
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import VramSource
 from gdsload.system import streams
@@ -219,7 +219,7 @@ def test_rows_are_fetched_once_it_is_known_which(numbered, options, sort, guard,
             monkeypatch.setattr(streams, "record", lambda _stream: torch.cuda.Event())
 
     if sort:
-        monkeypatch.setattr(gather_positions, "_NEAR_BYTES", 0)
+        monkeypatch.setattr(gather_positions, "SORTING", Sorting(field_bytes=0, rows=0))
     rows = epochs(numbered, options, "cuda", slow)
     assert calls
     assert torch.equal(rows, epochs(numbered, options, "cpu")) == guard

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,19 +22,31 @@ from gdsload.order.permutation import Recipe
 from gdsload.system.arrays import IntArray
 from gdsload.system.streams import SideStream, Tensors, current_stream, on, side_stream, stream_handle
 
-__all__ = ["MOST_BATCHES", "PART", "PERMUTATION", "DeviceRows", "PositionBatch", "PositionGather", "Uploads", "tile_of"]
+__all__ = ["MOST_BATCHES", "PART", "PERMUTATION", "DeviceRows", "PositionBatch", "PositionGather", "Sorting", "Uploads"]
+__all__ += ["SORTING", "tile_of"]
 
 
 MOST_BATCHES = 64
 """Batches of one launch: the length of `out` in the kernel."""
 PART = 256
 """Words of a long row from which a part of it is a tile of its own."""
-_NEAR_BYTES = 2**30
-_SORTED_BYTES = range(64, 2**14)
-"""Rows of so many bytes, out of fields of more than `_NEAR_BYTES`, are fetched in the order of their addresses. Sorting
-takes some 40 bytes of memory a row, too much for shorter rows; the pages of longer ones are neighbours anyway."""
 _TILE_BYTES = 2**15
 """Bytes of such rows that a warp takes at once: few, so that all warps are close to each other in the file."""
+
+
+class Sorting(NamedTuple):
+    """Which rows over the link are fetched in the order of their addresses.
+
+    Sorting takes some 40 bytes of memory a row, too much for short rows, and the time of fetching some thousand rows.
+    Pages of long rows are neighbours anyway, and few rows are far apart in any order.
+    """
+
+    row_bytes: range = range(64, 2**14)
+    field_bytes: int = 2**30  # of a field that is larger
+    rows: int = 2**15  # or more
+
+
+SORTING = Sorting()
 _SAMPLES = Grid(132, 256, 1)
 _WORDS = (
     *("network", "table", "selection", "ends", "origins", "shards", "row_bytes", "width"),
@@ -289,7 +302,7 @@ class PositionGather:
         if not positions.size or not outs:
             return
         self._uploads.use()
-        if self._far_apart(rows) and len(outs) <= MOST_BATCHES:
+        if self._far_apart(rows, positions.size * positions.batches) and len(outs) <= MOST_BATCHES:
             self._gather_sorted(rows, positions, outs)
             return
         for low in range(0, len(outs), MOST_BATCHES):
@@ -326,9 +339,11 @@ class PositionGather:
     def _grid(self) -> Grid:
         return OVER_PCIE if self.over_pcie else IN_VRAM
 
-    def _far_apart(self, rows: DeviceRows) -> bool:
-        """Whether the rows are better fetched in the order of their addresses."""
-        return self.over_pcie and rows.row_bytes in _SORTED_BYTES and int(self.ends[-1]) * rows.row_bytes > _NEAR_BYTES
+    def _far_apart(self, rows: DeviceRows, count: int) -> bool:
+        """Whether so many rows are better fetched in the order of their addresses."""
+        if not self.over_pcie or count < SORTING.rows:
+            return False
+        return rows.row_bytes in SORTING.row_bytes and int(self.ends[-1]) * rows.row_bytes > SORTING.field_bytes
 
     def _where(self, positions: PositionBatch, low: int = 0) -> dict[str, int]:
         """The kernel's parameters for the batches from number `low` on: first position, stride and sample ids."""

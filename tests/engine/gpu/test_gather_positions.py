@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gdsload.engine.gpu import gather_positions
-from gdsload.engine.gpu.gather_positions import PART, DeviceRows, PositionBatch, PositionGather, tile_of
+from gdsload.engine.gpu.gather_positions import PART, DeviceRows, PositionBatch, PositionGather, Sorting, tile_of
 from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP
 
 WARPS = sorted({OVER_PCIE.warps, IN_VRAM.warps, 1, 3})
@@ -91,17 +91,19 @@ def launched(monkeypatch):
         (False, 512, 2**22, False),
     ],
 )
-def test_rows_out_of_much_host_memory_are_sorted(launched, over_pcie, row_bytes, samples, expected):
+@pytest.mark.parametrize("few", [False, True])
+def test_many_rows_out_of_much_host_memory_are_sorted(launched, over_pcie, row_bytes, samples, expected, few):
     gather = PositionGather(torch.device("cpu"), np.array([samples]), over_pcie=over_pcie)
-    outs = [torch.empty(4 * row_bytes, dtype=torch.uint8) for _ in range(3)]
-    gather.rows(DeviceRows(gather, np.array([4096]), row_bytes), PositionBatch(5, 100, 3, 4), outs)
-    assert [name for name, _, _ in launched] == (["samples"] if expected else []) + ["gather"]
-    assert launched[-1][2] == expected
+    outs = [torch.empty(1, dtype=torch.uint8) for _ in range(2)]
+    gather.rows(DeviceRows(gather, np.array([4096]), row_bytes), PositionBatch(5, 100, 2, 2**14 - few), outs)
+    assert [name for name, _, _ in launched] == (["samples"] if expected and not few else []) + ["gather"]
+    assert launched[-1][2] == (expected and not few)
 
 
 @pytest.mark.parametrize("row_bytes", [64, 512, 2050, 4096, 16_380])
 @pytest.mark.parametrize("rows", [1, 100, 10_000])
-def test_warps_stay_near_to_each_other_where_rows_are_sorted(launched, row_bytes, rows):
+def test_warps_stay_near_to_each_other_where_rows_are_sorted(launched, monkeypatch, row_bytes, rows):
+    monkeypatch.setattr(gather_positions, "SORTING", Sorting(rows=0))
     gather = PositionGather(torch.device("cpu"), np.array([2**25]), over_pcie=True)
     found = DeviceRows(gather, np.array([4096]), row_bytes)
     gather.rows(found, PositionBatch(0, rows, 1, rows), [torch.empty(1, dtype=torch.uint8)])
@@ -111,8 +113,9 @@ def test_warps_stay_near_to_each_other_where_rows_are_sorted(launched, row_bytes
     assert params["tiles"] * params["tile"] >= params["words"] == rows * found.width
 
 
-def test_what_comes_before_rows_is_made_aside(launched):
+def test_what_comes_before_rows_is_made_aside(launched, monkeypatch):
     """Not where rows are: it would wait for those of the batches before."""
+    monkeypatch.setattr(gather_positions, "SORTING", Sorting(rows=0))
     aside = []
 
     def elsewhere(make):
@@ -132,8 +135,7 @@ def test_what_comes_before_rows_is_made_aside(launched):
 
 
 def test_what_is_sorted_once_serves_all_fields(launched, monkeypatch):
-    monkeypatch.setattr(gather_positions, "_NEAR_BYTES", 0)
-    monkeypatch.setattr(gather_positions, "_SORTED_BYTES", range(2048))
+    monkeypatch.setattr(gather_positions, "SORTING", Sorting(range(2048), 0, 0))
     gather, positions = (
         PositionGather(torch.device("cpu"), np.array([2000]), over_pcie=True),
         PositionBatch(5, 100, 3, 4),
@@ -156,8 +158,7 @@ def test_what_is_sorted_once_serves_all_fields(launched, monkeypatch):
 
 
 def test_more_batches_than_a_launch_takes_are_not_sorted(launched, monkeypatch):
-    monkeypatch.setattr(gather_positions, "_NEAR_BYTES", 0)
-    monkeypatch.setattr(gather_positions, "_SORTED_BYTES", range(2048))
+    monkeypatch.setattr(gather_positions, "SORTING", Sorting(range(2048), 0, 0))
     gather = PositionGather(torch.device("cpu"), np.array([2000]), over_pcie=True)
     outs = [torch.empty(16, dtype=torch.uint8) for _ in range(65)]
     gather.rows(DeviceRows(gather, np.array([4096]), 16), PositionBatch(0, 1, 65, 1), outs)

@@ -9,7 +9,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 from gdsload import DataLoader, Field, ShardDataset, ShardWriter
 from gdsload.engine.gpu import gather_positions
-from gdsload.engine.gpu.gather_positions import DeviceRows, PositionBatch, PositionGather
+from gdsload.engine.gpu.gather_positions import DeviceRows, PositionBatch, PositionGather, Sorting
 from gdsload.engine.resident import ResidentGather
 from gdsload.order import FullOrder
 from gdsload.system.copies import copies_scattered_runs
@@ -32,8 +32,7 @@ def shards_of(device, samples, row_bytes, shards, random):
 @pytest.mark.parametrize("row_bytes", [1, 2, 3, 4, 8, 12, 16, 100, 512, 2040, 4096, 9000, 150_528])
 def test_any_row_size(device, row_bytes, how, monkeypatch):
     if how == "sorted":
-        monkeypatch.setattr(gather_positions, "_SORTED_BYTES", range(2**30))
-        monkeypatch.setattr(gather_positions, "_NEAR_BYTES", 0)
+        monkeypatch.setattr(gather_positions, "SORTING", Sorting(range(2**30), 0, 0))
     random = np.random.default_rng(row_bytes)
     samples = 70_000 if row_bytes <= 512 else 700
     ends, begins, rows, parts = shards_of(device, samples, row_bytes, 5, random)
@@ -89,8 +88,7 @@ def test_rows_that_lie_far_apart_are_fetched_in_their_order_and_go_where_they_be
     device, monkeypatch, batches, size, stride, given, selected
 ):
     """Fields of several widths share what was sorted once."""
-    monkeypatch.setattr(gather_positions, "_NEAR_BYTES", 0)
-    monkeypatch.setattr(gather_positions, "_SORTED_BYTES", range(2048))
+    monkeypatch.setattr(gather_positions, "SORTING", Sorting(range(2048), 0, 0))
     random, samples = np.random.default_rng(batches), 30_000
     ends, begins, rows, parts = shards_of(device, samples, 37, 9, random)
     others = torch.from_numpy(random.integers(0, 2**60, samples)).to(device)
