@@ -34,7 +34,7 @@ import torch
 import gdsload
 from benchmarks.record import machine, public, ratio, spread, versions
 from gdsload.engine.gpu.jpeg_decoders import JpegDecoder, best_jpeg_decoder, list_decoder
-from gdsload.engine.images.encoded import EncodedImages, look_at
+from gdsload.engine.images.encoded import EncodedImages, Looked, look_at
 from gdsload.engine.images.frames import Draws, Frame, frames
 from gdsload.engine.images.host_decoders import decode_image
 from gdsload.engine.images.resample import put_normalized, resampled
@@ -126,31 +126,30 @@ def decoder_alone(data: list[bytes], count: int, options: argparse.Namespace, de
 
 
 def _calls(decoder: JpegDecoder, batches: list[list[bytes]], count: int, device: torch.device) -> Run:
-    """One call of a GPU's decoder behind the other, made ready beforehand."""
-    looked = [
-        look_at(
-            EncodedImages(
-                torch.frombuffer(bytearray(b"".join(batch)), dtype=torch.uint8).pin_memory(),
-                np.array([len(one) for one in batch], np.int64),
-            ),
-            OPTIONS.max_pixels,
-        )
-        for batch in batches
-    ]
+    """One call of a GPU's decoder behind the other, of bytes that are there beforehand."""
+    made = [on_host(batch, len(batch), pinned=True) for batch in batches]
     stream = torch.cuda.Stream(device)
 
     def run() -> int:
         done = number = 0
         with torch.cuda.stream(stream):
             while done < count:
-                one = looked[number % len(looked)]
-                if not decoder.call(one, np.arange(len(one)), device)(stream):
+                one = made[number % len(made)]
+                if not decoder.call(one, np.arange(len(one)), stream)():
                     raise RuntimeError(f"{decoder.name} refuses them")
                 stream.synchronize()
                 done, number = done + len(one), number + 1
         return done
 
     return run
+
+
+def on_host(data: list[bytes], count: int, *, pinned: bool) -> Looked:
+    """So many images, of these again and again, in memory of the host, and what their headers say."""
+    some = [data[number % len(data)] for number in range(count)]
+    values = torch.frombuffer(bytearray(b"".join(some)), dtype=torch.uint8)
+    lengths = np.array([len(one) for one in some], np.int64)
+    return look_at([EncodedImages(values.pin_memory() if pinned else values, lengths)], OPTIONS.max_pixels)
 
 
 def _by_threads(

@@ -21,18 +21,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.images import OPTIONS, dali, loader, written
+from benchmarks.images import OPTIONS, dali, loader, on_host, written
 from benchmarks.record import machine, public, spread, versions
 from gdsload.engine.gpu.jpeg_decoders import HardwareDecoder, JpegDecoder, best_jpeg_decoder, list_decoder
 from gdsload.engine.gpu.nvjpeg import hardware_decoder
 from gdsload.engine.gpu.resample_device import resample
-from gdsload.engine.images.encoded import EncodedImages, Looked, look_at
 from gdsload.engine.images.frames import Draws, frames
 
 __all__ = ["main"]
@@ -77,19 +77,17 @@ def _rate(makers: Sequence[Callable[[], Call]]) -> dict[str, Any]:
     return {"images_s": found}
 
 
-def _looked(data: list[bytes], size: int, *, pinned: bool) -> Looked:
-    some = [data[number % len(data)] for number in range(size)]
-    values = torch.frombuffer(bytearray(b"".join(some)), dtype=torch.uint8)
-    lengths = np.array([len(one) for one in some], np.int64)
-    return look_at(EncodedImages(values.pin_memory() if pinned else values, lengths), OPTIONS.max_pixels)
-
-
-def _again_and_again(make: Callable[[], JpegDecoder], looked: Looked, device: torch.device) -> Call:
-    decoder, stream, numbers = make(), torch.cuda.Stream(device), np.arange(len(looked))
+def _again_and_again(
+    make: Callable[[], JpegDecoder], data: list[bytes], sizes: Sequence[int], device: torch.device, *, pinned: bool
+) -> Call:
+    """Calls of a decoder, of so many images in turn."""
+    decoder, stream = make(), torch.cuda.Stream(device)
+    turns = cycle([on_host(data, size, pinned=pinned) for size in sizes])
 
     def call() -> int:
+        looked = next(turns)
         with torch.cuda.stream(stream):
-            if not decoder.call(looked, numbers, device)(stream):
+            if not decoder.call(looked, np.arange(len(looked)), stream)():
                 raise RuntimeError(f"{decoder.name} refuses them")
             stream.synchronize()
         return len(looked)
@@ -127,24 +125,26 @@ def decoders(data: list[bytes], device: torch.device) -> Iterator[dict[str, Any]
         return found
 
     for name, make in (("nvJPEG", hardware), ("torchcodec or torchvision", library)):
-        for size, calls, pinned in (
-            (256, 1, True), (256, 1, False), (256, 2, True), (256, 3, True), (512, 1, True), (128, 1, True),
-            (64, 1, True), (64, 2, True), (32, 1, True),
+        for sizes, calls, pinned in (
+            ((256,), 1, True), ((256,), 1, False), ((256,), 2, True), ((256,), 3, True), ((1024,), 1, True),
+            ((512,), 1, True), ((512, 500), 1, True), ((512, 500, 484, 470, 455, 440), 1, True), ((128,), 1, True),
+            ((64,), 1, True), ((64,), 2, True), ((32,), 1, True),
         ):  # fmt: skip
-            title = f"{name}, batches of {size}, {calls} at once" + (", pinned" if pinned else "")
-            again = partial(_again_and_again, make, _looked(data, size, pinned=pinned), device)
+            counts = ", ".join(map(str, sizes))
+            title = f"{name}, calls of {counts} images, {calls} at once" + (", pinned" if pinned else "")
+            again = partial(_again_and_again, make, data, sizes, device, pinned=pinned)
             yield _tried(title, partial(_rate, [again] * calls))
 
 
 def kernel(data: list[bytes], device: torch.device) -> Iterator[dict[str, Any]]:
     """The kernel that crops, resizes and normalizes, for 256 images."""
-    looked = _looked(data, 256, pinned=True)
+    looked = on_host(data, 256, pinned=True)
     decoder = best_jpeg_decoder(device)
     if decoder is None:
         raise RuntimeError("nothing decodes JPEGs on this GPU")
     stream = torch.cuda.Stream(device)
     with torch.cuda.stream(stream):
-        images = decoder.call(looked, np.arange(256), device)(stream)
+        images = decoder.call(looked, np.arange(256), stream)()
         stream.synchronize()
     table = OPTIONS.table()
     given = frames(OPTIONS, np.full(256, 375), np.full(256, 500), Draws(0, np.arange(256)))
@@ -153,10 +153,10 @@ def kernel(data: list[bytes], device: torch.device) -> Iterator[dict[str, Any]]:
 
     def run() -> dict[str, Any]:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        resample(images, given, on_device, out)
+        resample(images, given, on_device, [out])
         begin.record()
         for _ in range(20):
-            resample(images, given, on_device, out)
+            resample(images, given, on_device, [out])
         end.record()
         end.synchronize()
         return {"ms": begin.elapsed_time(end) / 20}
@@ -201,10 +201,10 @@ def _timed() -> Iterator[list[float]]:
     def timed(self: HardwareDecoder, *given: Any) -> Any:
         call = plain(self, *given)
 
-        def run(stream: torch.cuda.Stream) -> Any:
+        def run() -> Any:
             began = time.perf_counter()
             try:
-                return call(stream)
+                return call()
             finally:
                 seconds[0] += time.perf_counter() - began
 

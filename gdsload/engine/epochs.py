@@ -63,5 +63,5 @@ def _threads(backend: Backend, maker: BatchMaker) -> int:
     if maker.takes_processor:
         return gatherers() - 1
     if maker.images is not None:
-        return 3  # one has its images decoded, the next one's are ready for that, and one has bytes gathered
+        return 3  # one has its images decoded, the next one's are ready for that, and one gathers, or runs the kernel
     return 2 if backend.addressable else 1

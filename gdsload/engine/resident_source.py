@@ -20,7 +20,7 @@ from gdsload.engine.resident import ResidentGather
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
 from gdsload.errors import GdsloadError
-from gdsload.system.streams import current_stream, no_room, on, record, stream_handle
+from gdsload.system.streams import current_stream, on, record, room_for, stream_handle
 
 __all__ = ["ResidentSource", "VramSource"]
 
@@ -162,11 +162,9 @@ class VramSource:
         """
         began = time.perf_counter()
         self._made_on = current_stream(self._device)
-        try:
+        with room_for("a group of batches", self._device):
             batches = self._gather.gather(steps)
             ready = transformed(self._job.transform, batches, self._gather.sizes(steps), steps)
-        except torch.OutOfMemoryError:
-            raise no_room(self._device, "a group of batches") from None
         self._stats.add(read_s=0.0, gather_s=time.perf_counter() - began)
         return _VramBatches(ready)
 

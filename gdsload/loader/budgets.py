@@ -23,6 +23,11 @@ _GROUP_BYTES_ON_GPU = 128 * 2**20
 """Little more than 2 ms at the speed of PCIe 5: planning, reading and gathering a group cost up to 1 ms of Python. By
 default `prefetch_bytes` has room for four: one is gathered while another is read and a third is planned."""
 
+_IMAGES_OF_A_GROUP = 512
+"""A GPU's decoder gets the images of a group in one call, and each call costs some waits for the interpreter lock: what
+counts is how many there are. By default `prefetch_bytes` has room for three groups of 224 x 224 pixels in 16 bits: one
+is decoded, the next one is ready for that, and one is made of its pixels, or has its bytes gathered."""
+
 
 def limits_of(plan: LoaderPlan, schedule: Schedule) -> Limits:
     """The limits of an epoch with these steps.
@@ -58,7 +63,7 @@ def _group_bytes(plan: LoaderPlan) -> int:
     if plan.per_sample is not None:
         return 1  # a batch at a time: to make one takes long, and its samples are shared out
     if plan.placement == "gpu":
-        return _GROUP_BYTES_ON_GPU
+        return int(_IMAGES_OF_A_GROUP * plan.batch_sample_bytes) if plan.form.decode else _GROUP_BYTES_ON_GPU
     if plan.order.shuffle == "sequential":
         return _GROUP_BYTES_IN_ORDER
     if not plan.in_place:

@@ -6,8 +6,8 @@ CUDA is reached through torch, so that there is one runtime and one primary cont
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ __all__ = [
     "on",
     "record",
     "register_host",
+    "room_for",
     "side_stream",
     "stream_handle",
     "unregister_host",
@@ -185,6 +186,19 @@ def no_room(device: torch.device, what: str) -> BudgetError:
         f"{device} has no memory left for {what}: {format_bytes(available)} of {format_bytes(total)} are free",
         remedy="Lower arena_bytes, prefetch_bytes or batch_size, or drop batches earlier.",
     )
+
+
+@contextmanager
+def room_for(what: str, device: torch.device) -> Iterator[None]:
+    """Where torch takes memory of a device for `what`, which the loader needs.
+
+    Raises:
+        BudgetError: instead of torch's own error, if none is left.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise no_room(device, what) from None
 
 
 def _bindings() -> Any:

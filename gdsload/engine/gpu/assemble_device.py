@@ -33,7 +33,7 @@ from gdsload.shards.format.schema import Field
 from gdsload.shards.gather_host import gather_pieces
 from gdsload.shards.values import torch_dtype
 from gdsload.system.arrays import IntArray
-from gdsload.system.streams import SideStream, current_stream, no_room, on, record, side_stream
+from gdsload.system.streams import SideStream, current_stream, on, record, room_for, side_stream
 
 __all__ = ["DeviceAssembler", "hand_over", "tensors_of"]
 
@@ -96,15 +96,12 @@ class DeviceAssembler(BatchMaker):
         Raises:
             BudgetError: if the device has no memory left.
         """
-        try:
-            with on(self.stream):
-                try:
-                    batches = self._gather(slices, sizes)
-                finally:
-                    # No arena memory may be released before, even after an error.
-                    record(self.stream).synchronize()
-        except torch.OutOfMemoryError:
-            raise no_room(self.device, f"a group of batches ({self.budget})") from None
+        with room_for(f"a group of batches ({self.budget})", self.device), on(self.stream):
+            try:
+                batches = self._gather(slices, sizes)
+            finally:
+                # No arena memory may be released before, even after an error.
+                record(self.stream).synchronize()
         self.add_index(batches, slices, list(pairwise(accumulate(sizes, initial=0))))
         return batches
 

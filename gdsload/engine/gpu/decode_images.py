@@ -1,38 +1,57 @@
 """The encoded images of batches become tensors on a GPU: by its decoder, by processors for the others, by one kernel.
 
-A batch's call is made ready by a thread that makes batches, which waits for it and then has the kernel run, while
-another thread, which does nothing else, is in the decoder with the batch before. See `jpeg_decoders` for whose memory
-is whose, and when.
+The images of a group of batches are decoded together: in one call, or in several if their pixels are many. A call is
+made ready, with its memory, by a thread that makes batches, which waits for it and then has the kernel run, while
+another thread, which does nothing else, is in the decoder with the call before. See `jpeg_decoders` for whose memory is
+whose, and when.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
 from queue import SimpleQueue
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gdsload.engine.gpu.jpeg_decoders import Call, JpegDecoder
 from gdsload.engine.gpu.pixels import Pixels, TensorPixels
 from gdsload.engine.gpu.resample_device import resample
 from gdsload.engine.images import host_decoders
-from gdsload.engine.images.decode import BatchImages, HostImages, ImageBatch, alone
-from gdsload.engine.images.processors import Processors
+from gdsload.engine.images.decode import FieldImages, HostImages, ImageBatch, alone
+from gdsload.engine.images.encoded import Looked
+from gdsload.engine.images.processors import Processors, Tasks
 from gdsload.engine.images.resample import resampled
 from gdsload.errors import LoaderClosedError
-from gdsload.system.streams import no_room, on, record, side_stream
+from gdsload.system.arrays import IntArray
+from gdsload.system.streams import on, record, room_for, side_stream
 from gdsload.transforms import DecodeImage
 
 __all__ = ["BYTES_OF_A_CALL", "DeviceImages"]
 
 BYTES_OF_A_CALL = 2**29
-"""About how many bytes of pixels a call makes at most: they are in the GPU's memory until they are resized. Half a
-thousand images of 500 x 375 pixels."""
+"""About how many bytes of pixels a call makes at most: they are in the GPU's memory until they are resized. Some nine
+hundred images of 500 x 375 pixels."""
+
+
+class _Part(NamedTuple):
+    """Consecutive images whose pixels are in memory at once.
+
+    Attributes:
+        images: all images of the field.
+        given: the numbers of those that are for the decoder.
+        numbers: those of all.
+        by_host: pixels of the others, once they are decoded, by number.
+        stopped: whether nobody wants them any more.
+    """
+
+    images: FieldImages
+    given: IntArray
+    numbers: IntArray
+    by_host: dict[int, host_decoders.Pixels]
+    stopped: Callable[[], bool]
 
 
 class DeviceImages(HostImages):
@@ -51,8 +70,10 @@ class DeviceImages(HostImages):
         self._device, self._decoder = device, decoder
         calls = 1 if decoder is None else decoder.calls
         self._calls = Processors(calls, "gdsload-images")
+        # Whoever has one may have a call's pixels: there is one more than calls at once, as the kernel reads those of a
+        # call, or another one is made ready, while the next is in the decoder.
         self._streams = SimpleQueue[torch.cuda.Stream]()
-        for _ in range(calls):
+        for _ in range(calls + 1):
             self._streams.put(side_stream(device))
         self._results = side_stream(device)  # the kernel's, whose memory batches are in
         self._on_device = {name: None if one is None else one.to(device) for name, one in self.tables.items()}
@@ -69,15 +90,13 @@ class DeviceImages(HostImages):
         Raises:
             BudgetError: if the device has no memory left.
         """
-        try:
+        with room_for("decoded images", self._device):
             super().__call__(batches, stopped)
-        except torch.OutOfMemoryError:
-            raise no_room(self._device, "decoded images") from None
 
-    def finish(self, images: BatchImages, one: ImageBatch, result: Any) -> None:
+    def finish(self, images: FieldImages) -> None:
         """See `HostImages.finish`."""
         with on(self._results):
-            super().finish(images, one, result)
+            super().finish(images)
             if images.looked.errors:  # whose images it may just have filled with zeros
                 record(self._results).synchronize()
 
@@ -88,38 +107,22 @@ class DeviceImages(HostImages):
             self._decoder.close()
         super().close()
 
-    def begin(
-        self, name: str, one: ImageBatch, stopped: Callable[[], bool]
-    ) -> tuple[BatchImages, Any, Callable[[], None]]:
+    def begin(self, images: FieldImages, stopped: Callable[[], bool]) -> Callable[[], None]:
         """See `HostImages.begin`."""
-        images = self.look(name, one)
         looked = images.looked
         given = np.zeros(len(looked), np.bool_) if self._decoder is None else looked.hardware()
-        by_host: dict[int, host_decoders.Pixels] = {}
-        tasks = self.decode(images, np.flatnonzero(~given).tolist(), stopped, by_host.__setitem__)
-        found: list[list[Pixels]] = []
-        decoded = self._calls.start(
-            [partial(self._decoded, call, found, stopped) for call in self._ready(images, given)]
-        )
+        parts = [_Part(images, part[given[part]], part, {}, stopped) for part in _parts(looked)]
+        begun = [self._on_host(one, one.numbers[~given[one.numbers]]) for one in parts]
 
         def complete() -> None:
-            try:
-                decoded.wait()
-            finally:
-                tasks.wait()
-            pixels = [part for parts in found for part in parts]
-            found.clear()
-            places = np.zeros((len(looked), 4), np.int64)
-            for part in pixels:
-                part.place(places)
-            missing = np.flatnonzero(given & (places[:, 0] == 0)).tolist()
-            if missing:
-                self.decode(images, missing, stopped, by_host.__setitem__).wait()
-            self._put(images, pixels, by_host, result)
+            for one, tasks in zip(parts, begun, strict=True):
+                stream = self._streams.get()
+                try:
+                    self._complete(one, tasks, stream)
+                finally:
+                    self._streams.put(stream)
 
-        size = images.options.rows_and_columns
-        result: Any = [None] * len(looked) if size is None else self.empty_batch(name, len(looked))
-        return images, result, complete
+        return complete
 
     def empty_batch(self, name: str, count: int) -> torch.Tensor:
         """See `HostImages.empty_batch`."""
@@ -129,52 +132,75 @@ class DeviceImages(HostImages):
             shape = (count, 3, *(options.rows_and_columns or (0, 0)))
             return torch.empty(shape, dtype=options.result, device=self._device, memory_format=layout)
 
-    def _ready(self, images: BatchImages, given: NDArray[np.bool_]) -> list[Call]:
-        """Calls that decode the images that are for the decoder: one, or several if they are large."""
-        if (decoder := self._decoder) is None:
-            return []
-        looked, numbers = images.looked, np.flatnonzero(given)
-        nbytes = 3 * int((looked.widths * looked.heights)[numbers].sum())
-        parts = min(-(-nbytes // BYTES_OF_A_CALL), len(numbers))
-        edges = [len(numbers) * part // max(parts, 1) for part in range(parts + 1)]
-        return [decoder.call(looked, numbers[low:high], self._device) for low, high in pairwise(edges)]
+    def _on_host(self, part: _Part, numbers: IntArray) -> Tasks:
+        """Have images of a part decoded by the processors."""
+        return self.decode(part.images, numbers.tolist(), part.stopped, part.by_host.__setitem__)
 
-    def _decoded(self, call: Call, found: list[list[Pixels]], stopped: Callable[[], bool]) -> None:
-        """Make a call, in the thread that is for it."""
-        if stopped():
-            raise LoaderClosedError("the loader was closed")
-        stream = self._streams.get()
-        try:
-            with on(stream):
-                try:
-                    found.append(call(stream))
-                finally:
-                    record(stream).synchronize()
-        finally:
-            self._streams.put(stream)
-
-    def _put(
-        self, images: BatchImages, pixels: list[Pixels], by_host: Mapping[int, host_decoders.Pixels], result: Any
-    ) -> None:
-        """Make a result of decoded images. It is complete when it returns, so that they may be given back."""
+    def _complete(self, part: _Part, tasks: Tasks, stream: torch.cuda.Stream) -> None:
+        """Make the results of a part; nothing is in the stream's memory when it returns."""
+        pixels = self._by_decoder(part, stream)
+        tasks.wait()
+        places = np.zeros((len(part.images.looked), 4), np.int64)
+        for some in pixels:
+            some.place(places)
+        self._on_host(part, part.given[places[part.given, 0] == 0]).wait()
         with on(self._results):
             try:
-                if by_host:
-                    copied = {
-                        number: torch.from_numpy(array).to(self._device, non_blocking=True).permute(2, 0, 1)
-                        for number, array in by_host.items()
-                    }
-                    pixels = [*pixels, TensorPixels(copied)]
-                self._queue(images, pixels, result)
+                self._queue(part, pixels)
             finally:
                 record(self._results).synchronize()
 
-    def _queue(self, images: BatchImages, pixels: list[Pixels], result: Any) -> None:
-        table = self._on_device[images.name]
-        if isinstance(result, torch.Tensor):
-            resample(pixels, images.frames, table, result)
+    def _by_decoder(self, part: _Part, stream: torch.cuda.Stream) -> list[Pixels]:
+        """Have images decoded, in their turn, in the thread that is for it; what could not be decoded is missing."""
+        if self._decoder is None or not len(part.given):
+            return []
+        found: list[Pixels] = []
+        with on(stream):
+            call = self._decoder.call(part.images.looked, part.given, stream)
+        tasks = self._calls.start([partial(_make, call, stream, found, part.stopped)])
+        del call  # and with it what it has of the memory
+        tasks.wait()
+        return found
+
+    def _queue(self, part: _Part, pixels: Sequence[Pixels]) -> None:
+        """Queue what makes the results of decoded images."""
+        images, numbers, table = part.images, part.numbers.tolist(), self._on_device[part.images.name]
+        copied = {
+            number: torch.from_numpy(array).to(self._device, non_blocking=True).permute(2, 0, 1)
+            for number, array in part.by_host.items()
+        }
+        part.by_host.clear()
+        pixels = [*pixels, TensorPixels(copied)]
+        if images.options.rows_and_columns is not None:
+            first, end = numbers[0], numbers[-1] + 1
+            outs = [
+                result[max(first - low, 0) : max(end - low, 0)]
+                for result, low in zip(images.results, images.edges, strict=False)
+            ]
+            resample(pixels, images.frames, table, outs, first)
             return
-        for number in range(len(images.looked)):
-            image = next((image for part in pixels if (image := part.image(number)) is not None), None)
+        for number in numbers:
+            image = next((image for some in pixels if (image := some.image(number)) is not None), None)
             if image is not None:
-                result[number] = alone(resampled(image, images.frame(number), None), images.options, table)
+                result, at = images.place(number)
+                result[at] = alone(resampled(image, images.frame(number), None), images.options, table)
+
+
+def _parts(looked: Looked) -> list[IntArray]:
+    """The numbers of images whose pixels may be in memory at once, in order."""
+    ends = np.cumsum(3 * looked.widths * looked.heights)
+    count = -(-int(ends[-1]) // BYTES_OF_A_CALL) if len(ends) else 0
+    cuts = np.unique(np.searchsorted(ends, ends[-1:] * np.arange(1, count) // max(count, 1)))
+    return [part for part in np.split(np.arange(len(ends)), cuts) if len(part)]
+
+
+def _make(call: Call, stream: torch.cuda.Stream, found: list[Pixels], stopped: Callable[[], bool]) -> None:
+    """Make a call, in the thread that is for it."""
+    if stopped():
+        raise LoaderClosedError("the loader was closed")
+    with on(stream):
+        try:
+            found += call()
+        except BaseException:
+            record(stream).synchronize()  # what it has queued
+            raise

@@ -1,10 +1,10 @@
-"""What decodes the JPEGs of a batch on a GPU, and where their pixels are then.
+"""What decodes JPEGs on a GPU, and where their pixels are then.
 
 nvJPEG's hardware decoder (seen on an H100) does not wait for the stream that it is given: it may write into an image's
 memory before work is done that was queued earlier and still reads what lay there. So there are streams for decoding
-alone, each for one call at a time; the host waits for a stream before a call and after it, and whoever uses the pixels
-waits on the host, too, before it gives their memory back. Then memory that the allocator hands out on such a stream is
-free in fact, not only in the stream's order.
+alone, each for one call at a time; the host waits for a stream when memory for a call has been taken and when the call
+is over, and whoever uses the pixels waits on the host, too, before it gives their memory back. Then memory that the
+allocator hands out on such a stream is free in fact, not only in the stream's order.
 """
 
 from __future__ import annotations
@@ -36,11 +36,14 @@ __all__ = [
 _log = logging.getLogger("gdsload")
 _ALIGNMENT = 256
 _ROUND_BYTES = 2**24
-"""Memory is asked for in multiples of this, so that what one batch gives back fits the next one."""
+"""Memory is asked for in multiples of this, so that what one call gives back fits the next one."""
+_FORMS = ((COLOURS, 3), (GREY, 1))
+"""How nvJPEG decodes images of so many channels: each in a call of its own."""
 
 
-Call = Callable[[torch.cuda.Stream], list[Pixels]]
-"""Decodes images on a stream, which is current, and waits for them. What could not be decoded is missing."""
+Call = Callable[[], list[Pixels]]
+"""Decodes images on the stream that it was made for, which is current, and waits for them. What could not be decoded is
+missing."""
 
 
 class JpegDecoder(Protocol):
@@ -54,8 +57,14 @@ class JpegDecoder(Protocol):
     def calls(self) -> int:
         """How many calls pay at once."""
 
-    def call(self, looked: Looked, numbers: IntArray, device: torch.device) -> Call:
-        """A call that decodes some of a batch's images: prepared, so that little is left to do in it."""
+    def call(self, looked: Looked, numbers: IntArray, stream: torch.cuda.Stream) -> Call:
+        """A call that decodes some images: prepared, so that little is left to do in it.
+
+        Args:
+            looked: the images.
+            numbers: which of them, rising; at least one.
+            stream: one for decoding alone, which is current.
+        """
 
     def close(self) -> None:
         """Release what is held; nothing is being decoded any more."""
@@ -74,39 +83,37 @@ class HardwareDecoder:
     def __init__(self, decoder: NvJpeg, instead: JpegDecoder | None = None) -> None:
         self._decoder, self._instead, self._warned = decoder, instead, False
 
-    def call(self, looked: Looked, numbers: IntArray, device: torch.device) -> Call:
-        """See `JpegDecoder.call`."""
-        groups, size = [], 0
-        base = looked.values.data_ptr()
-        for form, planes in ((COLOURS, 3), (GREY, 1)):
-            mine = numbers[looked.plain.channels[numbers] == planes]
-            if not len(mine):
-                continue
-            heights, widths = looked.plain.heights[mine], looked.plain.widths[mine]
-            nbytes = -(-planes * heights * widths // _ALIGNMENT) * _ALIGNMENT
-            begins = size + np.cumsum(nbytes) - nbytes
-            size += int(nbytes.sum())
-            given = base + looked.begins[mine], looked.ends[mine] - looked.begins[mine]
-            targets = destinations(begins, heights, widths, planes)
-            place = mine, begins, heights, widths, looked.orientations[mine], planes
-            groups.append((form, given, targets, place))
+    def call(self, looked: Looked, numbers: IntArray, stream: torch.cuda.Stream) -> Call:
+        """See `JpegDecoder.call`. It takes the memory, too."""
+        forms = [(form, planes, numbers[looked.plain.channels[numbers] == planes]) for form, planes in _FORMS]
+        forms = [one for one in forms if len(one[2])]
+        heights, widths = looked.plain.heights, looked.plain.widths
+        nbytes = [-(-planes * heights[mine] * widths[mine] // _ALIGNMENT) * _ALIGNMENT for _, planes, mine in forms]
+        size = sum(int(each.sum()) for each in nbytes)
+        memory = torch.empty(-(-size // _ROUND_BYTES) * _ROUND_BYTES, dtype=torch.uint8, device=stream.device)
+        given, begin = [], 0
+        for (form, planes, mine), each in zip(forms, nbytes, strict=True):
+            begins = begin + np.cumsum(each) - each
+            begin += int(each.sum())
+            place = PackedPixels(memory, mine, begins, heights[mine], widths[mine], looked.orientations[mine], planes)
+            encoded = looked.values.data_ptr() + looked.begins[mine], looked.ends[mine] - looked.begins[mine]
+            targets = destinations(memory.data_ptr() + begins, heights[mine], widths[mine], planes)
+            given.append((form, encoded, targets, place))
+        record(stream).synchronize()  # nothing reads or writes that memory any more
 
-        def decode(stream: torch.cuda.Stream) -> list[Pixels]:
-            memory = torch.empty(-(-size // _ROUND_BYTES) * _ROUND_BYTES, dtype=torch.uint8, device=device)
-            record(stream).synchronize()  # nothing reads or writes it any more
+        def decode() -> list[Pixels]:
             found: list[Pixels] = []
-            for form, (pointers, lengths), targets, place in groups:
-                targets[:, : place[-1]] += memory.data_ptr()
+            for form, (pointers, lengths), targets, place in given:
                 try:
                     self._decoder.decode(pointers, lengths, targets, form, stream.cuda_stream)
                 except RuntimeError as error:
                     self._warn(error)
                     if self._instead is not None:
-                        found += self._instead.call(looked, place[0], device)(stream)
-                    continue
+                        found += self._instead.call(looked, place.numbers, stream)()
+                else:
+                    found.append(place)
                 finally:
                     record(stream).synchronize()
-                found.append(PackedPixels(memory, *place))
             return found
 
         return decode
@@ -141,13 +148,16 @@ class ListDecoder(NamedTuple):
         """See `JpegDecoder`: what it does on the host takes time that the hardware need not wait for."""
         return 2
 
-    def call(self, looked: Looked, numbers: IntArray, device: torch.device) -> Call:
+    def call(self, looked: Looked, numbers: IntArray, stream: torch.cuda.Stream) -> Call:
         """See `JpegDecoder.call`."""
-        each = looked.values.split_with_sizes((looked.ends - looked.begins).tolist())  # one call for all
-        wanted = numbers.tolist()
+        wanted, edges = (
+            numbers.tolist(),
+            zip(looked.begins[numbers].tolist(), looked.ends[numbers].tolist(), strict=True),
+        )
+        data = [looked.values[begin:end] for begin, end in edges]
 
-        def decode(stream: torch.cuda.Stream) -> list[Pixels]:
-            made = fresh(self, [each[number] for number in wanted], device, stream)
+        def decode() -> list[Pixels]:
+            made = fresh(self, data, stream)
             if made is None:
                 return []
             record(stream).synchronize()
@@ -194,20 +204,17 @@ def list_decoder() -> ListDecoder | None:
     return None
 
 
-def fresh(
-    decoder: ListDecoder, data: list[torch.Tensor], device: torch.device, stream: torch.cuda.Stream
-) -> list[torch.Tensor] | None:
+def fresh(decoder: ListDecoder, data: list[torch.Tensor], stream: torch.cuda.Stream) -> list[torch.Tensor] | None:
     """Decode JPEGs into memory that nothing reads or writes any more; None if one of them cannot be decoded.
 
     Args:
         decoder: what decodes them.
         data: their bytes, in host memory.
-        device: where the images go.
-        stream: the current one.
+        stream: the current one, of the device where the images go.
     """
     record(stream).synchronize()
     try:
-        return decoder.decode(data, device)
+        return decoder.decode(data, stream.device)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:

@@ -12,7 +12,7 @@ from gdsload.engine.gpu.gather_device import DeviceGather
 from gdsload.engine.images.decode import HostImages, ImageBatch
 from gdsload.engine.images.kept import Keep, KeptImages
 from gdsload.system.arrays import IntArray
-from gdsload.system.streams import no_room, on, record, side_stream
+from gdsload.system.streams import on, record, room_for, side_stream
 from gdsload.transforms import DecodeImage
 
 __all__ = ["DeviceKeptImages"]
@@ -40,10 +40,8 @@ class DeviceKeptImages(KeptImages):
         Raises:
             BudgetError: if the device has no memory left.
         """
-        try:
+        with room_for("decoded images", self.images.device):
             super().__call__(batches, stopped)
-        except torch.OutOfMemoryError:
-            raise no_room(self.images.device, "decoded images") from None
 
     @contextmanager
     def ordered(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""nvJPEG's hardware decoder, called as it is: one call for a batch, into memory that is ours.
+"""nvJPEG's hardware decoder, called as it is: one call for many images, into memory that is ours.
 
 torchcodec and torchvision call it, too. What they do around it for each image (a tensor, two readings of its header,
 objects of Python) takes longer than the hardware does: docs/design/0017 has the figures.
@@ -30,6 +30,9 @@ _log = logging.getLogger("gdsload")
 _HARDWARE = 3  # nvjpegBackend_t
 GREY, COLOURS = 2, 3
 """nvjpegOutputFormat_t: one plane of brightness, or three of RGB."""
+_MOST_STATES = 4
+"""Numbers of images, and formats, of which a state is kept: to change that of one takes milliseconds, and the groups of
+an epoch grow from one batch, and end with what is left."""
 _WORDS = 8
 """Of an nvjpegImage_t: the addresses of four planes, and the bytes of a row of each."""
 
@@ -62,7 +65,7 @@ class NvJpeg:
 
     def __init__(self, calls: Any) -> None:
         self._calls, self._handle = calls, ctypes.c_void_p()
-        self._states: dict[int, tuple[ctypes.c_void_p, int]] = {}  # by format: the state, and of how many images
+        self._states: dict[tuple[int, int], ctypes.c_void_p] = {}  # by format and number of images; last used, last
         self._check("nvjpegCreateEx", _HARDWARE, None, None, 0, ctypes.byref(self._handle))
 
     def decode(self, pointers: IntArray, lengths: IntArray, targets: IntArray, form: int, stream: int) -> None:
@@ -85,7 +88,7 @@ class NvJpeg:
 
     def close(self) -> None:
         """Release it; may be called twice. Nothing may be being decoded."""
-        for state, _ in self._states.values():
+        for state in self._states.values():
             self._calls.nvjpegJpegStateDestroy(state)
         self._states.clear()
         if self._handle.value:
@@ -93,15 +96,24 @@ class NvJpeg:
             self._handle = ctypes.c_void_p()
 
     def _state(self, form: int, count: int) -> ctypes.c_void_p:
-        """A state for so many images of a format: one for each, as to change them takes time."""
-        state, known = self._states.get(form, (None, 0))
+        """A state for so many images of a format."""
+        state = self._states.pop((form, count), None)
         if state is None:
-            state = ctypes.c_void_p()
-            self._check("nvjpegJpegStateCreate", self._handle, ctypes.byref(state))
-        if known != count:
-            self._states[form] = state, 0
-            self._check("nvjpegDecodeBatchedInitialize", self._handle, state, count, 1, form)
-            self._states[form] = state, count
+            state = self._other_state()
+            try:
+                self._check("nvjpegDecodeBatchedInitialize", self._handle, state, count, 1, form)
+            except RuntimeError:
+                self._calls.nvjpegJpegStateDestroy(state)
+                raise
+        self._states[form, count] = state
+        return state
+
+    def _other_state(self) -> ctypes.c_void_p:
+        """A state to be made ready: a new one, or that which has not been used for longest."""
+        if len(self._states) == _MOST_STATES:
+            return self._states.pop(next(iter(self._states)))
+        state = ctypes.c_void_p()
+        self._check("nvjpegJpegStateCreate", self._handle, ctypes.byref(state))
         return state
 
     def _check(self, name: str, *arguments: object) -> None:

@@ -132,30 +132,46 @@ def words(pixels: Sequence[Pixels], frames: IntArray) -> IntArray:
     return found
 
 
-def resample(pixels: Sequence[Pixels], frames: IntArray, table: torch.Tensor | None, out: torch.Tensor) -> None:
-    """Make a batch of images, on the stream that is current: by the kernel, or by torch where it cannot be launched.
+def resample(
+    pixels: Sequence[Pixels], frames: IntArray, table: torch.Tensor | None, outs: Sequence[torch.Tensor], first: int = 0
+) -> None:
+    """Make batches of images, on the stream that is current: by the kernel, or by torch where it cannot be launched.
 
     Args:
         pixels: see `words`, on one device. They must live until the work is done.
         frames: what becomes of each.
         table: see `DecodeImage.table`, on that device; None: the result is uint8.
-        out: the result, ``[images, 3, height, width]``, contiguous or channels last.
+        outs: the results, each ``[images, 3, height, width]``, contiguous or channels last, all alike.
+        first: the number of the first image that is made; the others follow it.
     """
-    device, size = out.device, (out.shape[2], out.shape[3])
-    if not 0 < out.numel() // 3 < _MOST_PIXELS or not can_launch():
-        for number in range(len(out)):
-            image = next((image for part in pixels if (image := part.image(number)) is not None), None)
-            if image is None:
-                out[number].zero_()
-            else:
-                put_normalized(resampled(image, Frame(*frames[number].tolist()), size), table, out[number])
+    outs = [out for out in outs if out.numel()]
+    if not outs:
         return
+    if max(out.numel() for out in outs) // 3 >= _MOST_PIXELS or not can_launch():
+        _one_by_one(pixels, frames, table, outs, first)
+        return
+    out, device = outs[0], outs[0].device
     last = out.is_contiguous(memory_format=torch.channels_last) and not out.is_contiguous()
+    wanted = words(pixels, frames)[first : first + sum(map(len, outs))]
     # From ordinary memory this is safe, and the host does not wait for the stream.
-    given = torch.from_numpy(words(pixels, frames)).to(device, non_blocking=True)
+    given = torch.from_numpy(wanted).to(device, non_blocking=True)
     made = kernel(source(out.dtype, channels_last=last), "resample", 1, IN_VRAM, device)
-    params = [
-        given.data_ptr(), out.data_ptr(), 0 if table is None else table.data_ptr(), len(out), size[0], size[1],
-    ]  # fmt: skip
-    launch(made, device, IN_VRAM, np.array(params, np.int64).view(np.uint64))
-    # `given` may be freed: its memory belongs to this stream, and is used again behind the kernel alone.
+    begin, normal = given.data_ptr(), 0 if table is None else table.data_ptr()
+    for out in outs:
+        params = [begin, out.data_ptr(), normal, *out.shape[:1], *out.shape[2:]]
+        launch(made, device, IN_VRAM, np.array(params, np.int64).view(np.uint64))
+        begin += len(out) * wanted.strides[0]
+    # `given` may be freed: its memory belongs to this stream, and is used again behind the kernels alone.
+
+
+def _one_by_one(
+    pixels: Sequence[Pixels], frames: IntArray, table: torch.Tensor | None, outs: Sequence[torch.Tensor], first: int
+) -> None:
+    """See `resample`."""
+    for number, out in enumerate((out for each in outs for out in each), first):
+        image = next((image for part in pixels if (image := part.image(number)) is not None), None)
+        if image is None:
+            out.zero_()
+        else:
+            size = (out.shape[1], out.shape[2])
+            put_normalized(resampled(image, Frame(*frames[number].tolist()), size), table, out)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import math
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from gdsload.engine.images.encoded import EncodedImages, Looked, Place, look_at
+from gdsload.engine.images.encoded import Looked, Place, look_at
 from gdsload.engine.images.frames import Draws, Frame, frames
 from gdsload.engine.images.host_decoders import Pixels, decode_image
 from gdsload.engine.images.processors import Processors, Tasks
@@ -22,7 +24,7 @@ from gdsload.shards.format.image_header import ImageHeader
 from gdsload.system.arrays import IntArray
 from gdsload.transforms import DecodeImage
 
-__all__ = ["BatchImages", "HostImages", "ImageBatch", "alone", "decoded_nbytes"]
+__all__ = ["FieldImages", "HostImages", "ImageBatch", "alone", "decoded_nbytes"]
 
 _log = logging.getLogger("gdsload")
 _MOST_AT_ONCE = 4
@@ -42,26 +44,6 @@ def decoded_nbytes(options: DecodeImage, encoded_nbytes: float) -> float:
     return 3.0 * math.prod(size) * options.result.itemsize
 
 
-class BatchImages(NamedTuple):
-    """The encoded images of one field of a batch.
-
-    Attributes:
-        name: the field's.
-        options: what is wanted of them.
-        looked: what their headers say.
-        frames: what becomes of each; see `frames.frames`.
-    """
-
-    name: str
-    options: DecodeImage
-    looked: Looked
-    frames: IntArray
-
-    def frame(self, number: int) -> Frame:
-        """What becomes of an image."""
-        return Frame(*self.frames[number].tolist())
-
-
 class ImageBatch(NamedTuple):
     """A batch whose images are to be decoded.
 
@@ -76,6 +58,37 @@ class ImageBatch(NamedTuple):
     draws: Draws
     place: Place
     samples: Callable[[], IntArray]
+
+
+class FieldImages(NamedTuple):
+    """The encoded images of one field of several batches, numbered through.
+
+    Attributes:
+        name: the field's.
+        options: what is wanted of them.
+        batches: the batches.
+        edges: the number of the first image of each batch, and how many there are.
+        looked: what their headers say.
+        frames: what becomes of each; see `frames.frames`.
+        results: of each batch: a tensor, or a list if images keep their sizes.
+    """
+
+    name: str
+    options: DecodeImage
+    batches: Sequence[ImageBatch]
+    edges: Sequence[int]
+    looked: Looked
+    frames: IntArray
+    results: list[Any]
+
+    def frame(self, number: int) -> Frame:
+        """What becomes of an image."""
+        return Frame(*self.frames[number].tolist())
+
+    def place(self, number: int) -> tuple[Any, int]:
+        """The result that an image is part of, and its place there."""
+        batch = bisect_right(self.edges, number) - 1
+        return self.results[batch], number - self.edges[batch]
 
 
 class HostImages:
@@ -103,44 +116,51 @@ class HostImages:
             FormatError: if an image cannot be decoded, and that is to be raised.
             LoaderClosedError: if nobody wants them.
         """
-        begun = [(one, self.begin(name, one, stopped)) for one in batches for name in self.options if name in one.batch]
-        for one, (images, result, complete) in begun:
+        having = {name: [one for one in batches if name in one.batch] for name in self.options}
+        fields = [self.look(name, those) for name, those in having.items() if those]
+        for images, complete in [(images, self.begin(images, stopped)) for images in fields]:
             complete()
-            self.finish(images, one, result)
+            self.finish(images)
 
     def close(self) -> None:
         """End the threads; may be called twice."""
         self.processors.close()
 
-    def look(self, name: str, one: ImageBatch) -> BatchImages:
-        """What is known of a field's images before they are decoded."""
-        encoded: EncodedImages = one.batch[name]
-        options = self.options[name]
+    def look(self, name: str, batches: Sequence[ImageBatch]) -> FieldImages:
+        """What is known of a field's images before they are decoded, and where they go."""
+        options, encoded = self.options[name], [one.batch[name] for one in batches]
+        counts = [len(one.lengths) for one in encoded]
         looked = look_at(encoded, options.max_pixels)
-        return BatchImages(name, options, looked, frames(options, *looked.sizes(), one.draws))
+        framed = frames(options, *looked.sizes(), Draws.of_all([one.draws for one in batches]))
+        whole = options.rows_and_columns is not None
+        results = [self.empty_batch(name, count) if whole else [None] * count for count in counts]
+        return FieldImages(name, options, batches, list(accumulate(counts, initial=0)), looked, framed, results)
 
-    def finish(self, images: BatchImages, one: ImageBatch, result: Any) -> None:
-        """Put a field's decoded images into the batch, or raise the error of those that are none.
+    def finish(self, images: FieldImages) -> None:
+        """Put a field's decoded images into the batches, or raise the error of the first batch that some are none of.
 
         Raises:
             FormatError: if an image cannot be decoded, and that is to be raised.
         """
         name, looked = images.name, images.looked
-        if images.options.on_error == "zeros":
-            good = np.ones(len(looked), np.bool_)
-            good[list(looked.errors)] = False
-            one.batch[f"{name}.decoded"] = torch.from_numpy(good)
-        if looked.errors:
-            error = looked.error(name, one.place)
-            if images.options.on_error == "raise":
-                raise error
-            _log.warning("zeros are handed out instead: %s", error)
-            self._zero(images, result)
-        one.batch[name] = result
+        wrong = np.array(sorted(looked.errors), np.int64)
+        for one, (low, high), result in zip(images.batches, pairwise(images.edges), images.results, strict=True):
+            mine = wrong[(wrong >= low) & (wrong < high)]
+            if images.options.on_error == "zeros":
+                good = np.ones(high - low, np.bool_)
+                good[mine - low] = False
+                one.batch[f"{name}.decoded"] = torch.from_numpy(good)
+            if len(mine):
+                error = looked.error(name, mine.tolist(), low, one.place)
+                if images.options.on_error == "raise":
+                    raise error
+                _log.warning("zeros are handed out instead: %s", error)
+                self._zero(images, mine.tolist())
+            one.batch[name] = result
 
     def decode(
         self,
-        images: BatchImages,
+        images: FieldImages,
         numbers: Sequence[int],
         stopped: Callable[[], bool],
         put: Callable[[int, Pixels], None],
@@ -173,7 +193,7 @@ class HostImages:
 
     def _decode_one(
         self,
-        images: BatchImages,
+        images: FieldImages,
         number: int,
         put: Callable[[int, Pixels], None],
         buffer: bytearray | memoryview | None,
@@ -188,30 +208,25 @@ class HostImages:
             return
         put(number, pixels)
 
-    def begin(
-        self, name: str, one: ImageBatch, stopped: Callable[[], bool]
-    ) -> tuple[BatchImages, Any, Callable[[], None]]:
-        """Start the decoding of a field: what is known of it, its result, and what waits until that is complete."""
-        images = self.look(name, one)
-        options, table = images.options, self.tables[name]
-        size, count = options.rows_and_columns, len(images.looked)
-        result: Any = [None] * count if size is None else self.empty_batch(name, count)
+    def begin(self, images: FieldImages, stopped: Callable[[], bool]) -> Callable[[], None]:
+        """Start the decoding of a field; returns what waits until its results are complete."""
+        options, table = images.options, self.tables[images.name]
+        size = options.rows_and_columns
         as_decoded = size is None and options.channels_last and table is None
         memory = self._memory_of_each(images) if size is None else None
 
         def put(number: int, pixels: Pixels) -> None:
-            frame = images.frame(number)
+            frame, (result, at) = images.frame(number), images.place(number)
             shown = resampled(torch.from_numpy(pixels).permute(2, 0, 1), frame, size)
             if size is not None:
-                put_normalized(shown, table, result[number])
+                put_normalized(shown, table, result[at])
             elif as_decoded:
-                result[number] = alone(shown, options, table) if frame.flip else shown
+                result[at] = alone(shown, options, table) if frame.flip else shown
             else:
-                result[number] = alone(shown, options, table, None if memory is None else memory[number])
+                result[at] = alone(shown, options, table, None if memory is None else memory[number])
 
         into = memory.__getitem__ if as_decoded and memory is not None else None
-        tasks = self.decode(images, range(count), stopped, put, reuse=not as_decoded, into=into)
-        return images, result, tasks.wait
+        return self.decode(images, range(len(images.looked)), stopped, put, reuse=not as_decoded, into=into).wait
 
     def empty_batch(self, name: str, count: int) -> torch.Tensor:
         """An uninitialized batch ``[count, 3, *size]`` of a field whose images have one size."""
@@ -226,28 +241,34 @@ class HostImages:
             found = torch.frombuffer(memory, dtype=options.result, count=math.prod(shape)).view(shape)
         return found.permute(0, 3, 1, 2) if options.channels_last else found
 
-    def _zero(self, images: BatchImages, result: Any) -> None:
+    def _zero(self, images: FieldImages, numbers: Sequence[int]) -> None:
         """Put zeros where images cannot be decoded."""
-        for number in images.looked.errors:
+        for result, at in map(images.place, numbers):
             if isinstance(result, list):
-                result[number] = torch.zeros((3, 1, 1), dtype=images.options.result, device=self.device)
+                result[at] = torch.zeros((3, 1, 1), dtype=images.options.result, device=self.device)
             else:
-                result[number].zero_()
+                result[at].zero_()
 
     @property
     def device(self) -> torch.device:
         """Where results are."""
         return torch.device("cpu")
 
-    def _memory_of_each(self, images: BatchImages) -> list[memoryview] | None:
+    def _memory_of_each(self, images: FieldImages) -> list[memoryview] | None:
         """Memory for images that keep their size, out of the pool: new memory costs a tenth of decoding."""
+        if self._empty is None:
+            return None
         heights, widths = images.looked.sizes()
         nbytes = 3 * heights * widths * images.options.result.itemsize
-        ends = np.cumsum(-(-nbytes // _ALIGNMENT) * _ALIGNMENT)
-        if self._empty is None or not len(ends):
-            return None
-        memory, begins = self._empty(int(ends[-1])), np.append(0, ends[:-1])
-        return [memory[low:high] for low, high in zip(begins.tolist(), (begins + nbytes).tolist(), strict=True)]
+        found: list[memoryview] = []
+        for low, high in pairwise(images.edges):  # each batch has its own, and keeps no other's
+            if low == high:
+                continue
+            ends = np.cumsum(-(-nbytes[low:high] // _ALIGNMENT) * _ALIGNMENT)
+            memory, begins = self._empty(int(ends[-1])), np.append(0, ends[:-1])
+            last = begins + nbytes[low:high]
+            found += [memory[begin:end] for begin, end in zip(begins.tolist(), last.tolist(), strict=True)]
+        return found
 
     def _buffer(self, header: ImageHeader) -> bytearray:
         """Memory of this thread's, for pixels that are used at once."""

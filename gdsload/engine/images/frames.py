@@ -6,6 +6,7 @@ middle. All samples of a batch are computed at once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,15 +25,22 @@ _FLIP = 2 * _TRIES + 2
 
 
 class Draws(NamedTuple):
-    """What the random numbers of a batch's samples are drawn from.
+    """What the random numbers of samples are drawn from.
 
     Attributes:
-        key: of the epoch.
+        key: of the epoch; or keys, one for each sample, ``[samples, 1]``.
         numbers: that of each sample in it, from 0 on.
     """
 
-    key: int
+    key: int | NDArray[np.uint64]
     numbers: IntArray
+
+    @classmethod
+    def of_all(cls, draws: Sequence[Draws]) -> Draws:
+        """What the samples of several batches are drawn from, which each have one key."""
+        keys = np.array([one.key for one in draws], np.uint64)
+        counts = [len(one.numbers) for one in draws]
+        return cls(np.repeat(keys, counts)[:, None], np.concatenate([one.numbers for one in draws]))
 
 
 class Frame(NamedTuple):
@@ -98,7 +106,7 @@ def _uniform(draws: Draws) -> NDArray[np.float64]:
     """Random numbers in [0, 1), ``[samples, _NUMBERS]``."""
     values = (draws.numbers[:, None] * _NUMBERS + np.arange(_NUMBERS)).astype(np.uint64)
     scratch = np.empty_like(values)
-    hash_into(values, np.uint64(draws.key), values, scratch)
+    hash_into(values, np.asarray(draws.key, np.uint64), values, scratch)
     return (values >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 

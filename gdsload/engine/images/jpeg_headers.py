@@ -82,7 +82,7 @@ def plain_jpegs(values: NDArray[np.uint8], begins: IntArray, ends: IntArray) -> 
             good = np.isin(channels, (1, 3)) & (nbytes[first] == _FRAME_BYTES + 3 * channels) & (values[where + 4] == 8)
             frame[:, mine[first]] = found = np.stack([_two(values, where + 7), _two(values, where + 5), channels])
             good &= found[:2].all(0)
-            sampled[mine[first]] = good & _sampled(values, np.where(good, where, 0), channels)
+            sampled[mine[first][good]] = _sampled(values, where[good], channels[good])
             first[first] = good
         further = first | (whole & _PASSED[marker])
         mine, at = mine[further], at[further] + 2 + nbytes[further]

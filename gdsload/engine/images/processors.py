@@ -97,5 +97,6 @@ class Processors:
                 call()
             except BaseException as wrong:
                 error = wrong
+            del found, call  # what they hold has been given back when whoever waits for them goes on
             tasks.done.put(error)
-            del found, call, tasks, error  # no batch is held while the thread waits
+            del tasks, error  # no batch is held while the thread waits

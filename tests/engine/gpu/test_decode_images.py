@@ -44,7 +44,7 @@ def encoded(kind, mode="RGB", **options):
     ],
 )
 def test_baseline_jpegs_with_an_end_are_for_the_gpu(data, taken):
-    assert look_at(batch_of([data, b"anything"]).batch["x"], 1000).hardware().tolist() == [taken, False]
+    assert look_at([batch_of([data, b"anything"]).batch["x"]], 1000).hardware().tolist() == [taken, False]
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -57,7 +57,7 @@ def test_tensors_are_turned_as_arrays_are(orientation):
 class Waited:
     """A stream, and an event of it, where there are none."""
 
-    cuda_stream = 0
+    cuda_stream, device = 0, torch.device("cpu")
 
     def synchronize(self):
         pass
@@ -76,6 +76,7 @@ class Library:
 
     def __init__(self, refused=()):
         self.refused, self.formats, self.alive = refused, {}, 0
+        self.initialized, self.wrong, self.calls = 0, False, []
 
     def nvjpegCreateEx(self, backend, allocator, pinned, flags, handle):
         assert backend == 3
@@ -90,10 +91,12 @@ class Library:
 
     def nvjpegDecodeBatchedInitialize(self, handle, state, count, threads, form):
         self.formats[state.value] = count, form
-        return 0
+        self.initialized += 1
+        return 3 if self.wrong else 0
 
     def nvjpegDecodeBatched(self, handle, state, data, lengths, targets, stream):
         count, form = self.formats[state.value]
+        self.calls.append((form, count))
         if form in self.refused:
             return 6
         data, lengths, targets = (
@@ -138,7 +141,7 @@ def on_cpu(monkeypatch):
 
 def batch_of(images):
     lengths = np.array([len(one) for one in images], np.int64)
-    values = torch.frombuffer(bytearray(b"".join(images)), dtype=torch.uint8)
+    values = torch.from_numpy(np.frombuffer(bytearray(b"".join(images)), np.uint8))
     draws = Draws(5, np.arange(len(images)))
     return ImageBatch(
         {"x": EncodedImages(values, lengths)},
@@ -195,18 +198,65 @@ def test_whoever_decodes_them_they_are_what_the_host_makes_of_them(on_cpu, monke
         assert [image.stride() for image in one.batch["x"]] == [image.stride() for image in other.batch["x"]]
 
 
+def decode_nothing(decoder, count, form=2):
+    """A call of so many images, which the library refuses."""
+    targets = destinations(np.zeros(count, np.int64), np.zeros(count), np.zeros(count), 1)
+    with pytest.raises(RuntimeError, match="nvjpegDecodeBatched has returned 6"):
+        decoder.decode(np.zeros(count), np.zeros(count), targets, form, 0)
+
+
 def test_a_decoder_is_given_back():
-    library = Library()
+    library = Library({2})
     decoder = NvJpeg(library)
     for count in (1, 1, 2):
-        targets = destinations(np.zeros(count, np.int64), np.zeros(count), np.zeros(count), 1)
-        with pytest.raises(RuntimeError, match="nvjpegDecodeBatched has returned 6"):
-            library.refused = {2}
-            decoder.decode(np.zeros(count), np.zeros(count), targets, 2, 0)
-    assert library.alive == 2
+        decode_nothing(decoder, count)
+    assert library.alive == 3
     decoder.close()
     decoder.close()
     assert library.alive == 0
+
+
+def test_what_numbers_of_images_need_is_kept_while_they_alternate():
+    library = Library({2, 3})
+    decoder = NvJpeg(library)
+    for number in range(20):
+        decode_nothing(decoder, (7, 5)[number % 2], (2, 3)[number // 2 % 2])
+    assert library.initialized == 4
+    for count in range(8, 30):
+        decode_nothing(decoder, 7)  # used again and again, so it stays
+        decode_nothing(decoder, count)
+    assert library.initialized == 4 + 22
+    assert library.alive == 1 + 4
+    library.wrong = True
+    with pytest.raises(RuntimeError, match="nvjpegDecodeBatchedInitialize has returned 3"):
+        decoder.decode(np.zeros(1), np.zeros(1), np.zeros((1, 8)), 2, 0)
+    decoder.close()
+    assert library.alive == 0
+
+
+def test_batches_are_decoded_together(on_cpu):
+    library = Library()
+    images = DeviceImages({"x": WANTED["random"]}, torch.device("cpu"), HardwareDecoder(NvJpeg(library)))
+    images([batch_of(MIXED), batch_of([]), batch_of(MIXED[1:2]), batch_of(MIXED[2:])], lambda: False)
+    assert library.calls == [(3, 3), (2, 2)]  # two in colours and one grey, and one and one
+    images.close()
+
+
+def test_errors_are_raised_at_the_first_batch_and_zeros_are_in_each(on_cpu):
+    bad = [MIXED[0], b"none", MIXED[1]]
+    for one in (HostImages, lambda options: DeviceImages(options, torch.device("cpu"), DECODERS["hardware"]())):
+        images = one({"x": WANTED["random"]})
+        with pytest.raises(FormatError, match="image of sample 102 in field 'x'") as caught:
+            images([batch_of(MIXED), batch_of([MIXED[0], *bad]), batch_of(bad)], lambda: False)
+        assert caught.value.samples == ((102, 103),)
+        images.close()
+        images = one({"x": DecodeImage(size=8, crop="random-resized", on_error="zeros")})
+        batches = [batch_of(bad), batch_of(MIXED[:2]), batch_of(bad[1:])]
+        images(batches, lambda: False)
+        images.close()
+        for batch, good in zip(batches, ([1, 0, 1], [1, 1], [0, 1]), strict=True):
+            assert batch.batch["x.decoded"].tolist() == list(map(bool, good))
+            assert [image.any().item() for image in batch.batch["x"]] == list(map(bool, good))
 
 
 @pytest.mark.parametrize("kind", WANTED)

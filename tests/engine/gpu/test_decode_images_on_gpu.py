@@ -205,7 +205,7 @@ def still_read(decode):
 def test_nothing_is_decoded_into_memory_that_is_still_read():
     decoder = ListDecoder("at once", at_once, turns=True)
     assert still_read(lambda device, stream: decoder.decode([], device)) == NBYTES  # what the wait is for
-    assert still_read(lambda device, stream: fresh(decoder, [], device, stream)) == 0
+    assert still_read(lambda device, stream: fresh(decoder, [], stream)) == 0
 
 
 def test_the_decoder_at_hand_waits_too():
@@ -216,7 +216,7 @@ def test_the_decoder_at_hand_waits_too():
     out = io.BytesIO()
     Image.new("RGB", (4096, 4096), (255, 255, 255)).save(out, "JPEG")
     values = torch.frombuffer(bytearray(out.getvalue() * 4), dtype=torch.uint8)
-    looked = look_at(EncodedImages(values, np.full(4, len(out.getvalue()))), 2**30)
+    looked = look_at([EncodedImages(values, np.full(4, len(out.getvalue())))], 2**30)
     stream = side_stream(device)
     for _ in range(5):
         with on(stream):
@@ -226,7 +226,7 @@ def test_the_decoder_at_hand_waits_too():
             torch.cuda._sleep(100_000_000)
             seen.copy_(before)
             del before
-            made = decoder.call(looked, np.arange(4), device)(stream)
+            made = decoder.call(looked, np.arange(4), stream)()
             stream.synchronize()
             assert not seen.any()
             assert all(int(part.image(number).min()) >= 250 for part in made for number in range(4))
@@ -241,12 +241,12 @@ def test_hardware_decodes_what_is_meant_for_it(path):
         pytest.skip("nvJPEG's hardware decoder is not there")
     images = [encoded(number) for number in range(90)]
     values = torch.frombuffer(bytearray(b"".join(images)), dtype=torch.uint8)
-    looked = look_at(EncodedImages(values, np.array([len(one) for one in images])), 2**30)
+    looked = look_at([EncodedImages(values, np.array([len(one) for one in images]))], 2**30)
     mine = np.flatnonzero(looked.hardware())
     assert {number % len(KINDS) for number in mine.tolist()} == {0, 1, 2, 7, 8}
     stream = side_stream(device)
     with on(stream):
-        made = decoder.call(looked, mine, device)(stream)
+        made = decoder.call(looked, mine, stream)()
         stream.synchronize()
     assert sorted(number for part in made for number in part.numbers.tolist()) == mine.tolist()
     decoder.close()

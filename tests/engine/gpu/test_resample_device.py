@@ -149,7 +149,7 @@ def test_where_it_cannot_be_launched_torch_does_it(kind, monkeypatch):
     options, images = OPTIONS[kind], pictures("rows")
     given, size = framed(options), options.rows_and_columns
     out = torch.full((len(images) + 1, 3, *size), 7, dtype=torch.uint8)
-    resample(placed(images), np.concatenate([given, given[:1]]), None, out)
+    resample(placed(images), np.concatenate([given, given[:1]]), None, [out])
     for image, frame, one in zip(images, given.tolist(), out, strict=False):
         assert torch.equal(one, resampled(image, Frame(*frame), size))
     assert not out[-1].any()
@@ -170,6 +170,6 @@ def test_on_a_gpu_it_computes_what_torch_does(dtype, last, layout, launched, mon
         form = torch.channels_last if last else torch.contiguous_format
         out = torch.empty((len(images), 3, *size), dtype=dtype, device=device, memory_format=form)
         there = [image.to(device) for image in images]
-        resample(placed(there), given, None if table is None else table.to(device), out)
+        resample(placed(there), given, None if table is None else table.to(device), [out])
         torch.cuda.synchronize()
         close(out.cpu(), images, given, options)

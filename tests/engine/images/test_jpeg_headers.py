@@ -50,6 +50,11 @@ def test_plain_ones_are_read_and_others_are_not():
     assert len(side_by_side([]).widths) == 0
 
 
+def test_nothing_beyond_the_last_byte_is_looked_at():
+    """A frame header that ends with the number of its components, and all bytes with it."""
+    assert side_by_side([b"\xff\xd8\xff\xc0\0\x08\x08\0\x01\0\x01\x03"]).hardware.tolist() == [False]
+
+
 def test_what_may_be_turned_is_told():
     found = side_by_side([encoded((9, 8), exif=EXIF), PLAIN[0]])
     assert found.exif.tolist() == [True, False]
