@@ -146,8 +146,12 @@ def _runtime(device: torch.device, name: str, *arguments: int) -> str:
             found.append(f"{name}: {error}")
 
     thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    thread.join()
+    try:
+        thread.start()
+    except RuntimeError:  # at the interpreter's end there are no new threads; nor are there kernels that could fail
+        call()
+    else:
+        thread.join()
     return found[0] if found else f"{name} was interrupted"
 
 

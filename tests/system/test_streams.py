@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -79,3 +79,19 @@ def test_an_object_is_made_once_for_each_stream_and_device(torch_streams):
                 assert (found.cuda_stream, found.device_index) == (handle, index)
     assert torch_streams.made == 4
     assert streams.current_stream(torch.device("cuda")) is torch_streams.current[torch_streams.device]
+
+
+@pytest.mark.parametrize("ending", [False, True])
+def test_cuda_is_also_called_where_no_thread_can_be_started(monkeypatch, ending):
+    """As at the interpreter's end, when what is registered has to go."""
+    calls, runtime = [], SimpleNamespace(cudaHostUnregister=lambda address: calls.append(address) or 0)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    monkeypatch.setattr(torch.cuda, "device", lambda _device: nullcontext())
+    if ending:
+
+        def start(_thread):
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+
+        monkeypatch.setattr(streams.threading.Thread, "start", start)
+    assert streams.unregister_host(torch.device("cuda", 0), 4096) == ""
+    assert calls == [4096]

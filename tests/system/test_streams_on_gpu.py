@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -43,3 +46,23 @@ def test_work_is_queued_there_and_then_on_the_stream_of_before(devices):
                 assert torch.cuda.current_stream(device) == (
                     before if device.index == 0 else torch.cuda.default_stream(device)
                 )
+
+
+LEFT_OPEN = """
+import sys
+from gdsload import DataLoader, ShardDataset
+loaders = [DataLoader(sys.argv[1], 64, device="cuda", backend=backend) for backend in ("auto", "bounce", "mapped")]
+for loader in loaders:
+    for batch in loader:
+        pass
+    batch = next(iter(loader))
+dataset = ShardDataset(sys.argv[1])
+dataset.gather([0, 1], device="cuda")
+"""
+
+
+def test_what_is_left_open_ends_with_the_process_without_a_word(numbered):
+    found = subprocess.run(
+        [sys.executable, "-c", LEFT_OPEN, str(numbered)], capture_output=True, text=True, timeout=80, check=False
+    )
+    assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
