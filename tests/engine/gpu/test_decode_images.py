@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import io
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import numpy as np
@@ -274,3 +277,87 @@ def test_errors_are_the_hosts(on_cpu, kind):
     assert [bool(image.any()) for image in batch.batch["x"]] == batch.batch["x.decoded"].tolist()
     for one in (raising, going_on):
         one.close()
+
+
+class Counted:
+    """A decoder whose pixels are counted, as long as anybody has them; it decodes nothing, so the processors do."""
+
+    name, calls = "counted", 1
+
+    def __init__(self):
+        self.alive = self.most = self.made = 0
+        self.lock, self.two = threading.Lock(), threading.Event()
+
+    def call(self, looked, numbers, stream):
+        pixels = Held(self)
+        with self.lock:
+            self.most, self.made = max(self.most, self.alive), self.made + 1
+        if self.made == 2:
+            self.two.set()
+
+        def decode():
+            self.during()
+            return [pixels]
+
+        return decode
+
+    def during(self):
+        time.sleep(0.001)
+
+    def close(self):
+        pass
+
+
+class Held:
+    def __init__(self, decoder):
+        self.decoder = decoder
+        with decoder.lock:
+            decoder.alive += 1
+
+    def __del__(self):
+        with self.decoder.lock:
+            self.decoder.alive -= 1
+
+    def place(self, into):
+        pass
+
+    def image(self, number):
+        return None
+
+
+def at_once(count, call):
+    """So many threads that make batches."""
+    with ThreadPoolExecutor(count) as threads:
+        for done in [threads.submit(call) for _ in range(count)]:
+            done.result(timeout=20)
+
+
+def test_the_pixels_of_two_calls_are_in_memory_at_once(on_cpu, monkeypatch):
+    monkeypatch.setattr(decode_images, "BYTES_OF_A_CALL", 1200)  # two images
+    decoder = Counted()
+    images = DeviceImages({"x": WANTED["random"]}, torch.device("cpu"), decoder)
+    at_once(3, lambda: images([batch_of([MIXED[0]] * 5), batch_of([MIXED[0]] * 4)], lambda: False))
+    images.close()
+    assert decoder.made == 3 * 5
+    assert (decoder.most, decoder.alive) == (2, 0)
+
+
+def test_the_next_call_is_ready_in_time_and_the_kernel_runs_beside_it(on_cpu, monkeypatch):
+    decoder, calls, kernels, second = Counted(), [], [], threading.Event()
+    plain = decode_images.resample
+
+    def during():
+        if calls:
+            second.set()
+        calls.append(bool(calls) or decoder.two.wait(10))
+
+    def beside(*given):
+        kernels.append(second.wait(10))
+        plain(*given)
+
+    decoder.during = during
+    monkeypatch.setattr(decode_images, "resample", beside)
+    images = DeviceImages({"x": WANTED["random"]}, torch.device("cpu"), decoder)
+    at_once(2, lambda: images([batch_of([MIXED[0]] * 3)], lambda: False))
+    images.close()
+    assert calls == kernels == [True, True]

@@ -170,6 +170,8 @@ def test_on_a_gpu_it_computes_what_torch_does(dtype, last, layout, launched, mon
         form = torch.channels_last if last else torch.contiguous_format
         out = torch.empty((len(images), 3, *size), dtype=dtype, device=device, memory_format=form)
         there = [image.to(device) for image in images]
-        resample(placed(there), given, None if table is None else table.to(device), [out])
+        # Three batches, one of them empty, and as if there were more images before them.
+        pixels, all_frames = placed([there[0], *there]), np.concatenate([given[:1], given])
+        resample(pixels, all_frames, None if table is None else table.to(device), [out[:2], out[2:2], out[2:]], 1)
         torch.cuda.synchronize()
         close(out.cpu(), images, given, options)
