@@ -152,6 +152,20 @@ def test_decoded_images_take_the_place_of_shards_in_vram(planned, tmp_path, cach
     assert found.in_vram is (not fixed and cache != "none")
 
 
+@pytest.mark.parametrize(
+    ("device", "batch_size", "prefetch", "size", "groups"),
+    [(GPU, 64, "512MiB", 224, 8), (GPU, 256, "512MiB", 224, 2), (GPU, 1000, "512MiB", 224, 1),
+     (GPU, 64, "128MiB", 224, 3), (GPU, 64, "512MiB", 32, 8), (CPU, 64, "512MiB", 32, 21)],
+)  # fmt: skip
+def test_groups_for_a_gpus_decoder_have_a_number_of_images(
+    planned, tmp_path, device, batch_size, prefetch, size, groups
+):
+    wanted = DecodeImage(size=size, mean=(0.5,) * 3, std=(0.5,) * 3, dtype=torch.bfloat16)
+    given = {"device": device, "decode": {"image": wanted}, "batch_size": batch_size, "prefetch_bytes": prefetch}
+    found = plan_loader(images(tmp_path / "d"), {**DEFAULTS, **given})
+    assert limits_of(found, Schedules(found.schedule).newest).group() == groups
+
+
 def test_images_are_kept_where_batches_are_built(planned, tmp_path):
     given = {**DEFAULTS, "decode": {"image": DecodeImage()}, "cache": "ram", "ram_bytes": "2MiB"}
     found = plan_loader(images(tmp_path / "d"), {**given, "device": CPU})
