@@ -26,7 +26,7 @@ from torch import nn
 
 import gdsload
 from benchmarks.gpu.resnet import ResNet
-from benchmarks.images import MEAN, STD, Folder, jpegs
+from benchmarks.images import MEAN, STD, Folder, jpegs, options_of
 from benchmarks.record import head, ratio, save, spread
 from gdsload.transforms import DecodeImage, Normalize, RandomFlip, RandomResizedCrop
 
@@ -201,16 +201,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.image_folder", description="epochs over a folder of JPEGs"
     )
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--images", type=int, default=2048)
-    parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--epochs", type=int, default=3, help="that are counted")
     parser.add_argument("--model", choices=["small", "resnet18", "resnet50"], default="small")
-    parser.add_argument("--out", type=Path, help="where the JSON record goes")
-    options = parser.parse_args(arguments)
-    device = torch.device(options.device)
-    if device.type == "cuda":
-        device = torch.device("cuda", torch.cuda.current_device())
+    options, device = options_of(parser, arguments, batch_size=64)
     with tempfile.TemporaryDirectory() as name:
         written(Path(name), options.images)
         found = measured(Path(name), options, device)

@@ -13,13 +13,10 @@ epoch of the loader on the device is compared with what the CPU makes of the sam
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import importlib
 import importlib.util
 import io
-import json
 import os
-import sys
 import tempfile
 import threading
 import time
@@ -32,7 +29,7 @@ import numpy as np
 import torch
 
 import gdsload
-from benchmarks.record import machine, public, ratio, spread, versions
+from benchmarks.record import head, ratio, save, spread
 from gdsload.engine.gpu.jpeg_decoders import JpegDecoder, best_jpeg_decoder, list_decoder
 from gdsload.engine.images.encoded import EncodedImages, Looked, look_at
 from gdsload.engine.images.frames import Draws, Frame, frames
@@ -319,19 +316,31 @@ def measured(made: dict[str, tuple[str, Run]], rounds: int) -> dict[str, dict[st
     return found
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run it, print a table, and write the record."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.images", description="encoded images to batches")
+def options_of(
+    parser: argparse.ArgumentParser, arguments: list[str] | None, *, batch_size: int
+) -> tuple[argparse.Namespace, torch.device]:
+    """The command line and the device of a benchmark of images.
+
+    Args:
+        parser: with the options that this benchmark has alone.
+        arguments: of the command; None: those of this process.
+        batch_size: the default.
+    """
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--images", type=int, default=2048)
-    parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--without-torch", action="store_true", help="leave torch's loader out")
+    parser.add_argument("--batch-size", type=int, default=batch_size)
     parser.add_argument("--out", type=Path, help="where the JSON record goes")
     options = parser.parse_args(arguments)
     device = torch.device(options.device)
-    if device.type == "cuda":
-        device = torch.device("cuda", torch.cuda.current_device())
+    return options, torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else device
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run it, print a table, and write the record."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.images", description="encoded images to batches")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--without-torch", action="store_true", help="leave torch's loader out")
+    options, device = options_of(parser, arguments, batch_size=256)
     with tempfile.TemporaryDirectory() as name:
         data = written(Path(name), options.images)
         apart = compared(Path(name), options, device)
@@ -352,13 +361,9 @@ def main(arguments: list[str] | None = None) -> int:
             + (f" and {entry['cpu_of_the_work']['median']:.2f}" if "work" in found else "")
         )
     if options.out is not None:
-        record = {
-            "command": public(sys.argv[1:] if arguments is None else arguments),
-            "date": dt.datetime.now(dt.UTC).date().isoformat(),
-            "machine": machine(device), "versions": versions(), "bytes": sum(map(len, data)) / len(data),
-            "beside_the_cpu": apart, "results": found,
-        }  # fmt: skip
-        options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        nbytes = sum(map(len, data)) / len(data)
+        begin = head("benchmarks.images", arguments, device)
+        save({**begin, "bytes": nbytes, "beside_the_cpu": apart, "results": found}, options.out)
     return 0
 
 

@@ -10,7 +10,6 @@ of several sizes, in turns; another decodes the same bytes again and again and t
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import importlib.util
 import json
 import subprocess
@@ -29,7 +28,7 @@ import numpy as np
 import torch
 
 from benchmarks.images import OPTIONS, dali, loader, on_host, written
-from benchmarks.record import machine, public, spread, versions
+from benchmarks.record import head, save, spread
 from gdsload.engine.gpu.jpeg_decoders import HardwareDecoder, JpegDecoder, best_jpeg_decoder, list_decoder
 from gdsload.engine.gpu.nvjpeg import hardware_decoder
 from gdsload.engine.gpu.resample_device import resample
@@ -253,11 +252,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.data is not None:
         return _section(options.sections[0], options.data, options)
     device = torch.device("cuda", torch.cuda.current_device())
-    given = sys.argv[1:] if arguments is None else arguments
-    record: dict[str, Any] = {
-        "command": public(given), "date": dt.datetime.now(dt.UTC).date().isoformat(), "machine": machine(device),
-        "versions": versions(), "sections": {},
-    }  # fmt: skip
+    record: dict[str, Any] = {**head("benchmarks.jpeg_decoders", arguments, device), "sections": {}}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         written(folder, options.images)
@@ -277,7 +272,7 @@ def main(arguments: list[str] | None = None) -> int:
                 "found": json.loads(file.read_text()) if file.exists() else [],
             }
             if options.out is not None:
-                options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+                save(record, options.out)
     return 0
 
 
