@@ -102,7 +102,8 @@ def hdf5(folder):
 
 def zarr(folder):
     library = pytest.importorskip("zarr")
-    library.open_group(folder, mode="w").create_array("x", data=np.arange(6).reshape(3, 2))
+    group = library.open_group(folder, mode="w")
+    library.create_array(group.store, name="x", data=np.arange(6).reshape(3, 2))
     return ["zarr.json", "x/c/0/0"], {}
 
 

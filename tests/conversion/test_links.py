@@ -229,7 +229,8 @@ def test_names_in_indexes(tmp_path, make_source, kind, name):
 def test_names_in_consolidated_metadata_of_zarr(tmp_path):
     zarr = pytest.importorskip("zarr")
     for name in ("in", "outside"):
-        zarr.open_group(tmp_path / name, mode="w").create_array("x", data=np.full(4, name == "outside"))
+        group = zarr.open_group(tmp_path / name, mode="w")
+        zarr.create_array(group.store, name="x", data=np.full(4, name == "outside"))
     # What a writer leaves who consolidates, with one name more.
     path = tmp_path / "in" / "zarr.json"
     array = json.loads((tmp_path / "in" / "x" / "zarr.json").read_text())

@@ -112,6 +112,7 @@ class TestEpochs:
             assert loader.stats.batches == 10 * (epoch + 1)
         assert found.reads_ahead == loader.stats.reads_ahead
 
+    @pytest.mark.filterwarnings("ignore:.*Profiler clears events")  # torch's before 2.12, whoever profiles
     def test_a_profiler_finds_it_where_it_finds_torchs(self, load, plain):
         loader = load(plain, 250)
         with torch.profiler.profile() as profile:
