@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         by = "SIGTERM" if isinstance(error, Terminated) else "Ctrl-C"
         for note in getattr(error, "__notes__", ()) or [f"by {by}"]:  # how far it is, and how it goes on
-            show_note("stopped", _typed(parser, note))
+            show_note("stopped", note)
         return 143 if isinstance(error, Terminated) else 130
     return code
 

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from gdsload.tools.cli import convert, main
 from gdsload.tools.cli.signals import Terminated, ended_by_signals
 
 
@@ -43,3 +44,12 @@ def test_an_ignored_signal_stays_ignored():
             again()
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_what_was_interrupted_while_it_was_imported_is_not_imported_again(monkeypatch, capsys):
+    def importing(parser):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(convert, "add_source_options", importing)
+    assert main(["convert", "pictures", "out", "--size", "8"]) == 130
+    assert capsys.readouterr().err == "stopped: by Ctrl-C\n"
