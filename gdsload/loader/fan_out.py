@@ -30,6 +30,7 @@ from gdsload.errors import LoaderClosedError, OptionError, ReadError
 from gdsload.loader.epoch import Epoch
 from gdsload.loader.fan_out_plan import FanOutPlan
 from gdsload.loader.state import Place
+from gdsload.system.units import counted
 
 __all__ = ["PATIENCE", "FanOut"]
 
@@ -89,7 +90,7 @@ class _Head:
         return self.loader, self.epoch, self.step, self.status, self.size
 
     def __str__(self) -> str:
-        what = "no batch left" if self.status == _OVER else f"{self.size} samples"
+        what = "no batch left" if self.status == _OVER else counted(self.size, "sample")
         return f"rank {self.rank}: loader {self.loader}, epoch {self.epoch}, step {self.step}, {what}"
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gdsload.errors import OptionError, StateError
 from gdsload.order import Mixture, OrderOptions, Schedule
+from gdsload.system.units import counted
 
 __all__ = ["Cursor", "OrderIdentity", "Place", "dataset_digest"]
 
@@ -123,7 +124,7 @@ class OrderIdentity:
         if type(wanted) is not int or wanted % world:
             return f"{world} ranks cannot share a global batch of {wanted} evenly; use a world size that divides it."
         return (
-            f"With {world} ranks, pass batch_size={wanted // world}; or to go on with another one, "
+            f"With {counted(world, 'rank')}, pass batch_size={wanted // world}; or to go on with another one, "
             "load_state_dict(state, change_batch_size=True)."
         )
 
@@ -141,7 +142,7 @@ class OrderIdentity:
             return f"Pass {places}; {world} ranks share out no multiple of {world} there, whatever batch_size is."
         fits = [next(count for count in range(min(size, share), 0, -1) if share % count == 0)]
         fits += [count for count in range(size + 1, min(share, 16 * size) + 1) if share % count == 0][:1]
-        return f"With {world} ranks, pass batch_size={' or '.join(map(str, fits))}, or {places}."
+        return f"With {counted(world, 'rank')}, pass batch_size={' or '.join(map(str, fits))}, or {places}."
 
 
 def dataset_digest(digests: Sequence[str], ids: NDArray[np.int64] | None, length: int | None = None) -> str:

@@ -121,7 +121,7 @@ class TestChangedBatchSize:
     @pytest.mark.parametrize(
         ("steps", "options", "match"),
         [
-            (3, {}, "position 192 .*batch_size=96 or 192, or a state at position 100 or 200"),
+            (3, {}, "position 192 .*With 1 rank, pass batch_size=96 or 192, or a state at position 100 or 200"),
             (3, {"rank": 0, "world_size": 2}, "With 2 ranks, pass batch_size=96, or a state at position 0 or 200"),
             (15, {}, "position 960 .*batch_size=96 or 120, or a state at position 900 or 1000"),
             (15, {"tail": "drop"}, "position 960 .*batch_size=96 or 120, or a state at position 900 or 1000"),
