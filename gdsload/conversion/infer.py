@@ -96,19 +96,13 @@ def _both(name: str, one: Field, other: Field, source: Source, ragged: bool) -> 
     if same and one.shape and one.shape[1:] == other.shape[1:] and (ragged or not channels):
         return _ragged(name, one)
     raise SchemaError(
-        f"samples differ: {_shown(one)} and {_shown(other)}",
+        f"samples differ: {one} and {other}",
         field=name,
         remedy=_way_out(name, one, other, source, channels),
     )
 
 
 _CHANNELS = {None, 1, 2, 3, 4}
-
-
-def _shown(field: Field) -> str:
-    if field.is_string:
-        return field.kind
-    return f"{field.dtype.name} [{', '.join('*' if size is None else str(size) for size in field.shape)}]"
 
 
 def _way_out(name: str, one: Field, other: Field, source: Source, channels: bool) -> str:

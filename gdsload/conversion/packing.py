@@ -114,6 +114,11 @@ class PackedSource:
         """Where the documents are, if they are files."""
         return getattr(self.inner, "path", None)
 
+    @property
+    def name(self) -> str | None:
+        """What they are called, if they are a dataset of the user's."""
+        return getattr(self.inner, "name", None)
+
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`. All documents are read, to count their tokens."""
         inner = self.inner.parts(target_bytes)

@@ -66,6 +66,8 @@ def _provenance(source: Source, options: ConvertOptions, given: Mapping[str, Any
     path = getattr(source, "path", None)
     if isinstance(path, str):
         where["path"] = absolute(path)
+    elif isinstance(name := getattr(source, "name", None), str):
+        where["name"] = name
     if inner := given.get("source_options"):
         where["options"] = _as_json(inner)
     usual = ConvertOptions().to_json()

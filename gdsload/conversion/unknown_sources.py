@@ -10,7 +10,7 @@ __all__ = ["WAYS_OUT", "unknown"]
 
 WAYS_OUT = (
     "Anything else is converted as a torch dataset, named as 'package.module:name' (in Python also as an object), or "
-    "as a Source of your own: see gdsload.Source."
+    "as a Source of your own: see gdsload.conversion.source."
 )
 _LOOKED_AT = 10_000
 _SHOWN = 8

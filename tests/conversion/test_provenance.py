@@ -53,6 +53,24 @@ def test_what_a_writer_cannot_say_is_refused_before_anything_is_written(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+def rows():
+    return [{"x": number} for number in range(12)]
+
+
+@pytest.mark.parametrize("pack", [None, {"field": "x", "length": 2}])
+def test_datasets_of_ones_own_are_called_by_their_names(tmp_path, pack):
+    convert(f"{__name__}:{'documents' if pack else 'rows'}", tmp_path / "d", pack=pack, workers=1)
+    kind = "torch dataset, packed" if pack else "torch dataset"
+    assert metadata_of(tmp_path / "d")["source"] == {
+        "kind": kind,
+        "name": f"{__name__}:{'documents' if pack else 'rows'}",
+    }
+
+
+def documents():
+    return [{"x": [1, 2, number]} for number in range(4)]
+
+
 @pytest.fixture
 def folder(tmp_path):
     pictures = pytest.importorskip("PIL.Image")

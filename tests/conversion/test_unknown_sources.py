@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import re
 import subprocess
 import sys
 
@@ -12,6 +14,7 @@ import pytest
 import gdsload
 from gdsload.conversion.input_files import expanded
 from gdsload.conversion.recognise import recognise
+from gdsload.conversion.unknown_sources import WAYS_OUT
 from gdsload.errors import FormatError, OptionError
 
 
@@ -39,6 +42,11 @@ def test_what_lies_there_and_the_ways_out(tmp_path, names, match):
     for path in paths:
         with pytest.raises(OptionError, match=f"{match}.*Pass kind=.*'package.module:name'.*a Source of your own"):
             recognise(str(path))
+
+
+def test_what_a_source_of_ones_own_is_told_by_is_there():
+    place = re.search(r"see (\S+)\.$", WAYS_OUT)[1]
+    assert importlib.import_module(place).Source
 
 
 @pytest.mark.parametrize("path", ["s3://bucket/a.tar", "hf://datasets/mnist", "https://host/a.tar", "gs://b/{0..3}"])

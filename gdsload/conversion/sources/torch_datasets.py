@@ -13,6 +13,7 @@ from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.pictures import ImageForm, image_array
 from gdsload.errors import FormatError, OptionError
 from gdsload.loader.loader import DataLoader
+from gdsload.system.units import counted
 
 __all__ = ["TorchSource"]
 
@@ -48,12 +49,18 @@ class TorchSource:
         self.names = None if names is None else tuple(names)
         self._dataset: Any = None
 
+    @property
+    def name(self) -> str:
+        """What it is called: ``"package.module:name"``."""
+        kind = self.spec if isinstance(self.spec, type) else type(self.spec)
+        return self.spec if isinstance(self.spec, str) else f"{kind.__module__}:{kind.__qualname__}"
+
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
         dataset = self._open()
         return {
             "kind": self.kind,
-            "dataset": self._shown(),
+            "dataset": self.name,
             "type": f"{type(dataset).__module__}.{type(dataset).__qualname__}",
             "samples": -1 if _is_iterable(dataset) else len(dataset),
             "names": self.names,
@@ -66,7 +73,7 @@ class TorchSource:
             return [Part("all samples", ())]
         count = len(dataset)
         if not count:
-            raise FormatError("the dataset has not one sample", file=self._shown())
+            raise FormatError("the dataset has not one sample", file=self.name)
         edges = [(low, min(low + _RUN, count)) for low in range(0, count, _RUN)]
         return [Part(f"samples {low} to {high - 1}", (low, high), high - low) for low, high in edges]
 
@@ -87,8 +94,8 @@ class TorchSource:
                 return
             except Exception as error:  # it is the user's code
                 raise FormatError(
-                    f"the dataset failed after {number} samples: {type(error).__name__}: {str(error)[:200]}",
-                    file=self._shown(),
+                    f"the dataset failed after {counted(number, 'sample')}: {type(error).__name__}: {str(error)[:200]}",
+                    file=self.name,
                 ) from error
             yield Item(f"sample {number}", partial(self._fields, sample))
             number += 1
@@ -105,28 +112,24 @@ class TorchSource:
             raise OptionError(f"a sample has {len(values)} values, but names has {len(names)}")
         return {name: _value(value) for name, value in zip(names, values, strict=True)}
 
-    def _shown(self) -> str:
-        kind = self.spec if isinstance(self.spec, type) else type(self.spec)
-        return self.spec if isinstance(self.spec, str) else f"{kind.__module__}:{kind.__qualname__}"
-
     def _open(self) -> Any:
         if self._dataset is None:
             found = _find(self.spec) if isinstance(self.spec, str) else self.spec
             if not _is_dataset(found) and callable(found):
-                found = _called(found, self._shown())
+                found = _called(found, self.name)
             if isinstance(found, torch.utils.data.DataLoader | DataLoader):
                 raise OptionError(
-                    f"{self._shown()} is a loader, which gives batches, not samples",
+                    f"{self.name} is a loader, which gives batches, not samples",
                     remedy="Pass its dataset: loader.dataset.",
                 )
             if isinstance(found, Iterator):
                 raise OptionError(
-                    f"{self._shown()} is {type(found).__name__}, which can be gone through once only",
+                    f"{self.name} is {type(found).__name__}, which can be gone through once only",
                     remedy="Pass the function that makes it: it is called again whenever samples are read anew.",
                 )
             if not _is_dataset(found):
                 raise OptionError(
-                    f"{self._shown()} is {type(found).__name__}, no dataset",
+                    f"{self.name} is {type(found).__name__}, no dataset",
                     remedy="A dataset has __getitem__ and __len__, or is an IterableDataset.",
                 )
             self._dataset = found

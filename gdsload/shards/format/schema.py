@@ -103,8 +103,8 @@ class Field:
         return self.dtype, self.kind, self.shape, self.codecs
 
     def __str__(self) -> str:
-        """For people: ``uint8 [3, 224, 224]``, ``int64 [*]`` if it is ragged, ``str``."""
-        if self.kind in ("str", "bytes"):
+        """For people: ``uint8 [3, 224, 224]``, ``int64 [*]`` if it is ragged, ``str``, ``image``."""
+        if self.is_string:
             return self.kind
         return f"{self.dtype.name} [{', '.join('*' if size is None else str(size) for size in self.shape)}]"
 

@@ -20,7 +20,8 @@ def told(metadata: Mapping[str, Any]) -> Iterator[str]:
         elif key == "source" and isinstance(value, Mapping):
             options = value.get("options")
             with_them = f", with {_short(options)}" if options else ""
-            yield f"from: {value.get('kind')}{f' {path}' if (path := value.get('path')) else ''}{with_them}"
+            place = value.get("path") or value.get("name")
+            yield f"from: {value.get('kind')}{f' {place}' if place else ''}{with_them}"
         elif key == "gdsload":
             yield f"written by gdsload {value}"
         else:

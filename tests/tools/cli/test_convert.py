@@ -114,6 +114,7 @@ def test_dry_run_says_how_large_images_are_either_way(pictures, tmp_path, capsys
         said = capsys.readouterr().out
         assert "images as the files that they are (--keep-encoded): about " in said
         assert "images decoded: about " in said
+        assert ("image: image\n" in said) == (options == ["--keep-encoded"])
         assert "note: class 'none'" in said
 
 

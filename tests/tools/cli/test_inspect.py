@@ -151,6 +151,14 @@ def test_what_a_dataset_says_of_itself_is_shown(named, capsys):
     assert json.loads(capsys.readouterr().out)["metadata"] == gdsload.ShardDataset(named).metadata
 
 
+def test_a_dataset_of_ones_own_is_called_by_its_name(tmp_path, capsys):
+    metadata = {"source": {"kind": "torch dataset", "name": "mine.data:Photos"}}
+    with gdsload.ShardWriter(tmp_path / "d", metadata=metadata) as writer:
+        writer.write({"x": 1})
+    assert main(["inspect", str(tmp_path / "d")]) == 0
+    assert "from: torch dataset mine.data:Photos\n" in capsys.readouterr().out
+
+
 def test_anything_that_json_can_hold_is_shown(tmp_path, capsys):
     odd = {"classes": [1], "source": "there", "gdsload": {"a": None}, "x": {"y": "\x1b[31m" * 100}}
     for number, metadata in enumerate((odd, {"classes": {"x": 3, "z": {"a": 1}}, "source": {}})):
