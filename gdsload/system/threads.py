@@ -291,8 +291,9 @@ class Closer:
             self._close = None
 
     def detach(self) -> None:
-        """Forget what was to be closed."""
+        """Forget what was to be closed; no thread is started then when the owner is dropped."""
         self._close = None
+        self._owner.begin = int
         _closers.pop(self._number, None)
 
 
@@ -323,7 +324,9 @@ def settle_dropped() -> None:
 def end_all() -> None:
     """End background threads, and close what was dropped: the last step before the interpreter is finalized."""
     note_exit()
-    call_all([*(owner.end for owner in _endless), settle_dropped, _closers.clear])
+    call_all([*(owner.end for owner in _endless), settle_dropped])
+    # What is dropped from now on ends with the process: since Python 3.12, no thread can be started any more.
+    call_all(closer.detach for closer in list(_closers.values()))
 
 
 def start_all(threads: Iterable[Worker]) -> None:
