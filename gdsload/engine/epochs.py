@@ -12,6 +12,7 @@ from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import ResidentSource, VramSource
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
+from gdsload.engine.window_source import WindowSource
 
 __all__ = ["prefetch"]
 
@@ -35,7 +36,8 @@ def prefetch(
         stats: where time is counted.
     """
     gather = ResidentGather.of(job, backend, maker)
-    source: LandedSource | VramSource = LandedSource(job, backend, maker, stats)
+    source: LandedSource | VramSource
+    source = WindowSource.of(job, backend, maker, stats) or LandedSource(job, backend, maker, stats)
     runner = Runner(_threads(backend, maker))
     if gather is not None and isinstance(maker, DeviceAssembler):
         source = ResidentSource(gather, job, backend, maker, stats)

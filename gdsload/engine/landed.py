@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from gdsload.backends.base import Backend
-from gdsload.engine.assemble import BatchMaker
+from gdsload.engine.assemble import Batch, BatchMaker
 from gdsload.engine.batch_source import PendingBatches, Ready
 from gdsload.engine.images.decode import ImageBatch
-from gdsload.engine.read_planner import LoadedRows, ReadPlanner, Slices
+from gdsload.engine.read_planner import LoadedRows, Planner, ReadPlanner, Slices
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
 
-__all__ = ["LandedSource"]
+__all__ = ["LandedBatches", "LandedSource"]
 
 
 class LandedSource:
@@ -28,12 +28,16 @@ class LandedSource:
         backend: what reads.
         maker: what gathers.
         stats: where time is counted.
+        planner: what starts the reads; None: the one that knows every sample.
     """
 
-    def __init__(self, job: Job, backend: Backend, maker: BatchMaker, stats: LoaderStats) -> None:
+    def __init__(
+        self, job: Job, backend: Backend, maker: BatchMaker, stats: LoaderStats, planner: Planner | None = None
+    ) -> None:
         self.job, self.backend, self.maker, self.stats = job, backend, maker, stats
         self.takes_processor = maker.takes_processor
-        self._planner = ReadPlanner(job, backend, None if maker.kept is None else maker.kept.holds)
+        held = None if maker.kept is None else maker.kept.holds
+        self._planner: Planner = planner or ReadPlanner(job, backend, held)
         self._loaded: list[LoadedRows] = []  # those that hold arena memory
         self._batch_bytes = 0  # of a batch in the arena, the maximum so far: reads are larger than what is wanted
 
@@ -45,6 +49,10 @@ class LandedSource:
             self._batch_bytes = max(self._batch_bytes, sum(rows.nbytes for rows in loaded) // len(steps))
         known = {id(rows) for rows in self._loaded}
         self._loaded += [rows for rows in loaded if rows.nbytes and id(rows) not in known]
+        return self._pending(steps, slices)
+
+    def _pending(self, steps: range, slices: Slices) -> LandedBatches:
+        """The batches of some steps, whose bytes are being read."""
         return LandedBatches(self, steps, slices)
 
     def arena_bytes(self, steps: range, window_bytes: int) -> int:
@@ -93,7 +101,7 @@ class LandedBatches:
             part.rows.pending.completion.wait()
         landed = time.perf_counter()
         sizes = [source.job.steps.size(step) for step in steps]
-        batches = source.maker.assemble(slices, sizes)
+        batches = self._gather(slices, sizes)
         self._slices = Slices([])
         for part in slices.parts:
             part.rows.used(part.count)
@@ -114,4 +122,8 @@ class LandedBatches:
         """See `PendingBatches.drop`."""
         slices, self._slices = self._slices, Slices([])
         for part in slices.parts:
-            part.rows.drop(part.count)
+            part.drop()
+
+    def _gather(self, slices: Slices, sizes: list[int]) -> list[Batch]:
+        """The batches of samples that have landed; it has ended when it returns."""
+        return self._source.maker.assemble(slices, sizes)

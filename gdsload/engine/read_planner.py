@@ -8,17 +8,17 @@ pieces, and its samples are handed out over many batches.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend, PendingRead
+from gdsload.engine.lane_windows import LaneWindow, LaneWindows
 from gdsload.engine.runs import runs_of
 from gdsload.engine.steps import Job, Ordered
 from gdsload.order import BlockOrder, LanePieces, Schedule
@@ -26,7 +26,16 @@ from gdsload.shards.identity import LOOK_BEFORE_S
 from gdsload.shards.reads import Extents, concat_extents, distinct, within
 from gdsload.system.arrays import IntArray
 
-__all__ = ["FieldRows", "LoadedRows", "ReadPlanner", "RowSlice", "Slices"]
+__all__ = [
+    "FieldRows",
+    "LoadedRows",
+    "Planner",
+    "ReadPlanner",
+    "RowSlice",
+    "Slices",
+    "read_columns",
+    "runs_of_columns",
+]
 
 
 @dataclass(slots=True)
@@ -112,6 +121,10 @@ class RowSlice:
     chosen: slice | IntArray
     count: int
 
+    def drop(self) -> None:
+        """See `LoadedRows.drop`."""
+        self.rows.drop(self.count)
+
 
 class Slices(NamedTuple):
     """The samples of some steps.
@@ -134,50 +147,49 @@ class Slices(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Window:
-    """This rank's part of the window of a lane, which is handed out in turn.
+class _Window(LaneWindow[RowSlice]):
+    """A window whose samples are known one by one.
 
     Attributes:
         positions: of its samples, in the order in which they are read; none when they have been.
         places: for each sample, in the order in which they are handed out, its number among those that are read.
-        stop: the lane position after its last.
         rows: what was read; None: nothing yet.
-        cursor: how far it was handed out.
     """
 
-    positions: IntArray
-    places: IntArray
-    stop: int
+    positions: IntArray = field(default_factory=lambda: _NONE)
+    places: IntArray = field(default_factory=lambda: _NONE)
     rows: LoadedRows | None = None
-    cursor: int = 0
 
     def take(self, stop: int) -> RowSlice:
-        """Its samples up to `stop` that were not handed out yet; it has been read."""
+        """See `LaneWindow.take`."""
         low, self.cursor = self.cursor, stop
         return RowSlice(self.rows, self.places[low:stop], stop - low)  # type: ignore[arg-type]
 
     def let_go(self) -> None:
-        """Release what was not handed out."""
+        """See `LaneWindow.let_go`."""
         rows, self.rows = self.rows, None
         if rows is not None:
-            rows.drop(len(self.places) - self.cursor)
+            rows.drop(self.count - self.cursor)
 
 
-class _Windowed(NamedTuple):
-    """Where windows come from."""
+class Planner(Protocol):
+    """What a source of landed batches asks for their samples. One thread at a time calls its methods."""
 
-    order: BlockOrder
-    schedule: Schedule
+    @property
+    def windowed(self) -> bool:
+        """Whether whole windows are read."""
 
-    def window(self, step: int, lane: int, position: int) -> _Window:
-        """This rank's part of the window of `lane` that holds `position`, from there on."""
-        own = lane % self.order.lanes  # of what is repeated, those samples alone are read
-        _, stop = self.order.window_at(own, position)
-        runs = self.schedule.runs_within(lane, step, position, stop)
-        return _Window(*self.order.sorted_ids(own, runs), stop)
+    def opens(self, steps: range) -> int:
+        """See `LaneWindows.opens`."""
+
+    def slices(self, steps: range) -> Slices:
+        """The loaded rows of some steps, whose reads are under way. If it fails, nothing is held for any step."""
+
+    def let_go(self) -> None:
+        """See `LaneWindows.let_go`."""
 
 
-class ReadPlanner:
+class ReadPlanner(Planner):
     """Turns steps into slices of loaded rows, starting reads as it goes.
 
     Args:
@@ -191,124 +203,45 @@ class ReadPlanner:
         self, job: Job, backend: Backend, held: Callable[[str, IntArray], NDArray[np.bool_] | None] | None = None
     ) -> None:
         self.job, self.backend, self._held = job, backend, held
-        self._windows: dict[int, _Window] = {}
-        self._opening: list[_Window] = []  # those that the call being made has opened, however far it has got
         fields = [job.table.columns[name] for name in job.columns]
         self._sample_bytes = 0 if any(field.ragged for field in fields) else sum(field.row_bytes for field in fields)
-        self._behind: int | None = None  # the step after the last ones that slices were made for
-        self._asked: tuple[range, LanePieces] | None = None
-        self._windowed: _Windowed | None = None
+        self._windows: LaneWindows[_Window, RowSlice] | None = None
         if isinstance(job.steps, Ordered) and isinstance(job.steps.order, BlockOrder) and not backend.in_place:
-            self._windowed = _Windowed(job.steps.order, job.steps.schedule)
+            self._opened = partial(_opened, job.steps.order, job.steps.schedule)
+            self._windows = LaneWindows(job.steps.schedule)
 
     @property
     def windowed(self) -> bool:
-        """Whether whole windows are read."""
-        return self._windowed is not None
+        """See `Planner.windowed`."""
+        return self._windows is not None
 
     def opens(self, steps: range) -> int:
-        """How many windows `slices` would have to read for these steps, in addition to those it holds then.
-
-        0 for steps that do not follow the last ones: if the steps before are made without slices, so are these.
-        """
-        if self._windowed is None or steps.start != self._behind:
-            return 0
-        pieces, held = self._pieces(steps, self._windowed.schedule), self._windows
-        reached = dict(zip(pieces.lane.tolist(), pieces.stop.tolist(), strict=True))
-        return sum(lane not in held or stop > held[lane].stop for lane, stop in reached.items())
+        """See `Planner.opens`."""
+        return 0 if self._windows is None else self._windows.opens(steps)
 
     def slices(self, steps: range) -> Slices:
-        """The slices of loaded rows that hold the samples of some steps.
-
-        If it fails, nothing is held for any step, and the next call reads windows anew.
-
-        Args:
-            steps: consecutive steps. Where windows are read, best those after the ones of the last call: if some were
-                left out in between, their windows are read anew.
-        """
-        if (windowed := self._windowed) is None:
-            positions = self.job.steps.positions(steps)
-            if not len(positions):
-                return Slices([])
-            loaded = self._read(positions)
-            return Slices([RowSlice(loaded, slice(None), loaded.remaining)])
-        if steps.start != self._behind:
-            self.let_go()
-        self._behind = steps.stop
-        parts: list[RowSlice] = []
-        try:
-            return Slices(parts, self._from_lanes(windowed, self._pieces(steps, windowed.schedule), parts))
-        except BaseException:
-            self._behind = None
-            for part in parts:
-                part.rows.drop(part.count)
-            self.let_go()
-            raise
+        """See `Planner.slices`."""
+        if self._windows is not None:
+            order = _delivered(self._windows.pieces(steps))
+            return Slices(self._windows.take(steps, self._opened, self._read_windows), order)
+        positions = self.job.steps.positions(steps)
+        if not len(positions):
+            return Slices([])
+        loaded = self._read(positions)
+        return Slices([RowSlice(loaded, slice(None), loaded.remaining)])
 
     def let_go(self) -> None:
-        """Release what is left of the windows held: the next step wanted is not the one after the last call's."""
-        windows = [*self._windows.values(), *self._opening]
-        self._windows, self._opening = {}, []
-        for window in windows:
-            window.let_go()
-
-    def _pieces(self, steps: range, schedule: Schedule) -> LanePieces:
-        """The lane positions of some steps: kept, as slices are wanted after `opens`."""
-        if self._asked is None or self._asked[0] != steps:
-            self._asked = steps, schedule.pieces(steps)
-        return self._asked[1]
-
-    def _from_lanes(self, windowed: _Windowed, pieces: LanePieces, parts: list[RowSlice]) -> IntArray | None:
-        """Take pieces out of windows, lane by lane, and add the slices to `parts`; returns `Slices.order`."""
-        counts, by_lane = pieces.stop - pieces.start, np.argsort(pieces.lane, kind="stable")
-        ends = np.cumsum(counts[by_lane])
-        first = np.empty_like(ends)
-        first[by_lane] = ends - counts[by_lane]
-        lanes = pieces.lane[by_lane]
-        edges = [0, *(np.flatnonzero(lanes[1:] != lanes[:-1]) + 1).tolist(), len(lanes)] if len(lanes) else []
-        taken = [
-            (int(lanes[low]), *each)
-            for low, high in pairwise(edges)
-            for each in self._taken(windowed, pieces, by_lane[low:high])
-        ]
-        self._read_windows(self._opening)
-        for lane, window, stop in taken:
-            parts.append(window.take(stop))
-            self._windows[lane] = window
-        self._opening = []
-        if (first[1:] > first[:-1]).all():
-            return None
-        return np.repeat(first, counts) + within(counts)
-
-    def _taken(self, windowed: _Windowed, pieces: LanePieces, mine: IntArray) -> Iterator[tuple[_Window, int]]:
-        """What has to be taken for pieces of one lane: windows, opened where none is held, and up to where in each."""
-        lane, ends = int(pieces.lane[mine[0]]), np.cumsum(pieces.stop[mine] - pieces.start[mine])
-        window, done, total = self._windows.get(lane), 0, int(ends[-1])
-        cursor = window.cursor if window else 0
-        while done < total:
-            if window is None or cursor == len(window.places):
-                piece = int(np.searchsorted(ends, done, side="right"))
-                position = int(pieces.stop[mine[piece]] - ends[piece]) + done
-                window, cursor = windowed.window(int(pieces.step[mine[piece]]), lane, position), 0
-                self._opening.append(window)
-            count = min(total - done, len(window.places) - cursor)
-            done, cursor = done + count, cursor + count
-            yield window, cursor
+        """See `Planner.let_go`."""
+        if self._windows is not None:
+            self._windows.let_go()
 
     def _read_windows(self, windows: list[_Window]) -> None:
-        """Start reading windows: those of one length together, as they are used up at about the same time.
-
-        Memory is released when all of them are, and what would be held longest is the shortest.
-        """
-        alike: dict[int, list[_Window]] = {}
+        """Start reading windows."""
+        rows, begin = self._read(np.concatenate([window.positions for window in windows])), 0
         for window in windows:
-            alike.setdefault(len(window.places), []).append(window)
-        for some in alike.values():
-            rows, begin = self._read(np.concatenate([window.positions for window in some])), 0
-            for window in some:
-                window.rows, window.positions = rows, _NONE
-                window.places += begin
-                begin += len(window.places)
+            window.rows, window.positions = rows, _NONE
+            window.places += begin
+            begin += window.count
 
     def _read(self, positions: IntArray) -> LoadedRows:
         """Start reading the samples at these positions."""
@@ -316,10 +249,7 @@ class ReadPlanner:
         ids = selection.samples(positions)
         bounds = runs_of(ids, self._sample_bytes) if self._sample_bytes else None
         files, wanted, rest = self._rows(ids) if bounds is None else self._runs(bounds)
-        pending = self.backend.read(concat_extents(wanted))
-        parts = [pending.addresses]
-        if len(wanted) > 1:
-            parts = np.split(pending.addresses, np.cumsum([len(extents) for extents in wanted[:-1]]))
+        pending, parts = read_columns(self.backend, wanted)
         fields = {name: rows(part) for name, rows, part in zip(self.job.columns, rest, parts, strict=True)}
         if selection.length > 1:
             for field in fields.values():
@@ -342,15 +272,48 @@ class ReadPlanner:
 
     def _runs(self, bounds: IntArray) -> _Wanted:
         """Runs of consecutive samples at once: planning each sample by itself takes time."""
-        table = self.job.table
-        columns = [table.runs(name, bounds) for name in self.job.columns]
-        files = distinct(columns[0][0].file, len(table.starts))
-        table.files.check(files, believed_s=LOOK_BEFORE_S)
+        files, columns = runs_of_columns(self.job, bounds)
         rest = [
-            partial(FieldRows.of_runs, counts=counts, row_bytes=table.columns[name].row_bytes)
+            partial(FieldRows.of_runs, counts=counts, row_bytes=self.job.table.columns[name].row_bytes)
             for name, (_, counts) in zip(self.job.columns, columns, strict=True)
         ]
         return files, [extents for extents, _ in columns], rest
+
+
+def runs_of_columns(job: Job, bounds: IntArray) -> tuple[IntArray, list[tuple[Extents, IntArray]]]:
+    """The shards of runs of consecutive samples, which are looked at, and of each column see `ShardTable.runs`."""
+    table = job.table
+    columns = [table.runs(name, bounds) for name in job.columns]
+    files = distinct(columns[0][0].file, len(table.starts))
+    table.files.check(files, believed_s=LOOK_BEFORE_S)
+    return files, columns
+
+
+def read_columns(backend: Backend, wanted: list[Extents]) -> tuple[PendingRead, list[IntArray]]:
+    """Start reading the extents of columns; also the addresses of each column's."""
+    pending = backend.read(concat_extents(wanted))
+    if len(wanted) == 1:
+        return pending, [pending.addresses]
+    return pending, np.split(pending.addresses, np.cumsum([len(extents) for extents in wanted[:-1]]))
+
+
+def _opened(order: BlockOrder, schedule: Schedule, step: int, lane: int, position: int) -> _Window:
+    """This rank's part of the window of `lane` that holds `position`, from there on."""
+    own = lane % order.lanes  # of what is repeated, those samples alone are read
+    _, stop = order.window_at(own, position)
+    ids, places = order.sorted_ids(own, schedule.runs_within(lane, step, position, stop))
+    return _Window(len(places), stop, positions=ids, places=places)
+
+
+def _delivered(pieces: LanePieces) -> IntArray | None:
+    """Of samples that are taken lane by lane see `Slices.order`."""
+    counts, by_lane = pieces.stop - pieces.start, np.argsort(pieces.lane, kind="stable")
+    ends = np.cumsum(counts[by_lane])
+    first = np.empty_like(ends)
+    first[by_lane] = ends - counts[by_lane]
+    if (first[1:] > first[:-1]).all():
+        return None
+    return np.repeat(first, counts) + within(counts)
 
 
 def _without(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -26,7 +27,7 @@ from gdsload.shards.values import torch_dtype
 from gdsload.system.arrays import IntArray
 from gdsload.system.copies import LONG_BYTES, copies_scattered_runs
 
-__all__ = ["ResidentGather"]
+__all__ = ["ResidentGather", "computable", "in_parts", "rows_are_gathered"]
 
 
 _MOST_ROW_BYTES = 8 * 2**20
@@ -86,10 +87,9 @@ class ResidentGather:
         """One for this epoch, or None if its batches cannot be gathered this way."""
         if not (backend.addressable and isinstance(maker, DeviceAssembler)):
             return None
-        codecs = maker.form.codecs.values()
-        if not all(codec.as_stored and codec.stored.row_bytes <= _MOST_ROW_BYTES for codec in codecs):
+        if not rows_are_gathered(maker):
             return None
-        gather = cls(job, _computable(job, with_index=maker.form.index is not None), backend, maker)
+        gather = cls(job, computable(job, with_index=maker.form.index is not None), backend, maker)
         return gather if gather.in_order or maker.gather.kernel else None
 
     def ready(self) -> bool:
@@ -249,13 +249,7 @@ class ResidentGather:
         on_gpu = None
         if reach.gather is not None and len(samples):
             (on_gpu,) = reach.gather.beforehand(lambda: (self.maker.gather.upload(samples),))
-        parts, step, row = [], steps.start, 0
-        for size, same in groupby(self.sizes(steps)):
-            count, rows = len(list(same)), size * self.job.selection.length
-            ids = None if on_gpu is None else on_gpu[row : row + count * rows]
-            parts.append((range(step, step + count), PositionBatch(0, rows, count, rows, ids)))
-            step, row = step + count, row + count * rows
-        return parts
+        return in_parts(steps, self.sizes(steps), on_gpu, self.job.selection.length)
 
     def _rows_of(
         self, reach: _Reach, name: str, steps: range, positions: PositionBatch, outs: list[torch.Tensor]
@@ -296,7 +290,33 @@ class ResidentGather:
         return np.array(self.job.selection.indices(self.job.steps.positions(range(step, step + 1))))
 
 
-def _computable(job: Job, *, with_index: bool) -> Ordered | None:
+def rows_are_gathered(maker: DeviceAssembler) -> bool:
+    """Whether all that batches are made of are rows that the kernel can gather."""
+    codecs = maker.form.codecs.values()
+    return all(codec.as_stored and codec.stored.row_bytes <= _MOST_ROW_BYTES for codec in codecs)
+
+
+def in_parts(
+    steps: range, sizes: Sequence[int], ids: torch.Tensor | None, each: int = 1
+) -> list[tuple[range, PositionBatch]]:
+    """Consecutive steps in parts with batches of one size.
+
+    Args:
+        steps: the steps.
+        sizes: samples of each.
+        ids: those of the rows of all of them, in order, on the device; None: the gather knows them.
+        each: rows a sample.
+    """
+    parts, step, row = [], steps.start, 0
+    for size, same in groupby(sizes):
+        count, rows = len(list(same)), size * each
+        some = None if ids is None else ids[row : row + count * rows]
+        parts.append((range(step, step + count), PositionBatch(0, rows, count, rows, some)))
+        step, row = step + count, row + count * rows
+    return parts
+
+
+def computable(job: Job, *, with_index: bool) -> Ordered | None:
     """The steps of a job if the GPU can compute which samples their batches have."""
     steps, selected = job.steps, job.selection.ids
     if not isinstance(steps, Ordered) or (selected is not None and len(selected) > _MOST_SELECTED):

@@ -238,6 +238,21 @@ class BlockOrder:
         wanted[places] = True
         return ids[wanted], (np.cumsum(wanted) - 1)[places]
 
+    def runs_at(self, lane: int, position: int) -> NDArray[np.int64]:
+        """Return the runs of consecutive ids that the window of `lane` that holds `position` is made of.
+
+        Returns:
+            First id of each, and the one after its last; int64, shape [runs, 2], in rising order.
+
+        Raises:
+            OptionError: if the lane has no such position.
+        """
+        check_whole(position, f"position of lane {lane}", 0, self.lane_length(lane) - 1)
+        starts, lengths = self.sequence().extents(*self._window_range(lane, self._window_number(lane, position)))
+        by_id = starts.argsort()
+        first = starts[by_id]
+        return np.stack([first, first + lengths[by_id]], axis=1)
+
     def _permutation(self, lane: int, window: int, length: int) -> Permutation:
         """What the samples of a window are shuffled by."""
         return Permutation(length, derive_key(self._key, Purpose.WINDOW, lane, window))

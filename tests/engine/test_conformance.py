@@ -12,7 +12,7 @@ import torch
 
 from gdsload.backends.base import ShardAddresses
 from gdsload.backends.host import HostBackend
-from gdsload.engine import resident, resident_source
+from gdsload.engine import resident, resident_source, window_source
 from gdsload.engine.assemble import Assembler, BatchForm
 from gdsload.engine.codecs import codecs_of
 from gdsload.engine.gpu import gather_positions
@@ -21,8 +21,12 @@ from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import ResidentSource, VramSource
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job, Ordered, Selection
+from gdsload.engine.window_planner import WindowPlanner
+from gdsload.engine.window_source import WindowSource
+from gdsload.order import OrderOptions, Schedule, make_order
 from gdsload.shards.gather_host import gather_rows
 from gdsload.shards.shard_table import ShardTable
+from gdsload.shards.values import torch_dtype
 from gdsload.system.copies import copy_to
 from gdsload.system.memory import BatchPool, address_of
 from gdsload.testing import BatchSourceTests, RecordingBackend
@@ -89,7 +93,13 @@ class HostMaker(Assembler):
     def __init__(self, form, on_host):
         super().__init__(form, BatchPool(1 << 20))
         self.stream, self.aside = SimpleNamespace(device=CPU, synchronize=lambda: None), lambda make: make()
-        self.gather = SimpleNamespace(on_host=on_host, copies=self.copies)
+        self.gather = SimpleNamespace(on_host=on_host, copies=self.copies, upload=torch.from_numpy)
+
+    def empty(self, rows, field):
+        return torch.empty((rows, *field.row_shape), dtype=torch_dtype(field.dtype))
+
+    def complete(self, gather):
+        return gather()
 
     def copies(self, addresses, nbytes, targets):
         copy_to(addresses, nbytes, targets, lambda found: np.ones(len(found), bool), CPU)
@@ -136,13 +146,13 @@ def at(address, count):
 def launch(name, _device, _grid, params, *, over_pcie):
     """The kernel that gathers rows, in numpy."""
     assert name == "gather"
-    _, table, _, ends, origins, shards, row_bytes, width, first, stride, words, _, tiles, count, *rest = params.tolist()
+    _, table, _, ends, origins, runs, row_bytes, width, first, stride, words, _, tiles, count, *rest = params.tolist()
     for batch, out in enumerate(rest[2:][: count // tiles]):
         ids = first + stride * batch + np.arange(words // width)
         if table:
             ids = at(table, int(ids[-1]) + 1)[ids]
-        shard = np.searchsorted(at(ends, shards), ids, side="right")
-        gather_rows(at(origins, shards)[shard] + ids * row_bytes, row_bytes, out)
+        run = np.searchsorted(at(ends, runs), ids, side="right")
+        gather_rows(at(origins, runs)[run] + ids * row_bytes, row_bytes, out)
 
 
 class OnHost(Landed):
@@ -156,6 +166,8 @@ class OnHost(Landed):
         monkeypatch.setattr(gather_positions, "kernel", lambda _source, name, *_rest: name)
         monkeypatch.setattr(gather_positions, "launch", launch)
         monkeypatch.setattr(resident, "BlockIds", Ids)
+        monkeypatch.setattr(window_source, "BlockIds", Ids)
+        monkeypatch.setattr(window_source, "on", nullcontext)
         stream = SimpleNamespace(device=CPU, cuda_stream=0)
         monkeypatch.setattr(resident_source, "current_stream", lambda _device: stream)
         monkeypatch.setattr(resident_source, "stream_handle", lambda _device: 0)
@@ -218,3 +230,29 @@ class TestVram(OnHost):
         assert gather.ready()
         assert not gather.over_pcie
         return VramSource(gather, job, CPU, LoaderStats())
+
+
+class TestWindows(OnHost):
+    """Windows are read as runs, and the GPU finds samples in them."""
+
+    mapped = False
+
+    @pytest.fixture(autouse=True)
+    def gathered(self, monkeypatch):
+        found, real = [], WindowPlanner.slices
+        monkeypatch.setattr(WindowPlanner, "slices", lambda *given: (real(*given), found.append(given))[0])
+        yield
+        assert found
+
+    @pytest.fixture(params=[("block", 4, 20, 3), ("block", 1, 9, 5)], ids=str)
+    def steps(self, request, dataset):
+        options = OrderOptions(*request.param)
+        order = make_order(options, dataset.counts.tolist(), 3, 1)
+        return Ordered(order, Schedule(len(dataset), 8, lanes=options.lanes))
+
+    def open_backend(self, files):
+        return HostBackend(files)
+
+    def source(self, job, backend, form):
+        maker = HostMaker(form, None)
+        return WindowSource(job, job.steps.order, job.steps.schedule, backend, maker, LoaderStats())

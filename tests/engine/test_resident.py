@@ -202,7 +202,7 @@ class Gather:
         Gather.asked += 1
         if Gather.asked > Gather.room:
             raise torch.OutOfMemoryError
-        self.ends, self.upload, self.found = ends, torch.from_numpy, []
+        self.ends, self.ends_there, self.upload, self.found = ends, torch.from_numpy(ends), torch.from_numpy, []
         self.positions = []
         Gather.made.append(self)
         self.beforehand = aside or (lambda make: make())

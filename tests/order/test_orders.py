@@ -186,6 +186,18 @@ def test_ids_of_a_window_in_rising_order(run_lengths, block, window, lanes, key,
     ]
 
 
+@settings(derandomize=True, deadline=None)
+@given(RUN_LENGTHS.filter(any), st.integers(1, 30), st.integers(1, 90), st.integers(1, 6), st.data())
+def test_runs_of_a_window_are_its_ids(run_lengths, block, window, lanes, data):
+    order = BlockOrder(run_lengths, block=block, window=window, lanes=lanes, key=11)
+    number = data.draw(st.sampled_from([number for number in range(lanes) if order.lane_length(number)]))
+    position = data.draw(st.integers(0, order.lane_length(number) - 1))
+    found = np.concatenate([np.arange(first, stop) for first, stop in order.runs_at(number, position).tolist()])
+    assert found.tolist() == sorted(order.lane_ids(number, *order.window_at(number, position)).tolist())
+    with pytest.raises(OptionError, match=f"position of lane {number}"):
+        order.runs_at(number, order.lane_length(number))
+
+
 def test_sorted_ids_are_of_one_window():
     order = BlockOrder([100], block=10, window=20, lanes=1, key=0)
     with pytest.raises(OptionError, match=r"positions \[10, 30\) are not within the 20 of window 0 of lane 0"):

@@ -96,14 +96,22 @@ class DeviceAssembler(BatchMaker):
         Raises:
             BudgetError: if the device has no memory left.
         """
+        batches = self.complete(lambda: self._gather(slices, sizes))
+        self.add_index(batches, slices, list(pairwise(accumulate(sizes, initial=0))))
+        return batches
+
+    def complete(self, gather: Callable[[], list[Batch]]) -> list[Batch]:
+        """What is gathered on the loader's stream, which has ended when it returns, or raises.
+
+        Raises:
+            BudgetError: if the device has no memory left.
+        """
         with room_for(f"a group of batches ({self.budget})", self.device), on(self.stream):
             try:
-                batches = self._gather(slices, sizes)
+                return gather()
             finally:
                 # No arena memory may be released before, even after an error.
                 record(self.stream).synchronize()
-        self.add_index(batches, slices, list(pairwise(accumulate(sizes, initial=0))))
-        return batches
 
     def transformed(
         self,

@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.engine.gpu.gather_positions import PERMUTATION, Uploads
+from gdsload.engine.gpu.gather_positions import PERMUTATION
 from gdsload.engine.gpu.kernels import Grid, kernel, launch
+from gdsload.engine.gpu.uploads import Uploads
 from gdsload.order import BlockOrder, Schedule
 from gdsload.order.permutation import EXACT_LIMIT
 from gdsload.system.streams import current_stream, on, record, side_stream, stream_handle

@@ -18,12 +18,24 @@ import numpy as np
 import torch
 
 from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP, Grid, kernel, launch
+from gdsload.engine.gpu.uploads import Uploads
 from gdsload.order.permutation import Recipe
 from gdsload.system.arrays import IntArray
-from gdsload.system.streams import SideStream, Tensors, current_stream, on, side_stream, stream_handle
+from gdsload.system.streams import SideStream, Tensors
 
-__all__ = ["MOST_BATCHES", "PART", "PERMUTATION", "DeviceRows", "PositionBatch", "PositionGather", "Sorting", "Uploads"]
-__all__ += ["SORTING", "tile_of"]
+__all__ = [
+    "MOST_BATCHES",
+    "PART",
+    "PERMUTATION",
+    "SORTING",
+    "DeviceRows",
+    "PositionBatch",
+    "PositionGather",
+    "RowRuns",
+    "Sorting",
+    "tile_of",
+    "word_of",
+]
 
 
 MOST_BATCHES = 64
@@ -49,7 +61,7 @@ class Sorting(NamedTuple):
 SORTING = Sorting()
 _SAMPLES = Grid(132, 256, 1)
 _WORDS = (
-    *("network", "table", "selection", "ends", "origins", "shards", "row_bytes", "width"),
+    *("network", "table", "selection", "ends", "origins", "runs", "row_bytes", "width"),
     *("first", "stride", "words", "tile", "tiles", "all", "places", "size"),
 )
 """The kernels' `Params`, but for `out`, which comes last."""
@@ -88,9 +100,9 @@ struct Params {
     const u64* network;    // all 0 where there is none; see _WORDS
     const i64* table;
     const i64* selection;
-    const i64* ends;       // of the shards, in samples
-    const i64* origins;    // of the shards: where sample 0 would lie
-    u64 shards, row_bytes, width;
+    const i64* ends;       // of the shards, or other runs, in samples
+    const i64* origins;    // of the same: where sample 0 would lie
+    u64 runs, row_bytes, width;
     u64 first, stride;     // first position of the first batch, and from batch to batch
     u64 words, tile;       // of a batch and of a tile, in words
     u64 tiles, all;        // of a batch, and of all batches
@@ -108,7 +120,7 @@ __device__ __forceinline__ u64 sample(const Params& p, u64 position) {
 
 __device__ __forceinline__ u64 address(const Params& p, u64 position) {
     const u64 id = sample(p, position);
-    unsigned below = 0, above = p.shards;
+    unsigned below = 0, above = p.runs;
     while (below < above) {
         const unsigned middle = (below + above) / 2;
         if ((u64)p.ends[middle] <= id) below = middle + 1; else above = middle;
@@ -178,39 +190,6 @@ _SOURCES = tuple(f"#define SCATTERED {scattered}\n{PERMUTATION}{_GATHER}" for sc
 """The first for rows that are fetched in the order of the batch, the second for those fetched in another order."""
 
 
-class Uploads:
-    """Arrays on a GPU that kernels on any stream may read.
-
-    Args:
-        device: the GPU.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self._stream, self._used_on = side_stream(device), set[int]()
-        self._tensors: list[torch.Tensor] = []
-
-    def add(self, array: IntArray) -> torch.Tensor:
-        """An array on the device. Waits for this copy, and for nothing else.
-
-        Raises:
-            torch.OutOfMemoryError: if the device has no room for it.
-        """
-        with on(self._stream):
-            tensor = torch.from_numpy(np.array(array)).to(self.device)
-        self._tensors.append(tensor)
-        self._used_on.clear()
-        return tensor
-
-    def use(self) -> None:
-        """Have the memory of all of them outlive what is queued on the current stream."""
-        handle = stream_handle(self.device)
-        if handle not in self._used_on:
-            for tensor in self._tensors:
-                tensor.record_stream(current_stream(self.device))
-            self._used_on.add(handle)
-
-
 @dataclass(slots=True, eq=False)
 class PositionBatch:
     """Batches of one size, as positions in an order.
@@ -233,8 +212,36 @@ class PositionBatch:
     sorted: tuple[torch.Tensor, torch.Tensor] | None = None
 
 
-class DeviceRows:
-    """The rows of one field, as the GPU finds them.
+@dataclass(slots=True, eq=False)
+class RowRuns:
+    """The rows of one field, as the GPU finds them: in runs of consecutive samples.
+
+    Attributes:
+        ends: the sample id after the last of each run, in rising order; int64, on the device.
+        origins: of each run, where the row of sample 0 would lie: its address is that + id * `row_bytes`; likewise.
+        row_bytes: bytes a row; not 0.
+        unit: bytes of the largest word, of 16 at most, that divides all addresses and the row.
+    """
+
+    ends: torch.Tensor
+    origins: torch.Tensor
+    row_bytes: int
+    unit: int
+
+    @property
+    def width(self) -> int:
+        """Words a row."""
+        return self.row_bytes // self.unit
+
+
+def word_of(addresses: IntArray, row_bytes: int) -> int:
+    """See `RowRuns.unit`."""
+    bits = int(np.bitwise_or.reduce(addresses)) | row_bytes
+    return min(bits & -bits, 16)
+
+
+class DeviceRows(RowRuns):
+    """The rows of one field in whole shards.
 
     Args:
         gather: whose shards hold them.
@@ -243,13 +250,9 @@ class DeviceRows:
     """
 
     def __init__(self, gather: PositionGather, begin: IntArray, row_bytes: int) -> None:
-        self.row_bytes = row_bytes
-        bits = int(np.bitwise_or.reduce(begin)) | row_bytes
-        self.unit = min(bits & -bits, 16)
-        self.width = row_bytes // self.unit
         starts = np.concatenate([np.zeros(1, np.int64), gather.ends[:-1]])
-        # Address = origin of the shard + id * row_bytes, whatever shard the id is in.
-        self.origins = gather.upload(begin - starts * row_bytes)
+        origins = gather.upload(begin - starts * row_bytes)
+        super().__init__(gather.ends_there, origins, row_bytes, word_of(begin, row_bytes))
 
 
 class PositionGather:
@@ -280,7 +283,7 @@ class PositionGather:
         network = None if recipe.network is None else recipe.network.view(np.int64)
         arrays = {"network": network, "table": recipe.table, "selection": selection}
         self._order = {name: self._uploads.add(array).data_ptr() for name, array in arrays.items() if array is not None}
-        self._ends = self._uploads.add(ends)
+        self.ends_there = self._uploads.add(ends)
 
     def upload(self, array: IntArray) -> torch.Tensor:
         """See `Uploads.add`."""
@@ -290,7 +293,7 @@ class PositionGather:
         """Queue the making of what is needed before rows are gathered, such as ids."""
         return make() if self._aside is None else self._aside(make)
 
-    def rows(self, rows: DeviceRows, positions: PositionBatch, outs: Sequence[torch.Tensor]) -> None:
+    def rows(self, rows: RowRuns, positions: PositionBatch, outs: Sequence[torch.Tensor]) -> None:
         """Copy the rows of some batches, on the current stream.
 
         Args:
@@ -310,7 +313,7 @@ class PositionGather:
             cut = self._cut(rows, positions.size, len(some))
             self._gather(rows, {**self._where(positions, low), **cut}, some)
 
-    def _gather_sorted(self, rows: DeviceRows, positions: PositionBatch, outs: Sequence[torch.Tensor]) -> None:
+    def _gather_sorted(self, rows: RowRuns, positions: PositionBatch, outs: Sequence[torch.Tensor]) -> None:
         """Copy the rows of all batches in the order of their sample ids, each to its place."""
         if positions.sorted is None:
             positions.sorted = self.beforehand(lambda: self._sorted(positions))
@@ -328,7 +331,7 @@ class PositionGather:
         samples, places = torch.sort(found)
         return samples, places
 
-    def _cut(self, rows: DeviceRows, size: int, batches: int, most: int = WARP) -> dict[str, int]:
+    def _cut(self, rows: RowRuns, size: int, batches: int, most: int = WARP) -> dict[str, int]:
         """How the words of batches of one size are shared out, in tiles of so many rows at most."""
         words, tile = size * rows.width, tile_of(size * batches, rows.width, self._grid.warps)
         tile = min(tile, most * rows.width)
@@ -339,7 +342,7 @@ class PositionGather:
     def _grid(self) -> Grid:
         return OVER_PCIE if self.over_pcie else IN_VRAM
 
-    def _far_apart(self, rows: DeviceRows, count: int) -> bool:
+    def _far_apart(self, rows: RowRuns, count: int) -> bool:
         """Whether so many rows are better fetched in the order of their addresses."""
         if not self.over_pcie or count < SORTING.rows:
             return False
@@ -352,11 +355,11 @@ class PositionGather:
         return {**self._order, **ids, "first": first, "stride": positions.stride}
 
     def _gather(
-        self, rows: DeviceRows, params: dict[str, int], outs: Sequence[torch.Tensor], *, scattered: bool = False
+        self, rows: RowRuns, params: dict[str, int], outs: Sequence[torch.Tensor], *, scattered: bool = False
     ) -> None:
-        lying = {"origins": rows.origins.data_ptr(), "row_bytes": rows.row_bytes, "width": rows.width}
-        shards = {"ends": self._ends.data_ptr(), "shards": len(self.ends)}
-        self._launch("gather", rows.unit, self._grid, {**params, **lying, **shards}, outs, scattered=scattered)
+        runs = {"ends": rows.ends.data_ptr(), "origins": rows.origins.data_ptr(), "runs": len(rows.ends)}
+        row = {"row_bytes": rows.row_bytes, "width": rows.width}
+        self._launch("gather", rows.unit, self._grid, {**params, **runs, **row}, outs, scattered=scattered)
 
     def _launch(
         self,

@@ -1,0 +1,153 @@
+"""What has to be read of block-shuffled steps where the GPU works out which samples their batches have.
+
+Nothing is known of single samples then: a window is the runs of consecutive samples that its blocks are, and a group of
+batches is the table of the runs that have been read for it, in which the GPU finds the address of each sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gdsload.backends.base import Backend
+from gdsload.engine.lane_windows import LaneWindow, LaneWindows
+from gdsload.engine.read_planner import LoadedRows, Planner, RowSlice, Slices, read_columns, runs_of_columns
+from gdsload.engine.steps import Job
+from gdsload.order import BlockOrder, Schedule
+from gdsload.system.arrays import IntArray
+
+__all__ = ["FieldRuns", "LoadedRuns", "WindowPlanner"]
+
+_LEFT_OUT = 8
+"""A window of which no more than one sample in so many is not wanted is read whole, as to look for those takes longer
+than to read them: at the end of an epoch without its last batch, and of one that begins within a window."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRuns:
+    """One field of loaded samples, as runs of consecutive ones.
+
+    Attributes:
+        ends: the sample id after the last of each run, in rising order.
+        origins: of each run, where the row of sample 0 would lie: that of any sample of it is id * row_bytes behind.
+        bits: all bits that are set in any run's address.
+    """
+
+    ends: IntArray
+    origins: IntArray
+    bits: int
+
+    @classmethod
+    def of(cls, addresses: IntArray, counts: IntArray, bounds: IntArray, row_bytes: int) -> FieldRuns:
+        """Those of runs that were read in parts.
+
+        Args:
+            addresses: of each part.
+            counts: samples of each.
+            bounds: of the runs, first id and the one after the last, in rising order; shape ``[runs, 2]``.
+            row_bytes: bytes a row.
+        """
+        before, lengths = counts.cumsum() - counts, bounds[:, 1] - bounds[:, 0]
+        run = lengths.cumsum().searchsorted(before, side="right")
+        first = before + (bounds[:, 1] - lengths.cumsum())[run]
+        return cls(first + counts, addresses - first * row_bytes, int(np.bitwise_or.reduce(addresses)))
+
+    @classmethod
+    def together(cls, some: Sequence[FieldRuns]) -> FieldRuns:
+        """One table of several, which have no sample in common."""
+        ends = np.concatenate([each.ends for each in some])
+        by_id = ends.argsort()
+        origins = np.concatenate([each.origins for each in some])
+        return cls(ends[by_id], origins[by_id], int(np.bitwise_or.reduce([each.bits for each in some])))
+
+
+@dataclass(slots=True)
+class LoadedRuns(LoadedRows):
+    """Windows that are read together. It has no address and no index of any sample.
+
+    Attributes:
+        runs: the fields.
+    """
+
+    runs: dict[str, FieldRuns] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Window(LaneWindow[RowSlice]):
+    """A window as runs.
+
+    Attributes:
+        bounds: of its runs, first id and the one after the last; shape ``[runs, 2]``.
+        rows: what was read; None: nothing yet.
+    """
+
+    bounds: IntArray = field(default_factory=lambda: np.zeros((0, 2), np.int64))
+    rows: LoadedRuns | None = None
+
+    def take(self, stop: int) -> RowSlice:
+        """See `LaneWindow.take`."""
+        low, self.cursor = self.cursor, stop
+        return RowSlice(self.rows, slice(low, stop), stop - low)  # type: ignore[arg-type]
+
+    def let_go(self) -> None:
+        """See `LaneWindow.let_go`."""
+        rows, self.rows = self.rows, None
+        if rows is not None:
+            rows.drop(self.count - self.cursor)
+
+
+class WindowPlanner(Planner):
+    """Turns steps into loaded windows, starting reads as it goes.
+
+    Args:
+        job: what to deliver: columns of one shape, some of them with bytes, of samples that are the order's.
+        order: the order.
+        schedule: which of its positions each step takes; none of them twice.
+        backend: what reads.
+    """
+
+    windowed = True
+
+    def __init__(self, job: Job, order: BlockOrder, schedule: Schedule, backend: Backend) -> None:
+        self._job, self._order, self._schedule, self._backend = job, order, schedule, backend
+        self._windows: LaneWindows[_Window, RowSlice] = LaneWindows(schedule, self._opened, self._read)
+
+    def opens(self, steps: range) -> int:
+        """See `Planner.opens`."""
+        return self._windows.opens(steps)
+
+    def slices(self, steps: range) -> Slices:
+        """See `Planner.slices`: which of the rows are whose is for the GPU to work out."""
+        return Slices(self._windows.take(steps))
+
+    def let_go(self) -> None:
+        """See `Planner.let_go`."""
+        self._windows.let_go()
+
+    def _opened(self, step: int, lane: int, position: int) -> _Window:
+        """This rank's part of the window of `lane` that holds `position`, from there on."""
+        start, stop = self._order.window_at(lane, position)
+        runs = self._schedule.runs_within(lane, step, position, stop)
+        count = sum(map(len, runs))
+        if (stop - start - count) * _LEFT_OUT <= stop - start:
+            return _Window(count, stop, bounds=self._order.runs_at(lane, position))
+        ids, _ = self._order.sorted_ids(lane, runs)
+        first = np.flatnonzero(np.diff(ids, prepend=-2) != 1)
+        lengths = np.diff(first, append=len(ids))
+        return _Window(count, stop, bounds=np.stack([ids[first], ids[first] + lengths], axis=1))
+
+    def _read(self, windows: list[_Window]) -> None:
+        """Start reading windows together."""
+        bounds = np.concatenate([window.bounds for window in windows])
+        bounds = bounds[bounds[:, 0].argsort()]
+        files, columns = runs_of_columns(self._job, bounds)
+        pending, addresses = read_columns(self._backend, [extents for extents, _ in columns])
+        runs = {
+            name: FieldRuns.of(where, counts, bounds, self._job.table.columns[name].row_bytes)
+            for name, where, (_, counts) in zip(self._job.columns, addresses, columns, strict=True)
+        }
+        rows = LoadedRuns({}, bounds[:0, 0], files, pending, sum(window.count for window in windows), runs=runs)
+        for window in windows:
+            window.rows = rows
