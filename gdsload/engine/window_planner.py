@@ -112,7 +112,7 @@ class WindowPlanner(Planner):
 
     def __init__(self, job: Job, order: BlockOrder, schedule: Schedule, backend: Backend) -> None:
         self._job, self._order, self._schedule, self._backend = job, order, schedule, backend
-        self._windows: LaneWindows[_Window, RowSlice] = LaneWindows(schedule, self._opened, self._read)
+        self._windows: LaneWindows[_Window, RowSlice] = LaneWindows(schedule)
 
     def opens(self, steps: range) -> int:
         """See `Planner.opens`."""
@@ -120,7 +120,7 @@ class WindowPlanner(Planner):
 
     def slices(self, steps: range) -> Slices:
         """See `Planner.slices`: which of the rows are whose is for the GPU to work out."""
-        return Slices(self._windows.take(steps))
+        return Slices(self._windows.take(steps, self._opened, self._read))
 
     def let_go(self) -> None:
         """See `Planner.let_go`."""

@@ -21,7 +21,9 @@ from gdsload.engine.landed import LandedSource
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import ResidentSource, VramSource
 from gdsload.engine.stats import LoaderStats
-from gdsload.engine.steps import Job, Selection
+from gdsload.engine.steps import Job, Ordered, Selection
+from gdsload.engine.window_source import WindowSource
+from gdsload.order import OrderOptions, Schedule, make_order
 from gdsload.shards.reads import Extents
 from gdsload.shards.shard_table import ShardTable
 from gdsload.testing import BatchSourceTests, RecordingBackend
@@ -74,6 +76,32 @@ class TestMapped(OnDevice):
 class TestGds(OnDevice):
     def open_backend(self, table, _fields, device):
         return GdsBackend(table.files, device, register=False)
+
+
+class Windows(OnDevice):
+    """Windows are read as runs, and the GPU finds samples in them."""
+
+    ragged = False
+
+    @pytest.fixture(params=[("block", 4, 20, 3), ("block", 1, 9, 5)], ids=str)
+    def steps(self, request, dataset):
+        options = OrderOptions(*request.param)
+        order = make_order(options, dataset.counts.tolist(), 3, 1)
+        return Ordered(order, Schedule(len(dataset), 8, lanes=options.lanes))
+
+    def source(self, job, backend, maker):
+        pytest.importorskip("cupy")
+        found = WindowSource.of(job, backend, maker, LoaderStats())
+        assert found is not None
+        return found
+
+
+class TestWindowsOfBounce(Windows, TestBounce):
+    pass
+
+
+class TestWindowsOfGds(Windows, TestGds):
+    pass
 
 
 # --- batches of shards within the GPU's reach ---

@@ -52,3 +52,12 @@ def test_who_makes_batches_by_where_the_shards_are_and_what_is_left_for_the_host
     reaching = SimpleNamespace(addressable=True)
     found = epochs.prefetch(job, reaching, maker, limits=limits, start=3, stats=LoaderStats())
     assert (type(found.source).__name__, found.runner) == (source, runner)
+
+
+def test_windows_are_read_as_runs_where_they_can_be(monkeypatch):
+    windows = SimpleNamespace(takes_processor=False)
+    monkeypatch.setattr(epochs.WindowSource, "of", lambda *_: windows)
+    maker, job = object.__new__(epochs.DeviceAssembler), SimpleNamespace(transform=None, steps=None)
+    reading, limits = SimpleNamespace(addressable=False), Limits(1 << 30, 1, 64 << 20, 16 << 20, 1)
+    found = epochs.prefetch(job, reading, maker, limits=limits, start=0, stats=LoaderStats())
+    assert (found.source, found.runner) == (windows, Runner(1))

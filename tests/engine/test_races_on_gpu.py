@@ -17,6 +17,7 @@ from gdsload.engine.gpu import assemble_device, gather_positions
 from gdsload.engine.gpu.gather_positions import PositionGather, Sorting
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import VramSource
+from gdsload.engine.window_source import WindowSource
 from gdsload.system import streams
 
 pytestmark = pytest.mark.cuda
@@ -88,6 +89,30 @@ def test_a_batch_is_complete_when_it_is_handed_out(numbered, guard, monkeypatch)
     if not guard:
         monkeypatch.setattr(assemble_device, "record", lambda stream: _Past())
     wrong = wrong_batches(numbered, lambda batch: batch["x"].clone(), backend="bounce")
+    assert (wrong == 0) == guard, f"{wrong} batches were wrong"
+
+
+@pytest.mark.parametrize("guard", [True, False])
+def test_memory_of_a_window_stays_until_it_has_been_gathered(numbered, guard, monkeypatch):
+    """Reads are not ordered with the gather: what is given back before it has ended is read into."""
+    pytest.importorskip("cupy")
+    gather = WindowSource.gather
+
+    def slow_gather(self, *given):
+        torch.cuda._sleep(LATE[guard])
+        return gather(self, *given)
+
+    monkeypatch.setattr(WindowSource, "gather", slow_gather)
+    if not guard:
+        monkeypatch.setattr(assemble_device, "record", lambda stream: _Past())
+    options = {"batch_size": 256, "shuffle": "block", "block": 64, "window": 300, "lanes": 2, "seed": 1}
+    with DataLoader(numbered, device="cpu", **options) as loader:
+        wanted = [batch["x"] for batch in loader]
+    small = {"prefetch_bytes": "4MiB", "arena_bytes": "8MiB"}
+    with DataLoader(numbered, device="cuda", backend="bounce", **small, **options) as loader:
+        found = [batch["x"] for batch in loader]  # which are complete now, if they ever are
+        torch.cuda.synchronize()
+    wrong = sum(not torch.equal(mine.cpu(), theirs) for mine, theirs in zip(found, wanted, strict=True))
     assert (wrong == 0) == guard, f"{wrong} batches were wrong"
 
 

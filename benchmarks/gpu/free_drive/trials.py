@@ -132,14 +132,17 @@ def link(device: torch.device, seconds: float) -> dict[str, Any]:
 def check(case: Case, folder: Path, device: torch.device) -> dict[str, Any]:
     """Compare every byte of an epoch over real files, untimed, with what the dataset says of the samples by index.
 
+    Their indices are another loader's with the same options: one that hands them out may make batches in another way.
+
     Raises:
         RuntimeError: if one is wrong, or samples are missing or come twice.
     """
     reference, seen, nbytes = gdsload.ShardDataset(folder), [], 0
     drive = replace(REAL, lies_on=lambda source: 0 if case.one_queue else drive_of(source.path, case.drives))
-    with _opened(case, folder, device, drive, with_index=True) as loader:
-        for batch in loader:
-            ids = batch["index"].cpu()
+    indexed = _opened(case, folder, device, drive, with_index=True)
+    with indexed, _opened(case, folder, device, drive) as loader:
+        for known, batch in zip(indexed, loader, strict=True):
+            ids = known["index"].cpu()
             found, expected = batch["x"], reference.read_batch(ids)["x"]
             pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]
             for ours, theirs in pairs:

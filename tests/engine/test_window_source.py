@@ -1,0 +1,123 @@
+"""Which jobs' windows are read as runs, so that the GPU finds the samples in them."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import gdsload
+from gdsload.backends.host import HostBackend
+from gdsload.engine import window_source
+from gdsload.engine.assemble import BatchForm
+from gdsload.engine.codecs import codecs_of
+from gdsload.engine.stats import LoaderStats
+from gdsload.engine.steps import Job, Ordered, Selection
+from gdsload.engine.window_source import WindowSource
+from gdsload.order import BlockOrder, FullOrder, Schedule
+from gdsload.shards.shard_table import ShardTable
+from gdsload.testing import RecordingBackend
+
+BLOCKS = BlockOrder([100], block=10, window=30, lanes=3, key=7)
+
+
+class Maker:
+    """Stands in for `DeviceAssembler`."""
+
+    device, takes_processor, kept = torch.device("cpu"), False, None
+
+    def __init__(self, form, *, kernel):
+        self.form, self.gather = form, SimpleNamespace(kernel=kernel)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    """100 samples: of one shape, of none, of no bytes."""
+    path = tmp_path_factory.mktemp("some") / "shards"
+    fields = {
+        "x": gdsload.Field("int64", (40,)),
+        "ragged": gdsload.Field("int64", (None,)),
+        "empty": gdsload.Field("int64", (0,)),
+    }
+    with gdsload.ShardWriter(path, fields) as writer:
+        for number in range(100):
+            writer.write({"x": np.full(40, number), "ragged": np.arange(number % 3), "empty": np.zeros(0, np.int64)})
+    return gdsload.ShardDataset(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"fields": ("x", "empty")}, True),
+        ({"schedule": {"rank": 1, "world_size": 3}}, True),
+        ({"schedule": {"tail": "drop"}}, True),
+        ({"schedule": {"tail": "pad"}}, False),  # whose last step has samples for a second time
+        ({"order": FullOrder(100, 1)}, False),
+        ({"order": BlockOrder([100], block=1, window=1, lanes=1, key=7), "schedule": {"batch_size": 100}}, True),
+        ({"order": BlockOrder([100], block=1, window=1, lanes=257, key=7)}, False),  # which the GPU cannot work out
+        ({"fields": ("x", "ragged")}, False),
+        ({"fields": ("empty",)}, False),
+        ({"kernel": False}, False),
+        ({"index": "index"}, False),
+        ({"selection": Selection(np.arange(100))}, False),
+        ({"selection": Selection(length=2)}, False),
+        ({"backend": {"in_place": True}}, False),
+        ({"backend": {"addressable": True}}, False),
+        ({"maker": "host"}, False),
+        ({"room": False}, False),
+    ],
+)  # fmt: skip
+def test_whose_windows_are_read_as_runs(dataset, monkeypatch, changes, expected):
+    def made(what):
+        def make(*_given, **_options):
+            if not changes.get("room", True):
+                raise torch.OutOfMemoryError
+            return what
+
+        return make
+
+    monkeypatch.setattr(window_source, "PositionGather", made("gather"))
+    monkeypatch.setattr(window_source.BlockIds, "__init__", made(None))
+    monkeypatch.setattr(window_source, "DeviceAssembler", Maker if changes.get("maker") != "host" else str)
+    table = ShardTable.of(dataset.sources, dataset.stored, mapped=False)
+    order, schedule = changes.get("order", BLOCKS), {"batch_size": 8, **changes.get("schedule", {})}
+    steps = Ordered(order, Schedule(100, lanes=order.lanes, **schedule))
+    form = BatchForm(codecs_of(dataset.stored, changes.get("fields", ("x",)), "offsets"), changes.get("index"))
+    backend = SimpleNamespace(**{"in_place": False, "addressable": False, **changes.get("backend", {})})
+    job = Job(table, steps, changes.get("selection", Selection()), form.columns)
+    found = WindowSource.of(job, backend, Maker(form, kernel=changes.get("kernel", True)), LoaderStats())
+    assert (found is not None) == expected
+    if found is not None:
+        assert type(found.again()) is window_source.LandedSource
+    table.files.close()
+
+
+def test_ids_that_cannot_be_made_hold_no_window(dataset, monkeypatch):
+    """The group is made by the host, then, and must have the memory."""
+
+    class Ids:
+        def __init__(self, *_given):
+            pass
+
+        def __call__(self, _steps):
+            raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(window_source, "BlockIds", Ids)
+    monkeypatch.setattr(window_source, "PositionGather", lambda *_given, **_options: None)
+    monkeypatch.setattr(window_source, "on", nullcontext)
+    table = ShardTable.of(dataset.sources, dataset.stored, mapped=False)
+    form = BatchForm(codecs_of(dataset.stored, ("x",), "offsets"))
+    schedule, backend = Schedule(100, 8, lanes=3), RecordingBackend(HostBackend(table.files))
+    job, maker = Job(table, Ordered(BLOCKS, schedule), Selection(), form.columns), Maker(form, kernel=True)
+    maker.stream = None
+    source = WindowSource(job, BLOCKS, schedule, backend, maker, LoaderStats())
+    with pytest.raises(torch.OutOfMemoryError, match="no room"):
+        source.start(range(3))
+    source.close()
+    assert backend.brought
+    assert backend.held_bytes == 0
+    backend.close()

@@ -1,0 +1,182 @@
+"""Windows that are read as runs: batches are the dataset's own, wherever an epoch begins, ends, or is broken off."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from gdsload import DataLoader, Field, FileChangedError, ReadError, ShardDataset, ShardWriter
+from gdsload.engine.window_source import WindowSource
+from gdsload.testing import assert_resumes_everywhere, fingerprint
+
+pytestmark = pytest.mark.cuda
+FIELDS = ["image", "label", "odd", "fp8"]
+BLOCKS = {"shuffle": "block", "block": 7, "window": 30, "lanes": 4, "fields": FIELDS}
+
+
+@pytest.fixture(params=["bounce", "gds"])
+def backend(request):
+    pytest.importorskip("cupy")
+    if request.param == "gds":
+        request.getfixturevalue("cufile")
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def made(monkeypatch):
+    """How many batches were made by windows."""
+    found, real = [], WindowSource.gather
+
+    def gather(self, slices, sizes, ids):
+        found.extend(sizes)
+        return real(self, slices, sizes, ids)
+
+    monkeypatch.setattr(WindowSource, "gather", gather)
+    return found
+
+
+def expected(path, **options):
+    """The dataset's own batches, in the order of a loader for the CPU."""
+    dataset = ShardDataset(path)
+    with DataLoader(path, device="cpu", with_index=True, **options) as loader:
+        for batch in loader:
+            read = dataset.read_batch(batch["index"])
+            yield fingerprint({name: read[name] for name in options["fields"]})
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "world_size", "more"),
+    [
+        (1, 1, {}),
+        (13, 1, {}),
+        (64, 1, {"drop_last": True}),
+        (64, 1, {"prefetch_bytes": "8KiB"}),
+        (300, 1, {}),
+        (11, 3, {}),
+        (8, 2, {"drop_last": True}),
+        (10, 4, {}),
+        (50, 2, {"window": 300, "lanes": 1}),
+        (20, 1, {"block": 1, "window": 1, "lanes": 7}),
+        (20, 1, {"block": 300, "window": 300, "lanes": 1}),
+    ],
+)
+def test_batches_are_the_datasets(varied, backend, made, batch_size, world_size, more):
+    for rank in range(world_size):
+        options = {
+            **BLOCKS,
+            "batch_size": batch_size,
+            "seed": batch_size,
+            "rank": rank,
+            "world_size": world_size,
+            **more,
+        }
+        with DataLoader(varied, device="cuda", backend=backend, **options) as loader:
+            found = [fingerprint({name: batch[name] for name in FIELDS}) for batch in loader]
+        assert found == list(expected(varied, **options))
+        assert len(made) == len(found)
+        made.clear()
+
+
+def test_resumes_at_every_step(varied, backend, made):
+    assert_resumes_everywhere(lambda: DataLoader(varied, 23, device="cuda", backend=backend, seed=5, **BLOCKS))
+    assert made
+
+
+def test_the_smallest_arena(numbered, backend, made):
+    """Windows of all lanes and one more: then no group can have windows of its own beside those of others."""
+    options = {"batch_size": 100, "shuffle": "block", "block": 64, "window": 256, "lanes": 3, "seed": 3}
+    with DataLoader(numbered, device="cpu", **options) as loader:
+        wanted = torch.cat([batch["x"] for batch in loader])
+    with DataLoader(numbered, device="cuda", backend=backend, arena_bytes="4MiB", **options) as loader:
+        for _ in range(2):
+            loader.set_epoch(0)
+            assert torch.equal(torch.cat([batch["x"] for batch in loader]).cpu(), wanted)
+    assert len(made) == 400
+
+
+@pytest.mark.parametrize("batches", [0, 1, 30])
+def test_an_epoch_that_is_broken_off(numbered, backend, batches):
+    """All memory comes back, and the next epoch begins anew."""
+    options = {"batch_size": 100, "shuffle": "block", "block": 64, "window": 512, "lanes": 4}
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    with DataLoader(numbered, device="cuda", backend=backend, prefetch_bytes="4MiB", **options) as loader:
+        epoch = iter(loader)
+        for _ in range(batches):
+            next(epoch)
+        del epoch
+        numbers = torch.cat([batch["x"][:, 0] for batch in loader])
+    assert torch.equal(numbers.sort().values.cpu(), torch.arange(20_000, dtype=torch.int32))
+    del numbers
+    torch.cuda.synchronize()
+    torch.empty(1, device="cuda")  # the allocator looks now at what was being used by other streams
+    assert torch.cuda.memory_allocated() <= before + 1024
+
+
+def test_a_transform_gets_whole_batches(numbered, backend, made):
+    options = {"batch_size": 100, "shuffle": "block", "block": 64, "window": 512, "lanes": 4}
+    with DataLoader(numbered, device="cpu", **options) as loader:
+        wanted = torch.cat([batch["x"] for batch in loader])
+
+    def negative(batch):
+        return {"x": -batch["x"]}
+
+    with DataLoader(numbered, device="cuda", backend=backend, device_transform=negative, **options) as loader:
+        assert torch.equal(torch.cat([batch["x"] for batch in loader]).cpu(), -wanted)
+    assert made
+
+
+def test_a_file_that_is_cut_short_is_an_error_of_its_batch(numbered, backend, tmp_path, made):
+    """Batches before it come; it is the general way that finds out which one it is."""
+    shutil.copytree(numbered, tmp_path / "copy")
+    dataset = ShardDataset(tmp_path / "copy")
+    options = {"batch_size": 100, "shuffle": "block", "block": 64, "window": 512, "lanes": 4, "mmap": False}
+    with DataLoader(dataset, device="cuda", backend=backend, prefetch_bytes="2MiB", **options) as loader:
+        epoch, found = iter(loader), 0
+        next(epoch)
+        for shard in dataset.shards:
+            os.truncate(shard.file, os.path.getsize(shard.file) // 2)
+        time.sleep(0.03)
+        with pytest.raises((FileChangedError, ReadError), match="safetensors"):
+            for _ in epoch:
+                found += 1
+        assert found < 200
+    assert made
+
+
+def test_what_cannot_be_queued_is_made_the_general_way(numbered, monkeypatch):
+    pytest.importorskip("cupy")
+    options = {"batch_size": 100, "shuffle": "block", "block": 64, "window": 512, "lanes": 4}
+    calls, real = [], WindowSource.gather
+
+    def gather(self, *given):
+        calls.append(None)
+        if len(calls) == 3:
+            raise torch.OutOfMemoryError("no room")
+        return real(self, *given)
+
+    monkeypatch.setattr(WindowSource, "gather", gather)
+    with DataLoader(numbered, device="cpu", **options) as loader:
+        wanted = torch.cat([batch["x"] for batch in loader])
+    with DataLoader(numbered, device="cuda", backend="bounce", prefetch_bytes="4MiB", **options) as loader:
+        assert torch.equal(torch.cat([batch["x"] for batch in loader]).cpu(), wanted)
+    assert len(calls) > 3
+
+
+def test_rows_of_many_sizes(tmp_path, backend, made):
+    """Of words of any length, and long ones, which several warps copy."""
+    sizes = [1, 2, 12, 100, 4096, 9000, 150_528]
+    fields = {f"x{nbytes}": Field("uint8", (nbytes,)) for nbytes in sizes}
+    random = np.random.default_rng(2)
+    with ShardWriter(tmp_path / "shards", fields, shard_bytes="8MiB") as writer:
+        writer.write_batch({name: random.integers(0, 256, (200, *one.shape), np.uint8) for name, one in fields.items()})
+    options = {"batch_size": 17, "shuffle": "block", "block": 5, "window": 40, "lanes": 3, "seed": 1}
+    wanted = list(expected(tmp_path / "shards", fields=list(fields), **options))
+    with DataLoader(tmp_path / "shards", device="cuda", backend=backend, **options) as loader:
+        assert [fingerprint({name: batch[name] for name in fields}) for batch in loader] == wanted
+    assert made
