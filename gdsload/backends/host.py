@@ -116,7 +116,7 @@ class HostBackend(FileBackend):
             prepared.close()
             raise
         held = [lease]
-        return PendingRead(starts[reads.read_of] + reads.delta, reading, lease.nbytes, held.clear)
+        return PendingRead(reads.places(starts), reading, lease.nbytes, held.clear)
 
     def _populate(self, reads: Extents, chosen: range, wanted: Extents) -> None:
         for index in chosen:

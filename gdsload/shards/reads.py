@@ -142,12 +142,21 @@ class Reads:
         extents: the reads, in order of files and offsets. Two overlap in nothing but what alignment adds: a page that
             both need.
         read_of: for each wanted extent the index of the read that covers it.
-        delta: for each wanted extent its byte position inside that read.
+        offset: for each wanted extent its offset in its file.
     """
 
     extents: Extents
     read_of: IntArray
-    delta: IntArray
+    offset: IntArray
+
+    @property
+    def delta(self) -> IntArray:
+        """For each wanted extent its byte position inside the read that covers it."""
+        return self.offset - self.extents.offset[self.read_of]
+
+    def places(self, begins: IntArray) -> IntArray:
+        """Where each wanted extent begins, if the reads begin at these places."""
+        return self.offset + (begins - self.extents.offset)[self.read_of]
 
 
 def coalesce(
@@ -163,8 +172,8 @@ def coalesce(
         wanted: the extents, in any order; they may repeat and overlap.
         max_gap_bytes: largest gap that is read along.
         max_read_bytes: length from which a read takes no further neighbour.
-        alignment: begin and end of each read are rounded outwards to a multiple of it. The end may so lie behind
-            the file's end; reads are cut there by the caller.
+        alignment: begin and end of each read are rounded outwards to a multiple of it, which is a power of two. The end
+            may so lie behind the file's end; reads are cut there by the caller.
         turns: each file's place in the order of files; None: they come in the order of their numbers.
     """
     if not len(wanted):
@@ -172,20 +181,22 @@ def coalesce(
         return Reads(Extents(empty, empty, empty), empty, empty)
     first = _runs(wanted, max_read_bytes)
     if 2 * len(first) > len(wanted):
-        return _coalesce(wanted, max_gap_bytes, max_read_bytes, alignment, turns)
+        return Reads(*_coalesce(wanted, max_gap_bytes, max_read_bytes, alignment, turns), wanted.offset)
     # In order, as a rule: what lies together anyway is one extent, and there are few.
     counts = _lengths(first, len(wanted))
     begin, last = wanted.offset[first], first + counts - 1
     few = Extents(wanted.file[first], begin, wanted.offset[last] + wanted.nbytes[last] - begin)
-    found = _coalesce(few, max_gap_bytes, max_read_bytes, alignment, turns)
-    delta = wanted.offset + (found.delta - begin).repeat(counts)
-    return Reads(found.extents, found.read_of.repeat(counts), delta)
+    reads, read_of = _coalesce(few, max_gap_bytes, max_read_bytes, alignment, turns)
+    return Reads(reads, read_of.repeat(counts), wanted.offset)
 
 
 def _runs(wanted: Extents, longest: int) -> IntArray:
     """First extent of each run of adjacent ones; no run begins more than `longest` earlier."""
     broken = np.ones(len(wanted), bool)
-    broken[1:] = (wanted.file[1:] != wanted.file[:-1]) | (wanted.offset[1:] != wanted.offset[:-1] + wanted.nbytes[:-1])
+    np.not_equal(wanted.offset[1:], wanted.offset[:-1] + wanted.nbytes[:-1], out=broken[1:])
+    if 2 * int(np.count_nonzero(broken)) > len(wanted):  # more runs than that, whatever their files are
+        return broken.nonzero()[0]
+    broken[1:] |= wanted.file[1:] != wanted.file[:-1]
     first: IntArray = broken.nonzero()[0]
     if 2 * len(first) > len(wanted):
         return first
@@ -196,56 +207,55 @@ def _runs(wanted: Extents, longest: int) -> IntArray:
 
 def _coalesce(
     wanted: Extents, max_gap_bytes: int, max_read_bytes: int, alignment: int, turns: IntArray | None
-) -> Reads:
-    """See `coalesce`."""
-    order = _sorted(wanted.file if turns is None else turns[wanted.file], wanted.offset)
-    file = wanted.file[order]
-    offset, stop = wanted.offset[order], (wanted.offset + wanted.nbytes)[order]
-    begin, end = offset // alignment * alignment, -(-stop // alignment) * alignment
-    first, reach = _groups(file, (begin, end), (offset, stop), max_gap_bytes, max_read_bytes)
-    counts, start = _lengths(first, len(file)), begin[first]
-    reads = Extents(file[first], start, reach[first + counts - 1] - start)
-    read_of, delta = np.empty(len(file), np.int64), np.empty(len(file), np.int64)
-    read_of[order] = np.arange(len(first)).repeat(counts)
-    delta[order] = offset - start.repeat(counts)
-    return Reads(reads, read_of, delta)
+) -> tuple[Extents, IntArray]:
+    """The reads, and for each wanted extent which of them covers it; see `coalesce`.
 
-
-def _sorted(turn: IntArray, offset: IntArray) -> NDArray[np.intp]:
-    """Indices that sort extents by their files' turns and offset."""
-    span = int(offset.max()) + 1
-    most = span * (int(turn.max()) + 1)
-    if most < 1 << 62:
-        # One key, which is sorted several times as fast as two.
-        return argsort((turn * span + offset).view(np.uint64), most.bit_length())
-    return np.lexsort((offset, turn))
-
-
-def _groups(
-    file: IntArray,
-    aligned: tuple[IntArray, IntArray],
-    exact: tuple[IntArray, IntArray],
-    max_gap_bytes: int,
-    max_read_bytes: int,
-) -> tuple[IntArray, IntArray]:
-    """First extent of each read, and for each extent the furthest aligned end within its file so far.
-
-    Extents that overlap must have one read; those that only share a page must not, or a long run of rows that end
-    anywhere would be one read however long it is.
+    Planning of many rows is bound by the number of passes over arrays. So files are laid out one after the other, as if
+    all were one, and what only long or nested extents need is worked out where there are any.
     """
-    begin, end = aligned
-    changed = np.ones(len(file), bool)
-    changed[1:] = file[1:] != file[:-1]
-    files = changed.nonzero()[0]
-    # Lay the files out one after the other, further apart than any gap, so that one running maximum serves all.
-    length = np.maximum.reduceat(end, files) + max_gap_bytes + 1
-    base = (length.cumsum() - length).repeat(_lengths(files, len(file)))
-    start, reach = base + begin, np.maximum.accumulate(base + end)
-    broken, overlaps = np.ones(len(file), bool), np.zeros(len(file), bool)
-    broken[1:] = start[1:] > reach[:-1] + max_gap_bytes
-    overlaps[1:] = (base + exact[0])[1:] < np.maximum.accumulate(base + exact[1])[:-1]
-    runs = broken.nonzero()[0]
-    run_start = start[runs].repeat(_lengths(runs, len(file)))
-    piece = (start - run_start) // max_read_bytes
-    broken[1:] |= (piece[1:] != piece[:-1]) & ~overlaps[1:]
-    return broken.nonzero()[0], reach - base
+    turn = wanted.file if turns is None else turns[wanted.file]
+    span = int(wanted.offset.max()) + int(wanted.nbytes.max()) + max_gap_bytes + 2 * alignment & -alignment
+    last_turn = int(turn.max())
+    most = span * (last_turn + 1)
+    if last_turn and most >= 1 << 62:
+        return _file_by_file(wanted, max_gap_bytes, max_read_bytes, alignment, turn)
+    line = turn * span + wanted.offset if last_turn else wanted.offset
+    order = argsort(line.view(np.uint64), most.bit_length())
+    line = line[order]
+    stop = line + wanted.nbytes[order]
+    nested = not bool((stop[1:] >= stop[:-1]).all())
+    if nested:  # the furthest end so far is another extent's
+        stop = np.maximum.accumulate(stop)
+    begin, reach = line & -alignment, stop + (alignment - 1) & -alignment
+    broken = np.ones(len(line), bool)
+    np.greater(begin[1:], reach[:-1] + max_gap_bytes, out=broken[1:])
+    first = broken.nonzero()[0]
+    counts = _lengths(first, len(line))
+    if (begin[first + counts - 1] - begin[first] >= max_read_bytes).any():
+        # Extents that overlap must have one read; those that only share a page must not, or a long run of rows that end
+        # anywhere would be one read however long it is.
+        piece = (begin - begin[first].repeat(counts)) // max_read_bytes
+        broken[1:] |= (piece[1:] != piece[:-1]) & (line[1:] >= stop[:-1])
+        first = broken.nonzero()[0]
+        counts = _lengths(first, len(line))
+    head = order[first]
+    offset = wanted.offset[head] & -alignment
+    reads = Extents(wanted.file[head], offset, reach[first + counts - 1] - begin[first])
+    read_of = np.empty(len(line), np.int64)
+    read_of[order] = np.arange(len(first)).repeat(counts)
+    return reads, read_of
+
+
+def _file_by_file(
+    wanted: Extents, max_gap_bytes: int, max_read_bytes: int, alignment: int, turn: IntArray
+) -> tuple[Extents, IntArray]:
+    """As `_coalesce`, of files so huge that they cannot be laid out one after the other in 62 bits."""
+    parts, read_of, count = [], np.empty(len(wanted), np.int64), 0
+    for each in np.unique(turn).tolist():
+        chosen = (turn == each).nonzero()[0]
+        alone = Extents(np.zeros(len(chosen), np.int64), wanted.offset[chosen], wanted.nbytes[chosen])
+        reads, own = _coalesce(alone, max_gap_bytes, max_read_bytes, alignment, None)
+        parts.append(Extents(wanted.file[chosen[0]].repeat(len(reads)), reads.offset, reads.nbytes))
+        read_of[chosen] = own + count
+        count += len(reads)
+    return concat_extents(parts), read_of

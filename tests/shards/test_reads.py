@@ -38,6 +38,7 @@ def extents_of(found):
 @example([(0, 10, 5), (0, 0, 30), (0, 12, 1)], 0, 4, 1)
 @example([(0, 0, 100), (0, 100, 100), (0, 200, 100)], 0, 100, 1)
 @example([(1, 2**60, 5), (3, 7, 5), (0, 2**60, 5), (3, 2, 2)], 0, 100, 1)
+@example([(1, 2**62, 5), (2, 2**62, 5), (0, 2**62, 5), (1, 2, 2), (1, 2**62 - 9, 9)], 0, 100, 1)
 def test_reads_cover_without_overlap(found, gap, most, alignment):
     check_cover(found, gap, most, alignment)
 

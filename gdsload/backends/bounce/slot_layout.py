@@ -82,7 +82,7 @@ def lay_out(
     turns = drives.turns if drives else None
     reads = coalesce(wanted, max_gap_bytes=MAX_GAP_BYTES, max_read_bytes=longest, alignment=PAGE_BYTES, turns=turns)
     starts = np.cumsum(reads.extents.nbytes) - reads.extents.nbytes
-    return _cut(reads.extents, starts[reads.read_of] + reads.delta, sizes, block_of, drives)
+    return _cut(reads.extents, reads.places(starts), sizes, block_of, drives)
 
 
 def _in_order(wanted: Extents) -> tuple[Extents, IntArray] | None:

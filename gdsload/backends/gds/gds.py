@@ -116,7 +116,7 @@ class GdsBackend(FileBackend):
             parts = drives.shares(reads.extents, _WORK_BYTES)
             works = [(drive, slice(part.start, part.stop)) for drive, part in parts]
         reading = self._start(_Prepared.of(reads.extents, self.files.sizes, lease, self._handles), works)
-        addresses = (lease.base + lease.position)[reads.read_of] + reads.delta
+        addresses = reads.places(lease.base + lease.position)
         return PendingRead(addresses, reading, lease.nbytes, lease.release, lease.begins)
 
     def _start(self, reads: _Prepared, parts: Sequence[tuple[int, slice | IntArray]]) -> Reading:
