@@ -57,6 +57,8 @@ class Guard:
         """Whether each piece of the line may be touched."""
         self._lasting = np.zeros(0, bool)
         """Whether it keeps its mark whatever looks find."""
+        self._marked = np.zeros(len(names), bool)
+        """Whether a shard may have marks that are not lasting."""
         self._lock, self._populating = threading.Lock(), threading.Lock()
         self.left = len(names)
         """Pieces without a mark, and one for each shard that is not open: 0 where nothing has to be asked."""
@@ -158,7 +160,7 @@ class Guard:
             if populate(address, nbytes):
                 self.populate(int(pieces.file[which]), int(pieces.offset[which]), nbytes, wanted, lasting=lasting)
                 counts[which] = 0  # it has its marks, if it may have them
-        self._mark(np.repeat(at, counts) + within(counts), lasting)
+        self._mark(pieces.file, np.repeat(at, counts) + within(counts), lasting)
 
     def populate(self, file: int, offset: int, nbytes: int, wanted: Extents, *, lasting: bool = False) -> None:
         """Bring bytes of an open shard into memory, so that what is wanted of them may be touched.
@@ -181,10 +183,13 @@ class Guard:
         first, last = -(-begin >> _SHIFT), begin + nbytes >> _SHIFT
         last += end == self._size[file]
         if first < last:
-            self._mark(np.arange(first, last), lasting)
+            self._mark(file, np.arange(first, last), lasting)
 
-    def _mark(self, pieces: IntArray, lasting: bool) -> None:
+    def _mark(self, files: IntArray | int, pieces: IntArray, lasting: bool) -> None:
+        """Mark pieces, which are of these shards."""
         with self._lock:
+            if not lasting:
+                self._marked[files] = True
             self.left -= len(pieces) - int(np.count_nonzero(self._sure[pieces]))
             self._sure[pieces] = True
             if lasting:
@@ -192,7 +197,7 @@ class Guard:
 
     def forget(self, file: int) -> None:
         """Take the marks of an open shard back, because a page of it has left the page cache."""
-        if not self._size[file]:
+        if not self._marked[file]:  # each read that finds a page gone asks
             return
         first = int(self._begin[file]) >> _SHIFT
         last = first + (int(self._size[file]) >> _SHIFT) + 1
@@ -200,6 +205,7 @@ class Guard:
             sure, lasting = self._sure[first:last], self._lasting[first:last]
             self.left += int(np.count_nonzero(sure)) - int(np.count_nonzero(lasting))
             sure[:] = lasting
+            self._marked[file] = False
 
     def _brought(self, file: int, offset: int, nbytes: int) -> bool:
         """Whether all of these bytes are in memory now."""

@@ -153,7 +153,7 @@ class Watch:
     def _look(self, files: IntArray, now: float) -> float:
         """Look at files; the seconds that it took, without those for comparing bytes."""
         distinct_files = distinct(files, len(self._sources)).tolist()
-        moved = [file for file in distinct_files if not self._compare(file, self._stat(file))]
+        moved = [file for file in distinct_files if self._moved(file, self._stat(file))]
         took_s = time.monotonic() - now
         for file in moved:
             self._compare_bytes(file)
@@ -161,12 +161,18 @@ class Watch:
         self._looked[files] = now
         return took_s
 
-    def _stat(self, file: int) -> FileIdentity:
+    def _stat(self, file: int) -> os.stat_result:
         source = self._sources[file]
         try:
-            return identity_of(os.stat(source.path, follow_symlinks=source.follow_links))
+            return os.stat(source.path, follow_symlinks=source.follow_links)
         except OSError:
             raise gone(source.path) from None
+
+    def _moved(self, file: int, found: os.stat_result) -> bool:
+        """Refuse a file that is another one; whether its ctime is another, too. Asked of each shard of each read."""
+        same = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        known = self._known.get(file)
+        return (known is None or known[: len(same)] != same) and not self._compare(file, identity_of(found))
 
     def _compare(self, file: int, found: FileIdentity) -> bool:
         """Refuse a file that is another one; whether its ctime is the same, too."""
@@ -179,7 +185,7 @@ class Watch:
     def _compare_bytes(self, file: int) -> None:
         """Take a file's new ctime, if its bytes are what they were."""
         with self._comparing:  # one thread is enough, and disks are not made for more
-            found = self._stat(file)
+            found = identity_of(self._stat(file))
             if self._compare(file, found):
                 return
             same = self._as_written(file)

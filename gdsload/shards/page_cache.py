@@ -15,10 +15,9 @@ import ctypes
 import errno
 import os
 import random
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-
-import numpy as np
 
 from gdsload.shards.files import Files
 from gdsload.shards.identity import ShardSource
@@ -89,13 +88,13 @@ def looks_resident(files: Files, wanted: Extents, probes: int = _PROBES_OF_A_REA
 
     Every byte is as likely to be drawn as every other, so that a short extent does not speak for a long one.
     """
-    ends = np.cumsum(wanted.nbytes)
+    ends = wanted.nbytes.cumsum().data
 
     def place_of(byte: int) -> tuple[int, int]:
-        index = int(np.searchsorted(ends, byte, side="right"))
-        return int(wanted.file[index]), int(wanted.offset[index] + wanted.nbytes[index] - (ends[index] - byte))
+        index = bisect_right(ends, byte)
+        return int(wanted.file[index]), int(wanted.offset[index] + wanted.nbytes[index]) - (ends[index] - byte)
 
-    return _places_are_there(files, int(ends[-1]) if len(ends) else 0, place_of, probes)
+    return _places_are_there(files, ends[-1] if len(ends) else 0, place_of, probes)
 
 
 def file_is_resident(files: Files, file: int) -> bool:

@@ -36,32 +36,43 @@ class PreparedReads:
 
     def __init__(self, files: Files, extents: Extents, direct: NDArray[np.bool_] | None = None) -> None:
         self._files, self.extents = files, extents
+        runs = lent_once(extents.file)
         self._direct, self._asked = np.zeros(len(extents), bool), extents.nbytes
         if direct is not None and direct.any():
-            self._direct = files.allow_direct(extents.file) & direct
-            self._asked = np.where(self._direct, -(-extents.nbytes // PAGE_BYTES) * PAGE_BYTES, extents.nbytes)
-        self._ends = np.concatenate([[0], np.cumsum(extents.nbytes)])
-        self._mixed = bool(self._direct.any()) and not self._direct.all()
+            self._direct = files.allow_direct(runs[0]).repeat(runs[1]) & direct
+        some, every = bool(self._direct.any()), bool(self._direct.all())
+        if some:
+            pages = extents.nbytes + (PAGE_BYTES - 1) & -PAGE_BYTES
+            self._asked = pages if every else np.where(self._direct, pages, extents.nbytes)
+        self._ends = np.zeros(len(extents) + 1, np.int64)
+        extents.nbytes.cumsum(out=self._ends[1:])
+        self._mixed = some and not every
         self._lent: list[tuple[HandleTable, IntArray]] = []
-        self._fds: IntArray | None = np.zeros(len(extents), np.int64)
+        self._fds: IntArray | None = None
         try:
+            if not self._mixed:
+                self._fds = self._lend(files.around if some else files.through, runs)
+                return
+            self._fds = np.zeros(len(extents), np.int64)
             for table, chosen in ((files.around, self._direct), (files.through, ~self._direct)):
-                if self._fds is not None and chosen.any():
-                    self._fds = self._lend(table, chosen)
+                fds = None if self._fds is None else self._lend(table, lent_once(extents.file[chosen]))
+                if fds is None or self._fds is None:
+                    self._fds = None
+                else:
+                    self._fds[chosen] = fds
         except BaseException:
             self.close()
             raise
 
-    def _lend(self, table: HandleTable, chosen: NDArray[np.bool_]) -> IntArray | None:
-        """The descriptors of all reads, those that are chosen from this table; None if they are too many at once."""
-        fds, which = self._fds, np.flatnonzero(chosen)
-        lent, counts = lent_once(self.extents.file[which])
-        if fds is None or (len(lent) > table.most and len(np.unique(lent)) > table.most and len(self.extents) > 1):
+    def _lend(self, table: HandleTable, runs: tuple[IntArray, IntArray]) -> IntArray | None:
+        """The descriptors of reads of these files, so many of each; None if they are too many at once."""
+        lent, counts = runs
+        if len(lent) > table.most and len(np.unique(lent)) > table.most and len(self.extents) > 1:
             self.close()
             return None
-        fds[which] = np.repeat(table.lend(lent), counts)
+        fds = table.lend(lent)
         self._lent.append((table, lent))
-        return fds
+        return fds.repeat(counts)
 
     def nbytes(self, low: int, high: int) -> int:
         """Bytes of reads `low` to `high` - 1."""

@@ -114,7 +114,7 @@ class Pieces:
 def cut(reads: Extents, most_bytes: int) -> Pieces:
     """Cut reads into pieces of so many bytes at most: a long one should not be one thread's. Empty ones have none."""
     counts = -(-reads.nbytes // most_bytes)
-    read_of = np.repeat(np.arange(len(reads)), counts)
+    read_of = np.arange(len(reads)).repeat(counts)
     delta = within(counts) * most_bytes
     nbytes = np.minimum(reads.nbytes[read_of] - delta, most_bytes)
     return Pieces(Extents(reads.file[read_of], reads.offset[read_of] + delta, nbytes), read_of, delta)

@@ -9,6 +9,7 @@ every thread that has filled a block waits for the interpreter lock.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -118,17 +119,19 @@ def _cut(
         reads = reads[reads.nbytes > 0]
     if len(reads) and reads.nbytes.max() > block:
         reads = cut(reads, block).extents
-    ends = np.cumsum(reads.nbytes)
+    ends = reads.nbytes.cumsum()
+    end_of = ends.data  # numpy's own search gives the interpreter lock back, for each block
     changes: list[int] = [] if drives is None else (np.flatnonzero(np.diff(drives.of[reads.file])) + 1).tolist()
     edges = iter([*changes, len(reads)])  # up to where the reads of one drive go
     parts: list[BlockFill] = []
     first = begin = edge = 0
     while first < len(reads):
         edge = next(edges) if first == edge else edge
-        stop = min(int(np.searchsorted(ends, begin + block, side="right")), edge)
-        end = int(ends[stop - 1])
+        stop = bisect_right(end_of, begin + block, first, edge)
+        end = end_of[stop - 1]
         parts.append(BlockFill(first, stop, begin, end - begin))
         first, begin = stop, end
-    within = ends - reads.nbytes - np.repeat([part.low for part in parts], [part.stop - part.first for part in parts])
+    lows = np.array([part.low for part in parts], np.int64)
+    within = ends - reads.nbytes - lows.repeat([part.stop - part.first for part in parts])
     there = np.minimum(reads.nbytes, sizes[reads.file] - reads.offset)
     return Layout(Extents(reads.file, reads.offset, there), within, parts, places, total)
