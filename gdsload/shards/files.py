@@ -141,6 +141,8 @@ class Files:
         self.drive, self.reader = drive, drive.reader()
         self.drives = DriveOrder([drive.lies_on(source) for source in self.sources])
         """Which drive each file lies on."""
+        self._mappings = count, (np.zeros(0, np.int64), np.zeros(0, np.int64))
+        """How many files were not open when the ranges of those that were mapped were looked up, and those."""
         self._lock = threading.RLock()
         self._closed = False
 
@@ -255,14 +257,22 @@ class Files:
 
     def in_mappings(self, addresses: IntArray) -> NDArray[np.bool_]:
         """Which of these addresses are in mapped files."""
-        files = np.flatnonzero(self.base)
-        if not len(files):
+        starts, ends = self._ranges()
+        if not len(starts):
             return np.zeros(len(addresses), bool)
-        files = files[np.argsort(self.base[files])]
-        starts = self.base[files]
-        ends = starts + self.sizes[files]
-        at = np.searchsorted(starts, addresses, side="right") - 1
+        at = starts.searchsorted(addresses, side="right") - 1
         return (at >= 0) & (addresses < ends[at])
+
+    def _ranges(self) -> tuple[IntArray, IntArray]:
+        """Where each mapped file begins and ends, in rising order; worked out again only when one was opened."""
+        unopened, found = self._mappings
+        if unopened != self._unopened:
+            unopened = self._unopened
+            files = self.base.nonzero()[0]
+            files = files[self.base[files].argsort()]
+            found = self.base[files], self.base[files] + self.sizes[files]
+            self._mappings = unopened, found
+        return found
 
     def _as_written(self, file: int) -> bool | None:
         """See `Files`."""

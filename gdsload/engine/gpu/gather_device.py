@@ -28,36 +28,48 @@ from gdsload.system.streams import DeviceBytes
 __all__ = ["DeviceGather"]
 
 
-_SOURCE = r"""
-struct Params {
+_MOST_TENSORS = 64
+"""Tensors that a launch of the kernel for rows fills: their addresses are in its parameters."""
+_SOURCE = (
+    rf"""
+struct Tensor {{
     const unsigned long long* rows;
     WORD* out;
-    unsigned long long words, width;
-};
+    unsigned long long words;
+}};
 
+struct Params {{
+    unsigned long long width, count;
+    Tensor tensors[{_MOST_TENSORS}];
+}};
+"""
+    + r"""
 extern "C" __global__ void LAYOUT gather(const Params p) {
-    const unsigned long long* const __restrict__ rows = p.rows;
-    WORD* const __restrict__ out = p.out;
-    const unsigned long long words = p.words;
     const unsigned width = p.width;
     const unsigned long long step = (unsigned long long)gridDim.x * blockDim.x;
-    unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; i + (DEPTH - 1) * step < words; i += DEPTH * step) {
-        WORD found[DEPTH];
-        #pragma unroll
-        for (int k = 0; k < DEPTH; ++k) {
-            const unsigned long long at = i + k * step, row = at / width;
-            found[k] = ((const WORD*)rows[row])[at - row * width];
+    for (unsigned tensor = 0; tensor < p.count; ++tensor) {
+        const unsigned long long* const __restrict__ rows = p.tensors[tensor].rows;
+        WORD* const __restrict__ out = p.tensors[tensor].out;
+        const unsigned long long words = p.tensors[tensor].words;
+        unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x;
+        for (; i + (DEPTH - 1) * step < words; i += DEPTH * step) {
+            WORD found[DEPTH];
+            #pragma unroll
+            for (int k = 0; k < DEPTH; ++k) {
+                const unsigned long long at = i + k * step, row = at / width;
+                found[k] = ((const WORD*)rows[row])[at - row * width];
+            }
+            #pragma unroll
+            for (int k = 0; k < DEPTH; ++k) out[i + k * step] = found[k];
         }
-        #pragma unroll
-        for (int k = 0; k < DEPTH; ++k) out[i + k * step] = found[k];
-    }
-    for (; i < words; i += step) {
-        const unsigned long long row = i / width;
-        out[i] = ((const WORD*)rows[row])[i - row * width];
+        for (; i < words; i += step) {
+            const unsigned long long row = i / width;
+            out[i] = ((const WORD*)rows[row])[i - row * width];
+        }
     }
 }
 """
+)
 _PIECES = r"""
 typedef unsigned long long u64;
 
@@ -207,10 +219,9 @@ class DeviceGather:
         edges = [edge for edge in pairwise(accumulate(sizes, initial=0)) if edge[0] < edge[1]]
         outs = [out for out, size in zip(outs, sizes, strict=True) if size]
         first = run_starts(addresses, row_bytes)
+        long, scattered = count * row_bytes >= len(first) * LONG_BYTES, 2 * len(first) > count > 1
         # Long scattered rows, too, if they come over the link and many copies can be queued at once.
-        if count * row_bytes >= len(first) * LONG_BYTES and (
-            2 * len(first) <= count or count == 1 or (copies_scattered_runs() and self.over_pcie(addresses))
-        ):
+        if long and (not scattered or (copies_scattered_runs() and self.over_pcie(addresses))):
             if begins is not None:
                 first = cut_runs(first, addresses, row_bytes, begins)
             self._neighbours(addresses, first, row_bytes, outs, edges)
@@ -315,14 +326,19 @@ class DeviceGather:
         outs: Sequence[torch.Tensor],
         edges: Sequence[tuple[int, int]],
     ) -> None:
+        """Queue the kernel for rows, which fills all tensors one after the other."""
         pointers, width = self.upload(addresses), row_bytes // unit
-        params = [
-            (pointers.data_ptr() + 8 * low, out.data_ptr(), (high - low) * width, width)
-            for out, (low, high) in zip(outs, edges, strict=True)
-        ]
+        begin = pointers.data_ptr()
         over_pcie = self.over_pcie(addresses)
         grid = (self._grid or OVER_PCIE) if over_pcie else IN_VRAM
-        self._queue(_SOURCE, unit, grid, params, over_pcie=over_pcie)
+        for first in range(0, len(outs), _MOST_TENSORS):
+            some = slice(first, first + _MOST_TENSORS)
+            params = np.zeros(2 + 3 * _MOST_TENSORS, np.uint64)
+            words = [width, len(outs[some])]
+            for out, (low, high) in zip(outs[some], edges[some], strict=True):
+                words += (begin + 8 * low, out.data_ptr(), (high - low) * width)
+            params[: len(words)] = words
+            self._queue(_SOURCE, unit, grid, params, over_pcie=over_pcie)
 
     def _launch_pieces(self, sources: IntArray, nbytes: IntArray, targets: IntArray, over_pcie: bool) -> None:
         """Queue the kernel for pieces, none of them empty."""
@@ -335,13 +351,11 @@ class DeviceGather:
         at_once = WARP * grid.depth  # a tile must end with the last word that its last lane reads at once
         tile = min(max(count // (4 * grid.warps), _TILE.start), _TILE.stop)
         params = (*(column.data_ptr() for column in held), count, table.shape[1] - 1, -(-tile // at_once) * at_once)
-        self._queue(_PIECES, 16, grid, [params], over_pcie=over_pcie)
+        self._queue(_PIECES, 16, grid, np.array(params, np.uint64), over_pcie=over_pcie)
 
-    def _queue(self, source: str, unit: int, grid: Grid, params: Sequence[tuple[int, ...]], *, over_pcie: bool) -> None:
-        """Queue a kernel with each of some parameters."""
-        made = kernel(source, "gather", unit, grid, self.device)
-        for words in params:
-            launch(made, self.device, grid, np.array(words, np.uint64), over_pcie=over_pcie)
+    def _queue(self, source: str, unit: int, grid: Grid, params: NDArray[np.uint64], *, over_pcie: bool) -> None:
+        """Queue a kernel with its parameters."""
+        launch(kernel(source, "gather", unit, grid, self.device), self.device, grid, params, over_pcie=over_pcie)
 
     def over_pcie(self, addresses: IntArray) -> bool:
         """Whether some of these addresses, of which a few are looked at, are of host memory."""
