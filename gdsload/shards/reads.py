@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -141,22 +141,39 @@ class Reads:
     Attributes:
         extents: the reads, in order of files and offsets. Two overlap in nothing but what alignment adds: a page that
             both need.
-        read_of: for each wanted extent the index of the read that covers it.
         offset: for each wanted extent its offset in its file.
+        order: indices that sort what the reads cover, which is the wanted extents, or runs of them.
+        counts: how many of those each read covers, in that order.
+        runs: how many wanted extents each run has; None: they are covered each by itself.
     """
 
     extents: Extents
-    read_of: IntArray
     offset: IntArray
+    order: IntArray
+    counts: IntArray
+    runs: IntArray | None = None
+
+    @property
+    def read_of(self) -> IntArray:
+        """For each wanted extent the index of the read that covers it."""
+        return self._of_each(np.arange(len(self.extents)))
 
     @property
     def delta(self) -> IntArray:
         """For each wanted extent its byte position inside the read that covers it."""
-        return self.offset - self.extents.offset[self.read_of]
+        return self.offset - self._of_each(self.extents.offset)
 
     def places(self, begins: IntArray) -> IntArray:
         """Where each wanted extent begins, if the reads begin at these places."""
-        return self.offset + (begins - self.extents.offset)[self.read_of]
+        found = self._of_each(begins - self.extents.offset)
+        found += self.offset
+        return found
+
+    def _of_each(self, values: IntArray) -> IntArray:
+        """For each wanted extent the value of the read that covers it."""
+        found = np.empty(len(self.order), np.int64)
+        found[self.order] = values.repeat(self.counts)
+        return found if self.runs is None else found.repeat(self.runs)
 
 
 def coalesce(
@@ -178,16 +195,16 @@ def coalesce(
     """
     if not len(wanted):
         empty = np.zeros(0, np.int64)
-        return Reads(Extents(empty, empty, empty), empty, empty)
+        return Reads(Extents(empty, empty, empty), empty, empty, empty)
     first = _runs(wanted, max_read_bytes)
     if 2 * len(first) > len(wanted):
-        return Reads(*_coalesce(wanted, max_gap_bytes, max_read_bytes, alignment, turns), wanted.offset)
+        return _coalesce(wanted, max_gap_bytes, max_read_bytes, alignment, turns)
     # In order, as a rule: what lies together anyway is one extent, and there are few.
     counts = _lengths(first, len(wanted))
     begin, last = wanted.offset[first], first + counts - 1
     few = Extents(wanted.file[first], begin, wanted.offset[last] + wanted.nbytes[last] - begin)
-    reads, read_of = _coalesce(few, max_gap_bytes, max_read_bytes, alignment, turns)
-    return Reads(reads, read_of.repeat(counts), wanted.offset)
+    found = _coalesce(few, max_gap_bytes, max_read_bytes, alignment, turns)
+    return replace(found, offset=wanted.offset, runs=counts)
 
 
 def _runs(wanted: Extents, longest: int) -> IntArray:
@@ -207,8 +224,8 @@ def _runs(wanted: Extents, longest: int) -> IntArray:
 
 def _coalesce(
     wanted: Extents, max_gap_bytes: int, max_read_bytes: int, alignment: int, turns: IntArray | None
-) -> tuple[Extents, IntArray]:
-    """The reads, and for each wanted extent which of them covers it; see `coalesce`.
+) -> Reads:
+    """See `coalesce`.
 
     Planning of many rows is bound by the number of passes over arrays. So files are laid out one after the other, as if
     all were one, and what only long or nested extents need is worked out where there are any.
@@ -223,39 +240,42 @@ def _coalesce(
     order = argsort(line.view(np.uint64), most.bit_length())
     line = line[order]
     stop = line + wanted.nbytes[order]
-    nested = not bool((stop[1:] >= stop[:-1]).all())
-    if nested:  # the furthest end so far is another extent's
+    if not (stop[1:] >= stop[:-1]).all():  # nested: the furthest end so far is another extent's
         stop = np.maximum.accumulate(stop)
     begin, reach = line & -alignment, stop + (alignment - 1) & -alignment
     broken = np.ones(len(line), bool)
     np.greater(begin[1:], reach[:-1] + max_gap_bytes, out=broken[1:])
-    first = broken.nonzero()[0]
-    counts = _lengths(first, len(line))
-    if (begin[first + counts - 1] - begin[first] >= max_read_bytes).any():
+    first, counts = _groups(broken)
+    start, nbytes = begin[first], reach[first + counts - 1] - begin[first]
+    if nbytes.max() >= max_read_bytes:
         # Extents that overlap must have one read; those that only share a page must not, or a long run of rows that end
         # anywhere would be one read however long it is.
-        piece = (begin - begin[first].repeat(counts)) // max_read_bytes
+        piece = (begin - start.repeat(counts)) // max_read_bytes
         broken[1:] |= (piece[1:] != piece[:-1]) & (line[1:] >= stop[:-1])
-        first = broken.nonzero()[0]
-        counts = _lengths(first, len(line))
-    head = order[first]
-    offset = wanted.offset[head] & -alignment
-    reads = Extents(wanted.file[head], offset, reach[first + counts - 1] - begin[first])
-    read_of = np.empty(len(line), np.int64)
-    read_of[order] = np.arange(len(first)).repeat(counts)
-    return reads, read_of
+        first, counts = _groups(broken)
+        start, nbytes = begin[first], reach[first + counts - 1] - begin[first]
+    if not last_turn:
+        return Reads(Extents(wanted.file[:1].repeat(len(first)), start, nbytes), wanted.offset, order, counts)
+    turn = start // span
+    file = turn if turns is None else turns.argsort()[turn]
+    return Reads(Extents(file, start - turn * span, nbytes), wanted.offset, order, counts)
 
 
-def _file_by_file(
-    wanted: Extents, max_gap_bytes: int, max_read_bytes: int, alignment: int, turn: IntArray
-) -> tuple[Extents, IntArray]:
+def _groups(broken: NDArray[np.bool_]) -> tuple[IntArray, IntArray]:
+    """The first element of each group, and how many it has."""
+    first: IntArray = broken.nonzero()[0]
+    return first, _lengths(first, len(broken))
+
+
+def _file_by_file(wanted: Extents, max_gap_bytes: int, max_read_bytes: int, alignment: int, turn: IntArray) -> Reads:
     """As `_coalesce`, of files so huge that they cannot be laid out one after the other in 62 bits."""
-    parts, read_of, count = [], np.empty(len(wanted), np.int64), 0
+    parts, orders, counts = [], [], []
     for each in np.unique(turn).tolist():
         chosen = (turn == each).nonzero()[0]
         alone = Extents(np.zeros(len(chosen), np.int64), wanted.offset[chosen], wanted.nbytes[chosen])
-        reads, own = _coalesce(alone, max_gap_bytes, max_read_bytes, alignment, None)
-        parts.append(Extents(wanted.file[chosen[0]].repeat(len(reads)), reads.offset, reads.nbytes))
-        read_of[chosen] = own + count
-        count += len(reads)
-    return concat_extents(parts), read_of
+        found = _coalesce(alone, max_gap_bytes, max_read_bytes, alignment, None)
+        file = wanted.file[chosen[:1]].repeat(len(found.extents))
+        parts.append(Extents(file, found.extents.offset, found.extents.nbytes))
+        orders.append(chosen[found.order])
+        counts.append(found.counts)
+    return Reads(concat_extents(parts), wanted.offset, np.concatenate(orders), np.concatenate(counts))
