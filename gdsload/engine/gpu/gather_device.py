@@ -43,7 +43,7 @@ struct Params {{
     Tensor tensors[{_MOST_TENSORS}];
 }};
 """
-    + r"""
+     r"""
 extern "C" __global__ void LAYOUT gather(const Params p) {
     const unsigned width = p.width;
     const unsigned long long step = (unsigned long long)gridDim.x * blockDim.x;
