@@ -19,6 +19,7 @@ from gdsload.conversion.row_source import check_fields, classes_of, runs
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts
 from gdsload.conversion.sources.npy import decode_npy
+from gdsload.conversion.sources.npz import NpzArchive
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["ArraySource"]
@@ -55,7 +56,7 @@ class ArraySource(FieldChoice):
             raise OptionError(f"each is {each!r:.200}", remedy='Supported are "row" and "file".')
         self.path = path
         self.each = each
-        self._archive = path.endswith(".npz")
+        self._archive = NpzArchive(path) if path.lower().endswith(".npz") else None
         self._files = self._find(SourceFiles(path, **files))
 
     def _find(self, files: SourceFiles) -> list[str]:
@@ -92,7 +93,7 @@ class ArraySource(FieldChoice):
                 file=self.path,
                 remedy=_WAY_OUT,
             )
-        return array_parts(self._open(), target_bytes, self.path)
+        return array_parts(self._open(compare=True), target_bytes, self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
@@ -123,19 +124,19 @@ class ArraySource(FieldChoice):
         everything = {**found, **label}
         return {name: everything[name] for name in check_fields(self.fields, everything, file)}
 
-    def _open(self) -> dict[str, NDArray[Any]]:
+    def _open(self, *, compare: bool = False) -> dict[str, NDArray[Any]]:
         for file in self._files:
             check_file(file)
         try:
-            if self._archive:
-                with np.load(self.path, allow_pickle=False) as archive:
-                    return {name: archive[name] for name in check_fields(self.fields, archive.files, self.path)}
+            if self._archive is not None:
+                names = check_fields(self.fields, self._archive.names(), self.path)
+                return self._archive.arrays(names, compare=compare)
             files = {os.path.basename(file).removesuffix(".npy"): file for file in self._files}
             names = check_fields(self.fields, files, self.path)
             return {name: np.load(files[name], mmap_mode="r", allow_pickle=False) for name in names}
-        except (OSError, ValueError, EOFError) as error:
-            if isinstance(error, OptionError):
-                raise
+        except (OptionError, MemoryError):
+            raise
+        except Exception as error:  # readers of damaged files raise anything
             raise _unreadable(self.path, error) from None
 
 
@@ -154,5 +155,5 @@ def _unpacked(content: bytes) -> dict[str, NDArray[Any]]:
 def _unreadable(file: str, error: Exception) -> FormatError:
     return FormatError(
         f"the arrays cannot be read: {str(error)[:200]}", file=file,
-        remedy="Arrays of objects are pickles, which are never loaded: save numbers.",
+        remedy="What is damaged, copy again. Arrays of objects are pickles, which are never loaded: save numbers.",
     )  # fmt: skip

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["decode_npy"]
+__all__ = ["decode_npy", "npy_header"]
 
 
 def decode_npy(content: bytes) -> NDArray[Any]:
@@ -18,16 +18,32 @@ def decode_npy(content: bytes) -> NDArray[Any]:
         ValueError: if it is damaged, or an array of objects.
     """
     stream = io.BytesIO(content)
+    shape, fortran, dtype = npy_header(stream, len(content))
+    left = len(content) - stream.tell()
+    array = np.frombuffer(content, dtype, offset=stream.tell()) if left else np.empty(0, dtype)
+    return array.reshape(shape, order="F" if fortran else "C").copy()
+
+
+def npy_header(stream: IO[bytes], nbytes: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether it is in Fortran's order, and element type of an array; its values follow.
+
+    Args:
+        stream: where the `.npy` file begins.
+        nbytes: how long that is.
+
+    Raises:
+        ValueError: if it is damaged, or an array of objects.
+    """
+    begin = stream.tell()
     version = np.lib.format.read_magic(stream)
     reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = reader(stream)
     if dtype.hasobject:
         raise ValueError("an array of objects is a pickle, which is never loaded")
-    left = len(content) - stream.tell()
+    left = nbytes - (stream.tell() - begin)
     wanted = dtype.itemsize
     for size in shape:
         wanted *= size
     if wanted != left or min(shape, default=0) < 0:
         raise ValueError(f"its header promises {wanted} bytes, but {left} are there")
-    array = np.frombuffer(content, dtype, offset=stream.tell()) if left else np.empty(0, dtype)
-    return array.reshape(shape, order="F" if fortran else "C").copy()
+    return shape, fortran, dtype

@@ -1,0 +1,87 @@
+"""Arrays of `.npz` archives: what is not compressed is mapped, and the checksum of everything is compared."""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import zipfile
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.conversion.input_files import check_file, open_file
+from gdsload.conversion.sources.npy import decode_npy, npy_header
+
+__all__ = ["NpzArchive"]
+
+_SUFFIX = ".npy"
+_SMALL_BYTES = 2**20
+_CHUNK_BYTES = 2**22
+_LOCAL = struct.Struct("<4s22xHH")
+_ENCRYPTED = 1
+
+
+class NpzArchive:
+    """The arrays of an archive, each of which is opened once, whoever reads its rows.
+
+    What is wrong with a damaged archive, `zipfile` says by errors of many types.
+
+    Args:
+        path: the archive.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._open: dict[str, NDArray[Any]] = {}
+        self._lock = threading.Lock()
+
+    def names(self) -> list[str]:
+        """The names of its arrays; of a member that is none its own."""
+        check_file(self._path)
+        with zipfile.ZipFile(self._path) as archive:
+            return [name.removesuffix(_SUFFIX) for name in archive.namelist()]
+
+    def arrays(self, names: Iterable[str], *, compare: bool) -> dict[str, NDArray[Any]]:
+        """Some of its arrays, by name.
+
+        Args:
+            names: theirs.
+            compare: whether those that are mapped are read for it, too, and compared with their checksums.
+        """
+        with self._lock, zipfile.ZipFile(self._path) as archive:
+            for name in names:
+                if compare or name not in self._open:
+                    self._open[name] = self._array(archive, name, compare=compare)
+            return {name: self._open[name] for name in names}
+
+    def _array(self, archive: zipfile.ZipFile, name: str, *, compare: bool) -> NDArray[Any]:
+        entries = {entry.filename: entry for entry in archive.infolist()}
+        entry = entries.get(name + _SUFFIX)
+        if entry is None:
+            raise ValueError(f"member {name!r:.100} is no array")
+        stored = entry.compress_type == zipfile.ZIP_STORED and not entry.flag_bits & _ENCRYPTED
+        if not stored or entry.file_size < _SMALL_BYTES:
+            return decode_npy(archive.read(entry))
+        if compare:
+            with archive.open(entry) as member:  # which compares
+                while member.read(_CHUNK_BYTES):
+                    pass
+        return _mapped(self._path, entry)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return NpzArchive, (self._path,)
+
+
+def _mapped(path: str, entry: zipfile.ZipInfo) -> NDArray[Any]:
+    with open_file(path) as file:
+        file.seek(entry.header_offset)
+        magic, *lengths = _LOCAL.unpack(file.read(_LOCAL.size))
+        begin = entry.header_offset + _LOCAL.size + sum(lengths)
+        if magic != b"PK\x03\x04" or begin + entry.file_size > os.fstat(file.fileno()).st_size:
+            raise zipfile.BadZipFile(f"{entry.filename!r:.100} is not where the archive says")
+        file.seek(begin)
+        shape, fortran, dtype = npy_header(file, entry.file_size)
+        return np.memmap(file, dtype, "r", file.tell(), shape, "F" if fortran else "C")
