@@ -12,7 +12,7 @@ from gdsload.conversion.allowance import DEFAULT_ALLOWANCE
 from gdsload.conversion.recognise import KINDS
 from gdsload.errors import ConversionError, GdsloadError, OptionError, Skipped, WriteError
 from gdsload.system.units import counted, format_bytes
-from gdsload.tools.cli.source_options import HelpSource, add_source_options, from_text, source_options
+from gdsload.tools.cli.source_options import HelpSource, add_source_options, option_value, source_options
 from gdsload.tools.cli.terminal import Bar, plain, say, terminal_width, wrapped
 from gdsload.tools.cli.usage import Commands, Parser, add_list, script_folder
 from gdsload.tools.cli.writing import NAMES, add_writing, run_with_bar, show_notes, summarise
@@ -98,7 +98,7 @@ def _options(chosen: argparse.Namespace) -> ConvertKeywords:
     return {
         "kind": chosen.kind,
         "source_options": {
-            **{name: from_text(text) for name, text in map(_pair, chosen.option)}, **source_options(chosen),
+            **{name: option_value(name, text) for name, text in map(_pair, chosen.option)}, **source_options(chosen),
             **({"keep_encoded": True} if chosen.keep_encoded else {})
         },
         "fields": chosen.fields,

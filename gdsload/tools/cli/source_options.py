@@ -16,10 +16,11 @@ from typing import Any
 
 from gdsload.conversion.option_types import source_parameters
 from gdsload.conversion.recognise import KINDS, source_class
+from gdsload.errors import OptionError
 from gdsload.tools.cli.terminal import paint, say, terminal_width, wrapped
 from gdsload.tools.cli.usage import Parser, flags, meant
 
-__all__ = ["HelpSource", "add_source_options", "from_text", "source_options"]
+__all__ = ["HelpSource", "add_source_options", "option_value", "source_options"]
 
 _PREFIX = "source:"
 _ENTRY = re.compile(r"^(\*{0,2}\w+): ?(.*)$")
@@ -36,7 +37,7 @@ def add_source_options(parser: Parser) -> None:
             flag = f"--{name.replace('_', '-')}"
             if flag in known:
                 continue
-            how: dict[str, Any] = {"type": partial(from_text, annotation=parameter.annotation)}
+            how: dict[str, Any] = {"type": partial(_from_text, annotation=parameter.annotation)}
             if _takes(parameter.annotation, bool):
                 how = {"action": argparse.BooleanOptionalAction}
             parser.add_argument(flag, dest=_PREFIX + name, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **how)
@@ -48,7 +49,7 @@ def source_options(chosen: argparse.Namespace) -> dict[str, Any]:
     return {name.removeprefix(_PREFIX): value for name, value in vars(chosen).items() if name.startswith(_PREFIX)}
 
 
-def from_text(text: str, annotation: Any = Any) -> Any:
+def _from_text(text: str, annotation: Any = Any) -> Any:
     """A value as JSON writes it, or else the text; where lists or mappings are wanted, `a,b` and `a=int,b=str`, too."""
     try:
         return json.loads(text)
@@ -56,10 +57,30 @@ def from_text(text: str, annotation: Any = Any) -> Any:
         pass
     if _takes(annotation, Mapping) and "=" in text:
         pairs = (pair.split("=", 1) for pair in text.split(",") if "=" in pair)
-        return {name: value if _of_texts(annotation) else from_text(value) for name, value in pairs}
+        return {name: value if _of_texts(annotation) else _from_text(value) for name, value in pairs}
     if _takes(annotation, Sequence):
         return [word for word in text.split(",") if word]
+    if _takes(annotation, Mapping) and str not in _choices(annotation):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE,...")
     return text
+
+
+def option_value(name: str, text: str) -> Any:
+    """What `--option NAME=TEXT` gives: the same as `--NAME TEXT`.
+
+    Raises:
+        OptionError: if the option takes no such text.
+    """
+    try:
+        return json.loads(text)
+    except ValueError:
+        pass
+    found = (_parameters(kind).get(name) for kind in KINDS)
+    annotation = next((parameter.annotation for parameter in found if parameter is not None), Any)
+    try:
+        return _from_text(text, annotation)
+    except argparse.ArgumentTypeError as error:
+        raise OptionError(f"--option {name}: {error}") from None
 
 
 def _of_texts(annotation: Any) -> bool:
@@ -70,9 +91,12 @@ def _of_texts(annotation: Any) -> bool:
 
 def _takes(annotation: Any, wanted: type) -> bool:
     """Whether an option may be one of these; a text is no sequence here."""
-    options = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
-    found = [typing.get_origin(one) or one for one in options]
+    found = [typing.get_origin(one) or one for one in _choices(annotation)]
     return any(isinstance(one, type) and issubclass(one, wanted) and one is not str for one in found)
+
+
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    return typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
 
 
 def _parameters(kind: str) -> dict[str, inspect.Parameter]:

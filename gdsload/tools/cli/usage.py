@@ -26,6 +26,7 @@ _WIDEST = 100
 # What argparse says, in words that say which argument, what it was, and what it may be.
 _CHOICE = re.compile(r"argument (?:\S+/)?(\S+): invalid choice: '([^']*)' \(choose from (.*)\)")
 _NUMBER = re.compile(r"argument (?:\S+/)?(\S+): invalid (int|float) value: '([^']*)'")
+_COLUMNS = re.compile(r" +\S.*? {2,}(?=\S)")
 _MISSING = re.compile(r"the following arguments are required: (.*)")
 
 
@@ -37,7 +38,14 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=26, width=width)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return "\n".join(one for line in text.splitlines() for one in wrapped(line, width, rest=indent) or [""])
+        found = ((line, indent + " " * _second_column(line)) for line in text.splitlines())
+        return "\n".join(one for line, rest in found for one in wrapped(line, width, rest=rest) or [""])
+
+
+def _second_column(line: str) -> int:
+    """Where the second column of a line begins, where it goes on below; 0 if it is a sentence."""
+    found = _COLUMNS.match(line)
+    return found.end() if found else 0
 
 
 class Parser(argparse.ArgumentParser):
@@ -81,7 +89,8 @@ class Parser(argparse.ArgumentParser):
             self.error(f"there is an argument too many: {', '.join(map(repr, extras))}")
         name = unknown.partition("=")[0]
         hint = meant(name, flags(self), quote="")
-        show_usage(f"{self.prog} has no option {name}", f"{hint}`{self.prog} --help` lists them all.")
+        others = ", `--help-source KIND` those of a kind" if "--help-source" in flags(self) else ""
+        show_usage(f"{self.prog} has no option {name}", f"{hint}`{self.prog} --help` lists its options{others}.")
         sys.exit(2)
 
 

@@ -183,6 +183,16 @@ def test_python_and_the_command_line_name_options_each_in_its_own_words(tmp_path
     assert "--types n=str" in json.loads(report.read_text())["reason"]
 
 
+def test_an_option_of_a_kind_takes_the_same_text_by_either_name(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text("zip,age\n00501,3\n10001,4\n")
+    for number, words in enumerate((["--types", "zip=str"], ["--option", "types=zip=str"])):
+        assert main(["convert", str(tmp_path / "t.csv"), str(tmp_path / f"{number}"), *words, "--workers", "1"]) == 0
+        assert gdsload.ShardDataset(tmp_path / f"{number}").column("zip") == ["00501", "10001"]
+    capsys.readouterr()
+    assert main(["convert", str(tmp_path / "t.csv"), str(tmp_path / "no"), "--option", "types=zip:str"]) == 2
+    assert capsys.readouterr().err == "error: --option types: 'zip:str' is not NAME=VALUE,...\n"
+
+
 def test_keys_of_json_lines_that_are_left_out_are_named(tmp_path, capsys):
     (tmp_path / "t.jsonl").write_text('{"text": "a", "tokens": [1], "label": 3}\n')
     arguments = ["convert", str(tmp_path / "t.jsonl"), str(tmp_path / "out"), "--kind", "tokens", "--workers", "1"]

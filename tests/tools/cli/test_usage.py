@@ -81,6 +81,8 @@ def test_every_option_says_what_it_does_and_its_default(command):
         (["verify", ".", "--dep"], "error: gdsload verify has no option --dep\nhint: Did you mean --deep"),
         (["convert", "a", "b", "--kind", "image"], "error: --kind cannot be 'image'\nhint: Did you mean 'images'? It is one"),
         (["convert", "a", "b", "--siz", "3"], "Did you mean --size"),  # an option of a kind
+        (["convert", "a", "b", "--bad", "3"], "`gdsload convert --help` lists its options, `--help-source KIND` those of a kind"),
+        (["convert", "a", "b", "--types", "zip:str"], "error: --types: 'zip:str' is not NAME=VALUE,...\n"),
         (["convert", "a"], "error: OUT is missing\n"),
         (["convert"], "error: SOURCE, OUT are missing\n"),
         (["inspect", "a", "b"], "error: there is an argument too many: 'b'\n"),
@@ -130,7 +132,7 @@ def test_options_of_a_kind_have_one_name(tmp_path, monkeypatch, capsys):
     parquet.write_table(pa.table({"a": texts, "b": [3, 4], "c": texts}), "t.parquet")
     gdsload.convert("t.parquet", "python", as_json=["c", "a"], workers=1)
     for number, words in enumerate(
-        (["--as-json", "c,a"], ['--as-json=["c", "a"]'], ["--option", 'as_json=["c", "a"]'], ["--kind", "parquet", "--as-json", "c,a"])
+        (["--as-json", "c,a"], ['--as-json=["c", "a"]'], ["--option", 'as_json=["c", "a"]'], ["--option", "as_json=c,a"], ["--kind", "parquet", "--as-json", "c,a"])
     ):  # fmt: skip
         assert main(["convert", *words, "t.parquet", str(number), "--workers", "1"]) == 0
         assert gdsload.ShardDataset(str(number)).digest == gdsload.ShardDataset("python").digest
