@@ -29,6 +29,8 @@ __all__ = ["ImageSizes", "image_sizes", "sized"]
 _LOOKED_AT = 16
 _ITEMS = 128
 _SAMPLES = 4096
+_MAPPED = 256
+"""Of these, where a function of the user's makes each: it may take its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +74,14 @@ def _measured(source: Source, parts: Sequence[Part], schema: Schema, options: Co
     if max(first.samples, first.nbytes) < 0:
         return list(parts)
     change = Change(options)
+    most = _MAPPED if change.wants_samples else _SAMPLES
     try:
         for item in islice(source.read(first), _ITEMS):
             for count, size in _written(item, change, schema):
                 samples, nbytes = samples + count, nbytes + size
-                if samples >= _SAMPLES or nbytes >= BATCH_BYTES:
+                if samples >= most or nbytes >= BATCH_BYTES:
                     break
-            if samples >= _SAMPLES or nbytes >= BATCH_BYTES:
+            if samples >= most or nbytes >= BATCH_BYTES:
                 break
         there = first.samples
         if there < 0 and 0 <= first.nbytes <= 2 * BATCH_BYTES:  # a larger one, packed perhaps, takes too long

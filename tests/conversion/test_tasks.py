@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import random
+from collections import Counter
 from functools import cache
 
 import numpy as np
@@ -109,6 +110,24 @@ def test_what_is_written_decides_and_not_what_is_read(tmp_path):
     *whole, _ = sizes_in(tmp_path / "some")
     assert len(whole) > 1
     assert all(LOWEST * ASKED <= size <= HIGHEST * ASKED for size in whole)
+
+
+CALLS = []
+
+
+def halved(sample):
+    CALLS.append(sample["n"])
+    return {"tokens": sample["tokens"][: len(sample["tokens"]) // 2]}
+
+
+def test_a_function_makes_a_few_samples_more_than_once(tmp_path):
+    CALLS.clear()
+    gdsload.convert(json_lines(tmp_path), tmp_path / "out", map=f"{__name__}:halved", shard_bytes=ASKED, workers=1)
+    *whole, _ = sizes_in(tmp_path / "out")
+    assert all(LOWEST * ASKED <= size <= HIGHEST * ASKED for size in whole)
+    assert set(CALLS) == set(range(9000))
+    assert len(CALLS) <= 9000 + 256 + 64
+    assert max(number for number, count in Counter(CALLS).items() if count > 1) < 256
 
 
 def test_a_packed_file_ends_with_the_only_small_shard(tmp_path):
