@@ -154,7 +154,7 @@ def recognise(path: str) -> str:
     if len(found) == 1:
         return found.pop()
     what = f"it could be any of {', '.join(sorted(found))}" if found else unknown(path)
-    remedy = f"Pass kind=, one of {', '.join(map(repr, KINDS))}."
+    remedy = f"Pass kind=, one of {', '.join(map(repr, sorted(found) or KINDS))}."
     raise OptionError(
         f"what {path!r} is cannot be recognised: {what}", remedy=remedy if found else f"{remedy} {WAYS_OUT}"
     )
@@ -215,9 +215,11 @@ def _by_folder(path: str) -> set[str]:
     if marks:  # files of a library's own format are no dataset by themselves
         return marks
     found = set().union(*(_by_file(name) for name in names))
+    if found == {"jsonl"} and any(_is_picture(name) for name in (*names, *islice(_inner(path), _LOOKED_AT))):
+        return found | {"images"}  # either would leave the other out
     if found - {"csv"}:
         return found
-    if not found and any(name.lower().endswith(_PICTURES) and not name.startswith(".") for name in names):
+    if not found and any(map(_is_picture, names)):
         return {"images"}
     # Files in folders may be what a table beside those names, and then again it may be notes on them.
     seen = list(names)
@@ -231,6 +233,10 @@ def _by_folder(path: str) -> set[str]:
             return deeper
         seen += inner
     return found or _texts(seen)
+
+
+def _is_picture(name: str) -> bool:
+    return name.lower().endswith(_PICTURES) and not name.startswith(".")
 
 
 def _of_objects(path: str, names: list[str]) -> set[str]:

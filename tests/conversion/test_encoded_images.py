@@ -305,6 +305,23 @@ def test_paths_without_images_are_said(tmp_path):
         convert(tmp_path / "a.parquet", tmp_path / "out", workers=1)
 
 
+@pytest.mark.parametrize("keep_encoded", [True, False])
+def test_paths_of_a_dataset_in_memory_are_followed(tmp_path, keep_encoded):
+    """As `datasets` itself does: its folders of images, and columns that are cast, have no more than paths."""
+    library = pytest.importorskip("datasets")
+    for number, raw in enumerate(FILES):
+        (tmp_path / f"{number}").write_bytes(raw)
+    paths = {"image": [str(tmp_path / f"{number}") for number in range(len(FILES))], "label": LABELS}
+    dataset = library.Dataset.from_dict(paths).cast_column("image", library.Image())
+    how = {"keep_encoded": keep_encoded} if keep_encoded else {"size": 8}
+    for name, source in (("paths", dataset), ("bytes", in_memory())):
+        convert(source, tmp_path / name, **how)
+    assert ShardDataset(tmp_path / "paths").digest == ShardDataset(tmp_path / "bytes").digest
+    (tmp_path / "0").unlink()
+    with pytest.raises(ConversionError, match=r"0' cannot be read: .*No such file"):
+        convert(dataset, tmp_path / "none", workers=1, **how)
+
+
 def test_structs_that_are_sounds_are_no_images(tmp_path):
     arrow, tables = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     table = arrow.table({"audio": [{"bytes": b"RIFF", "path": None}], "x": [1]})

@@ -210,7 +210,7 @@ def test_folders_without_images_are_said_and_keep_their_number(folder, tmp_path)
     said = "\n".join(found.notes)
     assert "class 'a gif' has no image that can be read: its files end in .gif" in said
     assert "class 'empty' has no image that can be read: it is empty" in said
-    assert "1 images are in no class folder and left out, 'preview.png' first" in said
+    assert "1 image is in no class folder and left out, 'preview.png' first" in said
     report = convert(folder, tmp_path / "d", workers=1)
     assert report.notes == found.notes
     assert metadata_of(tmp_path / "d")["classes"]["label"] == ["a gif", "cat", "dog", "empty"]
@@ -229,6 +229,14 @@ def test_a_flat_folder_has_no_labels(folder, tmp_path):
     assert [sample["image"].unique().item() for sample in dataset] == [0, 1, 2]
     assert "classes" not in dataset.metadata
     assert plan(flat, split="all").notes == ()
+
+
+@pytest.mark.parametrize("name", ["metadata.jsonl", "1.txt", "0.JSON", "labels.csv"])
+def test_what_may_tell_more_of_images_is_not_left_out_without_a_word(folder, name):
+    (folder / "cat" / name).write_text("")
+    (folder / "dog" / "README").write_text("")
+    (note,) = [one for one in plan(folder).notes if "empty" not in one]
+    assert note.startswith(f"1 file is left out that may tell more of the images, 'cat/{name}' first")
 
 
 def test_a_flat_folder_of_several_splits_says_so(folder, tmp_path):

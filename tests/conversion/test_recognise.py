@@ -71,3 +71,12 @@ def test_every_kind_can_be_imported():
 def test_a_dataset_in_hand_is_a_source():
     found = source_for([{"x": 1}, {"x": 2}], None)
     assert [dict(item.make()) for part in found.parts(1000) for item in found.read(part)] == [{"x": 1}, {"x": 2}]
+
+
+@pytest.mark.parametrize("folder", ["", "train", "cat"])
+def test_lines_that_describe_pictures_and_these_are_never_left_out_for_each_other(tmp_path, folder):
+    (tmp_path / folder).mkdir(exist_ok=True)
+    (tmp_path / folder / "0.jpg").write_bytes(b"")
+    (tmp_path / "metadata.jsonl").write_text('{"file_name": "0.jpg", "text": "a cat"}\n')
+    with pytest.raises(OptionError, match="it could be any of images, jsonl.*Pass kind="):
+        recognise(str(tmp_path))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from gdsload.conversion.input_files import open_file
 from gdsload.conversion.source import Item
 from gdsload.conversion.sources.arrow_columns import column_values, leaf_array, table_items, validate
 from gdsload.conversion.sources.arrow_types import Leaf, is_encoded
@@ -29,13 +30,23 @@ class ImageColumns:
         leaves: what fields are made of, these columns among them.
         form: what images are made into.
         file: where the table comes from, for errors.
+        follow_paths: whether a struct without bytes stands for the file at its path, as `datasets` has it in memory. It
+            may be any file, so this is for tables that the user has made.
     """
 
     def __init__(
-        self, names: frozenset[str], sounds: frozenset[str], leaves: Sequence[Leaf], form: ImageForm, file: str
+        self,
+        names: frozenset[str],
+        sounds: frozenset[str],
+        leaves: Sequence[Leaf],
+        form: ImageForm,
+        file: str,
+        *,
+        follow_paths: bool = False,
     ) -> None:
         self.names, self.leaves, self.form, self.file = names, list(leaves), form, file
-        self.sounds = frozenset() if form.keep_encoded else sounds
+        self.sounds = frozenset() if form.keep_encoded and not follow_paths else sounds
+        self.follow_paths = follow_paths
 
     def items(self, table: Any, first_row: int) -> Iterator[Item]:
         """The rows of a table, one by one if it has images, else as `table_items` has them.
@@ -54,23 +65,34 @@ class ImageColumns:
     def _sample(self, table: Any, row: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for leaf in self.leaves:
-            name = leaf.name
-            if name not in self.names:
-                value, where = (
-                    column_values(leaf_array(table, leaf), leaf, row, self.file)[0],
-                    f"{self.file}, row {row}",
-                )
-                put(found, sound_fields(name, value, where) if name in self.sounds else {name: value}, self.file)
-                continue
-            image = table.column(name)[0].as_py() or {}
-            if not image.get("bytes"):
-                at = f": it is the path {image['path']!r:.200}" if image.get("path") else ""
-                raise FormatError(
-                    f"column {name!r} has no image in row {row}{at}",
-                    file=self.file,
-                    remedy="Images must be in the dataset itself.",
-                )
-            put(found, self.form.fields(name, image["bytes"], f"{self.file}: {name}, row {row}"), self.file)
+            name, where = leaf.name, f"{self.file}: {leaf.name}, row {row}"
+            if name in self.names:
+                fields = self.form.fields(name, self._content(table, name, row, "image"), where)
+            elif name in self.sounds:
+                content = self._content(table, name, row, "sound")
+                fields = {name: content} if self.form.keep_encoded else sound_fields(name, content, where)
+            else:
+                fields = {name: column_values(leaf_array(table, leaf), leaf, row, self.file)[0]}
+            put(found, fields, self.file)
+        return found
+
+    def _content(self, table: Any, name: str, row: int, what: str) -> bytes:
+        """The bytes of the file that a cell has."""
+        cell = table.column(name)[0].as_py() or {}
+        content, path = cell.get("bytes"), cell.get("path")
+        if not content and path and self.follow_paths:
+            try:
+                with open_file(path) as file:
+                    content = file.read()
+            except (OSError, ValueError) as error:
+                raise FormatError(f"{path!r:.200} cannot be read: {str(error)[:200]}", file=self.file) from None
+        if not content:
+            raise FormatError(
+                f"column {name!r} has no {what} in row {row}{f': it is the path {path!r:.200}' if path else ''}",
+                file=self.file,
+                remedy=f"{what.capitalize()}s must be in the dataset itself.",
+            )
+        found: bytes = content
         return found
 
 

@@ -21,6 +21,8 @@ __all__ = ["HuggingFaceSource"]
 
 _SPLITS, _STATE, _INFO = "dataset_dict.json", "state.json", "dataset_info.json"
 
+_USUAL_BYTES = 3 * 224 * 224
+
 
 class HuggingFaceSource(FieldChoice, ImageSource):
     """A dataset that `datasets.Dataset.save_to_disk` wrote, or in Python such a dataset itself.
@@ -97,7 +99,10 @@ class HuggingFaceSource(FieldChoice, ImageSource):
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
         dataset = self._open()
-        images = ImageColumns(_images(dataset), _sounds(dataset), self._leaves(dataset), self.form, self.path)
+        images = ImageColumns(
+            _images(dataset), _sounds(dataset), self._leaves(dataset), self.form, self.path,
+            follow_paths=self.dataset is not None,
+        )  # fmt: skip
         low, high = (int(edge) for edge in part.where)
         step = max(BATCH_BYTES // _row_bytes(dataset), 1)
         for begin in range(low, high, step):
@@ -177,5 +182,15 @@ def _sounds(dataset: Any) -> frozenset[str]:
 
 
 def _row_bytes(dataset: Any) -> int:
-    """Bytes of a row of the table, before any choice of rows (`select`) that was saved with it."""
-    return max(int(dataset.data.nbytes) // max(int(dataset.data.num_rows), 1), 1)
+    """Bytes of a row of the table, before any choice of rows (`select`) that was saved with it.
+
+    A row that has but the path of an image's file is as large as if it had one.
+    """
+    row = dataset[0:1] if len(dataset) else None
+    cells = (
+        []
+        if row is None
+        else [row.column(name)[0].as_py() or {} for name in _images(dataset) if name in row.column_names]
+    )
+    paths = sum(1 for cell in cells if not cell.get("bytes"))
+    return max(int(dataset.data.nbytes) // max(int(dataset.data.num_rows), 1), 1) + paths * _USUAL_BYTES

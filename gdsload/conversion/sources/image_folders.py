@@ -17,12 +17,14 @@ from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.pictures import SUFFIXES, ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.conversion.splits import split_words
 from gdsload.errors import FormatError, OptionError
+from gdsload.system.units import counted
 
 __all__ = ["ImageFolderSource"]
 
 _LOOKED_AT = 16
 _USUAL_BYTES = 3 * 224 * 224
 _NO_CLASS = -1
+_TABLES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".json", ".xml")
 
 
 class ImageFolderSource(ImageSource):
@@ -84,7 +86,28 @@ class ImageFolderSource(ImageSource):
                 found.append(f"class {name!r} has no image that can be read: {seen}. It keeps its number.")
         stray = [os.path.basename(one) for one in self.files.walk(self.path, SUFFIXES, below=False)] if folders else []
         if stray:
-            found.append(f"{len(stray)} images are in no class folder and left out, {stray[0]!r} first.")
+            are = f"{counted(len(stray), 'image')} {'is' if len(stray) == 1 else 'are'}"
+            found.append(f"{are} in no class folder and left out, {stray[0]!r} first.")
+        if told := self._told_beside():
+            are = f"{counted(len(told), 'file')} {'is' if len(told) == 1 else 'are'}"
+            found.append(
+                f"{are} left out that may tell more of the images, {told[0]!r} first. A CSV table that names files "
+                "in a column is converted with these, kind='csv'; in Python so is what "
+                "datasets.load_dataset('imagefolder', data_dir=...) gives."
+            )
+        return found
+
+    def _told_beside(self) -> list[str]:
+        """Files that may tell something of the images: tables, and those that are called as an image is."""
+        found = []
+        for root in self._roots(self._split_folders()):
+            for folder, _, names in os.walk(root):
+                images = {os.path.splitext(name)[0] for name in names if name.lower().endswith(SUFFIXES)}
+                for name in sorted(names):
+                    stem, ending = os.path.splitext(name)
+                    tells = ending.lower() in _TABLES or (stem in images and ending.lower() not in SUFFIXES)
+                    if tells and not name.startswith("."):
+                        found.append(os.path.relpath(os.path.join(folder, name), self.path))
         return found
 
     def describe(self) -> dict[str, Any]:

@@ -134,6 +134,22 @@ def test_columns_of_datasets(tmp_path):
         assert report.notes == ("'audio' has the bytes of the files as they are",)
 
 
+@pytest.mark.parametrize("keep_encoded", [True, False])
+def test_paths_of_a_dataset_in_memory_are_followed(tmp_path, keep_encoded):
+    write(tmp_path / "d", ["0.flac", "1.flac"])
+    library = pytest.importorskip("datasets")
+    features = library.Features({"audio": library.Audio(decode=False)})
+    rows = [{"bytes": None, "path": str(tmp_path / "d" / f"{n}.flac")} for n in range(2)]
+    table = pa.table({"audio": pa.array(rows, features.arrow_schema.field("audio").type)})
+    source = library.Dataset(library.table.InMemoryTable(table), library.DatasetInfo(features=features))
+    gdsload.convert(source, tmp_path / "out", keep_encoded=keep_encoded, workers=1)
+    found = gdsload.ShardDataset(tmp_path / "out").column("audio")
+    if keep_encoded:
+        assert found == [encoded(samples(n), rate=RATE + n) for n in range(2)]
+    else:
+        assert found[0].tolist() == [*samples(0), *samples(1)]
+
+
 def test_a_damaged_sound_is_a_bad_sample(tmp_path):
     folder = write(tmp_path / "d", ["a.flac", "b.flac"])
     content = (folder / "b.flac").read_bytes()
