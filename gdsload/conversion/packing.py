@@ -26,6 +26,7 @@ __all__ = ["PackedSource", "Packing"]
 
 _BATCH_TOKENS = 2**20
 _EDGES = "cu_seqlens"
+_TYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Packing:
         length: tokens of a block.
         eos: a token that is put behind each document; None: none is.
         pad: a token that fills the last block; None: the tokens that do not fill one are left out.
+        dtype: the element type of the tokens, where a document is their bytes, as MDS often has them.
 
     Raises:
         OptionError: if they cannot be used.
@@ -46,8 +48,11 @@ class Packing:
     length: int
     eos: int | None = None
     pad: int | None = None
+    dtype: str | None = None
 
     def __post_init__(self) -> None:
+        if self.dtype is not None and self.dtype not in _TYPES:
+            raise OptionError(f"dtype is {self.dtype!r:.100}", remedy=f"Supported are {', '.join(_TYPES)}.")
         for name, number in (("length", self.length), ("eos", self.eos or 0), ("pad", self.pad or 0)):
             if not isinstance(number, int):
                 raise OptionError(f"{name} is {number!r}, no whole number")
@@ -210,13 +215,21 @@ class PackedSource:
                 yield f"sample {index} of {item.key}", self._checked(sample_of(batch, index)[""], dtype)
 
     def _checked(self, value: Any, dtype: np.dtype[Any] | None) -> NDArray[Any] | Exception:
+        packed = isinstance(value, bytes)
+        if packed and self.packing.dtype is not None:
+            kind = np.dtype(self.packing.dtype).newbyteorder("<")
+            if len(value) % kind.itemsize:
+                return SchemaError(f"{len(value)} bytes are no tokens of type {kind}", field=self.packing.field)
+            value = np.frombuffer(value, kind)
         tokens = np.asarray(value)
         if tokens.ndim == 1 and tokens.dtype == dtype:
             return tokens
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+            are = "bytes" if packed else f"{tokens.dtype!s:.50} of shape {tokens.shape}"
             return SchemaError(
-                f"tokens are one-dimensional whole numbers, but these are {tokens.dtype!s:.50} of shape {tokens.shape}",
+                f"tokens are one-dimensional whole numbers, but these are {are}",
                 field=self.packing.field,
+                remedy='If these bytes are numbers, say of which type: "dtype": "int64" in pack.' if packed else None,
             )
         tokens = tokens.astype(tokens.dtype.newbyteorder("="), copy=False)
         if dtype is not None and tokens.dtype != dtype:

@@ -212,8 +212,9 @@ def convert(source: Any, out: Place, **options: Any) -> ConvertReport:
             `shard_bytes`: about how large a shard gets. `shuffle_seed`: write the samples in a random order, the same
             for the same seed (default: in that of the source). `pack`: ``{"field": name, "length": n}``: cut the tokens
             of all documents into blocks of `n`, with ``"eos": id`` a token behind each document, with ``"pad": id`` the
-            last block filled up rather than left out; the guide says which fields blocks have. `pack_fields`: which
-            fields are stored together, as `ShardWriter` has it (default: ``"auto"``, so scalars are). `on_error`:
+            last block filled up rather than left out, with ``"dtype": "int64"`` documents that are bytes; the guide
+            says which fields blocks have. `pack_fields`: which fields are stored together, as `ShardWriter` has it
+            (default: ``"auto"``, so scalars are). `on_error`:
             ``"stop"``, or ``"skip"``: leave samples out that cannot be converted, and report each. `max_skipped`: how
             many of them at most, as a share, ``"5%"`` or 0.05, or a number (default: ``"1%"``, which of fewer than 100
             samples is none). `workers`: how many processes, or threads where they do as well (default: one for each

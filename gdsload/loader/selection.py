@@ -160,7 +160,7 @@ def select(source: object) -> Selected:
         if dataset.schema != order[0].schema:
             raise OptionError(
                 f"the datasets at {order[0].path} and {dataset.path} have different fields: "
-                f"{order[0].schema} and {dataset.schema}",
+                f"{order[0].schema}; and {dataset.schema}",
                 remedy="Convert one of them, so that both have the same fields, types and shapes.",
             )
         if dataset.drive != order[0].drive:

@@ -234,3 +234,24 @@ def test_describes_source_and_options():
     assert one != PackedSource(Documents([[[2]]]), Packing("ids", 4)).describe()
     for other in (Packing("ids", 5), Packing("id", 4), Packing("ids", 4, eos=0), Packing("ids", 4, pad=0)):
         assert one != PackedSource(Documents([[[1]]]), other).describe()
+
+
+class Packed(Documents):
+    """Documents as bytes of int32."""
+
+    def one(self, document):
+        return {"ids": document if isinstance(document, bytes) else super().one(document)["ids"].tobytes()}
+
+
+def test_bytes_are_tokens_of_the_type_that_is_said(tmp_path):
+    documents = [[1, 2, 3], [4, 5], [6, 7, 8, 9]]
+    pack = {"field": "ids", "length": 4}
+    how = {"on_error": "skip", "max_skipped": 1, "workers": 1}
+    report = gdsload.convert(Packed([[*documents, b"odd"]]), tmp_path / "a", pack={**pack, "dtype": "int32"}, **how)
+    assert "3 bytes are no tokens of type int32" in report.skipped[0].reason
+    gdsload.convert(Documents([documents]), tmp_path / "b", pack=pack, workers=1)
+    assert gdsload.ShardDataset(tmp_path / "a").digest == gdsload.ShardDataset(tmp_path / "b").digest
+    with pytest.raises(FormatError, match='If these bytes are numbers, say of which type: "dtype": "int64" in pack'):
+        gdsload.convert(Packed([documents]), tmp_path / "c", pack=pack, workers=1)
+    with pytest.raises(OptionError, match="dtype is 'float32'. Supported are uint8, uint16"):
+        gdsload.convert(Packed([documents]), tmp_path / "c", pack={**pack, "dtype": "float32"}, workers=1)

@@ -114,7 +114,7 @@ def test_datasets_of_other_fields(leaves, tmp_path):
     with ShardWriter(tmp_path / "d") as writer:
         writer.write({"y": 1})
     other = ShardDataset(tmp_path / "d")
-    with pytest.raises(OptionError, match="have different fields: .* Convert one of them"):
+    with pytest.raises(OptionError, match=r"have different fields: x: .*; and y: int64 \[\]\. Convert one of them"):
         select(ConcatDataset([leaves[1], other]))
 
 

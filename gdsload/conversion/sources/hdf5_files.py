@@ -20,6 +20,7 @@ __all__ = ["Hdf5Source", "opened_hdf5", "own_child"]
 
 _SUFFIXES = (".h5", ".hdf5", ".hdf")
 _VARYING_BYTES = 1024
+_LISTED = 8
 
 
 class Hdf5Source(FieldChoice):
@@ -80,7 +81,14 @@ class Hdf5Source(FieldChoice):
         fields = {name: child for name, child in children.items() if isinstance(child, h5py.Dataset)}
         lengths = {name: len(field) if field.shape else -1 for name, field in fields.items()}
         if not fields:
-            raise FormatError(f"there is no dataset in group {self.group!r}", file=file, remedy="Pass group=.")
+            inner = ", ".join(
+                repr(f"/{self.group.strip('/')}/{name}".replace("//", "/")) for name in list(children)[:_LISTED]
+            )
+            raise FormatError(
+                f"there is no dataset in group {self.group!r}",
+                file=file,
+                remedy=f"Pass one of the groups in it as group=: {inner}." if inner else None,
+            )
         common_length(lengths, "datasets", file)
         for name, field in fields.items():
             _check(name, field, file)

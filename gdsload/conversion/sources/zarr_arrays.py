@@ -19,6 +19,7 @@ from gdsload.system.paths import absolute
 
 __all__ = ["ZarrSource"]
 
+_LISTED = 8
 _METADATA = ("zarr.json", ".zarray", ".zgroup")
 
 
@@ -83,10 +84,16 @@ class ZarrSource(FieldChoice):
                 arrays = {name: found}
             else:
                 arrays = dict(sorted(found.arrays()))
+                groups = [] if arrays else sorted(found.group_keys())
         except Exception as error:  # damaged metadata raises anything
             raise FormatError(f"the arrays cannot be opened: {str(error)[:200]}", file=self.path) from None
         if not arrays:
-            raise FormatError("there is no array in the group", file=self.path)
+            inner = ", ".join(map(repr, groups[:_LISTED]))
+            raise FormatError(
+                "there is no array in the group",
+                file=self.path,
+                remedy=f"In it are the groups {inner}: pass the path of one." if groups else None,
+            )
         arrays = {name: arrays[name] for name in check_fields(self.fields, arrays, self.path)}
         for name, array in arrays.items():
             _check(name, array, self.path)

@@ -105,7 +105,7 @@ class Field:
     def __str__(self) -> str:
         """For people: ``uint8 [3, 224, 224]``, ``int64 [*]`` if it is ragged, ``str``, ``image``."""
         if self.is_string:
-            return self.kind
+            return f"{self.kind} ({', '.join(self.codecs)})" if self.codecs not in ((), IMAGE_CODECS) else self.kind
         return f"{self.dtype.name} [{', '.join('*' if size is None else str(size) for size in self.shape)}]"
 
     def __repr__(self) -> str:
@@ -183,6 +183,10 @@ class Schema(Mapping[str, Field]):
 
     def __hash__(self) -> int:
         return hash(tuple(self.items()))
+
+    def __str__(self) -> str:
+        """For people: ``image: uint8 [3, 224, 224], label: int64 []``."""
+        return ", ".join(f"{name}: {field}" for name, field in self.items())
 
     def __repr__(self) -> str:
         return f"Schema({self._fields!r})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["add_to"]
 
 _SHOWN = 10
+_PACK = re.compile(r"(?P<field>.+?):(?P<length>[0-9]+)(?::(?P<dtype>u?int[0-9]+))?")
 _EXAMPLES = """
 gdsload convert photos/ shards/ --size 224 --dry-run
 gdsload convert photos/ shards/ --size 224 --on-error skip --report bad.jsonl
@@ -62,7 +64,10 @@ def add_to(commands: Commands[Parser]) -> None:
     add_list(samples, "--ragged", default=[], metavar="NAME,...", help="fields whose first dimension varies")
     add_list(samples, "--fixed", default=[], metavar="NAME,...", help="lists that are all of one length")
     samples.add_argument("--map", metavar="MODULE:FUNCTION", help="gets each sample as a dict, returns what is written")
-    samples.add_argument("--pack", metavar="FIELD:LENGTH", help="cut the tokens of all documents into blocks")
+    samples.add_argument(
+        "--pack", metavar="FIELD:LENGTH",
+        help="cut the tokens of all documents into blocks; FIELD:LENGTH:int64 if they are bytes of that type",
+    )  # fmt: skip
     samples.add_argument("--eos", type=int, metavar="ID", help="with --pack: a token to put behind each document")
     samples.add_argument(
         "--pad", type=int, metavar="ID", help="with --pack: fill the last block (default: leave it out)"
@@ -211,10 +216,11 @@ def _packing(chosen: argparse.Namespace) -> dict[str, Any] | None:
         if chosen.eos is not None or chosen.pad is not None:
             raise OptionError("--eos and --pad are for --pack")
         return None
-    field, _, length = chosen.pack.rpartition(":")
-    if not field or not length.isdecimal():
+    found = _PACK.fullmatch(chosen.pack)
+    if found is None:
         raise OptionError(f"--pack is {chosen.pack!r}, not FIELD:LENGTH")
-    return {"field": field, "length": int(length), "eos": chosen.eos, "pad": chosen.pad}
+    kind = {} if found["dtype"] is None else {"dtype": found["dtype"]}
+    return {"field": found["field"], "length": int(found["length"]), "eos": chosen.eos, "pad": chosen.pad, **kind}
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -34,6 +34,7 @@ def as_typed(text: str, options: Mapping[str, str]) -> str:
         options: how each is typed, by its name in Python: ``{"on_error": "--on-error"}``.
     """
     text = text.replace(_IN_PYTHON, "Convert it first, or cast it to a type that holds it (--cast)")
+    text = text.replace('"dtype": "int64" in pack', "--pack FIELD:LENGTH:int64")
     text = _LISTED.sub(lambda found: found[1] + ", ".join(map(_typed, found[2].split(", "))) + ".", text)
     text = _RAGGED.sub(r"--ragged \1", text)
     if not options:

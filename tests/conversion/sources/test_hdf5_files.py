@@ -105,6 +105,17 @@ def test_refused(tmp_path, datasets, match):
         Hdf5Source(write(tmp_path / "a.h5", **datasets)).parts(1)
 
 
+def test_groups_in_which_datasets_may_lie_are_named(tmp_path):
+    path = write(tmp_path / "a.h5", **{"data/demo_0/x": [1, 2], "data/demo_1/x": [3]})
+    with pytest.raises(
+        FormatError, match=r"no dataset in group '/'. Pass one of the groups in it as group=: '/data'\."
+    ):
+        Hdf5Source(path).parts(1)
+    with pytest.raises(FormatError, match="group=: '/data/demo_0', '/data/demo_1'"):
+        Hdf5Source(path, group="data").parts(1)
+    assert made(Hdf5Source(path, group="/data/demo_0"))[0]["x"].tolist() == [1, 2]
+
+
 def test_no_such_group(tmp_path):
     path = write(tmp_path / "a.h5", x=[1])
     for group in ("y", "x"):

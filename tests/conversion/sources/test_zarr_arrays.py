@@ -92,6 +92,10 @@ def test_refused(tmp_path):
     group = zarr.open_group(str(tmp_path / "g"), mode="w")
     with pytest.raises(FormatError, match="no array"):
         ZarrSource(str(tmp_path / "g")).parts(1)
+    zarr.create_array(group.create_group("deep").store, name="deep/x", data=np.arange(2))
+    with pytest.raises(FormatError, match="In it are the groups 'deep': pass the path of one"):
+        ZarrSource(str(tmp_path / "g")).parts(1)
+    assert len(ZarrSource(str(tmp_path / "g" / "deep")).parts(1)) == 1
     zarr.create_array(group.store, name="a", data=np.arange(3))
     zarr.create_array(group.store, name="b", data=np.arange(4))
     with pytest.raises(FormatError, match="different lengths"):

@@ -21,6 +21,15 @@ def test_kinds():
     assert Field(str) == Field("str")
 
 
+def test_as_text_for_people():
+    schema = Schema({
+        "picture": Field("uint8", (3, 4, 5)), "label": Field("int64"), "tokens": Field("int32", (None,)), "text": "str",
+        "photo": "image", "jpegs": Field("image", codecs=["jpeg"]),
+    })  # fmt: skip
+    said = "picture: uint8 [3, 4, 5], label: int64 [], tokens: int32 [*], text: str, photo: image, jpegs: image (jpeg)"
+    assert str(schema) == said
+
+
 @pytest.mark.parametrize(
     ("field", "row_shape", "row_bytes"),
     [

@@ -57,10 +57,22 @@ def test_pack(tmp_path, capsys):
     dataset = gdsload.ShardDataset(tmp_path / "out")
     assert [dataset[n]["tokens"].tolist() for n in range(3)] == [[1, 2, 3, 0], [4, 5, 0, 6], [0, 9, 9, 9]]
     assert [dataset[n]["cu_seqlens"].tolist() for n in range(3)] == [[0, 4], [0, 3, 4], [0, 1, 4]]
-    assert main([*arguments, "--pack", "tokens"]) == 2
+    for wrong in ("tokens", "tokens:4:float32"):
+        assert main([*arguments, "--pack", wrong]) == 2
     assert "not FIELD:LENGTH" in capsys.readouterr().err
     assert main([*arguments, "--eos", "1"]) == 2
     assert "are for --pack" in capsys.readouterr().err
+
+
+def test_pack_of_bytes(tmp_path, capsys):
+    with gdsload.ShardWriter(tmp_path / "d") as writer:
+        for tokens in ([1, 2, 3], [4, 5, 6, 7, 8]):
+            writer.write({"tokens": np.array(tokens).tobytes()})
+    arguments = ["convert", str(tmp_path / "d"), str(tmp_path / "out"), "--workers", "1", "--pack"]
+    assert main([*arguments, "tokens:4"]) == 1
+    assert "say of which type: --pack FIELD:LENGTH:int64" in capsys.readouterr().err
+    assert main([*arguments, "tokens:4:int64"]) == 0
+    assert [one["tokens"].tolist() for one in gdsload.ShardDataset(tmp_path / "out")] == [[1, 2, 3, 4], [5, 6, 7, 8]]
 
 
 def test_skipped_samples_are_listed(source, tmp_path, capsys):
