@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from gdsload.system.share import processors
 
 __all__ = ["MOST_THREADS", "Limits", "gatherers"]
 
@@ -14,7 +15,7 @@ _MOST_BATCHES = 64
 
 def gatherers() -> int:
     """How many gather at once where that takes a processor: as many threads as pay, and the consumer."""
-    return min(MOST_THREADS, max(len(os.sched_getaffinity(0)) - 1, 1)) + 1
+    return min(MOST_THREADS, max(processors() - 1, 1)) + 1
 
 
 @dataclass(frozen=True, slots=True)

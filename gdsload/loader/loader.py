@@ -77,7 +77,8 @@ class DataLoader(TorchAttributes):
             the CPU, seeded by `seed`, epoch, and the sample's place in the order of all ranks (with a sampler, by step,
             rank and place in the batch); torch's functions draw from it, too. numpy's and Python's global generators
             are seeded with `sample_processes` alone.
-        sample_workers: how many threads or processes call it; None: as many as there are processors.
+        sample_workers: how many threads or processes call it; None: as many as there are processors, or this rank's
+            share of them where torchrun has started several on the host.
         sample_processes: whether they are processes: for transforms that hold the interpreter lock, or that draw from
             numpy's or Python's global generators. They must be picklable. Each process imports torch anew.
         device_transform: called before `transform` with each batch on its device: a function or module, or several in a
@@ -148,7 +149,7 @@ class DataLoader(TorchAttributes):
             where.
         vram_bytes: bytes of the tier in VRAM; None: of what is free, half for ``"vram"``, a quarter for ``"auto"``.
         ram_bytes: bytes of decoded images that ``"ram"`` keeps; None: half of the memory that is available, or of the
-            control group's limit.
+            control group's limit, shared out among the host's ranks where torchrun has started several.
         read_threads: how many threads read, 512 at most; several drives share them out. None for what suits the
             backend.
         **unneeded: `num_workers`, `pin_memory` and other keywords of torch's loader that have no meaning here are

@@ -19,6 +19,7 @@ from gdsload.errors import OptionError
 from gdsload.order import Tail
 from gdsload.order.checks import check_whole
 from gdsload.system.names import check_list, check_names
+from gdsload.system.share import processors
 from gdsload.system.units import parse_bytes
 
 __all__ = [
@@ -176,7 +177,7 @@ def per_sample(given: Mapping[str, Any]) -> PerSample | None:
                 "fields as tensors, and whose results are put together by torch's default_collate",
                 remedy=f"Leave {name} out.",
             )
-    made = PerSample(found, workers or len(os.sched_getaffinity(0)), bool(given["sample_processes"]))
+    made = PerSample(found, workers or processors(), bool(given["sample_processes"]))
     if made.processes:
         made.payload()
     return made

@@ -24,6 +24,7 @@ from gdsload.shards.identity import ShardSource
 from gdsload.shards.page_cache import bytes_in_memory
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system.memory import BatchPool
+from gdsload.system.share import local_ranks
 from gdsload.system.units import format_bytes
 
 __all__ = ["SHARE_OF_VRAM", "OpenResources", "open_resources", "release"]
@@ -128,7 +129,8 @@ def _keep(plan: LoaderPlan, table: ShardTable) -> Keep | None:
         return None
     if plan.placement == "gpu":
         return Keep(table.samples, _vram_bytes(plan))
-    return Keep(table.samples, default_register_bytes() if plan.ram_bytes is None else plan.ram_bytes)
+    nbytes = default_register_bytes() // local_ranks() if plan.ram_bytes is None else plan.ram_bytes
+    return Keep(table.samples, nbytes)
 
 
 def _vram_bytes(plan: LoaderPlan) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from gdsload.shards.reads import Extents, concat_extents, cut, shares
 from gdsload.shards.values import no_inference, torch_dtype
 from gdsload.system.arrays import IntArray
 from gdsload.system.copies import copy_runs
+from gdsload.system.share import processors
 from gdsload.system.streams import record
 
 __all__ = ["Block", "TensorReader", "block_of"]
@@ -201,7 +201,7 @@ class TensorReader:
         """Read all pieces and copy them: some reads under way while others are copied."""
         stream = torch.cuda.current_stream(self._device) if self._on_gpu else None
         parts = shares(copies.wanted.nbytes, _READ_BYTES)
-        count = _WAITING if self._on_gpu else min(_MOST_COPYING, len(os.sched_getaffinity(0)))
+        count = _WAITING if self._on_gpu else min(_MOST_COPYING, processors())
         if len(parts) == 1 or count == 1:
             for part in parts:
                 self._fill_part(backend, copies, part, stream)

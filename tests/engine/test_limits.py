@@ -12,7 +12,7 @@ from gdsload.engine.limits import Limits
 
 @pytest.mark.parametrize(("processors", "expected"), [(16, 5), (3, 3), (2, 2), (1, 2)])
 def test_threads_that_gather(monkeypatch, processors, expected):
-    monkeypatch.setattr(limits.os, "sched_getaffinity", lambda _process: set(range(processors)))
+    monkeypatch.setattr(limits, "processors", lambda: processors)
     assert limits.gatherers() == expected
 
 
@@ -35,7 +35,7 @@ def test_threads_that_gather(monkeypatch, processors, expected):
     ],
 )
 def test_bytes_of_a_group(tmp_path, monkeypatch, processors, prefetch_mib, shuffle, mmap, expected_mib):
-    monkeypatch.setattr(limits.os, "sched_getaffinity", lambda _process: set(range(processors)))
+    monkeypatch.setattr(limits, "processors", lambda: processors)
     with gdsload.ShardWriter(tmp_path / "shards") as writer:
         writer.write_batch({"x": np.zeros((8, 2**18), np.uint8)})
     options = {"prefetch_bytes": prefetch_mib * 2**20, "mmap": mmap}

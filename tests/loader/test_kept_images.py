@@ -12,6 +12,7 @@ from PIL import Image
 
 from gdsload import DataLoader, Field, FormatError, OptionError, ShardDataset, ShardWriter
 from gdsload.engine.images import decode
+from gdsload.loader import resources
 from gdsload.transforms import DecodeImage
 
 COUNT = 45
@@ -194,6 +195,14 @@ def test_it_says_what_it_keeps(path):
     with loader(path, OPTIONS["center"], cache="ram", ram_bytes=1000) as kept:
         list(kept)
         assert "the budget of 1000 B is used up" in str(kept.cache)
+
+
+def test_ranks_of_a_host_share_its_memory(path, monkeypatch):
+    monkeypatch.setattr(resources, "default_register_bytes", lambda: 4000)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    with loader(path, OPTIONS["center"], cache="ram") as kept:
+        next(iter(kept))
+        assert kept.cache.tiers["decoded"].budget_bytes == 1000
 
 
 @pytest.mark.parametrize("wanted", [{"image": RANDOM}, {}])

@@ -174,6 +174,12 @@ def test_images_are_kept_where_batches_are_built(planned, tmp_path):
         plan_loader(tmp_path / "d", {**given, "device": GPU})
 
 
+def test_samples_are_transformed_by_a_ranks_share_of_the_processors(planned, monkeypatch):
+    monkeypatch.setattr(options, "processors", lambda: 7)
+    assert planned(sample_transform=lambda sample: sample).per_sample.workers == 7
+    assert planned(sample_transform=lambda sample: sample, sample_workers=3).per_sample.workers == 3
+
+
 @pytest.fixture
 def peers():
     """Two ranks of tensor parallelism, of which this process is one."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
 from gdsload.errors import LoaderClosedError
 from gdsload.shards.gather_host import one_thread
+from gdsload.system.share import processors
 from gdsload.system.threads import Worker, end_at_exit, start_all, wait_all
 
 __all__ = ["Processors", "Tasks"]
@@ -46,12 +46,12 @@ class Processors:
     the images of a batch do not wait for each other.
 
     Args:
-        count: how many; 0: as many as this process has processors.
+        count: how many; 0: as many as this process may keep processors busy.
         name: what they are called, before their numbers.
     """
 
     def __init__(self, count: int = 0, name: str = "gdsload-decode") -> None:
-        self.count, self._name = count or len(os.sched_getaffinity(0)), name
+        self.count, self._name = count or processors(), name
         self._calls = SimpleQueue[tuple[Callable[[], None], Tasks] | None]()
         self._threads: list[Worker] = []
         self._lock = threading.Lock()

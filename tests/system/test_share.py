@@ -1,0 +1,55 @@
+"""What a rank takes of a host that it shares with others."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from gdsload.engine.images.processors import Processors
+from gdsload.engine.limits import gatherers
+from gdsload.system.share import local_ranks, processors
+
+
+@pytest.fixture
+def host(monkeypatch):
+    """A host of 64 processors, of which this process may run on some, and what the launcher has said."""
+
+    def made(allowed, said):
+        monkeypatch.setattr(os, "cpu_count", lambda: 64)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(allowed)))
+        if said is None:
+            monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+        else:
+            monkeypatch.setenv("LOCAL_WORLD_SIZE", said)
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("allowed", "said", "ranks", "share"),
+    [
+        (64, None, 1, 64),
+        (5, None, 1, 5),
+        (64, "1", 1, 64),
+        (64, "8", 8, 8),
+        (64, "6", 6, 10),
+        (64, "100", 100, 1),
+        (8, "8", 8, 8),  # bound to its share already
+        (3, "8", 8, 3),
+        (16, "2", 2, 16),
+        *[(64, said, 1, 64) for said in ("", "0", "-2", "eight", "1e1", "²", "9" * 5000)],
+    ],
+)
+def test_processors_are_shared_out(host, allowed, said, ranks, share):
+    host(allowed, said)
+    assert (local_ranks(), processors()) == (ranks, share)
+
+
+def test_threads_are_as_many_as_the_share(host):
+    host(64, "32")
+    assert gatherers() == 1 + 1
+    images = Processors()
+    assert images.count == 2
+    images.close()
+    assert Processors(5).count == 5
