@@ -23,10 +23,10 @@ _GROUP_BYTES_ON_GPU = 128 * 2**20
 """Little more than 2 ms at the speed of PCIe 5: planning, reading and gathering a group cost up to 1 ms of Python. By
 default `prefetch_bytes` has room for four: one is gathered while another is read and a third is planned."""
 
-_IMAGES_OF_A_GROUP = 512
+_IMAGES_OF_A_GROUP = 768
 """A GPU's decoder gets the images of a group in one call, and each call costs some waits for the interpreter lock: what
-counts is how many there are. By default `prefetch_bytes` has room for three groups of 224 x 224 pixels in 16 bits: one
-is decoded, the next one is ready for that, and one is made of its pixels, or has its bytes gathered."""
+counts is how many there are. By default `prefetch_bytes` has room for two groups of 224 x 224 pixels in 16 bits beside
+the one that the consumer has: one is decoded while the next one has its bytes gathered, and is made ready for that."""
 
 
 def limits_of(plan: LoaderPlan, schedule: Schedule) -> Limits:

@@ -154,8 +154,8 @@ def test_decoded_images_take_the_place_of_shards_in_vram(planned, tmp_path, cach
 
 @pytest.mark.parametrize(
     ("device", "batch_size", "prefetch", "size", "groups"),
-    [(GPU, 64, "512MiB", 224, 8), (GPU, 256, "512MiB", 224, 2), (GPU, 1000, "512MiB", 224, 1),
-     (GPU, 64, "128MiB", 224, 3), (GPU, 64, "512MiB", 32, 8), (CPU, 64, "512MiB", 32, 21)],
+    [(GPU, 64, "512MiB", 224, 12), (GPU, 256, "512MiB", 224, 3), (GPU, 1000, "512MiB", 224, 1),
+     (GPU, 64, "128MiB", 224, 3), (GPU, 64, "512MiB", 32, 12), (CPU, 64, "512MiB", 32, 21)],
 )  # fmt: skip
 def test_groups_for_a_gpus_decoder_have_a_number_of_images(
     planned, tmp_path, device, batch_size, prefetch, size, groups
