@@ -47,6 +47,7 @@ def written(folder: Path, count: int) -> None:
         place.mkdir(parents=True, exist_ok=True)
         (place / f"{number:07}.jpg").write_bytes(different[number % len(different)])
     gdsload.convert(folder / "files", folder / "shards", keep_encoded=True, workers=1)
+    os.sync()  # or the system writes them back while something is measured
 
 
 class Small:

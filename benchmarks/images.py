@@ -76,6 +76,7 @@ def written(folder: Path, count: int) -> list[bytes]:
             data = different[number % len(different)]
             w.write({"image": data, "label": number})
             (folder / "files" / "class" / f"{number:07}.jpg").write_bytes(data)
+    os.sync()  # or the system writes them back while something is measured
     return different
 
 

@@ -5,7 +5,8 @@ import json
 from benchmarks import images
 
 
-def test_a_tiny_run_on_the_cpu(tmp_path, capsys):
+def test_a_tiny_run_on_the_cpu(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("os.sync", lambda: None)  # of all that others write, too
     out = tmp_path / "images.json"
     tiny = ["--images", "12", "--batch-size", "4", "--rounds", "1", "--without-torch", "--out", str(out)]
     assert images.main(tiny) == 0
