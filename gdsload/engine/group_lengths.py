@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.errors import OptionError
-from gdsload.shards.reads import within
 from gdsload.system.arrays import IntArray
 
 __all__ = ["BatchLengths", "GroupLengths", "padded_pieces"]
@@ -37,10 +36,22 @@ class GroupLengths:
         self.edges = list(pairwise(accumulate(self.sizes, initial=0)))
 
     @cached_property
+    def _ends(self) -> IntArray:
+        """Where each sample's rows begin among those of the group, and the end of the last one's."""
+        ends = np.zeros(len(self.lengths) + 1, np.int64)
+        self.lengths.cumsum(out=ends[1:])
+        return ends
+
+    @cached_property
+    def _begins(self) -> IntArray:
+        """The first row of each batch, and the end of the last one's."""
+        return self._ends[np.cumsum([0, *self.sizes])]
+
+    @cached_property
     def rows(self) -> list[int]:
         """Rows of each batch."""
-        ends = np.concatenate([[0], np.cumsum(self.lengths)])
-        return np.diff(ends[np.cumsum([0, *self.sizes])]).tolist()  # type: ignore[no-any-return]
+        found: list[int] = (self._begins[1:] - self._begins[:-1]).tolist()
+        return found
 
     @cached_property
     def longest(self) -> list[int]:
@@ -50,7 +61,7 @@ class GroupLengths:
     @cached_property
     def offsets(self) -> Sequence[torch.Tensor]:
         """For each batch the offsets of its samples among its rows, int64 ``[samples + 1]``."""
-        return self._tensors(self._ends(), [size + 1 for size in self.sizes])
+        return self._tensors(self._offsets(), [size + 1 for size in self.sizes])
 
     @cached_property
     def cu_seqlens(self) -> Sequence[torch.Tensor]:
@@ -65,16 +76,14 @@ class GroupLengths:
                 "cu_seqlens are int32",
                 remedy='Make batches smaller, or pass ragged="offsets".',
             )
-        return self._tensors(self._ends().astype(np.int32), [size + 1 for size in self.sizes])
+        return self._tensors(self._offsets().astype(np.int32), [size + 1 for size in self.sizes])
 
-    def _ends(self) -> IntArray:
+    def _offsets(self) -> IntArray:
+        """Of all batches, the offsets of each one's samples among its rows: the end of one is the begin of the next."""
         counts = [size + 1 for size in self.sizes]
-        found = np.zeros(sum(counts), np.int64)
-        place = within(np.array(counts, np.int64))
-        found[place > 0] = self.lengths
-        ends = np.cumsum(found)
-        first = np.flatnonzero(place == 0)
-        return ends - np.repeat(ends[first], counts)
+        found: IntArray = self._ends[np.arange(sum(counts)) - np.arange(len(counts)).repeat(counts)]
+        found -= self._begins[:-1].repeat(counts)
+        return found
 
     @cached_property
     def counts(self) -> Sequence[torch.Tensor]:

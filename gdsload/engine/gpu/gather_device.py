@@ -30,20 +30,18 @@ __all__ = ["DeviceGather"]
 
 _MOST_TENSORS = 64
 """Tensors that a launch of the kernel for rows fills: their addresses are in its parameters."""
-_SOURCE = (
-    rf"""
-struct Tensor {{
+_SOURCE = r"""
+struct Tensor {
     const unsigned long long* rows;
     WORD* out;
     unsigned long long words;
-}};
+};
 
-struct Params {{
+struct Params {
     unsigned long long width, count;
-    Tensor tensors[{_MOST_TENSORS}];
-}};
-"""
-     r"""
+    Tensor tensors[MOST];
+};
+
 extern "C" __global__ void LAYOUT gather(const Params p) {
     const unsigned width = p.width;
     const unsigned long long step = (unsigned long long)gridDim.x * blockDim.x;
@@ -68,8 +66,7 @@ extern "C" __global__ void LAYOUT gather(const Params p) {
         }
     }
 }
-"""
-)
+""".replace("MOST", str(_MOST_TENSORS))
 _PIECES = r"""
 typedef unsigned long long u64;
 
@@ -343,15 +340,21 @@ class DeviceGather:
     def _launch_pieces(self, sources: IntArray, nbytes: IntArray, targets: IntArray, over_pcie: bool) -> None:
         """Queue the kernel for pieces, none of them empty."""
         table = np.empty((4, len(nbytes)), np.int64)
-        table[:3] = sources, targets, nbytes
-        words = ((targets & 15) + nbytes + 15 >> 4) + ((sources ^ targets) & 15 != 0)
-        np.cumsum(words, out=table[3])
+        table[0], table[1], table[2] = sources, targets, nbytes
+        words = targets & 15
+        words += nbytes
+        words += 15
+        words >>= 4
+        words += (sources ^ targets) & 15 != 0
+        words.cumsum(out=table[3])
         held = self.upload(table)  # until it is queued: other threads allocate on this stream, too
         grid, count = (self._grid or _OVER_PCIE) if over_pcie else IN_VRAM, int(table[3, -1])
         at_once = WARP * grid.depth  # a tile must end with the last word that its last lane reads at once
         tile = min(max(count // (4 * grid.warps), _TILE.start), _TILE.stop)
-        params = (*(column.data_ptr() for column in held), count, table.shape[1] - 1, -(-tile // at_once) * at_once)
-        self._queue(_PIECES, 16, grid, np.array(params, np.uint64), over_pcie=over_pcie)
+        begin, pieces = held.data_ptr(), table.shape[1]
+        columns = [begin + column * 8 * pieces for column in range(len(table))]
+        params = np.array([*columns, count, pieces - 1, -(-tile // at_once) * at_once], np.uint64)
+        self._queue(_PIECES, 16, grid, params, over_pcie=over_pcie)
 
     def _queue(self, source: str, unit: int, grid: Grid, params: NDArray[np.uint64], *, over_pcie: bool) -> None:
         """Queue a kernel with its parameters."""
