@@ -121,6 +121,11 @@ class Guard:
         pieces = np.flatnonzero(unsure & ~sure)
         return self._joined(pieces) if len(pieces) else None
 
+    def lasts(self, file: int, offset: int, nbytes: int) -> bool:
+        """Whether bytes of an open shard, at least one, have marks that are kept whatever looks find."""
+        begin = int(self._begin[file]) + offset
+        return bool(self._lasting[begin >> _SHIFT : (begin + nbytes - 1 >> _SHIFT) + 1].all())
+
     def _joined(self, pieces: IntArray) -> Extents:
         """Pieces in rising order as extents, neighbours together."""
         line = np.flatnonzero(self._size)

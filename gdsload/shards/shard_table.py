@@ -31,6 +31,8 @@ _RANGES_BITS = 14
 """Ranges of ids, as a power of two: few enough for a processor's cache."""
 _RUN_BYTES = 4 * 2**20
 """Bytes of consecutive samples that make one extent: so many that few extents are to be planned."""
+_MOST_LOOKS = 64
+"""Shards that are looked at after a group of samples, whether all of their offsets may be touched by now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ class ShardTable:
         self._unopened = count
         self._offsets = {name: np.zeros(count, np.int64) for name, field in self.columns.items() if field.ragged}
         """Host address of the int64 row offsets of each ragged field in each open shard."""
+        self._sure = {name: np.zeros(count, bool) for name in self._offsets}
+        """Whether all of them may be touched for good, where shards are mapped."""
         self._held: dict[tuple[str, int], IntArray] = {}
         self._lock = threading.RLock()
         counts = np.array([max(source.samples, 0) for source in files.sources], np.int64)
@@ -249,13 +253,26 @@ class ShardTable:
         """Of each sample its first row in its shard, and the row after its last."""
         at = self._offsets[name][found.file] + found.row * 8
         if self.files.mapped and self.files.guard.left:
-            offsets = Extents(found.file, at - self.files.base[found.file], np.full(len(at), 16))
-            self.files.guard.ensure(offsets, lasting=True)
+            self._ensure_offsets(name, found.file, at)
         bounds = np.empty((2, len(at)), np.int64)
         for column in bounds if len(at) else ():  # a column after the other: words are taken faster than pairs of them
             take_rows(at, 8, address_of(column))
             at += 8
         return bounds[0], bounds[1]
+
+    def _ensure_offsets(self, name: str, files: IntArray, at: IntArray) -> None:
+        """Make sure that offsets at these addresses may be touched: of shards whose offsets all may, nothing is asked.
+
+        To ask of each sample's takes as long as to look them up.
+        """
+        guard, sure, base = self.files.guard, self._sure[name], self.files.base
+        unsure = ~sure[files]
+        if not unsure.any():
+            return
+        guard.ensure(Extents(files, at - base[files], np.full(len(at), 16)), lasting=True)
+        for file in distinct(files[unsure], len(sure))[:_MOST_LOOKS].tolist():
+            begin, count = int(self._offsets[name][file] - base[file]), int(self._last[file]) + 2
+            sure[file] = guard.lasts(file, begin, 8 * count)
 
 
 class _FileOf:

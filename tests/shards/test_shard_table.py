@@ -199,6 +199,32 @@ def test_a_backend_reads_what_no_table_has_opened(folder, monkeypatch):
     backend.close()
 
 
+def test_offsets_are_asked_for_until_all_of_a_shard_may_be_touched(tmp_path, monkeypatch):
+    """Only that shard's, and not before its last page has its mark."""
+    count = 2**17 // 8 + 1000  # offsets of two pieces
+    with gdsload.ShardWriter(tmp_path / "d", {"x": gdsload.Field("uint8", (None,))}, shard_bytes=9 * count) as out:
+        for value in [np.zeros(1, np.uint8)] * (2 * count):
+            out.write({"x": value})
+    catalog = open_catalog(str(tmp_path / "d"))
+    assert len(catalog.sources) > 1
+    table, asked = ShardTable.of(catalog.sources, catalog.stored, mapped=True), []
+    monkeypatch.setattr(table.files.guard, "ensure", lambda found, **more: asked.append(found) or ensure(found, **more))
+    ensure = type(table.files.guard).ensure.__get__(table.files.guard)
+
+    def offsets_of(*rows):
+        asked.clear()
+        extents, _ = table.extents("x", table.locate(np.array(rows)))
+        assert (extents.nbytes == 1).all()
+        return [len(found) for found in asked]
+
+    first, last = 0, catalog.sources[0].samples - 1
+    assert offsets_of(first) == offsets_of(first) == [1]  # its last piece has no mark yet
+    assert offsets_of(last) == [1]
+    assert offsets_of(first, last) == []
+    assert offsets_of(first, last + 1) == [2]
+    table.files.close()
+
+
 @pytest.mark.parametrize("ragged", [True, False])
 def test_nothing_is_asked_of_the_guard_once_all_fields_are_there(tmp_path, ragged):
     """Headers and padding are never touched, and nobody makes sure of them."""
