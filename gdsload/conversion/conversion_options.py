@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
+from typing import cast as typed
 
 import numpy as np
 
 from gdsload.conversion.named_objects import find_named
 from gdsload.errors import OptionError, SchemaError
 from gdsload.order.checks import check_whole
+from gdsload.shards.casts import cast, clip
 from gdsload.shards.format.dtypes import DTYPES, dtype_of
 from gdsload.shards.format.stored import PackRule, pack_rule
-from gdsload.shards.values import cast as cast_values
 from gdsload.shards.values import is_array
 from gdsload.system.units import parse_bytes
 
 __all__ = ["Change", "ConvertOptions"]
 
 OnError = Literal["stop", "skip"]
+_CLIP = ":clip"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +45,11 @@ class ConvertOptions:
             raise OptionError(f"on_error is {self.on_error!r}", remedy='Supported are "stop" and "skip".')
         known = {dtype.name for dtype in DTYPES.values()}
         for field, name in self.casts:
-            if name not in known:
+            if name.removesuffix(_CLIP) not in known:
                 raise OptionError(
                     f"field {field!r} is to be cast to {name!r}, which is no element type",
-                    remedy=f"Supported are {', '.join(sorted(known))}.",
+                    remedy=f"Supported are {', '.join(sorted(known))}. With {_CLIP} behind it, what it does not hold "
+                    "is clipped.",
                 )
         if self.shuffle_seed is not None:
             object.__setattr__(self, "shuffle_seed", check_whole(self.shuffle_seed, "shuffle_seed", 0, 2**64 - 1))
@@ -64,9 +67,13 @@ class Change:
 
     Args:
         options: which of these.
+
+    Attributes:
+        clipped: how many values of each field were clipped, of what it has been called for.
     """
 
     def __init__(self, options: ConvertOptions) -> None:
+        self.clipped: dict[str, int] = {}
         self._function = None if options.map is None else find_function(options.map)
         self._fields, self._casts, self._fixed = options.fields, dict(options.casts), options.fixed
 
@@ -92,10 +99,22 @@ class Change:
         _check_known((*self._casts, *self._fixed), values)
         changed = dict(values)
         for name, kind in self._casts.items():
-            changed[name] = _cast(changed[name], kind, name)
+            changed[name] = self._cast(changed[name], kind, name)
         for name in self._fixed:
             changed[name] = _even(changed[name], name)
         return changed
+
+    def _cast(self, value: Any, kind: str, field: str) -> Any:
+        if isinstance(value, tuple) and len(value) == 2:  # values and offsets of a ragged field
+            return self._cast(value[0], kind, field), value[1]
+        if isinstance(value, Sequence) and value and is_array(value[0]):
+            return [self._cast(one, kind, field) for one in value]
+        if not kind.endswith(_CLIP):
+            return cast(value, dtype_of(kind), field)
+        found, clipped = clip(value, dtype_of(kind.removesuffix(_CLIP)), field)
+        if clipped:
+            self.clipped[field] = self.clipped.get(field, 0) + clipped
+        return found
 
 
 def _even(value: Any, field: str) -> Any:
@@ -128,12 +147,4 @@ def find_function(spec: str) -> Callable[[dict[str, Any]], Mapping[str, Any]]:
         ) from None
     if not callable(found):
         raise OptionError(f"map is {spec!r}, which cannot be called")
-    return cast("Callable[[dict[str, Any]], Mapping[str, Any]]", found)
-
-
-def _cast(value: Any, name: str, field: str) -> Any:
-    if isinstance(value, tuple) and len(value) == 2:  # values and offsets of a ragged field
-        return _cast(value[0], name, field), value[1]
-    if isinstance(value, Sequence) and value and is_array(value[0]):
-        return [_cast(one, name, field) for one in value]
-    return cast_values(value, dtype_of(name), field)
+    return typed("Callable[[dict[str, Any]], Mapping[str, Any]]", found)

@@ -88,8 +88,9 @@ def convert_part(task: PartTask) -> PartReport:
                     task.noted(task.number, writer.samples)
     samples, nbytes = writer.samples, _bytes_in(folder)
     listed = [{"key": one.key, "reason": one.reason} for one in skipped]
-    write_json(folder + ".json", {"samples": samples, "nbytes": nbytes, "skipped": listed})
-    return PartReport(task.number, samples, nbytes, tuple(skipped))
+    made = {"samples": samples, "nbytes": nbytes, "skipped": listed, "clipped": change.clipped}
+    write_json(folder + ".json", made)
+    return PartReport(task.number, samples, nbytes, tuple(skipped), change.clipped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +156,7 @@ def _try(writer: ShardWriter, item: Item, change: Change) -> Exception | None:
     """Write an item; what is wrong with it, or None. A disk that fails, or a wrong option, is not its fault."""
     if item.count is not None and change.wants_samples:
         return SchemaError("samples come one by one")
+    before = dict(change.clipped)
     try:
         values = change(item.make())
         write = writer.write if item.count is None else writer.write_batch
@@ -162,6 +164,7 @@ def _try(writer: ShardWriter, item: Item, change: Change) -> Exception | None:
     except (WriteError, MemoryError, OptionError):
         raise
     except Exception as error:
+        change.clipped = before
         return error
     return None
 

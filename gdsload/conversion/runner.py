@@ -7,6 +7,7 @@ has.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Unpack, overload
@@ -35,6 +36,7 @@ from gdsload.shards.shard_folders import check_targets, turned
 from gdsload.system.crew import refuse_in_import
 from gdsload.system.names import check_names
 from gdsload.system.paths import absolute
+from gdsload.system.units import counted
 
 __all__ = ["ConversionPlan", "ConvertReport", "convert", "plan", "publish_check"]
 
@@ -153,6 +155,16 @@ class _Count:
         """All that were skipped, in order."""
         return tuple(one for number in sorted(self.done) for one in self.done[number].skipped)
 
+    def notes(self) -> tuple[str, ...]:
+        """What should be known of what was written."""
+        clipped: Counter[str] = Counter()
+        for report in self.done.values():
+            clipped.update(report.clipped)
+        return tuple(
+            f"{counted(number, 'value')} of {name!r} {'was' if number == 1 else 'were'} clipped"
+            for name, number in sorted(clipped.items())
+        )
+
     def check(self) -> None:
         """Refuse more bad samples than are allowed."""
         if self.bad:
@@ -207,8 +219,9 @@ def convert(source: Any, out: Place, **options: Any) -> ConvertReport:
             `schema`: the fields (default: worked out from the first samples). `fields`: which of the source's are
             taken, in this order; what is wrong with others does not matter then. `map`:
             ``"package.module:function"``, which gets each sample of these as a dict and returns the one to be written.
-            `casts`: field names to element types that they are cast to. `ragged`: names of fields whose first dimension
-            varies. `fixed`: names of lists that are all of one length, that of the first samples.
+            `casts`: field names to element types that they are cast to; ``"uint8:clip"`` clips and counts what that
+            does not hold. `ragged`: names of fields whose first dimension varies. `fixed`: names of lists that are all
+            of one length, that of the first samples.
             `shard_bytes`: about how large a shard gets. `shuffle_seed`: write the samples in a random order, the same
             for the same seed (default: in that of the source). `pack`: ``{"field": name, "length": n}``: cut the tokens
             of all documents into blocks of `n`, with ``"eos": id`` a token behind each document, with ``"pad": id`` the
@@ -312,7 +325,8 @@ def _run(
     except DiskFullError as error:
         raise room.explain(error) from error
     sizes = [entry.stat().st_size for entry in os.scandir(path) if entry.name.endswith(".safetensors")]
-    return ConvertReport(path, count.written()[0], len(sizes), sum(sizes), count.skipped(), resumed, notes_of(source))
+    notes = (*notes_of(source), *count.notes())
+    return ConvertReport(path, count.written()[0], len(sizes), sum(sizes), count.skipped(), resumed, notes)
 
 
 def _planned(source: Source, chosen: ConvertOptions, options: ConvertKeywords) -> tuple[Schema, list[list[Part]]]:

@@ -20,9 +20,9 @@ import json
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, NoReturn
 
 from gdsload.conversion.source import Part
@@ -45,12 +45,21 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class PartReport:
-    """What came of a part."""
+    """What came of a part.
+
+    Attributes:
+        number: the part's.
+        samples: how many are written.
+        nbytes: bytes of their shards.
+        skipped: those that were left out.
+        clipped: how many values of each field a cast has clipped.
+    """
 
     number: int
     samples: int
     nbytes: int
     skipped: tuple[Skipped, ...]
+    clipped: Mapping[str, int] = field(default_factory=dict)
 
 
 class StagingFolder:
@@ -257,7 +266,7 @@ def part_report(stage: str, number: int) -> PartReport | None:
     if found is None or not os.path.isdir(folder):
         return None
     skipped = tuple(Skipped(one["key"], one["reason"]) for one in found["skipped"])
-    return PartReport(number, found["samples"], found["nbytes"], skipped)
+    return PartReport(number, found["samples"], found["nbytes"], skipped, found.get("clipped", {}))
 
 
 def write_json(path: str, tree: dict[str, Any]) -> None:

@@ -21,13 +21,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "as_bytes",
-    "cast",
+    "bounds",
+    "checked",
     "element_type",
+    "fitted",
     "held",
     "is_array",
     "is_tensor",
     "memory_of",
     "no_inference",
+    "numbers_of",
     "numpy_dtype",
     "torch_dtype",
     "torch_dtypes",
@@ -206,7 +209,7 @@ def _convert(value: object, dtype: DType, field: str) -> NDArray[Any] | torch.Te
     if source.dtype.kind == "f" and _is_whole(dtype) and (np.abs(source) >= _EXACT["float64"]).any():
         # numpy has made floats of whole numbers among them, so what they were is not certain.
         raise SchemaError(f"{str(value)[:80]} does not fit {dtype.name}: it has no exact value", field=field)
-    return _checked(source, value, dtype, field)
+    return checked(source, value, dtype, field)
 
 
 def _numbers(value: object, field: str) -> NDArray[Any]:
@@ -244,32 +247,20 @@ def _check_masked_numbers(value: object, field: str) -> None:
         _check_masks(value, field)
 
 
-def cast(value: object, dtype: DType, field: str) -> NDArray[Any] | torch.Tensor:
-    """What a user passed for a field, as another element type, if no value is lost by that.
-
-    Whole numbers and booleans must be in range; floating-point numbers become whole ones only if they are whole, and
-    whole ones floating-point ones only if these can be exactly that. Between floating-point types values are rounded,
-    for that is what such a cast is for; but none may become infinite or finite, NaN or a number, or of another sign.
-
-    Args:
-        value: a tensor on any device, an array, a number, or (nested) lists of numbers.
-        dtype: the element type.
-        field: the field's name, for the error.
-
-    Returns:
-        The same shape; an array, or a tensor on the CPU where numpy does not have the element type.
+def numbers_of(value: object, field: str) -> NDArray[Any]:
+    """What a user passed for a field, as an array of numpy's; what numpy does not have is float32 then.
 
     Raises:
-        SchemaError: if a value would be lost: which, where it is, and what the element type holds.
+        SchemaError: if it is none of these.
     """
     value = _stacked(value, field)
-    if is_tensor(value):
-        _check_dense(value, field)
-        plain = value.detach().cpu().resolve_conj().resolve_neg()
-        # What numpy does not have is narrower than float32.
-        known = plain.dtype in _in_numpy()
-        return _checked((plain if known else plain.float()).numpy(), value, dtype, field)
-    return _checked(_numbers(value, field), value, dtype, field)
+    if not is_tensor(value):
+        return _numbers(value, field)
+    _check_dense(value, field)
+    plain = value.detach().cpu().resolve_conj().resolve_neg()
+    # What numpy does not have is narrower than float32.
+    found: NDArray[Any] = (plain if plain.dtype in _in_numpy() else plain.float()).numpy()
+    return found
 
 
 @cache
@@ -295,22 +286,39 @@ def _limits(dtype: DType) -> tuple[int, int]:
     return int(limits.min), int(limits.max)
 
 
-def _checked(source: NDArray[Any], shown: object, dtype: DType, field: str) -> NDArray[Any] | torch.Tensor:
+def checked(source: NDArray[Any], shown: object, dtype: DType, field: str) -> NDArray[Any] | torch.Tensor:
+    """Numbers in another element type, which has to hold all of them; `shown` is what they were made of.
+
+    Raises:
+        SchemaError: if one is lost.
+    """
     if source.dtype.kind not in "biufc":
         raise SchemaError(f"{str(shown)[:80]!r} is no number or list of numbers", field=field)
     if source.dtype.kind == "c" and dtype.name != "complex64":
         raise SchemaError(f"{str(shown)[:80]} is complex, but {dtype.name} was expected", field=field, remedy=_CAST)
+    found, lost = fitted(source, dtype)
+    if lost is not None:
+        at = tuple(int(place) for place in np.unravel_index(np.flatnonzero(lost)[0], source.shape))
+        where = f" at {list(at)}" if at else ""
+        raise SchemaError(
+            f"{source[at]!s:.80}{where} does not fit {dtype.name} ({held(dtype)})", field=field, remedy=_CAST
+        )
+    return found
+
+
+def fitted(source: NDArray[Any], dtype: DType) -> tuple[NDArray[Any] | torch.Tensor, NDArray[np.bool_] | None]:
+    """Real numbers in another element type, whatever becomes of them, and which of them are lost; None: none is."""
     converted = _converted(source, dtype)
-    if source.size and not _all_fit(source, dtype):
-        with np.errstate(all="ignore"):  # to look at a signalling NaN is enough for a warning
-            lost = np.flatnonzero(~_fit(source, converted, dtype))
-        if len(lost):
-            at = tuple(int(place) for place in np.unravel_index(lost[0], source.shape))
-            where = f" at {list(at)}" if at else ""
-            raise SchemaError(
-                f"{source[at]!s:.80}{where} does not fit {dtype.name} ({held(dtype)})", field=field, remedy=_CAST
-            )
-    return converted
+    if not source.size or _all_fit(source, dtype):
+        return converted, None
+    with np.errstate(all="ignore"):  # to look at a signalling NaN is enough for a warning
+        lost = np.logical_not(_fit(source, converted, dtype))
+    return converted, lost if lost.any() else None
+
+
+def bounds(dtype: DType) -> tuple[float, float]:
+    """The least and the largest finite number of a real element type, exactly: whole numbers for whole types."""
+    return _limits(dtype) if _is_whole(dtype) else (-_largest(dtype), _largest(dtype))
 
 
 def _converted(source: NDArray[Any], dtype: DType) -> NDArray[Any] | torch.Tensor:

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gdsload
-from gdsload.errors import ReadError, SchemaError
+from gdsload.errors import OptionError, ReadError, SchemaError
+from gdsload.shards.casts import cast, clip
 from gdsload.shards.format.dtypes import dtype_of
-from gdsload.shards.values import cast, torch_dtype, torch_dtypes
+from gdsload.shards.values import bounds, torch_dtype, torch_dtypes
 
 REAL = sorted({str(dtype).removeprefix("torch.") for dtype in torch_dtypes().values()} - {"complex64"})
 SOURCES = [
@@ -93,9 +94,8 @@ def may_become(old, new, name):
     )
 
 
-@settings(max_examples=400, deadline=None)
-@given(source=st.sampled_from(SOURCES), target=st.sampled_from(REAL), data=st.data())
-def test_a_value_is_kept_or_refused(source, target, data):
+def drawn(source, data):
+    """Some numbers of an element type, edges among them."""
     if is_whole(source):
         low, high = (0, 1) if source == "bool" else (int(np.iinfo(source).min), int(np.iinfo(source).max))
         element = st.integers(low, high) | st.sampled_from(
@@ -104,7 +104,13 @@ def test_a_value_is_kept_or_refused(source, target, data):
     else:
         element = st.floats(width=int(source[5:])) | st.sampled_from([*EDGES, *SPECIAL]).map(float)
     with np.errstate(all="ignore"):
-        array = np.array(data.draw(st.lists(element, min_size=1, max_size=5))).astype(source)
+        return np.array(data.draw(st.lists(element, min_size=1, max_size=5))).astype(source)
+
+
+@settings(max_examples=400, deadline=None)
+@given(source=st.sampled_from(SOURCES), target=st.sampled_from(REAL), data=st.data())
+def test_a_value_is_kept_or_refused(source, target, data):
+    array = drawn(source, data)
     wanted, old = dtype_of(target), array.tolist()
     for value in (array, array.astype(array.dtype.newbyteorder(">")), torch.from_numpy(array.copy()), old):
         try:
@@ -129,6 +135,51 @@ def refused(value, wanted):
     except SchemaError as error:
         return error
     return None
+
+
+@settings(max_examples=400, deadline=None)
+@given(source=st.sampled_from(SOURCES), target=st.sampled_from(REAL), data=st.data())
+def test_what_is_beyond_is_clipped_and_counted(source, target, data):
+    array, wanted = drawn(source, data), dtype_of(target)
+    low, high = bounds(wanted)
+    one_by_one = [refused(np.array(one).astype(source), wanted) is None for one in array.tolist()]
+    beyond = [
+        not kept and math.isfinite(one) and not low < Fraction(one) < high
+        for kept, one in zip(one_by_one, array.tolist(), strict=True)
+    ]
+    if all(kept or far for kept, far in zip(one_by_one, beyond, strict=True)):
+        found, count = clip(array, wanted, "x")
+        assert count == sum(beyond)
+        for new, old, far in zip(as_list(found), array.tolist(), beyond, strict=True):
+            assert new == (high if old > 0 else low) if far else may_become(old, new, target)
+    else:
+        with pytest.raises(SchemaError, match="does not fit"):
+            clip(array, wanted, "x")
+
+
+@pytest.mark.parametrize(("workers", "batches"), [(1, True), (2, True), (1, False)])
+def test_a_conversion_counts_what_it_has_clipped(tmp_path, workers, batches):
+    np.savez(tmp_path / "t.npz", x=np.arange(-100, 900).reshape(500, 2), y=np.arange(500.0))
+    how = {"casts": {"x": "uint8:clip", "y": "float16:clip"}, "shard_bytes": 200, "workers": workers}
+    how |= {} if batches else {"map": f"{__name__}:same"}
+    report = gdsload.convert(tmp_path / "t.npz", tmp_path / "out", **how)
+    assert report.notes == (f"{100 + 644} values of 'x' were clipped",)
+    x, wanted = gdsload.ShardDataset(tmp_path / "out").column("x"), np.arange(-100, 900).clip(0, 255)
+    assert x.reshape(-1).tolist() == wanted.tolist()
+
+
+def same(sample):
+    return sample
+
+
+def test_what_is_clipped_in_a_sample_that_is_left_out_is_not_counted(tmp_path):
+    np.savez(tmp_path / "t.npz", x=np.array([300.0, 2.5, 7.0]))
+    how = {"casts": {"x": "uint8:clip"}, "on_error": "skip", "max_skipped": 1, "workers": 1}
+    report = gdsload.convert(tmp_path / "t.npz", tmp_path / "out", **how)
+    assert report.notes == ("1 value of 'x' was clipped",)
+    assert "2.5 does not fit uint8" in report.skipped[0].reason
+    with pytest.raises(OptionError, match="'uint8:klip', which is no element type.*With :clip behind it"):
+        gdsload.convert(tmp_path / "t.npz", tmp_path / "no", casts={"x": "uint8:klip"})
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,10 @@ def add_to(commands: Commands[Parser]) -> None:
     source.add_argument("--dry-run", action="store_true", help="print schema, counts and sizes, and write nothing")
     samples = parser.add_argument_group("samples")
     add_list(samples, "--fields", metavar="NAME,...", help="keep these fields only (default: all)")
-    samples.add_argument("--cast", action="append", default=[], metavar="NAME=TYPE,...", help="cast fields")
+    samples.add_argument(
+        "--cast", action="append", default=[], metavar="NAME=TYPE,...",
+        help="cast fields; what TYPE does not hold is a bad sample, or with TYPE:clip clipped and counted",
+    )  # fmt: skip
     add_list(samples, "--ragged", default=[], metavar="NAME,...", help="fields whose first dimension varies")
     add_list(samples, "--fixed", default=[], metavar="NAME,...", help="lists that are all of one length")
     samples.add_argument("--map", metavar="MODULE:FUNCTION", help="gets each sample as a dict, returns what is written")

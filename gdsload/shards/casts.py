@@ -1,0 +1,70 @@
+"""Values of a field as another element type: none is lost, or those beyond what it holds are clipped and counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdsload.shards.format.dtypes import DType
+from gdsload.shards.values import bounds, checked, fitted, numbers_of
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["cast", "clip"]
+
+
+def cast(value: object, dtype: DType, field: str) -> NDArray[Any] | torch.Tensor:
+    """What a user passed for a field, as another element type, if no value is lost by that.
+
+    Whole numbers and booleans must be in range; floating-point numbers become whole ones only if they are whole, and
+    whole ones floating-point ones only if these can be exactly that. Between floating-point types values are rounded,
+    for that is what such a cast is for; but none may become infinite or finite, NaN or a number, or of another sign.
+
+    Args:
+        value: a tensor on any device, an array, a number, or (nested) lists of numbers.
+        dtype: the element type.
+        field: the field's name, for the error.
+
+    Returns:
+        The same shape; an array, or a tensor on the CPU where numpy does not have the element type.
+
+    Raises:
+        SchemaError: if a value would be lost: which, where it is, and what the element type holds.
+    """
+    return checked(numbers_of(value, field), value, dtype, field)
+
+
+def clip(value: object, dtype: DType, field: str) -> tuple[NDArray[Any] | torch.Tensor, int]:
+    """The same, but a number beyond what the element type holds becomes the next that it does.
+
+    NaN, infinite and broken numbers in its range are none that it holds, and refused as by `cast`.
+
+    Args:
+        value: see `cast`.
+        dtype: the element type.
+        field: the field's name, for the error.
+
+    Returns:
+        What `cast` returns, and how many numbers were clipped.
+
+    Raises:
+        SchemaError: if a value would be lost by anything else.
+    """
+    source = numbers_of(value, field)
+    if source.dtype.kind not in "iuf" or dtype.name == "complex64":
+        return checked(source, value, dtype, field), 0
+    found, lost = fitted(source, dtype)
+    if lost is None:
+        return found, 0
+    # A lost number at an edge is beyond it: what a floating-point type has for the edge may be the next number.
+    clipped, count = source.astype(np.float64) if source.dtype.kind == "f" else source.copy(), 0
+    beyond = lost & np.isfinite(source)
+    for bound, outside in zip(bounds(dtype), (np.less_equal, np.greater_equal), strict=True):
+        where = beyond & outside(clipped, float(bound) if source.dtype.kind == "f" else int(bound))
+        if where.any():
+            clipped[where] = bound
+            count += int(where.sum())
+    return checked(clipped, value, dtype, field), count
