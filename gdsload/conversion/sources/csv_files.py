@@ -103,6 +103,17 @@ class CsvSource(FieldChoice, ImageSource):
     def notes(self) -> list[str]:
         """What users should know of it."""
         values = self._first_values(self._files()[0])
+        return [*self._other_delimiter(), *self._padded_numbers(values)]
+
+    def _other_delimiter(self) -> list[str]:
+        names = self._header(self._files()[0])
+        found = [one for one in ";\t|" if one in names[0]] if len(names) == 1 else []
+        return [
+            f"there is one column, {names[0]!r:.100}: if cells lie between {one!r}, pass delimiter={one!r}"
+            for one in found[:1]
+        ]
+
+    def _padded_numbers(self, values: Sequence[Sequence[str]]) -> list[str]:
         return [
             f"{column.name!r} is taken for {column.kind}, but {odd!r} begins with a zero: if it is a name, keep it as "
             f"a text, types={{{column.name!r}: 'str'}}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".ppm", ".pgm", ".pbm", ".bmp", ".
 # Not all that Pillow knows: some of its readers start other programs.
 _ORIENTATION, _QUARTERS = 0x0112, range(5, 9)  # EXIF's tag, and what of it turns an image by a quarter
 _FORMATS = ("JPEG", "PNG", "WEBP", "PPM", "BMP", "TIFF")
+_STREAM = re.compile(r" <_io\.[^>]*>")
 _ONE_CHANNEL = frozenset({"1", "L", "P"})
 _LOOKED_AT, _PART_BYTES = 64, 2**26
 
@@ -299,7 +301,12 @@ def decode_image(content: bytes | IO[bytes], look: ImageForm, where: str, name: 
     except (FormatError, OptionError, MemoryError):
         raise
     except Exception as error:  # readers of damaged images raise anything
-        raise FormatError(f"the image cannot be decoded: {str(error)[:200]}", file=where) from None
+        raise FormatError(f"the image cannot be decoded: {_reason(error)}", file=where) from None
+
+
+def _reason(error: Exception) -> str:
+    """What Pillow says, without the stream that it names."""
+    return _STREAM.sub("", str(error))[:200]
 
 
 def image_array(image: Any, look: ImageForm, where: str, name: str = "") -> NDArray[np.uint8]:
@@ -370,5 +377,5 @@ def image_sizes(file: IO[bytes], name: str) -> tuple[tuple[int, int], tuple[int,
                 width, height = image.size
                 quarter = image.getexif().get(_ORIENTATION, 1) in _QUARTERS
     except Exception as error:  # readers of damaged images raise anything
-        raise FormatError(f"the image cannot be decoded: {str(error)[:200]}", file=name) from None
+        raise FormatError(f"the image cannot be decoded: {_reason(error)}", file=name) from None
     return (width, height), (height, width) if quarter else (width, height)

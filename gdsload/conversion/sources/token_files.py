@@ -185,9 +185,13 @@ class TokenSource:
         tokens = np.array(listed if listed != [] else np.empty(0, dtype))
         limits = np.iinfo(dtype)
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
-            raise ValueError(f"the line has no list of whole numbers: {line!r:.100}. Other lines are of kind='jsonl'")
+            raise FormatError(
+                f"the line has no list of whole numbers: {line!r:.100}", remedy="Other lines are of kind='jsonl'."
+            )
         if len(tokens) and not limits.min <= int(tokens.min()) <= int(tokens.max()) <= limits.max:
-            raise ValueError(f"its tokens from {tokens.min()} to {tokens.max()} are not {dtype}: pass dtype=")
+            raise FormatError(
+                f"its tokens from {tokens.min()} to {tokens.max()} are not {dtype}", remedy="Pass dtype='uint32', say."
+            )
         return _one(tokens.astype(dtype))
 
     def _runs(self, row: TokenRow, low: int, high: int) -> Iterator[Item]:

@@ -270,6 +270,14 @@ def test_what_looks_like_a_name_is_noted(tmp_path):
     assert gdsload.conversion.runner.plan(path, types={"zip": "str"}).notes == ()
 
 
+def test_another_delimiter_than_was_thought_is_noted(tmp_path):
+    (tmp_path / "t.csv").write_text("a;b\n1;2\n3;4\n")
+    (note,) = gdsload.conversion.runner.plan(tmp_path / "t.csv").notes
+    assert note == "there is one column, 'a;b': if cells lie between ';', pass delimiter=';'"
+    found = gdsload.conversion.runner.plan(tmp_path / "t.csv", delimiter=";")
+    assert (list(found.schema), found.notes) == (["a", "b"], ())
+
+
 def test_a_table_of_pandas_with_its_index(tmp_path):
     frame = pytest.importorskip("pandas").DataFrame({"x": [1.5, None], "flag": [True, False]}, index=[7, 9])
     frame.to_csv(tmp_path / "t.csv")

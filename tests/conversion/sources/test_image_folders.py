@@ -155,9 +155,11 @@ def test_more_than_8_bits(tmp_path):
         read_all(ImageFolderSource(str(tmp_path)))[0].make()
 
 
-def test_what_pillow_would_hand_to_other_programs():
-    with pytest.raises(FormatError, match="cannot be decoded"):
-        decode_image(io.BytesIO(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"), ImageForm(), "it")
+def test_what_pillow_would_hand_to_other_programs(tmp_path):
+    (tmp_path / "it").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
+    said = "it: the image cannot be decoded: cannot identify image file$"
+    with open(tmp_path / "it", "rb") as file, pytest.raises(FormatError, match=said):
+        decode_image(file, ImageForm(), "it")
 
 
 def test_describe_sees_a_changed_file(folder):

@@ -141,7 +141,7 @@ def test_bad_documents_are_alone(tmp_path):
     dataset = gdsload.ShardDataset(tmp_path / "out")
     assert [dataset[n]["tokens"].tolist() for n in range(3)] == [[1, 2], [], [3]]
     assert len(report.skipped) == 9
-    assert "pass dtype=" in report.skipped[2].reason
+    assert "Pass dtype='uint32'" in report.skipped[2].reason
 
 
 @pytest.mark.parametrize(
