@@ -107,11 +107,10 @@ class CsvSource(FieldChoice, ImageSource):
 
     def _other_delimiter(self) -> list[str]:
         names = self._header(self._files()[0])
-        found = [one for one in ";\t|" if one in names[0]] if len(names) == 1 else []
-        return [
-            f"there is one column, {names[0]!r:.100}: if cells lie between {one!r}, pass delimiter={one!r}"
-            for one in found[:1]
-        ]
+        other = next((one for one in ";\t|" if one in names[0]), None)
+        if other is None or len(names) > 1:
+            return []
+        return [f"there is one column, {names[0]!r:.100}: if cells lie between {other!r}, pass delimiter={other!r}"]
 
     def _padded_numbers(self, values: Sequence[Sequence[str]]) -> list[str]:
         return [
