@@ -58,6 +58,22 @@ def add_to(commands: Commands[Parser]) -> None:
         "--keep-encoded", action="store_true", help="keep images as the files that they are: JPEG, PNG or WebP"
     )
     source.add_argument("--dry-run", action="store_true", help="print schema, counts and sizes, and write nothing")
+    _add_samples(parser)
+    bad = parser.add_argument_group("bad samples")
+    bad.add_argument(
+        "--on-error", choices=("stop", "skip"), default="stop", help="what a bad sample does (default: %(default)s)"
+    )
+    bad.add_argument(
+        "--max-skipped", default=DEFAULT_ALLOWANCE, metavar="SHARE",
+        help="with --on-error skip: how many at most, 5%% or 20; more is a failure (default: 1%%)",
+    )  # fmt: skip
+    bad.add_argument("--report", metavar="FILE", help="where skipped samples are listed, one JSON object a line")
+    add_writing(parser)
+    parser.set_defaults(run=_run, late=add_source_options, names=NAMES)
+
+
+def _add_samples(parser: Parser) -> None:
+    """Add the options that say what is made of samples."""
     samples = parser.add_argument_group("samples")
     add_list(samples, "--fields", metavar="NAME,...", help="keep these fields only (default: all)")
     samples.add_argument(
@@ -75,17 +91,6 @@ def add_to(commands: Commands[Parser]) -> None:
     samples.add_argument(
         "--pad", type=int, metavar="ID", help="with --pack: fill the last block (default: leave it out)"
     )
-    bad = parser.add_argument_group("bad samples")
-    bad.add_argument(
-        "--on-error", choices=("stop", "skip"), default="stop", help="what a bad sample does (default: %(default)s)"
-    )
-    bad.add_argument(
-        "--max-skipped", default=DEFAULT_ALLOWANCE, metavar="SHARE",
-        help="with --on-error skip: how many at most, 5%% or 20; more is a failure (default: 1%%)",
-    )  # fmt: skip
-    bad.add_argument("--report", metavar="FILE", help="where skipped samples are listed, one JSON object a line")
-    add_writing(parser)
-    parser.set_defaults(run=_run, late=add_source_options, names=NAMES)
 
 
 def _run(chosen: argparse.Namespace) -> int:
