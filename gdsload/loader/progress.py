@@ -197,6 +197,8 @@ class Progress:
             if groups is not None:  # what peers exchange has to be one thing
                 plan = self._plan
                 told |= {"fan_out": plan.fan_out is not None, "fields": [*plan.fields], "device": plan.device.type}
+                if self.sampled is not None:
+                    told |= self.sampled.shared()
             self.seed = agree(told, reached)
             self._agreed = True
         return Place(cursor.epoch, schedule.step_at(cursor.position), schedule)

@@ -8,11 +8,12 @@ import json
 import pickle
 
 import pytest
+import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from gdsload import OptionError
+from gdsload import Field, OptionError, ShardWriter
 
 RANKS = 4
 
@@ -25,7 +26,7 @@ from torch.utils.data import RandomSampler
 import gdsload
 
 warnings.simplefilter("ignore")
-path, folder = sys.argv[1:]
+path, words, folder = sys.argv[1:]
 rank = int(os.environ["RANK"])
 dist.init_process_group("gloo", f"file://{folder}/group", rank=rank, world_size=int(os.environ["WORLD_SIZE"]))
 mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
@@ -89,6 +90,8 @@ if rank == 2:
     next(iter(ahead))
     made.load_state_dict(ahead.state_dict())
 found["other place"] = failing(made)
+lengths = gdsload.TokenBudget(words, "t", 20, seed=int(rank > 1))
+found["other budget"] = failing(gdsload.DataLoader(words, batch_sampler=lengths, device="cpu", mesh=mesh))
 found["other batch"] = failing(loader(mesh=mesh, check_peers=True, transform=changed))
 third = read(loader(mesh=mesh))[3][0]
 found["broken"] = failing(loader(mesh=mesh, check_peers=True, transform=broken))
@@ -108,7 +111,9 @@ dist.destroy_process_group()
 def told(plain, tmp_path_factory, run_ranks):
     """What each rank has found."""
     folder = tmp_path_factory.mktemp("ranks")
-    run_ranks(SCRIPT, RANKS, plain, folder)
+    with ShardWriter(folder / "words", {"t": Field("int32", (None,))}) as writer:
+        writer.write_batch({"t": [torch.arange(number % 9, dtype=torch.int32) for number in range(100)]})
+    run_ranks(SCRIPT, RANKS, plain, folder / "words", folder)
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
 
 
@@ -161,6 +166,7 @@ class TestProcesses:
             ("other seed", "seed is 0 on ranks 0, 1, 2, 1 on rank 3. Make it in all ranks with the same dataset"),
             ("other order", "order is {'shuffle': 'sequential'"),
             ("other place", "position is 0 on ranks 0, 1, 3, 60 on rank 2"),
+            ("other budget", "the batch_sampler's seed is 0 on ranks 0, 1, 1 on ranks 2, 3"),
         ],
     )
     def test_ranks_that_differ_are_named_in_all_of_them(self, told, case, message):

@@ -159,6 +159,11 @@ class Sampled:
         begin = self._begin()
         return None if begin is None else {"begin": begin, "digest": 0}
 
+    def shared(self) -> dict[str, Any]:
+        """What a sampler that ranks share depends on, which all of them must have alike; nothing of one of a rank's."""
+        planned = self.source.planned
+        return {} if planned is None else {f"the batch_sampler's {name}": it for name, it in planned.identity().items()}
+
     def refuse_others(self, state: Mapping[str, Any], step: int, world: tuple[int, int]) -> None:
         """Refuse the state of another rank's sampler, where that says what its samples are.
 
