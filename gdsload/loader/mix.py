@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, Literal
 
 import torch
@@ -15,6 +16,9 @@ from gdsload.order import Mixture
 from gdsload.order.checks import check_whole
 
 __all__ = ["Mix"]
+
+_SHOWN = 8
+"""Datasets that are shown as text: classes may be thousands."""
 
 
 def _names(given: Mapping[str, Any] | Sequence[Any]) -> str:
@@ -98,3 +102,9 @@ class Mix(ConcatDataset[dict[str, Any]]):
         ends = torch.tensor(self.cumulative_sizes, device=index.device)
         dataset = torch.searchsorted(ends, index, right=True)
         return dataset, index - torch.cat([ends.new_zeros(1), ends])[dataset]
+
+    def __repr__(self) -> str:
+        found = zip(self.names, self.weights, map(len, self.datasets), strict=True)  # type: ignore[arg-type]
+        shown = [f"{name!r}: {weight:g} of {size}" for name, weight, size in islice(found, _SHOWN)]
+        shown += [f"{len(self.names) - _SHOWN} more"] if len(self.names) > _SHOWN else []
+        return f"Mix({{{', '.join(shown)}}}, samples={self.samples})"

@@ -132,6 +132,12 @@ def test_a_mixture_and_a_concatenation_do_not_go_on_from_each_other(make, load, 
         loader.load_state_dict(load(ConcatDataset(parts.values()), 60, "full", seed=3).state_dict())
 
 
+def test_a_loader_tells_what_it_mixes(make, parts):
+    with make() as loader:
+        assert "DataLoader(Mix({'a': 0.5 of 1000, 'b': 0.3 of 77, 'c': 0.2 of 5}, samples=2000), batch_" in repr(loader)
+    assert repr(Mix([parts["c"]] * 10, [1] * 10)).endswith("'7': 1 of 5, 2 more}, samples=50)")
+
+
 class TestParts:
     def test_as_a_dataset_it_is_the_concatenation(self, parts):
         mix, both = Mix(parts, WEIGHTS), ConcatDataset(parts.values())
