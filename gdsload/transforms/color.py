@@ -20,11 +20,12 @@ class ColorJitter:
     """Changes brightness, contrast, saturation and hue of each sample, by factors and in an order of its own.
 
     As torchvision's, but that values are rounded once, at the end. A number `v` stands for factors from ``1 - v`` to
-    ``1 + v``, 0 for none; for the hue, for shifts from ``-v`` to `v` of a whole turn. The hue costs by far the most.
+    ``1 + v``, 0 for none; for the hue, for shifts from ``-v`` to `v` of a whole turn. The hue costs by far the most. Of
+    gray images only brightness and contrast change.
 
     Args:
-        field: its name; ``[batch, 3, height, width]``: red, green and blue, as uint8 or as floating-point numbers from
-            0 to 1.
+        field: its name; ``[batch, 3, height, width]``: red, green and blue, or ``[batch, 1, height, width]``: gray; as
+            uint8 or as floating-point numbers from 0 to 1.
         brightness: how much it varies, or the least and the largest factor.
         contrast: likewise.
         saturation: likewise.
@@ -47,8 +48,8 @@ class ColorJitter:
     def __call__(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
         """The batch with the colors of the field changed."""
         value = tensor_field(self, batch, 4)
-        if value.dim() != 4 or value.shape[1] != 3:
-            raise OptionError(f"{self}: the field has shape {tuple(value.shape)}, not [batch, 3, height, width]")
+        if value.dim() != 4 or value.shape[1] not in (1, 3):
+            raise OptionError(f"{self}: the field has shape {tuple(value.shape)}, not [batch, 3 or 1, height, width]")
         if value.dtype != torch.uint8 and not value.dtype.is_floating_point:
             raise OptionError(f"{self}: the field is {value.dtype}, neither uint8 nor floating-point numbers")
         made = self.apply(value, *self.draw(value, generator))
@@ -67,6 +68,7 @@ class ColorJitter:
         """What these factors make of images, in that order; see `draw`."""
         low, high = self._ranges()
         unused = [low[kind] == high[kind] == (kind != _HUE) for kind in range(4)]
+        unused[_HUE] |= value.shape[1] == 1
         image = value.to(torch.float64 if value.dtype == torch.float64 else torch.float32)
         if value.dtype == torch.uint8:
             image = image / 255
@@ -95,7 +97,9 @@ class ColorJitter:
 
 def _blended(image: torch.Tensor, kind: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """Images mixed with black, with their mean gray, or with their gray values; those whose turn is the hue's stay."""
-    gray = (image * image.new_tensor(_GRAY).view(3, 1, 1)).sum(1, keepdim=True)
+    gray = image
+    if image.shape[1] == 3:
+        gray = (image * image.new_tensor(_GRAY).view(3, 1, 1)).sum(1, keepdim=True)
     other = torch.where(kind == _CONTRAST, gray.mean((1, 2, 3), keepdim=True), gray)
     other = torch.where(kind == _BRIGHTNESS, 0, other)
     return torch.where(kind == _HUE, image, (factor * image + (1 - factor) * other).clamp_(0, 1))

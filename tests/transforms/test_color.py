@@ -64,6 +64,15 @@ def test_one_kind_alone(kind):
         torch.testing.assert_close(made, one(image, kind, four[kind]))
 
 
+def test_gray_images_are_what_three_equal_channels_become():
+    """But for the hue, which these do not have either."""
+    gray = images(6)[:, :1]
+    found, wanted = (FULL({"x": value}, seeded(3))["x"] for value in (gray, gray.expand(-1, 3, -1, -1)))
+    torch.testing.assert_close(found.expand(-1, 3, -1, -1), wanted, atol=1e-3, rtol=0)
+    assert found.shape == gray.shape
+    assert not torch.allclose(found, gray, atol=0.01)
+
+
 def test_draws_are_each_samples_own_and_within_what_is_asked_for():
     factors, order = FULL.draw(torch.empty(3000, 3, 1, 1), seeded(1))
     for kind, (low, high) in enumerate([(0.6, 1.4), (0.7, 1.3), (0.5, 1.6), (-0.2, 0.2)]):
@@ -98,7 +107,7 @@ def test_nothing_asked_for_changes_nothing():
         (lambda: ColorJitter("x", brightness=(2, 1)), "from a least to a largest"),
         (lambda: ColorJitter("x", contrast=(-1, 1)), "no less than 0"),
         (lambda: ColorJitter("x", hue=0.6), "within -0.5 and 0.5"),
-        (lambda: ColorJitter("x", 0.1)({"x": torch.ones(2, 1, 4, 4)}), r"not \[batch, 3, height, width\]"),
+        (lambda: ColorJitter("x", 0.1)({"x": torch.ones(2, 4, 4, 4)}), r"not \[batch, 3 or 1, height, width\]"),
         (lambda: ColorJitter("x", 0.1)({"x": torch.ones(2, 3, 4, 4, dtype=torch.int64)}), "int64, neither uint8"),
     ],
 )

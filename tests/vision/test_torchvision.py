@@ -136,8 +136,9 @@ class TestOurs:
         for image, box, made in zip(value, boxes, found, strict=True):
             assert torch.equal(made, v2.functional.resized_crop(image, *box, [24, 20], antialias=True))
 
-    def test_color_jitter_is_torchvisions(self):
-        value = torch.rand(6, 3, 9, 8)
+    @pytest.mark.parametrize("channels", [3, 1])
+    def test_color_jitter_is_torchvisions(self, channels):
+        value = torch.rand(6, channels, 9, 8)
         jitter = gdsload.transforms.ColorJitter("x", 0.4, 0.4, 0.4, 0.2)
         factors, order = jitter.draw(value, torch.Generator().manual_seed(1))
         found = jitter({"x": value}, torch.Generator().manual_seed(1))["x"]
