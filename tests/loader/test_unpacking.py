@@ -109,8 +109,25 @@ def by_next(loader):
     _image, _label = next(iter(loader))
 
 
+def by_name(loader):
+    for batch in loader:
+        _image, _label = batch
+
+
+def by_global_name(loader):
+    exec("for batch in loader:\n    _image, _label = batch", {"loader": loader})
+
+
+def by_enumerated_name(loader):
+    for _number, batch in enumerate(loader):
+        _image, _label = batch
+
+
+LOOPS = [by_for, by_star, by_enumerate, by_attribute, by_next, by_name, by_global_name, by_enumerated_name]
+
+
 class TestUnpackingByMistake:
-    @pytest.mark.parametrize("loop", [by_for, by_star, by_enumerate, by_attribute, by_next])
+    @pytest.mark.parametrize("loop", LOOPS)
     def test_it_is_told_with_what_to_pass(self, load, pairs, loop):
         loader = load(pairs, 50, fields=["image", "label"])
         with pytest.raises(OptionError, match=r"names of its fields.*Pass as_tuple=\('image', 'label'\)"):
@@ -122,7 +139,7 @@ class TestUnpackingByMistake:
             {"transform": lambda b: (b["image"], b["label"])},
             {"device_transform": lambda b: (b["image"], 1)},
         ):
-            for loop in (by_for, by_star, by_enumerate, by_attribute, by_next):
+            for loop in LOOPS:
                 loop(load(pairs, 50, **made))
 
     def test_whatever_else_is_done_with_a_loader_is_left_alone(self, load, pairs):
@@ -131,6 +148,12 @@ class TestUnpackingByMistake:
             assert type(batch) is dict
         for _number, _batch in enumerate(loader):
             pass
+        pair = 1, 2
+        for _batch in loader:
+            _one, _other = pair
+        for batch in loader:
+            if not isinstance(batch, dict):
+                _one, _other = batch
         for _one, _other in zip(loader, loader, strict=True):
             pass
         first, second = loader
