@@ -27,7 +27,8 @@ def refuse_url(path: str | os.PathLike[str]) -> None:
         raise OptionError(f"{text!r} is an address, not a path", remedy=f"Pass {unquote(urlsplit(text).path)!r}.")
     raise OptionError(
         f"{text!r} is an address, and gdsload reads and writes local file systems alone",
-        remedy=f"Copy it to a local disk first, or pass the path of a folder where {scheme} is mounted.",
+        remedy="Take a folder on a local disk, and copy from or to there; or pass the path of a folder where "
+        f"{scheme} is mounted.",
     )
 
 

@@ -154,7 +154,7 @@ class TestPlaces:
     def test_addresses_are_refused_with_what_to_do(self, path, open_it, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         given = (path, "out") if open_it is gdsload.convert else (path,)
-        with pytest.raises(OptionError, match=f"{path}' is an address.*Copy it to a local disk"):
+        with pytest.raises(OptionError, match=f"{path}' is an address.*folder on a local disk.* mounted"):
             open_it(*given)
         assert not list(tmp_path.iterdir())
 
