@@ -1,11 +1,17 @@
 """Whether all ranks run one and the same loader, and the seed that they run it with.
 
 Asked for once, by whoever begins the first epoch of a loader whose ranks are known to begin it together: one that was
-given a mesh, a process group, or seed=None. The reasons are in docs/design/0014-ranks.md.
+given a mesh, a process group, or seed=None. Of other loaders, whose ranks must not wait for each other, seeds alone are
+compared, as far as others have begun before. The reasons are in docs/design/0014-ranks.md.
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import json
+import warnings
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +20,10 @@ import torch
 from gdsload.errors import OptionError
 from gdsload.loader.rank_groups import gather_texts
 
-__all__ = ["agree", "drawn_seed"]
+__all__ = ["agree", "drawn_seed", "warn_of_other_seeds"]
+
+_begun: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
+"""Numbers of the loaders of one kind that this process has begun."""
 
 
 def drawn_seed() -> int:
@@ -65,3 +74,30 @@ def _by_rank(name: str, told: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(
         f"{value} on rank{'s' if len(those) > 1 else ''} {', '.join(map(str, those))}" for value, those in ranks.items()
     )
+
+
+def warn_of_other_seeds(kind: Mapping[str, Any], seed: int) -> None:
+    """Warn if another rank has begun the same loader with another seed.
+
+    Nobody waits for anybody: the first one to begin leaves its seed in the store by which the processes of
+    torch.distributed have found each other, and the others find it there. Where that cannot be, nothing is said.
+
+    Args:
+        kind: what the loader's order depends on besides the seed: plain values.
+        seed: this rank's.
+    """
+    name = hashlib.sha256(json.dumps(kind, sort_keys=True).encode()).hexdigest()
+    mine = json.dumps([torch.distributed.get_rank(), seed])
+    try:
+        store = torch.distributed.distributed_c10d._get_default_store()  # noqa: SLF001 (a second one has no address)
+        rank, other = json.loads(store.compare_set(f"gdsload/{name}/{next(_begun[name])}", "", mine))
+    except (AttributeError, RuntimeError, ValueError):  # MPI has no store, and not all stores can do it
+        return
+    if other != seed:
+        warnings.warn(
+            f"rank {rank} has begun this loader with seed {other}, and rank {torch.distributed.get_rank()} with seed "
+            f"{seed}: so some samples come several times in an epoch, and others never. Pass one seed in all ranks; "
+            "what transforms draw differs from rank to rank by itself",
+            UserWarning,
+            stacklevel=2,
+        )

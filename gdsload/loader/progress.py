@@ -11,7 +11,7 @@ import numpy as np
 from gdsload.engine.images.frames import Draws
 from gdsload.engine.steps import Ordered, PartOfSteps, Steps
 from gdsload.errors import OptionError, StateError
-from gdsload.loader.agreement import agree
+from gdsload.loader.agreement import agree, warn_of_other_seeds
 from gdsload.loader.plan import LoaderPlan
 from gdsload.loader.rank_groups import everyone_there
 from gdsload.loader.ranks import Schedules
@@ -55,6 +55,7 @@ class Progress:
         self.seed = plan.seed
         """That of the order and of transforms; None as long as none has been drawn."""
         self._agreed = plan.groups is None and plan.seed is not None
+        self._unnoticed = self._agreed and plan.schedule.share is None
         self._digest: str | None = None
         self._cursor = Cursor(0, 0)
         self._newest: Place | None = None
@@ -201,7 +202,21 @@ class Progress:
                     told |= self.sampled.shared()
             self.seed = agree(told, reached)
             self._agreed = True
+        elif self._unnoticed and schedule.world_size > 1:
+            self._unnoticed = False
+            self._compare_seeds(schedule)
         return Place(cursor.epoch, schedule.step_at(cursor.position), schedule)
+
+    def _compare_seeds(self, schedule: Schedule) -> None:
+        """Warn if another rank has another seed, where the order of samples depends on it."""
+        kind = self._identity(schedule).state(Cursor(0, 0))
+        name = "seed"
+        if self.sampled is not None:
+            kind |= self.sampled.shared()
+            name, kind["order"] = "the batch_sampler's seed", kind["the batch_sampler's order"]
+        seed = kind.pop(name)
+        if kind["order"]["shuffle"] != "sequential" or "mix" in kind:
+            warn_of_other_seeds(kind, seed)
 
     def steps(self, place: Place) -> Steps:
         """The steps of the epoch at a place, which moves on to the next epoch if a state was of this one's very end."""

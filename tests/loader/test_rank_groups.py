@@ -6,6 +6,7 @@ import copy
 import gc
 import json
 import pickle
+import re
 
 import pytest
 import torch
@@ -93,6 +94,24 @@ found["other place"] = failing(made)
 lengths = gdsload.TokenBudget(words, "t", 20, seed=int(rank > 1))
 found["other budget"] = failing(gdsload.DataLoader(words, batch_sampler=lengths, device="cpu", mesh=mesh))
 found["other batch"] = failing(loader(mesh=mesh, check_peers=True, transform=changed))
+def noticed(made):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        next(iter(made))
+        next(iter(made))
+    return [str(one.message) for one in caught]
+
+def budget(**options):
+    return gdsload.DataLoader(words, batch_sampler=gdsload.TokenBudget(words, "t", 20, **options), device="cpu")
+
+plain = {"order": loader(10), "twice": loader(10), "seed": loader(10, seed=rank), "budget": budget(seed=rank)}
+plain |= {"mixed": gdsload.DataLoader(gdsload.Mix([path], [1]), 10, seed=rank, device="cpu")}
+quiet = {"in order": loader(10, False, seed=rank), "windows in order": budget(shuffle=False, seed=rank)}
+quiet |= {"alone": loader(10, seed=rank, rank=0, world_size=1), "agreed": loader(10, seed=None)}
+quiet |= {"other sizes": loader(20 + rank, seed=rank)}
+found["noticed"] = {name: noticed(made) for name, made in plain.items()}
+found["quiet"] = [noticed(made) for made in quiet.values()]
+
 third = read(loader(mesh=mesh))[3][0]
 found["broken"] = failing(loader(mesh=mesh, check_peers=True, transform=broken))
 length = 300 if rank else 200
@@ -175,6 +194,16 @@ class TestProcesses:
             assert (batches, kind) == (0, "OptionError")
             assert "the ranks of this loader do not run the same one" in text
             assert message in text
+
+    def test_another_seed_is_noticed_where_nothing_was_said_of_other_ranks(self, told):
+        for name in ("seed", "budget", "mixed"):
+            said = [text for one in told for text in one["noticed"][name]]
+            assert len(said) == RANKS - 1  # the first one cannot know
+            seeds = {re.match(r"rank (\d) has begun this loader with seed \1, and rank", text)[1] for text in said}
+            assert len(seeds) == 1
+            assert all("some samples come several times in an epoch, and others never" in text for text in said)
+        assert {tuple(one["noticed"][name]) for one in told for name in ("order", "twice")} == {()}
+        assert [one["quiet"] for one in told] == [[[]] * 5] * RANKS
 
     def test_peers_with_another_batch_are_named(self, told):
         for one in told[:2]:
