@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -131,20 +130,28 @@ class LaneWindows(Generic[Window, Part]):
     def _opened(self, pieces: LanePieces, opened: Callable[[int, int, int], Window]) -> list[tuple[int, Window, int]]:
         """What has to be taken for some pieces, lane by lane: of which lane, which window, and up to where."""
         by_lane = np.argsort(pieces.lane, kind="stable")
-        lanes = pieces.lane[by_lane]
-        edges = [0, *(np.flatnonzero(lanes[1:] != lanes[:-1]) + 1).tolist(), len(lanes)] if len(lanes) else []
-        return [
-            (int(lanes[low]), *each)
-            for low, high in pairwise(edges)
-            for each in self._of_lane(pieces, by_lane[low:high], opened)
-        ]
+        lanes, counts = pieces.lane[by_lane], (pieces.stop - pieces.start)[by_lane]
+        edges = np.flatnonzero(np.diff(lanes, prepend=-1))
+        if not len(edges):
+            return []
+        totals = np.add.reduceat(counts, edges).tolist()
+        taken: list[tuple[int, Window, int]] = []
+        for lane, total, low, high in zip(
+            lanes[edges].tolist(), totals, edges.tolist(), [*edges[1:].tolist(), len(lanes)], strict=True
+        ):
+            window = self._held.get(lane)
+            if window is not None and total <= window.count - window.cursor:
+                taken.append((lane, window, window.cursor + total))
+            else:
+                taken += [(lane, *each) for each in self._several(window, pieces, by_lane[low:high], opened)]
+        return taken
 
-    def _of_lane(
-        self, pieces: LanePieces, mine: IntArray, opened: Callable[[int, int, int], Window]
+    def _several(
+        self, window: Window | None, pieces: LanePieces, mine: IntArray, opened: Callable[[int, int, int], Window]
     ) -> Iterator[tuple[Window, int]]:
-        """The same for those of one lane. Windows are opened where none is held."""
+        """The same for pieces of one lane, of which the window that is held, if one is, has not all."""
         lane, ends = int(pieces.lane[mine[0]]), np.cumsum(pieces.stop[mine] - pieces.start[mine])
-        window, done, total = self._held.get(lane), 0, int(ends[-1])
+        done, total = 0, int(ends[-1])
         cursor = window.cursor if window else 0
         while done < total:
             if window is None or cursor == window.count:

@@ -79,8 +79,17 @@ def epochs(draw):
         key=draw(st.integers(0, 2**64 - 1)),
     )
     world_size = draw(st.sampled_from([1, 1, 2, 3, 4]))
-    batch_size, tail = draw(st.integers(1, 120)), draw(st.sampled_from(["share", "drop"]))
-    return order, Schedule(SAMPLES, batch_size, draw(st.integers(0, world_size - 1)), world_size, tail, order.lanes)
+    parts = draw(st.sampled_from([1, 1, 2, 3]))
+    return order, Schedule(
+        SAMPLES,
+        draw(st.integers(1, 120)),
+        draw(st.integers(0, world_size - 1)),
+        world_size,
+        draw(st.sampled_from(["share", "drop"])),
+        order.lanes,
+        draw(st.integers(0, parts - 1)),
+        parts,
+    )
 
 
 @settings(deadline=None, max_examples=25)
