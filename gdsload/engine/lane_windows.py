@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -62,7 +63,8 @@ class LaneWindows(Generic[Window, Part]):
         self._held: dict[int, Window] = {}
         self._opening: list[Window] = []  # those that the call being made has opened, however far it has got
         self._behind: int | None = None  # the step after the last ones that samples were taken for
-        self._asked: tuple[range, LanePieces] | None = None
+        self._asked: tuple[range, list[_Taken]] | None = None
+        self._pieces: tuple[range, LanePieces] | None = None
 
     def opens(self, steps: range) -> int:
         """How many windows `take` would have to read for these steps, in addition to those it holds then.
@@ -71,15 +73,14 @@ class LaneWindows(Generic[Window, Part]):
         """
         if steps.start != self._behind:
             return 0
-        pieces, held = self.pieces(steps), self._held
-        reached = dict(zip(pieces.lane.tolist(), pieces.stop.tolist(), strict=True))
-        return sum(lane not in held or stop > held[lane].stop for lane, stop in reached.items())
+        held = self._held
+        return sum(one.lane not in held or one.stop > held[one.lane].stop for one in self._taken_of(steps))
 
     def pieces(self, steps: range) -> LanePieces:
-        """The lane positions of some steps: kept, as they are wanted by `opens` and by `take`."""
-        if self._asked is None or self._asked[0] != steps:
-            self._asked = steps, self._schedule.pieces(steps)
-        return self._asked[1]
+        """The lane positions of some steps: kept for whoever asks again."""
+        if self._pieces is None or self._pieces[0] != steps:
+            self._pieces = steps, self._schedule.pieces(steps)
+        return self._pieces[1]
 
     def take(
         self, steps: range, opened: Callable[[int, int, int], Window], read: Callable[[list[Window]], None]
@@ -100,7 +101,7 @@ class LaneWindows(Generic[Window, Part]):
         self._behind = steps.stop
         parts: list[Part] = []
         try:
-            taken = self._opened(self.pieces(steps), opened)
+            taken = [(one.lane, *each) for one in self._taken_of(steps) for each in self._windows_of(one, opened)]
             # Windows of one length together, as they are used up at about the same time: memory is released when all of
             # them are, and what would be held longest is the shortest.
             alike: dict[int, list[Window]] = {}
@@ -127,38 +128,68 @@ class LaneWindows(Generic[Window, Part]):
         for window in windows:
             window.let_go()
 
-    def _opened(self, pieces: LanePieces, opened: Callable[[int, int, int], Window]) -> list[tuple[int, Window, int]]:
-        """What has to be taken for some pieces, lane by lane: of which lane, which window, and up to where."""
-        by_lane = np.argsort(pieces.lane, kind="stable")
-        lanes, counts = pieces.lane[by_lane], (pieces.stop - pieces.start)[by_lane]
-        edges = np.flatnonzero(np.diff(lanes, prepend=-1))
-        if not len(edges):
-            return []
-        totals = np.add.reduceat(counts, edges).tolist()
-        taken: list[tuple[int, Window, int]] = []
-        for lane, total, low, high in zip(
-            lanes[edges].tolist(), totals, edges.tolist(), [*edges[1:].tolist(), len(lanes)], strict=True
-        ):
-            window = self._held.get(lane)
-            if window is not None and total <= window.count - window.cursor:
-                taken.append((lane, window, window.cursor + total))
+    def _taken_of(self, steps: range) -> list[_Taken]:
+        """What some steps take of each lane: kept, as it is wanted by `opens` and by `take`."""
+        if self._asked is None or self._asked[0] != steps:
+            runs = self._schedule.ranges(steps)
+            if runs is None:
+                found = _by_lane(self.pieces(steps))
             else:
-                taken += [(lane, *each) for each in self._several(window, pieces, by_lane[low:high], opened)]
-        return taken
+                found = [_Taken(run.lane, len(run), run.stop, steps.start, run.start) for run in runs]
+            self._asked = steps, found
+        return self._asked[1]
 
-    def _several(
-        self, window: Window | None, pieces: LanePieces, mine: IntArray, opened: Callable[[int, int, int], Window]
-    ) -> Iterator[tuple[Window, int]]:
-        """The same for pieces of one lane, of which the window that is held, if one is, has not all."""
-        lane, ends = int(pieces.lane[mine[0]]), np.cumsum(pieces.stop[mine] - pieces.start[mine])
-        done, total = 0, int(ends[-1])
+    def _windows_of(self, taken: _Taken, opened: Callable[[int, int, int], Window]) -> Iterator[tuple[Window, int]]:
+        """The windows that are needed of a lane, opened where none is held, and up to where in each."""
+        window, done = self._held.get(taken.lane), 0
         cursor = window.cursor if window else 0
-        while done < total:
+        while done < taken.total:
             if window is None or cursor == window.count:
-                piece = int(np.searchsorted(ends, done, side="right"))
-                position = int(pieces.stop[mine[piece]] - ends[piece]) + done
-                window, cursor = opened(int(pieces.step[mine[piece]]), lane, position), 0
+                window, cursor = opened(*taken.place(done)), 0
                 self._opening.append(window)
-            count = min(total - done, window.count - cursor)
+            count = min(taken.total - done, window.count - cursor)
             done, cursor = done + count, cursor + count
             yield window, cursor
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What some steps take of a lane.
+
+    Attributes:
+        lane: the lane; see `LaneRun`.
+        total: samples.
+        stop: the position after the last.
+        step: a step before which none of them is taken.
+        start: the first position, where they are one run of them.
+        pieces: the runs that they are, where they are several: of each, its step, the position after its last, and
+            samples of all up to it.
+    """
+
+    lane: int
+    total: int
+    stop: int
+    step: int
+    start: int
+    pieces: tuple[IntArray, IntArray, IntArray] | None = None
+
+    def place(self, number: int) -> tuple[int, int, int]:
+        """Of a sample, by its number among them: a step before which it is not taken, lane and position."""
+        if self.pieces is None:
+            return self.step, self.lane, self.start + number
+        step, stop, ends = self.pieces
+        piece = int(np.searchsorted(ends, number, side="right"))
+        return int(step[piece]), self.lane, int(stop[piece] - ends[piece]) + number
+
+
+def _by_lane(pieces: LanePieces) -> list[_Taken]:
+    """What pieces take of each lane."""
+    by_lane = np.argsort(pieces.lane, kind="stable")
+    lanes, found = pieces.lane[by_lane], []
+    edges = [*np.flatnonzero(np.diff(lanes, prepend=-1)).tolist(), len(lanes)]
+    for low, high in pairwise(edges):
+        mine = by_lane[low:high]
+        step, stop, ends = pieces.step[mine], pieces.stop[mine], np.cumsum(pieces.stop[mine] - pieces.start[mine])
+        first = int(pieces.start[mine[0]])
+        found.append(_Taken(int(lanes[low]), int(ends[-1]), int(stop[-1]), int(step[0]), first, (step, stop, ends)))
+    return found

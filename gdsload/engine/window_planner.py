@@ -40,21 +40,6 @@ class FieldRuns:
     bits: int
 
     @classmethod
-    def of(cls, addresses: IntArray, counts: IntArray, bounds: IntArray, row_bytes: int) -> FieldRuns:
-        """Those of runs that were read in parts.
-
-        Args:
-            addresses: of each part.
-            counts: samples of each.
-            bounds: of the runs, first id and the one after the last, in rising order; shape ``[runs, 2]``.
-            row_bytes: bytes a row.
-        """
-        before, lengths = counts.cumsum() - counts, bounds[:, 1] - bounds[:, 0]
-        run = lengths.cumsum().searchsorted(before, side="right")
-        first = before + (bounds[:, 1] - lengths.cumsum())[run]
-        return cls(first + counts, addresses - first * row_bytes, int(np.bitwise_or.reduce(addresses)))
-
-    @classmethod
     def together(cls, some: Sequence[FieldRuns]) -> FieldRuns:
         """One table of several, which have no sample in common."""
         ends = np.concatenate([each.ends for each in some])
@@ -132,7 +117,7 @@ class WindowPlanner(Planner):
         runs = self._schedule.runs_within(lane, step, position, stop)
         count = sum(map(len, runs))
         if (stop - start - count) * _LEFT_OUT <= stop - start:
-            return _Window(count, stop, bounds=self._order.runs_at(lane, position))
+            return _Window(count, stop, bounds=self._order.runs_between(lane, start, stop))
         ids, _ = self._order.sorted_ids(lane, runs)
         first = np.flatnonzero(np.diff(ids, prepend=-2) != 1)
         lengths = np.diff(first, append=len(ids))
@@ -140,13 +125,21 @@ class WindowPlanner(Planner):
 
     def _read(self, windows: list[_Window]) -> None:
         """Start reading windows together."""
-        bounds = np.concatenate([window.bounds for window in windows])
-        bounds = bounds[bounds[:, 0].argsort()]
+        bounds = windows[0].bounds
+        if len(windows) > 1:
+            bounds = np.concatenate([window.bounds for window in windows])
+            bounds = bounds[bounds[:, 0].argsort()]
         files, columns = runs_of_columns(self._job, bounds)
+        # Before the read, whose threads want the interpreter lock at once, and numpy often gives it up.
+        table = self._job.table
+        known = []
+        for name, (extents, counts) in zip(self._job.columns, columns, strict=True):
+            first = table.first_ids(name, extents)
+            known.append((first + counts, first * table.columns[name].row_bytes))
         pending, addresses = read_columns(self._backend, [extents for extents, _ in columns])
         runs = {
-            name: FieldRuns.of(where, counts, bounds, self._job.table.columns[name].row_bytes)
-            for name, where, (_, counts) in zip(self._job.columns, addresses, columns, strict=True)
+            name: FieldRuns(ends, where - ahead, int(np.bitwise_or.reduce(where)))
+            for name, where, (ends, ahead) in zip(self._job.columns, addresses, known, strict=True)
         }
         rows = LoadedRuns({}, bounds[:0, 0], files, pending, sum(window.count for window in windows), runs=runs)
         for window in windows:

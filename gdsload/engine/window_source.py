@@ -26,6 +26,10 @@ from gdsload.system.streams import on
 __all__ = ["WindowSource"]
 
 
+_AHEAD = 2**18
+"""Samples that are worked out at once: a group's few thousand cost the host as many calls as many groups'."""
+
+
 class WindowSource(LandedSource):
     """Reads windows as runs of samples, and has the GPU find the samples in them.
 
@@ -52,7 +56,8 @@ class WindowSource(LandedSource):
     ) -> None:
         super().__init__(job, backend, maker, stats, WindowPlanner(job, order, schedule, backend))
         self.assembler = maker
-        self._ids = BlockIds(maker.device, order, schedule)
+        self._schedule, self._ids = schedule, BlockIds(maker.device, order, schedule)
+        self._ahead = range(0), torch.empty(0)
         self._rows = PositionGather(maker.device, job.table.ends, over_pcie=False)
 
     @classmethod
@@ -75,13 +80,24 @@ class WindowSource(LandedSource):
     def _pending(self, steps: range, slices: Slices) -> LandedBatches:
         """See `LandedSource`: the GPU works out ids while the bytes are on their way."""
         try:
-            with on(self.assembler.stream):
-                ids = self._ids(steps)
+            ids = self._samples(steps)
         except BaseException:
             for part in slices.parts:
                 part.drop()
             raise
         return _WindowBatches(self, steps, slices, ids)
+
+    def _samples(self, steps: range) -> torch.Tensor:
+        """The samples of some steps, in order, on the device; made for many steps at once."""
+        known, ids = self._ahead
+        if not (known.start <= steps.start and steps.stop <= known.stop):
+            stop = max(steps.start + _AHEAD // self._schedule.read_size, steps.stop)
+            known = range(steps.start, min(stop, self._schedule.steps))
+            with on(self.assembler.stream):
+                ids = self._ids(known)
+            self._ahead = known, ids
+        first = (steps.start - known.start) * self._schedule.read_size  # only the epoch's last batch may be smaller
+        return ids[first : first + sum(self._schedule.sizes(steps))]
 
     def gather(self, slices: Slices, sizes: list[int], ids: torch.Tensor) -> list[Batch]:
         """Queue the gathering of batches on the current stream.

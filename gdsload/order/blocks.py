@@ -238,20 +238,23 @@ class BlockOrder:
         wanted[places] = True
         return ids[wanted], (np.cumsum(wanted) - 1)[places]
 
-    def runs_at(self, lane: int, position: int) -> NDArray[np.int64]:
-        """Return the runs of consecutive ids that the window of `lane` that holds `position` is made of.
+    def runs_between(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the runs of consecutive ids that are at positions [start, stop) of `lane`, if those are whole windows.
 
         Returns:
             First id of each, and the one after its last; int64, shape [runs, 2], in rising order.
 
         Raises:
-            OptionError: if the lane has no such position.
+            OptionError: if the lane has no such positions.
         """
-        check_whole(position, f"position of lane {lane}", 0, self.lane_length(lane) - 1)
-        starts, lengths = self.sequence().extents(*self._window_range(lane, self._window_number(lane, position)))
+        check_range(start, stop, self.lane_length(lane), f"lane {lane}")
+        base = lane_offset(self._samples, lane, self._lanes)
+        starts, lengths = self.sequence().extents(base + start, base + stop)
         by_id = starts.argsort()
-        first = starts[by_id]
-        return np.stack([first, first + lengths[by_id]], axis=1)
+        runs = np.empty((len(starts), 2), np.int64)
+        runs[:, 0] = starts[by_id]
+        runs[:, 1] = runs[:, 0] + lengths[by_id]
+        return runs
 
     def _permutation(self, lane: int, window: int, length: int) -> Permutation:
         """What the samples of a window are shuffled by."""

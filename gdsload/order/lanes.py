@@ -290,6 +290,20 @@ class Schedule:
         row, column = np.nonzero(lower < upper)
         return LanePieces(at[row], column, (first + lower)[row, column], (first + upper)[row, column])
 
+    def ranges(self, steps: range) -> list[LaneRun] | None:
+        """Return the lane positions of consecutive steps, of each lane one run; None where that is not what they are.
+
+        Raises:
+            OptionError: if a step is not in [0, steps).
+        """
+        if self.world_size > 1 or self.parts > 1 or not steps or self._padded(steps):
+            return None
+        before, after = self._slice(steps[0])[0], self._slice(steps[-1])[1]
+        runs = [
+            LaneRun(lane, (before + lane) // self.lanes, (after + lane) // self.lanes) for lane in range(self.lanes)
+        ]
+        return [run for run in runs if run.start < run.stop]
+
     def runs_within(self, lane: int, step: int, start: int, stop: int) -> list[LaneRun]:
         """Return which of the positions [start, stop) of a lane this rank gets, in rising order.
 

@@ -204,6 +204,17 @@ class ShardTable:
         offset = self.begin[name][found.file] + found.row * row_bytes
         return Extents(found.file, offset, counts * row_bytes), counts
 
+    def first_ids(self, name: str, extents: Extents) -> IntArray:
+        """The sample that each extent of a column begins with, of one whose rows are of one shape and have bytes.
+
+        Args:
+            name: the column.
+            extents: as `runs` makes them.
+        """
+        row = (extents.offset - self.begin[name][extents.file]) // max(self.columns[name].row_bytes, 1)
+        row += self.starts[extents.file]
+        return row
+
     def lengths(self, name: str) -> IntArray:
         """Rows of each sample of a ragged column, shape ``[samples]``: of all samples, from the shards' offsets alone.
 

@@ -20,11 +20,12 @@ BLOCKS = {"shuffle": "block", "block": 7, "window": 30, "lanes": 4, "fields": FI
 
 
 @pytest.fixture(params=["bounce", "gds"])
-def backend(request):
+def reading(request):
+    """The options of a backend that reads."""
     pytest.importorskip("cupy")
     if request.param == "gds":
         request.getfixturevalue("cufile")
-    return request.param
+    return {"backend": request.param, "gds_compat": True}
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +66,7 @@ def expected(path, **options):
         (20, 1, {"block": 300, "window": 300, "lanes": 1}),
     ],
 )
-def test_batches_are_the_datasets(varied, backend, made, batch_size, world_size, more):
+def test_batches_are_the_datasets(varied, reading, made, batch_size, world_size, more):
     for rank in range(world_size):
         options = {
             **BLOCKS,
@@ -75,24 +76,24 @@ def test_batches_are_the_datasets(varied, backend, made, batch_size, world_size,
             "world_size": world_size,
             **more,
         }
-        with DataLoader(varied, device="cuda", backend=backend, **options) as loader:
+        with DataLoader(varied, device="cuda", **reading, **options) as loader:
             found = [fingerprint({name: batch[name] for name in FIELDS}) for batch in loader]
         assert found == list(expected(varied, **options))
         assert len(made) == len(found)
         made.clear()
 
 
-def test_resumes_at_every_step(varied, backend, made):
-    assert_resumes_everywhere(lambda: DataLoader(varied, 23, device="cuda", backend=backend, seed=5, **BLOCKS))
+def test_resumes_at_every_step(varied, reading, made):
+    assert_resumes_everywhere(lambda: DataLoader(varied, 23, device="cuda", **reading, seed=5, **BLOCKS))
     assert made
 
 
-def test_the_smallest_arena(numbered, backend, made):
+def test_the_smallest_arena(numbered, reading, made):
     """Windows of all lanes and one more: then no group can have windows of its own beside those of others."""
     options = {"batch_size": 100, "shuffle": "block", "block": 64, "window": 256, "lanes": 3, "seed": 3}
     with DataLoader(numbered, device="cpu", **options) as loader:
         wanted = torch.cat([batch["x"] for batch in loader])
-    with DataLoader(numbered, device="cuda", backend=backend, arena_bytes="4MiB", **options) as loader:
+    with DataLoader(numbered, device="cuda", **reading, arena_bytes="4MiB", **options) as loader:
         for _ in range(2):
             loader.set_epoch(0)
             assert torch.equal(torch.cat([batch["x"] for batch in loader]).cpu(), wanted)
@@ -100,12 +101,12 @@ def test_the_smallest_arena(numbered, backend, made):
 
 
 @pytest.mark.parametrize("batches", [0, 1, 30])
-def test_an_epoch_that_is_broken_off(numbered, backend, batches):
+def test_an_epoch_that_is_broken_off(numbered, reading, batches):
     """All memory comes back, and the next epoch begins anew."""
     options = {"batch_size": 100, "shuffle": "block", "block": 64, "window": 512, "lanes": 4}
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
-    with DataLoader(numbered, device="cuda", backend=backend, prefetch_bytes="4MiB", **options) as loader:
+    with DataLoader(numbered, device="cuda", **reading, prefetch_bytes="4MiB", **options) as loader:
         epoch = iter(loader)
         for _ in range(batches):
             next(epoch)
@@ -118,7 +119,7 @@ def test_an_epoch_that_is_broken_off(numbered, backend, batches):
     assert torch.cuda.memory_allocated() <= before + 1024
 
 
-def test_a_transform_gets_whole_batches(numbered, backend, made):
+def test_a_transform_gets_whole_batches(numbered, reading, made):
     options = {"batch_size": 100, "shuffle": "block", "block": 64, "window": 512, "lanes": 4}
     with DataLoader(numbered, device="cpu", **options) as loader:
         wanted = torch.cat([batch["x"] for batch in loader])
@@ -126,17 +127,17 @@ def test_a_transform_gets_whole_batches(numbered, backend, made):
     def negative(batch):
         return {"x": -batch["x"]}
 
-    with DataLoader(numbered, device="cuda", backend=backend, device_transform=negative, **options) as loader:
+    with DataLoader(numbered, device="cuda", **reading, device_transform=negative, **options) as loader:
         assert torch.equal(torch.cat([batch["x"] for batch in loader]).cpu(), -wanted)
     assert made
 
 
-def test_a_file_that_is_cut_short_is_an_error_of_its_batch(numbered, backend, tmp_path, made):
+def test_a_file_that_is_cut_short_is_an_error_of_its_batch(numbered, reading, tmp_path, made):
     """Batches before it come; it is the general way that finds out which one it is."""
     shutil.copytree(numbered, tmp_path / "copy")
     dataset = ShardDataset(tmp_path / "copy")
     options = {"batch_size": 100, "shuffle": "block", "block": 64, "window": 512, "lanes": 4, "mmap": False}
-    with DataLoader(dataset, device="cuda", backend=backend, prefetch_bytes="2MiB", **options) as loader:
+    with DataLoader(dataset, device="cuda", **reading, prefetch_bytes="2MiB", **options) as loader:
         epoch, found = iter(loader), 0
         next(epoch)
         for shard in dataset.shards:
@@ -168,7 +169,7 @@ def test_what_cannot_be_queued_is_made_the_general_way(numbered, monkeypatch):
     assert len(calls) > 3
 
 
-def test_rows_of_many_sizes(tmp_path, backend, made):
+def test_rows_of_many_sizes(tmp_path, reading, made):
     """Of words of any length, and long ones, which several warps copy."""
     sizes = [1, 2, 12, 100, 4096, 9000, 150_528]
     fields = {f"x{nbytes}": Field("uint8", (nbytes,)) for nbytes in sizes}
@@ -177,6 +178,6 @@ def test_rows_of_many_sizes(tmp_path, backend, made):
         writer.write_batch({name: random.integers(0, 256, (200, *one.shape), np.uint8) for name, one in fields.items()})
     options = {"batch_size": 17, "shuffle": "block", "block": 5, "window": 40, "lanes": 3, "seed": 1}
     wanted = list(expected(tmp_path / "shards", fields=list(fields), **options))
-    with DataLoader(tmp_path / "shards", device="cuda", backend=backend, **options) as loader:
+    with DataLoader(tmp_path / "shards", device="cuda", **reading, **options) as loader:
         assert [fingerprint({name: batch[name] for name in fields}) for batch in loader] == wanted
     assert made

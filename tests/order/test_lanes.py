@@ -127,6 +127,18 @@ def test_pieces_of_several_steps_are_the_runs_of_each(schedule):
             assert list(zip(*columns, strict=True)) == expected
 
 
+@given(schedules())
+def test_ranges_of_several_steps_are_the_runs_of_each_lane(schedule):
+    for start, stop in ((0, schedule.steps), (schedule.steps // 2, schedule.steps), (0, schedule.steps // 2 + 1)):
+        steps = range(start, min(stop, schedule.steps))
+        found = schedule.ranges(steps)
+        if found is None:
+            assert schedule.world_size > 1 or schedule.padding or not steps
+            continue
+        every = [place for step in steps for place in positions(schedule.runs(step))]
+        assert positions(found) == sorted(every)
+
+
 def test_there_are_no_pieces_of_a_step_beyond_the_last():
     with pytest.raises(OptionError, match="step is 3, but the epoch has steps 0 to 2"):
         Schedule(10, 4, lanes=2).pieces(range(1, 4))

@@ -191,11 +191,11 @@ def test_ids_of_a_window_in_rising_order(run_lengths, block, window, lanes, key,
 def test_runs_of_a_window_are_its_ids(run_lengths, block, window, lanes, data):
     order = BlockOrder(run_lengths, block=block, window=window, lanes=lanes, key=11)
     number = data.draw(st.sampled_from([number for number in range(lanes) if order.lane_length(number)]))
-    position = data.draw(st.integers(0, order.lane_length(number) - 1))
-    found = np.concatenate([np.arange(first, stop) for first, stop in order.runs_at(number, position).tolist()])
-    assert found.tolist() == sorted(order.lane_ids(number, *order.window_at(number, position)).tolist())
-    with pytest.raises(OptionError, match=f"position of lane {number}"):
-        order.runs_at(number, order.lane_length(number))
+    start, stop = order.window_at(number, data.draw(st.integers(0, order.lane_length(number) - 1)))
+    found = np.concatenate([np.arange(first, last) for first, last in order.runs_between(number, start, stop).tolist()])
+    assert found.tolist() == sorted(order.lane_ids(number, start, stop).tolist())
+    with pytest.raises(OptionError, match=f"lane {number}"):
+        order.runs_between(number, start, order.lane_length(number) + 1)
 
 
 def test_sorted_ids_are_of_one_window():

@@ -89,6 +89,11 @@ def test_runs_are_the_bytes_of_their_samples(counts, row_bytes, run_bytes, data)
         patched.setattr("gdsload.shards.shard_table._RUN_BYTES", run_bytes)
         extents, samples = table.runs("x", np.array(bounds))
     each, _ = table.extents("x", table.locate(np.concatenate([np.arange(*run) for run in bounds])))
+    if row_bytes:
+        first = table.first_ids("x", extents)
+        assert [int(one) + at for one, count in zip(first, samples, strict=True) for at in range(count)] == [
+            number for run in bounds for number in range(*run)
+        ]
     assert min(samples) > 0
     assert (extents.nbytes == np.array(samples) * row_bytes).all()
     assert (extents.nbytes <= max(run_bytes, row_bytes)).all()

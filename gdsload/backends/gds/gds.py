@@ -94,6 +94,7 @@ class GdsBackend(FileBackend):
         self._slots = Slots(device, self.engine if register else None)
         drives = files.drives.count
         each, near = threads_of_each(drives, _THREADS, threads), processors_near(device)
+        self._threads = drives * each
         self._readers = DriveReaders(one_each(drives, each, "gdsload-gds", near))
         self._handles = HandleTable(len(files.sources), self._open, self._end)
         self._before = path_counts()
@@ -113,7 +114,8 @@ class GdsBackend(FileBackend):
             # One batch is under way at a time, so each is to have reads of all drives.
             works = [(0, drives.interleaved(reads.extents.file) if drives.count > 1 else slice(None))]
         else:
-            parts = drives.shares(reads.extents, _WORK_BYTES)
+            # No more of them than there are threads, as each costs a wake-up; but none need be long.
+            parts = drives.shares(reads.extents, max(_WORK_BYTES, total // self._threads))
             works = [(drive, slice(part.start, part.stop)) for drive, part in parts]
         reading = self._start(_Prepared.of(reads.extents, self.files.sizes, lease, self._handles), works)
         addresses = reads.places(lease.base + lease.position)

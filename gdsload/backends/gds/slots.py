@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from bisect import bisect_right
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -78,17 +79,19 @@ class Slots:
         Raises:
             BudgetError: if the device has none left.
         """
-        ends = nbytes.cumsum()
+        totals = nbytes.cumsum()
+        # Not by numpy's search, which gives the interpreter lock up each time.
+        ends: list[int] = totals.tolist()
         low, before, chunks, counts, begins = 0, 0, [], [], []
         while low < len(ends):
-            high = max(int(ends.searchsorted(before + _CHUNK_BYTES, side="right")), low + 1)
-            end = int(ends[high - 1])
+            high = max(bisect_right(ends, before + _CHUNK_BYTES, low), low + 1)
+            end = ends[high - 1]
             chunks.append(self._take(max(end - before, 1)))
             counts.append(high - low)
             begins.append(before)
             low, before = high, end
         base = np.array([address for address, _ in chunks], np.int64).repeat(counts)
-        position = ends - nbytes - np.array(begins, np.int64).repeat(counts)
+        position = totals - nbytes - np.array(begins, np.int64).repeat(counts)
         return SlotLease(base, position, chunks, self._free)
 
     def _take(self, nbytes: int) -> Chunk:
