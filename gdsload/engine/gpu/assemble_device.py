@@ -106,7 +106,11 @@ class DeviceAssembler(BatchMaker):
         Raises:
             BudgetError: if the device has no memory left.
         """
-        with room_for(f"a group of batches ({self.budget})", self.device), on(self.stream):
+        with (
+            room_for(f"a group of batches ({self.budget})", self.device),
+            on(self.stream),
+            self.gather.upload.until_synchronized(),
+        ):
             try:
                 return gather()
             finally:
@@ -135,9 +139,11 @@ class DeviceAssembler(BatchMaker):
 
     def _gather(self, slices: Slices, sizes: Sequence[int]) -> list[Batch]:
         batches, rows = [self.form.new_batch() for _ in sizes], [size * self.form.length for size in sizes]
-        begins = np.unique(
-            np.concatenate([np.zeros(0, np.int64), *(part.rows.pending.begins for part in slices.parts)])
-        )
+        each = [part.rows.pending.begins for part in slices.parts]
+        if len(each) == 1 and len(each[0]) <= 1:
+            begins = each[0]
+        else:
+            begins = np.unique(np.concatenate([np.zeros(0, np.int64), *each]))
         codecs = self.form.codecs
         sources = {name: joined(name, codec.stored.ragged, slices) for name, codec in codecs.items()}
         groups = self.group(sources, sizes)
