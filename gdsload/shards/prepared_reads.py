@@ -6,6 +6,8 @@ longer to get it back than to compute what was wanted. So one thread works out a
 
 from __future__ import annotations
 
+from operator import lt
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -102,12 +104,13 @@ class PreparedReads:
                 return sum(self._apart(first, stop, addresses[first - low : stop - low]) for first, stop in halves)
             return self._apart(low, high, addresses)
         if high - low <= _FEW:
-            done = np.array([self._one(index, int(addresses[index - low])) for index in range(low, high)], np.int64)
+            few = [self._one(index, address) for index, address in enumerate(addresses.tolist(), low)]
+            if any(map(lt, few, self.extents.nbytes[part].tolist())):
+                return self._rest(low, high, np.array(few, np.int64), addresses)
         else:
             done = self._files.reader.read(self._fds[part], self.extents.offset[part], self._asked[part], addresses)
-        short = done < self.extents.nbytes[part]
-        if short.any():
-            return self._rest(low, high, done, addresses)
+            if (done < self.extents.nbytes[part]).any():
+                return self._rest(low, high, done, addresses)
         if self._mixed:
             return int(self.extents.nbytes[part][self._direct[part]].sum())
         return self.nbytes(low, high) if self._direct[low] else 0
