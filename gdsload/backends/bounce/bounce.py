@@ -23,7 +23,7 @@ from gdsload.shards.files import Files
 from gdsload.shards.reads import PAGE_BYTES, Extents
 from gdsload.system.numa import processors_near
 from gdsload.system.pinned import PinnedRing
-from gdsload.system.streams import room_for
+from gdsload.system.streams import on, room_for
 from gdsload.system.units import format_bytes
 
 __all__ = ["PINNED_BYTES", "BounceBackend"]
@@ -104,7 +104,7 @@ class BounceBackend(FileBackend):
 
     def _slot(self, nbytes: int) -> torch.Tensor:
         what = f"a slot of {format_bytes(nbytes)} (arena_bytes)"
-        with room_for(what, self.device), torch.cuda.stream(self._copier.stream):
+        with room_for(what, self.device), on(self._copier.stream):
             return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
 
     def _count(self, direct: int, buffered: int) -> None:

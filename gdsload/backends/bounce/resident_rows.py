@@ -64,16 +64,15 @@ class ResidentRows:
         """
         if not len(wanted) or wanted.nbytes.max() > self._means.ring.block_bytes:
             return False
-        if (
-            wanted.total_bytes >= len(wanted) * _GATHERED_BELOW_BYTES
-            or np.count_nonzero(np.diff(wanted.nbytes)) >= _MOST_LENGTHS
-        ):
+        if wanted.total_bytes >= len(wanted) * _GATHERED_BELOW_BYTES:
+            return False
+        if not (surely or looks_resident(self._means.files, wanted)):  # a look takes less than what follows
+            return False
+        if np.count_nonzero(wanted.nbytes[1:] != wanted.nbytes[:-1]) >= _MOST_LENGTHS:
             return False
         behind = wanted.offset[1:] == wanted.offset[:-1] + wanted.nbytes[:-1]
         runs = len(wanted) - np.count_nonzero(behind & (wanted.file[1:] == wanted.file[:-1]))
-        if wanted.total_bytes >= runs * _GATHERED_BELOW_BYTES:
-            return False
-        return surely or looks_resident(self._means.files, wanted)
+        return wanted.total_bytes < runs * _GATHERED_BELOW_BYTES
 
     def read(self, wanted: Extents, allocate: Callable[[int], torch.Tensor]) -> PendingRead:
         """Start reading extents.

@@ -376,7 +376,7 @@ def _joined(
         sources, nbytes, targets = sources[filled], nbytes[filled], targets[filled]
     apart = np.ones(len(sources), bool)
     apart[1:] = (sources[1:] != sources[:-1] + nbytes[:-1]) | (targets[1:] != targets[:-1] + nbytes[:-1])
-    if begins is not None and len(begins):
+    if begins is not None and len(begins) and not apart.all():
         apart |= np.isin(sources, begins)
     if apart.all():
         return sources, nbytes, targets
