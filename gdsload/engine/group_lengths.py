@@ -45,7 +45,8 @@ class GroupLengths:
     @cached_property
     def _begins(self) -> IntArray:
         """The first row of each batch, and the end of the last one's."""
-        return self._ends[np.cumsum([0, *self.sizes])]
+        found: IntArray = self._ends[np.cumsum([0, *self.sizes])]
+        return found
 
     @cached_property
     def rows(self) -> list[int]:
