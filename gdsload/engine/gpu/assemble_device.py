@@ -96,12 +96,17 @@ class DeviceAssembler(BatchMaker):
         Raises:
             BudgetError: if the device has no memory left.
         """
-        batches = self.complete(lambda: self._gather(slices, sizes))
+        landed = all(part.rows.pending.nbytes for part in slices.parts)
+        batches = self.complete(lambda: self._gather(slices, sizes), landed=landed)
         self.add_index(batches, slices, list(pairwise(accumulate(sizes, initial=0))))
         return batches
 
-    def complete(self, gather: Callable[[], list[Batch]]) -> list[Batch]:
+    def complete(self, gather: Callable[[], list[Batch]], *, landed: bool = True) -> list[Batch]:
         """What is gathered on the loader's stream, which has ended when it returns, or raises.
+
+        Args:
+            gather: queues it.
+            landed: whether its rows are in the GPU's memory. Then it ends so soon that this thread does not sleep.
 
         Raises:
             BudgetError: if the device has no memory left.
@@ -115,7 +120,7 @@ class DeviceAssembler(BatchMaker):
                 return gather()
             finally:
                 # No arena memory may be released before, even after an error.
-                record(self.stream).synchronize()
+                record(self.stream, sleeps=not landed).synchronize()
 
     def transformed(
         self,
