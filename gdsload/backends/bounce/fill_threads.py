@@ -54,14 +54,14 @@ class DirectIOPolicy:
         """
         if self.always is not None:
             return np.full(len(layout.parts), self.always)
-        return np.array([self._is_cold(layout.reads[part.first : part.stop]) for part in layout.parts], bool)
+        return np.array([self._is_cold(layout.reads, part) for part in layout.parts], bool)
 
-    def _is_cold(self, reads: Extents) -> bool:
+    def _is_cold(self, reads: Extents, part: BlockFill) -> bool:
         """Whether some bytes of a block are not in the page cache."""
-        first, now = int(reads.file[0]), time.monotonic()
+        first, now = int(reads.file[part.first]), time.monotonic()
         until, cold = self._believed.get(first, (0.0, False))
         if now >= until:
-            cold = not looks_resident(self.files, reads, PROBES_OF_A_BLOCK)
+            cold = not looks_resident(self.files, reads[part.first : part.stop], PROBES_OF_A_BLOCK)
             self._believed[first] = now + _BELIEVED_S, cold
         return cold
 
