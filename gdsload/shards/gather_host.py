@@ -161,7 +161,10 @@ def cut_runs(first: IntArray, addresses: IntArray, row_bytes: int, begins: IntAr
         row_bytes: bytes a row.
         begins: address of each allocation, in rising order.
     """
-    starts, rows = addresses[first], np.diff(np.append(first, len(addresses)))
+    starts = addresses[first]
+    if not len(begins) or begins[-1] <= starts.min():  # none is inside a run
+        return first
+    rows = np.diff(np.append(first, len(addresses)))
     below = np.searchsorted(begins, starts, side="right")
     above = np.searchsorted(begins, starts + rows * row_bytes, side="left")
     cuts = [

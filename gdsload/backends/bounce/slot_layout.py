@@ -119,13 +119,14 @@ def _cut(
         reads = reads[reads.nbytes > 0]
     if len(reads) and reads.nbytes.max() > block:
         reads = cut(reads, block).extents
+    count = len(reads)
     ends = reads.nbytes.cumsum()
     end_of = ends.data  # numpy's own search gives the interpreter lock back, for each block
     changes: list[int] = [] if drives is None else (np.flatnonzero(np.diff(drives.of[reads.file])) + 1).tolist()
-    edges = iter([*changes, len(reads)])  # up to where the reads of one drive go
+    edges = iter([*changes, count])  # up to where the reads of one drive go
     parts: list[BlockFill] = []
     first = begin = edge = 0
-    while first < len(reads):
+    while first < count:
         edge = next(edges) if first == edge else edge
         stop = bisect_right(end_of, begin + block, first, edge)
         end = end_of[stop - 1]
