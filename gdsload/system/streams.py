@@ -85,15 +85,9 @@ def on(stream: torch.cuda.Stream) -> AbstractContextManager[object]:
     return _On(stream, torch.cuda.current_stream(stream.device))  # that very object: it becomes current again
 
 
-def record(stream: torch.cuda.Stream, *, sleeps: bool = True) -> torch.cuda.Event:
-    """An event after all that is queued on `stream`.
-
-    Args:
-        stream: the stream.
-        sleeps: whether a thread that waits for it sleeps. Otherwise it spins, which costs a processor, but being woken
-            takes as long as a copy of megabytes within the GPU.
-    """
-    event = torch.cuda.Event(blocking=sleeps)
+def record(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    """An event after all that is queued on `stream`. A thread that waits for it sleeps: spinning costs a processor."""
+    event = torch.cuda.Event(blocking=True)
     event.record(stream)
     return event
 

@@ -87,7 +87,7 @@ def test_a_batch_is_complete_when_it_is_handed_out(numbered, guard, monkeypatch)
 
     monkeypatch.setattr(assemble_device.DeviceGather, "batches", slow_batches)
     if not guard:
-        monkeypatch.setattr(assemble_device, "record", lambda stream, **_more: _Past())
+        monkeypatch.setattr(assemble_device, "record", lambda stream: _Past())
     wrong = wrong_batches(numbered, lambda batch: batch["x"].clone(), backend="bounce")
     assert (wrong == 0) == guard, f"{wrong} batches were wrong"
 
@@ -104,7 +104,7 @@ def test_memory_of_a_window_stays_until_it_has_been_gathered(numbered, guard, mo
 
     monkeypatch.setattr(WindowSource, "gather", slow_gather)
     if not guard:
-        monkeypatch.setattr(assemble_device, "record", lambda stream, **_more: _Past())
+        monkeypatch.setattr(assemble_device, "record", lambda stream: _Past())
     options = {"batch_size": 256, "shuffle": "block", "block": 64, "window": 300, "lanes": 2, "seed": 1}
     with DataLoader(numbered, device="cpu", **options) as loader:
         wanted = [batch["x"] for batch in loader]

@@ -96,31 +96,22 @@ class DeviceAssembler(BatchMaker):
         Raises:
             BudgetError: if the device has no memory left.
         """
-        landed = all(part.rows.pending.nbytes for part in slices.parts)
-        batches = self.complete(lambda: self._gather(slices, sizes), landed=landed)
+        batches = self.complete(lambda: self._gather(slices, sizes))
         self.add_index(batches, slices, list(pairwise(accumulate(sizes, initial=0))))
         return batches
 
-    def complete(self, gather: Callable[[], list[Batch]], *, landed: bool = True) -> list[Batch]:
+    def complete(self, gather: Callable[[], list[Batch]]) -> list[Batch]:
         """What is gathered on the loader's stream, which has ended when it returns, or raises.
-
-        Args:
-            gather: queues it.
-            landed: whether its rows are in the GPU's memory. Then it ends so soon that this thread does not sleep.
 
         Raises:
             BudgetError: if the device has no memory left.
         """
-        with (
-            room_for(f"a group of batches ({self.budget})", self.device),
-            on(self.stream),
-            self.gather.upload.until_synchronized(),
-        ):
+        with room_for(f"a group of batches ({self.budget})", self.device), on(self.stream):
             try:
                 return gather()
             finally:
                 # No arena memory may be released before, even after an error.
-                record(self.stream, sleeps=not landed).synchronize()
+                record(self.stream).synchronize()
 
     def transformed(
         self,
@@ -144,11 +135,9 @@ class DeviceAssembler(BatchMaker):
 
     def _gather(self, slices: Slices, sizes: Sequence[int]) -> list[Batch]:
         batches, rows = [self.form.new_batch() for _ in sizes], [size * self.form.length for size in sizes]
-        each = [part.rows.pending.begins for part in slices.parts]
-        if len(each) == 1 and len(each[0]) <= 1:
-            begins = each[0]
-        else:
-            begins = np.unique(np.concatenate([np.zeros(0, np.int64), *each]))
+        begins = np.unique(
+            np.concatenate([np.zeros(0, np.int64), *(part.rows.pending.begins for part in slices.parts)])
+        )
         codecs = self.form.codecs
         sources = {name: joined(name, codec.stored.ragged, slices) for name, codec in codecs.items()}
         groups = self.group(sources, sizes)

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP, Grid, can_launch, kernel, launch
-from gdsload.engine.gpu.staged_uploads import StagedUploads
 from gdsload.shards.gather_host import cut_runs, run_starts, unit_of
 from gdsload.system.arrays import IntArray
 from gdsload.system.copies import LONG_BYTES, copies_scattered_runs, copy_to
@@ -182,7 +182,6 @@ class DeviceGather:
     ) -> None:
         self.device, self.on_host, self._grid = device, on_host, grid
         self.kernel = can_launch() if kernel is None else kernel
-        self.upload = StagedUploads(device)
 
     def rows(self, addresses: IntArray, row_bytes: int, out: torch.Tensor) -> None:
         """Copy rows of one size.
@@ -305,6 +304,12 @@ class DeviceGather:
         index = torch.repeat_interleave(shift, repeats, output_size=total)
         index += torch.arange(total, device=self.device)
         torch.index_select(self._memory(low, high, unit), 0, index, out=_as_unit(out, unit))
+
+    def upload(self, array: NDArray[Any]) -> torch.Tensor:
+        """An array on the device, copied through pinned memory, so that the host does not wait."""
+        # Writable, or torch warns: an array of indices that a user has drawn may be read-only.
+        source = torch.from_numpy(np.require(array, requirements=["C", "W"]))
+        return source.pin_memory().to(self.device, non_blocking=True)
 
     def copies(self, addresses: IntArray | list[int], nbytes: IntArray, targets: IntArray) -> None:
         """Copy runs of bytes by the copy engine; see `copy_to`."""
