@@ -218,7 +218,10 @@ class Prefetcher:
                 except Empty:
                     return False
                 group = self._planned_group()
-                if group is None or self.stopped:
+                if group is None:
+                    return False
+                if self.stopped:  # since it was claimed: nobody else would say so to whoever waits for it
+                    group.drop()
                     return False
                 # Batches may outlive the mode that the consumer is in.
                 with no_inference(), one_thread() if self.source.takes_processor else nullcontext():
