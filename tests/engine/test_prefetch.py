@@ -89,24 +89,6 @@ def test_all_batches_come_in_order(make, start, prefetch_bytes):
     assert prefetcher.get() is None
 
 
-def test_a_group_that_is_claimed_while_the_epoch_is_stopped_is_dropped(make, monkeypatch):
-    """Whoever has taken it would wait for it for ever."""
-    prefetcher, dropped = make(threads=0), []
-    start, drop = prefetcher.source.start, prefetch.Group.drop
-
-    def stopping(steps):
-        pending = start(steps)
-        prefetcher.stop()
-        return pending
-
-    monkeypatch.setattr(prefetcher.source, "start", stopping)
-    monkeypatch.setattr(prefetch.Group, "drop", lambda group: dropped.append(group) or drop(group))
-    with pytest.raises(LoaderClosedError, match="closed"):
-        prefetcher.get()
-    assert [group.steps for group in dropped] == [range(1)]
-    assert dropped[0].ready.get_nowait().error is not None
-
-
 def test_the_first_group_is_one_batch_so_that_it_is_there_soon(make):
     assert len(make().get().batches) == 1
 

@@ -1,0 +1,56 @@
+"""The prefetcher, stopped in the middle of the consumer's own work."""
+
+from __future__ import annotations
+
+import pytest
+
+from gdsload.engine.limits import Limits
+from gdsload.engine.prefetch import Prefetcher, Runner
+from gdsload.engine.stats import LoaderStats
+from gdsload.engine.steps import Steps
+from gdsload.errors import LoaderClosedError
+
+
+class Ten(Steps):
+    """Steps of one sample each."""
+
+    steps = 10
+
+    def reach(self, _step):
+        return 1
+
+
+class Source:
+    """While it starts a group, another thread stops the prefetcher."""
+
+    takes_processor = True
+
+    def __init__(self):
+        self.dropped = []
+
+    def start(self, steps):
+        self.prefetcher.stop()
+        return Pending(self, steps)
+
+    def arena_bytes(self, _steps, _window_bytes):
+        return 0
+
+    def close(self):
+        pass
+
+
+class Pending:
+    def __init__(self, source, steps):
+        self.source, self.steps = source, steps
+
+    def drop(self):
+        self.source.dropped.append(self.steps)
+
+
+def test_a_group_that_is_claimed_while_the_epoch_is_stopped_is_dropped():
+    """Whoever has taken it would wait for it for ever."""
+    source, limits = Source(), Limits(1 << 20, 1 << 30, 1 << 12, 8, 0)
+    source.prefetcher = Prefetcher(source, Ten(), limits=limits, start=0, stats=LoaderStats(), runner=Runner(threads=0))
+    with pytest.raises(LoaderClosedError, match="closed"):
+        source.prefetcher.get()
+    assert source.dropped == [range(1)]
