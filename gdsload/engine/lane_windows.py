@@ -22,6 +22,13 @@ class _Part(Protocol):
         """Note that they are not wanted."""
 
 
+class _Loaded(Protocol):
+    """What windows are read into."""
+
+    def drop(self, count: int) -> None:
+        """Note that so many samples are not wanted."""
+
+
 Part = TypeVar("Part", bound=_Part)
 
 
@@ -33,11 +40,13 @@ class LaneWindow(Generic[Part]):
         count: its samples.
         stop: the lane position after its last.
         cursor: how many of them were handed out.
+        rows: what was read; None: nothing yet.
     """
 
     count: int
     stop: int
     cursor: int = 0
+    rows: _Loaded | None = None
 
     def take(self, stop: int) -> Part:
         """Its samples up to `stop` that were not handed out yet; it has been read."""
@@ -45,7 +54,9 @@ class LaneWindow(Generic[Part]):
 
     def let_go(self) -> None:
         """Release what was not handed out."""
-        raise NotImplementedError
+        rows, self.rows = self.rows, None
+        if rows is not None:
+            rows.drop(self.count - self.cursor)
 
 
 Window = TypeVar("Window", bound=LaneWindow[Any])

@@ -153,23 +153,15 @@ class _Window(LaneWindow[RowSlice]):
     Attributes:
         positions: of its samples, in the order in which they are read; none when they have been.
         places: for each sample, in the order in which they are handed out, its number among those that are read.
-        rows: what was read; None: nothing yet.
     """
 
     positions: IntArray = field(default_factory=lambda: _NONE)
     places: IntArray = field(default_factory=lambda: _NONE)
-    rows: LoadedRows | None = None
 
     def take(self, stop: int) -> RowSlice:
         """See `LaneWindow.take`."""
         low, self.cursor = self.cursor, stop
         return RowSlice(self.rows, self.places[low:stop], stop - low)  # type: ignore[arg-type]
-
-    def let_go(self) -> None:
-        """See `LaneWindow.let_go`."""
-        rows, self.rows = self.rows, None
-        if rows is not None:
-            rows.drop(self.count - self.cursor)
 
 
 class Planner(Protocol):

@@ -65,22 +65,14 @@ class _Window(LaneWindow[RowSlice]):
 
     Attributes:
         bounds: of its runs, first id and the one after the last; shape ``[runs, 2]``.
-        rows: what was read; None: nothing yet.
     """
 
     bounds: IntArray = field(default_factory=lambda: np.zeros((0, 2), np.int64))
-    rows: LoadedRuns | None = None
 
     def take(self, stop: int) -> RowSlice:
         """See `LaneWindow.take`."""
         low, self.cursor = self.cursor, stop
         return RowSlice(self.rows, slice(low, stop), stop - low)  # type: ignore[arg-type]
-
-    def let_go(self) -> None:
-        """See `LaneWindow.let_go`."""
-        rows, self.rows = self.rows, None
-        if rows is not None:
-            rows.drop(self.count - self.cursor)
 
 
 class WindowPlanner(Planner):
