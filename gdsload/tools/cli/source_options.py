@@ -71,10 +71,6 @@ def option_value(name: str, text: str) -> Any:
     Raises:
         OptionError: if the option takes no such text.
     """
-    try:
-        return json.loads(text)
-    except ValueError:
-        pass
     found = (_parameters(kind).get(name) for kind in KINDS)
     annotation = next((parameter.annotation for parameter in found if parameter is not None), Any)
     try:
