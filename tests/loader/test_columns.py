@@ -200,6 +200,12 @@ class TestParts:
         assert batch["label"].tolist() == [7, 142, 7, 0]
         assert [part[number]["label"].item() for number in range(4)] == [7, 142, 7, 0]
 
+    def test_what_was_selected_does_not_follow_the_array_that_said_it(self, opened):
+        wanted = np.array([7, 3])
+        part = opened().select(wanted)
+        wanted[:] = 0
+        assert [part[number]["label"].item() for number in range(2)] == [7, 3]
+
     def test_select_refuses_what_is_outside_and_masks(self, opened):
         dataset = opened()
         with pytest.raises(SampleIndexError, match="sample 143 does not exist"):
