@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.shards.format.dtypes import DType
-from gdsload.shards.values import bounds, checked, fitted, numbers_of
+from gdsload.shards.values import bounds, checked, converted, fitted, numbers_of
 
 if TYPE_CHECKING:
     import torch
@@ -54,17 +54,24 @@ def clip(value: object, dtype: DType, field: str) -> tuple[NDArray[Any] | torch.
         SchemaError: if a value would be lost by anything else.
     """
     source = numbers_of(value, field)
+    if source.dtype.kind == "b":
+        source = source.view(np.uint8)
     if source.dtype.kind not in "iuf" or dtype.name == "complex64":
         return checked(source, value, dtype, field), 0
     found, lost = fitted(source, dtype)
     if lost is None:
         return found, 0
+    wide = source.astype(np.float64) if source.dtype.kind == "f" else source
+    low, high = bounds(dtype)
+    beyond = lost & np.isfinite(wide)
     # A lost number at an edge is beyond it: what a floating-point type has for the edge may be the next number.
-    clipped, count = source.astype(np.float64) if source.dtype.kind == "f" else source.copy(), 0
-    beyond = lost & np.isfinite(source)
-    for bound, outside in zip(bounds(dtype), (np.less_equal, np.greater_equal), strict=True):
-        where = beyond & outside(clipped, float(bound) if source.dtype.kind == "f" else int(bound))
-        if where.any():
-            clipped[where] = bound
-            count += int(where.sum())
-    return checked(clipped, value, dtype, field), count
+    below, above = (
+        beyond & outside(wide, float(bound) if source.dtype.kind == "f" else bound)
+        for bound, outside in ((low, np.less_equal), (high, np.greater_equal))
+    )
+    found = checked(np.where(below | above, source.dtype.type(1), source), value, dtype, field)
+    if isinstance(found, np.ndarray):
+        found[below], found[above] = low, high
+    else:
+        found = converted(np.where(below, low, np.where(above, high, wide)), dtype)
+    return found, int((below | above).sum())

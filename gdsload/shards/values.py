@@ -23,6 +23,7 @@ __all__ = [
     "as_bytes",
     "bounds",
     "checked",
+    "converted",
     "element_type",
     "fitted",
     "held",
@@ -308,20 +309,28 @@ def checked(source: NDArray[Any], shown: object, dtype: DType, field: str) -> ND
 
 def fitted(source: NDArray[Any], dtype: DType) -> tuple[NDArray[Any] | torch.Tensor, NDArray[np.bool_] | None]:
     """Real numbers in another element type, whatever becomes of them, and which of them are lost; None: none is."""
-    converted = _converted(source, dtype)
+    found = converted(source, dtype)
     if not source.size or _all_fit(source, dtype):
-        return converted, None
+        return found, None
     with np.errstate(all="ignore"):  # to look at a signalling NaN is enough for a warning
-        lost = np.logical_not(_fit(source, converted, dtype))
-    return converted, lost if lost.any() else None
+        lost = np.logical_not(_fit(source, found, dtype))
+    return found, lost if lost.any() else None
 
 
 def bounds(dtype: DType) -> tuple[float, float]:
     """The least and the largest finite number of a real element type, exactly: whole numbers for whole types."""
-    return _limits(dtype) if _is_whole(dtype) else (-_largest(dtype), _largest(dtype))
+    if _is_whole(dtype):
+        return _limits(dtype)
+    known = numpy_dtype(dtype)
+    if known is not None:
+        return float(np.finfo(known).min), float(np.finfo(known).max)
+    import torch
+
+    limits = torch.finfo(torch_dtype(dtype))
+    return limits.min, limits.max
 
 
-def _converted(source: NDArray[Any], dtype: DType) -> NDArray[Any] | torch.Tensor:
+def converted(source: NDArray[Any], dtype: DType) -> NDArray[Any] | torch.Tensor:
     """The same numbers in another element type, whatever becomes of them."""
     wanted = numpy_dtype(dtype)
     with np.errstate(all="ignore"):
@@ -341,7 +350,7 @@ def _all_fit(source: NDArray[Any], dtype: DType) -> bool:
     if source.dtype.kind != "f":
         least, largest = _limits(dtype) if _is_whole(dtype) else 2 * (_EXACT.get(dtype.name, -1),)
         return (least if _is_whole(dtype) else -least) <= int(low) and int(high) <= largest
-    return dtype.name in _EXACT and max(abs(float(low)), abs(float(high))) <= _largest(dtype)
+    return dtype.name in _EXACT and max(abs(float(low)), abs(float(high))) <= bounds(dtype)[1]
 
 
 def _fit(source: NDArray[Any], converted: NDArray[Any] | torch.Tensor, dtype: DType) -> NDArray[np.bool_]:
@@ -375,17 +384,8 @@ def _kept(source: NDArray[Any], found: NDArray[Any], dtype: DType) -> NDArray[np
     kept: NDArray[np.bool_] = (np.isinf(found) == np.isinf(source)) & (np.isnan(found) == np.isnan(source))
     kept &= ~((found < 0) & (source > 0) | (found > 0) & (source < 0))
     if dtype.name not in _EXACT:  # where the element type has no infinity, torch takes its largest number instead
-        kept &= ~(np.isfinite(source) & (np.abs(source) > np.float64(_largest(dtype))))
+        kept &= ~(np.isfinite(source) & (np.abs(source) > np.float64(bounds(dtype)[1])))
     return kept
-
-
-def _largest(dtype: DType) -> float:
-    known = numpy_dtype(dtype)
-    if known is not None:
-        return float(np.finfo(known).max)
-    import torch
-
-    return float(torch.finfo(torch_dtype(dtype)).max)
 
 
 def held(dtype: DType) -> str:
@@ -395,4 +395,4 @@ def held(dtype: DType) -> str:
     if _is_whole(dtype):
         return "whole numbers from {} to {}".format(*_limits(dtype))
     exact = f", whole numbers exactly up to {_EXACT[dtype.name]}" if dtype.name in _EXACT else ""
-    return f"numbers up to {_largest(dtype):g}{exact}"
+    return f"numbers up to {bounds(dtype)[1]:g}{exact}"
