@@ -34,8 +34,10 @@ def prepare(accelerator: Accelerator, loader: DataLoader) -> PreparedLoader:
         loader: the loader; ``tail="pad"`` where ranks gather what they make of its last batch.
 
     Raises:
-        OptionError: if the accelerator is to dispatch batches from one process, or to split them.
+        OptionError: if the accelerator is to dispatch batches from one process, or to split them; or if it does not
+            know of the processes that torch.distributed has.
     """
+    _check_processes(accelerator)
     if accelerator.dispatch_batches or accelerator.split_batches:
         name = "dispatch_batches" if accelerator.dispatch_batches else "split_batches"
         raise OptionError(
@@ -46,6 +48,21 @@ def prepare(accelerator: Accelerator, loader: DataLoader) -> PreparedLoader:
     prepared = PreparedLoader(accelerator, loader)
     accelerator.prepare_data_loader(prepared)  # which notes it, for `save_state`
     return prepared
+
+
+def _check_processes(accelerator: Accelerator) -> None:
+    """Refuse an accelerator that was made in several processes on CPUs and thinks it is alone.
+
+    Without ``cpu=True`` it initialises torch.distributed there, but keeps no backend, so that models are not wrapped.
+    """
+    distributed = torch.distributed
+    processes = distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+    if processes > accelerator.num_processes:
+        raise OptionError(
+            f"torch.distributed has {processes} processes, but the accelerator knows of {accelerator.num_processes}: "
+            "each would train a model of its own on its share of the samples",
+            remedy="On CPUs, make it with Accelerator(cpu=True), a Trainer with TrainingArguments(use_cpu=True).",
+        )
 
 
 class _Run:

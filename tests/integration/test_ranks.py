@@ -203,3 +203,37 @@ def test_each_rank_gets_its_own_samples(path, tmp_path, way):
     first, second = run(script, path, tmp_path, ranks, way)
     assert [len(batch) for batch in first] == [len(batch) for batch in second] == [BATCH] * 12 + [SAMPLES // 2 % BATCH]
     assert sorted(x for rank in (first, second) for batch in rank for x in batch) == list(range(SAMPLES))
+
+
+UNKNOWING = """
+    import json, os, sys
+    import torch
+    from accelerate import Accelerator
+    from transformers import TrainingArguments
+    import gdsload
+    from gdsload.integrations.accelerate import prepare
+    from gdsload.integrations.transformers import LoaderTrainer
+
+    path, folder, way = sys.argv[1:]
+    loader = gdsload.DataLoader(path, 8, device="cpu")
+    try:
+        if way == "accelerate":
+            prepare(Accelerator(), loader)
+        else:
+            arguments = TrainingArguments(f"{folder}/trainer", report_to=[], save_strategy="no")
+            LoaderTrainer(torch.nn.Linear(1, 1), arguments, train_loader=loader).train()
+    except gdsload.OptionError as error:
+        found = str(error)
+    torch.distributed.destroy_process_group()
+    with open(f"{folder}/rank{os.environ['RANK']}.json", "w") as file:
+        json.dump(found, file)
+"""
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="what accelerators do not know of are processes on CPUs")
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("way", ["accelerate", "trainer"])
+def test_processes_that_an_accelerator_does_not_know_of_are_refused(path, tmp_path, way):
+    for found in run(UNKNOWING, path, tmp_path, [0, 1], way):
+        assert "2 processes, but the accelerator knows of 1" in found
+        assert "use_cpu=True" in found
