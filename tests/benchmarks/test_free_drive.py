@@ -117,7 +117,7 @@ def test_names_of_cases_are_fixed():
 def test_a_small_run(tmp_path, capsys, drive):
     out = tmp_path / "out/free.json"
     options = ["--small", "--device", "cpu", "--rounds", "2", "--drive", drive, "--work-dir", str(tmp_path)]
-    assert free_drive.main([*options, "--out", str(out)]) == 0
+    assert free_drive.main([*options, "--sampled", "--out", str(out)]) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     record, text = json.loads(out.read_text(encoding="utf-8")), capsys.readouterr().out
     assert [entry["name"] for entry in record["cases"]] == [case.name for case in cases_of(("host",), SMALL)]
@@ -128,6 +128,9 @@ def test_a_small_run(tmp_path, capsys, drive):
         for trial in entry["trials"]:
             assert trial["whole_epochs"] >= 1
             assert trial["simulated_bytes_by_path"]["host"] >= trial["bytes"]
+            assert trial["reads_waited_for"] >= 0
+            assert trial["gathering"] > 0
+        assert all(0 <= often <= 64 for lines in entry["threads"].values() for often in lines.values())
         assert entry["gb_s"]["median"] > 0
         assert entry["of_p"]["median"] > 0
         assert f"| simulated drive, {entry['title']} |" in text

@@ -20,10 +20,12 @@ from typing import Any
 import numpy as np
 import torch
 
+import gdsload
 from benchmarks.gpu.free_drive.cases import KINDS, SMALL, Case, cases_of
 from benchmarks.gpu.free_drive.drives import Clock, Speed, Timeline, parse_speed, simulated
 from benchmarks.gpu.free_drive.trials import Length, check, link, trial
 from benchmarks.record import head, ratio, save, spread
+from benchmarks.sampled import sampled
 from benchmarks.table import short
 from gdsload.system.units import parse_bytes
 
@@ -57,6 +59,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds-per-trial", type=float, default=0.4, help="timed seconds (default: 0.4)")
     parser.add_argument("--bytes", default="4GiB", help="of each kind of rows, all holes (default: 4GiB)")
     parser.add_argument("--device", default=device, help=f"cpu for the backend host (default here: {device})")
+    parser.add_argument("--sampled", action="store_true", help="one more trial of each case, which tells at which "
+                        "lines of gdsload its threads were")  # fmt: skip
     parser.add_argument("--small", action="store_true", help="a smoke test of kilobytes: its numbers mean nothing")
     parser.add_argument("--work-dir", type=Path, help="where the files go (default: the temporary folder)")
     return parser.parse_args(arguments)
@@ -104,6 +108,13 @@ class _Run:
         except Exception as error:
             entry["failed"] = {"stage": "trial", "reason": f"{type(error).__name__}: {error}"[:500]}
 
+    def sample(self, case: Case, entry: dict[str, Any]) -> None:
+        """Add to an entry at which lines threads were in one more trial, which is slower for being looked at."""
+        threads = {**entry, "trials": []}
+        with sampled(Path(gdsload.__file__).parent) as found:
+            self.trial(case, threads)
+        entry["threads"] = found.lines()
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print and write the record; 1 if a case failed."""
@@ -119,6 +130,9 @@ def main(arguments: list[str] | None = None) -> int:
         run = _Run(Path(folder), device, speed, clock, length)
         run.write(cases, 2**19 if options.small else parse_bytes(options.bytes, "--bytes"))
         entries, links = _rounds(run, cases, options.rounds)
+        for case, entry in zip(cases, entries, strict=True):
+            if options.sampled and "failed" not in entry:
+                run.sample(case, entry)
     record = {
         **head("benchmarks.gpu.free_drive", arguments, device),
         "simulated_drive": {"speed": options.drive, "note": _NOTE, **_model(speed, clock)},
@@ -130,6 +144,7 @@ def main(arguments: list[str] | None = None) -> int:
         "cases": entries,
     }
     print(render(record), end="")
+    _say(_threads(record))
     save(record, options.out)
     return 1 if any("failed" in entry for entry in entries) else 0
 
@@ -201,6 +216,16 @@ def render(record: dict[str, Any]) -> str:
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _threads(record: dict[str, Any]) -> str:
+    """At which lines threads were, of the cases that were looked at."""
+    lines = []
+    for entry in record["cases"]:
+        for name, seen in entry.get("threads", {}).items():
+            lines.append(f"{entry['title']}: threads called {name}, how many at a line at a time")
+            lines += [f"{often:7.3f}  {line}" for line, often in seen.items()]
+    return "\n".join(lines)
 
 
 def _spread(found: dict[str, float], digits: int) -> str:

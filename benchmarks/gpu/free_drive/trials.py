@@ -95,11 +95,11 @@ def trial(case: Case, folder: Path, device: torch.device, drive: Drive, length: 
     with _opened(case, folder, device, drive) as loader:
         stream, whole = iter(loader), 0
         came = _Came().until(stream, length.warm_s)
-        paths, cpu = loader.backend.bytes_by_path, cpu_s()
+        paths, cpu, stats = loader.backend.bytes_by_path, cpu_s(), replace(loader.stats)
         if came is None or came.until(stream, length.most_s) is None:
             # To the end of an epoch come batches, too, that were begun before.
             synchronise(device)
-            paths, cpu, came = loader.backend.bytes_by_path, cpu_s(), _Came()
+            paths, cpu, came, stats = loader.backend.bytes_by_path, cpu_s(), _Came(), replace(loader.stats)
             while came.seconds < length.seconds:
                 came.until(iter(loader), math.inf)
                 whole += 1
@@ -107,6 +107,7 @@ def trial(case: Case, folder: Path, device: torch.device, drive: Drive, length: 
         synchronise(device)
         came.seconds += time.perf_counter() - ended
         cpu, paths = cpu_s() - cpu, moved(paths, loader.backend.bytes_by_path)
+        stats = loader.stats.since(stats)
     return {
         "bytes": came.nbytes,
         "rows": came.rows,
@@ -115,6 +116,8 @@ def trial(case: Case, folder: Path, device: torch.device, drive: Drive, length: 
         "gb_s": came.nbytes / came.seconds / 1e9,
         "rows_s": came.rows / came.seconds,
         "cpu_s_per_gb": cpu / (came.nbytes / 1e9),
+        "reads_waited_for": stats.read_s / came.seconds,
+        "gathering": stats.gather_s / came.seconds,
         "simulated_bytes_by_path": paths,
     }
 
