@@ -131,7 +131,7 @@ def test_what_cannot_be_packed_is_refused_before_any_part_is_made(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "packed"), [([], AUTO), (["--pack-fields", "c", "a"], NAMED), (["--pack-fields"], ())]
+    ("arguments", "packed"), [([], AUTO), (["--pack-fields", "c", "a"], NAMED), (["--no-pack-fields"], ())]
 )
 def test_command(tmp_path, arguments, packed):
     write(tmp_path / "all", pack_fields=())

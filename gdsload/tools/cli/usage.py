@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import itertools
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -110,6 +112,13 @@ class _Several(argparse.Action):
 
     one: Callable[[str], Any] = str
 
+    def knows(self, word: str) -> bool:
+        """Whether a word is a value by its looks, as a number is one, and a name may be anything."""
+        try:
+            return self.one is not str and self.one(word) is not None
+        except (ValueError, argparse.ArgumentTypeError):
+            return False
+
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
@@ -148,8 +157,11 @@ def add_list(
         action.one = one
 
 
-def given_back(parser: argparse.ArgumentParser, chosen: argparse.Namespace, extras: list[str]) -> list[str]:
+def given_back(parser: Parser, chosen: argparse.Namespace, extras: list[str]) -> list[str]:
     """Words that are left, without those that follow the word of a list: ``SOURCE OUT --fields a b``, as it once was.
+
+    Where such words were taken for arguments (``--sizes .5 .5 PATH OUT``), the command line is refused: if there are
+    too many arguments, or if a word that was taken for one is a value of the list as well.
 
     Args:
         parser: the command's parser.
@@ -166,17 +178,42 @@ def given_back(parser: argparse.ArgumentParser, chosen: argparse.Namespace, extr
         for flag in action.option_strings
     }
     left = list(extras)
+    too_many = bool(extras) and not any(word.startswith("-") for word in extras)
     line: list[str] = chosen.line
-    for at, word in enumerate(line):
-        if word not in lists:
+    for at, typed in enumerate(line):
+        flag, equals, value = typed.partition("=")
+        if flag not in lists:
             continue
-        behind = at + 2
-        while left and behind < len(line) and line[behind] == left[0] and not left[0].startswith("-"):
-            lists[word](parser, chosen, left.pop(0), word)
-            behind += 1
-        if behind < len(line) and behind > at + 2 and not line[behind].startswith("-"):
-            return list(extras)  # another argument stands behind them, so nobody can tell whose the words are
+        behind = at + (1 if equals else 2)
+        words = list(itertools.takewhile(lambda word: not word.startswith("-"), line[behind:]))
+        if words and words == left[: len(words)]:
+            for word in words:
+                lists[flag](parser, chosen, word, flag)
+            del left[: len(words)]
+        elif words and (too_many or lists[flag].knows(words[0])):
+            said = f"there is an argument too many: {', '.join(map(repr, extras))}. " if too_many else ""
+            hint = _separated(flag, value if equals else line[at + 1], words[0], parser)
+            show_usage(said + _taken(parser, chosen, words[0]), hint)
+            sys.exit(2)
     return left
+
+
+def _taken(parser: Parser, chosen: argparse.Namespace, word: str) -> str:
+    """For which argument a word was taken."""
+    for action in parser._actions:  # noqa: SLF001 - see `flags`
+        found = getattr(chosen, action.dest, None)
+        if not action.option_strings and word in (found if isinstance(found, list) else [found]):
+            return f"{word!r} is taken for {action.metavar}"
+    return f"{word!r} is taken for an argument"
+
+
+def _separated(flag: str, value: str, word: str, parser: Parser) -> str:
+    """How the values of a list are told from arguments, for a hint."""
+    both = shlex.quote(f"{value},{word}")
+    return (
+        f"{flag} takes one word, which is {value!r}: several values have commas between them, {flag} {both}, or stand "
+        f"behind all arguments. `{parser.prog} --help` shows what it takes."
+    )
 
 
 def script_folder() -> None:

@@ -35,9 +35,12 @@ def add_writing(parser: argparse.ArgumentParser) -> None:
         "--shuffle-seed", type=int, metavar="N", help="write the samples in a random order (default: in their own)"
     )
     add_list(
-        shards, "--pack-fields", nargs="?", const="", metavar="NAME,...",
-        help="store these fields together; with no name, none (default: those of a few bytes, or what is already)",
+        shards, "--pack-fields", metavar="NAME,...",
+        help="store these fields together (default: those of a few bytes, or what is already)",
     )  # fmt: skip
+    shards.add_argument(
+        "--no-pack-fields", dest="pack_fields", action="store_const", const=(), help="store each field by itself"
+    )
     shards.add_argument(
         "--spread-over", action="append", default=[], metavar="DIR",
         help="put the shards into folders in DIR, and links to them into OUT; once for each drive",

@@ -6,6 +6,8 @@ import contextlib
 import io
 import itertools
 import json
+import re
+import shlex
 import subprocess
 import sys
 
@@ -115,10 +117,37 @@ def test_several_words_behind_the_arguments_are_a_list_as_ever(source, capsys):
     assert main(["convert", "x.npz", "one", "--fields", "a", "c", "--ragged", "c", "--workers", "1"]) == 0
     assert fields("one") == ["a", "c"]
     assert main(["split", "one", "two", "three", "--sizes", "0.5", "0.5"]) == 0
-    assert main(["reshard", "one", "four", "--pack-fields"]) == 0
+    assert main(["reshard", "one", "four", "--no-pack-fields"]) == 0
     capsys.readouterr()
     assert "an argument too many: 'four'" in wrong(capsys, "convert", "x.npz", "--fields", "a", "c", "four")
     assert "an argument too many: 'c'" in wrong(capsys, "convert", "x.npz", "four", "--kind", "numpy", "c")
+
+
+@pytest.mark.parametrize(
+    ("line", "taken", "both"),
+    [
+        ("split --sizes .5 .5 x one two", "'.5' is taken for PATH", "--sizes .5,.5"),
+        ("split --sizes=.5 .5 x one two", "'.5' is taken for PATH", "--sizes .5,.5"),
+        ("split x --sizes 2 3 one two", "'3' is taken for OUT", "--sizes 2,3"),
+        ("bench --backends host bounce", "'bounce' is taken for PATH", "--backends host,bounce"),
+        ("bench --backends host bounce x", "too many: 'x'. 'bounce' is taken for PATH", "--backends host,bounce"),
+        ("convert --fields a c x out", "too many: 'out'. 'c' is taken for SOURCE", "--fields a,c"),
+        ("convert x --fields a c out", "too many: 'out'. 'c' is taken for OUT", "--fields a,c"),
+        ("convert --ragged a 'b c' x out", "too many: 'out'. 'b c' is taken for SOURCE", "--ragged 'a,b c'"),
+        ("reshard --pack-fields a c x out", "too many: 'out'. 'c' is taken for PATH", "--pack-fields a,c"),
+    ],
+)
+def test_values_of_a_list_before_the_arguments_are_said_to_be_taken_for_these(capsys, line, taken, both):
+    said = wrong(capsys, *shlex.split(line))
+    assert re.search(rf"^error: .*{re.escape(taken)}$", said, re.MULTILINE)
+    assert f"{both}, or stand behind all arguments" in said
+
+
+def test_what_is_no_value_of_a_list_is_an_argument(capsys):
+    for line in ("split --sizes .5 nowhere one two", "bench --backends host nowhere", "convert --fields a nowhere out"):
+        assert main(shlex.split(line)) in (1, 2)
+        assert "error: nowhere: there is no" in capsys.readouterr().err
+    assert "no option --bogus" in wrong(capsys, *shlex.split("convert --fields a x out --bogus"))
 
 
 def test_options_of_a_kind_have_one_name(tmp_path, monkeypatch, capsys):
