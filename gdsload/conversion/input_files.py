@@ -25,6 +25,7 @@ __all__ = [
     "Stamp",
     "check_file",
     "expanded",
+    "is_folder",
     "natural",
     "noted_by",
     "open_file",
@@ -81,12 +82,16 @@ def stamps(files: Iterable[str]) -> list[Stamp]:
     """Name, length, and times of the last change of content and of anything of each file, JSON-able.
 
     The second of these times nobody can put back, and a file that takes another's place has its own. Numbers of devices
-    and inodes are left out: on network file systems they change by themselves.
+    and inodes are left out: on network file systems they change by themselves. Of a symbolic link that leads to nothing
+    they are its own: whoever opens it says so.
     """
     note = _note.get()
     found: list[Stamp] = []
     for file in files:
-        status = os.stat(file)
+        try:
+            status = os.stat(file)
+        except OSError:
+            status = os.lstat(file)
         found.append([file, status.st_size, status.st_mtime_ns, status.st_ctime_ns])
         if note is not None:
             note(found[-1])
@@ -107,14 +112,21 @@ def open_file(path: str) -> IO[bytes]:
     """Open a file for reading.
 
     Raises:
-        FormatError: if it is none, but a pipe, say: that would wait for ever for somebody to write.
+        FormatError: if it is none, but a pipe, say: that would wait for ever for somebody to write; or a symbolic link
+            to nothing.
         OSError: if it cannot be opened.
     """
     return open(path, "rb", opener=_open_regular)
 
 
 def _open_regular(path: str, flags: int) -> int:
-    fd = os.open(path, flags | os.O_NONBLOCK)
+    try:
+        fd = os.open(path, flags | os.O_NONBLOCK)
+    except OSError:
+        if os.path.exists(path):
+            _check_mode(os.stat(path).st_mode, path)  # a socket
+        _check_target(path)
+        raise
     try:
         _check_mode(os.fstat(fd).st_mode, path)
     except BaseException:
@@ -132,8 +144,21 @@ def check_file(path: str) -> None:
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
+        _check_target(path)
         raise FormatError(f"the file cannot be read: {error.strerror}", file=path) from None
     _check_mode(mode, path)
+
+
+def _check_target(path: str) -> None:
+    """Refuse a symbolic link to nothing: that no such file is there is hard to believe of a name that is listed."""
+    if os.path.islink(path) and not os.path.exists(path):
+        what = f"it is a symbolic link to {os.readlink(path)!r}, where no file is"
+        raise FormatError(what, file=path, remedy="Put the file there, or remove the link.")
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder, or a link to one; its own method raises for a link to itself."""
+    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
 
 
 def _check_mode(mode: int, path: str) -> None:
@@ -178,8 +203,9 @@ class SourceFiles:
         return cls(path, split=options.get("split"), follow_links=options.get("follow_links", False))
 
     def find(
-        self, suffixes: Iterable[str], *, below: bool = True, folder: str | None = None, splits: bool = True
-    ) -> list[str]:
+        self, suffixes: Iterable[str], *, below: bool = True, folder: str | None = None, splits: bool = True,
+        bad: bool = False,
+    ) -> list[str]:  # fmt: skip
         """The files with one of these suffixes (``".tar"``), in natural order: the path itself, or those in it.
 
         Args:
@@ -187,6 +213,7 @@ class SourceFiles:
             below: also those in folders below.
             folder: look here instead of at the path.
             splits: whether names may tell of splits here.
+            bad: see `walk`.
 
         Raises:
             FormatError: if there is none, or one that must not be opened.
@@ -200,16 +227,36 @@ class SourceFiles:
         if not os.path.isdir(path):
             check_file(path)
             return self.chosen([path]) if splits else [path]
-        found = list(self.walk(path, wanted, below=below))
+        found = list(self.walk(path, wanted, below=below, bad=bad))
         if not found:
             raise FormatError(f"there is no file with {' or '.join(wanted)}", file=path)
         return self.chosen(found, path) if splits else found
 
-    def walk(self, folder: str, suffixes: tuple[str, ...], *, below: bool = True) -> Iterator[str]:
+    def walk(self, folder: str, suffixes: tuple[str, ...], *, below: bool = True, bad: bool = False) -> Iterator[str]:
         """The files with these suffixes in a folder, and below it, one by one.
+
+        Args:
+            folder: where to look.
+            suffixes: see `find`.
+            below: see `find`.
+            bad: also give what is no regular file. Where each file is a sample, it is a bad one: `open_file` says why.
 
         Raises:
             FormatError: as `find`.
+        """
+        for entry in self.entries(folder, below=below):
+            if entry.name.lower().endswith(suffixes):
+                if entry.is_symlink():
+                    self.check_link(entry.path)
+                if not bad and not entry.is_file(follow_symlinks=False):
+                    check_file(entry.path)
+                yield entry.path
+
+    def entries(self, folder: str, *, below: bool = True) -> Iterator[os.DirEntry[str]]:
+        """All in a folder that is no folder, and then what is below it, by name alone: a link may lead anywhere.
+
+        Raises:
+            FormatError: if a folder cannot be read, or a link to one leads out of the source.
         """
         try:
             with os.scandir(folder) as opened:
@@ -220,18 +267,14 @@ class SourceFiles:
         for entry in entries:
             if entry.name.startswith("._"):  # what macOS puts beside each file where it cannot keep its attributes
                 continue
-            if entry.is_dir():
+            if is_folder(entry):
                 folders.append(entry)
-            elif entry.name.lower().endswith(suffixes):
-                if entry.is_symlink():
-                    self.check_link(entry.path)
-                if not entry.is_file(follow_symlinks=False):
-                    check_file(entry.path)
-                yield entry.path
+            else:
+                yield entry
         for entry in folders if below else []:
             # What is in a folder that a link stays in is found there.
             if not entry.is_symlink() or not (self.check_link(entry.path) or _returns(entry.path)):
-                yield from self.walk(entry.path, suffixes)
+                yield from self.entries(entry.path)
 
     def check_link(self, link: str) -> bool:
         """Refuse a symbolic link that leads out of the source, if that was not asked for.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 
@@ -11,10 +12,10 @@ import numpy as np
 import pytest
 
 import gdsload
-from gdsload.conversion.input_files import SourceFiles, check_file, open_file
+from gdsload.conversion.input_files import SourceFiles, check_file, open_file, stamps
 from gdsload.conversion.recognise import KINDS, recognise, source_for
 from gdsload.conversion.sources.csv_files import CsvSource
-from gdsload.errors import FormatError, GdsloadError, OptionError
+from gdsload.errors import ConversionError, FormatError, GdsloadError, OptionError
 
 
 def samples(place, kind, options):
@@ -144,7 +145,7 @@ def test_links_to_folders(tmp_path):
 
 def test_a_link_to_nothing(tmp_path):
     (tmp_path / "a.tar").symlink_to(tmp_path / "gone.tar")
-    with pytest.raises(FormatError, match="a.tar: the file cannot be read: No such file"):
+    with pytest.raises(FormatError, match="a.tar: it is a symbolic link to '.*gone.tar', where no file is"):
         SourceFiles(str(tmp_path)).find((".tar",))
 
 
@@ -255,3 +256,44 @@ def test_cells_may_name_links_that_lead_out_if_asked_for(tmp_path):
 def test_options(tmp_path, options):
     with pytest.raises(OptionError, match=next(iter(options))):
         SourceFiles(str(tmp_path), **options)
+
+
+@pytest.mark.parametrize("kind", ["images", "yolo", "audio"])
+@pytest.mark.parametrize("what", ["nothing", "itself", "nothing outside", "pipe"])
+def test_where_each_file_is_a_sample_one_that_cannot_be_opened_is_a_bad_sample(make_source, tmp_path, kind, what):
+    folder = tmp_path / "source"
+    names, options = make_source(kind, folder)
+    good = len(samples(folder, kind, options))
+    bad = (folder / next(name for name in names if not name.endswith((".txt", ".yaml")))).with_stem("zz")
+    if what == "pipe":
+        os.mkfifo(bad)
+        said = "it is no file, but a named pipe"
+    else:
+        target = {"nothing": "gone", "itself": bad.name, "nothing outside": str(tmp_path / "gone")}[what]
+        bad.symlink_to(target)
+        said = f"it is a symbolic link to {target!r}, where no file is"
+    options = {**options, "follow_links": what == "nothing outside"}
+    how = {"kind": kind, "source_options": options, "workers": 1}
+    with pytest.raises(ConversionError, match=f"zz.* cannot be converted: .*{re.escape(said)}"):
+        gdsload.convert(folder, tmp_path / "no", **how)
+    report = gdsload.convert(folder, tmp_path / "out", on_error="skip", max_skipped=1, **how)
+    assert report.samples == good
+    (skipped,) = report.skipped
+    assert (bad.name in skipped.key, said in skipped.reason) == (True, True)
+    if what == "nothing outside":
+        options = {**options, "follow_links": False}
+        with pytest.raises(FormatError, match="zz.*: it is a symbolic link to '.*', which leads out of the folder"):
+            samples(folder, kind, options)
+
+
+def test_a_link_that_leads_to_nothing_any_more_is_a_change(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "link").symlink_to("a")
+    before = stamps([str(tmp_path / "link")])
+    (tmp_path / "a").unlink()
+    without = stamps([str(tmp_path / "link")])
+    assert without != before
+    assert stamps([str(tmp_path / "link")]) == without
+    with pytest.raises(FileNotFoundError):
+        stamps([str(tmp_path / "a")])

@@ -239,6 +239,21 @@ def test_what_may_tell_more_of_images_is_not_left_out_without_a_word(folder, nam
     assert note.startswith(f"1 file is left out that may tell more of the images, 'cat/{name}' first")
 
 
+def test_what_may_tell_more_of_images_is_looked_for_where_images_are(folder, tmp_path):
+    """Also behind links, by name alone, and not in hidden folders."""
+    (folder / "cat" / "labels.csv").symlink_to("/nowhere/labels.csv")
+    (folder / ".git").mkdir()
+    (folder / ".git" / "index.json").write_text("")
+    assert any(note.startswith("1 file is left out that may") for note in plan(folder).notes)
+    more = tmp_path / "elsewhere"
+    more.mkdir()
+    (more / "metadata.jsonl").write_text("")
+    (folder / "dog" / "more").symlink_to(more)
+    options = {"follow_links": True}
+    (note,) = [one for one in plan(folder, **options).notes if "may tell" in one]
+    assert note.startswith("2 files are left out that may tell more of the images, 'cat/labels.csv' first")
+
+
 def test_a_flat_folder_of_several_splits_says_so(folder, tmp_path):
     flat = tmp_path / "flat"
     flat.mkdir()

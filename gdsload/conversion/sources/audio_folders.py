@@ -43,7 +43,7 @@ class AudioFolderSource(FieldChoice):
         self.path = path
         self.keep_encoded = keep_encoded
         self.with_key = with_key
-        self._files = SourceFiles(path, **files).find(SOUNDS)
+        self._files = SourceFiles(path, **files).find(SOUNDS, bad=True)
         self._classes = classes_of(self._files)
 
     def describe(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class AudioFolderSource(FieldChoice):
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of files."""
-        sizes = [os.path.getsize(file) for file in self._files]
+        sizes = [int(stamp[1]) for stamp in stamps(self._files)]
         return [
             Part(f"files {low} to {high - 1}", (low, high), high - low, sum(sizes[low:high]))
             for low, high in runs(sizes, target_bytes)

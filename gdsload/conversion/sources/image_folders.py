@@ -8,11 +8,12 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import chain, groupby
 from typing import Any, Unpack
 
 import numpy as np
 
-from gdsload.conversion.input_files import SourceFiles, open_file, stamps
+from gdsload.conversion.input_files import SourceFiles, is_folder, open_file, stamps
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.pictures import SUFFIXES, ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.conversion.splits import split_words
@@ -81,10 +82,11 @@ class ImageFolderSource(ImageSource):
         found = []
         for name, places in folders.items():
             if not any(map(self._has_image, places)):
-                ends = sorted({os.path.splitext(one)[1].lower() for folder in places for one in _names_below(folder)})
+                names = [entry.name for folder in places for entry in self.files.entries(folder)]
+                ends = sorted({os.path.splitext(one)[1].lower() for one in names if not one.startswith(".")})
                 seen = f"its files end in {', '.join(ends[:5])}" if ends else "it is empty"
                 found.append(f"class {name!r} has no image that can be read: {seen}. It keeps its number.")
-        stray = [os.path.basename(one) for one in self.files.walk(self.path, SUFFIXES, below=False)] if folders else []
+        stray = [os.path.basename(one) for one in self._images_in(self.path, below=False)] if folders else []
         if stray:
             are = f"{counted(len(stray), 'image')} {'is' if len(stray) == 1 else 'are'}"
             found.append(f"{are} in no class folder and left out, {stray[0]!r} first.")
@@ -101,9 +103,12 @@ class ImageFolderSource(ImageSource):
         """Files that may tell something of the images: tables, and those that are called as an image is."""
         found = []
         for root in self._roots(self._split_folders()):
-            for folder, _, names in os.walk(root):
+            below = (self.files.entries(folder) for folder in sorted(self._folders_in(root)))
+            files = (entry.path for entry in chain(self.files.entries(root, below=False), *below))
+            for folder, paths in groupby(files, os.path.dirname):
+                names = [os.path.basename(path) for path in paths]
                 images = {os.path.splitext(name)[0] for name in names if name.lower().endswith(SUFFIXES)}
-                for name in sorted(names):
+                for name in names:
                     stem, ending = os.path.splitext(name)
                     tells = ending.lower() in _TABLES or (stem in images and ending.lower() not in SUFFIXES)
                     if tells and not name.startswith("."):
@@ -185,7 +190,10 @@ class ImageFolderSource(ImageSource):
         return [self.path] if splits is None else splits
 
     def _has_image(self, folder: str, *, below: bool = True) -> bool:
-        return next(self.files.walk(folder, SUFFIXES, below=below), None) is not None
+        return next(self._images_in(folder, below=below), None) is not None
+
+    def _images_in(self, folder: str, *, below: bool = True) -> Iterator[str]:
+        return self.files.walk(folder, SUFFIXES, below=below, bad=True)
 
     def _split_folders(self) -> list[str] | None:
         """The folders of the split, if splits have folders here."""
@@ -193,12 +201,12 @@ class ImageFolderSource(ImageSource):
         if sum(bool(split_words(os.path.basename(folder))) for folder in folders) < 2:
             return None
         # What has no image in it, as `annotations` of COCO, is not asked.
-        return self.files.split_folders([one for one in folders if any(self.files.walk(one, SUFFIXES))])
+        return self.files.split_folders([one for one in folders if self._has_image(one)])
 
     def _folders_in(self, folder: str) -> list[str]:
         try:
             with os.scandir(folder) as entries:
-                found = [entry for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
+                found = [entry for entry in entries if is_folder(entry) and not entry.name.startswith(".")]
         except OSError as error:
             raise FormatError(f"the folder cannot be read: {error.strerror}", file=folder) from None
         for entry in found:
@@ -215,7 +223,7 @@ class ImageFolderSource(ImageSource):
             places = [(_NO_CLASS, root, False) for root in self._roots(splits)]
         found = []
         for label, folder, below in places:
-            files = list(self.files.walk(folder, SUFFIXES, below=below))
+            files = list(self._images_in(folder, below=below))
             if files and splits is None:  # else they are told apart already
                 files = self.files.chosen(files, folder)
             found += [(label, os.path.relpath(file, self.path)) for file in files]
@@ -224,10 +232,6 @@ class ImageFolderSource(ImageSource):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_listed": None}
-
-
-def _names_below(folder: str) -> list[str]:
-    return [name for _, _, names in os.walk(folder) for name in names if not name.startswith(".")]
 
 
 def _sample(file: str, label: int, look: ImageForm, key: str | None) -> dict[str, Any]:

@@ -159,7 +159,7 @@ class YoloSource(ImageSource):
                     file=self.path,
                     remedy="Put the images of each split in a folder of its own.",
                 )
-        names = (os.path.relpath(file, self.path) for file in self.files.walk(self.path, SUFFIXES))
+        names = (os.path.relpath(file, self.path) for file in self.files.walk(self.path, SUFFIXES, bad=True))
         found = [os.path.join(self.path, name) for name in names if _IMAGES in name.split(os.sep)[:-1]]
         if not found:
             raise FormatError("there is no image in a folder `images`", file=self.path)
