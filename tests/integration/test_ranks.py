@@ -16,7 +16,7 @@ import torch
 
 import gdsload
 
-SAMPLES, BATCH = 200, 8
+SAMPLES, BATCH, STEPS = 200, 8, 13
 ROOT = Path(gdsload.__file__).resolve().parent.parent
 
 LIGHTNING = """
@@ -26,7 +26,11 @@ LIGHTNING = """
     import gdsload
 
     warnings.simplefilter("ignore")
-    path, folder, strategy = sys.argv[1:]
+    path, folder, strategy, *resume = sys.argv[1:]
+    limits = {"max_epochs": 1, "enable_checkpointing": False}
+    if resume:
+        saver = pl.callbacks.ModelCheckpoint(folder, "{step}", every_n_train_steps=5, save_top_k=-1)
+        limits = {"max_epochs": 2, "max_steps": int(resume[0]), "callbacks": [saver]}
 
     class Model(pl.LightningModule):
         def __init__(self):
@@ -46,10 +50,11 @@ LIGHTNING = """
 
     if __name__ == "__main__":
         made = pl.Trainer(
-            max_epochs=1, accelerator="cpu", devices=2, strategy=strategy, logger=False, enable_checkpointing=False,
-            enable_progress_bar=False, enable_model_summary=False, default_root_dir=folder,
+            accelerator="cpu", devices=2, strategy=strategy, logger=False, enable_progress_bar=False,
+            enable_model_summary=False, default_root_dir=folder, **limits,
         )
-        made.fit(Model(), gdsload.DataLoader(path, 8, shuffle=True, device="cpu"))
+        loader = gdsload.DataLoader(path, 8, shuffle=True, device="cpu")
+        made.fit(Model(), loader, ckpt_path=resume[1] if resume[1:] else None)
 """
 ACCELERATE = """
     import json, sys, warnings
@@ -172,7 +177,7 @@ def path(tmp_path):
     return tmp_path / "d"
 
 
-def run(script, path, folder, ranks, way):
+def run(script, path, folder, ranks, *arguments):
     """Run a script, in one process or as each of its ranks, and give what each rank has seen."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -187,7 +192,7 @@ def run(script, path, folder, ranks, way):
         }  # fmt: skip
         started.append(
             subprocess.Popen(
-                [sys.executable, str(file), str(path), str(folder), way],
+                [sys.executable, str(file), str(path), str(folder), *map(str, arguments)],
                 env=environment | its_own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             )
         )  # fmt: skip
@@ -197,12 +202,27 @@ def run(script, path, folder, ranks, way):
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("way", ["ddp", "ddp_spawn", "ddp_notebook", "accelerate", "trainer"])
+@pytest.mark.parametrize("way", ["ddp_spawn", "ddp_notebook", "accelerate", "trainer"])
 def test_each_rank_gets_its_own_samples(path, tmp_path, way):
     script, ranks = SCRIPTS.get(way, (LIGHTNING, [None]))
     first, second = run(script, path, tmp_path, ranks, way)
-    assert [len(batch) for batch in first] == [len(batch) for batch in second] == [BATCH] * 12 + [SAMPLES // 2 % BATCH]
+    sizes = [BATCH] * (STEPS - 1) + [SAMPLES // 2 % BATCH]
+    assert [len(batch) for batch in first] == [len(batch) for batch in second] == sizes
     assert sorted(x for rank in (first, second) for batch in rank for x in batch) == list(range(SAMPLES))
+
+
+@pytest.mark.timeout(180)
+def test_ranks_that_are_scripts_get_their_own_samples_and_resume_in_an_epoch(path, tmp_path):
+    """``ddp``: a run that ends two steps behind its checkpoint, and another that goes on from there."""
+    before = run(LIGHTNING, path, tmp_path, [None], "ddp", 7)
+    after = run(LIGHTNING, path, tmp_path, [None], "ddp", -1, tmp_path / "step=5.ckpt")
+    assert [len(steps) for steps in before + after] == [7, 7, 2 * STEPS - 5, 2 * STEPS - 5]
+    seen = [first[:5] + rest for first, rest in zip(before, after, strict=True)]
+    for epoch in (slice(0, STEPS), slice(STEPS, None)):
+        assert sorted(x for rank in seen for batch in rank[epoch] for x in batch) == list(range(SAMPLES))
+    for rank in range(2):
+        with gdsload.DataLoader(path, BATCH, shuffle=True, device="cpu", rank=rank, world_size=2) as loader:
+            assert seen[rank] == [batch["x"].flatten().int().tolist() for _ in range(2) for batch in loader]
 
 
 UNKNOWING = """
