@@ -37,7 +37,7 @@ test-gpu:
 integration: .venv/integration/.stamp
 	GDSLOAD_SUITE=integration .venv/integration/bin/python -m pytest -W default tests/integration $(ARGS)
 
-# torchvision's transforms, by themselves: tests/vision/conftest.py says why.
+# torchvision's and albumentations' transforms, by themselves: tests/vision/conftest.py says why.
 vision: .venv/vision/.stamp
 	GDSLOAD_SUITE=vision .venv/vision/bin/python -m pytest -W default tests/vision $(ARGS)
 
