@@ -25,7 +25,7 @@ class FeatureStore(PygFeatureStore):  # type: ignore[misc]  # its package need n
     """A feature store of PyTorch Geometric's over datasets: a sample for each node, a tensor for each field.
 
         store = FeatureStore({"paper": "papers/", "author": "authors/"}, device="cuda")
-        loader = NeighborLoader((store, graph_store), num_neighbors=[10, 10], input_nodes=("paper", None))
+        loader = NeighborLoader((store, graph_store), num_neighbors=[10, 10], input_nodes="paper")
 
     What it gives is `ShardDataset.gather`'s, and so on the device already; fields of one node type that are asked for
     together come by one gather. It reads: shards cannot be changed.

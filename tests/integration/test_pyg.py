@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData, TensorAttr
 from torch_geometric.data.feature_store import AttrView
+from torch_geometric.loader import NeighborLoader
 from torch_geometric.loader.utils import filter_custom_hetero_store, filter_custom_store
+from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOutput
 
 import gdsload
 from gdsload import OptionError
@@ -100,3 +102,79 @@ def test_a_graph_of_one_type_and_its_sampled_parts(tmp_path):
     part = filter_custom_hetero_store(named, graph, {"node": nodes}, {edge: row}, {edge: col}, {edge: None})
     assert torch.equal(part["node"].x, data.x[nodes])
     assert part[edge].edge_index.tolist() == [[1, 2], [0, 0]]
+
+
+class Neighbours(BaseSampler):
+    """All neighbours of papers: PyTorch Geometric's own sampler takes pyg-lib or torch-sparse, of which PyPI has no wheel."""
+
+    def __init__(self, edges):
+        self.edges = edges
+
+    def found(self, papers):
+        edge = torch.isin(self.edges[1], papers).nonzero().squeeze(1)
+        sources, targets = self.edges[:, edge]
+        return sources, (targets[:, None] == papers).int().argmax(1), edge
+
+    def sample_from_nodes(self, index, **_):
+        sources, col, edge = self.found(index.node)
+        authors, row = sources.unique(return_inverse=True)
+        nodes = {"paper": index.node, "author": authors}
+        return HeteroSamplerOutput(nodes, {WRITES: row}, {WRITES: col}, {WRITES: edge}, metadata=(index.input_id, None))
+
+    def sample_from_edges(self, index, neg_sampling=None):
+        raise NotImplementedError
+
+
+class Citations(Neighbours):
+    """The same where there is one type of nodes: the papers lie before those that cite them."""
+
+    def sample_from_nodes(self, index, **_):
+        sources, col, edge = self.found(index.node)
+        others = sources[~torch.isin(sources, index.node)].unique()
+        nodes = torch.cat([index.node, others])
+        row = (sources[:, None] == nodes).int().argmax(1)
+        return SamplerOutput(nodes, row, col, edge, metadata=(index.input_id, None))
+
+
+WRITES = ("author", "writes", "paper")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_neighbor_loader_puts_features_of_shards_into_its_batches(hetero, workers):
+    data, store = hetero
+    graph = HeteroData()
+    graph[WRITES].edge_index = edges = torch.stack(
+        [torch.randint(0, AUTHORS, (900,)), torch.randint(0, PAPERS, (900,))]
+    )
+    loader = NeighborLoader(
+        (store, graph), num_neighbors=[-1], input_nodes="paper", batch_size=32, shuffle=True,
+        num_workers=workers, neighbor_sampler=Neighbours(edges),
+    )  # fmt: skip
+    seen, found = [], []
+    for batch in loader:
+        papers, authors = batch["paper"], batch["author"]
+        assert torch.equal(papers.x, data["paper"].x[papers.n_id])
+        assert torch.equal(papers.y, papers.n_id)
+        assert torch.equal(authors.x, data["author"].x[authors.n_id])
+        row, col = batch[WRITES].edge_index
+        assert torch.equal(torch.stack([authors.n_id[row], papers.n_id[col]]), edges[:, batch[WRITES].e_id])
+        seen += papers.n_id.tolist()
+        found += batch[WRITES].e_id.tolist()
+    assert sorted(seen) == list(range(PAPERS))
+    assert sorted(found) == list(range(900))
+
+
+def test_a_neighbor_loader_of_a_graph_of_one_type(hetero, tmp_path):
+    data, _ = hetero
+    store = FeatureStore(tmp_path / "paper", device="cpu")
+    edges = torch.randint(0, PAPERS, (2, 900))
+    graph = Data(edge_index=edges, num_nodes=PAPERS)
+    loader = NeighborLoader(
+        (store, graph), [-1], torch.arange(PAPERS), batch_size=32, neighbor_sampler=Citations(edges)
+    )
+    found = []
+    for batch in loader:
+        assert torch.equal(batch.x, data["paper"].x[batch.n_id])
+        assert torch.equal(batch.n_id[batch.edge_index], edges[:, batch.e_id])
+        found += batch.n_id[: batch.batch_size].tolist()
+    assert found == list(range(PAPERS))
