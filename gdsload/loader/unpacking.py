@@ -8,6 +8,10 @@
 It is read from the instructions of the caller around the one that calls `__iter__`, once for each such place. Batches
 stay plain dicts: a subclass that refuses to be unpacked would be a leaf to `torch.utils._pytree`, and a graph break or
 a guard to `torch.compile`.
+
+Where something stands in between (`tqdm`, a comprehension, a framework that calls a function with the batch) nothing is
+told: a generator may make pairs itself, and each version of Python has other instructions for a comprehension. What is
+unpacked there are texts, which fail where a tensor is wanted.
 """
 
 from __future__ import annotations
