@@ -38,14 +38,18 @@ def digits(tmp_path_factory):
     return path
 
 
-def output(name, path, arguments, launcher=()):
+def run(command):
     found = subprocess.run(
-        [sys.executable, *launcher, str(ROOT / f"examples/train_{name}.py"), str(path), *arguments],
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'examples'}", "OMP_NUM_THREADS": "1"},
+        [sys.executable, *command],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'examples'}", "OMP_NUM_THREADS": "1"},
         capture_output=True, text=True, timeout=170, check=False,
     )  # fmt: skip
     assert found.returncode == 0, found.stderr[-4000:]
     return found.stdout
+
+
+def output(name, path, arguments, launcher=()):
+    return run([*launcher, f"examples/train_{name}.py", str(path), *arguments])
 
 
 @pytest.mark.timeout(180)
@@ -77,9 +81,15 @@ def test_a_captured_step_trains(digits):
 
 
 def test_examples_are_short_and_all_of_them_run():
-    files = {path.stem.removeprefix("train_"): path for path in ROOT.glob("examples/train_*.py")}
-    assert files.keys() == {*EXAMPLES, "cuda_graph"}
-    assert [name for name, path in files.items() if len(path.read_text().splitlines()) >= 60] == []
+    files = list(ROOT.glob("examples/*.py"))
+    assert {path.stem for path in files} == {
+        *(f"train_{name}" for name in EXAMPLES), "train_cuda_graph", "train", "images", "digits_model"
+    }  # fmt: skip
+    assert [path.name for path in files if len(path.read_text().splitlines()) >= 60] == []
+
+
+def test_a_line_is_learnt_and_gone_on_with(tmp_path):
+    assert run(["examples/train.py", str(tmp_path)]) == "y = 3.00 x + 1.00, epoch 7\n"
 
 
 def test_a_folder_of_images_is_learnt(tmp_path):
