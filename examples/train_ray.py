@@ -1,6 +1,8 @@
 """Ray Train: the loader is handed to the workers, without `prepare_data_loader`.
 
 usage: gdsload demo --keep digits/ && python examples/train_ray.py digits/ /shared/runs/
+
+The folder of runs is an absolute path, which Ray asks for.
 """
 
 from __future__ import annotations
