@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -217,7 +218,10 @@ def _shown(field: Field) -> str:
     return "[" + ", ".join("any" if size is None else str(size) for size in field.shape) + "]"
 
 
-def _text_rows(name: str, field: Field, values: Sequence[object]) -> EncodedField:
+def _text_rows(name: str, field: Field, values: Sequence[Any]) -> EncodedField:
+    if field.kind == "str":
+        with suppress(TypeError, UnicodeEncodeError):  # one of them is no text, or broken: said below
+            return _joined(list(map(str.encode, values)))
     wanted = str if field.kind == "str" else bytes
     pieces = []
     for given in values:
@@ -228,8 +232,12 @@ def _text_rows(name: str, field: Field, values: Sequence[object]) -> EncodedFiel
             pieces.append(value.encode() if isinstance(value, str) else bytes(value))
         except UnicodeEncodeError as error:
             raise SchemaError(f"the text {value!r:.80} is no valid Unicode: {error.reason}", field=name) from None
+    return _joined(pieces)
+
+
+def _joined(pieces: list[bytes]) -> EncodedField:
     data = np.frombuffer(b"".join(pieces), np.uint8).reshape(-1, 1)
-    return EncodedField(data, np.array([len(piece) for piece in pieces], np.int64))
+    return EncodedField(data, np.fromiter(map(len, pieces), np.int64, len(pieces)))
 
 
 def _image_bytes(name: str, field: Field, value: object) -> bytes:
