@@ -268,7 +268,7 @@ class Files:
         unopened, found = self._mappings
         if unopened != self._unopened:
             unopened = self._unopened
-            files = self.base.nonzero()[0]
+            files = self.base.copy().nonzero()[0]  # others open files, and it must not change while it is looked at
             files = files[self.base[files].argsort()]
             found = self.base[files], self.base[files] + self.sizes[files]
             self._mappings = unopened, found

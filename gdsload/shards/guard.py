@@ -128,7 +128,7 @@ class Guard:
 
     def _joined(self, pieces: IntArray) -> Extents:
         """Pieces in rising order as extents, neighbours together."""
-        line = np.flatnonzero(self._size)
+        line = np.flatnonzero(self._size.copy())  # others open shards, and it must not change while it is looked at
         line = line[np.argsort(self._begin[line])]
         file = line[np.searchsorted(self._begin[line], pieces << _SHIFT, side="right") - 1]
         alone = np.ones(len(pieces), bool)

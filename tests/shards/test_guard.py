@@ -27,6 +27,7 @@ from gdsload.shards import page_cache as residency
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.files import Files
 from gdsload.shards.guard import Guard
+from gdsload.shards.identity import ShardSource
 from gdsload.shards.reads import Extents
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system.memory import map_file, unmap
@@ -265,6 +266,29 @@ def test_shards_are_opened_while_others_are_asked_for():
         thread.join()
     assert errors == []
     assert sure.left == 0
+
+
+def test_what_is_mapped_and_missing_is_told_while_other_shards_are_opened(tmp_path):
+    """Where arrays have more than some hundred elements numpy lets other threads run while it looks for non-zeros."""
+    paths = [tmp_path / str(number) for number in range(3000)]
+    for path in paths:
+        path.write_bytes(b"x")
+    files, first = Files([ShardSource(str(path)) for path in paths], mapped=True), np.array([0])
+    files.ensure_open(first)
+
+    def open_others():
+        for file in range(1, len(paths)):
+            files.ensure_open(np.array([file]))
+
+    thread = threading.Thread(target=open_others)
+    thread.start()
+    try:
+        while thread.is_alive():
+            assert len(files.guard.missing(extents((0, 0, 1)))) == 1
+            assert files.in_mappings(files.base[first]).all()
+    finally:
+        thread.join()
+        files.close()
 
 
 # --- who touches mappings ---
