@@ -353,7 +353,7 @@ def _all_fit(source: NDArray[Any], dtype: DType) -> bool:
     return dtype.name in _EXACT and max(abs(float(low)), abs(float(high))) <= bounds(dtype)[1]
 
 
-def _fit(source: NDArray[Any], converted: NDArray[Any] | torch.Tensor, dtype: DType) -> NDArray[np.bool_]:
+def _fit(source: NDArray[Any], became: NDArray[Any] | torch.Tensor, dtype: DType) -> NDArray[np.bool_]:
     """Which values are not lost."""
     if _is_whole(dtype):
         least, largest = _limits(dtype)
@@ -363,9 +363,9 @@ def _fit(source: NDArray[Any], converted: NDArray[Any] | torch.Tensor, dtype: DT
         whole: NDArray[np.bool_] = np.isfinite(source) & (np.trunc(source) == source)
         return whole & (source >= float(least)) & (source < float(largest + 1))
     if dtype.name == "complex64" and source.dtype.kind == "c":
-        found = np.asarray(converted)
+        found = np.asarray(became)
         return _kept(source.real, found.real, dtype) & _kept(source.imag, found.imag, dtype)
-    found = converted.double().numpy() if is_tensor(converted) else np.asarray(converted)
+    found = became.double().numpy() if is_tensor(became) else np.asarray(became)
     found = found.real.astype(np.float64)
     return _kept(source, found, dtype) if source.dtype.kind == "f" else _exactly(source, found)
 
