@@ -174,6 +174,24 @@ def test_no_rate_is_beyond_the_drives(tmp_path):
     assert max(rates) < 0.0202
 
 
+def test_a_case_that_fails_while_it_is_looked_at_has_failed(tmp_path, monkeypatch):
+    trial, calls = free_drive.trial, []
+
+    def fails_at_last(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise RuntimeError("at last")
+        return trial(*arguments)
+
+    monkeypatch.setattr(free_drive, "trial", fails_at_last)
+    out = tmp_path / "free.json"
+    options = ["--small", "--device", "cpu", "--rounds", "1", "--sampled", "--cases", "host-rows-4k-full"]
+    assert free_drive.main([*options, "--out", str(out)]) == 1
+    (entry,) = json.loads(out.read_text(encoding="utf-8"))["cases"]
+    assert entry["failed"] == {"stage": "trial", "reason": "RuntimeError: at last"}
+    assert (len(entry["trials"]), "threads" in entry) == (1, False)
+
+
 def test_wrong_bytes_have_no_number(tmp_path, monkeypatch, clock):
     monkeypatch.setattr(trials, "REAL", Drive(simulated(None, clock, CPU).reader))  # brings nothing
     out = tmp_path / "free.json"
