@@ -335,7 +335,7 @@ class SourceFiles:
             return self.path
         with os.scandir(self.path) as entries:
             folders = sorted((entry.path for entry in entries if _has(entry.path, marks)), key=natural)
-        if len(folders) < 2 and self.split is None:
+        if len(folders) < (2 if self.split is None else self.split == ALL):
             return self.path
         found = self.chosen(folders, self.path)
         if len(found) > 1:

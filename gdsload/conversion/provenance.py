@@ -21,7 +21,8 @@ from gdsload.system.version import __version__
 
 __all__ = ["combined_metadata", "metadata_of", "notes_of"]
 
-CLASSES = "classes"
+CLASSES, UNITS, KEY = "classes", "units", "key"
+_OF_FIELDS = (CLASSES, UNITS)
 _MERGED = "merged"
 _PROVENANCE = ("source", "options", "gdsload")
 
@@ -31,7 +32,7 @@ def metadata_of(source: Source, schema: Schema, options: ConvertOptions, given: 
 
     Args:
         source: the source.
-        schema: the fields of the result: classes of others are left out.
+        schema: the fields of the result: what is said of others is left out.
         options: how it is converted.
         given: the keywords of the conversion; of these `metadata` replaces what it has keys of.
 
@@ -43,15 +44,18 @@ def metadata_of(source: Source, schema: Schema, options: ConvertOptions, given: 
     parts = getattr(source, "metadata_parts", None)
     listed = [] if parts is None else parts()
     if any(metadata for _, metadata in listed):
-        found = combined_metadata(listed, () if CLASSES in wanted else list(schema))
+        found = combined_metadata(listed, {about: list(schema) for about in _OF_FIELDS if about not in wanted})
     elif not getattr(source, "rearranges", False):
         own = getattr(source, "metadata", None)
         found = ({} if own is None else dict(own())) | _provenance(source, options, given)
     found |= wanted
-    if isinstance(classes := found.get(CLASSES), dict):
-        found[CLASSES] = {name: names for name, names in classes.items() if name in schema}
-        if not found[CLASSES]:
-            del found[CLASSES]
+    for about in _OF_FIELDS:
+        if isinstance(of := found.get(about), dict):
+            found[about] = {name: value for name, value in of.items() if name in schema}
+            if not found[about]:
+                del found[about]
+    if KEY not in wanted and isinstance(key := found.get(KEY), str) and key not in schema:
+        del found[KEY]
     return checked_metadata(found)
 
 
@@ -84,31 +88,25 @@ def _as_json(value: object) -> Any:
     return json.loads(text.encode("utf-8", "replace"))
 
 
-def combined_metadata(datasets: Sequence[tuple[str, Mapping[str, Any]]], fields: Sequence[str]) -> dict[str, Any]:
+def combined_metadata(
+    datasets: Sequence[tuple[str, Mapping[str, Any]]], fields: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
     """The metadata of several datasets together.
 
-    If all say the same, so do they together. Else what they agree in is kept, and classes that some of them name;
-    what they come from stands under ``"merged"``, once for each different one.
+    If all say the same, so do they together. Else what they agree in is kept, and classes and units that some of them
+    name; what they come from stands under ``"merged"``, once for each different one.
 
     Args:
         datasets: path and metadata of each.
-        fields: those whose classes matter.
+        fields: those of which ``"classes"`` matter, and those of which ``"units"`` do.
 
     Raises:
-        OptionError: if they name the classes of a field differently: one number would mean two things then.
+        OptionError: if they name the classes or unit of a field differently: one number would mean two things then.
     """
     if all(metadata == datasets[0][1] for _, metadata in datasets):
         return dict(datasets[0][1])
-    names: dict[str, tuple[str, Any]] = {}
-    for path, metadata in datasets:
-        own: Any = metadata.get(CLASSES)
-        for field in fields if isinstance(own, Mapping) else ():
-            if (found := own.get(field)) is None:
-                continue
-            before, known = names.setdefault(field, (path, found))
-            if known != found:
-                raise _disagreement(field, before, path, known, found)
-    apart = {*_PROVENANCE, CLASSES, _MERGED}
+    told = {about: _agreed(datasets, about, names) for about, names in fields.items()}
+    apart = {*_PROVENANCE, *_OF_FIELDS, _MERGED}
     same = {
         key: value
         for key, value in datasets[0][1].items()
@@ -119,13 +117,35 @@ def combined_metadata(datasets: Sequence[tuple[str, Mapping[str, Any]]], fields:
         origin = {key: metadata[key] for key in (*_PROVENANCE, _MERGED) if key in metadata}
         if origin and origin not in origins:
             origins.append(origin)
-    classes = {field: known for field, (_, known) in names.items()}
     return {
-        **({CLASSES: classes} if classes else {}),
+        **{about: of for about, of in told.items() if of},
         **same,
         **({_MERGED: origins} if origins else {}),
         "gdsload": __version__,
     }
+
+
+def _agreed(datasets: Sequence[tuple[str, Mapping[str, Any]]], about: str, fields: Sequence[str]) -> dict[str, Any]:
+    """What some datasets say about fields, by field; an error if they disagree."""
+    names: dict[str, tuple[str, Any]] = {}
+    for path, metadata in datasets:
+        own: Any = metadata.get(about)
+        for field in fields if isinstance(own, Mapping) else ():
+            if (found := own.get(field)) is None:
+                continue
+            before, known = names.setdefault(field, (path, found))
+            if known != found:
+                raise (_disagreement if about == CLASSES else _other_unit)(field, before, path, known, found)
+    return {field: known for field, (_, known) in names.items()}
+
+
+def _other_unit(field: str, before: str, path: str, known: Any, found: Any) -> OptionError:
+    return OptionError(
+        f"{before} and {path} count it in different units ({known!s:.80}; {found!s:.80}): one number would mean two "
+        "things",
+        field=field,
+        remedy="Convert the values of one (gdsload.reshard with map= and metadata=).",
+    )
 
 
 def _disagreement(field: str, before: str, path: str, known: Any, found: Any) -> OptionError:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import shutil
 import tarfile
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -132,6 +134,35 @@ def test_classes_of_datasets_and_parquet_files(tmp_path):
         assert metadata_of(tmp_path / str(number))["classes"] == {"y": ["no", "yes"]}
 
 
+def test_units_of_what_were_times_or_decimals(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    times = arrow.array([1, 2], arrow.timestamp("us"))
+    prices = arrow.array([Decimal("1.25"), Decimal("2.50")], arrow.decimal128(9, 2))
+    table = arrow.table({"t": times, "day": arrow.array([1, 2], arrow.date32()), "price": prices, "x": [1, 2]})
+    importlib.import_module("pyarrow.parquet").write_table(table, tmp_path / "a.parquet")
+    units = {"t": "microseconds since 1970-01-01 (no time zone)", "price": "units of 10 to the power of -2"}
+    for number, source in enumerate((table, tmp_path / "a.parquet")):
+        out = tmp_path / str(number)
+        convert(source, out, decimals="scaled", fields=["t", "price", "x"], workers=1)
+        assert metadata_of(out)["units"] == units
+    reshard(out, tmp_path / "r", fields=["t"])
+    assert metadata_of(tmp_path / "r")["units"] == {"t": units["t"]}
+    convert(table, tmp_path / "text", as_json=["t"], decimals="scaled", fields=["t", "x"], workers=1)
+    assert "units" not in metadata_of(tmp_path / "text")
+
+
+def test_units_that_disagree_are_never_merged(tmp_path):
+    for name, unit in (("a", "seconds"), ("b", "milliseconds"), ("c", None)):
+        written(tmp_path / name, **({"units": {"x": unit}} if unit else {}))
+    with pytest.raises(OptionError, match="different units.*seconds; milliseconds") as caught:
+        merge([tmp_path / "a", tmp_path / "b"], tmp_path / "m")
+    assert caught.value.field == "x"
+    merge([tmp_path / "a", tmp_path / "c"], tmp_path / "m")
+    assert metadata_of(tmp_path / "m")["units"] == {"x": "seconds"}
+    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "n", metadata={"units": {"x": "ticks"}})
+    assert metadata_of(tmp_path / "n")["units"] == {"x": "ticks"}
+
+
 def test_keys_of_tars_and_options_of_packing(tmp_path):
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
         info = tarfile.TarInfo("0.cls")
@@ -139,6 +170,8 @@ def test_keys_of_tars_and_options_of_packing(tmp_path):
         tar.addfile(info, io.BytesIO(b"1"))
     convert(tmp_path / "a.tar", tmp_path / "tar", workers=1)
     assert metadata_of(tmp_path / "tar")["key"] == "key"
+    convert(tmp_path / "a.tar", tmp_path / "alone", fields=["cls"], workers=1)
+    assert "key" not in metadata_of(tmp_path / "alone")
     np.arange(9, dtype=np.uint16).tofile(tmp_path / "a.bin")
     pack = {"field": "tokens", "length": 4}
     convert(tmp_path / "a.bin", tmp_path / "packed", dtype="uint16", pack=pack, workers=1)

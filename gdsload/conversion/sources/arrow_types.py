@@ -177,14 +177,16 @@ class TableForm:
         """What users should know of these fields."""
         found = []
         for leaf in leaves:
-            unit = None if leaf.json else _unit(leaf.kind)
-            if unit:
+            if unit := _unit_of(leaf):
                 found.append(f"{leaf.name!r} is int64, {unit}")
             if is_encoded(leaf.kind):
                 found.append(f"{leaf.name!r} has the bytes of the files as they are")
-            if need("pyarrow").types.is_decimal(inner_type(leaf.kind)) and leaf.decimals == "scaled":
-                found.append(f"{leaf.name!r} counts in units of 10 to the power of {-inner_type(leaf.kind).scale}")
         return found
+
+    def metadata(self, leaves: Sequence[Leaf]) -> dict[str, Any]:
+        """What a dataset's metadata have of these fields: what whole numbers count that were times or decimals."""
+        units = {leaf.name: unit for leaf in leaves if (unit := _unit_of(leaf))}
+        return {"units": units} if units else {}
 
 
 def _column_of(name: str, there: Container[str], images: Sequence[str]) -> str:
@@ -228,6 +230,16 @@ def inner_type(kind: Any) -> Any:
             kind = kind.value_type
         else:
             return kind
+
+
+def _unit_of(leaf: Leaf) -> str | None:
+    """What the whole numbers of a field count, if they are made of times or decimal numbers."""
+    if leaf.json:
+        return None
+    kind = inner_type(leaf.kind)
+    if need("pyarrow").types.is_decimal(kind) and leaf.decimals == "scaled":
+        return f"units of 10 to the power of {-kind.scale}"
+    return _unit(kind)
 
 
 def _unit(kind: Any) -> str | None:

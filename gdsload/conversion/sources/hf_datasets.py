@@ -75,13 +75,13 @@ class HuggingFaceSource(FieldChoice, ImageSource):
         return {**found, "files": files}
 
     def metadata(self) -> dict[str, Any]:
-        """What the dataset's metadata have of the source: the names of classes."""
-        kind = need("datasets").ClassLabel
-        features = self._open().features.items()
+        """What the dataset's metadata have of the source: the names of classes, and units."""
+        kind, dataset = need("datasets").ClassLabel, self._open()
+        features = dataset.features.items()
         classes = {
             name: list(feature.names) for name, feature in features if isinstance(feature, kind) and feature.names
         }
-        return {"classes": classes} if classes else {}
+        return ({"classes": classes} if classes else {}) | self.table_form.metadata(self._leaves(dataset))
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`."""

@@ -95,6 +95,10 @@ class TableInMemory(FieldChoice):
         """What users should know of it."""
         return [*self._left_out, *self.form.notes(self.form.leaves(self.table.schema, _NAME))]
 
+    def metadata(self) -> dict[str, Any]:
+        """What the dataset's metadata have of the table: units."""
+        return self.form.metadata(self.form.leaves(self.table.schema, _NAME))
+
     def only(self, fields: Sequence[str]) -> Self:
         """See `Selective.only`."""
         found = super().only(fields)

@@ -65,9 +65,10 @@ class ParquetSource(FieldChoice, ImageSource):
         return {"kind": self.kind, "files": files, **self.table_form.to_json(), **form}
 
     def metadata(self) -> dict[str, Any]:
-        """What the dataset's metadata have of the source: the names of classes, where they are noted."""
-        classes = class_names(self._first()[0])
-        return {"classes": classes} if classes else {}
+        """What the dataset's metadata have of the source: the names of classes, where they are noted, and units."""
+        schema, leaves = self._first()
+        classes = class_names(schema)
+        return ({"classes": classes} if classes else {}) | self.table_form.metadata(leaves)
 
     def notes(self) -> list[str]:
         """What users should know of it."""

@@ -7,7 +7,7 @@ import io
 import os
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,6 +15,7 @@ from itertools import islice
 from typing import IO, Any, Unpack, cast
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
+from gdsload.conversion.row_source import check_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
@@ -155,7 +156,7 @@ class TarSource(FieldChoice, ImageSource):
         return frozenset(found for name in self.fields or () for found in (name, name.partition(".")[0]))
 
     def _item(self, sample: _Sample, file: str) -> Item:
-        return Item(sample.key, partial(_decoded, sample, file, self.form, self.with_key))
+        return Item(sample.key, partial(_decoded, sample, file, self.form, self.with_key, self.fields))
 
 
 @dataclass(slots=True)
@@ -243,7 +244,9 @@ def _members(tar: tarfile.TarFile, nbytes: int) -> Iterator[tuple[str, str, tarf
             yield folder + slash + stem, extension.lower().replace(".", "_"), member
 
 
-def _decoded(sample: _Sample, file: str, look: ImageForm, with_key: bool) -> dict[str, Any]:
+def _decoded(
+    sample: _Sample, file: str, look: ImageForm, with_key: bool, wanted: Sequence[str] | None
+) -> dict[str, Any]:
     where = f"{file}:{sample.key}"
     if sample.trouble is not None:
         raise FormatError(f"the sample cannot be taken: {sample.trouble}", file=where)
@@ -262,6 +265,7 @@ def _decoded(sample: _Sample, file: str, look: ImageForm, with_key: bool) -> dic
             if isinstance(error, FormatError | OptionError):
                 raise
             raise FormatError(f"it cannot be decoded: {str(error)[:200]}", file=f"{where}.{name}") from None
+    check_fields([name for name in wanted or () if name not in found], [*found, *sorted(sample.left_out)], where)
     return found
 
 

@@ -167,6 +167,12 @@ class YoloSource(ImageSource):
 
     def _yaml(self) -> dict[str, Any]:
         """What the YAML file at the path says; empty if there is none."""
+        if not os.path.isdir(self.path):
+            raise FormatError(
+                "it is no folder",
+                file=self.path,
+                remedy="Pass the folder that has `images`, `labels` and the YAML file.",
+            )
         files = [name for name in sorted(os.listdir(self.path)) if name.lower().endswith(_YAML)]
         if not files:
             return {}

@@ -225,7 +225,7 @@ def test_decimals_only_as_asked_for(tmp_path):
     assert read_all(one_column(tmp_path, column, decimals="float64"))[0].make()["x"].tolist() == list(map(float, texts))
     small = one_column(tmp_path, column.take([0, 1, 3]), decimals="scaled")
     assert read_all(small)[0].make()["x"].tolist() == [110, -5, 30]
-    assert small.notes() == ["'x' counts in units of 10 to the power of -2"]
+    assert small.notes() == ["'x' is int64, units of 10 to the power of -2"]
     with pytest.raises(FormatError, match="does not fit int64"):
         read_all(one_column(tmp_path, column, decimals="scaled"))[0].make()
 

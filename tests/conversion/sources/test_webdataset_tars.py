@@ -280,6 +280,12 @@ def test_members_that_nobody_wants_are_not_looked_at(tmp_path):
         read_all(source)[0].make()
 
 
+def test_a_name_that_no_member_has_is_told_those_that_there_are(tmp_path):
+    path = pack(tmp_path / "a.tar", [("0.jpg", b"none"), ("0.cls", b"1")])
+    with pytest.raises(OptionError, match=r"no field 'jpeg'. Did you mean 'jpg'\? There are 'key', 'cls', 'jpg'"):
+        read_all(TarSource(path).only(["jpeg"]))[0].make()
+
+
 def test_small_tar_files_make_one_shard(tmp_path):
     (tmp_path / "in").mkdir()
     for number in range(20):

@@ -71,6 +71,13 @@ def test_images_kept_as_they_are(tmp_path):
     assert dataset[2]["labels"].tolist() == [0, 1]
 
 
+def test_the_yaml_file_itself_is_no_folder(tmp_path):
+    write(tmp_path)
+    (file,) = tmp_path.glob("*.yaml")
+    with pytest.raises(FormatError, match="it is no folder. Pass the folder that has `images`"):
+        YoloSource(str(file)).describe()
+
+
 def test_splits_and_shards(tmp_path):
     for split in ("train", "val"):
         write(tmp_path, f"{{kind}}/{split}")
