@@ -8,7 +8,7 @@ from contextlib import suppress
 from gdsload.conversion.conversion_options import Change, ConvertOptions
 from gdsload.conversion.part import failed, made, place_of, reason_of
 from gdsload.conversion.source import Part, Source
-from gdsload.conversion.sources.pictures import WAYS_OUT, ImageSource
+from gdsload.conversion.sources.pictures import ImageSource
 from gdsload.errors import FormatError, SchemaError
 from gdsload.shards.encode import infer_schema
 from gdsload.shards.format.schema import Field, Schema
@@ -119,7 +119,7 @@ def _way_out(name: str, one: Field, other: Field, source: Source, channels: bool
             "Make pictures equal in the dataset itself or with map=; or let it return their encoded bytes, and "
             f"pass schema={{{name!r}: gdsload.Field('image'), ...}}."
         )
-    return WAYS_OUT
+    return source.ways_out
 
 
 def _ragged(name: str, field: Field) -> Field:

@@ -363,7 +363,7 @@ class SourceFiles:
         """
         names = [] if root is None else [os.path.relpath(path, root) for path in paths]
         told = splits_of(names)
-        listed = sorted({split for split in told if split is not None})
+        listed = sorted({split for split in told if split is not None}, key=lambda split: (split != "train", split))
         if self.split == ALL or (self.split is None and not listed):
             return list(paths)
         if self.split is None:

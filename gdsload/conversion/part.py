@@ -13,7 +13,7 @@ import numpy as np
 
 from gdsload.conversion.conversion_options import Change, ConvertOptions
 from gdsload.conversion.source import Item, Part, Source
-from gdsload.conversion.sources.pictures import WAYS_OUT, ImageSource
+from gdsload.conversion.sources.pictures import ImageSource
 from gdsload.conversion.staging import PartReport, part_folder, part_report, write_json
 from gdsload.errors import ConversionError, OptionError, ReadError, SchemaError, Skipped, WriteError
 from gdsload.shards.encode import sample_of
@@ -131,7 +131,7 @@ def _explained(trouble: Exception, source: Source, schema: Schema | None) -> Exc
     if (field := schema.get(trouble.field or "")) is None:
         return trouble
     pixels = field.kind == "fixed" and field.dtype.name == "uint8" and len(field.shape) == 3
-    return SchemaError(trouble.message, field=trouble.field, remedy=WAYS_OUT) if pixels else trouble
+    return SchemaError(trouble.message, field=trouble.field, remedy=source.ways_out) if pixels else trouble
 
 
 def reason_of(trouble: Exception) -> str:

@@ -292,6 +292,6 @@ def test_a_flat_folder_of_several_splits_says_so(folder, tmp_path):
     flat.mkdir()
     for name in ("train_0.png", "train_1.png", "test_0.png"):
         shutil.copy(folder / "cat" / "0.png", flat / name)
-    with pytest.raises(OptionError, match="it holds several splits: 'test', 'train'"):
+    with pytest.raises(OptionError, match="it holds several splits: 'train', 'test'"):
         plan(flat)
     assert plan(flat, split="train").samples == 2

@@ -192,7 +192,7 @@ def test_classes_that_are_called_as_splits_are(tmp_path, make_source):
     shutil.copytree(tmp_path / "cat", tmp_path / "train")
     assert ImageFolderSource(str(tmp_path)).classes == ["cat", "dog", "train"]
     shutil.copytree(tmp_path / "cat", tmp_path / "test")
-    with pytest.raises(OptionError, match="several splits: 'test', 'train'.*If these names mean something else"):
+    with pytest.raises(OptionError, match="several splits: 'train', 'test'.*If these names mean something else"):
         values(tmp_path)
     assert ImageFolderSource(str(tmp_path), split="all").classes == ["cat", "dog", "test", "train"]
     assert len(values(tmp_path, split="all")) == 4
@@ -203,7 +203,7 @@ def test_splits_below_classes(tmp_path, make_source):
     for name in ("cat", "dog"):
         shutil.copy(tmp_path / name / "1.png", tmp_path / name / "test_1.png")
         os.rename(tmp_path / name / "1.png", tmp_path / name / "train_1.png")
-    with pytest.raises(OptionError, match="cat: it holds several splits: 'test', 'train'"):
+    with pytest.raises(OptionError, match="cat: it holds several splits: 'train', 'test'"):
         ImageFolderSource(str(tmp_path)).describe()
     assert [one["label"] for one in values(tmp_path, split="test")] == [0, 1]
 
@@ -217,7 +217,7 @@ def test_a_hub_repository(tmp_path, make_source):
     (tmp_path / "hub" / "README.md").write_text("---\nlicense: mit\n---\n")
     (tmp_path / "hub" / ".gitattributes").write_text("")
     assert recognise(str(tmp_path / "hub")) == "parquet"
-    with pytest.raises(OptionError, match="it holds several splits: 'test', 'train'"):
+    with pytest.raises(OptionError, match="it holds several splits: 'train', 'test'"):
         gdsload.convert(tmp_path / "hub", tmp_path / "out", workers=1)
     report = gdsload.convert(tmp_path / "hub", tmp_path / "out", workers=1, source_options={"split": "train"})
     assert report.samples == 3

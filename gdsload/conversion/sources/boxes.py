@@ -15,11 +15,16 @@ from gdsload.conversion.source import Item
 from gdsload.conversion.sources.pictures import ImageForm, image_sizes
 from gdsload.errors import FormatError, OptionError
 
-__all__ = ["BOX_FORMS", "BoxForm", "batch_of_one", "image_of", "mean_bytes", "some"]
+__all__ = ["BOX_FORMS", "BOX_WAYS_OUT", "BoxForm", "batch_of_one", "image_of", "mean_bytes", "some"]
 
 BOX_FORMS = ("xyxy", "xywh", "cxcywh")
 """Left, top, right, bottom, or left, top, width, height, in pixels; or centre, width, height as shares of the image."""
 
+BOX_WAYS_OUT = (
+    "Pictures get one size with size=224 and resize='squash', say, by scaling each side; or keep them as the files "
+    "that they are: keep_encoded=True."
+)
+"""What may be done about pictures of several sizes, without cutting objects off."""
 
 _LOOKED_AT = 16
 _USUAL_BYTES = 3 * 640 * 480

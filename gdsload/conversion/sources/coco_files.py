@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.boxes import BoxForm, batch_of_one, image_of, mean_bytes, some
+from gdsload.conversion.sources.boxes import BOX_WAYS_OUT, BoxForm, batch_of_one, image_of, mean_bytes, some
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
 from gdsload.errors import FormatError
 
@@ -49,6 +49,7 @@ class CocoSource(ImageSource):
     """
 
     kind = "COCO annotations"
+    ways_out = BOX_WAYS_OUT
     threads = False
 
     def __init__(

@@ -23,7 +23,6 @@ from gdsload.shards.format.image_header import image_codec, read_image_header
 
 __all__ = [
     "SUFFIXES",
-    "WAYS_OUT",
     "ImageFileOptions",
     "ImageForm",
     "ImageSource",
@@ -41,12 +40,6 @@ _FORMATS = ("JPEG", "PNG", "WEBP", "PPM", "BMP", "TIFF")
 _STREAM = re.compile(r" <_io\.[^>]*>")
 _ONE_CHANNEL = frozenset({"1", "L", "P"})
 _LOOKED_AT, _PART_BYTES = 64, 2**26
-
-WAYS_OUT = (
-    "Pictures get one size with size=224, say, by scaling and cutting the middle out; or keep them "
-    "as the files that they are: keep_encoded=True."
-)
-"""What may be done about pictures of several sizes."""
 
 Mode = Literal["auto", "RGB", "RGBA", "L", "keep"]
 Resize = Literal["none", "squash", "crop"]
@@ -210,6 +203,12 @@ class ImageSource:
     Attributes:
         look: what images are made into, as the options say.
     """
+
+    ways_out = (
+        "Pictures get one size with size=224, say, by scaling and cutting the middle out; or keep them "
+        "as the files that they are: keep_encoded=True."
+    )
+    """What may be done about pictures of several sizes."""
 
     look: ImageForm
     _decided: ImageForm | None = None

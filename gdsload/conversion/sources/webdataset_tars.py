@@ -265,7 +265,13 @@ def _decoded(
             if isinstance(error, FormatError | OptionError):
                 raise
             raise FormatError(f"it cannot be decoded: {str(error)[:200]}", file=f"{where}.{name}") from None
-    check_fields([name for name in wanted or () if name not in found], [*found, *sorted(sample.left_out)], where)
+    if look.seen is None:  # else no image is in it
+        try:
+            check_fields(
+                [name for name in wanted or () if name not in found], [*found, *sorted(sample.left_out)], where
+            )
+        except OptionError as error:  # what one sample lacks, others may have
+            raise FormatError(error.message, file=where, remedy=error.remedy) from None
     return found
 
 

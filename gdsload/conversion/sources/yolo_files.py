@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.boxes import BoxForm, batch_of_one, image_of, mean_bytes, some
+from gdsload.conversion.sources.boxes import BOX_WAYS_OUT, BoxForm, batch_of_one, image_of, mean_bytes, some
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import SUFFIXES, ImageFileOptions, ImageForm, ImageSource
 from gdsload.errors import FormatError
@@ -48,6 +48,7 @@ class YoloSource(ImageSource):
     """
 
     kind = "YOLO dataset"
+    ways_out = BOX_WAYS_OUT
     threads = False
 
     def __init__(

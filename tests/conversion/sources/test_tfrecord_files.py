@@ -223,7 +223,7 @@ def test_names_and_splits(tmp_path, samples_in):
             write(tmp_path / f"mnist-{split}.tfrecord-0000{number}-of-00002", [{"x": ints(number)}])
     (tmp_path / "features.json").write_text("{}")
     assert recognise(str(tmp_path)) == "tfrecord"
-    with pytest.raises(OptionError, match="several splits: 'test', 'train'"):
+    with pytest.raises(OptionError, match="several splits: 'train', 'test'"):
         TfRecordSource(str(tmp_path)).parts(1)
     assert [int(one["x"]) for one in samples_in(TfRecordSource(str(tmp_path), split="train"))] == [0, 1]
 

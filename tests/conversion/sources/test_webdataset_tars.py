@@ -13,6 +13,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import gdsload
 from gdsload.conversion.sources.webdataset_tars import TarSource
@@ -282,8 +283,30 @@ def test_members_that_nobody_wants_are_not_looked_at(tmp_path):
 
 def test_a_name_that_no_member_has_is_told_those_that_there_are(tmp_path):
     path = pack(tmp_path / "a.tar", [("0.jpg", b"none"), ("0.cls", b"1")])
-    with pytest.raises(OptionError, match=r"no field 'jpeg'. Did you mean 'jpg'\? There are 'key', 'cls', 'jpg'"):
+    with pytest.raises(
+        FormatError, match=r"0: there is no field 'jpeg'. Did you mean 'jpg'\? There are 'key', 'cls', 'jpg'"
+    ):
         read_all(TarSource(path).only(["jpeg"]))[0].make()
+
+
+def test_a_sample_without_a_member_that_is_wanted_may_be_skipped(tmp_path):
+    members = [(f"{n:03}.{name}", b"%d" % n) for n in range(300) for name in ("txt", "cls") if (n, name) != (7, "txt")]
+    report = gdsload.convert(
+        pack(tmp_path / "a.tar", members), tmp_path / "out", fields=["txt", "cls"], on_error="skip", workers=1
+    )
+    assert [one.key for one in report.skipped] == ["007"]
+    assert "there is no field 'txt'" in report.skipped[0].reason
+    numbers = [gdsload.ShardDataset(tmp_path / "out")[n]["cls"] for n in (6, 7)]
+    assert [int(number) for number in numbers] == [6, 8]
+
+
+@pytest.mark.parametrize("options", [{"size": 8}, {"keep_encoded": True}])
+def test_images_among_what_is_wanted(tmp_path, options):
+    file = io.BytesIO()
+    Image.new("RGB", (20, 10)).save(file, "PNG")
+    path = pack(tmp_path / "a.tar", [("0.png", file.getvalue()), ("0.cls", b"1"), ("0.txt", b"x")])
+    gdsload.convert(path, tmp_path / "out", fields=["png", "cls"], workers=1, **options)
+    assert list(gdsload.ShardDataset(tmp_path / "out").schema) == ["png", "cls"]
 
 
 def test_small_tar_files_make_one_shard(tmp_path):
