@@ -81,10 +81,11 @@ def column_values(array: Any, leaf: Leaf, first_row: int, file: str) -> Any:
     """
     missing = np.flatnonzero(_incomplete(array, leaf))
     if len(missing):
+        usual = "" if is_text(array.type) else 0
         raise FormatError(
             f"column {leaf.name!r} has no value, or one with a hole, in row {first_row + int(missing[0])}",
             file=file,
-            remedy=f"Say what stands for it, fill={{{leaf.name!r}: 0}}, say; or leave the column out.",
+            remedy=f"Say what stands for it, fill={{{leaf.name!r}: {usual!r}}}, say; or leave the column out.",
         )
     if leaf.json:
         return [_json(value, leaf, file) for value in array.to_pylist()]

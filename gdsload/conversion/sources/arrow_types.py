@@ -170,6 +170,7 @@ class TableForm:
             raise OptionError(
                 f"fill has {value!r:.100} for field {leaf.name!r}, which is {kind!s:.100}: {str(error)[:100]}",
                 file=file,
+                remedy="Fill it with a value of that type.",
             ) from None
         return replace(leaf, fill=value)
 

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import os
 import pickle
+import re
 from decimal import Decimal
 
 import numpy as np
@@ -502,3 +503,16 @@ def test_an_image_that_is_missing_spoils_its_row_alone(tmp_path, hf):
         missing.make()
     with pytest.raises(FormatError, match="row 2: the image cannot be decoded"):
         damaged.make()
+
+
+@pytest.mark.parametrize(
+    ("column", "usual"), [(pa.array(["a", None]), ""), (pa.array([b"a", None]), ""), (pa.array([1, None]), 0)]
+)
+def test_what_is_said_to_stand_for_a_missing_value_may_do_so(tmp_path, column, usual):
+    with pytest.raises(FormatError, match=re.escape(f"fill={{'x': {usual!r}}}, say")):
+        [item.make() for item in read_all(one_column(tmp_path, column))]
+    (item,) = read_all(one_column(tmp_path, column, fill={"x": usual}))
+    assert item.make()["x"][1] in (usual, b"")
+    other = 0 if usual == "" else "none"
+    with pytest.raises(OptionError, match="Fill it with a value of that type"):
+        read_all(one_column(tmp_path, column, fill={"x": other}))
