@@ -74,8 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     late = parser.get_default("late")
     try:
         with ended_by_signals():
-            if late is not None and any(_flag(word) not in flags(parser) for word in words if word.startswith("--")):
-                late(parser)
+            others = {_flag(word) for word in words if word.startswith("--")}.difference(flags(parser))
+            if late is not None and others:
+                late(parser, others)
             typed = partial(_typed, parser)
             chosen, extras = whole.parse_known_args(words, argparse.Namespace(line=words, typed=typed))
             if parser is whole or (extras := given_back(parser, chosen, extras)):

@@ -10,7 +10,7 @@ import sys
 import textwrap
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,13 +26,18 @@ _PREFIX = "source:"
 _ENTRY = re.compile(r"^(\*{0,2}\w+): ?(.*)$")
 
 
-def add_source_options(parser: Parser) -> None:
-    """Add the options of all kinds, as far as they are not there yet; which suit the source, the conversion says.
+def add_source_options(parser: Parser, wanted: Collection[str] | None = None) -> None:
+    """Add the options of kinds, as far as they are not there yet; which suit the source, the conversion says.
 
-    Their classes are imported for it, so this is done only when a command line has an option that is not the command's.
+    Args:
+        parser: where they are added.
+        wanted: flags after which it may stop, since the classes of kinds are imported for it, torch for some of them;
+            None: the options of all kinds.
     """
     known = flags(parser)
     for kind in KINDS:
+        if wanted is not None and set(flags(parser)).issuperset(wanted):
+            return
         for name, parameter in _parameters(kind).items():
             flag = f"--{name.replace('_', '-')}"
             if flag in known:

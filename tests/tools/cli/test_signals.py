@@ -47,7 +47,7 @@ def test_an_ignored_signal_stays_ignored():
 
 
 def test_what_was_interrupted_while_it_was_imported_is_not_imported_again(monkeypatch, capsys):
-    def importing(parser):
+    def importing(parser, wanted):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(convert, "add_source_options", importing)

@@ -247,6 +247,20 @@ def test_bash_completes(tmp_path, capsys):
         assert done.stdout.split() == [wanted]
 
 
+def test_the_first_line_comes_before_torch_also_with_options_of_a_kind(tmp_path):
+    """A line at once: `--size` is of a kind that is found without importing those that need torch."""
+    asked = """
+import sys
+from gdsload.tools.cli.terminal import Bar
+Bar.say = lambda bar, text: sys.exit(f"{text} {'torch' in sys.modules}")
+from gdsload.tools.cli import main
+main(["convert", ".", "out", "--size", "32", "--with-key"])
+"""
+    program = [sys.executable, "-B", "-c", asked]  # by -B a Python that has not imported torch already
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == "looking at the source… False"
+
+
 def test_completion_without_shtab(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["completion", "bash"]) == 2
