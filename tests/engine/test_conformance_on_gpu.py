@@ -166,7 +166,7 @@ class TestResident(Within):
         """Or a thread would wait for each group before it queues the next one, and the link be idle meanwhile."""
         source = open_source(dataset, steps, ("x",))
         with torch.cuda.stream(source.maker.stream):
-            torch.cuda._sleep(200_000_000)
+            torch.cuda._sleep(2_000_000_000)  # a second: the thread may have to wait for a processor
         pending = source.start(range(2))
         assert not pending.landed()
         source.maker.stream.synchronize()

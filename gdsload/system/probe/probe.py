@@ -39,8 +39,8 @@ _DOING = {
 }
 _OPTIONAL = "batch"
 """What may fail, hang or crash: all that matters is known by then, and it is done without."""
-_LOADING = ("start", "library")
-"""Stages in which files are loaded and cuFile is not called: if they take long, the machine is slow."""
+_LOADING = ("start", "library", "cuda")
+"""Stages in which cuFile is not called: if they take long, the machine is slow or many start CUDA at once."""
 
 _Command = Callable[[str, str], list[str]]
 
@@ -63,9 +63,9 @@ def probe_cufile(
     Args:
         path: a file, or a folder that holds one or may be written to.
         device: the GPU, as torch names it.
-        timeout_s: seconds that CUDA and cuFile may take.
-        loading_s: seconds that loading torch and the libraries may take before: on a busy machine, or from a network,
-            that takes long and says nothing about cuFile.
+        timeout_s: seconds that cuFile may take.
+        loading_s: seconds that loading torch and the libraries and initialising CUDA may take before: on a busy
+            machine, or from a network, that takes long and says nothing about cuFile.
         refresh: whether to probe even if the answer is known.
         command: makes the probing process's command from file and device; for tests.
     """

@@ -27,7 +27,7 @@ def saying(stage: str) -> str:
     return f"import sys; print('gdsload-stage: ' + {stage!r}, file=sys.stderr, flush=True)"
 
 
-STAGE, LOADING = saying(KNOWN), saying('{"stage": "library"}')
+STAGE, LOADING, CUDA = saying(KNOWN), saying('{"stage": "library"}'), saying('{"stage": "cuda"}')
 NORMAL = f"print({json.dumps(json.dumps(GOOD.to_json()))})"
 
 
@@ -70,7 +70,7 @@ def test_a_hang_is_ended_reported_with_what_it_was_doing_and_remembered(folder: 
     assert time.monotonic() - start < 0.5
 
 
-@pytest.mark.parametrize("said", ["", LOADING], ids=["importing", "loading libcufile"])
+@pytest.mark.parametrize("said", ["", LOADING, CUDA], ids=["importing", "loading libcufile", "initialising CUDA"])
 def test_loading_has_a_time_of_its_own(folder: Path, said: str):
     loads = f"{said}\nimport time; time.sleep(1.5); {STAGE}\n{NORMAL}"
     found = ask(folder, loads, timeout_s=1.0, loading_s=20.0)
