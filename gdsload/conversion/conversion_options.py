@@ -110,11 +110,24 @@ class Change:
         if isinstance(value, Sequence) and value and is_array(value[0]):
             return [self._cast(one, kind, field) for one in value]
         if not kind.endswith(_CLIP):
-            return cast(value, dtype_of(kind), field)
+            try:
+                return cast(value, dtype_of(kind), field)
+            except SchemaError as lost:
+                raise _or_clipped(lost, value, kind, field) from None
         found, clipped = clip(value, dtype_of(kind.removesuffix(_CLIP)), field)
         if clipped:
             self.clipped[field] = self.clipped.get(field, 0) + clipped
         return found
+
+
+def _or_clipped(lost: SchemaError, value: Any, kind: str, field: str) -> SchemaError:
+    """The error of a cast; one that clipping would do without says so."""
+    try:
+        clip(value, dtype_of(kind), field)
+    except SchemaError:
+        return lost
+    remedy = f"Cast it to a type that holds it; or clip and count such values: casts={{{field!r}: {kind + _CLIP!r}}}."
+    return SchemaError(lost.message, field=field, remedy=remedy)
 
 
 def _even(value: Any, field: str) -> Any:

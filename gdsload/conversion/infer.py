@@ -31,7 +31,11 @@ def schema_of(source: Source, parts: list[Part], options: ConvertOptions) -> Sch
     found: Schema | None = None
     seen = 0
     troubles: list[str] = []
-    for schema, samples in _first(source, parts, options, troubles):
+    for schema, samples, where in _first(source, parts, options, troubles):
+        if found is not None and list(found) != list(schema):
+            if options.on_error == "stop":
+                raise _other_fields(found, schema, where)
+            continue  # it is skipped when its turn comes
         found = schema if found is None else _joined(found, schema, source, options.ragged)
         seen += samples
         if seen >= _SAMPLES:
@@ -55,22 +59,23 @@ def schema_of(source: Source, parts: list[Part], options: ConvertOptions) -> Sch
 
 def _first(
     source: Source, parts: list[Part], options: ConvertOptions, troubles: list[str]
-) -> Iterator[tuple[Schema, int]]:
-    """The schemas of the first samples, and of how many each is; of those that cannot be made, the first is noted.
+) -> Iterator[tuple[Schema, int, str]]:
+    """The schemas of the first samples, with how many each is of, and where.
 
-    A batch is looked at as a whole, for it says which of its fields are ragged.
+    Of those that cannot be made, the first is noted. A batch is looked at as a whole, for it says which of its fields
+    are ragged.
     """
     change, good = Change(options), False
     for part in parts:
         for item in source.read(part):
             if item.count and not change.wants_samples:
                 with suppress(Exception):  # then its samples are looked at one by one
-                    yield infer_schema(change(item.make()), batch=True), item.count
+                    yield infer_schema(change(item.make()), batch=True), item.count, place_of(item.key, part)
                     good = True
                     continue
             for key, sample in made(item, change):
                 if not isinstance(sample, Exception):
-                    yield infer_schema(sample, batch=False), 1
+                    yield infer_schema(sample, batch=False), 1, place_of(key, part)
                     good = True
                 elif options.on_error == "stop" and not good:  # else it stops when it comes there
                     raise failed(key, part, sample) from sample
@@ -78,12 +83,14 @@ def _first(
                     troubles.append(f"{place_of(key, part)}: {reason_of(sample)}")
 
 
+def _other_fields(one: Schema, other: Schema, where: str) -> SchemaError:
+    return SchemaError(
+        f"{where} has the fields {', '.join(map(repr, other))}, an earlier sample {', '.join(map(repr, one))}",
+        remedy="Choose the fields that all have: fields=[...]; or leave such samples out: on_error='skip'.",
+    )
+
+
 def _joined(one: Schema, other: Schema, source: Source, ragged: Sequence[str]) -> Schema:
-    if list(one) != list(other):
-        raise SchemaError(
-            f"a sample has the fields {', '.join(map(repr, other))}, an earlier one {', '.join(map(repr, one))}",
-            remedy="Choose the fields that all have: fields=[...].",
-        )
     return Schema({name: _both(name, one[name], other[name], source, name in ragged) for name in one})
 
 

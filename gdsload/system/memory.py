@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.errors import ReadError
+from gdsload.errors import BudgetError, ReadError
+from gdsload.system.units import format_bytes
 
 __all__ = [
     "ADDRESS_SPACE",
@@ -161,7 +162,11 @@ class BatchPool:
         self._lock = threading.Lock()
 
     def lease(self, nbytes: int) -> Lease:
-        """Lease at least `nbytes` bytes, page-aligned and not initialized."""
+        """Lease at least `nbytes` bytes, page-aligned and not initialized.
+
+        Raises:
+            BudgetError: if the system has no memory left.
+        """
         size = _slab_bytes(nbytes)
         with self._lock:
             self._take_back()
@@ -227,7 +232,13 @@ def _slab_bytes(nbytes: int) -> int:
 
 def _new_slab(size: int) -> mmap.mmap:
     # Private: after a fork, parent and child must not write into each other's batches.
-    slab = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        slab = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise BudgetError(
+            f"there is no memory for a batch, or a group of batches, of {format_bytes(size)}: {error.strerror}",
+            remedy="Lower batch_size= or prefetch_bytes=.",
+        ) from None
     if size >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel without huge pages is only slower
             slab.madvise(mmap.MADV_HUGEPAGE)

@@ -17,7 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload import ReadError
+from gdsload import BudgetError, ReadError
 from gdsload.system.memory import BatchPool, Lease, address_of, dense_view, map_file, populate, row_view, unmap
 
 
@@ -209,6 +209,11 @@ def test_memory_after_a_fork():
     assert os.waitpid(child, 0)[1] == 0
     os.close(there)
     os.close(back)
+
+
+def test_more_than_there_is():
+    with pytest.raises(BudgetError, match=r"no memory for a batch.* of 1024 TiB.*Lower batch_size="):
+        BatchPool(0).lease(2**50)
 
 
 def test_lease_is_an_array_of_bytes():

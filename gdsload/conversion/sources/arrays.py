@@ -133,8 +133,8 @@ class ArraySource(FieldChoice):
                 return self._archive.arrays(names, compare=compare)
             files = {os.path.basename(file).removesuffix(".npy"): file for file in self._files}
             names = check_fields(self.fields, files, self.path)
-            return {name: np.load(files[name], mmap_mode="r", allow_pickle=False) for name in names}
-        except (OptionError, MemoryError):
+            return {name: _mapped(files[name]) for name in names}
+        except (FormatError, OptionError, MemoryError):
             raise
         except Exception as error:  # readers of damaged files raise anything
             raise _unreadable(self.path, error) from None
@@ -144,6 +144,17 @@ _WAY_OUT = (
     "Pass each='file' if each file is one sample; each='row' if each file is one field, and its first dimension counts "
     "the samples."
 )
+
+
+def _mapped(file: str) -> NDArray[Any]:
+    found = np.load(file, mmap_mode="r", allow_pickle=False)
+    if isinstance(found, np.ndarray):
+        return found
+    found.close()
+    raise FormatError(
+        "it is an archive, and no array", file=file,
+        remedy="One of numpy's arrays is recognised by its name's end: .npz. One of torch's has a kind of its own: pt.",
+    )  # fmt: skip
 
 
 def _unpacked(content: bytes) -> dict[str, NDArray[Any]]:

@@ -163,6 +163,8 @@ class TableForm:
         kind = arrow.int64() if _unit(leaf.kind) else inner_type(leaf.kind)
         kind = kind.value_type if arrow.types.is_dictionary(kind) else kind
         try:
+            if isinstance(value, str) and arrow.types.is_floating(kind):
+                value = float(value)  # nan and inf, which JSON has not
             fits = arrow.scalar(value, kind).as_py() == value or not arrow.types.is_integer(kind)
             if not fits:
                 raise ValueError("it is no whole number")

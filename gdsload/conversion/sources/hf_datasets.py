@@ -15,6 +15,7 @@ from gdsload.conversion.sources.arrow_types import Leaf, TableForm
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.parquet_files import TableFileOptions
 from gdsload.conversion.sources.pictures import ImageForm, ImageSource
+from gdsload.conversion.splits import ALL
 from gdsload.errors import FormatError, OptionError
 
 __all__ = ["HuggingFaceSource"]
@@ -53,26 +54,42 @@ class HuggingFaceSource(FieldChoice, ImageSource):
         """The dataset that is meant, of one or several that are open already."""
         if self.files.follow_links or (self.files.split is not None and not isinstance(given, dict)):
             raise OptionError("split and follow_links are for files, but the dataset is open already")
-        return given[self._split_of(list(given))] if isinstance(given, dict) else given
+        if not isinstance(given, dict):
+            return given
+        return self._together([given[name] for name in self._splits_of(list(given))])
 
-    def _split_of(self, names: list[str]) -> str:
-        """The split that is meant."""
+    def _together(self, found: list[Any]) -> Any:
+        """Splits one after the other."""
+        if len(found) == 1:
+            return found[0]
+        try:
+            return need("datasets").concatenate_datasets(found)
+        except Exception as error:  # it raises whatever its parts do
+            raise FormatError(
+                f"its splits do not go together: {str(error)[:200]}", file=self.path, remedy="Convert each by itself."
+            ) from None
+
+    def _splits_of(self, names: list[str]) -> list[str]:
+        """The splits that are meant."""
+        if self.files.split == ALL and names:
+            return names
         name = names[0] if self.files.split is None and len(names) == 1 else self.files.split
         if name is None or name not in names:
             what = "it holds several splits" if name is None else f"there is no split {name!r}"
             listed = ", ".join(map(repr, names)) or "none"
             remedy = f"Pass one of them as split=: there are {listed}."
             raise OptionError(what, file=self.path, remedy=remedy)
-        return name
+        return [name]
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
         found = {"kind": self.kind, "split": self.files.split, **self.form.to_json(), **self.table_form.to_json()}
         if self.dataset is not None:
             return {**found, "fingerprint": self.dataset._fingerprint}  # noqa: SLF001 - what tells one from another
-        folder = self._folder()
-        files = stamps([*(self.files.inside(folder, name) for name in (_INFO, _STATE)), *self._tables(folder)])
-        return {**found, "files": files}
+        files: list[str] = []
+        for folder in self._folders():
+            files += [*(self.files.inside(folder, name) for name in (_INFO, _STATE)), *self._tables(folder)]
+        return {**found, "files": stamps(files)}
 
     def metadata(self) -> dict[str, Any]:
         """What the dataset's metadata have of the source: the names of classes, and units."""
@@ -109,13 +126,14 @@ class HuggingFaceSource(FieldChoice, ImageSource):
             table = dataset[begin : min(begin + step, high)]
             yield from images.items(table, begin)
 
-    def _folder(self) -> str:
-        """The folder of the dataset, or of the split."""
+    def _folders(self) -> list[str]:
+        """The folder of the dataset, or those of the splits."""
         if not os.path.lexists(os.path.join(self.path, _SPLITS)):
-            return self.files.folder(_STATE)
-        name = self._split_of([str(name) for name in self._json(self.path, _SPLITS, "splits")])
-        self.files.inside(self.path, os.path.join(name, _STATE))
-        return os.path.join(self.path, name)
+            return [self.files.folder(_STATE)]
+        names = self._splits_of([str(name) for name in self._json(self.path, _SPLITS, "splits")])
+        for name in names:
+            self.files.inside(self.path, os.path.join(name, _STATE))
+        return [os.path.join(self.path, name) for name in names]
 
     def _tables(self, folder: str) -> list[str]:
         """The files that the dataset names, of which `datasets` itself would open any."""
@@ -137,14 +155,16 @@ class HuggingFaceSource(FieldChoice, ImageSource):
     def _open(self) -> Any:
         if self.dataset is not None:
             return self._checked(self.dataset)
-        datasets, folder = need("datasets", file=self.path), self._folder()
+        return self._checked(self._together(list(map(self._load, self._folders()))))
+
+    def _load(self, folder: str) -> Any:
+        datasets = need("datasets", file=self.path)
         self.files.inside(folder, _INFO)
         self._tables(folder)
         try:
-            found = datasets.load_from_disk(folder)
+            return datasets.load_from_disk(folder)
         except Exception as error:  # it raises whatever its parts do
             raise FormatError(f"the dataset cannot be opened: {str(error)[:200]}", file=folder) from None
-        return self._checked(found)
 
     def _checked(self, found: Any) -> Any:
         """The dataset as tables, whose columns fields can have."""

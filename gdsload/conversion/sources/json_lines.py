@@ -9,7 +9,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from typing import IO, Any, Self, Unpack, cast
@@ -36,8 +36,8 @@ class JsonOptions(FileOptions, ColumnOptions, total=False):
     """The options of JSON lines.
 
     Attributes:
-        types: the element types of keys, where the first lines do not tell them: ``{"x": "float64"}``; ``"string"`` for
-            texts.
+        types: the element types of keys, where the first lines do not tell them: ``{"x": "float64"}``; of a key that
+            comes later, together with its `fill`; ``"string"`` for texts.
     """
 
     types: Mapping[str, str]
@@ -172,7 +172,9 @@ class JsonLinesSource(FieldChoice):
 
     def _schema(self, rows: Sequence[Mapping[str, Any]], file: str) -> Any:
         keys = dict.fromkeys(key for row in rows for key in row)
-        check_fields([*self.table_form.as_json, *self.types], keys, file)
+        # A key that has what stands for it where it is missing need not be in the first lines.
+        late = [name for name in self.types if name in self.table_form.fill and name not in keys]
+        check_fields([*self.table_form.as_json, *self.types], [*keys, *late], file)
         if self.fields is not None and not any(map(self._is_wanted, keys)):
             check_fields(self.fields, keys, file)
         arrow, taken = need("pyarrow", file=file), list(map(self._taken, rows))
@@ -208,12 +210,30 @@ def _parsed(content: bytes, where: str, schema: Any, *, others: str) -> Any:
             parse_options=reader.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others),
         )
     except arrow.ArrowException as error:
+        late = _late_key(content, schema) if "unexpected field" in str(error) else None
+        if late is not None:
+            raise FormatError(
+                f"the first lines have no key {late!r:.100}",
+                file=where,
+                remedy=f"Say of what type it is and what stands for it where it is missing, types={{{late!r:.100}: "
+                f"'float64'}} and fill={{{late!r:.100}: 0}}, say; or choose other fields: fields=[...].",
+            ) from None
         raise FormatError(
             f"the lines are no table: {_ROW.sub('', str(error))[:200]}",
             file=where,
             remedy="Say of what type a key is, types={'x': 'float64'}, say; keep what varies as a text of JSON, "
             "as_json=['x']; or choose other fields: fields=[...].",
         ) from None
+
+
+def _late_key(content: bytes, schema: Any) -> str | None:
+    """The first key of the lines that is none of the schema's."""
+    for line in content.splitlines():
+        with suppress(ValueError, RecursionError):
+            for key in json.loads(line):
+                if key not in schema.names:
+                    return str(key)
+    return None
 
 
 def _settled(kind: Any, values: Sequence[Any]) -> Any:

@@ -146,6 +146,13 @@ def test_what_is_no_array_in_an_archive(tmp_path):
     assert gdsload.convert(tmp_path / "t.npz", tmp_path / "out", fields=["x"], workers=1).samples == 3
 
 
+def test_an_archive_by_another_name_is_no_array(tmp_path):
+    np.savez(tmp_path / "t.npz", x=np.arange(3))
+    (tmp_path / "t.npz").rename(tmp_path / "t.pt")
+    with pytest.raises(FormatError, match=r"t\.pt: it is an archive, and no array.*kind of its own: pt"):
+        ArraySource(str(tmp_path / "t.pt")).parts(1)
+
+
 def test_what_a_sample_is_has_two_words(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(5))
     with pytest.raises(OptionError, match='each is \'sample\'. Supported are "row" and "file"'):

@@ -95,7 +95,7 @@ def test_numbers_and_texts_are_no_others(tmp_path, samples_in):
         ("nope", "no JSON: "),
         ("[1]", "no JSON object"),
         ('{"n": "a"}', "no table: "),
-        ('{"n": 1, "m": 2}', "no table: "),
+        ('{"n": 1, "m": 2}', "the first lines have no key 'm'"),
         ("{}", "no value"),
     ],
 )
@@ -117,6 +117,18 @@ def test_missing_values_are_as_in_tables(tmp_path):
     dataset = gdsload.ShardDataset(tmp_path / "out")
     assert dataset[1]["n"] == -1
     assert np.isnan(dataset[1]["x"].item())
+
+
+def test_a_key_that_comes_late_may_be_a_field(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"n": 1}] * 1000 + [{"n": 2, "late": 1.5}])
+    with pytest.raises(ReadError, match=r"row 1000.*no key 'late'.*types=\{'late': 'float64'\} and fill=\{'late': 0\}"):
+        gdsload.convert(path, tmp_path / "out", workers=1)
+    gdsload.convert(path, tmp_path / "out", workers=1, types={"late": "float64"}, fill={"late": "nan"})
+    late = gdsload.ShardDataset(tmp_path / "out").read_batch([0, 999, 1000])["late"].tolist()
+    assert np.isnan(late[:2]).all()
+    assert late[2] == 1.5
+    with pytest.raises(OptionError, match="no field 'late'. There are 'n'"):  # as it may be misspelt
+        gdsload.convert(path, tmp_path / "all", workers=1, types={"late": "float64"})
 
 
 def test_options(tmp_path):

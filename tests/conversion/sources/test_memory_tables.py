@@ -104,6 +104,8 @@ def test_splits_of_a_dataset_dict(tmp_path):
     dataset = gdsload.ShardDataset(tmp_path / "out")
     assert [sample["x"].tolist() for sample in dataset] == [2, 0]
     assert dataset.schema["x"].dtype.name == "int32"
+    gdsload.convert(both, tmp_path / "both", split="all", workers=1)
+    assert [sample["x"].tolist() for sample in gdsload.ShardDataset(tmp_path / "both")] == [0, 1, 2, 2, 0]
 
 
 def test_arrays_by_name(tmp_path):

@@ -483,6 +483,13 @@ def test_splits_of_datasets(tmp_path, hf):
         HuggingFaceSource(path).parts(1)
     with pytest.raises(OptionError, match="there is no split 'val'.*: there are 'train', 'test'"):
         HuggingFaceSource(path, split="val").parts(1)
+    everything = HuggingFaceSource(path, split="all")
+    assert [value for item in read_all(everything) for value in item.make()["x"].tolist()] == [1, 2, 1]
+    assert everything.describe()["files"] != HuggingFaceSource(path, split="train").describe()["files"]
+    other = hf.Dataset.from_dict({"x": ["a"]})
+    hf.DatasetDict({"train": one, "test": other}).save_to_disk(str(tmp_path / "unlike"))
+    with pytest.raises(FormatError, match="its splits do not go together"):
+        HuggingFaceSource(str(tmp_path / "unlike"), split="all").parts(1)
     hf.DatasetDict({"train": one}).save_to_disk(str(tmp_path / "alone"))
     assert [item.count for item in read_all(HuggingFaceSource(str(tmp_path / "alone")))] == [2]
     with pytest.raises(OptionError, match="no splits"):

@@ -17,7 +17,7 @@ from PIL import Image
 
 import gdsload
 from gdsload.conversion.sources.webdataset_tars import TarSource
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import ConversionError, FormatError, OptionError, SchemaError
 
 
 def pack(path, members, mode="w", fmt=tarfile.PAX_FORMAT):
@@ -298,6 +298,20 @@ def test_a_sample_without_a_member_that_is_wanted_may_be_skipped(tmp_path):
     assert "there is no field 'txt'" in report.skipped[0].reason
     numbers = [gdsload.ShardDataset(tmp_path / "out")[n]["cls"] for n in (6, 7)]
     assert [int(number) for number in numbers] == [6, 8]
+
+
+def test_a_sample_with_other_members_is_named_or_skipped(tmp_path):
+    members = [(f"{n:03}.{name}", b"%d" % n) for n in range(300) for name in ("txt", "cls") if (n, name) != (7, "txt")]
+    path = pack(tmp_path / "a.tar", members)
+    with pytest.raises(SchemaError, match="007 of a.tar has the fields 'key', 'cls', an earlier sample 'key', 'txt'"):
+        gdsload.convert(path, tmp_path / "out", workers=1)
+    report = gdsload.convert(path, tmp_path / "out", on_error="skip", workers=1)
+    assert [one.key for one in report.skipped] == ["007"]
+    assert "the fields are 'key', 'cls', but 'key', 'txt', 'cls' were expected" in report.skipped[0].reason
+    assert list(gdsload.ShardDataset(tmp_path / "out").schema) == ["key", "txt", "cls"]
+    first = pack(tmp_path / "b.tar", [("0.cls", b"1"), *members[:40]])
+    with pytest.raises(ConversionError, match="samples cannot be converted, more than"):  # the first says what all have
+        gdsload.convert(first, tmp_path / "no", on_error="skip", workers=1)
 
 
 @pytest.mark.parametrize("options", [{"size": 8}, {"keep_encoded": True}])
