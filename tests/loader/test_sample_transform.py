@@ -254,7 +254,9 @@ class TestAtOnce:
             meeting.wait()
             return sample
 
-        assert len(next(iter(load(plain, 8, sample_transform=meet, sample_workers=4)))["x"]) == 8
+        epoch = iter(load(plain, 8, sample_transform=meet, sample_workers=4))
+        assert len(next(epoch)["x"]) == 8
+        meeting.abort()  # or what is closed while fewer than four are in it would wait for the others
 
     def test_it_runs_ahead_of_the_consumer(self, load, plain, soon):
         names = []
