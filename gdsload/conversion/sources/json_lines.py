@@ -30,6 +30,8 @@ _LOOKED_AT = 1000
 _ROW = re.compile(r"^JSON parse error: | in row \d+$")  # of those that it was given
 _BATCH_BYTES = 4 * 2**20
 _MAX_LINE_BYTES = 2**28
+_USUAL: dict[type | tuple[type, ...], tuple[str, object]] = {bool: ("bool", False), (str, list, dict): ("string", "")}
+"""The type that a value has, and what may stand for one that is missing; lists and objects as texts of JSON."""
 
 
 class JsonOptions(FileOptions, ColumnOptions, total=False):
@@ -77,6 +79,10 @@ class JsonLinesSource(FieldChoice):
     def notes(self) -> list[str]:
         """What users should know of it."""
         return self.table_form.notes(self._columns()[1])
+
+    def metadata(self) -> dict[str, Any]:
+        """What the dataset's metadata have of it: units, of keys that `types` says are times."""
+        return self.table_form.metadata(self._columns()[1])
 
     def only(self, fields: Sequence[str]) -> Self:
         """See `Selective.only`."""
@@ -175,7 +181,7 @@ class JsonLinesSource(FieldChoice):
         # A key that has what stands for it where it is missing need not be in the first lines.
         late = [name for name in self.types if name in self.table_form.fill and name not in keys]
         check_fields([*self.table_form.as_json, *self.types], [*keys, *late], file)
-        if self.fields is not None and not any(map(self._is_wanted, keys)):
+        if self.fields is not None and not any(map(self._is_wanted, [*keys, *late])):
             check_fields(self.fields, keys, file)
         arrow, taken = need("pyarrow", file=file), list(map(self._taken, rows))
         given = [(name, _type(name, kind)) for name, kind in self.types.items()]
@@ -212,12 +218,7 @@ def _parsed(content: bytes, where: str, schema: Any, *, others: str) -> Any:
     except arrow.ArrowException as error:
         late = _late_key(content, schema) if "unexpected field" in str(error) else None
         if late is not None:
-            raise FormatError(
-                f"the first lines have no key {late!r:.100}",
-                file=where,
-                remedy=f"Say of what type it is and what stands for it where it is missing, types={{{late!r:.100}: "
-                f"'float64'}} and fill={{{late!r:.100}: 0}}, say; or choose other fields: fields=[...].",
-            ) from None
+            raise _of_a_late_key(*late, where) from None
         raise FormatError(
             f"the lines are no table: {_ROW.sub('', str(error))[:200]}",
             file=where,
@@ -226,14 +227,27 @@ def _parsed(content: bytes, where: str, schema: Any, *, others: str) -> Any:
         ) from None
 
 
-def _late_key(content: bytes, schema: Any) -> str | None:
-    """The first key of the lines that is none of the schema's."""
+def _late_key(content: bytes, schema: Any) -> tuple[str, Any] | None:
+    """The first key of the lines that is none of the schema's, and its value."""
     for line in content.splitlines():
         with suppress(ValueError, RecursionError):
-            for key in json.loads(line):
+            found = json.loads(line)
+            for key, value in found.items() if isinstance(found, dict) else ():
                 if key not in schema.names:
-                    return str(key)
+                    return key, value
     return None
+
+
+def _of_a_late_key(key: str, value: Any, where: str) -> FormatError:
+    name = f"{key!r:.100}"
+    kind, usual = next((how for what, how in _USUAL.items() if isinstance(value, what)), ("float64", 0))
+    text = f" and as_json=[{name}]" if isinstance(value, list | dict) else ""
+    return FormatError(
+        f"the first lines have no key {name}",
+        file=where,
+        remedy="Say of what type it is and what stands for it where it is missing, "
+        f"types={{{name}: {kind!r}}} and fill={{{name}: {usual!r}}}{text}, say; or choose other fields: fields=[...].",
+    )
 
 
 def _settled(kind: Any, values: Sequence[Any]) -> Any:

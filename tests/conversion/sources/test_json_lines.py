@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 
 import numpy as np
 import pytest
@@ -129,6 +130,41 @@ def test_a_key_that_comes_late_may_be_a_field(tmp_path):
     assert late[2] == 1.5
     with pytest.raises(OptionError, match="no field 'late'. There are 'n'"):  # as it may be misspelt
         gdsload.convert(path, tmp_path / "all", workers=1, types={"late": "float64"})
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "usual", "as_json"),
+    [(1.5, "float64", 0, []), (True, "bool", False, []), ("a", "string", "", []), ([1], "string", "", ["m"])],
+)
+def test_what_is_said_of_a_key_that_comes_late_helps(tmp_path, value, kind, usual, as_json):
+    path = write(tmp_path / "a.jsonl", [{"n": 1}] * 1000 + [{"n": 2, "m": value}])
+    said = f"types={{'m': {kind!r}}} and fill={{'m': {usual!r}}}" + (f" and as_json={as_json}" if as_json else "")
+    with pytest.raises(ReadError, match=re.escape(f"{said}, say;")):
+        gdsload.convert(path, tmp_path / "out", workers=1)
+    options = {"types": {"m": kind}, "fill": {"m": usual}, "as_json": as_json}
+    gdsload.convert(path, tmp_path / "out", workers=1, fields=["m"], source_options=options)
+    first, last = (gdsload.ShardDataset(tmp_path / "out")[number]["m"] for number in (0, 1000))
+    assert first == usual
+    assert last == (json.dumps(value) if as_json else value)
+
+
+@pytest.mark.parametrize("other", ["null", "5", '["m"]'])
+def test_a_line_that_is_no_object_beside_a_key_that_comes_late(tmp_path, other):
+    path = write(tmp_path / "a.jsonl", [{"n": 1}] * 1000)
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(f'{other}\n{{"n": 2, "m": 1}}\n')
+    with pytest.raises(ReadError, match="row 1000.*the line is no JSON object"):
+        gdsload.convert(path, tmp_path / "out", workers=1)
+    report = gdsload.convert(path, tmp_path / "out", workers=1, on_error="skip")
+    assert [one.key for one in report.skipped] == ["row 1000", "row 1001"]
+
+
+def test_units_of_times(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"t": "2020-01-01T00:00:01"}])
+    gdsload.convert(path, tmp_path / "out", workers=1, types={"t": "timestamp[ms]"})
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert dataset.metadata["units"] == {"t": "milliseconds since 1970-01-01 (no time zone)"}
+    assert dataset[0]["t"].item() == 1577836801000
 
 
 def test_options(tmp_path):
