@@ -81,22 +81,36 @@ def column_values(array: Any, leaf: Leaf, first_row: int, file: str) -> Any:
     """
     missing = np.flatnonzero(_incomplete(array, leaf))
     if len(missing):
-        usual = "" if is_text(array.type) else 0
+        # Numbers and texts may be filled, lists that are missing not.
+        may_be = not _holes(array.slice(int(missing[0]), 1), filled=True).any()
+        usual = f"Say what stands for it, fill={{{leaf.name!r}: {_usual(array.type)!r}}}, say; or leave the column out."
         raise FormatError(
             f"column {leaf.name!r} has no value, or one with a hole, in row {first_row + int(missing[0])}",
             file=file,
-            remedy=f"Say what stands for it, fill={{{leaf.name!r}: {usual!r}}}, say; or leave the column out.",
+            remedy=usual if may_be else "Leave the row or the column out.",
         )
     if leaf.json:
         return [_json(value, leaf, file) for value in array.to_pylist()]
     kind = array.type
     if is_text(kind):
-        return (array if leaf.fill is None else array.fill_null(leaf.fill)).to_pylist()
+        found = array.to_pylist()
+        if leaf.fill is None or not array.null_count:
+            return found
+        filling = need("pyarrow").scalar(leaf.fill, kind).as_py()  # `fill_null` has no views of texts
+        return [filling if value is None else value for value in found]
     if is_list(kind) and not need("pyarrow").types.is_fixed_size_list(kind):
         edges = np.asarray(array.offsets).astype(np.int64)
         offsets = edges - edges[0] if len(edges) else np.zeros(1, np.int64)
         return _fixed(array.flatten(), leaf, file), offsets
     return _fixed(array, leaf, file)
+
+
+def _usual(kind: Any) -> Any:
+    """What may stand for a missing value of a type."""
+    types, inner = need("pyarrow").types, inner_type(kind)
+    if types.is_fixed_size_binary(inner):
+        return "0" * inner.byte_width
+    return "" if is_text(inner) else False if types.is_boolean(inner) else 0
 
 
 def _batch(leaves: Sequence[Leaf], arrays: Sequence[Any], first_row: int, file: str) -> dict[str, Any]:

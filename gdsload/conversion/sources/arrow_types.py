@@ -20,6 +20,7 @@ __all__ = [
     "is_encoded",
     "is_list",
     "is_text",
+    "units_of",
 ]
 
 _DECIMALS = ("float64", "scaled")
@@ -188,8 +189,13 @@ class TableForm:
 
     def metadata(self, leaves: Sequence[Leaf]) -> dict[str, Any]:
         """What a dataset's metadata have of these fields: what whole numbers count that were times or decimals."""
-        units = {leaf.name: unit for leaf in leaves if (unit := _unit_of(leaf))}
+        units = units_of(leaves)
         return {"units": units} if units else {}
+
+
+def units_of(leaves: Sequence[Leaf]) -> dict[str, str]:
+    """What the whole numbers of fields count that are made of times or decimal numbers, by field."""
+    return {leaf.name: unit for leaf in leaves if (unit := _unit_of(leaf))}
 
 
 def _column_of(name: str, there: Container[str], images: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.row_source import BATCH_BYTES
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.arrow_images import ImageColumns, class_names, image_columns, sound_columns
-from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm
+from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, units_of
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.hive import partitioned_schema, partitions_of, with_partition
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
@@ -106,9 +106,13 @@ class ParquetSource(FieldChoice, ImageSource):
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: one for each row group, or for a run of the record batches of a file."""
         found: list[Part] = []
+        first: tuple[str, list[Leaf]] | None = None
         for file, partition in self._partitions().items():
             with _opened(file) as table:
-                columns = {leaf.path[0] for leaf in self._leaves(table, file, partition)}
+                leaves = self._leaves(table, file, partition)
+                first = first or (file, leaves)
+                _check_units(*first, file, leaves)
+                columns = {leaf.path[0] for leaf in leaves}
                 if _is_parquet(table):
                     found += _row_groups(file, table, columns)
                 else:
@@ -141,6 +145,20 @@ class ParquetSource(FieldChoice, ImageSource):
         return self.table_form.leaves(
             partitioned_schema(schema, partition, file), file, sorted(image_columns(schema) | sound_columns(schema))
         )
+
+
+def _check_units(before: str, one: Sequence[Leaf], file: str, other: Sequence[Leaf]) -> None:
+    """Refuse a file whose whole numbers count something else than those of the first one."""
+    known, found = units_of(one), units_of(other)
+    kinds = {leaf.name: leaf.kind for leaf in one}
+    for leaf in other:
+        if leaf.name in kinds and known.get(leaf.name) != found.get(leaf.name):
+            raise FormatError(
+                f"column {leaf.name!r} has {found.get(leaf.name, leaf.kind)!s:.100}, but "
+                f"{known.get(leaf.name, kinds[leaf.name])!s:.100} in {before}: one number would mean two things",
+                file=file,
+                remedy="Write both with one type (pyarrow's Table.cast); or choose other fields: fields=[...].",
+            )
 
 
 def _is_parquet(table: Any) -> bool:

@@ -220,6 +220,32 @@ def test_times_are_whole_numbers_of_their_unit(tmp_path, column, expected, note)
     assert gdsload.convert(source, tmp_path / "out", workers=1).notes == tuple(source.notes())
 
 
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (pa.array([1], pa.timestamp("us")), "microseconds .*, but milliseconds .* in .*a.parquet"),
+        (pa.array([1]), "int64, but milliseconds"),
+        (pa.array([1], pa.timestamp("ms", "UTC")), r"milliseconds .*\(UTC\), but milliseconds .*\(no time zone\)"),
+    ],
+)
+def test_files_whose_numbers_count_different_things_are_refused(tmp_path, other, says):
+    pq.write_table(pa.table({"t": pa.array([1], pa.timestamp("ms")), "x": [1]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"t": other, "x": [2]}), tmp_path / "b.parquet")
+    with pytest.raises(FormatError, match=f"b.parquet: column 't' has {says}"):
+        ParquetSource(str(tmp_path)).parts(2**20)
+    assert [one["x"] for one in rows(ParquetSource(str(tmp_path)).only(["x"]))] == [1, 2]
+    pq.write_table(pa.table({"t": other.cast(pa.timestamp("ms"), safe=False), "x": [2]}), tmp_path / "b.parquet")
+    assert len(rows(ParquetSource(str(tmp_path)))) == 2
+
+
+def test_files_whose_decimals_have_different_scales_are_refused(tmp_path):
+    for name, scale in (("a", 2), ("b", 3)):
+        pq.write_table(pa.table({"p": pa.array([Decimal(1)], pa.decimal128(9, scale))}), tmp_path / f"{name}.parquet")
+    with pytest.raises(FormatError, match="power of -3, but units of 10 to the power of -2"):
+        ParquetSource(str(tmp_path), decimals="scaled").parts(2**20)
+    assert [one["p"].item() for one in rows(ParquetSource(str(tmp_path), decimals="float64"))] == [1.0, 1.0]
+
+
 def test_decimals_only_as_asked_for(tmp_path):
     texts = ["1.10", "-0.05", "99999999999999999999.99", "0.30"]
     column = pa.array([Decimal(text) for text in texts], pa.decimal128(30, 2))
@@ -513,13 +539,39 @@ def test_an_image_that_is_missing_spoils_its_row_alone(tmp_path, hf):
 
 
 @pytest.mark.parametrize(
-    ("column", "usual"), [(pa.array(["a", None]), ""), (pa.array([b"a", None]), ""), (pa.array([1, None]), 0)]
+    ("column", "usual"),
+    [
+        (pa.array(["a", None]), ""),
+        (pa.array(["a", None]).dictionary_encode(), ""),
+        (pa.array([b"a", None]), ""),
+        (pa.array([b"ab", None], pa.binary(2)), "00"),
+        (pa.array([1, None]), 0),
+        (pa.array([True, None]), False),
+        (pa.array([[True, None], [False]]), False),
+        (pa.array([1, None], pa.date32()), 0),
+    ],
 )
 def test_what_is_said_to_stand_for_a_missing_value_may_do_so(tmp_path, column, usual):
     with pytest.raises(FormatError, match=re.escape(f"fill={{'x': {usual!r}}}, say")):
         [item.make() for item in read_all(one_column(tmp_path, column))]
-    (item,) = read_all(one_column(tmp_path, column, fill={"x": usual}))
-    assert item.make()["x"][1] in (usual, b"")
-    other = 0 if usual == "" else "none"
+    found = [one["x"] for one in rows(one_column(tmp_path, column, fill={"x": usual}))]
+    assert (
+        found[1] in (usual, str(usual).encode()) if not pa.types.is_list(column.type) else found[0].tolist() == [1, 0]
+    )
+    other = 0 if isinstance(usual, str) else "none"
     with pytest.raises(OptionError, match="Fill it with a value of that type"):
         read_all(one_column(tmp_path, column, fill={"x": other}))
+
+
+def test_nothing_stands_for_a_missing_list(tmp_path):
+    for options in ({}, {"fill": {"x": 0}}):
+        with pytest.raises(FormatError, match=r"in row 1\. Leave the row or the column out") as caught:
+            rows(one_column(tmp_path, pa.array([[1], None]), **options))
+        assert "fill" not in str(caught.value)
+
+
+@pytest.mark.skipif(PYARROW < 16, reason="it has no such type")
+def test_texts_that_are_views_may_be_filled(tmp_path):
+    column = pa.array(["a", None], pa.string_view())
+    path = write(tmp_path / "a.arrow", pa.table({"x": column, "y": [1, 2]}), "file")
+    assert [one["x"] for one in rows(ParquetSource(path, fill={"x": "none"}))] == ["a", "none"]
