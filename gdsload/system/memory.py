@@ -174,7 +174,12 @@ class BatchPool:
             if slab is None:
                 self._make_room(size)
         if slab is None:
-            slab = _new_slab(size)
+            try:
+                slab = _new_slab(size)
+            except BudgetError:
+                with self._lock:  # or what is leased later would be counted as too much
+                    self._bytes = max(self._bytes - size, 0)
+                raise
         # Over the slab itself, not over an array: numpy lets views refer to the last array of their own class below
         # them, so that a plain view of a lease over a plain array would not keep the lease.
         lease = Lease(size, np.uint8, slab)
@@ -237,7 +242,7 @@ def _new_slab(size: int) -> mmap.mmap:
     except OSError as error:
         raise BudgetError(
             f"there is no memory for a batch, or a group of batches, of {format_bytes(size)}: {error.strerror}",
-            remedy="Lower batch_size= or prefetch_bytes=.",
+            remedy="Lower batch_size= or prefetch_bytes=, or keep fewer batches.",
         ) from None
     if size >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel without huge pages is only slower

@@ -216,6 +216,14 @@ def test_more_than_there_is():
         BatchPool(0).lease(2**50)
 
 
+def test_what_there_was_no_memory_for_is_not_counted():
+    pool = BatchPool(2**30)
+    with pytest.raises(BudgetError):
+        pool.lease(2**50)
+    pool.lease(2**20)
+    assert pool.kept_bytes == 2**20
+
+
 def test_lease_is_an_array_of_bytes():
     lease = BatchPool(0).lease(5)
     assert (Lease, np.uint8, 1) == (type(lease), lease.dtype, lease.ndim)
