@@ -32,12 +32,12 @@ def schema_of(source: Source, parts: list[Part], options: ConvertOptions) -> Sch
     seen = 0
     troubles: list[str] = []
     for schema, samples, where in _first(source, parts, options, troubles):
-        if found is not None and list(found) != list(schema):
-            if options.on_error == "stop":
-                raise _other_fields(found, schema, where)
-            continue  # it is skipped when its turn comes
-        found = schema if found is None else _joined(found, schema, source, options.ragged)
         seen += samples
+        if found is None or found.keys() == schema.keys():
+            found = schema if found is None else _joined(found, schema, source, options.ragged)
+        elif options.on_error == "stop":
+            raise _other_fields(found, schema, where)
+        # Else it is skipped when its turn comes. It counts: where none is like the first, not all are to be looked at.
         if seen >= _SAMPLES:
             break
     if found is None:

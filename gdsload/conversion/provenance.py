@@ -32,7 +32,7 @@ def metadata_of(source: Source, schema: Schema, options: ConvertOptions, given: 
 
     Args:
         source: the source.
-        schema: the fields of the result: what is said of others is left out.
+        schema: the fields of the result: what the source says of others is left out.
         options: how it is converted.
         given: the keywords of the conversion; of these `metadata` replaces what it has keys of.
 
@@ -48,15 +48,14 @@ def metadata_of(source: Source, schema: Schema, options: ConvertOptions, given: 
     elif not getattr(source, "rearranges", False):
         own = getattr(source, "metadata", None)
         found = ({} if own is None else dict(own())) | _provenance(source, options, given)
-    found |= wanted
     for about in _OF_FIELDS:
         if isinstance(of := found.get(about), dict):
             found[about] = {name: value for name, value in of.items() if name in schema}
             if not found[about]:
                 del found[about]
-    if KEY not in wanted and isinstance(key := found.get(KEY), str) and key not in schema:
+    if isinstance(key := found.get(KEY), str) and key not in schema:
         del found[KEY]
-    return checked_metadata(found)
+    return checked_metadata(found | wanted)
 
 
 def notes_of(source: Source) -> tuple[str, ...]:
@@ -110,7 +109,9 @@ def combined_metadata(
     same = {
         key: value
         for key, value in datasets[0][1].items()
-        if key not in apart and all(key in other and other[key] == value for _, other in datasets)
+        # What users have called so, and is not by field, is a key like any other.
+        if (key not in apart or (key in _OF_FIELDS and not isinstance(value, Mapping)))
+        and all(key in other and other[key] == value for _, other in datasets)
     }
     origins: list[Any] = []
     for _, metadata in datasets:

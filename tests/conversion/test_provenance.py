@@ -163,6 +163,16 @@ def test_units_that_disagree_are_never_merged(tmp_path):
     assert metadata_of(tmp_path / "n")["units"] == {"x": "ticks"}
 
 
+def test_what_users_call_units_is_kept(tmp_path):
+    for name in "ab":
+        written(tmp_path / name, part=name, units="SI", classes=["cat", "dog"])
+    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "m")
+    assert metadata_of(tmp_path / "m") == {"units": "SI", "classes": ["cat", "dog"], "gdsload": __version__}
+    told = {"units": {"x": "m", "height of the station": "km"}, "key": "none"}
+    convert({"x": np.arange(3)}, tmp_path / "c", metadata=told, workers=1)
+    assert metadata_of(tmp_path / "c").items() >= told.items()
+
+
 def test_keys_of_tars_and_options_of_packing(tmp_path):
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
         info = tarfile.TarInfo("0.cls")

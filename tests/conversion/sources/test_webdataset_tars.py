@@ -16,6 +16,8 @@ import pytest
 from PIL import Image
 
 import gdsload
+from gdsload.conversion.conversion_options import ConvertOptions
+from gdsload.conversion.infer import schema_of
 from gdsload.conversion.sources.webdataset_tars import TarSource
 from gdsload.errors import ConversionError, FormatError, OptionError, SchemaError
 
@@ -312,6 +314,34 @@ def test_a_sample_with_other_members_is_named_or_skipped(tmp_path):
     first = pack(tmp_path / "b.tar", [("0.cls", b"1"), *members[:40]])
     with pytest.raises(ConversionError, match="samples cannot be converted, more than"):  # the first says what all have
         gdsload.convert(first, tmp_path / "no", on_error="skip", workers=1)
+
+
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
+def test_members_in_another_order_are_the_same_fields(tmp_path, on_error):
+    """Also to say that a field is ragged."""
+    members = []
+    for n in range(20):
+        one = [(f"{n:03}.npy", npy(np.arange(3 if n == 7 else 2))), (f"{n:03}.cls", b"%d" % n)]
+        members += reversed(one) if n == 7 else one
+    path = pack(tmp_path / "a.tar", members)
+    assert gdsload.convert(path, tmp_path / "out", on_error=on_error, workers=1).samples == 20
+    sample = gdsload.ShardDataset(tmp_path / "out")[7]
+    assert (sample["npy"].tolist(), int(sample["cls"]), sample["key"]) == ([0, 1, 2], 7, "007")
+
+
+def test_samples_unlike_the_first_are_not_all_looked_at_before(tmp_path):
+    members = [("000.cls", b"1"), *((f"{n:03}.{name}", b"1") for n in range(1, 300) for name in ("cls", "txt"))]
+    seen = []
+
+    class Counted(TarSource):
+        def read(self, part):
+            for item in super().read(part):
+                seen.append(item.key) if self.look.seen is None else None
+                yield item
+
+    source = Counted(pack(tmp_path / "a.tar", members))
+    assert list(schema_of(source, source.parts(2**20), ConvertOptions(on_error="skip"))) == ["key", "cls"]
+    assert len(seen) == 64
 
 
 @pytest.mark.parametrize("options", [{"size": 8}, {"keep_encoded": True}])
