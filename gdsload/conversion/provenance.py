@@ -8,7 +8,7 @@ workers, a dataset was made: the same conversion writes the same bytes.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gdsload.conversion.conversion_options import ConvertOptions
@@ -44,7 +44,7 @@ def metadata_of(source: Source, schema: Schema, options: ConvertOptions, given: 
     parts = getattr(source, "metadata_parts", None)
     listed = [] if parts is None else parts()
     if any(metadata for _, metadata in listed):
-        found = combined_metadata(listed, {about: list(schema) for about in _OF_FIELDS if about not in wanted})
+        found = combined_metadata(listed, list(schema), [about for about in _OF_FIELDS if about not in wanted])
     elif not getattr(source, "rearranges", False):
         own = getattr(source, "metadata", None)
         found = ({} if own is None else dict(own())) | _provenance(source, options, given)
@@ -88,7 +88,7 @@ def _as_json(value: object) -> Any:
 
 
 def combined_metadata(
-    datasets: Sequence[tuple[str, Mapping[str, Any]]], fields: Mapping[str, Sequence[str]]
+    datasets: Sequence[tuple[str, Mapping[str, Any]]], fields: Sequence[str], matters: Collection[str]
 ) -> dict[str, Any]:
     """The metadata of several datasets together.
 
@@ -97,20 +97,21 @@ def combined_metadata(
 
     Args:
         datasets: path and metadata of each.
-        fields: those of which ``"classes"`` matter, and those of which ``"units"`` do.
+        fields: those of the result.
+        matters: what is compared of them: ``"classes"``, ``"units"``, or both.
 
     Raises:
         OptionError: if they name the classes or unit of a field differently: one number would mean two things then.
     """
     if all(metadata == datasets[0][1] for _, metadata in datasets):
         return dict(datasets[0][1])
-    told = {about: _agreed(datasets, about, names) for about, names in fields.items()}
-    apart = {*_PROVENANCE, *_OF_FIELDS, _MERGED}
+    told = {about: _agreed(datasets, about, fields) for about in matters}
+    apart = {*_PROVENANCE, _MERGED}
     same = {
         key: value
         for key, value in datasets[0][1].items()
-        # What users have called so, and is not by field, is a key like any other.
-        if (key not in apart or (key in _OF_FIELDS and not isinstance(value, Mapping)))
+        # What users call classes or units, and is not by field, is a key like any other.
+        if not (key in apart or (key in _OF_FIELDS and isinstance(value, Mapping)))
         and all(key in other and other[key] == value for _, other in datasets)
     }
     origins: list[Any] = []
