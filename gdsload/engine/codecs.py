@@ -9,8 +9,6 @@ turns offsets of rows into offsets of the file first.
 
 from __future__ import annotations
 
-import functools
-import logging
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from numpy.typing import NDArray
 
 from gdsload.engine.group_lengths import BatchLengths, GroupLengths
 from gdsload.engine.images.encoded import EncodedImages
+from gdsload.engine.jagged import jagged_tensor
 from gdsload.errors import FormatError
 from gdsload.shards.format.schema import Field
 from gdsload.shards.format.stored import StoredSchema
@@ -163,15 +162,10 @@ def _neighbours(stored: StoredSchema, column: str, wanted: Sequence[str]) -> Ite
 class Jagged(FieldCodec):
     """Ragged rows as nested tensors of torch's jagged layout."""
 
-    def __init__(self, name: str, stored: Field) -> None:
-        super().__init__(name, stored)
-        _take_torchs_warning()
-
     def decode(self, values: torch.Tensor, lengths: BatchLengths | None) -> torch.Tensor:
         """See `FieldCodec.decode`."""
         known = _of_each(lengths)
-        low, high = (int(known.known.min()), known.longest) if len(known.known) else (0, 0)
-        return torch.nested.nested_tensor_from_jagged(values, known.offsets, min_seqlen=low, max_seqlen=high)
+        return jagged_tensor(values, known.offsets, known.shortest, known.longest)
 
 
 class Offsets(FieldCodec):
@@ -310,21 +304,6 @@ def codecs_of(
                 return Plain(name, field)
 
     return {name: made(name, inside) for name, inside in stored.columns_of(fields).items()}
-
-
-@functools.cache
-def _take_torchs_warning() -> None:
-    """Make a first jagged tensor, at which torch warns of a call of its own, once a process, and keep that to us."""
-
-    def quiet(record: logging.LogRecord) -> bool:
-        return "is_fx_tracing" not in record.getMessage()
-
-    logger = logging.getLogger("torch.fx._symbolic_trace")
-    logger.addFilter(quiet)
-    try:
-        torch.nested.nested_tensor_from_jagged(torch.zeros(1, 1), torch.tensor([0, 1]))
-    finally:
-        logger.removeFilter(quiet)
 
 
 def _of_each(lengths: BatchLengths | None) -> BatchLengths:

@@ -60,6 +60,11 @@ class GroupLengths:
         return [int(self.lengths[low:high].max(initial=0)) for low, high in self.edges]
 
     @cached_property
+    def shortest(self) -> list[int]:
+        """Rows of the shortest sample of each batch; 0 without samples."""
+        return [int(self.lengths[low:high].min()) if low < high else 0 for low, high in self.edges]
+
+    @cached_property
     def offsets(self) -> Sequence[torch.Tensor]:
         """For each batch the offsets of its samples among its rows, int64 ``[samples + 1]``."""
         return self._tensors(self._offsets(), [size + 1 for size in self.sizes])
@@ -119,6 +124,11 @@ class BatchLengths:
     def longest(self) -> int:
         """Rows of the longest sample."""
         return self._group.longest[self._batch]
+
+    @property
+    def shortest(self) -> int:
+        """Rows of the shortest sample."""
+        return self._group.shortest[self._batch]
 
     @property
     def offsets(self) -> torch.Tensor:
