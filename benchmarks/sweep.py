@@ -90,7 +90,10 @@ def _depth(depth: int) -> Value:
 
 
 def _group(nbytes: int) -> Value:
-    names = ("_LEAST_GROUP_BYTES", "_MOST_GROUP_BYTES", "_GROUP_BYTES_IN_ORDER", "_GROUP_BYTES_ON_GPU")
+    names = (
+        *("_LEAST_GROUP_BYTES", "_MOST_GROUP_BYTES", "_GROUP_BYTES_IN_ORDER"),
+        *("_GROUP_BYTES_ON_GPU", "_MOST_LANDING_BYTES"),
+    )
     return Value(format_bytes(nbytes), {}, tuple((budgets, name, nbytes) for name in names))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.engine.batch_source import Ready, StepTransform, transformed
+from gdsload.engine.batch_source import Ready, StepTransform, as_it_is, transformed
 from gdsload.engine.codecs import FieldCodec
 from gdsload.engine.group_lengths import GroupLengths, padded_pieces
 from gdsload.engine.images.decode import HostImages, ImageBatch
@@ -131,9 +131,9 @@ class BatchMaker:
         """
         return transformed(transform, ready.batches, ready.sizes, steps, stopped)
 
-    def hand_over(self, batch: Any) -> Any:
-        """The last step of each batch, or what a transform made of it, in the consumer's thread."""
-        return batch
+    def hand_over(self, _batches: Sequence[Any]) -> Callable[[Any], Any]:
+        """See `BatchSource.hand_over`."""
+        return as_it_is
 
     def close(self) -> None:
         """Release kept memory, and end threads."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["BatchSource", "PendingBatches", "Ready", "StepTransform", "made_at_once", "transformed"]
+__all__ = ["BatchSource", "PendingBatches", "Ready", "StepTransform", "as_it_is", "made_at_once", "transformed"]
 
 StepTransform = Callable[[int, Any], Any]
 """What turns the batch of a step into what is handed out."""
@@ -68,14 +68,26 @@ class BatchSource(Protocol):
             window_bytes: expected bytes of a window.
         """
 
-    def hand_over(self, batch: Any) -> Any:
-        """The last step for each batch, or for what a transform made of it, in the consumer's thread."""
+    def hand_over(self, batches: Sequence[Any]) -> Callable[[Any], Any]:
+        """The last step for each of these batches, or of what a transform made of them.
+
+        Args:
+            batches: those of one group.
+
+        Returns:
+            Takes each of them in order, in the consumer's thread, when it gets it; gives what the consumer gets.
+        """
 
     def again(self) -> BatchSource:
         """A source that makes the same batches by the most general way, to find the batch that an error belongs to."""
 
     def close(self) -> None:
         """Release what is held for later steps."""
+
+
+def as_it_is(batch: Any) -> Any:
+    """What `BatchSource.hand_over` gives where nothing is to be done."""
+    return batch
 
 
 def made_at_once(source: BatchSource, step: int, stopped: Callable[[], bool] = lambda: False) -> Ready:
@@ -99,7 +111,7 @@ def transformed(
 
     Args:
         transform: called for each batch in order; None: they stay as they are.
-        batches: removed one by one, so that each is freed when it has been replaced.
+        batches: removed one by one, so that those are freed that have been replaced.
         sizes: number of samples of each.
         steps: their steps.
         stopped: whether nobody wants them any more.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from gdsload.backends.base import Backend
 from gdsload.engine.assemble import BatchMaker
+from gdsload.engine.gpu import gather_positions
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.landed import LandedSource
-from gdsload.engine.limits import Limits, gatherers
+from gdsload.engine.limits import MOST_BATCHES, Limits, gatherers
 from gdsload.engine.prefetch import Prefetcher, Runner
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import ResidentSource, VramSource
@@ -20,6 +21,9 @@ _IN_VRAM = Runner(threads=0, most_groups=1, by_gpu=True)
 _TRANSFORMED_IN_VRAM = Runner(threads=0, most_groups=1)
 """A transform's results for a group all exist at once, and may be larger: groups are no larger than elsewhere."""
 _PLANNED_BY_GPU = Runner(threads=0, by_gpu=True)
+_BY_THREADS_FOR_GPU = gather_positions.MOST_BATCHES
+"""Batches of a group that threads make for a GPU: of 1 MiB as many as the bytes of a group allow, and no more than one
+launch takes. A consumer that makes them itself would have the GPU wait for so many."""
 
 
 def prefetch(
@@ -38,7 +42,8 @@ def prefetch(
     gather = ResidentGather.of(job, backend, maker)
     source: LandedSource | VramSource
     source = WindowSource.of(job, backend, maker, stats) or LandedSource(job, backend, maker, stats)
-    runner = Runner(_threads(backend, maker))
+    threads, most_batches = _threads(backend, maker), MOST_BATCHES if maker.takes_processor else _BY_THREADS_FOR_GPU
+    runner = Runner(threads, most_batches=most_batches)
     if gather is not None and isinstance(maker, DeviceAssembler):
         source = ResidentSource(gather, job, backend, maker, stats)
         plain = job.transform is None
@@ -50,7 +55,7 @@ def prefetch(
                 runner = _PLANNED_BY_GPU
             elif not gather.ids_from_host:
                 # One thread queues and awaits all groups: several would wait for each other at the driver's locks.
-                runner = Runner(1)
+                runner = Runner(1, most_batches=most_batches)
     if job.transform is not None and not isinstance(source, VramSource):
         maker.follow()  # what it computes with may still be being made
     return Prefetcher(source, job.steps, limits=limits, start=start, stats=stats, runner=runner)

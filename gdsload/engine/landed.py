@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -64,9 +64,9 @@ class LandedSource:
         self._loaded = [rows for rows in self._loaded if rows.nbytes]
         return wanted + sum(rows.nbytes for rows in self._loaded)
 
-    def hand_over(self, batch: Any) -> Any:
+    def hand_over(self, batches: Sequence[Any]) -> Callable[[Any], Any]:
         """See `BatchSource.hand_over`."""
-        return self.maker.hand_over(batch)
+        return self.maker.hand_over(batches)
 
     def again(self) -> LandedSource:
         """See `BatchSource.again`."""

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from gdsload.system.share import processors
 
-__all__ = ["MOST_THREADS", "Limits", "gatherers"]
+__all__ = ["MOST_BATCHES", "MOST_THREADS", "Limits", "gatherers"]
 
-MOST_THREADS = 4
-_MOST_BATCHES = 64
+MOST_BATCHES, MOST_THREADS = 64, 4
 
 
 def gatherers() -> int:
@@ -31,6 +30,7 @@ class Limits:
         window_bytes: expected bytes of a window.
         sample_bytes: expected bytes of a sample, where larger batches than expected may come.
         grown: gives the bytes of the largest batch so far that transforms of samples have made.
+        landing_bytes: as `group_bytes`, of batches whose bytes land in the arena first; 0: the same.
     """
 
     prefetch_bytes: int
@@ -40,11 +40,18 @@ class Limits:
     window_bytes: int
     sample_bytes: int = 0
     grown: Callable[[], int] = int
+    landing_bytes: int = 0
 
-    def group(self) -> int:
-        """Number of batches that are made at once."""
-        wanted = min(self.group_bytes, self.prefetch_bytes // 2) // max(self.batch_bytes, 1)
-        return max(1, min(wanted, _MOST_BATCHES))
+    def group(self, most: int = MOST_BATCHES, *, landing: bool = False) -> int:
+        """Number of batches that are made at once: `most`, or fewer within the bytes that they may have.
+
+        Args:
+            most: the most.
+            landing: whether their bytes land in the arena first.
+        """
+        nbytes = landing * self.landing_bytes or self.group_bytes
+        wanted = min(nbytes, self.prefetch_bytes // 2) // max(self.batch_bytes, 1)
+        return max(1, min(wanted, most))
 
     def pool_bytes(self) -> int:
         """Batch memory that is worth keeping: what is ahead of the consumer, and what it and each thread hold."""

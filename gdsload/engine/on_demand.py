@@ -83,7 +83,7 @@ class OnDemand:
         """
         with self._asked.step(ids) as step:
             batch: Any = made_at_once(self._source(), step).batches[0]
-        found: Batch = self._maker.hand_over(batch)
+        found: Batch = self._maker.hand_over([batch])(batch)
         return found
 
     def _source(self) -> LandedSource:

@@ -32,7 +32,7 @@ from queue import Empty, SimpleQueue
 
 from gdsload.engine.batch_source import BatchSource, Ready
 from gdsload.engine.group import Group
-from gdsload.engine.limits import Limits
+from gdsload.engine.limits import MOST_BATCHES, Limits
 from gdsload.engine.pace import Pace
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Steps
@@ -59,11 +59,13 @@ class Runner:
         threads: how many threads plan and finish groups; 0: the consumer does.
         most_groups: groups that may be ahead of the consumer, whatever the budgets allow.
         by_gpu: whether the GPU plans groups by itself.
+        most_batches: batches of a group, however small they are.
     """
 
     threads: int
     most_groups: int = 1 << 30
     by_gpu: bool = False
+    most_batches: int = MOST_BATCHES
 
 
 class Prefetcher:
@@ -87,6 +89,7 @@ class Prefetcher:
         self.source, self.runner, self.stopped = source, runner, False
         self._steps, self._limits, self._stats = steps, limits, stats
         self._next = start
+        self._landing = False  # whether bytes are seen to land in the arena
         # The first group is one batch, so that it is there soon; then they grow to what is most efficient.
         self._batches = 1 if runner.most_groups > 1 else self._most_batches
         self._ahead: deque[int] = deque()  # batches of each group that the consumer has not taken yet
@@ -317,7 +320,7 @@ class Prefetcher:
     @property
     def _most_batches(self) -> int:
         """Batches of a group at most."""
-        return self._limits.group()
+        return self._limits.group(self.runner.most_batches, landing=self._landing)
 
     def _next_steps(self) -> range:
         """The steps of the next group; none after an error, or after the last step."""
@@ -344,7 +347,9 @@ class Prefetcher:
             return True
         if (sum(self._ahead) + len(steps)) * self._limits.batch_bytes > self._limits.prefetch_bytes:
             return False
-        return self.source.arena_bytes(steps, self._limits.window_bytes) <= self._limits.arena_bytes
+        arena_bytes = self.source.arena_bytes(steps, self._limits.window_bytes)
+        self._landing = self._landing or arena_bytes > 0
+        return arena_bytes <= self._limits.arena_bytes
 
     def _finish(self, group: Group) -> None:
         """Wait for a group's bytes and make its batches."""

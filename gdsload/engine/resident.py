@@ -18,12 +18,12 @@ import torch
 from gdsload.backends.base import Backend, ShardAddresses
 from gdsload.engine.assemble import Batch
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
+from gdsload.engine.gpu.batch_memory import batch_tensors
 from gdsload.engine.gpu.block_ids import BlockIds
 from gdsload.engine.gpu.gather_positions import DeviceRows, PositionBatch, PositionGather
 from gdsload.engine.runs import lie_in_runs
 from gdsload.engine.steps import Job, Ordered
 from gdsload.order import BlockOrder, FullOrder, SequentialOrder
-from gdsload.shards.values import torch_dtype
 from gdsload.system.arrays import IntArray
 from gdsload.system.copies import LONG_BYTES, copies_scattered_runs
 
@@ -206,8 +206,7 @@ class ResidentGather:
         for name, field in self._fields.items():
             made: list[torch.Tensor] = []
             for some, positions in parts:
-                shape, dtype = (positions.size, *field.row_shape), torch_dtype(field.dtype)
-                outs = [torch.empty(shape, dtype=dtype, device=self.maker.device) for _ in some]
+                outs = batch_tensors([positions.size] * len(some), field, self.maker.device)
                 self._rows_of(reach, name, some, positions, outs)
                 made += outs
             for batch, out in zip(batches, made, strict=True):

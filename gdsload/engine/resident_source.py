@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -172,7 +172,11 @@ class VramSource:
         """See `BatchSource.arena_bytes`."""
         return 0
 
-    def hand_over(self, batch: Any) -> Any:
+    def hand_over(self, _batches: Sequence[Any]) -> Callable[[Any], Any]:
+        """See `BatchSource.hand_over`."""
+        return self._to_current
+
+    def _to_current(self, batch: Any) -> Any:
         """The batch is on the consumer's stream already, unless the consumer has changed to another one since."""
         if stream_handle(self._device) != self._made_on.cuda_stream:
             stream = current_stream(self._device)

@@ -12,6 +12,7 @@ import torch
 from gdsload.backends.base import Backend
 from gdsload.engine.assemble import Batch
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
+from gdsload.engine.gpu.batch_memory import batch_tensors
 from gdsload.engine.gpu.block_ids import BlockIds
 from gdsload.engine.gpu.gather_positions import PositionGather, RowRuns, word_of
 from gdsload.engine.landed import LandedBatches, LandedSource
@@ -112,7 +113,7 @@ class WindowSource(LandedSource):
         windows = [rows for rows in loaded.values() if isinstance(rows, LoadedRuns)]
         batches, parts = [form.new_batch() for _ in sizes], in_parts(range(len(sizes)), sizes, ids)
         for name, codec in form.codecs.items():
-            outs = [maker.empty(size, codec.stored) for size in sizes]
+            outs = batch_tensors(sizes, codec.stored, maker.device)
             if codec.stored.row_bytes and windows:
                 rows = self._found([one.runs[name] for one in windows], codec.stored.row_bytes)
                 for some, positions in parts:

@@ -19,9 +19,10 @@ holds the memory of its group."""
 _GROUP_BYTES_IN_ORDER = 8 * 2**20
 """Rows in order are copied at the speed of memory, and need little planning: what counts is that batches under way stay
 within a cache of some 32 MiB."""
-_GROUP_BYTES_ON_GPU = 128 * 2**20
-"""Little more than 2 ms at the speed of PCIe 5: planning, reading and gathering a group cost up to 1 ms of Python. By
-default `prefetch_bytes` has room for four: one is gathered while another is read and a third is planned."""
+_GROUP_BYTES_ON_GPU, _MOST_LANDING_BYTES = 128 * 2**20, 256 * 2**20
+"""Little more than 2 ms at the speed of PCIe 5: planning and gathering a group cost up to 1 ms of Python. Where its
+bytes land in the arena, its reads cost as much again, and the processor that all of this takes may be half as fast.
+Then budgets should have room for four: one is gathered while another is read and a third is planned."""
 
 _IMAGES_OF_A_GROUP = 768
 """A GPU's decoder gets the images of a group in one call, and each call costs some waits for the interpreter lock: what
@@ -56,7 +57,15 @@ def limits_of(plan: LoaderPlan, schedule: Schedule) -> Limits:
         int(plan.batch_sample_bytes)
         if plan.source is not None and plan.source.batch_size is None
         else 0,  # batches of any size
+        landing_bytes=_landing_bytes(plan),
     )
+
+
+def _landing_bytes(plan: LoaderPlan) -> int:
+    """Bytes of a group for a GPU whose bytes land in its memory; 0: as of any other group."""
+    if plan.placement != "gpu" or plan.per_sample is not None or plan.form.decode:
+        return 0
+    return max(min(plan.prefetch_bytes // 4, plan.arena_bytes // 4, _MOST_LANDING_BYTES), _GROUP_BYTES_ON_GPU)
 
 
 def _group_bytes(plan: LoaderPlan) -> int:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
 
+from gdsload.engine.batch_source import as_it_is
 from gdsload.engine.prefetch import Prefetcher
 from gdsload.engine.stats import LoaderStats
 from gdsload.errors import LoaderClosedError
@@ -79,6 +80,7 @@ class Epoch(Iterator[Any]):
         self._turn = threading.RLock()
         self.pipeline: Prefetcher | None = None
         self._batches: deque[tuple[Any, int]] = deque()
+        self._hand_over: Callable[[Any], Any] = as_it_is  # for these batches
         self._error: BaseException | None = None
         self._begun = self._over = False
         self._since = 0.0
@@ -146,7 +148,7 @@ class Epoch(Iterator[Any]):
             self._owner.check_world(self.place)
         if not self._batches:
             self._fetch(entered)
-        pipeline = self.pipeline
+        pipeline, hand_over = self.pipeline, self._hand_over  # together: another thread may close us
         try:
             batch, size = self._batches.popleft()
         except IndexError:
@@ -155,7 +157,7 @@ class Epoch(Iterator[Any]):
             self._owner.check_usable()
             raise StopIteration
         self._owner.stats.wait_s += time.perf_counter() - entered
-        return pipeline.source.hand_over(batch), size
+        return hand_over(batch), size
 
     def _fetch(self, entered: float) -> None:
         """Get the next group of batches, or end."""
@@ -184,6 +186,7 @@ class Epoch(Iterator[Any]):
         if isinstance(self._error, StopIteration):  # which would look like the end of the epoch
             self._error = RuntimeError("a reader raised StopIteration")
             self._error.__cause__ = ready.error
+        self._hand_over = pipeline.source.hand_over(ready.batches)
         self._batches.extend(zip(ready.batches, ready.sizes, strict=True))
         del ready
         if self._error is not None and not self._batches:
@@ -213,6 +216,7 @@ class Epoch(Iterator[Any]):
         """Stop reading and release what was read. If the epoch is not over, its next `next` asks the loader why."""
         pipeline, self.pipeline = self.pipeline, None
         self._batches.clear()
+        self._hand_over = as_it_is  # it may hold them, too
         self._error = None
         if pipeline is not None:
             pipeline.close()

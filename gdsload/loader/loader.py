@@ -127,11 +127,12 @@ class DataLoader(TorchAttributes):
             `device_transform` is called in the consumer's thread. The whole batch is not part of `prefetch_bytes`.
             ``"auto"``: where that pays and can be done, which is for batches of 16 MiB or more that have images to
             decode, come off drives (``"bounce"``, ``"gds"``, ``mmap=False``), or are of a dataset larger than memory.
-        prefetch_bytes: bytes of batches that are made ahead of the consumer; two are always made. None: 512 MiB where
-            batches are built by a GPU, 256 MiB elsewhere.
+        prefetch_bytes: bytes of batches that are made ahead of the consumer; two are always made. None: where a GPU
+            builds batches a 64th of its memory, at least 512 MiB and at most 1 GiB; 256 MiB elsewhere.
         arena_bytes: bytes of memory that reads land in, on the GPU or with `mmap=False`. On a GPU, this and
             `prefetch_bytes` are what the loader takes of its memory; batches that were dropped while kernels still read
-            them, and rows of less than 16 KiB that are sorted, take up to `prefetch_bytes` more.
+            them, and rows of less than 16 KiB that are sorted, take up to `prefetch_bytes` more. None: on a GPU twice
+            what None gives for `prefetch_bytes`, 1 GiB elsewhere.
         mmap: whether shards are mapped, as in `ShardDataset`; None: as the dataset was opened.
         backend: the way that bytes travel. By name it is used or refused, never replaced; ``"gds"`` means that cuFile's
             own counters have shown DMA.
@@ -198,7 +199,7 @@ class DataLoader(TorchAttributes):
         check_peers: bool = False,
         fan_out: Literal[False, True, "auto"] = False,
         prefetch_bytes: int | str | None = None,
-        arena_bytes: int | str = "1GiB",
+        arena_bytes: int | str | None = None,
         mmap: bool | None = None,
         backend: Literal["auto", "gds", "mapped", "bounce", "host"] = "auto",
         gds_engine: Literal["cufile", "kvikio"] = "cufile",

@@ -24,16 +24,16 @@ from gdsload.system.units import parse_bytes
 
 __all__ = [
     "MOST_READ_THREADS",
-    "PREFETCH_BYTES",
     "SEVERAL",
     "TOLD",
     "TorchKeywords",
+    "budgets",
     "byte_count",
     "check_choices",
     "check_torch_keywords",
     "dataset_path",
+    "default_budgets",
     "per_sample",
-    "prefetch_bytes",
     "resolve_device",
     "seed_of",
     "share",
@@ -44,8 +44,10 @@ __all__ = [
 ]
 
 MOST_READ_THREADS = 512
-PREFETCH_BYTES: dict[Placement, str] = {"host": "256MiB", "gpu": "512MiB"}
-"""Bytes of batches ahead of the consumer, where nothing else is asked for, by where they are built."""
+_PREFETCH_BYTES, _ARENA_BYTES = 2**28, 2**30
+"""Bytes of batches ahead of the consumer, and of an arena, where nothing else is asked for and the CPU builds batches."""
+_SHARE_OF_GPU, _AHEAD_ON_GPU = 64, (2**29, 2**30)
+"""Of a GPU's memory a 64th may be ahead, as larger groups of batches cost less: at least and at most so many bytes."""
 _CHOICES: dict[str, tuple[object, ...]] = {
     "ragged": ("jagged", "offsets", "padded", "varlen"),
     "backend": BACKEND_CHOICES,
@@ -134,10 +136,24 @@ def byte_count(given: Mapping[str, Any], name: str, *, at_least: int = 0) -> int
     return parse_bytes(given[name], name, at_least=at_least)
 
 
-def prefetch_bytes(given: Mapping[str, Any], placement: Placement) -> int:
-    """Bytes of batches ahead of the consumer: as given, or what suits where they are built."""
-    name = "prefetch_bytes"
-    return byte_count({name: PREFETCH_BYTES[placement]} if given[name] is None else given, name, at_least=1)
+def budgets(given: Mapping[str, Any], placement: Placement, device: torch.device) -> dict[str, int]:
+    """Bytes of batches ahead of the consumer, and of an arena: as given, or what suits where batches are built."""
+    asked = {name: given[name] for name in ("prefetch_bytes", "arena_bytes")}
+    if None in asked.values():
+        default = default_budgets(placement, device)
+        asked = {name: default[name] if value is None else value for name, value in asked.items()}
+    return {name: byte_count(asked, name, at_least=1) for name in asked}
+
+
+def default_budgets(placement: Placement, device: torch.device) -> dict[str, int]:
+    """The same if nothing is said of them."""
+    if placement == "host":
+        return {"prefetch_bytes": _PREFETCH_BYTES, "arena_bytes": _ARENA_BYTES}
+    least, most = _AHEAD_ON_GPU
+    memory = torch.cuda.get_device_properties(device).total_memory if torch.cuda.is_available() else 0
+    ahead = min(max(memory // _SHARE_OF_GPU, least), most)
+    # A block shuffle holds its windows, of 512 MiB at most, and reads as much ahead as any other order.
+    return {"prefetch_bytes": ahead, "arena_bytes": 2 * ahead}
 
 
 def thread_count(given: Mapping[str, Any], name: str) -> int | None:

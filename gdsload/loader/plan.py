@@ -148,7 +148,7 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
     """
     given = _checked(given)
     request = _backend_request(given)
-    budgets = _budgets(given, request.placement)
+    budgets = options.budgets(given, request.placement, request.device)
     dataset, selected = _selected(dataset)
     mapped = selected.mapped(given["mmap"])
     by_default = given["register_bytes"] is None and request.placement == "gpu"
@@ -195,14 +195,6 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
         batch_sample_bytes=batch_sample_bytes,
         fan_out=fan_out,
     )
-
-
-def _budgets(given: Mapping[str, Any], placement: Placement) -> dict[str, Any]:
-    """What may be ahead of the consumer, and what may be in an arena."""
-    return {
-        "prefetch_bytes": options.prefetch_bytes(given, placement),
-        "arena_bytes": options.byte_count(given, "arena_bytes", at_least=1),
-    }
 
 
 def _selected(dataset: object) -> tuple[object, Selected]:

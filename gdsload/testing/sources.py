@@ -134,8 +134,8 @@ class BatchSourceTests:
             pending.drop()
         assert [one.error for one in found] == [None] * len(found)
         assert [size for one in found for size in one.sizes] == [steps.size(step) for step in range(steps.steps)]
-        batches = [source.hand_over(batch) for one in found for batch in one.batches]
-        assert [_print(batch) for batch in batches] == _expected(dataset, steps, range(steps.steps))
+        batches = [batch for one in found for batch in _handed_over(source, one.batches)]
+        assert batches == _expected(dataset, steps, range(steps.steps))
 
     def test_groups_are_started_ahead_and_finished_in_any_order(
         self, open_source: OpenSource, dataset: ShardDataset, steps: Ordered
@@ -147,7 +147,7 @@ class BatchSourceTests:
         found: dict[int, list[str]] = {}
         for number in (3, 0, 5, 1, 4, 2):
             ready = pending[number].result(lambda: False)
-            found[number] = [_print(source.hand_over(batch)) for batch in ready.batches]
+            found[number] = _handed_over(source, ready.batches)
         for number, group in enumerate(groups):
             assert found[number] == _expected(dataset, steps, group, ("x", "y"))
 
@@ -156,25 +156,21 @@ class BatchSourceTests:
         source = open_source(dataset, steps, ("x",))
         for group in (range(2), range(9, 11), range(11, 12), range(20, 25)):
             ready = source.start(group).result(lambda: False)
-            assert [_print(source.hand_over(batch)) for batch in ready.batches] == _expected(
-                dataset, steps, group, ("x",)
-            )
+            assert _handed_over(source, ready.batches) == _expected(dataset, steps, group, ("x",))
 
     def test_steps_are_started_again(self, open_source: OpenSource, dataset: ShardDataset, steps: Ordered) -> None:
         """As in a group that has failed; also after `close`, which only releases what is held for later steps."""
         source = open_source(dataset, steps, ("x",))
         for group in (range(2), range(2, 5), range(2)):
             ready = source.start(group).result(lambda: False)
-            assert [_print(source.hand_over(batch)) for batch in ready.batches] == _expected(
-                dataset, steps, group, ("x",)
-            )
+            assert _handed_over(source, ready.batches) == _expected(dataset, steps, group, ("x",))
             source.close()
 
     def test_batches_stay_as_they_are(self, open_source: OpenSource, dataset: ShardDataset, steps: Ordered) -> None:
         """They are the user's, whatever is made, dropped or closed later."""
         source = open_source(dataset, steps, ("x", "y"))
         ready = source.start(range(2)).result(lambda: False)
-        batches = [source.hand_over(batch) for batch in ready.batches]
+        batches = list(map(source.hand_over(ready.batches), ready.batches))
         for later in (range(2, 4), range(2)):
             source.start(later).result(lambda: False)
             source.start(later).drop()
@@ -197,7 +193,7 @@ class BatchSourceTests:
         ready = source.start(group).result(lambda: False)
         before = range(3, min(wrong, group.stop))
         plain = [dataset.read_batch(steps.positions(range(step, step + 1))) for step in before]
-        assert [_print(source.hand_over(batch)) for batch in ready.batches] == [
+        assert _handed_over(source, ready.batches) == [
             _print({"y": batch["y"] + step, "step": step}) for step, batch in zip(before, plain, strict=True)
         ]
         assert ready.sizes == [steps.size(step) for step in before]
@@ -251,9 +247,7 @@ class BatchSourceTests:
         again = source.again()
         for step in range(4):
             ready = again.start(range(step, step + 1)).result(lambda: False)
-            assert [_print(source.hand_over(batch)) for batch in ready.batches] == _expected(
-                dataset, steps, range(step, step + 1), ("x", "y")
-            )
+            assert _handed_over(source, ready.batches) == _expected(dataset, steps, range(step, step + 1), ("x", "y"))
         again.close()
 
     @pytest.mark.parametrize("started", [False, True], ids=["before", "meanwhile"])
@@ -282,7 +276,7 @@ class BatchSourceTests:
                 making.drop()
 
         if self.copies:
-            assert [_print(source.hand_over(batch)) for batch in made()] == expected
+            assert _handed_over(source, made()) == expected
         else:
             with pytest.raises(FileChangedError, match=r"file|shard"):
                 made()
@@ -293,6 +287,11 @@ class BatchSourceTests:
 def _steps(options: OrderOptions, dataset: ShardDataset) -> Ordered:
     order = make_order(options, dataset.counts.tolist(), 3, 1)
     return Ordered(order, Schedule(len(dataset), _BATCH, lanes=options.lanes))
+
+
+def _handed_over(source: BatchSource, batches: Sequence[Any]) -> list[str]:
+    """What a group's batches hold when the consumer gets them."""
+    return [_print(batch) for batch in map(source.hand_over(batches), batches)]
 
 
 def _held(backends: Sequence[RecordingBackend]) -> int:

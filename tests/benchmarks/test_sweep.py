@@ -1,11 +1,13 @@
 """The sweep runs, and its record has every value of every setting."""
 
 import json
+import re
 
 import pytest
 
 from benchmarks import sweep
 from gdsload.engine import pace
+from gdsload.loader import budgets
 
 
 @pytest.mark.slow
@@ -46,4 +48,7 @@ def test_on_a_gpu_the_ring_is_searched_too():
         "read_threads",
         "block bytes",
     }
+    sizes = {name for name in vars(budgets) if re.fullmatch("_(LEAST|MOST)?_?(GROUP|LANDING)_BYTES.*", name)}
+    assert len(sizes) == 5
+    assert all({name for _, name, _ in value.patches} == sizes for value in found["group bytes"][1:])
     assert found["block bytes"][4].options == {"pinned_bytes": 12 * 2**23}  # 8 MiB: the default

@@ -14,23 +14,24 @@ from gdsload.engine.prefetch import Runner
 from gdsload.engine.stats import LoaderStats
 
 BY_CONSUMER, ONE_GROUP = Runner(0, by_gpu=True), Runner(0, most_groups=1, by_gpu=True)
+THREADS = {count: Runner(count, most_batches=256) for count in (1, 2)}
 
 
 @pytest.mark.parametrize(
     ("facts", "transform", "source", "runner"),
     [
-        (None, None, "LandedSource", Runner(2)),
-        ({"ready": False, "over_pcie": True, "planned_by_gpu": True}, None, "ResidentSource", Runner(2)),
+        (None, None, "LandedSource", THREADS[2]),
+        ({"ready": False, "over_pcie": True, "planned_by_gpu": True}, None, "ResidentSource", THREADS[2]),
         ({"ready": True, "over_pcie": False, "planned_by_gpu": False}, "flip", "VramSource", Runner(0, 1)),
         ({"ready": True, "over_pcie": False, "planned_by_gpu": True}, None, "VramSource", ONE_GROUP),
         (
             {"ready": True, "over_pcie": False, "planned_by_gpu": False, "ids_from_host": True},
             None,
             "ResidentSource",
-            Runner(2),
+            THREADS[2],
         ),
-        ({"ready": True, "over_pcie": True, "planned_by_gpu": False}, None, "ResidentSource", Runner(1)),
-        ({"ready": True, "over_pcie": True, "planned_by_gpu": True}, "flip", "ResidentSource", Runner(1)),
+        ({"ready": True, "over_pcie": True, "planned_by_gpu": False}, None, "ResidentSource", THREADS[1]),
+        ({"ready": True, "over_pcie": True, "planned_by_gpu": True}, "flip", "ResidentSource", THREADS[1]),
         ({"ready": True, "over_pcie": True, "planned_by_gpu": True}, None, "ResidentSource", BY_CONSUMER),
     ],
 )
@@ -54,10 +55,20 @@ def test_who_makes_batches_by_where_the_shards_are_and_what_is_left_for_the_host
     assert (type(found.source).__name__, found.runner) == (source, runner)
 
 
+def test_groups_of_a_maker_that_takes_a_processor_are_of_few_batches(monkeypatch):
+    monkeypatch.setattr(epochs.ResidentGather, "of", lambda *_: None)
+    monkeypatch.setattr(LandedSource, "__init__", lambda *_: None)
+    monkeypatch.setattr(LandedSource, "takes_processor", True, raising=False)
+    maker, job = SimpleNamespace(takes_processor=True), SimpleNamespace(transform=None, steps=None)
+    limits, backend = Limits(1 << 30, 1, 64 << 20, 16 << 20, 1), SimpleNamespace(addressable=False, in_place=True)
+    found = epochs.prefetch(job, backend, maker, limits=limits, start=0, stats=LoaderStats())
+    assert found.runner.most_batches == 64
+
+
 def test_windows_are_read_as_runs_where_they_can_be(monkeypatch):
     windows = SimpleNamespace(takes_processor=False)
     monkeypatch.setattr(epochs.WindowSource, "of", lambda *_: windows)
     maker, job = object.__new__(epochs.DeviceAssembler), SimpleNamespace(transform=None, steps=None)
     reading, limits = SimpleNamespace(addressable=False), Limits(1 << 30, 1, 64 << 20, 16 << 20, 1)
     found = epochs.prefetch(job, reading, maker, limits=limits, start=0, stats=LoaderStats())
-    assert (found.source, found.runner) == (windows, Runner(1))
+    assert (found.source, found.runner) == (windows, THREADS[1])

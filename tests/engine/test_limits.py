@@ -52,3 +52,11 @@ def test_groups_of_batches_within_the_limits():
     assert Limits(1 << 28, 0, 1 << 23, 1 << 30, 0).group() == 1
     assert Limits(1 << 20, 0, 1 << 23, 1 << 17, 0).group() == 4
     assert Limits(1, 0, 1 << 23, 0, 0).group() == 1
+    assert Limits(1 << 28, 0, 1 << 23, 1, 0).group(256) == 256
+
+
+def test_groups_whose_bytes_land_in_the_arena_may_be_larger():
+    limits = Limits(1 << 28, 0, 1 << 23, 1 << 20, 0, landing_bytes=1 << 25)
+    assert (limits.group(), limits.group(landing=True)) == (8, 32)
+    assert Limits(1 << 25, 0, 1 << 23, 1 << 20, 0, landing_bytes=1 << 25).group(landing=True) == 16
+    assert Limits(1 << 28, 0, 1 << 23, 1 << 20, 0).group(landing=True) == 8

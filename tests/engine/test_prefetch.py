@@ -116,9 +116,9 @@ def test_the_last_group_is_not_lost_between_being_planned_and_being_there(make, 
     """The end of the epoch is where nothing is left to be planned and no group is there: both must be seen at once."""
     grow = Limits.group
 
-    def slowly(self, **how):
+    def slowly(self, *most, **how):
         time.sleep(0.002)
-        return grow(self, **how)
+        return grow(self, *most, **how)
 
     monkeypatch.setattr(Limits, "group", slowly)
     for _ in range(5):
@@ -132,9 +132,9 @@ def test_the_last_group_is_not_lost_between_being_planned_and_being_there(make, 
 def test_an_error_is_not_lost_either(make, monkeypatch):
     grow = Limits.group
 
-    def slowly(self, **how):
+    def slowly(self, *most, **how):
         time.sleep(0.002)
-        return grow(self, **how)
+        return grow(self, *most, **how)
 
     monkeypatch.setattr(Limits, "group", slowly)
     for when in ("read", "completion"):
@@ -162,11 +162,11 @@ def test_an_error_in_planning_ends_the_epoch(make, monkeypatch, kind, threads, h
     monkeypatch.setattr(Assembler, "takes_processor", helps)
     grow, asked = Limits.group, []
 
-    def odd(self, **how):
+    def odd(self, *most, **how):
         asked.append(None)
         if len(asked) == 3:
             raise kind("a mistake")
-        return grow(self, **how)
+        return grow(self, *most, **how)
 
     monkeypatch.setattr(Limits, "group", odd)
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
@@ -343,8 +343,8 @@ class Noting:
     def arena_bytes(self, _steps, _window_bytes):
         return 0
 
-    def hand_over(self, batch):
-        return batch
+    def hand_over(self, _batches):
+        return lambda batch: batch
 
     def again(self):
         found = Noting(self.batches)

@@ -13,7 +13,7 @@ import torch
 from gdsload import DataLoader
 from gdsload.backends.bounce import copier
 from gdsload.engine import resident_source
-from gdsload.engine.gpu import assemble_device, gather_positions
+from gdsload.engine.gpu import assemble_device, batch_memory, gather_positions
 from gdsload.engine.gpu.gather_positions import PositionGather, Sorting
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import VramSource
@@ -54,8 +54,32 @@ def later(batch):
 def test_memory_of_a_dropped_batch(numbered, backend, again, guard, monkeypatch):
     """Kernels that were queued before a batch was dropped still read it."""
     if not guard:
-        monkeypatch.setattr("gdsload.engine.gpu.assemble_device.hand_over", lambda batch, _stream: batch["x"].nbytes)
+        monkeypatch.setattr("gdsload.engine.gpu.assemble_device.hand_over", lambda batch, *_: batch["x"].nbytes)
     wrong = wrong_batches(numbered, later, again=again, backend=backend, prefetch_bytes="4MiB")
+    assert (wrong == 0) == guard, f"{wrong} batches were wrong"
+
+
+@pytest.mark.parametrize("backend", ["bounce", "mapped"])
+@pytest.mark.parametrize("guard", [True, False])
+def test_batches_of_a_group_on_two_streams(numbered, backend, guard, monkeypatch):
+    """Their memory, which they share, is recorded for the first one's stream at once, and for another's as it comes.
+
+    Here the first one's has nothing to do, and the other one is late.
+    """
+    real = assemble_device.hand_over
+    if not guard:
+        monkeypatch.setattr(assemble_device, "hand_over", lambda batch, *to: real(batch, *to) if len(to) == 2 else 0)
+    idle, late, first, found = torch.cuda.Stream(), torch.cuda.Stream(), {0, 1, 3, *range(7, 100, 8)}, []
+    with DataLoader(numbered, 256, device="cuda", backend=backend, prefetch_bytes="16MiB") as loader:
+        batches = iter(loader)
+        for step in range(min(len(loader), 40)):
+            with torch.cuda.stream(idle if step in first else late):
+                batch = next(batches)
+                found.append(batch["x"].clone() if step in first else later(batch))
+                del batch
+        torch.cuda.synchronize()
+    rows = torch.arange(256 * len(found), dtype=torch.int32).view(-1, 256)
+    wrong = sum(not torch.equal(mine.cpu(), rows[step][:, None].expand(-1, 1024)) for step, mine in enumerate(found))
     assert (wrong == 0) == guard, f"{wrong} batches were wrong"
 
 
@@ -297,7 +321,7 @@ def test_another_stream_in_the_middle_of_a_group_out_of_vram(numbered, guard, mo
         assert loader.cache.tiers["vram"].shards == loader.cache.shards
         monkeypatch.setattr(ResidentGather, "gather", slow_gather)
         if not guard:
-            monkeypatch.setattr(VramSource, "hand_over", lambda self, batch: batch)
+            monkeypatch.setattr(VramSource, "hand_over", lambda self, _batches: lambda batch: batch)
         epoch, found = iter(loader), []
         for step in range(len(loader)):
             with torch.cuda.stream(others[step % 2]):
@@ -334,8 +358,10 @@ def test_a_batch_that_is_transformed_on_another_stream(numbered, backend, off, m
         monkeypatch.setattr(ResidentGather, "gather", slow_gather)
         monkeypatch.setattr(torch.cuda.Stream, "wait_event", lambda self, event: None)
     monkeypatch.setattr(assemble_device.DeviceAssembler, "_gather", later_assemble)
-    if off == "held":
-        monkeypatch.setattr(assemble_device, "hand_over", lambda batch, _stream: batch["x"].nbytes)
+    if off == "held":  # each batch has memory of its own: what they share is free only after the last one's transform
+        monkeypatch.setattr(batch_memory, "SHARED_BYTES", 0)
+        nbytes = lambda batch, *_: 0 if isinstance(batch, list) else batch["x"].nbytes  # noqa: E731
+        monkeypatch.setattr(assemble_device, "hand_over", nbytes)
     wrong, options = 0, {"device_transform": slow_transform, "prefetch_bytes": "16MiB"}
     with DataLoader(numbered, 256, device="cuda", backend=backend, **options) as loader:
         for _ in range(2):  # the second epoch's batches are gathered from positions if they are mapped

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
+from collections import deque
+
 import pytest
 
 from gdsload.engine.batch_source import Ready
@@ -22,9 +25,12 @@ class Pipeline:
             self.epoch.close()
         return self.ready.pop() if self.ready else None
 
-    def hand_over(self, batch):
-        self.handed.append(batch)
-        return batch
+    def hand_over(self, _batches):
+        def handed(batch):
+            self.handed.append(batch)
+            return batch
+
+        return handed
 
     def stop(self):
         pass
@@ -66,6 +72,37 @@ def epoch(pipeline):
 
 def test_every_batch_is_handed_over(epoch, pipeline):
     assert list(epoch) == ["a", "b"] == pipeline.handed
+
+
+def test_a_batch_is_handed_over_also_if_another_thread_closes_the_epoch_meanwhile(epoch, pipeline, monkeypatch):
+    """Or it would come out without its memory having been recorded for the consumer."""
+
+    class Closing(deque):
+        def popleft(self):
+            found = super().popleft()
+            epoch.close()
+            return found
+
+    monkeypatch.setattr("gdsload.loader.epoch.deque", Closing)
+    pipeline.epoch = epoch = Epoch(Owner(pipeline), None)
+    assert next(epoch) == "a"
+    assert pipeline.handed == ["a"]
+    assert next(epoch, None) is None
+
+
+def test_what_hands_a_group_over_is_let_go_with_the_epoch(epoch, pipeline, monkeypatch):
+    """It may hold the group's batches."""
+
+    class Holding:
+        def __call__(self, batch):
+            return batch
+
+    made = []
+    monkeypatch.setattr(pipeline, "hand_over", lambda _batches: made.append(weakref.ref(found := Holding())) or found)
+    assert next(epoch) == "a"
+    assert made[0]() is not None
+    epoch.close()
+    assert made[0]() is None
 
 
 def test_a_batch_that_nobody_hands_over_does_not_come_out(epoch, pipeline):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -153,6 +154,43 @@ def test_decoded_images_take_the_place_of_shards_in_vram(planned, tmp_path, cach
 
 
 @pytest.mark.parametrize(
+    ("gib", "device", "ahead_mib"),
+    [(0, GPU, 512), (10, GPU, 512), (24, GPU, 512), (40, GPU, 640), (80, GPU, 1024), (141, GPU, 1024), (80, CPU, 256)],
+)
+def test_budgets_are_shares_of_the_gpus_memory(planned, monkeypatch, gib, device, ahead_mib):
+    """None is asked of a GPU that is not there."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gib > 0)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=gib * 2**30 * (device == GPU))
+    )
+    found = planned(device)
+    assert found.prefetch_bytes == ahead_mib * 2**20
+    assert found.arena_bytes == (2 * found.prefetch_bytes if device == GPU else 2**30)
+    assert planned(device, prefetch_bytes=7, arena_bytes="5MiB").prefetch_bytes == 7
+    assert planned(device, prefetch_bytes=7).arena_bytes == found.arena_bytes
+    assert planned(device, arena_bytes="5MiB").arena_bytes == 5 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("given", "landing_mib"),
+    [
+        ({}, 128),
+        ({"prefetch_bytes": "1GiB"}, 256),
+        ({"prefetch_bytes": "8GiB"}, 256),
+        ({"prefetch_bytes": "1MiB"}, 128),
+        ({"prefetch_bytes": "1GiB", "arena_bytes": "800MiB"}, 200),
+        ({"prefetch_bytes": "1GiB", "arena_bytes": "1MiB"}, 128),
+    ],
+)
+def test_groups_that_land_in_the_arena_are_a_quarter_of_the_budgets(planned, given, landing_mib):
+    """A group is never less than any other."""
+    found = planned(GPU, backend="bounce", **given)
+    assert limits_of(found, Schedules(found.schedule).newest).landing_bytes == landing_mib * 2**20
+    for found in (planned(CPU, **given), planned(GPU, sample_transform=dict, **given)):
+        assert not limits_of(found, Schedules(found.schedule).newest).landing_bytes
+
+
+@pytest.mark.parametrize(
     ("device", "batch_size", "prefetch", "size", "groups"),
     [(GPU, 64, "512MiB", 224, 12), (GPU, 256, "512MiB", 224, 3), (GPU, 1000, "512MiB", 224, 1),
      (GPU, 64, "128MiB", 224, 3), (GPU, 64, "512MiB", 32, 12), (CPU, 64, "512MiB", 32, 21)],
@@ -163,7 +201,8 @@ def test_groups_for_a_gpus_decoder_have_a_number_of_images(
     wanted = DecodeImage(size=size, mean=(0.5,) * 3, std=(0.5,) * 3, dtype=torch.bfloat16)
     given = {"device": device, "decode": {"image": wanted}, "batch_size": batch_size, "prefetch_bytes": prefetch}
     found = plan_loader(images(tmp_path / "d"), {**DEFAULTS, **given})
-    assert limits_of(found, Schedules(found.schedule).newest).group() == groups
+    limits = limits_of(found, Schedules(found.schedule).newest)
+    assert (limits.group(), limits.landing_bytes) == (groups, 0)
 
 
 def test_images_are_kept_where_batches_are_built(planned, tmp_path):

@@ -43,8 +43,8 @@ class Source:
     def arena_bytes(self, steps, window_bytes):
         return self.inner.arena_bytes(steps, window_bytes)
 
-    def hand_over(self, batch):
-        return self.inner.hand_over(batch)
+    def hand_over(self, batches):
+        return self.inner.hand_over(batches)
 
     def again(self):
         return self.inner.again()
@@ -189,10 +189,10 @@ def memory_used_again_by_the_next_group(self, pending, stopped):
     return ready
 
 
-def memory_taken_back_by_close(self, batch):
-    self.handed.append(batch)
+def memory_taken_back_by_close(self, batches):
+    self.handed += batches
     self.close = lambda: (wipe(self.handed), self.inner.close())
-    return batch
+    return self.inner.hand_over(batches)
 
 
 def wipe(batches):

@@ -1,9 +1,9 @@
 """Batches on a GPU: allocated and gathered on the loader's stream, and handed over to the consumer's.
 
 The memory of a batch belongs to the loader's stream. If it belonged to the consumer's, the gather would have to wait
-for all that is queued there. So `hand_over` is called for each batch: it records in the allocator that the consumer's
-stream uses the batch, too. Otherwise memory that the user has dropped would be gathered into while the consumer's
-kernels still read it.
+for all that is queued there. So `hand_over` is called for all batches: it records in the allocator that the consumer's
+stream uses them, too. Otherwise memory that the user has dropped would be gathered into while the consumer's kernels
+still read it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -22,12 +22,14 @@ from numpy.typing import NDArray
 from gdsload.engine.assemble import Batch, BatchForm, BatchMaker, joined, padding_rows
 from gdsload.engine.batch_source import Ready, StepTransform
 from gdsload.engine.codecs import FieldCodec
+from gdsload.engine.gpu.batch_memory import batch_tensors
 from gdsload.engine.gpu.decode_images import DeviceImages
 from gdsload.engine.gpu.gather_device import DeviceGather
 from gdsload.engine.gpu.jpeg_decoders import best_jpeg_decoder
 from gdsload.engine.gpu.kept_images import DeviceKeptImages
 from gdsload.engine.group_lengths import GroupLengths, padded_pieces
 from gdsload.engine.images.kept import Keep, as_kept
+from gdsload.engine.jagged import jagged_parts
 from gdsload.engine.read_planner import Slices
 from gdsload.shards.format.schema import Field
 from gdsload.shards.gather_host import gather_pieces
@@ -35,7 +37,7 @@ from gdsload.shards.values import torch_dtype
 from gdsload.system.arrays import IntArray
 from gdsload.system.streams import SideStream, current_stream, on, record, room_for, side_stream
 
-__all__ = ["DeviceAssembler", "hand_over", "tensors_of"]
+__all__ = ["DeviceAssembler", "GroupHandOver", "hand_over", "tensors_of"]
 
 _EVENTS = 8
 """Events within the bytes that may be pending: one for each batch would take longer than its hand-over."""
@@ -70,7 +72,7 @@ class DeviceAssembler(BatchMaker):
         self.stream, self.aside = side_stream(device), SideStream(device)
         self._transforms = side_stream(device)  # of their own: bytes arrive while batches are transformed
         self.gather = DeviceGather(device, on_host)
-        self._hand_over = ConsumerThrottle(device, pending_bytes)
+        self._throttle = ConsumerThrottle(device, pending_bytes)
         if form.decode:
             decode = form.decode if keep is None else as_kept(form.decode)
             self.images = DeviceImages(decode, device, best_jpeg_decoder(device))
@@ -86,9 +88,9 @@ class DeviceAssembler(BatchMaker):
         """See `BatchMaker.follow`."""
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
 
-    def hand_over(self, batch: Any) -> Any:
-        """See `BatchMaker.hand_over`: to the stream that is current now."""
-        return self._hand_over(batch)
+    def hand_over(self, batches: Sequence[Any]) -> Callable[[Any], Any]:
+        """See `BatchMaker.hand_over`: to the stream that is current at each call."""
+        return GroupHandOver(self._throttle, batches)
 
     def assemble(self, slices: Slices, sizes: Sequence[int]) -> list[Batch]:
         """See `BatchMaker.assemble`. The batches are complete when it returns: the gather has ended.
@@ -125,8 +127,9 @@ class DeviceAssembler(BatchMaker):
         stream = self._transforms
         if after is not None:
             stream.wait_event(after)
-        for batch in ready.batches:  # their memory belongs to the loader's stream, and is freed batch by batch
-            hand_over(batch, stream)
+        hand_over(
+            ready.batches, stream
+        )  # their memory belongs to the loader's stream, and is freed while this one runs
         with on(stream):
             try:
                 return super().transformed(transform, ready, steps, stopped)
@@ -144,7 +147,7 @@ class DeviceAssembler(BatchMaker):
         for name, codec in codecs.items():
             addresses, lengths = sources[name]
             if lengths is None:
-                outs: Sequence[torch.Tensor] = [self.empty(count, codec.stored) for count in rows]
+                outs: Sequence[torch.Tensor] = batch_tensors(rows, codec.stored, self.device)
                 self.gather.batches(addresses, codec.stored.row_bytes, outs, rows, begins)
                 outs = outs if codec.wants == "device" else [out.cpu() for out in outs]
             else:
@@ -161,7 +164,7 @@ class DeviceAssembler(BatchMaker):
         if codec.wants == "host":
             whole = self._on_host(field, addresses, group.lengths, pinned=codec.name in self.form.decode)
             return whole.split_with_sizes(counts)
-        outs, over_pcie = [self.empty(count, field) for count in counts], gather.over_pcie(addresses)
+        outs, over_pcie = batch_tensors(counts, field, self.device), gather.over_pcie(addresses)
         if codec.padding is None:
             gather.pieces(addresses, group.lengths, field.row_bytes, outs, group.sizes, begins, over_pcie=over_pcie)
             return outs
@@ -181,17 +184,13 @@ class DeviceAssembler(BatchMaker):
             memory = torch.empty(count * field.row_bytes, dtype=torch.uint8, device="cpu", pin_memory=pinned)
             gather_pieces(addresses, lengths, field.row_bytes, memory.data_ptr())
             return memory.view(torch_dtype(field.dtype)).view(count, *field.row_shape)
-        values = self.empty(count, field)
+        (values,) = batch_tensors([count], field, self.device)
         self.gather.pieces(addresses, lengths, field.row_bytes, [values], [len(addresses)])
         return values.cpu()
 
-    def empty(self, rows: int, field: Field) -> torch.Tensor:
-        """A tensor for so many rows of a field, on the current stream."""
-        return torch.empty((rows, *field.row_shape), dtype=torch_dtype(field.dtype), device=self.device)
-
 
 class ConsumerThrottle:
-    """Hands batches to the consumer's stream, and keeps it from running too far ahead of the GPU.
+    """Keeps the consumer's stream from running too far ahead of the GPU.
 
     The memory of a dropped batch cannot be used again before the kernels that were queued to read it have run. A
     consumer that queues without ever waiting would make the loader allocate ever more.
@@ -208,12 +207,11 @@ class ConsumerThrottle:
         self._bytes = self._dropped = 0
         self._lock = threading.RLock()  # several threads may iterate over epochs of one loader
 
-    def __call__(self, batch: Any) -> Any:
-        """Hand a batch over to the stream that is current now."""
+    def __call__(self, stream: torch.cuda.Stream, nbytes: int) -> None:
+        """Note that a stream gets a batch of so many bytes, and wait while too much is pending."""
         # Each batch costs this, even where a training step is bound by launches: no object is created.
         past: list[torch.cuda.Event] = []
         with self._lock:
-            stream = current_stream(self.device)
             if self._dropped * _EVENTS >= max(self.pending_bytes, 1):
                 # As a rule the last batch is not used any more: all that reads it has been queued.
                 event = self._spare.pop() if self._spare else torch.cuda.Event(blocking=True)
@@ -221,13 +219,41 @@ class ConsumerThrottle:
                 self._pending.append((event, self._dropped))
                 self._bytes, self._dropped = self._bytes + self._dropped, 0
             while self._pending and self._bytes + self._dropped > self.pending_bytes:
-                event, nbytes = self._pending.popleft()
+                event, pending = self._pending.popleft()
                 past.append(event)
-                self._bytes -= nbytes
-            self._dropped += hand_over(batch, stream)
+                self._bytes -= pending
+            self._dropped += nbytes
         for event in past:  # without the lock: another thread may have to queue what it waits for
             event.synchronize()
             self._spare.append(event)
+
+
+class GroupHandOver:
+    """Hands the batches of a group over, one at a time and in order.
+
+    At the first, the memory of all is recorded for its stream: the allocator is asked once for what they share.
+
+    Args:
+        throttle: what keeps the consumer's stream from running too far ahead.
+        batches: they are held until the first call.
+    """
+
+    def __init__(self, throttle: ConsumerThrottle, batches: Sequence[Any]) -> None:
+        self._throttle, self._ahead = throttle, list(batches)
+        self._nbytes = deque[int]()
+        self._recorded_for: int | None = None
+
+    def __call__(self, batch: Any) -> Any:
+        """Hand the next batch over to the stream that is current now."""
+        stream = current_stream(self._throttle.device)
+        if self._ahead:
+            known, ahead = _Recorded(), self._ahead
+            self._nbytes.extend([hand_over(one, stream, known) for one in ahead])
+            # Of another device the current stream may be another one each time.
+            self._ahead, self._recorded_for = [], None if known.elsewhere else stream.cuda_stream
+        elif stream.cuda_stream != self._recorded_for:
+            hand_over(batch, stream)
+        self._throttle(stream, self._nbytes.popleft())
         return batch
 
 
@@ -240,12 +266,10 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
 
 def _add_tensors(value: Any, found: list[torch.Tensor]) -> None:
     # Each batch costs this. What batches are made of comes first; an abstract class takes longer to ask for.
-    if isinstance(value, torch.Tensor):
-        if value.is_nested:
-            jagged: Any = value
-            found += (jagged.values(), jagged.offsets())
-        else:
-            found.append(value)
+    if type(value) is torch.Tensor and not value.is_nested:
+        found.append(value)
+    elif isinstance(value, torch.Tensor):
+        found += jagged_parts(value) or (value,)
     elif isinstance(value, (list, tuple)):
         for part in value:
             _add_tensors(part, found)
@@ -253,19 +277,42 @@ def _add_tensors(value: Any, found: list[torch.Tensor]) -> None:
         for part in value.values():
             _add_tensors(part, found)
     elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            _add_tensors(getattr(value, field.name), found)
+        for each in fields(value):
+            _add_tensors(getattr(value, each.name), found)
 
 
-def hand_over(batch: Any, stream: torch.cuda.Stream) -> int:
-    """Let a stream use a finished batch; for tensors of other devices, the stream current there. Returns its bytes."""
+@dataclass(slots=True)
+class _Recorded:
+    """For which memory of a group a stream has been recorded.
+
+    Attributes:
+        begins: addresses of what has been recorded, and is still held.
+        elsewhere: whether some is another device's.
+    """
+
+    begins: set[int] = field(default_factory=set)
+    elsewhere: bool = False
+
+
+def hand_over(batch: Any, stream: torch.cuda.Stream, known: _Recorded | None = None) -> int:
+    """Let a stream use a finished batch; for tensors of other devices, the stream current there. Returns its bytes.
+
+    Args:
+        batch: the batch.
+        stream: the stream.
+        known: what is not recorded again; more is added.
+    """
     nbytes, index, begin, end = 0, stream.device_index, 0, 0
+    known = _Recorded() if known is None else known
     for tensor in tensors_of(batch):
         nbytes += tensor.nbytes
-        # The allocator notes it for memory, not for tensors, and packed fields, of which there may be many, share some.
+        # The allocator notes it for memory, not for tensors, and packed fields and small batches share some.
         if tensor.is_cuda and not begin <= tensor.data_ptr() < end:
             memory = tensor.untyped_storage()
             begin, end = memory.data_ptr(), memory.data_ptr() + memory.nbytes()
-            here = tensor.get_device() == index
-            tensor.record_stream(stream if here else torch.cuda.current_stream(tensor.device))
+            if begin not in known.begins:
+                known.begins.add(begin)
+                here = tensor.get_device() == index
+                known.elsewhere = known.elsewhere or not here
+                tensor.record_stream(stream if here else torch.cuda.current_stream(tensor.device))
     return nbytes

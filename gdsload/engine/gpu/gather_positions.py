@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-MOST_BATCHES = 64
+MOST_BATCHES = 256
 """Batches of one launch: the length of `out` in the kernel."""
 PART = 256
 """Words of a long row from which a part of it is a tile of its own."""
@@ -108,7 +108,7 @@ struct Params {
     u64 tiles, all;        // of a batch, and of all batches
     const i64* places;     // of the rows in all batches, where they come in another order
     u64 size;              // rows of a batch
-    WORD* out[64];
+    WORD* out[MOST_BATCHES];
 };
 
 __device__ __forceinline__ u64 sample(const Params& p, u64 position) {
@@ -186,7 +186,10 @@ extern "C" __global__ void LAYOUT gather(const Params p) {
 """
 
 
-_SOURCES = tuple(f"#define SCATTERED {scattered}\n{PERMUTATION}{_GATHER}" for scattered in (0, 1))
+_SOURCES = tuple(
+    f"#define SCATTERED {scattered}\n#define MOST_BATCHES {MOST_BATCHES}\n{PERMUTATION}{_GATHER}"
+    for scattered in (0, 1)
+)
 """The first for rows that are fetched in the order of the batch, the second for those fetched in another order."""
 
 

@@ -12,7 +12,7 @@ import torch
 from gdsload.backends.names import BackendChoice
 from gdsload.engine.assemble import Batch
 from gdsload.loader.loader import DataLoader
-from gdsload.loader.options import PREFETCH_BYTES
+from gdsload.loader.options import default_budgets
 from gdsload.system.units import parse_bytes
 from gdsload.tools.bench.bench_plan import BenchPlan
 
@@ -68,8 +68,9 @@ def make_routes(plan: BenchPlan) -> list[Route]:
 
 def default_bytes(name: str, device: torch.device) -> int:
     """What a budget of the loader is if it is not given, for batches on this device."""
-    if name == "prefetch_bytes":
-        return parse_bytes(PREFETCH_BYTES["gpu" if device.type == "cuda" else "host"], name)
+    found = default_budgets("gpu" if device.type == "cuda" else "host", device)
+    if name in found:
+        return found[name]
     return parse_bytes(inspect.signature(DataLoader).parameters[name].default, name)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from gdsload.engine.gpu import assemble_device
-from gdsload.engine.gpu.assemble_device import ConsumerThrottle
+from gdsload.engine.gpu.assemble_device import ConsumerThrottle, GroupHandOver
 
 PENDING, BATCH = 8000, 500
 
@@ -42,14 +43,14 @@ def gpu(monkeypatch):
 
 class Stream(SimpleNamespace):
     def __init__(self, handle):
-        super().__init__(handle=handle, device_index=0)
+        super().__init__(cuda_stream=handle, device_index=0)
 
 
 def hand_out(gpu, batches):
     """The most bytes of batches that were dropped while the GPU might still have been reading them."""
     give, most = ConsumerThrottle(torch.device("cpu"), PENDING), 0
     for _ in range(batches):
-        give({"x": torch.empty(BATCH, dtype=torch.uint8)})
+        give(Stream(gpu.current), BATCH)
         gpu.queued += 1
         most = max(most, (gpu.queued - 1 - gpu.done) * BATCH)
         yield most
@@ -66,7 +67,7 @@ def test_a_consumer_that_never_waits_is_held_back(gpu):
 def test_events_are_behind_what_the_consumer_queues_on_the_stream_that_it_uses_now(gpu):
     for number, _ in enumerate(hand_out(gpu, 100)):
         gpu.current = 7 if number < 50 else 9
-    handles = [stream.handle for stream in gpu.recorded]
+    handles = [stream.cuda_stream for stream in gpu.recorded]
     assert handles == sorted(handles)
     assert set(handles) == {7, 9}
 
@@ -84,35 +85,105 @@ def test_one_that_stops_for_a_while_is_not_held_back_by_what_is_long_past(gpu):
     assert not gpu.waits
 
 
-def test_memory_is_handed_to_the_stream_that_is_current_on_its_device(monkeypatch):
-    recorded = []
+class Tensor:
+    """One on a device, in memory of 64 bytes at an address."""
 
-    class Tensor:
-        def __init__(self, device, memory, address):
-            self.device, self.is_nested, self.nbytes = torch.device(device), False, 8
-            self.is_cuda, self.get_device = self.device.type == "cuda", lambda: self.device.index
-            self.data_ptr = lambda: address
-            self.untyped_storage = lambda: SimpleNamespace(data_ptr=lambda: memory, nbytes=lambda: 64)
+    is_nested, nbytes = False, 8
 
-        def record_stream(self, stream):
-            recorded.append((str(self.device), stream))
+    def __init__(self, recorded, device, memory, address):
+        self.recorded, self.device = recorded, torch.device(device)
+        self.is_cuda, self.get_device = self.device.type == "cuda", lambda: self.device.index
+        self.data_ptr = lambda: address
+        self.untyped_storage = lambda: SimpleNamespace(data_ptr=lambda: memory, nbytes=lambda: 64)
 
-    mine = SimpleNamespace(device_index=0)
+    def record_stream(self, stream):
+        self.recorded.append((str(self.device), self.untyped_storage().data_ptr(), stream))
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """Devices, memory and streams, as they were recorded."""
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"current of {device}")
     monkeypatch.setattr(assemble_device, "tensors_of", list)
-    batch = [Tensor("cuda:0", 64, 72), Tensor("cuda:1", 128, 128), Tensor("cpu", 256, 256)]
+    return []
+
+
+def test_memory_is_handed_to_the_stream_that_is_current_on_its_device(recorded):
+    mine = SimpleNamespace(device_index=0)
+    batch = [Tensor(recorded, *each) for each in (("cuda:0", 64, 72), ("cuda:1", 128, 128), ("cpu", 256, 256))]
     assert assemble_device.hand_over(batch, mine) == 24
-    assert recorded == [("cuda:0", mine), ("cuda:1", "current of cuda:1")]
-    recorded.clear()  # of memory that several share, once, wherever in it they lie
-    some = [Tensor("cuda:0", *place) for place in ((64, 72), (64, 64), (64, 127), (128, 128), (128, 160))]
-    assert assemble_device.hand_over(some, mine) == 40
-    assert recorded == [("cuda:0", mine)] * 2
+    assert recorded == [("cuda:0", 64, mine), ("cuda:1", 128, "current of cuda:1")]
+    recorded.clear()  # of memory that several share, once, wherever in it they lie, and also where it takes turns
+    places = ((64, 72), (64, 64), (64, 127), (128, 128), (128, 160), (64, 80))
+    some = [Tensor(recorded, "cuda:0", *place) for place in places]
+    assert assemble_device.hand_over(some, mine) == 48
+    assert recorded == [("cuda:0", 64, mine), ("cuda:0", 128, mine)]
+
+
+def test_memory_of_a_group_is_recorded_once_for_each_stream_that_gets_some_of_it(gpu, recorded):
+    """At the first batch for its stream, and then for each batch that another stream gets."""
+    group = [[Tensor(recorded, "cuda:0", *place)] for place in ((64, 64), (64, 80), (128, 128), (128, 144))]
+    give = GroupHandOver(ConsumerThrottle(torch.device("cuda:0"), PENDING), group)
+    assert not recorded
+    assert give(group[0]) is group[0]
+    assert [(memory, stream.cuda_stream) for _, memory, stream in recorded] == [(64, 7), (128, 7)]
+    give(group[1])
+    assert len(recorded) == 2
+    gpu.current = 9
+    give(group[2])
+    assert [(memory, stream.cuda_stream) for _, memory, stream in recorded[2:]] == [(128, 9)]
+    gpu.current = 7
+    give(group[3])
+    assert len(recorded) == 3
+
+
+def test_memory_of_another_device_is_recorded_for_the_stream_that_is_current_there_each_time(
+    gpu, recorded, monkeypatch
+):
+    """Whatever the stream of the loader's device is."""
+    elsewhere = iter(["first", "first", "second"])
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: next(elsewhere))
+    group = [[Tensor(recorded, "cuda:0", 64, 64), Tensor(recorded, "cuda:1", low, low)] for low in (128, 192)]
+    give = GroupHandOver(ConsumerThrottle(torch.device("cuda:0"), PENDING), group)
+    give(group[0])
+    assert [memory for _, memory, _ in recorded] == [64, 128, 192]
+    give(group[1])
+    assert [stream for _, memory, stream in recorded if memory == 192] == ["first", "second"]
+
+
+def test_each_batch_is_throttled_by_its_own_bytes(gpu):
+    noted = []
+    group = [{"x": torch.empty(size, dtype=torch.uint8)} for size in (3, 5, 7)]
+    give = GroupHandOver(Noting(noted), group)
+    for batch in group:
+        give(batch)
+    assert noted == [(7, 3), (7, 5), (7, 7)]
+
+
+class Noting:
+    """A throttle that notes what it is told."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, noted):
+        self.noted = noted
+
+    def __call__(self, stream, nbytes):
+        self.noted.append((stream.cuda_stream, nbytes))
+
+
+def test_a_group_is_not_held_once_its_first_batch_is_there(gpu):
+    group = [{"x": torch.empty(BATCH, dtype=torch.uint8)} for _ in range(3)]
+    alive = [weakref.ref(batch["x"]) for batch in group]
+    give = GroupHandOver(ConsumerThrottle(torch.device("cpu"), PENDING), group)
+    give(group.pop(0))
+    give(group.pop(0))
+    assert [found() is None for found in alive] == [True, True, False]
 
 
 def test_waiting_for_the_gpu_holds_nobody_else_up(gpu, monkeypatch):
     """What is waited for may be for another thread to queue, which hands batches over as well."""
     give, inside, go_on = ConsumerThrottle(torch.device("cpu"), PENDING), threading.Event(), threading.Event()
-    batch = {"x": torch.empty(BATCH, dtype=torch.uint8)}
 
     def wait(_event):
         if threading.current_thread() is not threading.main_thread():
@@ -120,10 +191,10 @@ def test_waiting_for_the_gpu_holds_nobody_else_up(gpu, monkeypatch):
             assert go_on.wait(20)
 
     monkeypatch.setattr(Event, "synchronize", wait)
-    thread = threading.Thread(target=lambda: [give(batch) for _ in range(40)])
+    thread = threading.Thread(target=lambda: [give(Stream(7), BATCH) for _ in range(40)])
     thread.start()
     assert inside.wait(20)
-    assert give(batch) is batch
+    give(Stream(7), BATCH)
     go_on.set()
     thread.join(20)
     assert not thread.is_alive()

@@ -9,7 +9,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gdsload.engine.gpu import gather_positions
-from gdsload.engine.gpu.gather_positions import PART, DeviceRows, PositionBatch, PositionGather, Sorting, tile_of
+from gdsload.engine.gpu.gather_positions import (
+    MOST_BATCHES,
+    PART,
+    DeviceRows,
+    PositionBatch,
+    PositionGather,
+    Sorting,
+    tile_of,
+)
 from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP
 
 WARPS = sorted({OVER_PCIE.warps, IN_VRAM.warps, 1, 3})
@@ -160,8 +168,9 @@ def test_what_is_sorted_once_serves_all_fields(launched, monkeypatch):
 def test_more_batches_than_a_launch_takes_are_not_sorted(launched, monkeypatch):
     monkeypatch.setattr(gather_positions, "SORTING", Sorting(range(2048), 0, 0))
     gather = PositionGather(torch.device("cpu"), np.array([2000]), over_pcie=True)
-    outs = [torch.empty(16, dtype=torch.uint8) for _ in range(65)]
-    gather.rows(DeviceRows(gather, np.array([4096]), 16), PositionBatch(0, 1, 65, 1), outs)
+    batches = MOST_BATCHES + 1
+    outs = [torch.empty(16, dtype=torch.uint8) for _ in range(batches)]
+    gather.rows(DeviceRows(gather, np.array([4096]), 16), PositionBatch(0, 1, batches, 1), outs)
     assert [(name, params["first"], scattered) for name, params, scattered in launched] == [
-        ("gather", 0, False), ("gather", 64, False)
+        ("gather", 0, False), ("gather", MOST_BATCHES, False)
     ]  # fmt: skip

@@ -9,7 +9,13 @@ from torch.utils.data import ConcatDataset, Subset
 
 from gdsload import DataLoader, Field, ShardDataset, ShardWriter
 from gdsload.engine.gpu import gather_positions
-from gdsload.engine.gpu.gather_positions import DeviceRows, PositionBatch, PositionGather, Sorting
+from gdsload.engine.gpu.gather_positions import (
+    MOST_BATCHES,
+    DeviceRows,
+    PositionBatch,
+    PositionGather,
+    Sorting,
+)
 from gdsload.engine.resident import ResidentGather
 from gdsload.order import FullOrder
 from gdsload.system.copies import copies_scattered_runs
@@ -44,6 +50,22 @@ def test_any_row_size(device, row_bytes, how, monkeypatch):
         gather.rows(found, PositionBatch(first, 0, 1, count), [out])
         ids = torch.from_numpy(np.array(order.lane_ids(0, first, first + count)))
         assert torch.equal(out.cpu(), rows[ids])
+    del parts
+
+
+@pytest.mark.parametrize("how", ["vram", "over_pcie", "sorted"])
+@pytest.mark.parametrize("batches", [1, 64, 65, MOST_BATCHES, MOST_BATCHES + 1])
+def test_any_number_of_batches(device, batches, how, monkeypatch):
+    """Also more than a launch takes."""
+    if how == "sorted":
+        monkeypatch.setattr(gather_positions, "SORTING", Sorting(range(2**30), 0, 0))
+    ends, begins, rows, parts = shards_of(device, 3000, 48, 5, np.random.default_rng(batches))
+    order = FullOrder(3000, 7)
+    gather = PositionGather(device, ends, over_pcie=how != "vram", recipe=order.permutation.recipe())
+    outs = [torch.full((11, 48), 7, dtype=torch.uint8, device=device) for _ in range(batches)]
+    gather.rows(DeviceRows(gather, begins, 48), PositionBatch(0, 11, batches, 11), outs)
+    ids = torch.from_numpy(np.array(order.lane_ids(0, 0, 11 * batches)))
+    assert torch.equal(torch.cat(outs).cpu(), rows[ids])
     del parts
 
 

@@ -1,0 +1,60 @@
+"""Memory of the batches of a group on a device: small ones share an allocation.
+
+Each call of torch's allocator gives the interpreter lock back, and the thread that makes batches then waits for it
+where others run Python. Batches of 1 MiB were allocated in as much time as the link takes for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import gcd
+
+import torch
+
+from gdsload.shards.format.schema import Field
+from gdsload.shards.values import torch_dtype
+
+__all__ = ["SHARED_BYTES", "batch_tensors"]
+
+SHARED_BYTES = 32 * 2**20
+"""Bytes that batches share at most: who keeps one of them keeps so much."""
+_ALIGNED = 512
+"""Bytes that a batch's address is a multiple of, as of torch's own allocations."""
+
+
+def batch_tensors(counts: Sequence[int], field: Field, device: torch.device) -> list[torch.Tensor]:
+    """A tensor for each batch of a group, on the current stream.
+
+    Args:
+        counts: rows of each.
+        field: what they are rows of.
+        device: where.
+
+    Returns:
+        Tensors of the shapes ``[rows, *row_shape]``. None is a view for autograd: what is done in place to one of them
+        does not concern the others.
+    """
+    dtype, shape = torch_dtype(field.dtype), field.row_shape
+    found: list[torch.Tensor] = []
+    for parts in _shared(counts, field.row_bytes):
+        whole = torch.empty((sum(parts), *shape), dtype=dtype, device=device)
+        found += [whole] if len(parts) == 1 else [part.data for part in whole.split_with_sizes(parts)[::2]]
+    return found
+
+
+def _shared(counts: Sequence[int], row_bytes: int) -> Iterator[list[int]]:
+    """Rows of each allocation: of a batch, or of several, each with those that are left out after it."""
+    step = _ALIGNED // gcd(_ALIGNED, row_bytes)
+    parts: list[int] = []
+    wanted = taken = 0  # rows of the batches of `parts`, and with what is left out after each
+    for count in counts:
+        room = -(-count // step) * step
+        # Rows of an odd size are aligned after many of them alone.
+        spare = taken + room - wanted - count
+        if parts and ((taken + room) * row_bytes > SHARED_BYTES or 8 * spare > wanted + count):
+            yield parts if len(parts) > 2 else parts[:1]
+            parts, wanted, taken = [], 0, 0
+        parts += (count, room - count)
+        wanted, taken = wanted + count, taken + room
+    if parts:
+        yield parts if len(parts) > 2 else parts[:1]
