@@ -45,7 +45,7 @@ __all__ = [
 
 MOST_READ_THREADS = 512
 _PREFETCH_BYTES, _ARENA_BYTES = 2**28, 2**30
-"""Bytes of batches ahead of the consumer, and of an arena, where nothing else is asked for and the CPU builds batches."""
+"""Bytes of batches ahead of the consumer, and of an arena, if nothing is said of them and the CPU builds batches."""
 _SHARE_OF_GPU, _AHEAD_ON_GPU = 64, (2**29, 2**30)
 """Of a GPU's memory a 64th may be ahead, as larger groups of batches cost less: at least and at most so many bytes."""
 _CHOICES: dict[str, tuple[object, ...]] = {

@@ -57,7 +57,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds-per-trial", type=float, default=0.4, help="timed seconds (default: 0.4)")
-    parser.add_argument("--bytes", default="4GiB", help="of each kind of rows, all holes (default: 4GiB)")
+    parser.add_argument("--bytes", default="16GiB", help="of each kind of rows, all holes (default: 16GiB)")
     parser.add_argument("--device", default=device, help=f"cpu for the backend host (default here: {device})")
     parser.add_argument("--sampled", action="store_true", help="one more trial of each case, which tells at which "
                         "lines of gdsload its threads were")  # fmt: skip
