@@ -242,11 +242,11 @@ def test_each_table_is_made_once_on_the_way_and_again_on_the_way_back(batch_size
         assert set(found.hashed[before:]) == ids.tabled - held
 
 
-def test_another_thread_may_ask_for_other_steps_meanwhile(monkeypatch):
+def test_another_thread_may_ask_for_other_steps_meanwhile():
     """Two threads make groups at the moment when all shards come within reach."""
     order, schedule = block_order(), Schedule(1000, 64, lanes=4)
     host, others = Ordered(order, schedule), []
-    with machine(order, schedule) as found:
+    with machine(order, schedule) as found, pytest.MonkeyPatch.context() as patch:
         ids = BlockIds(CPU, order, schedule)
 
         def launch(name, *arguments):
@@ -255,7 +255,7 @@ def test_another_thread_may_ask_for_other_steps_meanwhile(monkeypatch):
                 others[0] = ids(range(12, 14)).numpy().copy()
             found.launch(name, *arguments)
 
-        monkeypatch.setattr(block_ids, "launch", launch)
+        patch.setattr(block_ids, "launch", launch)  # taken back before the machine is
         found_ids = ids(range(2))
     assert np.array_equal(found_ids.numpy(), host.positions(range(2)))
     assert np.array_equal(others[0], host.positions(range(12, 14)))
