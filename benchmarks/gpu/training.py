@@ -137,7 +137,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = case_parser("benchmarks.gpu.training", "what training loses", [case.name for case in CASES])
     parser.add_argument("--seconds-per-trial", type=float, default=1.0, help="timed seconds (default: 1)")
-    parser.add_argument("--bytes", default="4GiB", help="of images of 3×224×224 (default: 4GiB)")
+    parser.add_argument("--bytes", default="16GiB", help="of images of 3×224×224 (default: 16GiB)")
     parser.add_argument("--small", action="store_true", help="tiny images in tiny batches: a smoke test")
     return parser.parse_args(arguments)
 

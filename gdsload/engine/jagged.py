@@ -52,9 +52,18 @@ def by_class(values: torch.Tensor, offsets: torch.Tensor, shortest: int, longest
     """See `jagged_tensor`."""
     from torch.nested._internal import nested_tensor
 
-    # That is how torch keeps them: as sizes of empty tensors, so that compiled code may trace them.
-    known = {"min_seqlen": torch.zeros(shortest, 0, device="cpu"), "max_seqlen": torch.zeros(longest, 0, device="cpu")}
+    # Each has its own, of the same memory: what is made of one object would be compiled for that alone.
+    known = {"min_seqlen": _as_size(shortest).data, "max_seqlen": _as_size(longest).data}
     return nested_tensor.NestedTensor(values, offsets, _metadata_cache=known)
+
+
+@functools.lru_cache(maxsize=4096)
+def _as_size(number: int) -> torch.Tensor:
+    """A number as torch keeps it, so that compiled code may trace it: the size of a tensor without elements.
+
+    It is kept: any call that makes a tensor gives the interpreter lock back, which another thread may hold for long.
+    """
+    return torch.zeros(number, 0, device="cpu")
 
 
 @functools.cache
