@@ -19,6 +19,7 @@ __all__ = [
     "common_length",
     "row_parts",
     "runs",
+    "sample_fields",
     "spans",
 ]
 
@@ -120,3 +121,15 @@ def check_fields(wanted: Sequence[str] | None, there: Iterable[str], file: str) 
             listed = ", ".join(map(repr, known[:_LISTED])) or "none"
             raise OptionError(f"there is no field {name!r:.200}", file=file, remedy=f"{meant}There are {listed}.")
     return known if wanted is None else list(wanted)
+
+
+def sample_fields(wanted: Sequence[str] | None, there: Iterable[str], where: str) -> list[str]:
+    """See `check_fields`, of one sample among others, which may have what it lacks.
+
+    Raises:
+        FormatError: if one that is wanted is not there.
+    """
+    try:
+        return check_fields(wanted, there, where)
+    except OptionError as error:
+        raise FormatError(error.message, file=where, remedy=error.remedy) from None

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, open_file, stamps
-from gdsload.conversion.row_source import check_fields, classes_of, runs
+from gdsload.conversion.row_source import check_fields, classes_of, runs, sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts
 from gdsload.conversion.sources.npy import decode_npy
@@ -122,7 +122,7 @@ class ArraySource(FieldChoice):
         if label and "label" in found:
             raise FormatError("it has an array 'label', and lies in a folder of a class", file=file)
         everything = {**found, **label}
-        return {name: everything[name] for name in check_fields(self.fields, everything, file)}
+        return {name: everything[name] for name in sample_fields(self.fields, everything, file)}
 
     def _open(self, *, compare: bool = False) -> dict[str, NDArray[Any]]:
         for file in self._files:

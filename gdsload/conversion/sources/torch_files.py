@@ -11,7 +11,7 @@ from typing import Any, Unpack
 import torch
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, open_file, stamps
-from gdsload.conversion.row_source import check_fields, runs
+from gdsload.conversion.row_source import check_fields, runs, sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts
 from gdsload.errors import FormatError, OptionError
@@ -121,7 +121,8 @@ class TorchFileSource(FieldChoice):
                 )
         else:
             raise FormatError(f"it holds {type(loaded).__name__}, no tensors", file=file)
-        return {name: found[name] for name in check_fields(self.fields, found, file)}
+        check = sample_fields if self.each == "file" else check_fields
+        return {name: found[name] for name in check(self.fields, found, file)}
 
 
 def _tensor(value: Any, name: str, file: str) -> torch.Tensor:

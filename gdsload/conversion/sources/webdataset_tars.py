@@ -15,7 +15,7 @@ from itertools import islice
 from typing import IO, Any, Unpack, cast
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
-from gdsload.conversion.row_source import check_fields
+from gdsload.conversion.row_source import sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
@@ -266,12 +266,8 @@ def _decoded(
                 raise
             raise FormatError(f"it cannot be decoded: {str(error)[:200]}", file=f"{where}.{name}") from None
     if look.seen is None:  # else no image is in it
-        try:
-            check_fields(
-                [name for name in wanted or () if name not in found], [*found, *sorted(sample.left_out)], where
-            )
-        except OptionError as error:  # what one sample lacks, others may have
-            raise FormatError(error.message, file=where, remedy=error.remedy) from None
+        missing = [name for name in wanted or () if name not in found]
+        sample_fields(missing, [*found, *sorted(sample.left_out)], where)
     return found
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import gdsload
 from gdsload.conversion.sources.arrays import ArraySource
-from gdsload.errors import FormatError, OptionError, ReadError
+from gdsload.errors import ConversionError, FormatError, OptionError, ReadError
 
 
 @pytest.mark.parametrize("archive", [True, False])
@@ -157,3 +157,20 @@ def test_what_a_sample_is_has_two_words(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(5))
     with pytest.raises(OptionError, match='each is \'sample\'. Supported are "row" and "file"'):
         gdsload.convert(tmp_path / "x.npy", tmp_path / "out", each="sample")
+
+
+def test_a_file_without_an_array_that_is_wanted_may_be_skipped(tmp_path):
+    """Of files that are samples: others have it."""
+    (tmp_path / "in").mkdir()
+    for number in range(8):
+        np.savez(tmp_path / "in" / f"{number}.npz", x=np.array(number), **({"y": np.ones(2)} if number != 5 else {}))
+    given = {"fields": ["x", "y"], "each": "file", "workers": 1}
+    with pytest.raises(ConversionError, match=r"5\.npz.*cannot be converted"):
+        gdsload.convert(tmp_path / "in", tmp_path / "no", **given)
+    report = gdsload.convert(tmp_path / "in", tmp_path / "out", on_error="skip", max_skipped=1, **given)
+    assert ["5.npz" in one.key for one in report.skipped] == [True]
+    assert "there is no field 'y'" in report.skipped[0].reason
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert [int(dataset[index]["x"]) for index in range(7)] == [0, 1, 2, 3, 4, 6, 7]
+    with pytest.raises(FormatError, match=r"not one sample .* there is no field 'z'"):
+        gdsload.convert(tmp_path / "in", tmp_path / "no", **{**given, "fields": ["z"]}, on_error="skip")

@@ -12,7 +12,7 @@ import torch
 import gdsload
 from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources.torch_files import TorchFileSource
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import ConversionError, FormatError, OptionError
 
 COUNT = 20
 
@@ -135,3 +135,19 @@ def test_options(tmp_path):
         TorchFileSource(path, each="sample")
     with pytest.raises(OptionError, match="no field 'y'. There are 'x'"):
         TorchFileSource(path).only(["y"]).parts(1)
+
+
+def test_a_file_without_a_tensor_that_is_wanted_may_be_skipped(tmp_path):
+    """Of files that are samples: others have it."""
+    (tmp_path / "in").mkdir()
+    for number in range(8):
+        tensors = {"x": torch.tensor(number), "y": torch.ones(2)}
+        torch.save(
+            {name: tensors[name] for name in ("x", "y")[: 1 if number == 5 else 2]}, tmp_path / f"in/{number}.pt"
+        )
+    given = {"fields": ["x", "y"], "each": "file", "workers": 1}
+    with pytest.raises(ConversionError, match=r"5\.pt.*cannot be converted"):
+        gdsload.convert(tmp_path / "in", tmp_path / "no", **given)
+    report = gdsload.convert(tmp_path / "in", tmp_path / "out", on_error="skip", max_skipped=1, **given)
+    assert ["5.pt" in one.key for one in report.skipped] == [True]
+    assert len(gdsload.ShardDataset(tmp_path / "out")) == 7
