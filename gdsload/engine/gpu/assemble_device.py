@@ -127,9 +127,8 @@ class DeviceAssembler(BatchMaker):
         stream = self._transforms
         if after is not None:
             stream.wait_event(after)
-        hand_over(
-            ready.batches, stream
-        )  # their memory belongs to the loader's stream, and is freed while this one runs
+        # Their memory belongs to the loader's stream, and is freed while this one runs.
+        hand_over(ready.batches, stream)
         with on(stream):
             try:
                 return super().transformed(transform, ready, steps, stopped)
