@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gdsload.backends.base import Backend
 from gdsload.engine.assemble import BatchMaker
 from gdsload.engine.gpu import gather_positions
@@ -42,8 +44,8 @@ def prefetch(
     gather = ResidentGather.of(job, backend, maker)
     source: LandedSource | VramSource
     source = WindowSource.of(job, backend, maker, stats) or LandedSource(job, backend, maker, stats)
-    threads, most_batches = _threads(backend, maker), MOST_BATCHES if maker.takes_processor else _BY_THREADS_FOR_GPU
-    runner = Runner(threads, most_batches=most_batches)
+    most_batches = MOST_BATCHES if maker.takes_processor else _BY_THREADS_FOR_GPU
+    runner = Runner(_threads(backend, maker), most_batches=most_batches)
     if gather is not None and isinstance(maker, DeviceAssembler):
         source = ResidentSource(gather, job, backend, maker, stats)
         plain = job.transform is None
@@ -55,7 +57,7 @@ def prefetch(
                 runner = _PLANNED_BY_GPU
             elif not gather.ids_from_host:
                 # One thread queues and awaits all groups: several would wait for each other at the driver's locks.
-                runner = Runner(1, most_batches=most_batches)
+                runner = replace(runner, threads=1)
     if job.transform is not None and not isinstance(source, VramSource):
         maker.follow()  # what it computes with may still be being made
     return Prefetcher(source, job.steps, limits=limits, start=start, stats=stats, runner=runner)

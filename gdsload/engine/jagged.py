@@ -1,10 +1,10 @@
 """Nested tensors of torch's jagged layout, of values and offsets that are at hand.
 
 torch's public function makes one as a view of its values, by way of an operator whose Python looks at each argument.
-That takes three times as long as the class itself, of which torch's own operators make theirs (torch 2.13 on one core:
-75 and 25 µs; `values()` and `offsets()` take another 24), and longer than the link takes to bring a batch of 1 MiB to a
-GPU. The class is not public, so the first tensor of a process is compared with the public function's. Where they
-differ, or there is no such class, the public function makes all of them.
+That takes several times as long as the class itself, of which torch's own operators make theirs, and longer than the
+link takes to bring a batch of 1 MiB to a GPU; `values()` and `offsets()` take a while, too. The class is not public, so
+the first tensor of a process is compared with the public function's. Where they differ, or there is no such class, the
+public function makes all of them.
 """
 
 from __future__ import annotations

@@ -340,7 +340,7 @@ class Prefetcher:
         return range(self._next, self._next + max(count, 0))
 
     def _has_room(self, steps: range) -> bool:
-        """Whether another group may be ahead of the consumer."""
+        """Whether another group may be ahead of the consumer. Notes whether its bytes land in the arena."""
         if len(self._ahead) >= self.runner.most_groups:
             return False
         if len(self._ahead) < min(2, self.runner.most_groups):

@@ -138,10 +138,8 @@ def byte_count(given: Mapping[str, Any], name: str, *, at_least: int = 0) -> int
 
 def budgets(given: Mapping[str, Any], placement: Placement, device: torch.device) -> dict[str, int]:
     """Bytes of batches ahead of the consumer, and of an arena: as given, or what suits where batches are built."""
-    asked = {name: given[name] for name in ("prefetch_bytes", "arena_bytes")}
-    if None in asked.values():
-        default = default_budgets(placement, device)
-        asked = {name: default[name] if value is None else value for name, value in asked.items()}
+    default = default_budgets(placement, device)
+    asked = {name: default[name] if given[name] is None else given[name] for name in default}
     return {name: byte_count(asked, name, at_least=1) for name in asked}
 
 

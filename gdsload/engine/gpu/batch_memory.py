@@ -1,7 +1,7 @@
 """Memory of the batches of a group on a device: small ones share an allocation.
 
 Each call of torch's allocator gives the interpreter lock back, and the thread that makes batches then waits for it
-where others run Python. Batches of 1 MiB were allocated in as much time as the link takes for them.
+where others run Python: for longer than the link takes to bring a small batch.
 """
 
 from __future__ import annotations
@@ -36,25 +36,29 @@ def batch_tensors(counts: Sequence[int], field: Field, device: torch.device) -> 
     """
     dtype, shape = torch_dtype(field.dtype), field.row_shape
     found: list[torch.Tensor] = []
-    for parts in _shared(counts, field.row_bytes):
+    for some in _shared(counts, field.row_bytes):
+        if len(some) == 1:
+            found.append(torch.empty((some[0][0], *shape), dtype=dtype, device=device))
+            continue
+        parts = [rows for pair in some for rows in pair]
         whole = torch.empty((sum(parts), *shape), dtype=dtype, device=device)
-        found += [whole] if len(parts) == 1 else [part.data for part in whole.split_with_sizes(parts)[::2]]
+        found += [part.data for part in whole.split_with_sizes(parts)[::2]]
     return found
 
 
-def _shared(counts: Sequence[int], row_bytes: int) -> Iterator[list[int]]:
-    """Rows of each allocation: of a batch, or of several, each with those that are left out after it."""
+def _shared(counts: Sequence[int], row_bytes: int) -> Iterator[list[tuple[int, int]]]:
+    """Batches that share an allocation: rows of each, and rows that are left out after it."""
     step = _ALIGNED // gcd(_ALIGNED, row_bytes)
-    parts: list[int] = []
-    wanted = taken = 0  # rows of the batches of `parts`, and with what is left out after each
+    some: list[tuple[int, int]] = []
+    wanted = taken = 0  # rows of the batches of `some`, and with what is left out after each
     for count in counts:
         room = -(-count // step) * step
         # Rows of an odd size are aligned after many of them alone.
         spare = taken + room - wanted - count
-        if parts and ((taken + room) * row_bytes > SHARED_BYTES or 8 * spare > wanted + count):
-            yield parts if len(parts) > 2 else parts[:1]
-            parts, wanted, taken = [], 0, 0
-        parts += (count, room - count)
+        if some and ((taken + room) * row_bytes > SHARED_BYTES or 8 * spare > wanted + count):
+            yield some
+            some, wanted, taken = [], 0, 0
+        some.append((count, room - count))
         wanted, taken = wanted + count, taken + room
-    if parts:
-        yield parts if len(parts) > 2 else parts[:1]
+    if some:
+        yield some
