@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from gdsload.engine.group_lengths import BatchLengths, GroupLengths
 from gdsload.engine.images.encoded import EncodedImages
-from gdsload.engine.jagged import jagged_tensor
+from gdsload.engine.jagged import jagged_tensor, maker
 from gdsload.errors import FormatError
 from gdsload.shards.format.schema import Field
 from gdsload.shards.format.stored import StoredSchema
@@ -161,6 +161,10 @@ def _neighbours(stored: StoredSchema, column: str, wanted: Sequence[str]) -> Ite
 
 class Jagged(FieldCodec):
     """Ragged rows as nested tensors of torch's jagged layout."""
+
+    def __init__(self, name: str, stored: Field) -> None:
+        super().__init__(name, stored)
+        maker()  # here: it imports much of torch, which in a thread would wait for what the caller is importing
 
     def decode(self, values: torch.Tensor, lengths: BatchLengths | None) -> torch.Tensor:
         """See `FieldCodec.decode`."""

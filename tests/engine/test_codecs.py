@@ -15,6 +15,7 @@ from gdsload import DataLoader, Field, FormatError, OptionError, ShardWriter
 from gdsload.engine.assemble import Assembler, BatchForm, padding_rows
 from gdsload.engine.codecs import FieldCodec, codecs_of
 from gdsload.engine.group_lengths import GroupLengths, padded_pieces
+from gdsload.engine.jagged import maker
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.stored import StoredSchema, packed_by
 from gdsload.shards.gather_host import gather_pieces
@@ -51,6 +52,13 @@ def test_ragged_forms_hold_each_samples_rows(lengths):
     assert offsets.tolist() == [0, *np.cumsum(lengths).tolist()]
     assert offsets is jagged.offsets(), "fields of equal lengths share their offsets"
     assert offsets.untyped_storage().nbytes() == offsets.nbytes, "saving a batch does not save its neighbours"
+
+
+def test_what_makes_nested_tensors_is_imported_with_the_codec():
+    """In a thread of the loader, the import would wait for what its user is importing meanwhile, and block it."""
+    maker.cache_clear()
+    codec("r", "jagged")
+    assert maker.cache_info().currsize == 1
 
 
 @settings(derandomize=True, deadline=None, max_examples=50)
