@@ -96,6 +96,25 @@ def test_many_copies_by_one_call(name, failed):
     assert arguments[-1].value == 7
 
 
+@pytest.mark.parametrize(("count", "expected"), [(1024, [1024]), (1025, [1024, 1]), (2500, [1024, 1024, 452])])
+def test_very_many_copies_by_several_calls(count, expected):
+    """Each queues those after the last one's, and a call that is refused leaves all of them to others."""
+    found, arrays = library(), [np.arange(count) + low for low in (0, 10_000, 20_000)]
+    found.cuMemcpyBatchAsync_v2 = Call(0)
+    assert Driver(found).copy_many(*arrays, 7)
+    seen = found.cuMemcpyBatchAsync_v2.seen
+    assert [arguments[3].value for arguments in seen] == expected
+    for place, array in enumerate(arrays):
+        parts = [
+            np.ctypeslib.as_array(ctypes.cast(arguments[place], ctypes.POINTER(ctypes.c_int64)), (arguments[3].value,))
+            for arguments in seen
+        ]
+        assert np.array_equal(np.concatenate(parts), array)
+    codes = iter([0] * (len(expected) - 1) + [801])
+    found.cuMemcpyBatchAsync_v2 = lambda *_arguments: next(codes)
+    assert not Driver(found).copy_many(*arrays, 7)
+
+
 def test_many_copies_are_left_to_others_where_they_cannot_be_queued(caplog):
     arrays = [np.zeros(2, np.int64)] * 3
     assert not Driver(library()).copies_many

@@ -127,6 +127,24 @@ def test_long_rows_that_lie_scattered(pages, on_host, newest, monkeypatch):
     assert queued == ([True, True] if on_host and form else [])  # a single row is copied by itself
 
 
+@pytest.mark.parametrize("longest", [4_000, 40_550])
+def test_very_many_short_runs_end(pages, longest):
+    """By one call, the driver does not end so many."""
+    array, address = pages
+    random, count = np.random.default_rng(longest), 6000
+    nbytes = random.integers(longest // 5, longest + 1, count)
+    offsets = random.integers(0, ROOM - longest + 1, count)
+    gather = DeviceGather(torch.device("cuda", 0), lambda found: np.ones(len(found), bool))
+    stream, ends = torch.cuda.Stream(), np.cumsum(nbytes)
+    with torch.cuda.stream(stream):
+        out = torch.full((int(ends[-1]),), 99, dtype=torch.uint8, device="cuda")
+        gather.copies(address + offsets, nbytes, out.data_ptr() + ends - nbytes)
+    stream.synchronize()
+    pairs = zip(offsets.tolist(), nbytes.tolist(), strict=True)
+    expected = np.concatenate([array[begin : begin + length] for begin, length in pairs])
+    assert np.array_equal(out.cpu().numpy(), expected)
+
+
 @pytest.mark.parametrize("row_bytes", [1, 2, 8, 12, 16, 24, 48])
 @pytest.mark.parametrize("longest", [0, 3, 200, 20_000])
 def test_pieces(gather, source, row_bytes, longest):
