@@ -165,6 +165,7 @@ class TestResident(Within):
     def test_it_says_that_the_gpu_is_busy(self, open_source, dataset, steps):
         """Or a thread would wait for each group before it queues the next one, and the link be idle meanwhile."""
         source = open_source(dataset, steps, ("x",))
+        source.start(range(2)).result(lambda: False)  # a kernel that is loaded may have to wait for those that run
         with torch.cuda.stream(source.maker.stream):
             torch.cuda._sleep(2_000_000_000)  # a second: the thread may have to wait for a processor
         pending = source.start(range(2))

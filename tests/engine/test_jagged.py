@@ -60,12 +60,15 @@ def test_compiled(make):
         assert torch.equal(function(make(values, *rest)).values(), (values * 2).sin())
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # torch's own
 def test_it_is_compiled_no_more_often():
     """Fields of equal and of other lengths, of one sample, and of lengths that come again."""
+    from torch._dynamo.testing import CompileCounter
+
     counts = []
     for make in (by_class, by_public_function):
         torch.compiler.reset()
-        counter = torch._dynamo.testing.CompileCounter()
+        counter = CompileCounter()
         function = torch.compile(lambda one, other: (one * 2).sin() + other.sum(), backend=counter, fullgraph=True)
         for lengths, others in ([3, 1, 2], [3, 1, 2]), ([1, 1, 7], [1, 5, 1]), ([4, 4], [4, 4]), ([3, 1, 2], [1, 9, 2]):
             function(make(*parts(lengths)), make(*parts(others)))
