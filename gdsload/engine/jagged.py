@@ -35,12 +35,18 @@ def jagged_tensor(values: torch.Tensor, offsets: torch.Tensor, shortest: int, lo
     return maker()(values, offsets, shortest, longest)
 
 
-def jagged_parts(tensor: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """The values and offsets of a nested tensor, or views of them; None of any other tensor."""
+def jagged_parts(tensor: Any) -> tuple[torch.Tensor, ...] | None:
+    """The values and offsets of a nested tensor of the jagged layout, or views of them; also lengths, if it has some.
+
+    None of any other tensor.
+    """
     values, offsets = getattr(tensor, "_values", None), getattr(tensor, "_offsets", None)
-    if isinstance(values, torch.Tensor) and isinstance(offsets, torch.Tensor):
-        return values, offsets
-    return (tensor.values(), tensor.offsets()) if tensor.is_nested else None
+    if not (isinstance(values, torch.Tensor) and isinstance(offsets, torch.Tensor)):
+        if not tensor.is_nested or tensor.layout is not torch.jagged:  # of a jagged one, `layout` takes 10 us
+            return None
+        values, offsets = tensor.values(), tensor.offsets()
+    lengths = tensor.lengths()
+    return (values, offsets) if lengths is None else (values, offsets, lengths)
 
 
 def by_public_function(values: torch.Tensor, offsets: torch.Tensor, shortest: int, longest: int) -> torch.Tensor:

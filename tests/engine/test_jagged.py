@@ -126,4 +126,5 @@ def test_the_parts_of_a_tensor(make):
     else:
         assert found is None
     assert jagged_parts(torch.eye(2).to_sparse()) is None
+    assert jagged_parts(torch.nested.nested_tensor([values])) is None
     assert jagged_parts(torch.nn.Parameter(values)) is None

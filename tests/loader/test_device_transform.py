@@ -6,14 +6,12 @@ import dataclasses
 import functools
 import threading
 import time
-import types
 
 import pytest
 import torch
 
 from gdsload import LoaderClosedError, OptionError, ReadError
 from gdsload.engine.batch_source import transformed
-from gdsload.engine.gpu.assemble_device import tensors_of
 from gdsload.loader.plan import LoaderPlan
 from gdsload.order import Purpose, derive_key
 from gdsload.testing import Fault, FaultyBackend, assert_resumes_everywhere, fingerprint
@@ -216,20 +214,6 @@ class TestCalls:
     def test_what_cannot_be_called_is_refused(self, load, plain, given):
         with pytest.raises(OptionError, match="device_transform is .* cannot be called"):
             load(plain, device_transform=given)
-
-
-def test_tensors_are_found_in_any_nest():
-    @dataclasses.dataclass
-    class Holder:
-        value: object
-        other: int = 5
-
-    tensors = [torch.full((2,), number) for number in range(6)]
-    jagged = torch.nested.nested_tensor_from_jagged(tensors[4], tensors[5])
-    nest = {"a": [tensors[0], "text"], "b": (types.MappingProxyType({"c": tensors[1]}), None)}
-    found = [*tensors_of([nest, Holder([tensors[2], tensors[3]]), jagged, Holder])]
-    assert list(map(id, found[:4])) == list(map(id, tensors[:4]))
-    assert len(found) == 6
 
 
 class TestErrors:

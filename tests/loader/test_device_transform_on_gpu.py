@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gdsload import DataLoader
-from gdsload.engine.gpu.assemble_device import tensors_of
+from gdsload.engine.gpu.plain_tensors import tensors_of
 from gdsload.order import Purpose, derive_key
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 from gdsload.transforms import Cast, CenterCrop, ChannelsLast, Normalize, RandomCrop, RandomFlip
@@ -110,6 +110,29 @@ def test_the_consumer_may_be_behind_and_drop_what_it_got(numbered, way):
         rows = torch.arange(512 * step, 512 * step + 512, dtype=torch.int32)[:, None].expand(-1, 1024)
         assert torch.equal(once.cpu(), rows)
         assert torch.equal(twice.cpu(), rows * 2)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.jagged, torch.strided], ids=str)
+def test_tensors_of_any_layout_may_be_dropped(numbered, layout):
+    """As above, of what has no memory of its own."""
+
+    def make(batch):
+        rows = batch["x"][:, :16] + 1
+        if layout in (torch.jagged, torch.strided):
+            return torch.nested.nested_tensor(list(rows[::64]), layout=layout)
+        return rows.to_sparse(layout=layout)
+
+    found = []
+    with DataLoader(numbered, 512, device="cuda", backend="bounce", device_transform=make) as loader:
+        for batch, _ in zip(loader, range(30), strict=False):
+            torch.cuda._sleep(CYCLES)
+            found.append(torch.stack(batch.unbind()) if batch.is_nested else batch.to_dense())
+            del batch
+        torch.cuda.synchronize()
+    for step, rows in enumerate(found):
+        expected = torch.arange(512 * step + 1, 512 * step + 513, dtype=torch.int32)[:, None].expand(-1, 16)
+        assert torch.equal(rows.cpu(), expected[::64] if len(rows) == 8 else expected)
 
 
 def test_tensors_of_a_list_are_recorded_or_else_overwritten(numbered, monkeypatch):

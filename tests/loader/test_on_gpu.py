@@ -9,7 +9,7 @@ import torch
 
 import gdsload
 from gdsload import BackendUnavailableError, BudgetError, DataLoader
-from gdsload.engine.gpu.assemble_device import tensors_of
+from gdsload.engine.gpu.plain_tensors import tensors_of
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 
 pytestmark = pytest.mark.cuda

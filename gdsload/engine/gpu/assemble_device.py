@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -27,9 +27,9 @@ from gdsload.engine.gpu.decode_images import DeviceImages
 from gdsload.engine.gpu.gather_device import DeviceGather
 from gdsload.engine.gpu.jpeg_decoders import best_jpeg_decoder
 from gdsload.engine.gpu.kept_images import DeviceKeptImages
+from gdsload.engine.gpu.plain_tensors import tensors_of
 from gdsload.engine.group_lengths import GroupLengths, padded_pieces
 from gdsload.engine.images.kept import Keep, as_kept
-from gdsload.engine.jagged import jagged_parts
 from gdsload.engine.read_planner import Slices
 from gdsload.shards.format.schema import Field
 from gdsload.shards.gather_host import gather_pieces
@@ -37,7 +37,7 @@ from gdsload.shards.values import torch_dtype
 from gdsload.system.arrays import IntArray
 from gdsload.system.streams import SideStream, current_stream, on, record, room_for, side_stream
 
-__all__ = ["DeviceAssembler", "GroupHandOver", "hand_over", "tensors_of"]
+__all__ = ["DeviceAssembler", "GroupHandOver", "hand_over"]
 
 _EVENTS = 8
 """Events within the bytes that may be pending: one for each batch would take longer than its hand-over."""
@@ -254,30 +254,6 @@ class GroupHandOver:
             hand_over(batch, stream)
         self._throttle(stream, self._nbytes.popleft())
         return batch
-
-
-def tensors_of(value: Any) -> list[torch.Tensor]:
-    """The plain tensors in a batch, in a field of one, or in what a transform made of it: containers may be nested."""
-    found: list[torch.Tensor] = []
-    _add_tensors(value, found)
-    return found
-
-
-def _add_tensors(value: Any, found: list[torch.Tensor]) -> None:
-    # Each batch costs this. What batches are made of comes first; an abstract class takes longer to ask for.
-    if type(value) is torch.Tensor and not value.is_nested:
-        found.append(value)
-    elif isinstance(value, torch.Tensor):
-        found += jagged_parts(value) or (value,)
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            _add_tensors(part, found)
-    elif isinstance(value, (dict, Mapping)):
-        for part in value.values():
-            _add_tensors(part, found)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for each in fields(value):
-            _add_tensors(getattr(value, each.name), found)
 
 
 @dataclass(slots=True)
