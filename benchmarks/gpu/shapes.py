@@ -89,7 +89,7 @@ KINDS = {
     "volumes": Kind({"x": gdsload.Field("uint8", (32, 1024, 1024))}),
     "rows-4k": Kind({"x": gdsload.Field("uint8", (4096,))}),
     "tokens": Kind({"x": gdsload.Field("int32", (None,))}, (64, 1984)),
-    "files": Kind({"x": gdsload.Field("uint8", (None,))}, (20_000, 94_000)),
+    "files": Kind({"x": gdsload.Field("uint8", (None,))}, (20_000, 94_000), times=4),
     "two-fields": Kind(_TWO),
     "two-fields-packed": Kind(_TWO, pack=("x", "y")),
     "scalars": Kind(_SCALARS),
@@ -305,7 +305,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = case_parser("benchmarks.gpu.shapes", "samples of many shapes", [case.name for case in CASES])
     parser.add_argument("--seconds-per-trial", type=float, default=0.3, help="timed seconds (default: 0.3)")
-    parser.add_argument("--bytes", default="4GiB", help="of each kind of samples, of images 4 times (default: 4GiB)")
+    parser.add_argument("--bytes", default="2GiB", help="of each kind of samples, of images 4 times (default: 2GiB)")
     return parser.parse_args(arguments)
 
 
