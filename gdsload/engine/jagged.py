@@ -41,12 +41,15 @@ def jagged_parts(tensor: Any) -> tuple[torch.Tensor, ...] | None:
     None of any other tensor.
     """
     values, offsets = getattr(tensor, "_values", None), getattr(tensor, "_offsets", None)
-    if not (isinstance(values, torch.Tensor) and isinstance(offsets, torch.Tensor)):
-        if not tensor.is_nested or tensor.layout is not torch.jagged:  # of a jagged one, `layout` takes 10 us
-            return None
-        values, offsets = tensor.values(), tensor.offsets()
-    lengths = tensor.lengths()
-    return (values, offsets) if lengths is None else (values, offsets, lengths)
+    found: tuple[torch.Tensor | None, ...]
+    # Without asking for more where there are such attributes: each other answer of theirs takes 10 us.
+    if isinstance(values, torch.Tensor) and isinstance(offsets, torch.Tensor):
+        found = values, offsets, getattr(tensor, "_lengths", None)
+    elif tensor.is_nested and tensor.layout is torch.jagged:
+        found = tensor.values(), tensor.offsets(), tensor.lengths()
+    else:
+        return None
+    return tuple(part for part in found if part is not None)
 
 
 def by_public_function(values: torch.Tensor, offsets: torch.Tensor, shortest: int, longest: int) -> torch.Tensor:
@@ -75,11 +78,10 @@ def _as_size(number: int) -> torch.Tensor:
 @functools.cache
 def maker() -> _Make:
     """What makes nested tensors in this process."""
-    values, offsets = torch.arange(6, device="cpu").view(3, 2), torch.tensor([0, 1, 3], device="cpu")
-    with _quiet():
-        public = by_public_function(values, offsets, 1, 2)
     try:
-        return by_class if _seen(by_class(values, offsets, 1, 2)) == _seen(public) else by_public_function
+        with torch.device("cpu"), _quiet():  # whatever device the caller has tensors made on
+            parts = torch.arange(6).view(3, 2), torch.tensor([0, 1, 3]), 1, 2
+            return by_class if _seen(by_class(*parts)) == _seen(by_public_function(*parts)) else by_public_function
     except Exception:
         return by_public_function
 

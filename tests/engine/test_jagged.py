@@ -116,6 +116,7 @@ def test_the_public_function_is_used_where_the_class_is_another(monkeypatch, wro
         jagged.maker.cache_clear()
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype:UserWarning")
 @pytest.mark.parametrize("make", [by_class, by_public_function, lambda values, *_: values])
 def test_the_parts_of_a_tensor(make):
     values, offsets, *rest = parts([3, 1, 2])
@@ -128,3 +129,11 @@ def test_the_parts_of_a_tensor(make):
     assert jagged_parts(torch.eye(2).to_sparse()) is None
     assert jagged_parts(torch.nested.nested_tensor([values])) is None
     assert jagged_parts(torch.nn.Parameter(values)) is None
+
+
+@pytest.mark.parametrize("device", ["meta", "cuda"])
+def test_it_is_chosen_wherever_tensors_are_made_by_default(device):
+    """Nothing is made there: the device may not even be there."""
+    jagged.maker.cache_clear()
+    with torch.device(device):
+        assert jagged.maker() is by_class

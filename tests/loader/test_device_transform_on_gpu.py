@@ -112,7 +112,7 @@ def test_the_consumer_may_be_behind_and_drop_what_it_got(numbered, way):
         assert torch.equal(twice.cpu(), rows * 2)
 
 
-@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning", "ignore:The PyTorch API of nested tensors:UserWarning")
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.jagged, torch.strided], ids=str)
 def test_tensors_of_any_layout_may_be_dropped(numbered, layout):
     """As above, of what has no memory of its own."""

@@ -37,7 +37,7 @@ from gdsload.shards.values import torch_dtype
 from gdsload.system.arrays import IntArray
 from gdsload.system.streams import SideStream, current_stream, on, record, room_for, side_stream
 
-__all__ = ["DeviceAssembler", "GroupHandOver", "hand_over"]
+__all__ = ["DeviceAssembler", "GroupHandOver", "hand_over", "recordable"]
 
 _EVENTS = 8
 """Events within the bytes that may be pending: one for each batch would take longer than its hand-over."""
@@ -289,5 +289,15 @@ def hand_over(batch: Any, stream: torch.cuda.Stream, known: _Recorded | None = N
                 known.begins.add(begin)
                 here = tensor.get_device() == index
                 known.elsewhere = known.elsewhere or not here
-                tensor.record_stream(stream if here else torch.cuda.current_stream(tensor.device))
+                recordable(tensor).record_stream(stream if here else torch.cuda.current_stream(tensor.device))
     return nbytes
+
+
+def recordable(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor in the same memory for which torch records a stream.
+
+    Of a conjugate or negative view, whose numbers are not those in memory, it would record it for a copy, and fail.
+    """
+    if not (tensor.is_conj() or tensor.is_neg()):
+        return tensor
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -53,13 +53,33 @@ def _add_parts(value: Any, found: list[torch.Tensor]) -> None:
     """Add what a tensor is made of that may have no memory of its own."""
     if (parts := jagged_parts(value)) is not None:
         found += parts
+        return
+    # Subclasses first: they answer for a layout without having its parts.
+    subclass = type(value) not in (torch.Tensor, torch.nn.Parameter)
+    if subclass and is_traceable_wrapper_subclass(value):
+        parts = tuple(getattr(value, name) for name in value.__tensor_flatten__()[0])
+    elif subclass:
+        parts = tuple(_attributes(value))
     elif (names := _SPARSE.get(value.layout)) is not None:
-        found += [getattr(value, name)() for name in names]
-    elif value.is_nested:
-        found.append(value.values())
-    elif is_traceable_wrapper_subclass(value):
-        _add_tensors([getattr(value, name) for name in value.__tensor_flatten__()[0]], found)
-    elif type(value).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-        _add_tensors(vars(value), found)
+        parts = tuple(getattr(value, name)() for name in names)
     else:
+        parts = (value.values(),) if value.is_nested else ()
+    _add_tensors(parts, found)
+    # Who asks for the memory of one that has none, nor parts that are known, is told so by torch.
+    if not parts or (subclass and _has_memory(value)):
         found.append(value)
+
+
+def _attributes(value: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors among the attributes of one."""
+    slots = [name for each in type(value).__mro__ for name in getattr(each, "__slots__", ())]
+    for name in {*getattr(value, "__dict__", ()), *slots}:
+        if isinstance(part := getattr(value, name, None), torch.Tensor) and part is not value:
+            yield part
+
+
+def _has_memory(value: torch.Tensor) -> bool:
+    try:
+        return bool(value.untyped_storage().data_ptr())
+    except Exception:  # of several kinds: it has none
+        return False

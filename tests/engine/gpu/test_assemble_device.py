@@ -89,6 +89,7 @@ class Tensor:
     """One on a device, in memory of 64 bytes at an address."""
 
     is_nested, nbytes = False, 8
+    is_conj = is_neg = staticmethod(lambda: False)
 
     def __init__(self, recorded, device, memory, address):
         self.recorded, self.device = recorded, torch.device(device)
@@ -118,6 +119,16 @@ def test_memory_is_handed_to_the_stream_that_is_current_on_its_device(recorded):
     some = [Tensor(recorded, "cuda:0", *place) for place in places]
     assert assemble_device.hand_over(some, mine) == 48
     assert recorded == [("cuda:0", 64, mine), ("cuda:0", 128, mine)]
+
+
+@pytest.mark.parametrize("view", [torch.Tensor.conj, lambda x: x.mH, lambda x: x.conj().imag, lambda x: x.real])
+def test_what_is_recorded_of_a_view(view):
+    """The same memory, by a tensor whose numbers are those in memory."""
+    whole = torch.ones(2, 2, dtype=torch.complex64)
+    found = assemble_device.recordable(view(whole))
+    assert found.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+    assert not found.is_conj()
+    assert not found.is_neg()
 
 
 def test_memory_of_a_group_is_recorded_once_for_each_stream_that_gets_some_of_it(gpu, recorded):

@@ -8,6 +8,7 @@ import types
 import pytest
 import torch
 from torch.masked import masked_tensor
+from torch.testing._internal.logging_tensor import LoggingTensor
 from torch.testing._internal.two_tensor import TwoTensor
 
 from gdsload.engine.gpu.plain_tensors import tensors_of
@@ -68,8 +69,64 @@ def test_a_nested_tensor_of_the_older_layout_has_one_buffer():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_masked_tensor_is_its_data_and_its_mask():
-    data, mask = torch.rand(3), torch.tensor([True, False, True])
-    first, second = tensors_of([masked_tensor(data, mask)])
-    assert torch.equal(first, data)
-    assert torch.equal(second, mask)
+@pytest.mark.parametrize(
+    ("sparse", "count"),
+    [(lambda x: x, 2), (torch.Tensor.to_sparse, 4), (torch.Tensor.to_sparse_csr, 6)],
+)
+def test_a_masked_tensor_is_its_data_and_its_mask(sparse, count):
+    data, mask = torch.rand(2, 2), torch.ones(2, 2, dtype=torch.bool)
+    found = tensors_of([masked_tensor(sparse(data), sparse(mask))])
+    assert len(found) == count
+    assert sum(torch.equal(one.flatten(), data.flatten()) for one in found) == 1
+    assert all(type(one) is torch.Tensor and one.data_ptr() for one in found)
+
+
+class Dispatched(torch.Tensor):
+    """Memory of its own, and operations of its own."""
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        raise AssertionError(f"{function} is not for the loader")
+
+
+class Flattened(LoggingTensor):
+    """A part that is computed."""
+
+    def __tensor_flatten__(self):
+        return ["hidden"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner, _context, *_size):
+        return Flattened(inner["hidden"])
+
+    @property
+    def hidden(self):
+        return self.elem[0]
+
+
+def test_subclasses_with_operations_of_their_own():
+    """Of those with memory it is theirs, of others their parts'; what has neither is for torch to refuse."""
+    plain = torch.rand(3)
+    own = plain.as_subclass(Dispatched)
+    assert [one is own for one in tensors_of(own)] == [True]
+    own.more = [own]  # a circle
+    own.part = torch.rand(2)
+    assert [id(one) for one in tensors_of(own)] == [id(own.part), id(own)]
+    (found,) = tensors_of(LoggingTensor(plain))
+    assert found is plain
+    (found,) = tensors_of(Flattened(torch.rand(2, 3)))
+    assert found.shape == (3,)
+    unknown = LoggingTensor(plain)
+    unknown.elem = None
+    (found,) = tensors_of(unknown)
+    with pytest.raises(RuntimeError):
+        found.untyped_storage().data_ptr()
+
+
+def test_subclasses_with_tensors_beside_them():
+    class Ragged(torch.Tensor):
+        pass
+
+    ragged = torch.rand(6).as_subclass(Ragged)
+    ragged.offsets = torch.tensor([0, 6])
+    assert [id(one) for one in tensors_of(ragged)] == [id(ragged.offsets), id(ragged)]
