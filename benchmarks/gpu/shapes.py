@@ -305,7 +305,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = case_parser("benchmarks.gpu.shapes", "samples of many shapes", [case.name for case in CASES])
     parser.add_argument("--seconds-per-trial", type=float, default=0.3, help="timed seconds (default: 0.3)")
-    parser.add_argument("--bytes", default="2GiB", help="of each kind of samples, of images 4 times (default: 2GiB)")
+    parser.add_argument(
+        "--bytes", default="2GiB", help="of each kind of samples, of images and files 4 times (default: 2GiB)"
+    )
     return parser.parse_args(arguments)
 
 
