@@ -13,7 +13,6 @@ from gdsload.engine.jagged import jagged_parts
 
 __all__ = ["tensors_of"]
 
-_Tensor, _STRIDED = torch.Tensor, torch.strided
 _ROWS, _COLUMNS = ("crow_indices", "col_indices", "values"), ("ccol_indices", "row_indices", "values")
 _SPARSE = {
     torch.sparse_coo: ("_indices", "_values"),
@@ -34,7 +33,7 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
 
 def _add_tensors(value: Any, found: list[torch.Tensor]) -> None:
     # Each batch costs this. What batches are made of comes first; an abstract class takes longer to ask for.
-    if type(value) is _Tensor and value.layout is _STRIDED and not value.is_nested:
+    if type(value) is torch.Tensor and value.layout is torch.strided and not value.is_nested:
         found.append(value)
     elif isinstance(value, torch.Tensor):
         _add_parts(value, found)
