@@ -273,7 +273,7 @@ class Closer:
 
     def settle(self) -> None:
         """If the owner was dropped, ensure that all is closed when this returns."""
-        if not self.dropped:
+        if self.over or not self.dropped:
             return
         try:
             start_all([self.worker])

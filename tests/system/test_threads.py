@@ -269,6 +269,17 @@ class TestClosers:
         threads.settle_dropped()
         assert calls == []
 
+    def test_nor_is_a_thread_started_to_find_that_out(self, monkeypatch):
+        calls, owner = [], Owner()
+        monkeypatch.setattr(_thread, "start_new_thread", lambda *_: calls.append("a thread"))
+        closer = threads.Closer(owner, int)
+        closer.close()
+        del owner
+        calls.clear()
+        closer.settle()
+        assert closer.over
+        assert calls == []
+
     def test_where_no_thread_can_be_had_whoever_settles_closes(self, monkeypatch):
         asked = []
 
