@@ -27,28 +27,30 @@ _SPARSE = {
 def tensors_of(value: Any) -> list[torch.Tensor]:
     """The plain tensors in a batch, in a field of one, or in what a transform made of it: containers may be nested."""
     found: list[torch.Tensor] = []
-    _add_tensors(value, found)
+    _add_tensors(value, found, {})
     return found
 
 
-def _add_tensors(value: Any, found: list[torch.Tensor]) -> None:
+def _add_tensors(value: Any, found: list[torch.Tensor], seen: dict[int, Any]) -> None:
     # Each batch costs this. What batches are made of comes first; an abstract class takes longer to ask for.
     if type(value) is torch.Tensor and value.layout is torch.strided and not value.is_nested:
         found.append(value)
     elif isinstance(value, torch.Tensor):
-        _add_parts(value, found)
+        if id(value) not in seen:  # tensors may be each other's attributes
+            seen[id(value)] = value  # held, or another one might get its id
+            _add_parts(value, found, seen)
     elif isinstance(value, (list, tuple)):
         for part in value:
-            _add_tensors(part, found)
+            _add_tensors(part, found, seen)
     elif isinstance(value, (dict, Mapping)):
         for part in value.values():
-            _add_tensors(part, found)
+            _add_tensors(part, found, seen)
     elif is_dataclass(value) and not isinstance(value, type):
         for each in fields(value):
-            _add_tensors(getattr(value, each.name), found)
+            _add_tensors(getattr(value, each.name), found, seen)
 
 
-def _add_parts(value: Any, found: list[torch.Tensor]) -> None:
+def _add_parts(value: Any, found: list[torch.Tensor], seen: dict[int, Any]) -> None:
     """Add what a tensor is made of that may have no memory of its own."""
     if (parts := jagged_parts(value)) is not None:
         found += parts
@@ -63,7 +65,7 @@ def _add_parts(value: Any, found: list[torch.Tensor]) -> None:
         parts = tuple(getattr(value, name)() for name in names)
     else:
         parts = (value.values(),) if value.is_nested else ()
-    _add_tensors(parts, found)
+    _add_tensors(parts, found, seen)
     # Who asks for the memory of one that has none, nor parts that are known, is told so by torch.
     if not parts or (subclass and _has_memory(value)):
         found.append(value)

@@ -104,6 +104,21 @@ class Flattened(LoggingTensor):
         return self.elem[0]
 
 
+class Compressed(Flattened):
+    """Its part is another tensor each time that it is asked for."""
+
+    @property
+    def hidden(self):
+        return self.elem[0].to_sparse()
+
+
+def test_parts_that_are_made_for_the_asking_are_told_apart():
+    """What one tensor gives may be gone when the next is asked, which then gives another at the same address."""
+    many = [Compressed(torch.rand(2, 3)) for _ in range(20)]
+    found = tensors_of(many)
+    assert len(found) == 20 * len(tensors_of(many[0])) == 40
+
+
 def test_subclasses_with_operations_of_their_own():
     """Of those with memory it is theirs, of others their parts'; what has neither is for torch to refuse."""
     plain = torch.rand(3)
@@ -112,12 +127,15 @@ def test_subclasses_with_operations_of_their_own():
     own.more = [own]  # a circle
     own.part = torch.rand(2)
     assert [id(one) for one in tensors_of(own)] == [id(own.part), id(own)]
+    own.part = torch.rand(2).as_subclass(Dispatched)
+    own.part.whole = own.own = own
+    assert [id(one) for one in tensors_of(own)] == [id(own.part), id(own)]
     (found,) = tensors_of(LoggingTensor(plain))
     assert found is plain
     (found,) = tensors_of(Flattened(torch.rand(2, 3)))
     assert found.shape == (3,)
     unknown = LoggingTensor(plain)
-    unknown.elem = None
+    unknown.elem, unknown.me = None, unknown
     (found,) = tensors_of(unknown)
     with pytest.raises(RuntimeError):
         found.untyped_storage().data_ptr()
