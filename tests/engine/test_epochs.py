@@ -13,8 +13,10 @@ from gdsload.engine.limits import Limits
 from gdsload.engine.prefetch import Runner
 from gdsload.engine.stats import LoaderStats
 
-BY_CONSUMER, ONE_GROUP = Runner(0, by_gpu=True), Runner(0, most_groups=1, by_gpu=True)
+LEAST = 16 * 2**20
+BY_CONSUMER, ONE_GROUP = Runner(0, least_bytes=LEAST), Runner(0, most_groups=1)
 THREADS = {count: Runner(count, most_batches=256) for count in (1, 2)}
+ONE_THREAD = Runner(1, least_bytes=LEAST, most_batches=256)
 
 
 @pytest.mark.parametrize(
@@ -22,7 +24,7 @@ THREADS = {count: Runner(count, most_batches=256) for count in (1, 2)}
     [
         (None, None, "LandedSource", THREADS[2]),
         ({"ready": False, "over_pcie": True, "planned_by_gpu": True}, None, "ResidentSource", THREADS[2]),
-        ({"ready": True, "over_pcie": False, "planned_by_gpu": False}, "flip", "VramSource", Runner(0, 1)),
+        ({"ready": True, "over_pcie": False, "planned_by_gpu": False}, "flip", "VramSource", ONE_GROUP),
         ({"ready": True, "over_pcie": False, "planned_by_gpu": True}, None, "VramSource", ONE_GROUP),
         (
             {"ready": True, "over_pcie": False, "planned_by_gpu": False, "ids_from_host": True},
@@ -30,7 +32,7 @@ THREADS = {count: Runner(count, most_batches=256) for count in (1, 2)}
             "ResidentSource",
             THREADS[2],
         ),
-        ({"ready": True, "over_pcie": True, "planned_by_gpu": False}, None, "ResidentSource", THREADS[1]),
+        ({"ready": True, "over_pcie": True, "planned_by_gpu": False}, None, "ResidentSource", ONE_THREAD),
         ({"ready": True, "over_pcie": True, "planned_by_gpu": True}, "flip", "ResidentSource", THREADS[1]),
         ({"ready": True, "over_pcie": True, "planned_by_gpu": True}, None, "ResidentSource", BY_CONSUMER),
     ],

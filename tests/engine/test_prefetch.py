@@ -13,9 +13,7 @@ import torch
 
 import gdsload
 from gdsload.backends.host import HostBackend
-from gdsload.engine import prefetch
 from gdsload.engine.assemble import Assembler, BatchForm
-from gdsload.engine.batch_source import Ready
 from gdsload.engine.codecs import codecs_of
 from gdsload.engine.landed import LandedSource
 from gdsload.engine.limits import Limits
@@ -27,8 +25,7 @@ from gdsload.order import OrderOptions, Schedule, make_order
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system.memory import BatchPool
 from gdsload.testing import Fault, FaultyBackend, RecordingBackend, SlowBackend
-
-SAMPLES = 500
+from tests.engine.noting import ALL, LEAST_BYTES, SAMPLES, Noting, drain, over
 
 
 @pytest.fixture(scope="module")
@@ -65,20 +62,6 @@ def make(dataset):
     for found, backend in made:
         found.close()
         backend.close()
-
-
-def drain(prefetcher):
-    """All batches, as the numbers of their samples, and the error behind them."""
-    found = []
-    while (ready := prefetcher.get()) is not None:
-        assert len(ready.batches) == len(ready.sizes)
-        found += [batch["x"][:, 0].tolist() for batch in ready.batches]
-        if ready.error is not None:
-            return found, ready.error
-    return found, None
-
-
-ALL = [list(range(start, start + 5)) for start in range(0, SAMPLES, 5)]
 
 
 @pytest.mark.parametrize("start", [0, 1, 57, 99, 100])
@@ -317,85 +300,23 @@ def test_what_a_sampler_raises_comes_in_its_place(make, fails_at, threads):
     assert raised is error
 
 
-class Noting:
-    """A source that makes batches at once, and takes notes."""
-
-    takes_processor = False
-
-    def __init__(self, batches=ALL):
-        self.batches, self.started, self.made, self.dropped, self.closed = batches, [], [], [], 0
-        self.failing: dict[int, Exception] = {}  # at groups that hold these steps, when they are started
-        self.lost: dict[int, Exception] = {}  # the same, when they are waited for
-        self.healed = False  # whether they work when they are made one by one
-        self.ahead, self.most_ahead = 0, 0
-        self.inside = lambda: None
-
-    def start(self, steps):
-        self.inside()
-        for step in steps:
-            if step in self.failing:
-                raise self.failing[step]
-        self.started.append(steps)
-        self.ahead += len(steps)
-        self.most_ahead = max(self.most_ahead, self.ahead)
-        return Noted(self, steps)
-
-    def arena_bytes(self, _steps, _window_bytes):
-        return 0
-
-    def hand_over(self, _batches):
-        return lambda batch: batch
-
-    def again(self):
-        found = Noting(self.batches)
-        if not self.healed:
-            found.failing, found.lost = self.failing, self.lost
-        return found
-
-    def close(self):
-        self.closed += 1
-
-
-class Noted:
-    """Batches of `Noting`."""
-
-    def __init__(self, source, steps):
-        self.source, self.steps = source, steps
-
-    def landed(self):
-        return False
-
-    def result(self, _stopped):
-        for step in self.steps:
-            if step in self.source.lost:
-                raise self.source.lost[step]
-        self.source.ahead -= len(self.steps)
-        self.source.made.append(self.steps)
-        batches = [{"x": torch.tensor(self.source.batches[step])[:, None]} for step in self.steps]
-        return Ready(batches, [len(self.source.batches[step]) for step in self.steps])
-
-    def drop(self):
-        self.source.dropped.append(self.steps)
-
-
 @pytest.fixture
 def run(request):
     """Makes prefetchers over any source."""
 
-    def build(source, runner, *, start=0, prefetch_bytes=1 << 20, group_bytes=None):
-        group_bytes = group_bytes or (1 << 27 if runner.by_gpu else 1 << 10)
-        steps = Ordered(make_order(OrderOptions("sequential", 0, 0, 1), [SAMPLES], 0, 0), Schedule(SAMPLES, 5))
-        limits = Limits(prefetch_bytes, 1 << 30, group_bytes, 160, 0)
-        found = Prefetcher(source, steps, limits=limits, start=start, stats=LoaderStats(), runner=runner)
+    def build(source, runner, **more):
+        found = over(source, runner, **more)
         request.addfinalizer(found.close)
         return found
 
     return build
 
 
-BY_CONSUMER, ONE_GROUP = Runner(0, by_gpu=True), Runner(0, most_groups=1, by_gpu=True)
+BY_CONSUMER, ONE_GROUP = Runner(0, least_bytes=LEAST_BYTES), Runner(0, most_groups=1)
 RUNNERS = pytest.mark.parametrize(
-    "runner", [BY_CONSUMER, ONE_GROUP, Runner(0), Runner(1), Runner(3)], ids=["consumer", "one", "small", "1", "3"]
+    "runner",
+    [BY_CONSUMER, ONE_GROUP, Runner(0), Runner(1), Runner(1, least_bytes=LEAST_BYTES), Runner(3)],
+    ids=["consumer", "one", "small", "1", "large", "3"],
 )
 
 
@@ -409,15 +330,6 @@ def test_whoever_runs_it_batches_come_in_order_each_once(run, runner, start):
     assert [step for steps in source.started for step in steps] == list(range(start, 100))
 
 
-def test_a_consumer_starts_small_grows_and_never_starts_all_at_once(run):
-    source = Noting()
-    drain(run(source, BY_CONSUMER, prefetch_bytes=17 * 160))
-    assert [len(steps) for steps in source.started][:5] == [1, 2, 4, 8, 8]
-    first = Noting()
-    assert len(run(first, BY_CONSUMER).get().batches) == 1
-    assert len(first.started) == 2  # and not all that there is room for
-
-
 @RUNNERS
 @pytest.mark.parametrize("batches", [1, 2, 5, 16, 1000])
 def test_what_is_ahead_keeps_to_the_budget_but_for_two_groups(run, runner, batches):
@@ -425,18 +337,6 @@ def test_what_is_ahead_keeps_to_the_budget_but_for_two_groups(run, runner, batch
     limits = Limits(batches * 160, 0, 8 * 160, 160, 0)
     drain(run(source, runner, prefetch_bytes=batches * 160, group_bytes=8 * 160))
     assert source.most_ahead <= max(batches, 2 * limits.group())
-
-
-@pytest.mark.parametrize("least", [1, 3, 1000])
-@pytest.mark.parametrize("start", [0, 1, 98, 100])
-def test_groups_become_smaller_towards_the_end(run, monkeypatch, least, start):
-    """Half of what is left, down to so many batches: nothing is loaded while the last group is used."""
-    monkeypatch.setattr(prefetch, "_LAST_BYTES", least * 160)
-    source = Noting()
-    assert drain(run(source, BY_CONSUMER, start=start)) == (ALL[start:], None)
-    left = [100 - steps.start for steps in source.started]
-    wanted = [min(2**number, max(-(-some // 2), least), some, 64) for number, some in enumerate(left)]
-    assert [len(steps) for steps in source.started] == wanted
 
 
 @RUNNERS

@@ -1,0 +1,77 @@
+"""How many batches the prefetcher's groups have, and which of them are made first."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from gdsload.engine.pace import LEAST
+from gdsload.engine.prefetch import Runner
+from tests.engine.noting import ALL, BATCH_BYTES, Noting, drain, over
+
+
+def started(runner, **more):
+    """The steps of each group of an epoch."""
+    source = Noting()
+    with closing(over(source, runner, **more)) as prefetcher:
+        assert drain(prefetcher) == (ALL[more.get("start", 0) :], None)
+    return source.started
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+@pytest.mark.parametrize(
+    ("least", "sizes"),
+    [(0, [1, 2, 4, 8, 8]), (1, [1, 2, 4, 8, 8]), (3, [3, 6, 8, 8, 8]), (1000, [8, 8, 8, 8, 8])],
+)
+def test_they_begin_small_and_grow(threads, least, sizes):
+    runner = Runner(threads, least_bytes=least * BATCH_BYTES)
+    assert [len(steps) for steps in started(runner, prefetch_bytes=17 * BATCH_BYTES, group_bytes=1 << 27)][:5] == sizes
+
+
+def test_a_consumer_never_starts_all_at_once():
+    source = Noting()
+    with closing(over(source, Runner(0, least_bytes=1))) as prefetcher:
+        assert len(prefetcher.get().batches) == 1
+    assert len(source.started) == 2  # and not all that there is room for
+
+
+def test_with_one_group_ahead_all_are_large():
+    assert [len(steps) for steps in started(Runner(0, most_groups=1, least_bytes=BATCH_BYTES))] == [64, 36]
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+@pytest.mark.parametrize("least", [1, 3, 1000])
+@pytest.mark.parametrize("start", [0, 1, 98, 100])
+def test_groups_become_smaller_towards_the_end(threads, least, start):
+    """Half of what is left, down to so many batches: nothing is loaded while the last group is used."""
+    groups = started(Runner(threads, least_bytes=least * BATCH_BYTES), start=start)
+    left = [100 - steps.start for steps in groups]
+    first = min(least, 8)
+    wanted = [min(first * 2**number, max(-(-some // 2), least), some, 64) for number, some in enumerate(left)]
+    assert [len(steps) for steps in groups] == wanted
+
+
+@pytest.mark.parametrize("start", [0, 57])
+@pytest.mark.parametrize(
+    ("threads", "landing", "counts"),
+    [(1, "none", [LEAST]), (1, "first", [2, 1 + LEAST]), (1, "each", [2, 1 + LEAST]), (0, "at once", [2])],
+)
+def test_a_first_group_that_is_there_is_made_before_further_ones_are_started(start, threads, landing, counts):
+    """Nothing else would come to the consumer meanwhile; what comes after it may wait for its reads.
+
+    Groups land once another is under way: if all have, no more are started anyway. A consumer that runs the prefetcher
+    itself starts the second one in any case.
+    """
+    source, found = Noting(), []
+
+    def landed(steps):
+        if landing == "at once":
+            return True
+        return (landing == "each" or (landing == "first" and steps.start == start)) and source.started[-1] != steps
+
+    source.landed = landed
+    source.finishing = lambda: found.append(len(source.started))
+    with closing(over(source, Runner(threads), start=start)) as prefetcher:
+        assert drain(prefetcher) == (ALL[start:], None)
+    assert found[: len(counts)] == counts
