@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.part import place_of, reason_of
+from gdsload.conversion.provenance import notes_of, told_by
 from gdsload.conversion.source import Item, Part, Source
 from gdsload.errors import FormatError, OptionError, SchemaError
 from gdsload.shards.encode import sample_of
@@ -123,6 +124,14 @@ class PackedSource:
     def name(self) -> str | None:
         """What they are called, if they are a dataset of the user's."""
         return getattr(self.inner, "name", None)
+
+    def metadata(self) -> dict[str, Any]:
+        """What the documents' source says of itself: by which tokenizer they are made, say."""
+        return told_by(self.inner, [self.packing.field])
+
+    def notes(self) -> tuple[str, ...]:
+        """What users should know of that source."""
+        return notes_of(self.inner)
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`. All documents are read, to count their tokens."""

@@ -19,7 +19,7 @@ from gdsload.shards.format.schema import Schema
 from gdsload.system.paths import absolute
 from gdsload.system.version import __version__
 
-__all__ = ["combined_metadata", "metadata_of", "notes_of"]
+__all__ = ["combined_metadata", "metadata_of", "notes_of", "told_by"]
 
 CLASSES, UNITS, KEY = "classes", "units", "key"
 _OF_FIELDS = (CLASSES, UNITS)
@@ -40,14 +40,10 @@ def metadata_of(source: Source, schema: Schema, options: ConvertOptions, given: 
         OptionError: if datasets that are put together disagree, or JSON cannot hold what was given.
     """
     wanted = checked_metadata(given.get("metadata"))
-    found: dict[str, Any] = {}
-    parts = getattr(source, "metadata_parts", None)
-    listed = [] if parts is None else parts()
-    if any(metadata for _, metadata in listed):
-        found = combined_metadata(listed, list(schema), [about for about in _OF_FIELDS if about not in wanted])
-    elif not getattr(source, "rearranges", False):
-        own = getattr(source, "metadata", None)
-        found = ({} if own is None else dict(own())) | _provenance(source, options, given)
+    listed = _parts_of(source)
+    found = _told(source, listed, list(schema), [about for about in _OF_FIELDS if about not in wanted])
+    if not (listed or getattr(source, "rearranges", False)):
+        found |= _provenance(source, options, given)
     for about in _OF_FIELDS:
         if isinstance(of := found.get(about), dict):
             found[about] = {name: value for name, value in of.items() if name in schema}
@@ -56,6 +52,31 @@ def metadata_of(source: Source, schema: Schema, options: ConvertOptions, given: 
     if isinstance(key := found.get(KEY), str) and key not in schema:
         del found[KEY]
     return checked_metadata(found | wanted)
+
+
+def told_by(source: Source, fields: Sequence[str]) -> dict[str, Any]:
+    """What a source says of itself, and of these fields of it.
+
+    Raises:
+        OptionError: if datasets that are put together disagree.
+    """
+    return _told(source, _parts_of(source), fields, _OF_FIELDS)
+
+
+def _parts_of(source: Source) -> list[tuple[str, dict[str, Any]]]:
+    """Path and metadata of each dataset that a source is made of; none if not one of them has any."""
+    parts = getattr(source, "metadata_parts", None)
+    listed = [] if parts is None else parts()
+    return listed if any(metadata for _, metadata in listed) else []
+
+
+def _told(
+    source: Source, listed: list[tuple[str, dict[str, Any]]], fields: Sequence[str], matters: Collection[str]
+) -> dict[str, Any]:
+    if listed:
+        return combined_metadata(listed, fields, matters)
+    own = getattr(source, "metadata", None)
+    return {} if own is None else dict(own())
 
 
 def notes_of(source: Source) -> tuple[str, ...]:

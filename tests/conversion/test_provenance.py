@@ -189,6 +189,22 @@ def test_keys_of_tars_and_options_of_packing(tmp_path):
     assert metadata_of(tmp_path / "packed")["source"]["path"] == str(tmp_path / "a.bin")
 
 
+def test_packing_keeps_what_is_known_of_the_documents(tmp_path):
+    told = {"tokenizer": "bytes", "classes": {"text": ["a", "b"], "label": ["no", "yes"]}}
+    schema = {"text": Field("int32", (None,)), "label": "int64"}
+    with ShardWriter(tmp_path / "d", schema, metadata=told) as writer:
+        writer.write({"text": np.arange(9, dtype=np.int32), "label": 1})
+    pack = {"field": "text", "length": 4}
+    convert(tmp_path / "d", tmp_path / "packed", pack=pack, workers=1)
+    assert metadata_of(tmp_path / "packed") == {
+        "tokenizer": "bytes",
+        "classes": {"text": ["a", "b"]},  # of the fields that blocks have
+        "source": {"kind": "safetensors files, packed", "path": str(tmp_path / "d")},
+        "options": {"pack": pack},
+        "gdsload": __version__,
+    }
+
+
 # --- shards made of shards ---
 
 

@@ -23,6 +23,7 @@ __all__ = ["HuggingFaceSource"]
 _SPLITS, _STATE, _INFO = "dataset_dict.json", "state.json", "dataset_info.json"
 
 _USUAL_BYTES = 3 * 224 * 224
+_EMPTY = "there is not one row"
 
 
 class HuggingFaceSource(FieldChoice, ImageSource):
@@ -105,7 +106,7 @@ class HuggingFaceSource(FieldChoice, ImageSource):
         dataset = self._open()
         count = len(dataset)
         if not count:
-            raise FormatError("there is not one row", file=self.path)
+            raise FormatError(_EMPTY, file=self.path)
         row_bytes = _row_bytes(dataset)
         step = max(target_bytes // row_bytes, 1)
         edges = [(low, min(low + step, count)) for low in range(0, count, step)]
@@ -155,12 +156,15 @@ class HuggingFaceSource(FieldChoice, ImageSource):
     def _open(self) -> Any:
         if self.dataset is not None:
             return self._checked(self.dataset)
-        return self._checked(self._together(list(map(self._load, self._folders()))))
+        # `datasets` writes no file for a split without a row, and cannot load it.
+        filled = [folder for folder in self._folders() if self._tables(folder)]
+        if not filled:
+            raise FormatError(_EMPTY, file=self.path)
+        return self._checked(self._together(list(map(self._load, filled))))
 
     def _load(self, folder: str) -> Any:
         datasets = need("datasets", file=self.path)
         self.files.inside(folder, _INFO)
-        self._tables(folder)
         try:
             return datasets.load_from_disk(folder)
         except Exception as error:  # it raises whatever its parts do

@@ -516,6 +516,13 @@ def test_splits_of_datasets(tmp_path, hf):
     hf.DatasetDict({"train": one, "test": other}).save_to_disk(str(tmp_path / "unlike"))
     with pytest.raises(FormatError, match="its splits do not go together"):
         HuggingFaceSource(str(tmp_path / "unlike"), split="all").parts(1)
+    nothing = hf.Dataset.from_dict({"x": []})
+    hf.DatasetDict({"empty": nothing, "train": one}).save_to_disk(str(tmp_path / "partly"))
+    assert [item.count for item in read_all(HuggingFaceSource(str(tmp_path / "partly"), split="all"))] == [2]
+    for split in ("empty", "all"):
+        hf.DatasetDict({"empty": nothing}).save_to_disk(str(tmp_path / "empty"))
+        with pytest.raises(FormatError, match="empty: there is not one row"):
+            HuggingFaceSource(str(tmp_path / "empty"), split=split).parts(1)
     hf.DatasetDict({"train": one}).save_to_disk(str(tmp_path / "alone"))
     assert [item.count for item in read_all(HuggingFaceSource(str(tmp_path / "alone")))] == [2]
     with pytest.raises(OptionError, match="no splits"):
