@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contenders import CONTENDERS, names
+from benchmarks.folders import existing_folder
 from benchmarks.record import machine, public, versions
 from benchmarks.rounds import Plan, run_workload
 from benchmarks.workloads import FULL, SEED, SMALL
@@ -46,7 +47,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="the interpreter of a contender that needs an environment of its own; may be repeated",
     )
     parser.add_argument(
-        "--work-dir", type=Path, help="where the data go, 10 GiB of them (default: the temporary folder)"
+        "--work-dir", type=existing_folder, help="where the data go, 10 GiB of them (default: the temporary folder)"
     )
     options = parser.parse_args(arguments)
     for entry in options.python:

@@ -28,6 +28,7 @@ import numpy as np
 import torch
 
 import gdsload
+from benchmarks.folders import existing_folder
 from benchmarks.record import public, spread
 from gdsload.backends.bounce import bounce
 from gdsload.backends.names import BackendChoice
@@ -166,7 +167,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="a trial ends after as many")
-    parser.add_argument("--work-dir", type=Path, help="where the data go (default: the temporary folder)")
+    parser.add_argument("--work-dir", type=existing_folder, help="where the data go (default: the temporary folder)")
     parser.add_argument("--mapped", action="store_true", help="leave shards mapped on the CPU")
     parser.add_argument("--small", action="store_true", help="a smoke test, whose numbers mean nothing")
     return parser.parse_args(arguments)

@@ -29,6 +29,7 @@ from benchmarks.against.cases import Case, cpu_cases, cpu_names, gpu_cases, gpu_
 from benchmarks.against.rounds import run_case
 from benchmarks.against.trees import Tree, TreeError, opened
 from benchmarks.against.verdict import ALLOWED, judge
+from benchmarks.folders import existing_folder
 from benchmarks.record import machine, versions
 from gdsload.system.units import parse_bytes
 
@@ -46,16 +47,15 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=8, help="trials of each tree in each case (default: 8)")
     parser.add_argument("--bytes", default="4GiB", help="of each kind of rows on a GPU, about (default: 4GiB)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="where a record of every trial goes")
-    parser.add_argument("--work-dir", type=Path, help="where the data go (default: the temporary folder)")
+    parser.add_argument("--work-dir", type=existing_folder, help="where the data go (default: the temporary folder)")
     parser.add_argument("--small", action="store_true", help="a smoke test of kilobytes: its numbers mean nothing")
     options = parser.parse_args(arguments)
     if options.rounds < 2:
         parser.error("--rounds: at least 2, or there is no spread")
     if options.device == "cuda" and not (options.small or torch.cuda.is_available()):
         parser.error("--device cuda: torch has no CUDA device here")
-    for place in (options.work_dir, options.json and options.json.parent):
-        if place and not place.is_dir():
-            parser.error(f"{place} is no folder")
+    if options.json and not options.json.parent.is_dir():
+        parser.error(f"{options.json.parent} is no folder")
     try:
         options.bytes = parse_bytes(options.bytes, "--bytes")
     except gdsload.OptionError as error:

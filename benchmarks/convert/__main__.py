@@ -21,6 +21,7 @@ from typing import Any
 
 from benchmarks.convert.data import FULL, SMALL, Samples, image_files, make
 from benchmarks.convert.writers import NAMES
+from benchmarks.folders import existing_folder
 from benchmarks.processes import Launch, Process, WorkerError
 from benchmarks.record import faults, machine, public, ratio, spread, versions
 from benchmarks.residency import measure, warm
@@ -70,7 +71,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     kinds = [samples.kind for samples in FULL]
     parser.add_argument("--kinds", nargs="+", choices=kinds, default=kinds, help="of which samples (default: all)")
     parser.add_argument("--python", action="append", default=[], metavar="NAME=PATH", help="a contender's interpreter")
-    parser.add_argument("--work-dir", type=Path, help="where the data go, 5 GiB (default: the temporary folder)")
+    parser.add_argument(
+        "--work-dir", type=existing_folder, help="where the data go, 5 GiB (default: the temporary folder)"
+    )
     return parser.parse_args(arguments)
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.folders import existing_folder
 from benchmarks.gpu.data import ROW_BYTES, Data
 from benchmarks.gpu.loads import Bounce, CopyPeak, DiskPeak, Gds, Load, MappedRows, MappedStream
 from benchmarks.gpu.overlap import Compute, overlap
@@ -50,7 +51,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--loads", nargs="+", metavar="NAME", help="only these, and the limits (default: all)")
     parser.add_argument("--bytes", default="4GiB", help="how much data (default: 4GiB)")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--work-dir", type=Path, help="where the data go (default: the temporary folder)")
+    parser.add_argument("--work-dir", type=existing_folder, help="where the data go (default: the temporary folder)")
     return parser.parse_args(arguments)
 
 

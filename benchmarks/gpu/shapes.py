@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 import gdsload
+from benchmarks.folders import existing_folder
 from benchmarks.gpu.below import Below
 from benchmarks.gpu.free_drive.trials import link
 from benchmarks.gpu.gathers import Gathers
@@ -297,7 +298,7 @@ def case_parser(module: str, description: str, names: list[str]) -> argparse.Arg
     parser.add_argument("--cases", nargs="+", choices=names, metavar="CASE", help=", ".join(names))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--work-dir", type=Path, help="where the files go (default: the temporary folder)")
+    parser.add_argument("--work-dir", type=existing_folder, help="where the files go (default: the temporary folder)")
     return parser
 
 

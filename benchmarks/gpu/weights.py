@@ -32,6 +32,7 @@ import safetensors.torch
 import torch
 
 import gdsload
+from benchmarks.folders import existing_folder
 from benchmarks.record import machine, public, ratio, spread, versions
 from benchmarks.residency import keep_warm
 from gdsload.system.units import parse_bytes
@@ -289,7 +290,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5, help="trials of each contender (default: 5)")
     parser.add_argument("--device", default="cuda:0", help="where tensors go (default: cuda:0)")
     parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS))
-    parser.add_argument("--work-dir", type=Path, help="where the files go (default: the temporary folder)")
+    parser.add_argument("--work-dir", type=existing_folder, help="where the files go (default: the temporary folder)")
     parser.add_argument("--small", action="store_true", help="a smoke test of kilobytes: its numbers mean nothing")
     parser.add_argument("--trial", help=argparse.SUPPRESS)
     parser.add_argument("--files", nargs="+", help=argparse.SUPPRESS)

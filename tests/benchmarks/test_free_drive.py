@@ -109,8 +109,15 @@ def test_holes_are_a_dataset_that_takes_no_disk(kind, tmp_path):
 def test_names_of_cases_are_fixed():
     names = [case.name for case in cases_of(("gds", "bounce"), KINDS)]
     assert names == [case.name for case in cases_of(("gds", "bounce"), SMALL)]
-    assert len(set(names)) == 20
+    assert len(set(names)) == 24
     assert {"gds-images-in-order", "bounce-rows-4k-full", "gds-tokens-full", "bounce-volumes-block"} < set(names)
+
+
+def test_a_folder_that_is_not_there_is_misuse(tmp_path, capsys):
+    """Its drive may not be mounted: made there, it would be on another one."""
+    with pytest.raises(SystemExit, match="2"):
+        free_drive.main(["--small", "--device", "cpu", "--out", str(tmp_path / "out"), "--work-dir", "/no/such/folder"])
+    assert "/no/such/folder is no folder; make it, or mount the drive" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("drive", ["free", "2GB/s,50us,16"])

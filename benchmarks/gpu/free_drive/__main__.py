@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 import gdsload
+from benchmarks.folders import existing_folder
 from benchmarks.gpu.free_drive.cases import KINDS, SMALL, Case, cases_of
 from benchmarks.gpu.free_drive.drives import Clock, Speed, Timeline, parse_speed, simulated
 from benchmarks.gpu.free_drive.trials import Length, check, link, trial
@@ -62,7 +63,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--sampled", action="store_true", help="one more trial of each case, which tells at which "
                         "lines of gdsload its threads were")  # fmt: skip
     parser.add_argument("--small", action="store_true", help="a smoke test of kilobytes: its numbers mean nothing")
-    parser.add_argument("--work-dir", type=Path, help="where the files go (default: the temporary folder)")
+    parser.add_argument("--work-dir", type=existing_folder, help="where the files go (default: the temporary folder)")
     return parser.parse_args(arguments)
 
 

@@ -1,4 +1,4 @@
-"""What is loaded: rows of four kinds, in files of holes or of random bytes; and the cases over them."""
+"""What is loaded: rows of several kinds, in files of holes or of random bytes; and the cases over them."""
 
 from __future__ import annotations
 
@@ -102,16 +102,18 @@ class Kind:
 
 
 def _kinds(images: tuple[int, ...], volume: int, tokens: tuple[int, int], batches: tuple[int, ...]) -> tuple[Kind, ...]:
+    """The kinds; short rows, of one size and ragged, in the batches of each other, too."""
+    row, piece, full = gdsload.Field("uint8", (4096,)), gdsload.Field("int32", (None,)), ("full",)
+    ragged = f"{tokens[0]} to {tokens[1]} int32, ragged, batch"
     return (
         Kind(
             "images", f"{'×'.join(map(str, images))} uint8, batch {batches[0]}", gdsload.Field("uint8", images),
             batches[0],
         ),
-        Kind("rows-4k", f"4 KiB, batch {batches[1]}", gdsload.Field("uint8", (4096,)), batches[1]),
-        Kind(
-            "tokens", f"{tokens[0]} to {tokens[1]} int32, ragged, batch {batches[2]}", gdsload.Field("int32", (None,)),
-            batches[2], tokens, ("full",),
-        ),
+        Kind("rows-4k", f"4 KiB, batch {batches[1]}", row, batches[1]),
+        Kind("rows-4k-256", f"4 KiB, batch {batches[2]}", row, batches[2], None, full),
+        Kind("tokens", f"{ragged} {batches[2]}", piece, batches[2], tokens, full),
+        Kind("tokens-2048", f"{ragged} {batches[1]}", piece, batches[1], tokens, full),
         Kind("volumes", f"{format_bytes(volume)}, batch {batches[3]}", gdsload.Field("uint8", (volume,)), batches[3]),
     )  # fmt: skip
 

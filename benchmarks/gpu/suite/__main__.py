@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from benchmarks.contenders import CONTENDERS, names
+from benchmarks.folders import existing_folder
 from benchmarks.gpu.suite.cases import CASES, MEASURES, Rows, make_rows, small
 from benchmarks.gpu.suite.rounds import Plan, run
 from benchmarks.record import machine, merged, pruned, versions
@@ -55,7 +56,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, help="of each contender that uses workers (default: one a core)")
     parser.add_argument("--small", action="store_true", help="a smoke test of kilobytes: its numbers mean nothing")
     parser.add_argument(
-        "--work-dir", type=Path, help="where the data go, 30 GiB of them (default: the temporary folder)"
+        "--work-dir", type=existing_folder, help="where the data go, 30 GiB of them (default: the temporary folder)"
     )
     return parser.parse_args(arguments)
 
