@@ -19,10 +19,8 @@ from gdsload.engine.window_source import WindowSource
 
 __all__ = ["prefetch"]
 
-_LEAST_BYTES = 16 * 2**20
-"""A third of a millisecond over PCIe 5 x16: as long as the host takes to plan the next group."""
 _IN_VRAM = Runner(threads=0, most_groups=1)
-_PLANNED_BY_GPU = Runner(threads=0, least_bytes=_LEAST_BYTES)
+_PLANNED_BY_GPU = Runner(threads=0, tapers=True)
 _BY_THREADS_FOR_GPU = gather_positions.MOST_BATCHES
 """Batches of a group that threads make for a GPU: of 1 MiB as many as the bytes of a group allow, and no more than one
 launch takes. A consumer that makes them itself would have the GPU wait for so many."""
@@ -57,8 +55,7 @@ def prefetch(
                 runner = _PLANNED_BY_GPU
             elif not gather.ids_from_host:
                 # One thread queues and awaits all groups: several would wait for each other at the driver's locks.
-                # A transform's time would pass before the first of its results is handed out.
-                runner = replace(runner, threads=1, least_bytes=_LEAST_BYTES * plain)
+                runner = replace(runner, threads=1)
     if job.transform is not None and not isinstance(source, VramSource):
         maker.follow()  # what it computes with may still be being made
     return Prefetcher(source, job.steps, limits=limits, start=start, stats=stats, runner=runner)

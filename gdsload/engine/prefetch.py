@@ -44,11 +44,11 @@ from gdsload.system.threads import Worker, end_at_exit, start_all, wait_all
 __all__ = ["Prefetcher", "Runner"]
 
 _log = logging.getLogger("gdsload")
-_FIRST_BATCHES = 8
-"""Batches of the first group at most: planning a group takes the host as long as making so many of them."""
 _AT_ONCE = 2
 """Groups started by one call of a consumer that runs the prefetcher itself: the first batch should not wait until every
 group that there is room for is queued."""
+_LAST_BYTES = 16 * 2**20
+"""Groups that taper are not made smaller than this: a third of a millisecond over PCIe 5 x16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +58,13 @@ class Runner:
     Attributes:
         threads: how many threads plan and finish groups; 0: the consumer does.
         most_groups: groups that may be ahead of the consumer, whatever the budgets allow.
-        least_bytes: about the bytes of the first group, and the least of the last ones, which halve towards the epoch's
-            end; 0: the first is one batch, and the last are not made smaller. Not used with one group ahead.
+        tapers: whether groups become smaller towards the epoch's end.
         most_batches: batches of a group, however small they are.
     """
 
     threads: int
     most_groups: int = 1 << 30
-    least_bytes: int = 0
+    tapers: bool = False
     most_batches: int = MOST_BATCHES
 
 
@@ -91,9 +90,8 @@ class Prefetcher:
         self._steps, self._limits, self._stats = steps, limits, stats
         self._first = self._next = start
         self._landing = False  # whether bytes are seen to land in the arena
-        # The first group is small, so that it is there soon; then they grow to what is most efficient.
-        first = min(self._least_batches, _FIRST_BATCHES) if runner.most_groups > 1 else self._most_batches
-        self._batches = min(first, self._most_batches)
+        # The first group is one batch, so that it is there soon; then they grow to what is most efficient.
+        self._batches = 1 if runner.most_groups > 1 else self._most_batches
         self._ahead: deque[int] = deque()  # batches of each group that the consumer has not taken yet
         self._unclaimed: deque[Group] = deque()
         self._pace = Pace(stats.reads_ahead)
@@ -331,11 +329,6 @@ class Prefetcher:
         """Batches of a group at most."""
         return self._limits.group(self.runner.most_batches, landing=self._landing)
 
-    @property
-    def _least_batches(self) -> int:
-        """Batches of the bytes that groups at an epoch's ends have at least."""
-        return max(self.runner.least_bytes // max(self._limits.batch_bytes, 1), 1)
-
     def _next_steps(self) -> range:
         """The steps of the next group; none after an error, or after the last step."""
         if self._failed:
@@ -348,9 +341,9 @@ class Prefetcher:
             self._batches = min(self._batches, self._most_batches)
         left = self._steps.steps - self._next
         count = min(self._batches, left)
-        if self.runner.least_bytes and self.runner.most_groups > 1:
-            # Towards the epoch's end, half of what is left: nothing is loaded while the last group is used.
-            count = min(count, max(-(-left // 2), self._least_batches))
+        if self.runner.tapers:
+            # Half of what is left: nothing is loaded while the last group is used.
+            count = min(count, max(-(-left // 2), _LAST_BYTES // max(self._limits.batch_bytes, 1)))
         return range(self._next, self._next + max(count, 0))
 
     def _has_room(self, steps: range) -> bool:

@@ -13,7 +13,6 @@ from gdsload.order import OrderOptions, Schedule, make_order
 
 SAMPLES = 500
 BATCH_BYTES = 160
-LEAST_BYTES = 3 * BATCH_BYTES
 ALL = [list(range(start, start + 5)) for start in range(0, SAMPLES, 5)]
 
 
@@ -83,7 +82,7 @@ class Noted:
 
 def over(source, runner, *, start=0, prefetch_bytes=1 << 20, group_bytes=None):
     """A prefetcher over any source; to be closed."""
-    group_bytes = group_bytes or (1 << 27 if runner.least_bytes or runner.most_groups == 1 else 1 << 10)
+    group_bytes = group_bytes or (1 << 27 if runner.tapers or runner.most_groups == 1 else 1 << 10)
     steps = Ordered(make_order(OrderOptions("sequential", 0, 0, 1), [SAMPLES], 0, 0), Schedule(SAMPLES, 5))
     limits = Limits(prefetch_bytes, 1 << 30, group_bytes, BATCH_BYTES, 0)
     return Prefetcher(source, steps, limits=limits, start=start, stats=LoaderStats(), runner=runner)

@@ -13,10 +13,8 @@ from gdsload.engine.limits import Limits
 from gdsload.engine.prefetch import Runner
 from gdsload.engine.stats import LoaderStats
 
-LEAST = 16 * 2**20
-BY_CONSUMER, ONE_GROUP = Runner(0, least_bytes=LEAST), Runner(0, most_groups=1)
+BY_CONSUMER, ONE_GROUP = Runner(0, tapers=True), Runner(0, most_groups=1)
 THREADS = {count: Runner(count, most_batches=256) for count in (1, 2)}
-ONE_THREAD = Runner(1, least_bytes=LEAST, most_batches=256)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +30,7 @@ ONE_THREAD = Runner(1, least_bytes=LEAST, most_batches=256)
             "ResidentSource",
             THREADS[2],
         ),
-        ({"ready": True, "over_pcie": True, "planned_by_gpu": False}, None, "ResidentSource", ONE_THREAD),
+        ({"ready": True, "over_pcie": True, "planned_by_gpu": False}, None, "ResidentSource", THREADS[1]),
         ({"ready": True, "over_pcie": True, "planned_by_gpu": True}, "flip", "ResidentSource", THREADS[1]),
         ({"ready": True, "over_pcie": True, "planned_by_gpu": True}, None, "ResidentSource", BY_CONSUMER),
     ],

@@ -25,7 +25,7 @@ from gdsload.order import OrderOptions, Schedule, make_order
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system.memory import BatchPool
 from gdsload.testing import Fault, FaultyBackend, RecordingBackend, SlowBackend
-from tests.engine.noting import ALL, LEAST_BYTES, SAMPLES, Noting, drain, over
+from tests.engine.noting import ALL, SAMPLES, Noting, drain, over
 
 
 @pytest.fixture(scope="module")
@@ -312,11 +312,11 @@ def run(request):
     return build
 
 
-BY_CONSUMER, ONE_GROUP = Runner(0, least_bytes=LEAST_BYTES), Runner(0, most_groups=1)
+BY_CONSUMER, ONE_GROUP = Runner(0, tapers=True), Runner(0, most_groups=1)
 RUNNERS = pytest.mark.parametrize(
     "runner",
-    [BY_CONSUMER, ONE_GROUP, Runner(0), Runner(1), Runner(1, least_bytes=LEAST_BYTES), Runner(3)],
-    ids=["consumer", "one", "small", "1", "large", "3"],
+    [BY_CONSUMER, ONE_GROUP, Runner(0), Runner(1), Runner(3)],
+    ids=["consumer", "one", "small", "1", "3"],
 )
 
 

@@ -6,6 +6,7 @@ from contextlib import closing
 
 import pytest
 
+from gdsload.engine import prefetch
 from gdsload.engine.pace import LEAST
 from gdsload.engine.prefetch import Runner
 from tests.engine.noting import ALL, BATCH_BYTES, Noting, drain, over
@@ -20,35 +21,31 @@ def started(runner, **more):
 
 
 @pytest.mark.parametrize("threads", [0, 1])
-@pytest.mark.parametrize(
-    ("least", "sizes"),
-    [(0, [1, 2, 4, 8, 8]), (1, [1, 2, 4, 8, 8]), (3, [3, 6, 8, 8, 8]), (1000, [8, 8, 8, 8, 8])],
-)
-def test_they_begin_small_and_grow(threads, least, sizes):
-    runner = Runner(threads, least_bytes=least * BATCH_BYTES)
-    assert [len(steps) for steps in started(runner, prefetch_bytes=17 * BATCH_BYTES, group_bytes=1 << 27)][:5] == sizes
+def test_they_begin_with_one_batch_and_grow(threads):
+    groups = started(Runner(threads), prefetch_bytes=17 * BATCH_BYTES, group_bytes=1 << 27)
+    assert [len(steps) for steps in groups][:5] == [1, 2, 4, 8, 8]
 
 
 def test_a_consumer_never_starts_all_at_once():
     source = Noting()
-    with closing(over(source, Runner(0, least_bytes=1))) as prefetcher:
+    with closing(over(source, Runner(0, tapers=True))) as prefetcher:
         assert len(prefetcher.get().batches) == 1
     assert len(source.started) == 2  # and not all that there is room for
 
 
 def test_with_one_group_ahead_all_are_large():
-    assert [len(steps) for steps in started(Runner(0, most_groups=1, least_bytes=BATCH_BYTES))] == [64, 36]
+    assert [len(steps) for steps in started(Runner(0, most_groups=1))] == [64, 36]
 
 
 @pytest.mark.parametrize("threads", [0, 1])
 @pytest.mark.parametrize("least", [1, 3, 1000])
 @pytest.mark.parametrize("start", [0, 1, 98, 100])
-def test_groups_become_smaller_towards_the_end(threads, least, start):
+def test_groups_become_smaller_towards_the_end(monkeypatch, threads, least, start):
     """Half of what is left, down to so many batches: nothing is loaded while the last group is used."""
-    groups = started(Runner(threads, least_bytes=least * BATCH_BYTES), start=start)
+    monkeypatch.setattr(prefetch, "_LAST_BYTES", least * BATCH_BYTES)
+    groups = started(Runner(threads, tapers=True), start=start)
     left = [100 - steps.start for steps in groups]
-    first = min(least, 8)
-    wanted = [min(first * 2**number, max(-(-some // 2), least), some, 64) for number, some in enumerate(left)]
+    wanted = [min(2**number, max(-(-some // 2), least), some, 64) for number, some in enumerate(left)]
     assert [len(steps) for steps in groups] == wanted
 
 
