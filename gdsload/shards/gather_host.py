@@ -21,6 +21,7 @@ from threadpoolctl import ThreadpoolController
 
 from gdsload.shards.reads import within
 from gdsload.system.memory import dense_view, row_view
+from gdsload.system.piece_copies import concatenate, usable
 
 __all__ = [
     "cut_runs",
@@ -37,9 +38,15 @@ IntArray = NDArray[np.int64]
 
 _RUN_BYTES = 16 * 1024
 """Mean length from which runs are copied one by one: such a copy takes longer than the call that starts it."""
-_PIECE_BYTES = 1024
-"""The same for pieces of different lengths, whose elements would be addressed one by one: at this length a copy of each
-takes a third of the time of that, at 256 bytes as long."""
+_PIECE_BYTES, _PIECE_BYTES_ALONE = 384, 1024
+"""The same for pieces of different lengths, whose elements would be addressed one by one: many copied by one call take
+half the time of that at 512 bytes, and as long at 256; each copied by itself takes as long at 1000, where threads wait
+for each other's copies."""
+_SHORT_PIECE_BYTES = 8 * 1024
+"""Mean length up to which pieces are copied many by one call: of longer ones each copy takes longer than getting the
+interpreter lock back from another thread."""
+_FEW_PIECES = 32
+"""Pieces up to which the call takes longer than that: some 10 µs."""
 _MOST_ROWS_AT_ONCE = 1 << 22
 """Elements that a piecewise gather addresses at once: their addresses take 8 bytes each."""
 _LONG_PIECE_BYTES = 1 << 20
@@ -59,8 +66,7 @@ def gather_rows(addresses: IntArray, row_bytes: int, out: int) -> None:
         return
     first = run_starts(addresses, row_bytes)
     if 2 * len(first) <= count and count * row_bytes >= len(first) * _RUN_BYTES:
-        lengths = np.diff(np.append(first, count)) * row_bytes
-        _copy_runs(addresses[first], lengths, out + first * row_bytes)
+        _copy_runs(addresses[first], np.diff(np.append(first, count)) * row_bytes, out)
         return
     take_rows(addresses, row_bytes, out)
 
@@ -81,7 +87,7 @@ def take_rows(addresses: IntArray, row_bytes: int, out: int) -> None:
     low, high = int(addresses.min()), int(addresses.max())
     if ((high - low) // unit + 1) * row_bytes >= 1 << 63:
         # numpy and torch count the bytes of overlapping rows as if they did not overlap.
-        _copy_runs(addresses, np.full(count, row_bytes, np.int64), out + np.arange(count) * row_bytes)
+        _copy_runs(addresses, np.full(count, row_bytes, np.int64), out)
         return
     index = torch.from_numpy((addresses - low) // unit)
     target = dense_view(unit, row_bytes, out, count)
@@ -97,8 +103,7 @@ def gather_pieces(addresses: IntArray, lengths: IntArray, row_bytes: int, out: i
         row_bytes: bytes a row.
         out: host address of ``sum(lengths) * row_bytes`` bytes that are nobody else's.
     """
-    total = int(lengths.sum())
-    if not total or not row_bytes:
+    if not row_bytes or not lengths.any():
         return
     filled = np.flatnonzero(lengths)
     addresses, nbytes = addresses[filled], lengths[filled] * row_bytes
@@ -106,23 +111,31 @@ def gather_pieces(addresses: IntArray, lengths: IntArray, row_bytes: int, out: i
     joined[1:] = addresses[1:] != addresses[:-1] + nbytes[:-1]
     first = np.flatnonzero(joined)
     addresses, nbytes = addresses[first], np.add.reduceat(nbytes, first)
-    if total * row_bytes >= len(first) * _PIECE_BYTES:
-        _copy_runs(addresses, nbytes, out + np.cumsum(nbytes) - nbytes)
-        return
-    unit = unit_of(int(np.bitwise_or.reduce(addresses)) | row_bytes | out)
-    starts = np.cumsum(nbytes) - nbytes
-    long = np.append(np.flatnonzero(nbytes >= _LONG_PIECE_BYTES), len(nbytes))
+    # Long ones by themselves: they say nothing of how those between them are best copied.
     low = 0
+    for place in np.flatnonzero(nbytes >= _LONG_PIECE_BYTES).tolist():
+        out = _gather_short(addresses[low:place], nbytes[low:place], row_bytes, out)
+        ctypes.memmove(out, int(addresses[place]), length := int(nbytes[place]))
+        out, low = out + length, place + 1
+    _gather_short(addresses[low:], nbytes[low:], row_bytes, out)
+
+
+def _gather_short(addresses: IntArray, nbytes: IntArray, row_bytes: int, out: int) -> int:
+    """Copy pieces of which none is long, each whole or element by element; gives the address after them."""
+    if not len(addresses):
+        return out
+    ends = np.cumsum(nbytes)
+    stop = out + int(ends[-1])
+    if ends[-1] >= len(nbytes) * (_PIECE_BYTES if usable() else _PIECE_BYTES_ALONE):
+        _copy_runs(addresses, nbytes, out)
+        return stop
+    unit, starts, low = unit_of(int(np.bitwise_or.reduce(addresses)) | row_bytes | out), ends - nbytes, 0
     while low < len(addresses):
-        if nbytes[low] >= _LONG_PIECE_BYTES:
-            _copy_runs(addresses[low : low + 1], nbytes[low : low + 1], out + starts[low : low + 1])
-            low += 1
-            continue
         high = max(low + 1, int(np.searchsorted(starts, starts[low] + _MOST_ROWS_AT_ONCE * unit)))
-        high = min(high, int(long[np.searchsorted(long, low)]))
         counts = nbytes[low:high] // unit
         _take(np.repeat(addresses[low:high], counts) + within(counts) * unit, unit, out + int(starts[low]))
         low = high
+    return stop
 
 
 def limit_threads(count: int) -> AbstractContextManager[Any]:
@@ -179,9 +192,14 @@ def unit_of(bits: int) -> int:
     return min(bits & -bits, 8)
 
 
-def _copy_runs(addresses: IntArray, nbytes: IntArray, out: IntArray) -> None:
+def _copy_runs(addresses: IntArray, nbytes: IntArray, out: int) -> None:
+    """Copy runs of bytes, one after the other."""
+    short = len(addresses) > _FEW_PIECES and int(nbytes.sum()) <= len(addresses) * _SHORT_PIECE_BYTES
+    if short and usable() and concatenate(addresses, nbytes, out):
+        return  # else all once more: what was in its way is met again, or is gone
     # memmove, because it lets go of the interpreter lock, and copies a megabyte in 3/4 of the time of torch's copy_.
-    for source, length, target in zip(addresses.tolist(), nbytes.tolist(), out.tolist(), strict=True):
+    targets = (out + np.cumsum(nbytes) - nbytes).tolist()
+    for source, length, target in zip(addresses.tolist(), nbytes.tolist(), targets, strict=True):
         ctypes.memmove(target, source, length)
 
 

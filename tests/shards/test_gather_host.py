@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -82,18 +83,36 @@ def pieces(draw):
 
 
 @SETTINGS
-@given(pieces(), st.integers(0, 15), st.sampled_from([1, 7, 1 << 22]), st.sampled_from([500, 1 << 20]))
-@example((4, []), 0, 1, 500)
-@example((4, [(0, 0), (8, 0)]), 0, 1, 500)
-@example((1, [(0, 5), (5, 5), (20, 0), (20, 1)]), 1, 1 << 22, 1 << 20)
-@example((1000, [(3, 400), (7, 1), (9, 1), (11, 1)]), 0, 7, 500)
-def test_gather_pieces_is_a_loop(case, shift, at_once, long_bytes):
+@given(
+    pieces(),
+    st.integers(0, 15),
+    st.sampled_from([1, 7, 1 << 22]),
+    st.sampled_from([500, 1 << 20]),
+    st.sampled_from(["by one call", "as far as that goes", "each by itself"]),
+)
+@example((4, []), 0, 1, 500, "by one call")
+@example((4, [(0, 0), (8, 0)]), 0, 1, 500, "by one call")
+@example((1, [(0, 5), (5, 5), (20, 0), (20, 1)]), 1, 1 << 22, 1 << 20, "by one call")
+@example((1000, [(3, 400), (7, 1), (9, 1), (11, 1)]), 0, 7, 500, "each by itself")
+@example((1000, [(3, 4), (9007, 3), (7, 2)]), 1, 7, 500, "by one call")
+@example((1000, [(3, 4), (9007, 3), (7, 2)]), 1, 7, 500, "as far as that goes")
+def test_gather_pieces_is_a_loop(case, shift, at_once, long_bytes, how):
     row_bytes, found = case
     starts, lengths = (np.array([item[which] for item in found], np.int64) for which in (0, 1))
     room, out = target(int(lengths.sum()) * row_bytes, shift)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gather, "_MOST_ROWS_AT_ONCE", at_once)
         patch.setattr(gather, "_LONG_PIECE_BYTES", long_bytes)
+        patch.setattr(gather, "_FEW_PIECES", 0)
+        if how == "each by itself":
+            patch.setattr(gather, "usable", lambda: False)
+        elif how == "as far as that goes":
+            whole = gather.concatenate
+            patch.setattr(
+                gather,
+                "concatenate",
+                lambda addresses, nbytes, out: whole(addresses[:2], nbytes[:2], out) and len(nbytes) < 3,
+            )
         gather_pieces(BASE + starts, lengths, row_bytes, out)
     wanted = b"".join(SOURCE[start : start + length * row_bytes].tobytes() for start, length in found)
     assert wanted == taken(room, len(wanted), shift).tobytes()
@@ -122,7 +141,7 @@ def test_rows_so_far_apart_that_torch_cannot_count_them(monkeypatch, row_bytes):
     gather_rows(addresses, row_bytes, 1 << 20)
     ((found, nbytes, out),) = calls
     assert (addresses.tolist(), [row_bytes] * 3) == (found.tolist(), nbytes.tolist())
-    assert [(1 << 20) + number * row_bytes for number in range(3)] == out.tolist()
+    assert out == 1 << 20
 
 
 @pytest.mark.parametrize(("row_bytes", "counted"), [(65_528, True), (65_536, False)])
@@ -153,6 +172,52 @@ def test_one_long_piece_among_short_ones_takes_no_table_of_its_own(monkeypatch):
     assert big[1 : 1 + (2 << 20)].tobytes() == out[2 << 20 : 4 << 20].tobytes()
     assert SOURCE[: len(lengths) * 3 - 6 : 3].tobytes() == out[4 << 20 :].tobytes()
     assert sum(taken_elements) == len(lengths) - 2
+
+
+@pytest.mark.parametrize(
+    ("usable", "mean", "count", "way"),
+    [
+        (True, 200, 100, "elements"), (True, 400, 100, "one call"), (True, 8000, 100, "one call"),
+        (True, 400, 32, "each"), (True, 8400, 100, "each"), (False, 400, 100, "elements"), (False, 1100, 100, "each"),
+    ],
+)  # fmt: skip
+def test_how_pieces_are_copied(monkeypatch, usable, mean, count, way):
+    """A long one among them changes nothing of that."""
+    found = set()
+    real = gather.concatenate, np.take, gather.ctypes.memmove
+    monkeypatch.setattr(gather, "usable", lambda: usable)
+    monkeypatch.setattr(gather, "concatenate", lambda *args: found.add("one call") or real[0](*args))
+    monkeypatch.setattr(np, "take", lambda *args, **more: found.add("elements") or real[1](*args, **more))
+    memmove = SimpleNamespace(memmove=lambda to, at, n: (n < 1 << 20 and found.add("each")) or real[2](to, at, n))
+    monkeypatch.setattr(gather, "ctypes", memmove)
+    big = np.random.default_rng(1).integers(0, 256, 1 << 20, np.uint8)
+    lengths = np.append(mean + np.tile([-50, 50], count // 2), 1 << 20)
+    starts = np.append(BASE + np.arange(count) * 9001, address_of(big))
+    room, out = target(int(lengths.sum()), 3)
+    gather_pieces(starts, lengths, 1, out)
+    wanted = b"".join(SOURCE[at * 9001 : at * 9001 + n].tobytes() for at, n in enumerate(lengths[:-1])) + big.tobytes()
+    assert wanted == taken(room, len(wanted), 3).tobytes()
+    assert found == {way}
+
+
+@pytest.mark.parametrize("bad", [0, 1023, 1024, 2999])
+def test_what_one_call_cannot_copy_is_copied_again_from_the_beginning(monkeypatch, bad):
+    real = gather.concatenate
+    calls = []
+
+    def in_part(addresses, nbytes, out):
+        calls.append(len(addresses))
+        real(addresses[:bad], nbytes[:bad], out)
+        return False
+
+    monkeypatch.setattr(gather, "usable", lambda: True)
+    monkeypatch.setattr(gather, "concatenate", in_part)
+    starts, lengths = np.random.default_rng(3).integers(0, 1 << 19, 3000), np.full(3000, 500)
+    room, out = target(int(lengths.sum()), 0)
+    gather_pieces(BASE + starts, lengths, 1, out)
+    wanted = b"".join(SOURCE[at : at + 500].tobytes() for at in starts.tolist())
+    assert wanted == taken(room, len(wanted), 0).tobytes()
+    assert calls == [3000]
 
 
 @st.composite
