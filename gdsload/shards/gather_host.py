@@ -46,7 +46,7 @@ _SHORT_PIECE_BYTES = 8 * 1024
 """Mean length up to which pieces are copied many by one call: of longer ones each copy takes longer than getting the
 interpreter lock back from another thread."""
 _FEW_PIECES = 32
-"""Pieces up to which the call takes longer than that: some 10 µs."""
+"""Pieces up to which copies one by one are faster than preparing that call."""
 _MOST_ROWS_AT_ONCE = 1 << 22
 """Elements that a piecewise gather addresses at once: their addresses take 8 bytes each."""
 _LONG_PIECE_BYTES = 1 << 20
@@ -103,9 +103,9 @@ def gather_pieces(addresses: IntArray, lengths: IntArray, row_bytes: int, out: i
         row_bytes: bytes a row.
         out: host address of ``sum(lengths) * row_bytes`` bytes that are nobody else's.
     """
-    if not row_bytes or not lengths.any():
-        return
     filled = np.flatnonzero(lengths)
+    if not row_bytes or not len(filled):
+        return
     addresses, nbytes = addresses[filled], lengths[filled] * row_bytes
     joined = np.ones(len(addresses), bool)
     joined[1:] = addresses[1:] != addresses[:-1] + nbytes[:-1]
