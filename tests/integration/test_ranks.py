@@ -19,6 +19,24 @@ import gdsload
 SAMPLES, BATCH, STEPS = 200, 8, 13
 ROOT = Path(gdsload.__file__).resolve().parent.parent
 
+MAIN = """
+    if __name__ == "__main__":
+        # Before there is a group: functions whose defaults are made at this import would hold the group for good.
+        import torch.distributed.nn.functional
+        main()
+
+        # A thread of gloo's holds tensors of the last collective until it next runs. If that is while the interpreter
+        # is finalized, the process is aborted (https://github.com/pytorch/pytorch/issues/190489).
+        import contextlib, gc, os
+        gc.collect()
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+        for task in os.listdir("/proc/self/task"):
+            with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm") as file:  # it may end now
+                assert "gloo" not in file.read()
+"""
+"""What each script ends with."""
+
 LIGHTNING = """
     import json, os, sys, warnings
     import pytorch_lightning as pl
@@ -48,7 +66,7 @@ LIGHTNING = """
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=1e-3)
 
-    if __name__ == "__main__":
+    def main():
         made = pl.Trainer(
             accelerator="cpu", devices=2, strategy=strategy, logger=False, enable_progress_bar=False,
             enable_model_summary=False, default_root_dir=folder, **limits,
@@ -61,49 +79,50 @@ ACCELERATE = """
     import torch
     import gdsload
 
-    path, folder, _ = sys.argv[1:]
-    loader = gdsload.DataLoader(path, 8, shuffle=True, device="cpu")
-    some = torch.utils.data.Subset(gdsload.ShardDataset(path), range(19))
-    odd, padded = (gdsload.DataLoader(some, 8, device="cpu", tail=tail) for tail in ("share", "pad"))
-    from accelerate import Accelerator, skip_first_batches
-    from gdsload.integrations.accelerate import prepare
+    def main():
+        path, folder, _ = sys.argv[1:]
+        loader = gdsload.DataLoader(path, 8, shuffle=True, device="cpu")
+        some = torch.utils.data.Subset(gdsload.ShardDataset(path), range(19))
+        odd, padded = (gdsload.DataLoader(some, 8, device="cpu", tail=tail) for tail in ("share", "pad"))
+        from accelerate import Accelerator, skip_first_batches
+        from gdsload.integrations.accelerate import prepare
 
-    accelerator = Accelerator(cpu=True)
-    loader, odd, padded = (prepare(accelerator, one) for one in (loader, odd, padded))
-    seen, gathered = [], []
-    for batch in loader:
-        seen.append(batch["x"].flatten().int().tolist())
-        gathered += accelerator.gather_for_metrics(batch["x"]).flatten().int().tolist()
-    assert len(seen) == len(loader)
-    assert sorted(gathered) == list(range(200))
+        accelerator = Accelerator(cpu=True)
+        loader, odd, padded = (prepare(accelerator, one) for one in (loader, odd, padded))
+        seen, gathered = [], []
+        for batch in loader:
+            seen.append(batch["x"].flatten().int().tolist())
+            gathered += accelerator.gather_for_metrics(batch["x"]).flatten().int().tolist()
+        assert len(seen) == len(loader)
+        assert sorted(gathered) == list(range(200))
 
-    loader.set_epoch(0)
-    rest = [batch["x"].flatten().int().tolist() for batch in skip_first_batches(loader, 5)]
-    assert rest == seen[5:]
+        loader.set_epoch(0)
+        rest = [batch["x"].flatten().int().tolist() for batch in skip_first_batches(loader, 5)]
+        assert rest == seen[5:]
 
-    def numbers(loader):
-        return [x for batch in loader for x in accelerator.gather_for_metrics(batch["x"]).flatten().int().tolist()]
+        def numbers(loader):
+            return [x for batch in loader for x in accelerator.gather_for_metrics(batch["x"]).flatten().int().tolist()]
 
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        assert sorted(numbers(padded)) == list(range(19))
-        assert not [one for one in found if "go round" in str(one.message)]
-        gathered = numbers(odd)
-    assert (len(gathered), len(set(gathered))) == (20, 19)
-    assert any("do not go round" in str(one.message) for one in found)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            assert sorted(numbers(padded)) == list(range(19))
+            assert not [one for one in found if "go round" in str(one.message)]
+            gathered = numbers(odd)
+        assert (len(gathered), len(set(gathered))) == (20, 19)
+        assert any("do not go round" in str(one.message) for one in found)
 
-    parts = torch.utils.data.Subset(gdsload.ShardDataset(path), range(19))
-    padded = prepare(accelerator, gdsload.DataLoader(parts, 8, shuffle=True, device="cpu", tail="pad"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        batches = list(map(len, (batch["x"] for batch in padded)))
-        gathered = [x for batch in padded for x in accelerator.gather_for_metrics(batch["x"]).flatten().int().tolist()]
-    assert batches == [8, 8]
-    assert sorted(gathered) == list(range(19))
+        parts = torch.utils.data.Subset(gdsload.ShardDataset(path), range(19))
+        padded = prepare(accelerator, gdsload.DataLoader(parts, 8, shuffle=True, device="cpu", tail="pad"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            batches = list(map(len, (batch["x"] for batch in padded)))
+            gathered = numbers(padded)
+        assert batches == [8, 8]
+        assert sorted(gathered) == list(range(19))
 
-    with open(f"{folder}/rank{accelerator.process_index}.json", "w") as file:
-        json.dump(seen, file)
-    accelerator.end_training()
+        with open(f"{folder}/rank{accelerator.process_index}.json", "w") as file:
+            json.dump(seen, file)
+        accelerator.end_training()
 """
 
 TRAINER = """
@@ -149,22 +168,22 @@ TRAINER = """
         made.train(resume_from_checkpoint=resume)
         return made
 
-    made = run(save_strategy="steps", save_steps=5)
-    seen, weight = made.model.seen, made.model.layer.weight.tolist()
-    assert made.state.global_step == len(seen) == 2 * steps
-    assert made.evaluate()["eval_exact"] == 1
-    everywhere = [None, None]
-    torch.distributed.all_gather_object(everywhere, [x for batch in seen[steps:] for x in batch])
-    assert sorted(sum(everywhere, [])) == list(range(200))
-    assert seen[steps:] != seen[:steps]
+    def main():
+        made = run(save_strategy="steps", save_steps=5)
+        seen, weight = made.model.seen, made.model.layer.weight.tolist()
+        assert made.state.global_step == len(seen) == 2 * steps
+        assert made.evaluate()["eval_exact"] == 1
+        everywhere = [None, None]
+        torch.distributed.all_gather_object(everywhere, [x for batch in seen[steps:] for x in batch])
+        assert sorted(sum(everywhere, [])) == list(range(200))
+        assert seen[steps:] != seen[:steps]
 
-    for step in (5, 20):  # in the middle of either epoch
-        rest = run(resume=f"{folder}/trainer/checkpoint-{step}").model
-        assert rest.seen == seen[step:], (step, rest.seen, seen)
-        assert rest.layer.weight.tolist() == weight
-    with open(f"{folder}/rank{os.environ['RANK']}.json", "w") as file:
-        json.dump(seen[:steps], file)
-    torch.distributed.destroy_process_group()
+        for step in (5, 20):  # in the middle of either epoch
+            rest = run(resume=f"{folder}/trainer/checkpoint-{step}").model
+            assert rest.seen == seen[step:], (step, rest.seen, seen)
+            assert rest.layer.weight.tolist() == weight
+        with open(f"{folder}/rank{os.environ['RANK']}.json", "w") as file:
+            json.dump(seen[:steps], file)
 """
 SCRIPTS = {"accelerate": (ACCELERATE, [0, 1]), "trainer": (TRAINER, [0, 1])}
 """Scripts that are started as each of their ranks, as torchrun does it; Lightning starts its ranks itself."""
@@ -183,7 +202,7 @@ def run(script, path, folder, ranks, *arguments):
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     file = folder / "script.py"
-    file.write_text(textwrap.dedent(script))
+    file.write_text(textwrap.dedent(script) + textwrap.dedent(MAIN))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MASTER_PORT": port}
     started = []
     for rank in ranks:
@@ -197,7 +216,8 @@ def run(script, path, folder, ranks, *arguments):
             )
         )  # fmt: skip
     ends = [one.communicate(timeout=170)[0] for one in started]
-    assert [one.returncode for one in started] == [0] * len(started), ends
+    codes = [one.returncode for one in started]
+    assert not any(codes), f"exit codes {codes}:\n" + "\n".join(ends)
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
 
 
@@ -234,19 +254,19 @@ UNKNOWING = """
     from gdsload.integrations.accelerate import prepare
     from gdsload.integrations.transformers import LoaderTrainer
 
-    path, folder, way = sys.argv[1:]
-    loader = gdsload.DataLoader(path, 8, device="cpu")
-    try:
-        if way == "accelerate":
-            prepare(Accelerator(), loader)
-        else:
-            arguments = TrainingArguments(f"{folder}/trainer", report_to=[], save_strategy="no")
-            LoaderTrainer(torch.nn.Linear(1, 1), arguments, train_loader=loader).train()
-    except gdsload.OptionError as error:
-        found = str(error)
-    torch.distributed.destroy_process_group()
-    with open(f"{folder}/rank{os.environ['RANK']}.json", "w") as file:
-        json.dump(found, file)
+    def main():
+        path, folder, way = sys.argv[1:]
+        loader = gdsload.DataLoader(path, 8, device="cpu")
+        try:
+            if way == "accelerate":
+                prepare(Accelerator(), loader)
+            else:
+                arguments = TrainingArguments(f"{folder}/trainer", report_to=[], save_strategy="no")
+                LoaderTrainer(torch.nn.Linear(1, 1), arguments, train_loader=loader).train()
+        except gdsload.OptionError as error:
+            found = str(error)
+        with open(f"{folder}/rank{os.environ['RANK']}.json", "w") as file:
+            json.dump(found, file)
 """
 
 
