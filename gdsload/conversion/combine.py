@@ -14,7 +14,7 @@ from gdsload.loader.loader import DataLoader
 from gdsload.shards.format.index import INDEX_NAME, Index, IndexEntry, parse_index
 from gdsload.shards.format.metadata import Metadata
 from gdsload.shards.format.stored import StoredSchema
-from gdsload.shards.publish import Publication, fsync_path, remove_folder, write_error
+from gdsload.shards.publish import Publication, fsync_path, remove_interrupted, write_error
 from gdsload.shards.shard_folders import shard_name
 from gdsload.shards.writer import ShardWriter
 
@@ -95,7 +95,7 @@ def put_in_order(stage: str, stored: StoredSchema, parts: int, spread_over: Sequ
     """
     ordered = os.path.join(stage, "ordered")
     if os.path.isdir(ordered):
-        remove_folder(ordered)
+        remove_interrupted(ordered, stage)
     publish(ordered, stage, stored, parts, overwrite=False, spread_over=spread_over)
     return ShardDataset(ordered)
 

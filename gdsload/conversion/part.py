@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from gdsload.conversion.conversion_options import Change, ConvertOptions
 from gdsload.conversion.source import Item, Part, Source
 from gdsload.conversion.sources.pictures import ImageSource
@@ -18,7 +16,7 @@ from gdsload.conversion.staging import PartReport, part_folder, part_report, wri
 from gdsload.errors import ConversionError, OptionError, ReadError, SchemaError, Skipped, WriteError
 from gdsload.shards.encode import sample_of
 from gdsload.shards.format.schema import Schema
-from gdsload.shards.publish import remove_folder
+from gdsload.shards.publish import remove_interrupted, write_error
 from gdsload.shards.writer import ShardWriter
 
 __all__ = ["PartTask", "convert_part", "failed", "made", "place_of", "reason_of", "samples_of"]
@@ -68,7 +66,7 @@ def convert_part(task: PartTask) -> PartReport:
         return found
     folder = part_folder(task.stage, task.number)
     if os.path.isdir(folder):  # without its report: it was interrupted between the two
-        remove_folder(folder)
+        remove_interrupted(folder, task.stage)
     skipped: list[Skipped] = []
     change = Change(task.options)
     schema, options = Schema.from_json(task.schema), task.options
@@ -194,4 +192,9 @@ def made(item: Item, change: Change) -> Iterator[tuple[str, dict[str, Any] | Exc
 
 
 def _bytes_in(folder: str) -> int:
-    return int(np.sum([entry.stat().st_size for entry in os.scandir(folder)], dtype=np.int64))
+    try:
+        with os.scandir(folder) as entries:
+            return sum(entry.stat().st_size for entry in entries)
+    except OSError as error:
+        lost = os.path.realpath(error.filename or folder)
+        raise write_error("what was just written is not there any more", error, lost) from error

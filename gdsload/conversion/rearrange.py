@@ -17,6 +17,7 @@ from gdsload.conversion.staging import StagingFolder, write_json
 from gdsload.errors import OptionError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.order import Permutation, Purpose, derive_key
+from gdsload.shards.shard_folders import check_targets
 from gdsload.system.paths import absolute
 
 __all__ = ["merge", "reshard", "split"]
@@ -88,6 +89,8 @@ def split(
     if len(set(places)) < len(places):
         raise OptionError("two of the folders are the same")
     _refuse_own(dataset, places)
+    for place in places:  # before there is anything that a corrected call would find
+        options = {**options, "spread_over": check_targets(options.get("spread_over"), place)}
     counts = _counts(sizes, len(places), len(dataset))
     wanted = {
         "dataset": dataset.digest, "outs": places, "counts": counts, "seed": seed,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from gdsload.conversion.source import Part
 from gdsload.conversion.staging import PartReport
-from gdsload.errors import DiskFullError
+from gdsload.errors import DiskFullError, WriteError
 from gdsload.shards.format.schema import Schema
 from gdsload.system.units import format_bytes
 
@@ -38,6 +38,7 @@ class Room:
         spread_over: Sequence[str] = (),
     ) -> None:
         self._path, self._done, self._twice = path, done, twice
+        self._spread = bool(spread_over)
         self._folders = list(spread_over) or [os.path.dirname(path)]
         self._sizes = [estimated_bytes(parts, schema) for parts in tasks]
         self._begun = set(done)
@@ -64,23 +65,24 @@ class Room:
         self._check(sum(report.nbytes for report in self._done.values()))
 
     def _check(self, needed: int) -> None:
-        drives: dict[int, list[str]] = {}
+        drives: dict[int, list[tuple[str, int, int]]] = {}
         for folder in self._folders:
-            drives.setdefault(os.stat(folder).st_dev, []).append(folder)
+            device, free, total = _room_in(folder)
+            drives.setdefault(device, []).append((folder, free, total))
         for folders in drives.values():
-            usage, share = shutil.disk_usage(folders[0]), needed * len(folders) // len(self._folders)
-            if share > usage.free and usage.total:  # some file systems do not say how large they are
-                raise DiskFullError("there is no room for the dataset", file=folders[0])
+            (folder, free, total), share = folders[0], needed * len(folders) // len(self._folders)
+            if share > free and total:  # some file systems do not say how large they are
+                raise DiskFullError("there is no room for the dataset", file=folder)
 
     def explain(self, error: DiskFullError) -> DiskFullError:
         """The error of a full disk, with what is needed, and what is free."""
-        free = [format_bytes(shutil.disk_usage(folder).free) for folder in self._folders]
+        free = [format_bytes(_room_in(folder)[1]) for folder in self._folders]
         several = f" in {', '.join(self._folders)}" if len(free) > 1 else ""
         needed = self._still_needed()
         amount = "more" if needed is None else f"about {format_bytes(needed)}"
         return DiskFullError(
             f"{error.message}: {amount} is still to be written, and {', '.join(free)} are free{several}",
-            file=self._path if error.file is None or not several else error.file,
+            file=error.file if self._spread and error.file is not None else self._path,
             remedy=f"Free some space and run it again: it goes on after the {len(self._done)} of {len(self._sizes)} "
             "parts that are finished. Or write elsewhere.",
         )
@@ -93,6 +95,23 @@ class Room:
         if -1 in left:
             return None
         return sum(left) + (written + sum(left) if self._twice else 0)
+
+
+def _room_in(folder: str) -> tuple[int, int, int]:
+    """The device that a folder is on, how many bytes of it are free, and how many there are.
+
+    Raises:
+        WriteError: if the folder is there no more.
+    """
+    try:
+        usage = shutil.disk_usage(folder)
+        return os.stat(folder).st_dev, usage.free, usage.total
+    except OSError as error:
+        raise WriteError(
+            f"shards cannot be written there any more: {error.strerror}",
+            file=folder,
+            remedy="See whether its drive is mounted and well, and run it again: it goes on.",
+        ) from error
 
 
 def estimated_bytes(parts: Sequence[Part], schema: Schema) -> int:

@@ -26,7 +26,7 @@ from gdsload.conversion.sizes import ImageSizes, image_sizes, sized
 from gdsload.conversion.snapshot import SourceSnapshot
 from gdsload.conversion.source import Part, Source, taking
 from gdsload.conversion.spread import CONVERSION, Spread
-from gdsload.conversion.staging import PartReport, StagingFolder
+from gdsload.conversion.staging import PartReport, StagingFolder, tidy_up
 from gdsload.conversion.tasks import bytes_of_parts, bytes_of_shards, gathered
 from gdsload.errors import DiskFullError, FormatError, OptionError, ReadError, Skipped
 from gdsload.shards.format.schema import Field, Schema
@@ -255,7 +255,8 @@ def convert(source: Any, out: Place, **options: Any) -> ConvertReport:
     Allowance(given.get("max_skipped", DEFAULT_ALLOWANCE))
     spread = Spread(given.get("workers"), given.get("executor"))
     path = absolute(out)
-    given["spread_over"] = targets = check_targets(given.get("spread_over") or (), path)
+    given["spread_over"] = targets = check_targets(given.get("spread_over"), path)
+    tidy_up(path)
     publish_check(path, overwrite=given.get("overwrite", False), spread_over=targets)
     schema, look = given.get("schema"), SourceSnapshot(found)
     wanted = {
@@ -264,17 +265,29 @@ def convert(source: Any, out: Place, **options: Any) -> ConvertReport:
         "options": {name: value for name, value in chosen.to_json().items() if name != "on_error"},
         "schema": None if schema is None else _as_schema(schema).to_json(),
     }
+    before = _identity(path)
     stage = StagingFolder(path, wanted, restart=given.get("restart", False))
     done = False
     try:
         report = _run(found, look, chosen, stage, path, given, spread)
         done = True
     except KeyboardInterrupt as error:
-        error.add_note(stage.progress())
+        done = _identity(path) != before  # it has appeared already: what was interrupted is the tidying up
+        if not done:
+            error.add_note(stage.progress())
         raise
     finally:
         stage.close(remove=done)
     return report
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which folder is at a path."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _run(

@@ -26,12 +26,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NoReturn
 
 from gdsload.conversion.source import Part
-from gdsload.errors import GdsloadError, OptionError, Skipped
+from gdsload.errors import GdsloadError, OptionError, ReadError, Skipped
 from gdsload.shards.format.schema import Schema
-from gdsload.shards.publish import fsync_path, remove_folder, strangers, write_error
+from gdsload.shards.publish import fsync_path, remove_interrupted, strangers, write_error
+from gdsload.shards.shard_folders import link_target
 from gdsload.system.paths import absolute
 
-__all__ = ["PartReport", "StagingFolder", "part_folder", "part_report", "write_json"]
+__all__ = ["PartReport", "StagingFolder", "part_folder", "part_report", "tidy_up", "write_json"]
 
 _VERSION = 3
 _PLAN, _LOCK = "plan.json", "lock"
@@ -77,10 +78,9 @@ class StagingFolder:
     """
 
     def __init__(self, out: str, wanted: dict[str, Any], *, restart: bool) -> None:
-        parent, name = os.path.split(absolute(out))
-        self.folder = os.path.join(parent, f".{name}.gdsload-convert")
+        self.folder = _stage_of(out)
         try:
-            os.makedirs(parent, exist_ok=True)
+            os.makedirs(os.path.dirname(self.folder), exist_ok=True)
             self._fd = _open_folder(self.folder)
         except OSError as error:
             if isinstance(error, GdsloadError):
@@ -114,7 +114,9 @@ class StagingFolder:
             os.close(lock)
             raise
         os.close(lock)
-        raise OptionError("another conversion to this place is at work", file=self.folder)
+        raise OptionError(
+            "another conversion to this place is at work", file=self.folder, remedy="Wait for its end, or stop it."
+        )
 
     def _check_contents(self) -> None:
         """Refuse a folder in which something is that no conversion has made."""
@@ -178,7 +180,7 @@ class StagingFolder:
             if name == _LOCK or not _is_ours(name, mode):
                 continue
             if stat.S_ISDIR(mode):
-                remove_folder(f"/proc/self/fd/{self._fd}/{name}")
+                remove_interrupted(f"/proc/self/fd/{self._fd}/{name}", self.folder)
             else:
                 os.unlink(name, dir_fd=self._fd)
 
@@ -198,8 +200,15 @@ class StagingFolder:
         write_json(self._path(_PLAN), self.plan)
 
     def finished(self, number: int) -> PartReport | None:
-        """What came of a part, if it is finished."""
-        return part_report(self.folder, number)
+        """What came of a part, if it is finished.
+
+        Raises:
+            ReadError: if a shard of it is on a drive that is not there.
+        """
+        found = part_report(self.folder, number)
+        if found is not None:
+            _check_links(part_folder(self.folder, number))
+        return found
 
     def finished_count(self) -> int:
         """How many parts are finished."""
@@ -210,7 +219,8 @@ class StagingFolder:
         if not (done := self.finished_count()):
             return "no part is finished yet; run the same again to begin anew."
         parts = len((self.plan or {}).get("tasks", ()))
-        return f"{done} of {parts} parts are finished; run the same again to go on, or remove {self.folder}"
+        whole = f"{done} of {parts} parts are finished, in {self.folder}"
+        return f"{whole}; run the same again to go on, or with restart=True to begin anew"
 
     def close(self, *, remove: bool) -> None:
         """Let go of the folder.
@@ -219,16 +229,43 @@ class StagingFolder:
             remove: whether the dataset is where it belongs. The folder is also removed if nothing in it would save the
                 next run any work.
         """
-        with suppress(OSError):
-            if remove or (self.planned is None and not self.finished_count()):
-                self._clear()
-                os.unlink(_LOCK, dir_fd=self._fd)
-                os.rmdir(self.folder)
-        self._let_go()
+        try:
+            with suppress(OSError):
+                if remove or (self.planned is None and not self.finished_count()):
+                    self._clear()
+                    os.unlink(_LOCK, dir_fd=self._fd)
+                    os.rmdir(self.folder)
+        finally:  # also if Ctrl-C ends it: this process could not take the lock again
+            self._let_go()
 
     def _let_go(self) -> None:
         os.close(self._lock)
         os.close(self._fd)
+
+
+def tidy_up(out: str) -> None:
+    """Remove what a conversion to `out` has left that was through, and was interrupted while it tidied up."""
+    folder = _stage_of(out)
+    if os.path.isdir(folder) and not os.path.lexists(os.path.join(folder, _PLAN)):
+        with suppress(GdsloadError):  # another one is at work, or there is what none has made
+            StagingFolder(out, {}, restart=False).close(remove=True)
+
+
+def _stage_of(out: str) -> str:
+    parent, name = os.path.split(absolute(out))
+    return os.path.join(parent, f".{name}.gdsload-convert")
+
+
+def _check_links(part: str) -> None:
+    """Refuse a finished part that has a link to where nothing is."""
+    with os.scandir(part) as entries:
+        for link in [entry for entry in entries if entry.is_symlink()]:
+            try:
+                link_target(part, link.name)
+            except ReadError as error:
+                remedy = f"{error.remedy} Or pass restart=True to begin anew."
+                message = f"a part that is finished has {error.message}"
+                raise ReadError(message, file=link.path, remedy=remedy) from None
 
 
 def _open_folder(path: str) -> int:

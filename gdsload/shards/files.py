@@ -28,7 +28,7 @@ from gdsload.shards.guard import Guard
 from gdsload.shards.handles import HandleTable, Lent
 from gdsload.shards.identity import ShardSource, Watch, gone
 from gdsload.shards.reads import Extents, distinct
-from gdsload.shards.shard_folders import link_target
+from gdsload.shards.shard_folders import link_target, linked_folder
 from gdsload.system.memory import map_file, unmap
 
 __all__ = ["Files", "open_regular", "pread_exact"]
@@ -221,6 +221,10 @@ class Files:
             fd = open_regular(source.path, follow_links=source.follow_links, flags=flags)
         except DatasetNotFoundError:
             raise gone(source.path) from None
+        except ReadError:
+            if not source.follow_links and linked_folder(*os.path.split(source.path)) is not None:
+                self.watch.check_now(np.array([file]))  # a spread dataset has come to where a plain one was
+            raise
         try:
             self.watch.opened(file, os.fstat(fd))
         except FileChangedError:

@@ -35,6 +35,7 @@ __all__ = [
     "Publication",
     "fsync_path",
     "remove_folder",
+    "remove_interrupted",
     "remove_left_behind",
     "renameat2",
     "strangers",
@@ -88,12 +89,14 @@ class Publication:
         shard_folders: the folders for shards on other drives, one in each folder of `spread_over`.
 
     Raises:
-        OptionError: if a folder is named twice in `spread_over`.
+        OptionError: if `spread_over` is no list of paths, or names a folder twice.
         DatasetExistsError: if something is there that must not be replaced.
         WriteError: if a folder cannot be made.
     """
 
-    def __init__(self, path: str, *, overwrite: bool, spread_over: Sequence[str | os.PathLike[str]] = ()) -> None:
+    def __init__(
+        self, path: str, *, overwrite: bool, spread_over: Sequence[str | os.PathLike[str]] | None = ()
+    ) -> None:
         self.path, self.overwrite = absolute(path), overwrite
         self.owner = os.getpid()
         targets = check_targets(spread_over, self.path)
@@ -181,7 +184,7 @@ class Publication:
         try:
             for folder in self.shard_folders:
                 if folder not in self._used:  # no link would lead into it, so that nobody would find it any more
-                    remove_shard_folder(folder, os.lstat(self.folder).st_ino)
+                    remove_shard_folder(folder, self.folder)
                     continue
                 fsync_path(folder)
                 fsync_path(os.path.dirname(folder))
@@ -341,6 +344,28 @@ def remove_folder(folder: str) -> None:
     """
     remove_shards(folder, _listed_in(folder + _LOCK_SUFFIX))
     shutil.rmtree(folder)
+
+
+def remove_interrupted(folder: str, stage: str) -> None:
+    """As `remove_folder`, of what an interrupted run has left.
+
+    Args:
+        folder: what it left.
+        stage: the folder that the run's user knows, which it is in.
+
+    Raises:
+        WriteError: if something cannot be removed, as where a drive has become read-only.
+    """
+    try:
+        remove_folder(folder)
+    except OSError as error:
+        found = str(error.filename or folder)
+        raise WriteError(
+            f"what an interrupted run has left cannot be removed: {error.strerror}",
+            file=os.path.join(stage, os.path.basename(folder)) if found.startswith("/proc/") else found,
+            remedy=f"Make its drive writable again. Or give it up, and remove {stage} yourself: what lies in folders "
+            "on other drives then stays.",
+        ) from error
 
 
 def _listed_in(lock: str) -> list[str]:

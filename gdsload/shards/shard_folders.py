@@ -4,19 +4,20 @@
     /data/birds/shard-00000.safetensors -> /nvme0/birds.gdsload-3fa9c1d2e4b5/shard-00000.safetensors
     /data/birds/shard-00001.safetensors -> /nvme1/birds.gdsload-3fa9c1d2e4b5/shard-00001.safetensors
     /nvme0/birds.gdsload-3fa9c1d2e4b5/     a folder of shards: those of one dataset, and of no other
-        dataset-8127                       whose: the inode of the dataset's folder, which a rename leaves as it is;
-                                           for people, its path is in the file
+        dataset-8127-9f3c5a1e              whose: the dataset folder's inode and file system, which a rename leaves as
+                                           they are; for people, its path is in the file
         shard-00000.safetensors
 
 Links are followed into such folders only. Their names cannot be guessed, so a dataset from a stranger, whose links may
-lead anywhere, has none that is followed. A copy of a folder of links has another inode: removing it leaves the shards.
+lead anywhere, has none that is followed. A copy of a folder of links has another inode, or the same one in another file
+system: removing it leaves the shards.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from gdsload.errors import OptionError, ReadError, WriteError
@@ -49,23 +50,16 @@ def is_shard_name(name: str) -> bool:
     return _SHARD.fullmatch(name) is not None
 
 
-def check_targets(spread_over: Sequence[str | os.PathLike[str]], path: str) -> list[str]:
+def check_targets(spread_over: Iterable[str | os.PathLike[str]] | None, path: str) -> list[str]:
     """The folders, absolute, over which a dataset at `path` is to be spread.
 
     Raises:
-        OptionError: if it is no list, a folder comes twice, or one is in the dataset itself.
+        OptionError: if it is no list of paths, a folder comes twice, or one is in the dataset itself.
         WriteError: if one is not there, or nothing can be written to it.
     """
-    if isinstance(spread_over, str | bytes | os.PathLike):
-        raise OptionError(f"spread_over is {spread_over!r}, no list", remedy="Pass a list of folders, one a drive.")
     found: dict[tuple[int, int], str] = {}
-    for folder in map(absolute, spread_over):
-        if not os.path.isdir(folder):
-            what = "it is no folder" if os.path.lexists(folder) else "there is no such folder"
-            remedy = "Mount its drive, or make it: a folder that is made here may lie on another drive."
-            raise WriteError(f"shards cannot be written there: {what}", file=folder, remedy=remedy)
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise WriteError("shards cannot be written there: permission denied", file=folder)
+    for folder in map(absolute, _listed(spread_over)):
+        _check_target(folder)
         status = os.stat(folder)
         if twin := found.get((status.st_dev, status.st_ino)):
             named = "twice" if twin == folder else f"twice: {twin} is the same"
@@ -74,6 +68,36 @@ def check_targets(spread_over: Sequence[str | os.PathLike[str]], path: str) -> l
             raise OptionError("spread_over names a folder of the dataset itself", file=folder)
         found[status.st_dev, status.st_ino] = folder
     return list(found.values())
+
+
+def _listed(spread_over: object) -> list[str | os.PathLike[str]]:
+    if spread_over is None:
+        return []
+    if isinstance(spread_over, str | bytes | os.PathLike) or not isinstance(spread_over, Iterable):
+        raise OptionError(f"spread_over is {spread_over!r}, no list", remedy="Pass a list of folders, one a drive.")
+    listed = list(spread_over)
+    for one in listed:
+        if not isinstance(one, str | os.PathLike) or not isinstance(os.fspath(one), str) or not os.fspath(one):
+            raise OptionError(
+                f"spread_over names {one!r}, which is no path of a folder",
+                remedy="Name a folder on each drive; '.' is the one that the program is in.",
+            )
+    return listed
+
+
+def _check_target(folder: str) -> None:
+    """Refuse a folder to which nothing can be written."""
+    what = remedy = None
+    if not os.path.isdir(folder):
+        what = "it is no folder" if os.path.lexists(folder) else "there is no such folder"
+        remedy = "Mount its drive, or make it: a folder that is made here may lie on another drive."
+    elif os.statvfs(folder).f_flag & os.ST_RDONLY:
+        what = "its file system is read-only"
+        remedy = "Mount it for writing. A drive that fails is made read-only by the system: dmesg says so."
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        what, remedy = "permission denied", "Make it yours, or name another one."
+    if what is not None:
+        raise WriteError(f"shards cannot be written there: {what}", file=folder, remedy=remedy)
 
 
 def turned(folders: Sequence[str], number: int) -> tuple[str, ...]:
@@ -96,12 +120,17 @@ def make_shard_folder(folder: str, owner: str, path: str) -> None:
         path: where the dataset will be.
     """
     os.mkdir(folder)
-    with open(_mark(folder, os.lstat(owner).st_ino), "xb") as file:
+    with open(_mark(folder, owner), "xb") as file:
         file.write(os.fsencode(path) + b"\n")
 
 
-def _mark(folder: str, inode: int) -> str:
-    return os.path.join(folder, f"dataset-{inode}")
+def _mark(folder: str, owner: str) -> str:
+    """The file that says whose a folder of shards is.
+
+    The inode alone would not do: two new file systems give out the same ones, so that a copy could pass for the owner.
+    Where a file system's number is another after a restart of the machine, the owner is not known, and shards stay.
+    """
+    return os.path.join(folder, f"dataset-{os.lstat(owner).st_ino}-{os.statvfs(owner).f_fsid:x}")
 
 
 def _followed(folder: str | int, name: str) -> tuple[str, str]:
@@ -128,11 +157,18 @@ def link_target(folder: str | int, name: str) -> str:
             f"a symbolic link to {said}, which is in no folder of shards",
             remedy="Links are followed only into folders that are named NAME.gdsload- and 12 hexadecimal digits.",
         )
-    if not os.path.lexists(target):
+    try:
+        os.lstat(target)
+    except (FileNotFoundError, NotADirectoryError):
         raise ReadError(
             f"a symbolic link to {said}, where there is nothing: its drive may not be mounted",
             remedy=f"Mount the drive of {os.path.dirname(said)}, or copy its folder back to it.",
-        )
+        ) from None
+    except OSError as error:
+        raise ReadError(
+            f"a symbolic link to {said}, which cannot be looked at: {error.strerror}",
+            remedy=f"See whether you may enter {os.path.dirname(said)}, and whether its drive is well.",
+        ) from None
     return target
 
 
@@ -155,22 +191,21 @@ def remove_shards(owner: str, listed: Sequence[str] = ()) -> None:
     Raises:
         OSError: if one cannot be removed.
     """
-    inode = os.lstat(owner).st_ino
     with os.scandir(owner) as entries:
         linked = {linked_folder(owner, entry.name) for entry in entries if entry.is_symlink()}
     for folder in sorted({*filter(None, linked), *listed}):
-        remove_shard_folder(folder, inode)
+        remove_shard_folder(folder, owner)
 
 
-def remove_shard_folder(folder: str, inode: int) -> None:
-    """Remove a folder of shards, if it is that of this owner's, or empty; what else is in it stays.
+def remove_shard_folder(folder: str, owner: str) -> None:
+    """Remove a folder of shards, if it is that of this dataset's folder, or empty; what else is in it stays.
 
     Raises:
         OSError: if a shard cannot be removed.
     """
     if not _FOLDER.fullmatch(os.path.basename(folder)) or not os.path.isdir(folder) or os.path.islink(folder):
         return
-    if os.path.lexists(mark := _mark(folder, inode)):
+    if os.path.lexists(mark := _mark(folder, owner)):
         with os.scandir(folder) as entries:
             for entry in entries:
                 if is_shard_name(entry.name) and entry.is_file(follow_symlinks=False):

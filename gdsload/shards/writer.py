@@ -73,7 +73,7 @@ class ShardWriter:
         shard_bytes: int | str = "256MiB",
         overwrite: bool = False,
         pack_fields: PackRule = "auto",
-        spread_over: Sequence[str | os.PathLike[str]] = (),
+        spread_over: Sequence[str | os.PathLike[str]] | None = (),
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
         self._metadata = checked_metadata(metadata)

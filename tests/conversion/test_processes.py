@@ -165,7 +165,8 @@ def test_a_signal_ends_it_and_the_next_run_goes_on(torch_server, script, tmp_pat
     assert (process.returncode, said) == (130 if number == signal.SIGINT else 143, "")
     assert took < 6  # two seconds, where the machine has time for it
     assert len(begun(tmp_path)) <= before + 2  # what was queued is not begun
-    wanted = f"{kept} of 40 parts are finished; run the same again to go on, or remove {tmp_path}/.out.gdsload-convert"
+    wanted = f"{kept} of 40 parts are finished, in {tmp_path}/.out.gdsload-convert; run the same again to go on, "
+    wanted += "or with --restart to begin anew"
     assert complaint == f"stopped: {wanted if kept else 'no part is finished yet; run the same again to begin anew.'}\n"
     assert not (tmp_path / "out").exists()
     if kept:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 
 import gdsload
 from gdsload.conversion import room as room_module
-from gdsload.errors import ConversionError, DiskFullError, OptionError, WriteError
+from gdsload.conversion import runner as runner_module
+from gdsload.conversion.staging import StagingFolder
+from gdsload.errors import ConversionError, DatasetExistsError, DiskFullError, OptionError, ReadError, WriteError
 from gdsload.tools.cli import main
 
 ROWS = 400
@@ -33,6 +36,10 @@ def plain(array, tmp_path):
 
 def content(folder):
     return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+
+
+def content_names(folder):
+    return sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*"))
 
 
 def shards_on(drives, name="out"):
@@ -122,6 +129,120 @@ def test_what_a_killed_worker_has_left_on_the_drives_is_removed(array, tmp_path,
     os.close(lock)
     gdsload.convert(array, tmp_path / "out", shard_bytes=8000, workers=1, restart=True)
     assert shards_on(drives) == [0, 0, 0]
+
+
+# --- drives that fail, and interruptions at the end ---
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle_seed": 0}])
+def test_a_drive_that_is_not_there_any_more_is_named_before_any_work(array, plain, tmp_path, drives, options):
+    interrupted(array, tmp_path / "out", spread_over=drives, **options)
+    drives[1].rename(tmp_path / "unmounted")
+    drives[1].mkdir()  # the empty mount point
+    again = {"shard_bytes": 4000, "workers": 1, "spread_over": drives[:1], **options}
+    before = content_names(tmp_path / ".out.gdsload-convert")
+    with pytest.raises(ReadError, match=f"symbolic link to {drives[1]}/part-.*not be mounted.*restart=True") as caught:
+        gdsload.convert(array, tmp_path / "out", **again)
+    assert Path(caught.value.file).parent.parent == tmp_path / ".out.gdsload-convert"
+    assert content_names(tmp_path / ".out.gdsload-convert") == before
+    drives[1].rmdir()
+    (tmp_path / "unmounted").rename(drives[1])
+    assert gdsload.convert(array, tmp_path / "out", **again).resumed == 4
+    assert options or content(tmp_path / "out") == content(plain)
+
+
+def test_a_drive_that_has_become_read_only_is_named(array, tmp_path, drives, monkeypatch):
+    interrupted(array, tmp_path / "out", spread_over=drives)
+    real = os.unlink
+
+    def unlink(path, **options):
+        if str(path).startswith(str(drives[1])):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return real(path, **options)
+
+    again = {"shard_bytes": 4000, "workers": 1, "spread_over": drives[:1]}
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", unlink)
+        with pytest.raises(WriteError, match="cannot be removed: Read-only file system. Make its drive") as caught:
+            gdsload.convert(array, tmp_path / "out", restart=True, **again)
+        assert caught.value.file.startswith(str(drives[1]))
+        shutil.rmtree(tmp_path / ".out.gdsload-convert")  # as the error says
+        gdsload.convert(array, tmp_path / "out", **again)
+    assert len(list(drives[0].glob("out.gdsload-*/shard-*"))) == 10
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_drive_that_goes_meanwhile_is_named(array, plain, tmp_path, drives, workers):
+    def progress(samples, nbytes, parts, of):
+        if parts >= 2:
+            shutil.rmtree(drives[2], ignore_errors=True)
+
+    how = {"shard_bytes": 4000, "workers": workers, "spread_over": drives}
+    with pytest.raises(WriteError, match=f"{drives[2]}.*(cannot be (written|made)|not there any more)"):
+        gdsload.convert(array, tmp_path / "out", progress=progress, **how)
+    drives[2].mkdir()
+    gdsload.convert(array, tmp_path / "out", **how, restart=True)
+    assert content(tmp_path / "out") == content(plain)
+
+
+def test_one_drive_that_is_full_is_named(array, tmp_path, drives, monkeypatch):
+    monkeypatch.setattr(room_module.shutil, "disk_usage", lambda path: Usage(10**9, 0, 10_000))
+    with pytest.raises(DiskFullError, match=f"{drives[1]}: there is no room for the dataset"):
+        gdsload.convert(array, tmp_path / "out", workers=1, spread_over=[drives[1]])
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle_seed": 0}])
+def test_what_is_interrupted_once_the_dataset_has_appeared_leaves_nothing(
+    array, tmp_path, drives, monkeypatch, options
+):
+    name = "shuffle_into" if options else "publish"
+    real = getattr(runner_module, name)
+
+    def interrupt(*arguments, **keywords):
+        real(*arguments, **keywords)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner_module, name, interrupt)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        gdsload.convert(array, tmp_path / "out", shard_bytes=4000, workers=1, spread_over=drives, **options)
+    assert not hasattr(caught.value, "__notes__")
+    assert len(gdsload.ShardDataset(tmp_path / "out")) == ROWS
+    assert sum(shards_on(drives)) == 10
+    assert sorted(os.listdir(tmp_path)) == ["nvme0", "nvme1", "nvme2", "out", "x.npy"]
+
+
+@pytest.mark.parametrize("removed", range(4))
+def test_an_interruption_of_the_tidying_up_stands_in_nobodys_way(array, tmp_path, drives, monkeypatch, removed):
+    """Not in this process's either, which held the lock."""
+    real, before = os.unlink, iter(range(removed))
+
+    def unlink(path, **options):
+        if "dir_fd" in options and path != "plan.json" and next(before, None) is None:
+            raise KeyboardInterrupt
+        return real(path, **options)
+
+    how = {"shard_bytes": 4000, "workers": 1, "spread_over": drives}
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", unlink)
+        with pytest.raises(KeyboardInterrupt):
+            gdsload.convert(array, tmp_path / "out", **how)
+    stage = tmp_path / ".out.gdsload-convert"
+    assert stage.exists()
+    assert not (stage / "plan.json").exists()
+    with pytest.raises(DatasetExistsError):
+        gdsload.convert(array, tmp_path / "out", **how)
+    assert not stage.exists()
+    assert sum(shards_on(drives)) == 10
+    StagingFolder(str(tmp_path / "out"), {}, restart=False).close(remove=True)
+
+
+def test_targets_of_a_split_are_looked_at_first(plain, tmp_path, drives):
+    places = [tmp_path / "a", tmp_path / "b"]
+    with pytest.raises(WriteError, match="there is no such folder"):
+        gdsload.split(plain, places, [0.9, 0.1], spread_over=[drives[0] / "typo"])
+    gdsload.split(plain, places, [0.5, 0.5], shard_bytes=4000, workers=1, spread_over=(drive for drive in drives))
+    for name in ("a", "b"):
+        assert [len(list(drive.glob(f"{name}.gdsload-*/shard-*"))) > 0 for drive in drives] == [True] * 3
 
 
 def test_a_failed_conversion_that_finished_nothing_leaves_nothing(tmp_path, drives):

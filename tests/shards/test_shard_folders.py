@@ -8,14 +8,16 @@ import os
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from safetensors.numpy import load_file
 
 import gdsload
-from gdsload import FileChangedError, FormatError, OptionError, ShardDataset, WriteError
+from gdsload import FileChangedError, FormatError, OptionError, ReadError, ShardDataset, WriteError
 from gdsload.shards import publish as publish_module
 from gdsload.shards.publish import Publication
+from gdsload.shards.shard_folders import link_target, remove_shards
 from gdsload.tools.cli import main
 
 FOLDER = re.compile(r"small\.gdsload-[0-9a-f]{12}")
@@ -50,7 +52,7 @@ def test_shards_are_spread_in_turn(spread, small, drives, expect):
     dataset, plain = ShardDataset(spread), ShardDataset(small)
     expect(dataset)
     assert len(dataset.shards) == 6
-    mark = f"dataset-{spread.stat().st_ino}"
+    mark = f"dataset-{spread.stat().st_ino}-{os.statvfs(spread).f_fsid:x}"
     for number, shard in enumerate(dataset.shards):
         real = Path(os.path.realpath(shard.file))
         assert (real.parent.parent, real.name) == (drives[number % 3], os.path.basename(shard.file))
@@ -211,6 +213,10 @@ def test_targets_that_cannot_be_are_named(tmp_path, drives, write_small, small):
         ),
         ([small], OptionError, f"{small}: spread_over names a folder of the dataset itself"),
         (str(drives[0]), OptionError, "no list. Pass a list of folders"),
+        (5, OptionError, "no list. Pass a list of folders"),
+        ([drives[0], ""], OptionError, "spread_over names '', which is no path of a folder"),
+        ([drives[0], None], OptionError, "spread_over names None, which is no path"),
+        ([str(drives[0]).encode()], OptionError, "which is no path of a folder"),
     ]
     for targets, kind, message in cases:
         with pytest.raises(kind, match=re.escape(message)):
@@ -225,6 +231,22 @@ def test_a_target_that_must_not_be_written_to_is_named(tmp_path, drives, write_s
     with pytest.raises(WriteError, match=f"{drives[1]}: shards cannot be written there: permission denied"):
         write_small(tmp_path / "d", spread_over=drives)
     assert [on(drive) for drive in drives] == [None] * 3
+
+
+def test_a_target_on_a_file_system_that_is_read_only_is_named(tmp_path, drives, write_small, monkeypatch):
+    real = os.statvfs
+
+    def statvfs(path):
+        return SimpleNamespace(f_flag=os.ST_RDONLY) if path == str(drives[1]) else real(path)
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    with pytest.raises(WriteError, match=f"{drives[1]}: shards cannot be written there: its file system is read-only"):
+        write_small(tmp_path / "d", spread_over=drives)
+
+
+def test_no_targets_are_none(tmp_path, write_small, expect):
+    write_small(tmp_path / "small", spread_over=None)
+    expect(ShardDataset(tmp_path / "small"))
 
 
 # --- what overwriting removes, and what it does not ---
@@ -262,6 +284,17 @@ def test_overwriting_a_copy_of_the_links_leaves_the_shards(spread, write_small, 
     write_small(copy, mark=1, overwrite=True)
     expect(ShardDataset(copy), mark=1)
     expect(ShardDataset(spread))
+
+
+def test_a_copy_that_has_the_inode_of_the_owner_is_none(spread, drives, expect, monkeypatch):
+    """New file systems give out the same inodes, so that of a copy may be that of the owner."""
+    real = os.statvfs
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_fsid=real(path).f_fsid + 1))
+        remove_shards(str(spread))
+    expect(ShardDataset(spread))
+    remove_shards(str(spread))
+    assert [on(drive) for drive in drives] == [None] * 3
 
 
 def test_other_files_beside_the_shards_are_left_alone(spread, drives, write_small):
@@ -372,6 +405,29 @@ def test_a_shard_that_is_written_to_through_its_link(spread):
         dataset[0]
 
 
+@pytest.mark.parametrize("mmap", [True, False])
+def test_a_spread_dataset_that_takes_the_place_of_a_plain_one_in_use(small, drives, write_small, mmap):
+    dataset = ShardDataset(small, mmap=mmap)
+    write_small(small, mark=1, shard_bytes=200, overwrite=True, spread_over=drives)
+    with pytest.raises(FileChangedError, match="the shard was replaced by another file while the dataset was in use"):
+        dataset[0]
+
+
+def test_a_folder_of_shards_that_cannot_be_entered_is_not_taken_for_one_that_is_not_there(spread, drives, monkeypatch):
+    real, hidden = os.lstat, os.path.realpath(spread / "shard-00001.safetensors")
+
+    def lstat(path, **options):
+        if path == hidden:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return real(path, **options)
+
+    path = os.path.split(spread / "shard-00001.safetensors")
+    monkeypatch.setattr(os, "lstat", lstat)  # whoever runs this may be root
+    monkeypatch.setattr(os.path, "realpath", lambda _: hidden)
+    with pytest.raises(ReadError, match=r"which cannot be looked at: Permission denied\. See whether you may enter"):
+        link_target(*path)
+
+
 def test_a_drive_that_gets_no_shard_gets_no_folder(tmp_path, drives, write_small, expect):
     write_small(tmp_path / "small", shard_bytes=600, spread_over=drives)
     expect(ShardDataset(tmp_path / "small"))
@@ -384,3 +440,5 @@ def test_a_verification_names_the_drive_that_is_not_mounted(spread, drives, tmp_
     problems = json.loads(capsys.readouterr().out)["problems"]
     assert {os.path.basename(one["file"]) for one in problems} == {"shard-00001.safetensors", "shard-00004.safetensors"}
     assert all("where there is nothing: its drive may not be mounted" in one["message"] for one in problems)
+    assert main(["verify", str(spread)]) == 1
+    assert "Mount the drives that links lead to, and verify again." in capsys.readouterr().err

@@ -96,13 +96,16 @@ def _raise(problems: list[Problem], shards: int, *, damaged: bool) -> None:
     if not problems:
         return
     kind = ChecksumError if damaged else FormatError
-    files = len({problem.file for problem in problems})
+    files = {problem.file or "" for problem in problems}
+    remedy = "Restore those shards from a copy, or write the dataset again."
+    if not damaged:
+        remedy = "The bytes are those that were written, so what wrote them is to be mended."
+    elif all(os.path.islink(file) and not os.path.exists(file) for file in files):
+        remedy = "Mount the drives that links lead to, and verify again."
     raise kind(
-        f"{len(problems)} problem{'' if len(problems) == 1 else 's'} in {files} of {shards} shards",
+        f"{len(problems)} problem{'' if len(problems) == 1 else 's'} in {len(files)} of {shards} shards",
         problems=problems,
-        remedy="Restore those shards from a copy, or write the dataset again."
-        if damaged
-        else "The bytes are those that were written, so what wrote them is to be mended.",
+        remedy=remedy,
     )
 
 

@@ -90,8 +90,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt as error:
         by = "SIGTERM" if isinstance(error, Terminated) else "Ctrl-C"
-        for note in getattr(error, "__notes__", ()) or [f"by {by}"]:  # how far it is, and how it goes on
-            show_note("stopped", note)
+        notes = getattr(error, "__notes__", ())  # how far it is, and how it goes on
+        for text in [_typed(parser, note) for note in notes] or [f"by {by}"]:
+            show_note("stopped", text)
         return 143 if isinstance(error, Terminated) else 130
     return code
 

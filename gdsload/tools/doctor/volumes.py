@@ -105,7 +105,14 @@ def shard_files(tree: Tree, real: str) -> Iterator[tuple[str, int] | None]:
                 there = os.path.dirname(os.path.join(real, os.readlink(entry.path)))
                 if there not in links:
                     links[there] = tree.resolve(there)
-                folder = links[there]
-                yield (folder, entry.stat().st_size) if folder and entry.is_file() else None
+                yield _linked(entry, links[there])
     except OSError:
         return
+
+
+def _linked(entry: os.DirEntry[str], folder: str | None) -> tuple[str, int] | None:
+    """See `shard_files`; a link that cannot be looked at leads nowhere, and says nothing of the others."""
+    try:
+        return (folder, entry.stat().st_size) if folder and entry.is_file() else None
+    except OSError:
+        return None

@@ -89,7 +89,10 @@ def test_who_ends_it_is_told_at_once_what_is_finished(slow, tmp_path, how):
     assert time.monotonic() - began < 5  # a second, on a machine that does nothing else
     assert code == (130 if how == "Ctrl-C" else 143)
     said = " ".join(re.sub(r"\x1b\[\d+m", "", settled(terminal.text)).split())
-    assert re.fullmatch(r"stopped: \d of 4 parts are finished; run the same again to go on, or remove \S+", said)
+    wanted = (
+        r"stopped: \d of 4 parts are finished, in \S+; run the same again to go on, or with --restart to begin anew"
+    )
+    assert re.fullmatch(wanted, said)
     again = Shown([slow(0)], cwd=tmp_path)
     assert again.end() == 0
     assert "there from an interrupted run" in again.text
