@@ -169,3 +169,25 @@ def test_what_is_neither(given, tmp_path):
     with pytest.raises(OptionError, match="no share or number of samples"):
         convert(table(tmp_path / "t.csv"), tmp_path / "out", max_skipped=given)
     assert os.listdir(tmp_path) == ["t.csv"]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "good"),
+    [
+        (3, [[7, 8], [9]], 0),  # values and offsets have as many numbers as a row
+        (5, [[7, 8], [9], [10], [11]], 0),
+        (2, [[7, 8]], 1),
+    ],
+)
+def test_offsets_of_lists_are_never_samples(tmp_path, first, last, good):
+    """Rows of other lengths come as values and offsets, which may look like samples of a fixed field."""
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = arrow.table({"tokens": [list(range(first))] * 70 + last})
+    parquet.write_table(table, tmp_path / "t.parquet", row_group_size=70)
+    schema = {"tokens": gdsload.Field("int64", (first,))}
+    report = convert(
+        tmp_path / "t.parquet", tmp_path / "out", schema=schema, on_error="skip", max_skipped="10%", workers=1
+    )
+    assert (report.samples, len(report.skipped)) == (70 + good, len(last) - good)
+    found = [sample["tokens"].tolist() for sample in gdsload.ShardDataset(tmp_path / "out")]
+    assert found == [list(range(first))] * 70 + last[:good]

@@ -186,6 +186,9 @@ BAD_BATCHES = [
     ({"n": torch.tensor(3, dtype=torch.uint8)}, "field 'n': a batch needs one value for each sample"),
     ({"x": torch.zeros(2, 3)}, "field 'x': a sample has shape [3], but [2] was expected"),
     ({"x": [torch.zeros(2), torch.zeros(3)]}, "field 'x': a sample has shape [3], but [2] was expected"),
+    ({"x": (torch.zeros(2), torch.zeros(2))}, "field 'x': it is a tuple"),
+    ({"x": (np.zeros(2, np.float32), np.array([0, 2]))}, "field 'x': it is a tuple"),
+    ({"x": ([7.0, 8.0], [0, 2])}, "field 'x': it is a tuple"),
     (
         {"r": torch.zeros(2, 3, 2, dtype=torch.int16)},
         "field 'r': a batch of a ragged field is a list of tensors",
@@ -226,6 +229,27 @@ def test_refused_batch_leaves_nothing(tmp_path, change, message):
             writer.write_batch({**good, **change})
         writer.write_batch(good)
     assert [int(sample["n"]) for sample in ShardDataset(tmp_path / "d")] == [1, 2, 1, 2]
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(st.lists(st.integers(0, 4), max_size=5), st.integers(1, 6))
+def test_offsets_are_never_stored_as_a_sample_of_a_fixed_field(lengths, size):
+    """Offsets that have as many numbers as a sample, and its element type, look like one."""
+    from gdsload.shards.encode import batch_rows
+
+    offsets = np.cumsum([0, *lengths])
+    values = np.arange(10, 10 + offsets[-1])
+    for pair in ((values, offsets), (values.tolist(), offsets.tolist())):
+        with pytest.raises(SchemaError, match=r"it is a tuple.*list\(\.\.\.\)"):
+            batch_rows(Schema({"x": Field("int64", (size,))}), {"x": pair})
+
+
+def test_a_tuple_of_numbers_is_a_batch_of_them(tmp_path):
+    """As `images, labels = zip(*samples)` has labels; a pair (values, offsets) has no such values."""
+    with ShardWriter(tmp_path / "d", {"n": Field("int64")}) as writer:
+        writer.write_batch({"n": (1, 2)})
+        writer.write_batch({"n": (torch.tensor(3), torch.tensor(4))})
+    assert [int(sample["n"]) for sample in ShardDataset(tmp_path / "d")] == [1, 2, 3, 4]
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
