@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "as_bytes",
     "bounds",
+    "check_dense",
     "checked",
     "converted",
     "element_type",
@@ -91,7 +92,7 @@ def element_type(value: object, field: str) -> tuple[DType, tuple[int, ...]]:
     """
     value = _stacked(value, field)
     if is_tensor(value):
-        _check_dense(value, field)
+        check_dense(value, field)
         return dtype_of(value.dtype, field), tuple(value.shape)
     array = _as_array(value, field)
     return dtype_of(array.dtype, field), array.shape
@@ -128,7 +129,7 @@ _CAST = "Convert it first, or give the schema with the element type that you wan
 
 
 def _tensor_bytes(value: torch.Tensor, dtype: DType, field: str) -> NDArray[np.uint8]:
-    _check_dense(value, field)
+    check_dense(value, field)
     found = dtype_of(value.dtype, field)
     if found != dtype:
         raise SchemaError(f"it is {found.name}, but the schema says {dtype.name}", field=field, remedy=_CAST)
@@ -145,7 +146,8 @@ def memory_of(tensor: torch.Tensor) -> NDArray[np.uint8]:
     return found
 
 
-def _check_dense(value: torch.Tensor, field: str) -> None:
+def check_dense(value: torch.Tensor, field: str) -> None:
+    """Refuse a tensor whose elements are not what lies in its memory; a `SchemaError`."""
     import torch
 
     if value.is_nested:
@@ -257,7 +259,7 @@ def numbers_of(value: object, field: str) -> NDArray[Any]:
     value = _stacked(value, field)
     if not is_tensor(value):
         return _numbers(value, field)
-    _check_dense(value, field)
+    check_dense(value, field)
     plain = value.detach().cpu().resolve_conj().resolve_neg()
     # What numpy does not have is narrower than float32.
     found: NDArray[Any] = (plain if plain.dtype in _in_numpy() else plain.float()).numpy()

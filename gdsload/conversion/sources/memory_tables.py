@@ -15,7 +15,8 @@ from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.arrow_columns import table_items
 from gdsload.conversion.sources.arrow_types import TableForm
 from gdsload.conversion.sources.extras import need
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import FormatError, OptionError, SchemaError
+from gdsload.shards.values import check_dense, memory_of
 
 __all__ = ["ArraysInMemory", "TableInMemory", "is_mapping_of_arrays", "is_table"]
 
@@ -168,7 +169,10 @@ class ArraysInMemory(FieldChoice):
             yield Item(f"rows {begin} to {end - 1}", partial(_rows, arrays, begin, end), end - begin)
 
     def _chosen(self) -> dict[str, Any]:
-        return {name: self.arrays[name] for name in check_fields(self.fields, self.arrays, "the mapping")}
+        found = {name: self.arrays[name] for name in check_fields(self.fields, self.arrays, "the mapping")}
+        for name, array in found.items():
+            _check(name, array)
+        return found
 
     def _step(self, array: Any) -> int:
         return max(BATCH_BYTES // _row_bytes(array), 1)
@@ -188,9 +192,22 @@ def _sized(array: Any) -> bool:
     return isinstance(array, list | tuple) or (isinstance(array, np.ndarray | torch.Tensor) and array.ndim > 0)
 
 
+def _check(name: str, array: Any) -> None:
+    """Refuse a tensor that has no rows to be cut out of it, or no bytes. One in a list is its sample's fault."""
+    if not isinstance(array, torch.Tensor):
+        return
+    if array.is_nested:
+        raise SchemaError(
+            "a nested tensor cannot be cut into parts", field=name, remedy="Pass its samples as a list: x.unbind()."
+        )
+    check_dense(array, name)
+
+
 def _row_bytes(array: Any) -> int:
     if isinstance(array, list | tuple):
         first = array[0] if array else 0
+        if isinstance(first, torch.Tensor):  # a sparse one refuses to tell its `nbytes`
+            return max(first.numel() * first.element_size(), 8)
         return max(int(getattr(first, "nbytes", 0)) or len(first) if hasattr(first, "__len__") else 8, 8)
     return max(int(array.nbytes) // max(len(array), 1), 1)
 
@@ -201,10 +218,23 @@ def _shown(array: Any) -> str:
 
 def _digest(digest: Any, rows: Any) -> None:
     for one in rows if isinstance(rows, list | tuple) else [rows]:
-        if isinstance(one, torch.Tensor):
-            one = one.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()  # noqa: PLW2901
-        if isinstance(one, np.ndarray) and not one.dtype.hasobject:
-            digest.update(f"{one.dtype} {one.shape}".encode())
-            digest.update(np.ascontiguousarray(one).data)
-        else:
+        found = _memory(one)
+        if found is None:
             digest.update(repr(one).encode("utf-8", "surrogatepass"))
+        else:
+            digest.update(f"{one.dtype} {tuple(one.shape)}".encode())
+            digest.update(found)
+
+
+def _memory(one: Any) -> Any:
+    """The bytes of an array or tensor; None for what has none."""
+    if isinstance(one, torch.Tensor):
+        try:
+            check_dense(one, "")
+        except SchemaError:  # said when its sample's turn comes
+            return None
+        return memory_of(one)
+    if isinstance(one, np.ndarray) and not one.dtype.hasobject:
+        # Not `.data`: times, and types that numpy has from elsewhere, have no buffers.
+        return np.ascontiguousarray(one).reshape(-1).view(np.uint8)
+    return None

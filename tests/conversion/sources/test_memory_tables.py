@@ -135,3 +135,60 @@ def test_arrays_of_other_lengths_are_left_out_by_name(tmp_path):
     assert list(gdsload.ShardDataset(tmp_path / "out").schema) == ["y", "x"]
     one = ArraysInMemory({"x": [1, 2]}).describe()
     assert one == ArraysInMemory({"x": [1, 2]}).describe() != ArraysInMemory({"x": [1, 3]}).describe()
+
+
+# What no field can have. Made when asked for: torch warns of some.
+WITHOUT_BYTES = {
+    "datetime64": lambda: np.array(["2020", "2021"], "datetime64[D]"),
+    "timedelta64": lambda: np.array([1, 2], "timedelta64[s]"),
+    "structured": lambda: np.zeros(2, [("a", "int8"), ("b", "datetime64[D]")]),
+    "objects": lambda: np.array([None, "a"], object),
+    "sparse": lambda: torch.zeros(2).to_sparse(),
+    "sparse rows": lambda: torch.zeros(2, 2).to_sparse_csr(),
+    "meta": lambda: torch.zeros(2, device="meta"),
+    "jagged": lambda: torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=torch.jagged),
+    "nested": lambda: torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]),
+    "quantized": lambda: torch.quantize_per_tensor(torch.zeros(2, 2), 0.1, 0, torch.qint8),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", WITHOUT_BYTES)
+@pytest.mark.parametrize("listed", [False, True])
+def test_what_no_field_can_have_is_an_error_of_ours(tmp_path, kind, listed):
+    """Also in a list, where it is its sample's fault."""
+    value = WITHOUT_BYTES[kind]()
+    with pytest.raises(gdsload.GdsloadError, match="field 'a': "):
+        gdsload.convert({"a": [value, value] if listed else value, "b": [1, 2]}, tmp_path / "out", workers=1)
+    gdsload.convert({"a": value, "b": [1, 2]}, tmp_path / "out", workers=1, fields=["b"])
+    if listed:
+        arrays = {"x": [torch.zeros(2)] * 200 + [value]}
+        report = gdsload.convert(arrays, tmp_path / "skipped", workers=1, on_error="skip")
+        assert (report.samples, len(report.skipped)) == (200, 1)
+
+
+BASE = torch.arange(6.0)
+STRIDED = {
+    "one of a stride": BASE.view(3, 2)[:1, 0],
+    "none of a stride": BASE.view(3, 2)[:1, :0],
+    "transposed": BASE.view(3, 2).T,
+    "conjugate": torch.complex(BASE, BASE).conj(),
+    "negative": torch.complex(BASE, BASE).conj().imag,
+    "with a gradient": BASE.clone().requires_grad_(),
+}
+
+
+@pytest.mark.parametrize("kind", STRIDED)
+def test_tensors_of_any_strides(tmp_path, kind):
+    value = STRIDED[kind]
+    gdsload.convert({"x": value}, tmp_path / "out", workers=1)
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert torch.equal(dataset.column("x"), value.detach())
+    assert ArraysInMemory({"x": value}).describe() == ArraysInMemory({"x": value.detach().clone()}).describe()
+
+
+def test_what_a_cast_makes_storable_is_taken(tmp_path):
+    arrays = {"c": np.array([1j, 2]), "t": torch.zeros(2, dtype=torch.complex128), "l": np.zeros(2, np.longdouble)}
+    casts = {"c": "complex64", "t": "complex64", "l": "float32"}
+    gdsload.convert(arrays, tmp_path / "out", workers=1, casts=casts)
+    assert gdsload.ShardDataset(tmp_path / "out").column("c").tolist() == [1j, 2]
