@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.part import place_of, reason_of
+from gdsload.conversion.part import key_of, place_of, reason_of
 from gdsload.conversion.provenance import notes_of, told_by
 from gdsload.conversion.source import Item, Part, Source
 from gdsload.errors import FormatError, OptionError, SchemaError
@@ -221,7 +221,7 @@ class PackedSource:
             if item.count is None:
                 yield item.key, self._checked(batch[""], dtype)
             for index in range(item.count or 0):
-                yield f"sample {index} of {item.key}", self._checked(sample_of(batch, index)[""], dtype)
+                yield key_of(item, index), self._checked(sample_of(batch, index)[""], dtype)
 
     def _checked(self, value: Any, dtype: np.dtype[Any] | None) -> NDArray[Any] | Exception:
         packed = isinstance(value, bytes)

@@ -19,7 +19,7 @@ from gdsload.shards.format.schema import Schema
 from gdsload.shards.publish import remove_interrupted, write_error
 from gdsload.shards.writer import ShardWriter
 
-__all__ = ["PartTask", "convert_part", "failed", "made", "place_of", "reason_of", "samples_of"]
+__all__ = ["PartTask", "convert_part", "failed", "key_of", "made", "place_of", "reason_of", "samples_of"]
 
 _LONGEST_REASON = 500
 _EVERY_S = 0.2
@@ -171,7 +171,12 @@ def samples_of(item: Item) -> Iterator[Item]:
     """The samples of a batch, one by one."""
     values = item.make()
     for index in range(item.count or 0):
-        yield Item(f"sample {index} of {item.key}", partial(sample_of, values, index))
+        yield Item(key_of(item, index), partial(sample_of, values, index))
+
+
+def key_of(item: Item, index: int) -> str:
+    """Where a sample of a batch comes from; a batch of one is named after its sample."""
+    return item.key if item.count == 1 else f"sample {index} of {item.key}"
 
 
 def made(item: Item, change: Change) -> Iterator[tuple[str, dict[str, Any] | Exception]]:

@@ -287,7 +287,7 @@ def test_a_conversion_names_the_sample_and_may_leave_it_out(tmp_path, ragged):
     assert dataset.schema["tokens"].dtype.name == "uint16"
     (skipped,) = report.skipped
     assert "65536" in skipped.reason
-    assert "sample 0 of" in skipped.key if ragged else "sample 1 of" in skipped.key
+    assert skipped.key.endswith("1.npy") if ragged else "sample 1 of" in skipped.key
 
 
 MASKED = np.ma.masked_array([1.0, 2.0, 3.0], [False, True, False])

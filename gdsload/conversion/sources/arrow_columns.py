@@ -27,6 +27,8 @@ _DIGITS = Context(prec=100)
 def table_items(table: Any, leaves: Sequence[Leaf], first_row: int, file: str) -> Iterator[Item]:
     """The rows of a table: one item for each run of whole ones, and one for each row in which a value is missing.
 
+    All are batches, also those of one row, so that a column of lists is seen to be ragged wherever it is cut.
+
     Args:
         table: an Arrow table or record batch.
         leaves: what its fields are made of.
@@ -41,12 +43,10 @@ def table_items(table: Any, leaves: Sequence[Leaf], first_row: int, file: str) -
     edges = [0, *(np.flatnonzero(bad[1:] | bad[:-1]) + 1).tolist(), table.num_rows]
     for low, high in pairwise(edges):
         pieces = [array.slice(low, high - low) for array in arrays]
-        row = first_row + low
-        if high - low == 1:
-            yield Item(f"row {row}", partial(_row, leaves, pieces, row, file))
-        elif high > low:
-            key = f"rows {row} to {first_row + high - 1}"
-            yield Item(key, partial(_batch, leaves, pieces, row, file), high - low)
+        row, count = first_row + low, high - low
+        if count:
+            key = f"row {row}" if count == 1 else f"rows {row} to {row + count - 1}"
+            yield Item(key, partial(_batch, leaves, pieces, row, file), count)
 
 
 def validate(table: Any, file: str) -> None:
@@ -116,11 +116,6 @@ def _usual(kind: Any) -> Any:
 def _batch(leaves: Sequence[Leaf], arrays: Sequence[Any], first_row: int, file: str) -> dict[str, Any]:
     named = zip(leaves, arrays, strict=True)
     return {leaf.name: column_values(array, leaf, first_row, file) for leaf, array in named}
-
-
-def _row(leaves: Sequence[Leaf], arrays: Sequence[Any], row: int, file: str) -> dict[str, Any]:
-    # The one sample of a ragged field is all of its values.
-    return {name: values[0] for name, values in _batch(leaves, arrays, row, file).items()}
 
 
 def _whole(column: Any) -> Any:

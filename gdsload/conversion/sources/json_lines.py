@@ -140,11 +140,11 @@ class JsonLinesSource(FieldChoice):
             table = self._table(lines, f"{file}, row {row}")
         except FormatError:
             for number, line in enumerate(lines, row):
-                yield Item(f"row {number}", partial(self._sample, line, number, file))
+                yield Item(f"row {number}", partial(self._batch_of_one, line, number, file), 1)
             return
         yield from table_items(table, self._columns()[1], row, file)
 
-    def _sample(self, line: bytes, row: int, file: str) -> Mapping[str, Any]:
+    def _batch_of_one(self, line: bytes, row: int, file: str) -> Mapping[str, Any]:
         _object(line, f"{file}, row {row}")  # says better what is wrong
         table = self._table([line], f"{file}, row {row}")
         (item,) = table_items(table, self._columns()[1], row, file)

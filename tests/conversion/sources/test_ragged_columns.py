@@ -1,0 +1,95 @@
+"""Lists of tables are ragged, however a table is cut, and whatever its other columns lack."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gdsload
+from gdsload.conversion.sources.arrow_columns import table_items
+from gdsload.conversion.sources.arrow_types import TableForm
+from gdsload.shards.encode import infer_schema
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+LISTS = {"many": [[1, 2, 3]] * 70 + [[1, 2], [4]], "two": [[], [1]], "one": [[1]], "an empty one": [[]]}
+ROWS = st.lists(st.tuples(st.lists(st.integers(0, 9), max_size=3), st.none() | st.integers(0, 9)), min_size=1)
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(ROWS, st.data())
+def test_each_item_of_a_table_says_what_is_ragged(rows, data):
+    table = pa.table({
+        "x": pa.array([x for x, _ in rows], pa.list_(pa.int64())),
+        "y": pa.array([y for _, y in rows], pa.int64()),
+    })  # fmt: skip
+    edges = sorted({0, *data.draw(st.lists(st.integers(0, len(rows)))), len(rows)})
+    leaves, seen = TableForm().leaves(table.schema, "t"), []
+    for low, high in pairwise(edges):
+        for item in table_items(table.slice(low, high - low), leaves, low, "t"):
+            try:
+                values = item.make()
+            except gdsload.FormatError:
+                assert item.count == 1
+                continue
+            assert infer_schema(values, batch=True)["x"] == gdsload.Field("int64", (None,))
+            numbers, offsets = values["x"]
+            seen += [(one.tolist(), y) for one, y in zip(np.split(numbers, offsets[1:-1]), values["y"], strict=True)]
+    assert seen == [row for row in rows if row[1] is not None]
+
+
+@pytest.mark.parametrize("lists", LISTS)
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("kind", ["parquet, 1", "parquet, 1000", "arrow", "json", "memory"])
+def test_lists_are_ragged_however_they_are_cut(tmp_path, lists, missing, kind):
+    wanted = LISTS[lists]
+    columns = {"tokens": pa.array([one for one in wanted for _ in range(1 + missing)], pa.list_(pa.int64()))}
+    columns["y"] = pa.array([1, None] * len(wanted) if missing else [1] * len(wanted))
+    path = written(tmp_path, pa.table(columns), kind)
+    if kind == "json" and not any(wanted):
+        pytest.skip("nothing tells what is in the lists")
+    how = {"workers": 1, "on_error": "skip", "max_skipped": len(wanted)}
+    report = gdsload.convert(path, tmp_path / "out", **how)
+    assert (report.samples, len(report.skipped)) == (len(wanted), len(wanted) * missing)
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert dataset.schema["tokens"] == gdsload.Field("int64", (None,))
+    assert [sample["tokens"].tolist() for sample in dataset] == wanted
+
+
+def written(folder, table, kind):
+    name, _, step = kind.partition(", ")
+    path = folder / f"t.{'jsonl' if name == 'json' else name}"
+    if name == "parquet":
+        pq.write_table(table, path, row_group_size=int(step))
+    elif name == "arrow":
+        with pa.OSFile(str(path), "wb") as out, pa.ipc.new_file(out, table.schema) as writer:
+            writer.write_table(table, max_chunksize=1)
+    elif name == "json":
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in table.to_pylist()))
+    return table if name == "memory" else path
+
+
+def test_a_line_of_json_beside_a_broken_one_is_ragged_too(tmp_path):
+    """Then all are read one by one."""
+    rows = ['{"x": [1, 2], "y": 1}'] * 70 + ['{"x": [1,', '{"x": [3], "y": 1}']
+    (tmp_path / "t.jsonl").write_text("\n".join(rows))
+    report = gdsload.convert(tmp_path / "t.jsonl", tmp_path / "out", workers=1, on_error="skip", max_skipped=1)
+    assert [one.key for one in report.skipped] == ["row 70"]
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert (dataset.schema["x"].shape, dataset[70]["x"].tolist()) == ((None,), [3])
+
+
+def test_a_row_that_does_not_fit_is_named_alone(tmp_path):
+    """Also one that is a batch by itself."""
+    table = pa.table({"x": pa.array([[1, 2]] * 70 + [[3]], pa.list_(pa.int64()))})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=1)
+    how = {"workers": 1, "on_error": "skip", "max_skipped": 1, "fixed": ["x"]}
+    how["schema"] = {"x": gdsload.Field("int64", (2,))}
+    report = gdsload.convert(tmp_path / "t.parquet", tmp_path / "out", **how)
+    assert [one.key for one in report.skipped] == ["row 70"]
