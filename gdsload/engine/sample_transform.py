@@ -28,6 +28,7 @@ from torch.utils.data import default_collate
 
 from gdsload.errors import LoaderClosedError, OptionError, ReadError
 from gdsload.shards.gather_host import one_thread
+from gdsload.shards.values import memory_of
 from gdsload.system.crew import Crew, Outcome, Work
 from gdsload.transforms import Compose
 
@@ -308,8 +309,8 @@ class _Pickler(ForkingPickler):
         """See `pickle.Pickler`."""
         if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.is_quantized:
             return NotImplemented
-        plain = value.detach().as_subclass(torch.Tensor).cpu().contiguous()
-        return _tensor, (plain.reshape(-1).view(torch.uint8).numpy(), plain.dtype, tuple(plain.shape))
+        plain = value.detach().as_subclass(torch.Tensor)
+        return _tensor, (memory_of(plain), plain.dtype, tuple(plain.shape))
 
 
 def _tensor(memory: NDArray[np.uint8], dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:

@@ -14,6 +14,7 @@ from gdsload.errors import LoaderClosedError, OptionError, ReadError
 from gdsload.loader.epoch import Epoch, EpochOwner, Exchange
 from gdsload.loader.rank_groups import gather_texts
 from gdsload.loader.state import Place
+from gdsload.shards.values import memory_of
 
 __all__ = ["PeerCheckedEpoch", "batch_digest"]
 
@@ -53,7 +54,13 @@ class PeerCheckedEpoch(Epoch):
         except Exception as error:
             self._tell(error=f"{type(error).__name__}: {error}")
             raise
-        self._compare(batch_digest(batch))
+        try:
+            mine = batch_digest(batch)
+        except Exception as error:
+            self._step_back()
+            self._tell(error=f"{type(error).__name__}: {error}")
+            raise
+        self._compare(mine)
         return batch
 
     def _compare(self, mine: str) -> None:
@@ -80,10 +87,14 @@ class PeerCheckedEpoch(Epoch):
 
     def _fail_here(self, error: Exception) -> NoReturn:
         """Raise an error in the place of the batch that was about to be handed out."""
+        self._step_back()
+        raise error
+
+    def _step_back(self) -> None:
+        """End the epoch before the batch that was about to be handed out, so that a run that is resumed gets it."""
         if not self._over:
             self.place.step -= 1
         self.close()
-        raise error
 
 
 def batch_digest(batch: Any) -> str:
@@ -125,8 +136,7 @@ def _hash_tensor(tensor: torch.Tensor, into: xxhash.xxh3_64) -> None:
             _hash_tensor(part, into)
     elif tensor.layout == torch.strided:
         _add(into, str(tuple(tensor.shape)))
-        # As bytes, since numpy knows not all of torch's element types.
-        into.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        into.update(memory_of(tensor).data)  # as bytes, since numpy knows not all of torch's element types
 
 
 def _add(into: xxhash.xxh3_64, text: str) -> None:

@@ -7,6 +7,8 @@ import copy
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gdsload.loader.peer_check import batch_digest
 
@@ -38,6 +40,19 @@ def test_equal_batches_have_one_hash():
     assert batch_digest(batch()) == batch_digest(batch())
     strided = {**batch(), "float": torch.arange(6.0).view(2, 3).T.contiguous().T}
     assert batch_digest(strided) == batch_digest(batch())
+
+
+@settings(derandomize=True, deadline=None)
+@given(
+    st.sampled_from([torch.uint8, torch.int16, torch.float32, torch.bfloat16, torch.complex64]),
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), max_size=3), st.booleans(),
+)  # fmt: skip
+def test_numbers_count_and_not_how_they_lie_in_memory(dtype, axes, conj):
+    """A vector of one element is contiguous for torch with any stride, and has no view of its bytes then."""
+    sizes, strides = [size for size, _ in axes], [stride for _, stride in axes]
+    tensor = torch.arange(40).to(dtype).as_strided(sizes, strides, 3)
+    tensor = tensor.conj() if conj else tensor
+    assert batch_digest(tensor) == batch_digest(torch.tensor(tensor.tolist(), dtype=dtype).view(sizes))
 
 
 @pytest.mark.parametrize("name", CHANGES)

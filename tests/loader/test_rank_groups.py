@@ -61,6 +61,13 @@ def broken(batch):
         raise ValueError("no batch here")
     return batch
 
+class Unspeakable(int):
+    def __repr__(self):
+        raise ValueError("it cannot be hashed")
+
+def unhashable(batch):
+    return {**batch, "odd": Unspeakable(rank)} if rank == 2 and batch["index"][0] == third else batch
+
 found = {}
 found["mesh"] = read(loader(mesh=mesh, check_peers=True))
 found["slice"] = read(loader(mesh=mesh["dp"]))
@@ -114,6 +121,7 @@ found["quiet"] = [noticed(made) for made in quiet.values()]
 
 third = read(loader(mesh=mesh))[3][0]
 found["broken"] = failing(loader(mesh=mesh, check_peers=True, transform=broken))
+found["unhashable"] = failing(loader(mesh=mesh, check_peers=True, transform=unhashable))
 length = 300 if rank else 200
 found["shorter"] = failing(loader(100, False, mesh=mesh, check_peers=True, sampler=range(length)))
 made = loader(100, False, mesh=mesh, sampler=RandomSampler(range(1000), generator=torch.Generator().manual_seed(rank)))
@@ -218,6 +226,14 @@ class TestProcesses:
         assert told[2]["broken"][1:] == [180, "ValueError", "no batch here"]
         assert told[3]["broken"][1:] == [
             180, "ReadError", "rank 2, which gets the same batches, failed: ValueError: no batch here",
+        ]  # fmt: skip
+
+    def test_what_cannot_be_compared_is_not_lost(self, told):
+        """The state stands before that batch at all of them."""
+        assert [one["unhashable"][0] for one in told] == [17, 17, 3, 3]
+        assert told[2]["unhashable"][1:] == [180, "ValueError", "it cannot be hashed"]
+        assert told[3]["unhashable"][1:] == [
+            180, "ReadError", "rank 2, which gets the same batches, failed: ValueError: it cannot be hashed",
         ]  # fmt: skip
 
     def test_none_waits_for_one_whose_epoch_is_over(self, told):

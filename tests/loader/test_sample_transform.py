@@ -42,6 +42,11 @@ MODULE = """
             os.kill(os.getpid(), 9)
         return sample
 
+    def odd(sample):
+        x = sample["x"].float()
+        return {"one": x[::2][:1], "none": x[::3][:0], "conj": torch.complex(x, x + 1).conj(),
+                "neg": torch.complex(x, x).conj().imag}
+
     def fail(sample):
         return {"x": 1 / (sample["x"][0] - 537).item()}
 """
@@ -172,6 +177,12 @@ class TestRandomNumbers:
         for step, batch in enumerate(loader):
             wanted = [derive_key(5, 0, Purpose.SAMPLE, step, 0, place) % 2**62 for place in range(len(batch))]
             assert batch.tolist() == wanted
+
+    def test_processes_take_tensors_that_are_no_plain_memory(self, quick_python, load, plain, functions):
+        """Strides of few elements, conjugate and negative views."""
+        threads = load(plain, 500, sample_transform=functions.odd)
+        processes = load(plain, 500, sample_transform=functions.odd, sample_processes=True, sample_workers=1)
+        assert list(map(fingerprint, processes)) == list(map(fingerprint, threads))
 
     @pytest.mark.parametrize("order", [*ORDERS, {"sampler": range(1000)}], ids=str)
     def test_any_number_of_threads_gives_the_same(self, load, plain, order):
