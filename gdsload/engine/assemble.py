@@ -146,16 +146,21 @@ class BatchMaker:
         return [torch.from_numpy(array[low:high]) for low, high in edges]  # each with a storage of its own part
 
     def group(self, sources: Mapping[str, Source], sizes: Sequence[int]) -> dict[str, GroupLengths]:
-        """The lengths of ragged fields; fields of equal ones share them.
+        """The lengths of ragged fields; fields of equal ones share them, where the form of their tensors lets them.
 
         Args:
             sources: for each field the addresses of samples and, if it is ragged, their rows; see `joined`.
             sizes: samples of each batch.
         """
         found: dict[str, GroupLengths] = {}
+        codecs = self.form.codecs
         for name, (_, lengths) in sources.items():
             if lengths is not None:
-                same = (one for one in found.values() if np.array_equal(one.lengths, lengths))
+                same = (
+                    one for other, one in found.items()
+                    if not (codecs[name].own_lengths or codecs[other].own_lengths)
+                    and np.array_equal(one.lengths, lengths)
+                )  # fmt: skip
                 found[name] = next(same, None) or GroupLengths(lengths, sizes, self.tensors)
         return found
 

@@ -45,6 +45,9 @@ class FieldCodec:
     """Whether a batch has the stored rows as they are, of one shape: who gathers them has all that `put` needs."""
     wants: Literal["host", "device"] = "device"
     """Where `decode` wants the stored rows, if batches are built on a device."""
+    own_lengths = False
+    """Whether the tensors of lengths that it hands out are this field's alone. Else fields of equal lengths, which may
+    be so by accident and in some groups only, share theirs, and what is done to one in place concerns the others."""
     padding: NDArray[np.uint8] | None = None
     """The bytes of an element, if `decode` wants every sample to be as long as the longest, filled up with it."""
 
@@ -175,6 +178,8 @@ class Jagged(FieldCodec):
 class Offsets(FieldCodec):
     """Ragged rows as pairs (values ``[rows, ...]``, offsets int64 ``[batch + 1]``)."""
 
+    own_lengths = True
+
     def decode(self, values: torch.Tensor, lengths: BatchLengths | None) -> tuple[torch.Tensor, torch.Tensor]:
         """See `FieldCodec.decode`."""
         return values, _of_each(lengths).offsets
@@ -225,6 +230,8 @@ class Padded(FieldCodec):
         stored: what it is on disk.
         padding: the bytes of the element that it is filled up with, shape ``[itemsize]``.
     """
+
+    own_lengths = True
 
     def __init__(self, name: str, stored: Field, padding: NDArray[np.uint8]) -> None:
         super().__init__(name, stored)

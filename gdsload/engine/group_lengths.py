@@ -132,7 +132,7 @@ class BatchLengths:
 
     @property
     def offsets(self) -> torch.Tensor:
-        """See `GroupLengths.offsets`: the same tensor for all fields of equal lengths, as torch compares them so."""
+        """See `GroupLengths.offsets`: the same tensor for all fields that share these lengths, as torch compares it."""
         return self._group.offsets[self._batch]
 
     @property

@@ -165,7 +165,7 @@ def together(part: Part, gathered: Gathered, size: int, parts: int, codecs: Mapp
     }
     whole = {name: np.concatenate([one[:count] for one, count in zip(found, counts, strict=True)])
              for name, found in lengths.items()}  # fmt: skip
-    groups = _shared(whole, size, {name: part.batch[name].values.device for name in ragged})
+    groups = _shared(whole, size, {name: part.batch[name].values.device for name in ragged}, codecs)
     batch: dict[str, Any] = {}
     for name, value in part.batch.items():
         if name in gathered.alone:
@@ -193,14 +193,18 @@ def _cut(found: torch.Tensor, value: torch.Tensor, counts: Sequence[int], each: 
 
 
 def _shared(
-    lengths: Mapping[str, NDArray[np.int64]], size: int, devices: Mapping[str, torch.device]
+    lengths: Mapping[str, NDArray[np.int64]],
+    size: int,
+    devices: Mapping[str, torch.device],
+    codecs: Mapping[str, FieldCodec],
 ) -> dict[str, GroupLengths]:
-    """The lengths of a batch's ragged fields; those of equal ones share them, and so their offsets."""
+    """The lengths of a batch's ragged fields; see `BatchMaker.group`."""
     found: dict[str, GroupLengths] = {}
     for name, known in lengths.items():
         same = (
             one for other, one in found.items()
-            if devices[other] == devices[name] and np.array_equal(one.lengths, known)
+            if not (codecs[name].own_lengths or codecs[other].own_lengths)
+            and devices[other] == devices[name] and np.array_equal(one.lengths, known)
         )  # fmt: skip
         found[name] = next(same, None) or GroupLengths(known, [size], _tensors_on(devices[name]))
     return found

@@ -85,3 +85,14 @@ def test_fields_of_equal_lengths_share_their_offsets():
     made, found = exchanged(parts)
     batch = together(made[1], found, 3, 2, codecs)
     assert torch.equal((batch["a"] + batch["b"]).values(), 2 * rows)
+
+
+@pytest.mark.parametrize("padded", [True, False])
+def test_unless_what_is_done_to_one_of_them_would_concern_the_others(padded):
+    field, lengths, rows = Field("float32", (None, 2)), [2, 1, 3], torch.arange(12.0).view(6, 2)
+    codecs = {name: Padded(name, field, np.zeros(4, np.uint8)) if padded else Offsets(name, field) for name in "ab"}
+    parts = [{name: ragged(rows, lengths, low, low + 2) for name in "ab"} for low in part_starts(3, 2)]
+    made, found = exchanged(parts)
+    batch = together(made[1], found, 3, 2, codecs)
+    batch["a"][1].fill_(-1)
+    assert batch["b"][1].tolist() == (lengths if padded else [0, 2, 3, 6])

@@ -84,6 +84,38 @@ def test_fields_of_a_batch_share_no_memory(load, rich):
         assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(edges))
 
 
+@pytest.mark.parametrize("ragged", ["offsets", "padded"])
+@pytest.mark.parametrize("prefetch_bytes", [1, 1000, "1MiB"])
+def test_nor_do_lengths_that_are_equal_by_accident(load, tmp_path, ragged, prefetch_bytes):
+    """In one group or another: what is changed in place may not depend on what was read together."""
+    lengths = [number % 4 + 1 for number in range(200)]
+    others = [1 if number % 20 == 19 else length for number, length in enumerate(lengths)]
+    with gdsload.ShardWriter(tmp_path / "d", dict.fromkeys("abc", gdsload.Field("int32", (None,)))) as writer:
+        writer.write_batch(
+            {name: [torch.ones(length, dtype=torch.int32) for length in given]
+             for name, given in (("a", lengths), ("b", others), ("c", lengths))}
+        )  # fmt: skip
+
+    def changed(batch):
+        for name, most in (("a", 2), ("c", 1)):
+            batch[name][1].clamp_(max=most)
+        return batch
+
+    options = {"ragged": ragged, "prefetch_bytes": prefetch_bytes}
+    loader = load(tmp_path / "d", 2, device_transform=changed, **options)
+    for batch, plain in zip(loader, load(tmp_path / "d", 2, **options), strict=True):
+        assert torch.equal(batch["b"][1], plain["b"][1])
+        assert torch.equal(batch["a"][1], plain["a"][1].clamp(max=2))
+        assert torch.equal(batch["c"][1], plain["c"][1].clamp(max=1))
+
+
+def test_nor_do_those_of_a_batch_that_is_read_by_itself(rich):
+    batch = gdsload.ShardDataset(rich).read_batch(range(9), fields=["points", "normals"])
+    before = batch["normals"][1].clone()
+    batch["points"][1].fill_(-1)
+    assert torch.equal(batch["normals"][1], before)
+
+
 def test_tensors_are_ordinary(load, rich):
     batch = next(iter(load(rich, 5, ragged="offsets")))
     for tensor in tensors(batch):
