@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -157,5 +158,11 @@ def _split(value: Any) -> Sequence[Any]:
         return value
     if isinstance(value, tuple):
         values, offsets = value
-        return torch.split(values, offsets.diff().tolist())
-    return torch.unbind(value)
+        found = torch.split(values, offsets.diff().tolist())
+    else:
+        found = torch.unbind(value)
+    # Not the views themselves: what is done in place to one would concern its neighbours' gradients.
+    return list(map(_own, found))
+
+
+_own = attrgetter("data")

@@ -18,6 +18,7 @@ import gdsload
 from gdsload.testing import fingerprint
 
 BLOCK = {"shuffle": "block", "block": 8, "window": 32, "lanes": 3}
+OTHERS = {"x": gdsload.Field("float32", (2,)), "r": gdsload.Field("float32", (None, 2))}
 
 
 def tensors(batch):
@@ -26,6 +27,24 @@ def tensors(batch):
             yield from (value.values(), value.offsets()) if value.is_nested else (value,)
         elif isinstance(value, tuple):
             yield from (part for part in value if isinstance(part, torch.Tensor))
+
+
+def test_what_is_done_to_a_sample_concerns_no_other_ones_gradients(tmp_path):
+    """As of views of one tensor it would. Of packed fields, of others, and of ragged ones."""
+    with gdsload.ShardWriter(tmp_path / "d", {**dict.fromkeys("abcd", gdsload.Field("float32")), **OTHERS}) as writer:
+        for number in range(3):
+            writer.write({**dict.fromkeys("abcd", float(number)), "x": [1.0, 1.0], "r": [[1.0, 2.0]]})
+    dataset = gdsload.ShardDataset(tmp_path / "d")
+    first, second, alone = (*dataset.__getitems__([0, 1]), dataset[2])
+    for name in (*"abcd", "x", "r"):
+        weight = torch.nn.Parameter(torch.tensor(2.0))
+        loss = (first[name] * weight).sum()
+        second[name].add_(1)
+        loss.backward()
+        for sample in (second, alone):
+            sample[name].mul_(weight)
+            assert sample[name].requires_grad
+        assert not first[name].requires_grad
 
 
 @pytest.mark.parametrize(
