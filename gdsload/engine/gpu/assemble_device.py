@@ -80,9 +80,11 @@ class DeviceAssembler(BatchMaker):
                 self.kept = DeviceKeptImages(form.decode, self.images, keep)
 
     def tensors(self, array: NDArray[Any], counts: Sequence[int]) -> Sequence[torch.Tensor]:
-        """See `BatchMaker.tensors`: parts of one tensor on the device, ordered on the loader's stream."""
-        parts: Sequence[torch.Tensor] = self.gather.upload(array).split_with_sizes(list(counts))
-        return parts
+        """See `BatchMaker.tensors`: parts of one tensor on the device, ordered on the loader's stream.
+
+        None is a view for autograd: a change of one in place would be one of those that others' gradients need.
+        """
+        return [part.data for part in self.gather.upload(array).split_with_sizes(list(counts))]
 
     def follow(self) -> None:
         """See `BatchMaker.follow`."""

@@ -6,6 +6,7 @@ import threading
 import weakref
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -209,3 +210,15 @@ def test_waiting_for_the_gpu_holds_nobody_else_up(gpu, monkeypatch):
     go_on.set()
     thread.join(20)
     assert not thread.is_alive()
+
+
+def test_lengths_of_a_batch_that_are_changed_in_place_concern_no_others_gradients():
+    """A transform on the device may clamp those of the next batch while this one is trained on."""
+    maker = SimpleNamespace(gather=SimpleNamespace(upload=torch.from_numpy))
+    first, second = assemble_device.DeviceAssembler.tensors(maker, np.arange(5), [2, 3])
+    weight = torch.ones(2, requires_grad=True)
+    loss = (weight * first).sum()
+    second.clamp_(max=1)
+    loss.backward()
+    assert (weight.grad.tolist(), second.tolist()) == ([0, 1], [1, 1, 1])
+    assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
