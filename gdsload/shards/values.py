@@ -382,9 +382,9 @@ def _exactly(source: NDArray[Any], found: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _kept(source: NDArray[Any], found: NDArray[Any], dtype: DType) -> NDArray[np.bool_]:
-    """Which numbers did not become infinite, finite, NaN, or of another sign."""
+    """Which numbers did not become infinite, finite, NaN, or of another sign; 0 is 0, which not all types have."""
     kept: NDArray[np.bool_] = (np.isinf(found) == np.isinf(source)) & (np.isnan(found) == np.isnan(source))
-    kept &= ~((found < 0) & (source > 0) | (found > 0) & (source < 0))
+    kept &= ~((found < 0) & (source > 0) | (found > 0) & (source < 0)) & ((source != 0) | (found == 0))
     if dtype.name not in _EXACT:  # where the element type has no infinity, torch takes its largest number instead
         kept &= ~(np.isfinite(source) & (np.abs(source) > np.float64(bounds(dtype)[1])))
     return kept
@@ -397,4 +397,5 @@ def held(dtype: DType) -> str:
     if _is_whole(dtype):
         return "whole numbers from {} to {}".format(*_limits(dtype))
     exact = f", whole numbers exactly up to {_EXACT[dtype.name]}" if dtype.name in _EXACT else ""
-    return f"numbers up to {bounds(dtype)[1]:g}{exact}"
+    low, high = bounds(dtype)
+    return f"numbers {f'from {low:g} to' if low > 0 else 'up to'} {high:g}{exact}"

@@ -223,6 +223,7 @@ def test_what_is_clipped_in_a_sample_that_is_left_out_is_not_counted(tmp_path):
         (np.array(np.inf, np.float32), "float8_e4m3fn", "inf does not fit float8_e4m3fn"),
         (np.array(449.0), "float8_e4m3fn", r"449.0 does not fit float8_e4m3fn \(numbers up to 448\)"),
         (np.array(-1.0), "float8_e8m0fnu", "-1.0 does not fit float8_e8m0fnu"),
+        (np.array([1.0, 0.0]), "float8_e8m0fnu", r"0.0 at \[1\] does not fit float8_e8m0fnu \(numbers from 5.87"),
         (np.array(1e39 + 0j), "complex64", "does not fit complex64"),
         (np.array(1j), "float32", "1j is complex, but float32"),
         (torch.tensor(300.0, dtype=torch.bfloat16), "uint8", "300.0 does not fit uint8"),

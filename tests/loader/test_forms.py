@@ -157,6 +157,15 @@ class TestRagged:
         with pytest.raises(OptionError, match=message):
             load(rich, 4, ragged="padded", padding_value=padding)
 
+    @pytest.mark.parametrize("padding", [0, 0.0, -0.0])
+    def test_no_type_without_a_zero_is_padded_with_another_number(self, load, tmp_path, padding):
+        with gdsload.ShardWriter(tmp_path / "set", {"scale": Field("float8_e8m0fnu", (None,))}) as writer:
+            writer.write_batch({"scale": [[1.0, 2.0], [4.0]]})
+        with pytest.raises(OptionError, match="padding_value is .*0, which float8_e8m0fnu cannot hold: .* from 5.8"):
+            load(tmp_path / "set", 2, ragged="padded", padding_value=padding)
+        (batch,) = load(tmp_path / "set", 2, ragged="padded", padding_value=0.5)
+        assert batch["scale"][0].float().tolist() == [[1, 2], [4, 0.5]]
+
     def test_what_is_not_padded_may_be_of_any_type(self, load, rich):
         padding = {"codes": np.uint16(7), "points": float("-inf")}
         for options in ({"padding_value": -100}, {"padding_value": -100, "ragged": "padded", "fields": ["points"]}):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gdsload import SchemaError
 from gdsload.shards.format.dtypes import DTYPES, dtype_of
-from gdsload.shards.values import as_bytes, element_type, numpy_dtype, torch_dtype, torch_dtypes
+from gdsload.shards.values import as_bytes, checked, element_type, numpy_dtype, torch_dtype, torch_dtypes
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=150)
 
@@ -93,6 +93,17 @@ def test_floats_are_rounded_or_refused(name, number):
     else:
         wanted = torch.tensor(number, dtype=torch.float64).to(torch_dtype(dtype))
         assert torch.equal(wanted, torch.from_numpy(found.copy()).view(torch_dtype(dtype))[0])
+
+
+@pytest.mark.parametrize("code", sorted(DTYPES))
+@pytest.mark.parametrize("zero", [0, 0.0, -0.0, np.float32(0.0)], ids=repr)
+def test_zero_is_zero_or_refused(code, zero):
+    dtype = DTYPES[code]
+    if dtype.name == "float8_e8m0fnu":  # powers of two alone
+        with pytest.raises(SchemaError, match=r"0 at \[1\] does not fit float8_e8m0fnu \(numbers from 5.87747e-39 to"):
+            checked(np.asarray([1, zero]), zero, dtype, "x")
+    else:
+        assert not np.asarray(torch.as_tensor(checked(np.asarray([1, zero]), zero, dtype, "x"))[1].to(torch.complex64))
 
 
 def test_bytes_are_a_view_where_they_can_be():
