@@ -130,10 +130,27 @@ def test_what_cannot_be_packed_is_refused_before_any_part_is_made(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all"]
 
 
+@pytest.mark.parametrize("before", [(), ["d", "x"]])
 @pytest.mark.parametrize(
-    ("arguments", "packed"), [([], AUTO), (["--pack-fields", "c", "a"], NAMED), (["--no-pack-fields"], ())]
+    ("arguments", "packed"),
+    [([], None), (["--pack-fields", "c", "a"], NAMED), (["--no-pack-fields"], ()), (["--pack-fields", "auto"], AUTO)],
 )
-def test_command(tmp_path, arguments, packed):
-    write(tmp_path / "all", pack_fields=())
+def test_command(tmp_path, before, arguments, packed):
+    dataset = write(tmp_path / "all", pack_fields=before)
     assert main(["reshard", str(tmp_path / "all"), str(tmp_path / "out"), "--workers", "1", *arguments]) == 0
-    assert ShardDataset(tmp_path / "out").stored.packed == packed
+    wanted = (dataset.stored.packed or AUTO) if packed is None else packed
+    assert ShardDataset(tmp_path / "out").stored.packed == wanted
+
+
+@pytest.mark.parametrize(
+    ("given", "packed"),
+    [("auto", {"auto", "a", "b", "c"}), ("auto,x", {"auto", "x"}), ("auto,auto", {"auto"}), ("x", {"x"})],
+)
+def test_a_field_that_is_called_as_the_rule_is(tmp_path, capsys, given, packed):
+    """Alone it is the rule; beside others, or twice, it is the field."""
+    (tmp_path / "source").mkdir()
+    for name in ("auto", "a", "b", "c", "x"):
+        np.save(tmp_path / "source" / f"{name}.npy", np.zeros((9, 5) if name == "x" else 9))
+    command = ["convert", str(tmp_path / "source"), str(tmp_path / "out"), "--workers", "1", "--pack-fields", given]
+    assert main(command) == 0, capsys.readouterr().err
+    assert {name for names in ShardDataset(tmp_path / "out").stored.packed for name in names} == packed

@@ -36,7 +36,7 @@ def add_writing(parser: argparse.ArgumentParser) -> None:
     )
     add_list(
         shards, "--pack-fields", metavar="NAME,...",
-        help="store these fields together (default: those of a few bytes, or what is already)",
+        help='store these fields together, or "auto": those of a few bytes (default: what is already, or auto)',
     )  # fmt: skip
     shards.add_argument(
         "--no-pack-fields", dest="pack_fields", action="store_const", const=(), help="store each field by itself"
@@ -74,7 +74,8 @@ def run_with_bar(chosen: argparse.Namespace) -> Iterator[RearrangeKeywords]:
         yield {
             "shard_bytes": chosen.shard_bytes,
             "shuffle_seed": chosen.shuffle_seed,
-            "pack_fields": chosen.pack_fields,
+            # A single field that is called so is packed by `auto,auto`; there is little to gain by it.
+            "pack_fields": "auto" if chosen.pack_fields == ["auto"] else chosen.pack_fields,
             "workers": executor.workers if executor and chosen.workers is None else chosen.workers,
             "executor": executor,
             "overwrite": chosen.overwrite,
