@@ -152,9 +152,7 @@ def check_dense(value: torch.Tensor, field: str) -> None:
 
     if value.is_nested:
         raise SchemaError(
-            "a nested tensor holds many samples",
-            field=field,
-            remedy="Pass it to write_batch, for a ragged field.",
+            "a nested tensor holds many samples", field=field, remedy="Pass it to write_batch, for a ragged field."
         )
     if value.layout != torch.strided:
         raise SchemaError(f"a tensor of layout {value.layout} cannot be stored", field=field, remedy="Make it dense.")
