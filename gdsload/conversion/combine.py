@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from gdsload.conversion.conversion_options import ConvertOptions
 from gdsload.conversion.staging import part_folder
-from gdsload.errors import ChecksumError
+from gdsload.errors import ChecksumError, GdsloadError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.loader import DataLoader
 from gdsload.shards.format.index import INDEX_NAME, Index, IndexEntry, parse_index
@@ -65,6 +65,8 @@ def publish(
         fsync_path(path_of_index)
     except OSError as error:
         place.abandon()
+        if isinstance(error, GdsloadError):
+            raise
         raise write_error("the dataset cannot be put together", error, path) from error
     except BaseException:
         place.abandon()

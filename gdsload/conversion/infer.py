@@ -98,6 +98,8 @@ def _both(name: str, one: Field, other: Field, source: Source, ragged: bool) -> 
     if one == other:
         return one
     same = one.dtype == other.dtype and not (one.is_string or other.is_string) and len(one.shape) == len(other.shape)
+    if same and (told := _without_empty(one, other)) is not None:
+        return _ragged(name, told)
     pixels = same and one.dtype.name == "uint8" and len(one.shape) == 3
     channels = pixels and {one.shape[0], other.shape[0]} <= _CHANNELS
     if same and one.shape and one.shape[1:] == other.shape[1:] and (ragged or not channels):
@@ -107,6 +109,14 @@ def _both(name: str, one: Field, other: Field, source: Source, ragged: bool) -> 
         field=name,
         remedy=_way_out(name, one, other, source, channels),
     )
+
+
+def _without_empty(one: Field, other: Field) -> Field | None:
+    """Of two fields that of which the shape is known, if one is of empty lists of lists, which tell none; else None."""
+    for empty, told in ((one, other), (other, one)):
+        if len(empty.shape) > 1 and empty.shape[0] in (0, None) and 0 in empty.shape[1:] and 0 not in told.shape[1:]:
+            return told
+    return None
 
 
 _CHANNELS = {None, 1, 2, 3, 4}

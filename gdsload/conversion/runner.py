@@ -29,6 +29,7 @@ from gdsload.conversion.spread import CONVERSION, Spread
 from gdsload.conversion.staging import PartReport, StagingFolder, tidy_up
 from gdsload.conversion.tasks import bytes_of_parts, bytes_of_shards, gathered
 from gdsload.errors import DiskFullError, FormatError, OptionError, ReadError, Skipped
+from gdsload.shards.format.index import INDEX_NAME
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.stored import packed_by
 from gdsload.shards.publish import Publication
@@ -272,7 +273,8 @@ def convert(source: Any, out: Place, **options: Any) -> ConvertReport:
         report = _run(found, look, chosen, stage, path, given, spread)
         done = True
     except KeyboardInterrupt as error:
-        done = _identity(path) != before  # it has appeared already: what was interrupted is the tidying up
+        # It may have appeared already: what was interrupted is the tidying up then.
+        done = stage.is_complete() and _identity(path) not in (None, before)
         if not done:
             error.add_note(stage.progress())
         raise
@@ -282,9 +284,9 @@ def convert(source: Any, out: Place, **options: Any) -> ConvertReport:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Which folder is at a path."""
+    """Which dataset is at a path; None without one."""
     try:
-        found = os.stat(path)
+        found = os.stat(os.path.join(path, INDEX_NAME))
     except OSError:
         return None
     return found.st_dev, found.st_ino

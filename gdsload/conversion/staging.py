@@ -214,6 +214,10 @@ class StagingFolder:
         """How many parts are finished."""
         return sum(_FINISHED.fullmatch(name) is not None for name in self._names())
 
+    def is_complete(self) -> bool:
+        """Whether all parts are finished."""
+        return self.finished_count() == len((self.plan or {}).get("tasks", ())) > 0
+
     def progress(self) -> str:
         """How far the conversion is, and what may be done, for who interrupts it."""
         if not (done := self.finished_count()):
@@ -327,9 +331,16 @@ def _open_itself(path: str, flags: int) -> int:
 
 
 def _read_json(path: str) -> dict[str, Any] | None:
+    """What a small file holds; None if it is not there, or is none of ours.
+
+    Raises:
+        ReadError: if it cannot be read now. What it tells of would be thrown away, were it taken for missing.
+    """
     try:
         with open(path, encoding="utf-8", opener=_open_itself) as file:
             found = json.load(file)
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
         return None
+    except OSError as error:
+        raise ReadError(f"what an interrupted run has left cannot be read: {error.strerror}", file=path) from error
     return found if isinstance(found, dict) else None

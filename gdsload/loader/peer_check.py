@@ -64,7 +64,11 @@ class PeerCheckedEpoch(Epoch):
         return batch
 
     def _compare(self, mine: str) -> None:
-        told = self._tell(digest=mine)
+        try:
+            told = self._tell(digest=mine)
+        except Exception:  # a peer is gone: the batch was not handed out
+            self._step_back()
+            raise
         if failed := [one for one in told if one["error"] is not None]:
             first = failed[0]
             self._fail_here(ReadError(f"rank {first['rank']}, which gets the same batches, failed: {first['error']}"))

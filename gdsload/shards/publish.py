@@ -218,8 +218,10 @@ class Publication:
     def abandon(self) -> None:
         """Remove what is not, or no longer, at its place."""
         if os.getpid() == self.owner:
-            _discard(self.folder, self.path)
-            os.close(self._lock)
+            try:
+                _discard(self.folder, self.path)
+            finally:  # also if Ctrl-C ends it: or nobody could, as long as this process is there
+                os.close(self._lock)
 
 
 def strangers(folder: str | int) -> list[str]:

@@ -211,6 +211,30 @@ def test_what_is_interrupted_once_the_dataset_has_appeared_leaves_nothing(
     assert sorted(os.listdir(tmp_path)) == ["nvme0", "nvme1", "nvme2", "out", "x.npy"]
 
 
+@pytest.mark.parametrize("there", ["a folder", "a file", "nothing more"])
+def test_what_else_happens_at_the_place_is_not_taken_for_the_dataset(array, plain, tmp_path, there):
+    """Of an interrupted conversion nothing is thrown away then."""
+    out = tmp_path / "out"
+    shutil.copytree(plain, out)
+
+    def progress(samples, nbytes, parts, of):
+        if parts == 3:
+            shutil.rmtree(out)
+            if there == "a folder":
+                out.mkdir()
+            if there == "a file":
+                out.touch()
+            raise KeyboardInterrupt
+
+    how = {"shard_bytes": 4000, "workers": 1, "overwrite": True}
+    with pytest.raises(KeyboardInterrupt) as caught:
+        gdsload.convert(array, out, progress=progress, **how)
+    assert caught.value.__notes__[0].startswith("3 of 10 parts are finished, in ")
+    if there == "a file":
+        out.unlink()
+    assert gdsload.convert(array, out, **how).resumed == 3
+
+
 @pytest.mark.parametrize("removed", range(4))
 def test_an_interruption_of_the_tidying_up_stands_in_nobodys_way(array, tmp_path, drives, monkeypatch, removed):
     """Not in this process's either, which held the lock."""
@@ -234,6 +258,37 @@ def test_an_interruption_of_the_tidying_up_stands_in_nobodys_way(array, tmp_path
     assert not stage.exists()
     assert sum(shards_on(drives)) == 10
     StagingFolder(str(tmp_path / "out"), {}, restart=False).close(remove=True)
+
+
+def test_a_plan_that_cannot_be_read_now_is_not_taken_for_none(array, tmp_path, drives, monkeypatch):
+    interrupted(array, tmp_path / "out", spread_over=drives)
+    how, real = {"shard_bytes": 4000, "workers": 1, "spread_over": drives}, os.open
+
+    def fail(path, *arguments, **options):
+        if str(path).endswith("plan.json"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return real(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fail)
+        with pytest.raises(
+            ReadError, match=r"plan.json: what an interrupted run has left cannot be read: Input/output"
+        ):
+            gdsload.convert(array, tmp_path / "out", **how)
+    assert gdsload.convert(array, tmp_path / "out", **how).resumed == 4
+
+
+def test_a_disk_that_is_full_when_the_dataset_is_put_together(array, tmp_path, drives, monkeypatch):
+    real = os.symlink
+
+    def fail(source, target, **options):
+        if "/.out.gdsload-" in str(target) and "convert" not in str(target):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(source, target, **options)
+
+    monkeypatch.setattr(os, "symlink", fail)
+    with pytest.raises(DiskFullError, match="the link to a shard cannot be made: No space left on device: about 0 B"):
+        gdsload.convert(array, tmp_path / "out", shard_bytes=4000, workers=1, spread_over=drives)
 
 
 def test_targets_of_a_split_are_looked_at_first(plain, tmp_path, drives):

@@ -7,9 +7,12 @@ import copy
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gdsload
+from gdsload.loader import peer_check
 from gdsload.loader.peer_check import batch_digest
 
 
@@ -74,3 +77,43 @@ def test_a_batch_is_left_as_it_is():
     before = copy.copy(given)
     batch_digest(given)
     assert all(given[name] is before[name] for name in before)
+
+
+@pytest.fixture
+def mesh():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist.device_mesh.init_device_mesh("cpu", (1, 1), mesh_dim_names=("dp", "tp"))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("failing", range(1, 6))
+def test_a_batch_that_could_not_be_compared_comes_again(tmp_path, mesh, monkeypatch, failing):
+    """A peer that is gone ends the epoch before the batch that was about to be handed out, whichever that is."""
+    with gdsload.ShardWriter(tmp_path / "d") as writer:
+        writer.write_batch({"x": torch.arange(20)})
+
+    def load():
+        return gdsload.DataLoader(tmp_path / "d", 4, "full", device="cpu", mesh=mesh, check_peers=True)
+
+    with load() as loader:
+        whole = [batch["x"].tolist() for batch in loader]
+    real, left = peer_check.gather_texts, iter(range(1, failing))
+
+    def gather(*arguments):
+        if next(left, None) is None:
+            raise RuntimeError("Connection closed by peer")
+        return real(*arguments)
+
+    found = []
+    with load() as loader:
+        with monkeypatch.context() as patch:
+            patch.setattr(peer_check, "gather_texts", gather)
+            epoch = iter(loader)
+            with pytest.raises(RuntimeError, match="Connection closed"):
+                found.extend(batch["x"].tolist() for batch in epoch)
+        assert list(epoch) == []
+        state = loader.state_dict()
+    with load() as loader:
+        loader.load_state_dict(state)
+        assert found + [batch["x"].tolist() for batch in loader] == whole
+    assert len(found) == failing - 1

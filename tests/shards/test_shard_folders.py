@@ -271,6 +271,22 @@ def test_a_failed_overwriting_leaves_the_old_shards(spread, drives, write_small,
     assert all(on(drive) for drive in drives)
 
 
+def test_an_overwriting_that_is_interrupted_last_of_all_keeps_no_lock(spread, drives, write_small, expect, monkeypatch):
+    """The next writer, of whatever process, removes what it has left."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            write_small(spread, mark=1, overwrite=True)
+    expect(ShardDataset(spread), mark=1)
+    assert len(os.listdir(spread.parent)) == 3
+    write_small(spread, mark=2, overwrite=True)
+    assert os.listdir(spread.parent) == [spread.name]
+
+
 def test_overwriting_a_moved_dataset_removes_its_shards(spread, drives, write_small):
     moved = spread.rename(spread.parent / "moved")
     write_small(moved, mark=1, overwrite=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from itertools import pairwise
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 import gdsload
 from gdsload.conversion.sources.arrow_columns import table_items
@@ -60,6 +62,38 @@ def test_lists_are_ragged_however_they_are_cut(tmp_path, lists, missing, kind):
     dataset = gdsload.ShardDataset(tmp_path / "out")
     assert dataset.schema["tokens"] == gdsload.Field("int64", (None,))
     assert [sample["tokens"].tolist() for sample in dataset] == wanted
+
+
+BOXES = [[[1.0, 2.0, 3.0, 4.0]] * (number % 3) for number in range(90)]
+
+
+@pytest.mark.parametrize("given", [None, "float64"])
+@pytest.mark.parametrize("kind", ["parquet, 1", "parquet, 1000", "json", "memory"])
+def test_empty_lists_of_lists_say_nothing_of_how_long_they_would_be(tmp_path, kind, given):
+    """Also where they come alone, beside rows that lack a value."""
+    table = pa.table({
+        "boxes": pa.array([one for one in BOXES for _ in range(2)], pa.list_(pa.list_(pa.float64()))),
+        "y": pa.array([1, None] * len(BOXES), pa.int64()),
+    })  # fmt: skip
+    schema = given and {"boxes": gdsload.Field(given, (None, 4)), "y": gdsload.Field("int64", ())}
+    how = {"workers": 1, "on_error": "skip", "max_skipped": len(BOXES)}
+    report = gdsload.convert(written(tmp_path, table, kind), tmp_path / "out", schema=schema, **how)
+    assert len(report.skipped) == len(BOXES)
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert dataset.schema["boxes"] == gdsload.Field("float64", (None, 4))
+    assert [sample["boxes"].tolist() for sample in dataset] == BOXES
+
+
+def test_empty_lists_of_lists_beside_images(tmp_path):
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(file, "PNG")
+    images = pa.array([{"bytes": file.getvalue(), "path": "a.png"}] * len(BOXES))
+    boxes = pa.array(BOXES, pa.list_(pa.list_(pa.float64())))
+    pq.write_table(pa.table({"image": images, "boxes": boxes}), tmp_path / "t.parquet")
+    gdsload.convert(tmp_path / "t.parquet", tmp_path / "out", workers=1)
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert dataset.schema["boxes"] == gdsload.Field("float64", (None, 4))
+    assert [sample["boxes"].tolist() for sample in dataset] == BOXES
 
 
 def written(folder, table, kind):
