@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import operator
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from torch.utils.data import Subset
 from gdsload.backends.base import BackendStatus
 from gdsload.engine.assemble import moved
 from gdsload.errors import FileChangedError, OptionError, SampleIndexError
+from gdsload.loader.indices import Indices, whole_numbers
 from gdsload.loader.known_fields import known_field, known_fields
 from gdsload.loader.options import dataset_path, resolve_device
 from gdsload.loader.sample_reader import CPU, SampleReader
@@ -33,9 +33,6 @@ __all__ = ["ShardDataset", "ShardInfo"]
 
 _MOST_MAPPED = 32_768
 """Linux lets a process have 65 530 mappings (vm.max_map_count); half of them are the user's."""
-
-
-Indices = Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,8 +295,8 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
     def _ids(self, indices: Indices) -> NDArray[np.int64]:
         """The samples that indices mean; maybe in the very array that was given."""
         length = len(self)
-        known = isinstance(indices, np.ndarray) and indices.dtype == np.int64
-        ids: NDArray[np.int64] = np.asarray(indices) if known else _whole(indices)
+        known = isinstance(indices, np.ndarray) and indices.dtype == np.int64 and indices.ndim == 1
+        ids: NDArray[np.int64] = np.asarray(indices) if known else whole_numbers(indices)
         low, high = (ids.min(), ids.max()) if ids.size else (0, -1)
         if low < -length or high >= length:
             bad = int(ids[(ids < -length) | (ids >= length)][0])
@@ -352,29 +349,6 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
     def __repr__(self) -> str:
         shards = len(self._catalog.sources)
         return f"ShardDataset({self.path!r}, {len(self)} samples in {shards} shards, {self.schema!r})"
-
-
-def _whole(indices: Indices) -> NDArray[np.int64]:
-    """Whole numbers of whatever kind; what int64 cannot hold becomes something that is outside of any dataset, too.
-
-    Raises:
-        OptionError: if they are a mask.
-    """
-    if isinstance(indices, torch.Tensor | np.ndarray) and indices.dtype in (torch.bool, np.bool_):
-        raise OptionError(
-            f"indices are a mask, of shape {tuple(indices.shape)}",
-            remedy="Pass the indices of what is true, as mask.nonzero().flatten() or np.flatnonzero(mask) has them.",
-        )
-    if isinstance(indices, torch.Tensor):
-        indices = indices.detach().cpu().numpy()
-    if isinstance(indices, np.ndarray) and indices.ndim == 1 and indices.dtype.kind == "i":
-        return indices.astype(np.int64)
-    numbers = [operator.index(index) for index in indices]
-    try:
-        return np.array(numbers, np.int64)
-    except OverflowError:
-        clipped: NDArray[np.int64] = np.clip(np.array(numbers, object), -(2**63), 2**63 - 1).astype(np.int64)
-        return clipped
 
 
 def _subset(dataset: ShardDataset, ids: NDArray[np.int64]) -> Subset[dict[str, Any]]:

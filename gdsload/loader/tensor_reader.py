@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -80,6 +81,9 @@ def block_of(file: int, entry: TensorEntry, bounds: Sequence[tuple[int, int]], k
         bounds: of each dimension the first index, and the one after the last.
         kept: the dimensions that the block has; of others there is one index.
     """
+    shape = tuple(bounds[axis][1] - bounds[axis][0] for axis in kept)
+    if any(low >= high for low, high in bounds):  # other dimensions may have any length then
+        return Block(file, np.zeros(0, np.int64), 0, shape, torch_dtype(entry.dtype))
     whole, stride = len(bounds), entry.dtype.itemsize
     while whole and bounds[whole - 1] == (0, entry.shape[whole - 1]):
         whole -= 1
@@ -92,7 +96,6 @@ def block_of(file: int, entry: TensorEntry, bounds: Sequence[tuple[int, int]], k
         else:
             offset = (np.arange(low, high)[:, None] * stride + offset).reshape(-1)
         stride *= entry.shape[axis]
-    shape = tuple(bounds[axis][1] - bounds[axis][0] for axis in kept)
     return Block(file, offset, run, shape, torch_dtype(entry.dtype))
 
 
@@ -135,6 +138,10 @@ class TensorReader:
         files: the files, mapped; closed with this.
         device: where tensors go.
         backend: how the bytes travel.
+
+    Attributes:
+        owner: the process that may use it. After a fork, another thread may have been in the middle of a read.
+        closed: whether it was closed.
     """
 
     def __init__(self, files: Files, device: torch.device, backend: BackendChoice) -> None:
@@ -143,7 +150,8 @@ class TensorReader:
         self._backend: Backend | None = None
         self._on_gpu = self._request.placement == "gpu"
         self._lock = threading.RLock()
-        self._closed = self._reading = False
+        self.closed = self._reading = False
+        self.owner = os.getpid()
 
     def read(self, blocks: Sequence[Block]) -> list[torch.Tensor]:
         """Blocks as tensors, each in memory of its own.
@@ -177,7 +185,7 @@ class TensorReader:
         return found if where == self._device else [out.to(self._device) for out in found]
 
     def _open(self) -> Backend:
-        if self._closed:
+        if self.closed:
             raise LoaderClosedError("the file was closed")
         if self._backend is None:
             self._backend = choose(self._best(), self._files).backend
@@ -241,8 +249,11 @@ class TensorReader:
         Raises:
             LoaderClosedError: if a signal's handler calls it in the middle of `read`; nothing is closed then.
         """
+        if self.owner != os.getpid():
+            self.closed = True  # what is open is the parent's
+            return
         with self._lock:
             if self._reading:
                 raise LoaderClosedError("a signal's handler closed the file while a tensor was being read")
-            self._closed = True
+            self.closed = True
             (self._backend or self._files).close()

@@ -14,14 +14,15 @@ from typing import Any, Self
 import torch
 
 from gdsload.backends.names import BACKEND_CHOICES, BackendChoice
-from gdsload.errors import FormatError, OptionError, Problem
+from gdsload.errors import FormatError, LoaderClosedError, OptionError, Problem
 from gdsload.loader.options import resolve_device
 from gdsload.loader.tensor_reader import Block, TensorReader, block_of
 from gdsload.shards.files import Files, open_regular
 from gdsload.shards.format.header import Header, TensorEntry
 from gdsload.shards.identity import ShardSource, identity_of
 from gdsload.shards.opening import load_header
-from gdsload.system.paths import absolute
+from gdsload.shards.values import no_inference
+from gdsload.system.paths import absolute, listed_paths
 from gdsload.system.threads import Closer
 
 __all__ = ["TensorFiles", "TensorSlice", "load_file", "safe_open"]
@@ -73,12 +74,14 @@ def safe_open(
     """
     if framework not in ("pt", "torch", "pytorch"):
         raise OptionError(f"framework is {framework!r}", remedy='Pass "pt": tensors are torch\'s.')
-    names = [filename] if isinstance(filename, str | os.PathLike) else list(filename)
+    if isinstance(filename, bytes) or not isinstance(filename, str | os.PathLike | Sequence):
+        raise OptionError(f"filename is {filename!r:.200}, no path", remedy="Pass a path, or a list of several.")
+    names = listed_paths("filename", [filename] if isinstance(filename, str | os.PathLike) else filename)
     if backend not in BACKEND_CHOICES:
         raise OptionError(f"backend is {backend!r}", remedy=f"Supported are {', '.join(map(repr, BACKEND_CHOICES))}.")
     if not names:
         raise OptionError("there are no files to open", remedy="Pass a path, or several.")
-    return TensorFiles([absolute(os.fspath(name)) for name in names], resolve_device(device), backend)
+    return TensorFiles([absolute(name) for name in names], resolve_device(device), backend)
 
 
 class TensorFiles:
@@ -96,8 +99,21 @@ class TensorFiles:
                 raise FormatError("files that are opened together have tensors of one name", problems=problems)
             self._entries.update((one, (file, entry)) for one, entry in header.tensors.items())
             self._metadata.update(header.metadata)
-        self._reader = TensorReader(Files(sources, mapped=True), device, backend)
-        Closer(self, self._reader.close)
+        self._sources, self._device, self._backend = sources, device, backend
+        self._reader = self._new_reader()
+
+    def _new_reader(self) -> TensorReader:
+        reader = TensorReader(Files(self._sources, mapped=True), self._device, self._backend)
+        Closer(self, reader.close)
+        return reader
+
+    def _open_reader(self) -> TensorReader:
+        """This process's reader, unless the files were closed. After a fork, locks of the parent's must not be used."""
+        if self._reader.owner != os.getpid():
+            if self._reader.closed:
+                raise LoaderClosedError("the file was closed")
+            self._reader = self._new_reader()
+        return self._reader
 
     def keys(self) -> list[str]:
         """The tensors' names, sorted."""
@@ -127,7 +143,7 @@ class TensorFiles:
             block_of(file, entry, [(0, size) for size in entry.shape], range(len(entry.shape)))
             for file, entry in self._entries.values()
         ]
-        return dict(zip(self._entries, self._reader.read(blocks), strict=True))
+        return dict(zip(self._entries, self._open_reader().read(blocks), strict=True))
 
     def get_slice(self, name: str) -> TensorSlice:
         """A tensor of which a part is to be read.
@@ -142,7 +158,7 @@ class TensorFiles:
         return TensorSlice(self._read, *self._entries[name])
 
     def _read(self, block: Block) -> torch.Tensor:
-        return self._reader.read([block])[0]
+        return self._open_reader().read([block])[0]
 
     def close(self) -> None:
         """Close the files; tensors stay. May be called twice."""
@@ -191,7 +207,8 @@ class TensorSlice:
         wanted = index if isinstance(index, tuple) else (index,)
         bounds, kept, rest = _bounds(wanted, self._entry.shape)
         found = self._read(block_of(self._file, self._entry, bounds, kept))
-        return found[rest].clone(memory_format=torch.contiguous_format) if rest else found
+        with no_inference():
+            return found[rest].clone(memory_format=torch.contiguous_format) if rest else found
 
 
 def _bounds(index: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[list[tuple[int, int]], list[int], tuple[Any, ...]]:

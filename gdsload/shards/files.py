@@ -54,7 +54,7 @@ def open_regular(path: str, *, follow_links: bool = True, flags: int = 0, folder
     flags |= os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow_links else os.O_NOFOLLOW)
     try:
         fd = os.open(path if folder is None else os.path.basename(path), flags, dir_fd=folder)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise DatasetNotFoundError("there is no such file", file=path) from None
     except OSError as error:
         link = not follow_links and os.path.islink(path)

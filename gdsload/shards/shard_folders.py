@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from gdsload.errors import OptionError, ReadError, WriteError
-from gdsload.system.paths import absolute
+from gdsload.system.paths import absolute, listed_paths
 
 __all__ = [
     "check_targets",
@@ -57,8 +57,10 @@ def check_targets(spread_over: Iterable[str | os.PathLike[str]] | None, path: st
         OptionError: if it is no list of paths, a folder comes twice, or one is in the dataset itself.
         WriteError: if one is not there, or nothing can be written to it.
     """
+    if isinstance(spread_over, str | bytes | os.PathLike) or not isinstance(spread_over, Iterable | None):
+        raise OptionError(f"spread_over is {spread_over!r}, no list", remedy="Pass a list of folders, one a drive.")
     found: dict[tuple[int, int], str] = {}
-    for folder in map(absolute, _listed(spread_over)):
+    for folder in map(absolute, listed_paths("spread_over", spread_over or ())):
         _check_target(folder)
         status = os.stat(folder)
         if twin := found.get((status.st_dev, status.st_ino)):
@@ -68,21 +70,6 @@ def check_targets(spread_over: Iterable[str | os.PathLike[str]] | None, path: st
             raise OptionError("spread_over names a folder of the dataset itself", file=folder)
         found[status.st_dev, status.st_ino] = folder
     return list(found.values())
-
-
-def _listed(spread_over: object) -> list[str | os.PathLike[str]]:
-    if spread_over is None:
-        return []
-    if isinstance(spread_over, str | bytes | os.PathLike) or not isinstance(spread_over, Iterable):
-        raise OptionError(f"spread_over is {spread_over!r}, no list", remedy="Pass a list of folders, one a drive.")
-    listed = list(spread_over)
-    for one in listed:
-        if not isinstance(one, str | os.PathLike) or not isinstance(os.fspath(one), str) or not os.fspath(one):
-            raise OptionError(
-                f"spread_over names {one!r}, which is no path of a folder",
-                remedy="Name a folder on each drive; '.' is the one that the program is in.",
-            )
-    return listed
 
 
 def _check_target(folder: str) -> None:

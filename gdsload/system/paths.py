@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from urllib.parse import unquote, urlsplit
 
 from gdsload.errors import OptionError
 
-__all__ = ["absolute", "refuse_url"]
+__all__ = ["absolute", "listed_paths", "refuse_url"]
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -39,9 +40,15 @@ def absolute(path: str | os.PathLike[str]) -> str:
     target. A link at the path itself stays one.
 
     Raises:
-        OptionError: if it is an address; see `refuse_url`.
+        OptionError: if it is an address, see `refuse_url`, or has characters that no file's name has.
     """
     refuse_url(path)
+    try:
+        unusable = b"\0" in os.fsencode(path)
+    except UnicodeEncodeError:
+        unusable = True
+    if unusable:
+        raise OptionError(f"{os.fspath(path)!r} is no path: no file's name has such characters")
     whole = os.path.join(os.getcwd(), os.fspath(path))
     if ".." not in whole.split("/"):
         return os.path.normpath(whole)
@@ -49,3 +56,23 @@ def absolute(path: str | os.PathLike[str]) -> str:
     if name in (".", ".."):
         return os.path.realpath(whole)
     return os.path.join(os.path.realpath(parent), name)
+
+
+def listed_paths(what: str, given: Iterable[object]) -> list[str]:
+    """Paths as texts.
+
+    Args:
+        what: whose value they are: ``"spread_over"``.
+        given: the paths.
+
+    Raises:
+        OptionError: if one is none: a number, bytes, an empty text.
+    """
+    found = []
+    for one in given:
+        path = os.fspath(one) if isinstance(one, str | os.PathLike) else None
+        if not isinstance(path, str) or not path:
+            remedy = "Pass texts or os.PathLike objects; '.' is the folder that the program is in."
+            raise OptionError(f"{what} names {one!r:.200}, which is no path", remedy=remedy)
+        found.append(path)
+    return found

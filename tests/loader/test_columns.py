@@ -213,6 +213,14 @@ class TestParts:
         with pytest.raises(OptionError, match=r"indices are a mask.*np\.flatnonzero"):
             dataset.select(dataset.column("label") == 3)
 
+    @pytest.mark.parametrize("kind", [np.int64, np.int32, torch.int64])
+    @pytest.mark.parametrize("shape", [(), (2, 2), (1, 2), (0, 3)])
+    @pytest.mark.parametrize("call", ["select", "gather", "read_batch", "sample_bytes", "__getitems__"])
+    def test_indices_are_a_vector(self, opened, kind, shape, call):
+        indices = torch.zeros(shape, dtype=kind) if isinstance(kind, torch.dtype) else np.zeros(shape, kind)
+        with pytest.raises(OptionError, match="indices are an array of shape"):
+            getattr(opened(), call)(indices)
+
     def test_filter_is_select_of_what_the_predicate_says(self, load, opened, sample_of):
         dataset = opened()
         wanted = [

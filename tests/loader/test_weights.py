@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
+import signal
+import struct
 import threading
 
 import numpy as np
@@ -15,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gdsload
+from gdsload import OptionError
 from gdsload.loader import tensor_reader
 from gdsload.testing import Fault, FaultyBackend
 
@@ -371,3 +375,80 @@ def test_a_file_that_changes_in_the_middle_of_a_read(large, monkeypatch, part):
     with pytest.raises(gdsload.FileChangedError, match="was written to while the dataset was in use"):
         gdsload.load_file(large)
     assert len(parts) >= at
+
+
+@pytest.mark.parametrize("what", ["get_tensors", "close"])
+def test_a_child_that_was_forked_in_the_middle_of_a_read_has_a_reader_of_its_own(large, monkeypatch, what):
+    """The lock is held there by a thread that does not exist."""
+    file, inside, go = gdsload.safe_open(large), threading.Event(), threading.Event()
+    expected, real = file.get_tensors(), tensor_reader.gather_pieces
+    parent = os.getpid()
+
+    def slow(*arguments):
+        if os.getpid() == parent:
+            inside.set()
+            assert go.wait(30)
+        return real(*arguments)
+
+    monkeypatch.setattr(tensor_reader, "gather_pieces", slow)
+    thread = threading.Thread(target=file.get_tensors)
+    thread.start()
+    assert inside.wait(30)
+    child = os.fork()
+    if not child:
+        signal.alarm(30)
+        if what == "close":
+            file.close()
+        try:
+            found = file.get_tensors()
+            # By numpy: torch's threads are the parent's, and may be waited for in vain.
+            equal = all(
+                np.array_equal(found[name].view(torch.int16).numpy(), one.view(torch.int16).numpy())
+                for name, one in expected.items()
+            )
+            os._exit(0 if equal and what == "get_tensors" else 1)
+        except gdsload.LoaderClosedError:
+            os._exit(0 if what == "close" else 2)
+        finally:
+            os._exit(3)
+    go.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert file.get_tensors().keys() == expected.keys()
+    file.close()
+
+
+def test_an_empty_part_of_a_tensor_of_endless_rows_takes_no_memory(tmp_path):
+    header = json.dumps({"z": {"dtype": "F32", "shape": [2**40, 0, 5], "data_offsets": [0, 0]}}).encode()
+    (tmp_path / "z.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    with gdsload.safe_open(tmp_path / "z.safetensors") as file:
+        assert file.get_slice("z")[:, :, 1:2].shape == (2**40, 0, 1)
+        assert file.get_tensor("z").shape == (2**40, 0, 5)
+
+
+def test_every_part_is_made_outside_of_inference_mode(large):
+    with torch.inference_mode(), gdsload.safe_open(large) as file:
+        part = file.get_slice(file.keys()[0])
+        assert not any(part[index].is_inference() for index in (..., slice(None, None, 2), slice(0, 1)))
+
+
+@pytest.mark.parametrize(
+    ("filename", "message"),
+    [
+        (b"x", "filename is b'x', no path"),
+        (None, "filename is None, no path"),
+        (5, "filename is 5, no path"),
+        ("", "filename names '', which is no path"),
+        ([b"x"], "filename names b'x', which is no path"),
+        ("a\0b", "no file's name has such characters"),
+        ("\ud800", "no file's name has such characters"),
+    ],
+)
+def test_what_is_no_path(filename, message):
+    with pytest.raises(OptionError, match=re.escape(message)):
+        gdsload.safe_open(filename)
+
+
+def test_a_file_in_a_file_is_not_there(small):
+    with pytest.raises(gdsload.DatasetNotFoundError, match="there is no such file"):
+        gdsload.load_file(small / "x")

@@ -214,9 +214,9 @@ def test_targets_that_cannot_be_are_named(tmp_path, drives, write_small, small):
         ([small], OptionError, f"{small}: spread_over names a folder of the dataset itself"),
         (str(drives[0]), OptionError, "no list. Pass a list of folders"),
         (5, OptionError, "no list. Pass a list of folders"),
-        ([drives[0], ""], OptionError, "spread_over names '', which is no path of a folder"),
+        ([drives[0], ""], OptionError, "spread_over names '', which is no path"),
         ([drives[0], None], OptionError, "spread_over names None, which is no path"),
-        ([str(drives[0]).encode()], OptionError, "which is no path of a folder"),
+        ([str(drives[0]).encode()], OptionError, "which is no path"),
     ]
     for targets, kind, message in cases:
         with pytest.raises(kind, match=re.escape(message)):
