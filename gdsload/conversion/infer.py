@@ -98,9 +98,9 @@ def _both(name: str, one: Field, other: Field, source: Source, ragged: bool) -> 
     if one == other:
         return one
     same = one.dtype == other.dtype and not (one.is_string or other.is_string) and len(one.shape) == len(other.shape)
-    if same and (told := _without_empty(one, other)) is not None:
-        return _ragged(name, told)
     pixels = same and one.dtype.name == "uint8" and len(one.shape) == 3
+    if same and (ragged or not pixels) and (told := _without_empty(one, other)) is not None:
+        return _ragged(name, told)
     channels = pixels and {one.shape[0], other.shape[0]} <= _CHANNELS
     if same and one.shape and one.shape[1:] == other.shape[1:] and (ragged or not channels):
         return _ragged(name, one)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
 import torch
@@ -74,7 +74,7 @@ def safe_open(
     """
     if framework not in ("pt", "torch", "pytorch"):
         raise OptionError(f"framework is {framework!r}", remedy='Pass "pt": tensors are torch\'s.')
-    if isinstance(filename, bytes) or not isinstance(filename, str | os.PathLike | Sequence):
+    if isinstance(filename, bytes) or not isinstance(filename, str | os.PathLike | Iterable):
         raise OptionError(f"filename is {filename!r:.200}, no path", remedy="Pass a path, or a list of several.")
     names = listed_paths("filename", [filename] if isinstance(filename, str | os.PathLike) else filename)
     if backend not in BACKEND_CHOICES:

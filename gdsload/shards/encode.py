@@ -204,7 +204,8 @@ def _check_shape(name: str, field: Field, shape: tuple[int, ...]) -> None:
         wanted is None or size == wanted for size, wanted in zip(shape, field.shape, strict=True)
     )
     # An empty list of lists does not tell how long they would be.
-    if not fits and not (field.ragged and len(shape) == len(field.shape) and shape[0] == 0):
+    untold = field.ragged and len(shape) == len(field.shape) and shape[0] == 0 and 0 in shape[1:]
+    if not fits and not untold:
         raise SchemaError(
             f"a sample has shape {list(shape)}, but {_shown(field)} was expected",
             field=name,

@@ -60,7 +60,7 @@ def check_targets(spread_over: Iterable[str | os.PathLike[str]] | None, path: st
     if isinstance(spread_over, str | bytes | os.PathLike) or not isinstance(spread_over, Iterable | None):
         raise OptionError(f"spread_over is {spread_over!r}, no list", remedy="Pass a list of folders, one a drive.")
     found: dict[tuple[int, int], str] = {}
-    for folder in map(absolute, listed_paths("spread_over", spread_over or ())):
+    for folder in map(absolute, listed_paths("spread_over", () if spread_over is None else spread_over)):
         _check_target(folder)
         status = os.stat(folder)
         if twin := found.get((status.st_dev, status.st_ino)):

@@ -449,6 +449,12 @@ def test_what_is_no_path(filename, message):
         gdsload.safe_open(filename)
 
 
+def test_paths_may_come_from_any_iterable(small):
+    for several in (small.parent.glob("f"), {small}, np.array([str(small)])):
+        with gdsload.safe_open(several) as file:
+            assert file.keys() == ["first", "second"]
+
+
 def test_a_file_in_a_file_is_not_there(small):
     with pytest.raises(gdsload.DatasetNotFoundError, match="there is no such file"):
         gdsload.load_file(small / "x")

@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
@@ -242,6 +243,13 @@ def test_a_target_on_a_file_system_that_is_read_only_is_named(tmp_path, drives, 
     monkeypatch.setattr(os, "statvfs", statvfs)
     with pytest.raises(WriteError, match=f"{drives[1]}: shards cannot be written there: its file system is read-only"):
         write_small(tmp_path / "d", spread_over=drives)
+
+
+def test_targets_may_be_any_iterable(tmp_path, drives, write_small, expect):
+    for number, several in enumerate([np.array(list(map(str, drives))), (drive for drive in drives), tuple(drives)]):
+        write_small(tmp_path / "small", mark=number, shard_bytes=200, overwrite=True, spread_over=several)
+        expect(ShardDataset(tmp_path / "small"), mark=number)
+        assert all(on(drive) for drive in drives)
 
 
 def test_no_targets_are_none(tmp_path, write_small, expect):

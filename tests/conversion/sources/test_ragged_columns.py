@@ -84,6 +84,23 @@ def test_empty_lists_of_lists_say_nothing_of_how_long_they_would_be(tmp_path, ki
     assert [sample["boxes"].tolist() for sample in dataset] == BOXES
 
 
+@pytest.mark.parametrize("shape", [(0, 0, 0), (0, 0, 3), (0, 8, 0)])
+def test_an_empty_picture_is_none_of_a_ragged_field(tmp_path, shape):
+    """Or pictures with other channels would be taken behind it."""
+    pictures = [np.zeros((3, 8, 8), np.uint8)] * 5 + [np.zeros(shape, np.uint8)]
+    with pytest.raises(gdsload.SchemaError, match="samples differ"):
+        gdsload.convert([{"x": one} for one in pictures], tmp_path / "out", workers=1)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (0,), (0, 3, 0)])
+def test_an_empty_array_that_tells_another_shape_is_refused(tmp_path, shape):
+    with gdsload.ShardWriter(tmp_path / "d", {"x": gdsload.Field("float32", (None, 3))}) as writer:
+        writer.write({"x": np.zeros((0, 0), np.float32)})
+        with pytest.raises(gdsload.SchemaError, match="was expected"):
+            writer.write({"x": np.zeros(shape, np.float32)})
+    assert [sample["x"].shape for sample in gdsload.ShardDataset(tmp_path / "d")] == [(0, 3)]
+
+
 def test_empty_lists_of_lists_beside_images(tmp_path):
     file = io.BytesIO()
     Image.new("RGB", (8, 8)).save(file, "PNG")
