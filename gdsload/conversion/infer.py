@@ -114,7 +114,7 @@ def _both(name: str, one: Field, other: Field, source: Source, ragged: bool) -> 
 def _without_empty(one: Field, other: Field) -> Field | None:
     """Of two fields that of which the shape is known, if one is of empty lists of lists, which tell none; else None."""
     for empty, told in ((one, other), (other, one)):
-        if len(empty.shape) > 1 and empty.shape[0] in (0, None) and 0 in empty.shape[1:] and 0 not in told.shape[1:]:
+        if 0 in empty.shape[1:] and empty.shape[0] in (0, None) and 0 not in told.shape[1:]:
             return told
     return None
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from gdsload.engine.codecs import FieldCodec
-from gdsload.engine.group_lengths import BatchLengths, GroupLengths
+from gdsload.engine.group_lengths import BatchLengths, GroupLengths, lengths_of_fields
 from gdsload.order import part_starts
 from gdsload.system.arrays import IntArray
 
@@ -165,7 +165,11 @@ def together(part: Part, gathered: Gathered, size: int, parts: int, codecs: Mapp
     }
     whole = {name: np.concatenate([one[:count] for one, count in zip(found, counts, strict=True)])
              for name, found in lengths.items()}  # fmt: skip
-    groups = _shared(whole, size, {name: part.batch[name].values.device for name in ragged}, codecs)
+    devices = {name: part.batch[name].values.device for name in ragged}
+    alike = {name: None if codecs[name].own_lengths else devices[name] for name in ragged}
+    groups = lengths_of_fields(
+        whole, alike, lambda name, known: GroupLengths(known, [size], _tensors_on(devices[name]))
+    )
     batch: dict[str, Any] = {}
     for name, value in part.batch.items():
         if name in gathered.alone:
@@ -190,24 +194,6 @@ def _cut(found: torch.Tensor, value: torch.Tensor, counts: Sequence[int], each: 
         found = torch.cat([one[:count] for one, count in zip(found.split(each), counts, strict=True)])
     back = np.argsort([0, *_inner(value)])
     return found.permute(*back.tolist())
-
-
-def _shared(
-    lengths: Mapping[str, NDArray[np.int64]],
-    size: int,
-    devices: Mapping[str, torch.device],
-    codecs: Mapping[str, FieldCodec],
-) -> dict[str, GroupLengths]:
-    """The lengths of a batch's ragged fields; see `BatchMaker.group`."""
-    found: dict[str, GroupLengths] = {}
-    for name, known in lengths.items():
-        same = (
-            one for other, one in found.items()
-            if not (codecs[name].own_lengths or codecs[other].own_lengths)
-            and devices[other] == devices[name] and np.array_equal(one.lengths, known)
-        )  # fmt: skip
-        found[name] = next(same, None) or GroupLengths(known, [size], _tensors_on(devices[name]))
-    return found
 
 
 def _tensors_on(device: torch.device) -> Callable[[NDArray[Any], Sequence[int]], Sequence[torch.Tensor]]:

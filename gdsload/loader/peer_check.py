@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,39 +48,47 @@ class PeerCheckedEpoch(Epoch):
         try:
             batch = super().__next__()
         except StopIteration:
-            self._compare("no batch")
+            with self._before_it():
+                self._compare("no batch")
             raise
         except LoaderClosedError:  # by the consumer, who knows
             raise
         except Exception as error:
             self._tell(error=f"{type(error).__name__}: {error}")
             raise
-        try:
-            mine = batch_digest(batch)
-        except Exception as error:
-            self._step_back()
-            self._tell(error=f"{type(error).__name__}: {error}")
-            raise
-        self._compare(mine)
+        with self._before_it():
+            self._compare(self._digest(batch))
         return batch
 
-    def _compare(self, mine: str) -> None:
+    @contextmanager
+    def _before_it(self) -> Iterator[None]:
+        """If this fails, the epoch ends before the batch that was about to be handed out: a resumed run gets it."""
         try:
-            told = self._tell(digest=mine)
-        except Exception:  # a peer is gone: the batch was not handed out
-            self._step_back()
+            yield
+        except Exception:
+            if not self._over:
+                self.place.step -= 1
+            self.close()
             raise
+
+    def _digest(self, batch: Any) -> str:
+        try:
+            return batch_digest(batch)
+        except Exception as error:
+            self._tell(error=f"{type(error).__name__}: {error}")
+            raise
+
+    def _compare(self, mine: str) -> None:
+        told = self._tell(digest=mine)
         if failed := [one for one in told if one["error"] is not None]:
             first = failed[0]
-            self._fail_here(ReadError(f"rank {first['rank']}, which gets the same batches, failed: {first['error']}"))
+            raise ReadError(f"rank {first['rank']}, which gets the same batches, failed: {first['error']}")
         if len({(one["epoch"], one["digest"]) for one in told}) > 1:
             shown = ", ".join(f"rank {one['rank']}: {one['digest']} (epoch {one['epoch']})" for one in told)
-            self._fail_here(
-                OptionError(
-                    f"ranks that are to get the same batches do not, at step {told[0]['step']}: {shown}",
-                    remedy="Make the loader in all of them with the same dataset, options and transforms; what a "
-                    "transform draws must come from the generator that it is given.",
-                )
+            raise OptionError(
+                f"ranks that are to get the same batches do not, at step {told[0]['step']}: {shown}",
+                remedy="Make the loader in all of them with the same dataset, options and transforms; what a "
+                "transform draws must come from the generator that it is given.",
             )
 
     def _tell(self, digest: str = "", error: str | None = None) -> list[dict[str, Any]]:
@@ -88,17 +97,6 @@ class PeerCheckedEpoch(Epoch):
         told = {"rank": torch.distributed.get_rank(), "epoch": epoch, "step": step, "digest": digest, "error": error}
         found: list[dict[str, Any]] = gather_texts(told, self._peers())
         return sorted(found, key=lambda one: int(one["rank"]))
-
-    def _fail_here(self, error: Exception) -> NoReturn:
-        """Raise an error in the place of the batch that was about to be handed out."""
-        self._step_back()
-        raise error
-
-    def _step_back(self) -> None:
-        """End the epoch before the batch that was about to be handed out, so that a run that is resumed gets it."""
-        if not self._over:
-            self.place.step -= 1
-        self.close()
 
 
 def batch_digest(batch: Any) -> str:

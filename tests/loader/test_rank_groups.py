@@ -221,19 +221,13 @@ class TestProcesses:
             assert ", rank 1: " in text
         assert [one["other batch"][:1] for one in told[2:]] == [[17]] * 2
 
-    def test_what_fails_at_one_of_them_fails_at_all(self, told):
-        assert [one["broken"][0] for one in told] == [17, 17, 3, 3]
-        assert told[2]["broken"][1:] == [180, "ValueError", "no batch here"]
-        assert told[3]["broken"][1:] == [
-            180, "ReadError", "rank 2, which gets the same batches, failed: ValueError: no batch here",
-        ]  # fmt: skip
-
-    def test_what_cannot_be_compared_is_not_lost(self, told):
-        """The state stands before that batch at all of them."""
-        assert [one["unhashable"][0] for one in told] == [17, 17, 3, 3]
-        assert told[2]["unhashable"][1:] == [180, "ValueError", "it cannot be hashed"]
-        assert told[3]["unhashable"][1:] == [
-            180, "ReadError", "rank 2, which gets the same batches, failed: ValueError: it cannot be hashed",
+    @pytest.mark.parametrize(("what", "error"), [("broken", "no batch here"), ("unhashable", "it cannot be hashed")])
+    def test_what_fails_at_one_of_them_fails_at_all(self, told, what, error):
+        """A batch that cannot be compared is not lost either: the state stands before it at all of them."""
+        assert [one[what][0] for one in told] == [17, 17, 3, 3]
+        assert told[2][what][1:] == [180, "ValueError", error]
+        assert told[3][what][1:] == [
+            180, "ReadError", f"rank 2, which gets the same batches, failed: ValueError: {error}",
         ]  # fmt: skip
 
     def test_none_waits_for_one_whose_epoch_is_over(self, told):
