@@ -194,12 +194,8 @@ class Prefetcher:
         if self.stopped:
             return
         one_thread()  # the other processors are other threads', or the training step's
-        try:
-            while (group := self._claim()) is not None:
-                self._finish(group)
-        except BaseException:  # a thread that is interrupted must not leave the consumer waiting
-            self._end_with(LoaderClosedError("the planning of batches was interrupted"))
-            raise
+        while (group := self._claim()) is not None:
+            self._finish(group)
 
     def _end_with(self, error: Exception) -> None:
         """End the epoch with an error after all that was planned."""
@@ -247,7 +243,10 @@ class Prefetcher:
         return None
 
     def _planned_group(self) -> Group | None:
-        """Use the turn that the caller took: plan, claim the oldest group if there is one, and pass the turn on."""
+        """Use the turn that the caller took: plan, claim the oldest group if there is one, and pass the turn on.
+
+        An error ends the epoch before the turn is passed on.
+        """
         try:
             if self.stopped:
                 return None
@@ -257,6 +256,11 @@ class Prefetcher:
             except Exception as error:
                 _log.exception("batches cannot be planned")
                 self._end_with(error)
+            except BaseException as error:  # the thread ends, and the group that it had begun is lost
+                closed = LoaderClosedError("the planning of batches was interrupted")
+                closed.__cause__ = error
+                self._end_with(closed)
+                raise
             group = self._unclaimed.popleft() if self._unclaimed else None
             if group is not None or self._ended:
                 self._room.put(None)  # there may be room for another, or nothing left: the next thread finds out

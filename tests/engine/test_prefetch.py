@@ -160,6 +160,33 @@ def test_an_error_in_planning_ends_the_epoch(make, monkeypatch, kind, threads, h
     assert isinstance(error, TypeError if kind is TypeError else LoaderClosedError)
 
 
+def test_nothing_is_planned_past_a_thread_that_was_torn_out_of_planning(make, monkeypatch):
+    """The group that it had begun is lost: a batch after that one would be a wrong one."""
+
+    class LateError(LoaderClosedError):
+        def __init__(self, text):
+            time.sleep(0.05)  # the other thread would have its turn now
+            super().__init__(text)
+
+    monkeypatch.setattr(Assembler, "takes_processor", False)  # or the consumer might be torn out itself
+    grow, asked = Limits.group, []
+
+    def odd(self, *most, **how):
+        asked.append(None)
+        if len(asked) == 3:
+            raise SystemExit
+        return grow(self, *most, **how)
+
+    monkeypatch.setattr(Limits, "group", odd)
+    monkeypatch.setattr("gdsload.engine.prefetch.LoaderClosedError", LateError)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    found, error = drain(make(threads=2))
+    assert found == ALL[: len(found)]
+    assert len(found) < 100
+    assert isinstance(error, LateError)
+    assert isinstance(error.__cause__, SystemExit)
+
+
 def test_many_switches_between_threads(make):
     """Threads change places as often as the interpreter lets them."""
     before = sys.getswitchinterval()
