@@ -63,7 +63,9 @@ def by_class(values: torch.Tensor, offsets: torch.Tensor, shortest: int, longest
 
     # Each has its own, of the same memory: what is made of one object would be compiled for that alone.
     known = {"min_seqlen": _as_size(shortest).data, "max_seqlen": _as_size(longest).data}
-    return nested_tensor.NestedTensor(values, offsets, _metadata_cache=known)
+    # Up to torch 2.12 it asks the new tensor for its dimensions, each time by way of the class's Python.
+    with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 (the name that torch's guide to subclasses gives)
+        return nested_tensor.NestedTensor(values, offsets, _metadata_cache=known)
 
 
 @functools.lru_cache(maxsize=4096)
