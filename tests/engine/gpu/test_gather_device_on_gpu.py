@@ -55,7 +55,9 @@ def random_rows(random, count, row_bytes, step):
     return random.integers(0, (ROOM - row_bytes) // step + 1, count) * step
 
 
-@pytest.mark.parametrize("row_bytes", [1, 2, 3, 4, 6, 8, 12, 16, 31, 48, 512, 1000, 4096, 4098, 150_528])
+@pytest.mark.parametrize(
+    "row_bytes", [1, 2, 3, 4, 6, 8, 12, 16, 31, 48, 63, 65, 512, 1000, 4096, 4098, 12_675, 150_528]
+)
 def test_rows(gather, source, row_bytes):
     array, address, _ = source
     random = np.random.default_rng(row_bytes)
@@ -143,6 +145,30 @@ def test_very_many_short_runs_end(pages, longest):
     pairs = zip(offsets.tolist(), nbytes.tolist(), strict=True)
     expected = np.concatenate([array[begin : begin + length] for begin, length in pairs])
     assert np.array_equal(out.cpu().numpy(), expected)
+
+
+@pytest.mark.parametrize("longest", [8_000, 40_000])
+def test_short_runs_by_several_threads(pages, longest):
+    """As of two loaders, each on a stream of its own. With longer calls the driver crashed."""
+    array, address = pages
+    random, count, device = np.random.default_rng(longest), 4096, torch.device("cuda", 0)
+    nbytes = random.integers(longest // 8, longest + 1, count)
+    offsets, ends = random.integers(0, ROOM - longest + 1, count), np.cumsum(nbytes)
+    pairs = zip(offsets.tolist(), nbytes.tolist(), strict=True)
+    expected = torch.from_numpy(np.concatenate([array[begin : begin + length] for begin, length in pairs]))
+
+    def copies(_number):
+        gather, stream = DeviceGather(device, lambda found: np.ones(len(found), bool)), torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for _ in range(30):
+                out = torch.empty(int(ends[-1]), dtype=torch.uint8, device=device)
+                gather.copies(address + offsets, nbytes, out.data_ptr() + ends - nbytes)
+            stream.synchronize()
+            return out.cpu()
+
+    with ThreadPoolExecutor(3) as pool:
+        for found in pool.map(copies, range(3)):
+            assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("row_bytes", [1, 2, 8, 12, 16, 24, 48])
