@@ -16,6 +16,8 @@ from gdsload.engine import resident, resident_source, window_source
 from gdsload.engine.assemble import Assembler, BatchForm
 from gdsload.engine.codecs import codecs_of
 from gdsload.engine.gpu import gather_positions
+from gdsload.engine.gpu.gather_pieces import table_of
+from gdsload.engine.gpu.position_kernels import WORDS
 from gdsload.engine.landed import LandedSource
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import ResidentSource, VramSource
@@ -144,15 +146,31 @@ def at(address, count):
 
 
 def launch(name, _device, _grid, params, *, over_pcie):
-    """The kernel that gathers rows, in numpy."""
-    assert name == "gather"
-    _, table, _, ends, origins, runs, row_bytes, width, first, stride, words, _, tiles, count, *rest = params.tolist()
-    for batch, out in enumerate(rest[2:][: count // tiles]):
-        ids = first + stride * batch + np.arange(words // width)
-        if table:
-            ids = at(table, int(ids[-1]) + 1)[ids]
-        run = np.searchsorted(at(ends, runs), ids, side="right")
-        gather_rows(at(origins, runs)[run] + ids * row_bytes, row_bytes, out)
+    """The kernels that gather rows, and make pieces of them, in numpy."""
+    found, outs = SimpleNamespace(**dict(zip(WORDS, params.tolist(), strict=False))), params[len(WORDS) :].tolist()
+    size = found.size or found.words // found.width
+    for batch, out in enumerate(outs[: found.all // (found.tiles or size)]):
+        ids = found.first + found.stride * batch + np.arange(size)
+        if found.table:
+            ids = at(found.table, int(ids[-1]) + 1)[ids]
+        run = np.searchsorted(at(found.ends, found.runs), ids, side="right")
+        addresses = at(found.origins, found.runs)[run] + ids * found.row_bytes
+        if name == "gather":
+            gather_rows(addresses, found.row_bytes, out)
+        else:
+            assert name == "pieces"
+            table = at(found.pieces, 4 * found.all).reshape(4, -1)[:, batch * size :][:, :size]
+            places = out + np.arange(size) * found.row_bytes
+            table[:] = table_of(addresses, places, np.full(size, found.row_bytes))
+            table[3] = np.diff(table[3], prepend=0)
+
+
+def queue_pieces(table, words, _device, *, over_pcie):
+    """The kernel that copies pieces, in numpy."""
+    sources, targets, nbytes, ends = table.tolist()
+    assert ends[-1] <= words
+    for source, target, count in zip(sources, targets, nbytes, strict=True):
+        ctypes.memmove(target, source, count)
 
 
 class OnHost(Landed):
@@ -165,6 +183,7 @@ class OnHost(Landed):
         monkeypatch.setattr(gather_positions, "Uploads", Uploads)
         monkeypatch.setattr(gather_positions, "kernel", lambda _source, name, *_rest: name)
         monkeypatch.setattr(gather_positions, "launch", launch)
+        monkeypatch.setattr(gather_positions, "queue_pieces", queue_pieces)
         monkeypatch.setattr(resident, "BlockIds", Ids)
         monkeypatch.setattr(window_source, "BlockIds", Ids)
         monkeypatch.setattr(window_source, "on", nullcontext)
@@ -194,6 +213,20 @@ class TestResident(OnHost):
         assert gather.ready()
         assert gather.over_pcie
         return ResidentSource(gather, job, backend, maker, LoaderStats())
+
+
+class TestResidentByPieces(TestResident):
+    """Rows are copied as pieces, however short they are."""
+
+    @pytest.fixture(autouse=True)
+    def copied(self, no_gpu, monkeypatch, request):
+        found = []
+        monkeypatch.setattr(gather_positions, "as_pieces", lambda *_: True)
+        monkeypatch.setattr(
+            gather_positions, "queue_pieces", lambda *given, **how: (found.append(given), queue_pieces(*given, **how))
+        )
+        yield
+        assert found or "sequential" in request.node.name  # in that order, all are runs
 
 
 class TestComingWithinReach(OnHost):

@@ -171,7 +171,7 @@ class DeviceAssembler(BatchMaker):
             return outs
         fill = gather.upload(padding_rows(codec.padding, max(group.longest, default=0) * field.row_bytes))
         pieces, lengths = padded_pieces(addresses, group, fill.data_ptr())
-        sizes = [2 * size for size in group.sizes]
+        sizes, begins = [2 * size for size in group.sizes], np.append(begins, fill.data_ptr())
         gather.pieces(pieces, lengths, field.row_bytes, outs, sizes, begins, over_pcie=over_pcie)
         return outs
 

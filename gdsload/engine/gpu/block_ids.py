@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.engine.gpu.gather_positions import PERMUTATION
 from gdsload.engine.gpu.kernels import Grid, kernel, launch
+from gdsload.engine.gpu.position_kernels import PERMUTATION
 from gdsload.engine.gpu.uploads import Uploads
 from gdsload.order import BlockOrder, Schedule
 from gdsload.order.permutation import EXACT_LIMIT

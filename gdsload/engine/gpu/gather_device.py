@@ -10,7 +10,6 @@ does it, over overlapping rows: as fast, but on any number of multiprocessors.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -18,7 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP, Grid, can_launch, kernel, launch
+from gdsload.engine.gpu.gather_pieces import as_pieces, queue_pieces, table_of
+from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, Grid, can_launch, kernel, launch
 from gdsload.shards.gather_host import cut_runs, run_starts, unit_of
 from gdsload.system.arrays import IntArray
 from gdsload.system.copies import LONG_BYTES, copies_scattered_runs, copy_to
@@ -67,99 +67,6 @@ extern "C" __global__ void LAYOUT gather(const Params p) {
     }
 }
 """.replace("MOST", str(_MOST_TENSORS))
-_PIECES = r"""
-typedef unsigned long long u64;
-
-struct Params {
-    const u64* __restrict__ sources;  // where each piece begins
-    const u64* __restrict__ targets;  // where it goes
-    const u64* __restrict__ bytes;    // how long it is
-    const u64* __restrict__ ends;     // words of all the pieces up to it
-    u64 words, last;                  // of all pieces; the number of the last one
-    u64 tile;                         // words that a warp copies at once
-};
-
-__device__ __forceinline__ uint4 read(u64 word, u64 source, u64 bytes) {
-    return word + 16 > source && word < source + bytes ? *(const uint4*)word : make_uint4(0, 0, 0, 0);
-}
-
-// The 16 bytes from byte `skip` of two words on.
-__device__ __forceinline__ uint4 shifted(uint4 a, uint4 b, unsigned skip) {
-    if (skip & 8) { a.x = a.z; a.y = a.w; a.z = b.x; a.w = b.y; b.x = b.z; b.y = b.w; }
-    if (skip & 4) { a.x = a.y; a.y = a.z; a.z = a.w; a.w = b.x; b.x = b.y; }
-    const unsigned bits = 8 * (skip & 3);
-    return make_uint4(__funnelshift_r(a.x, a.y, bits), __funnelshift_r(a.y, a.z, bits),
-                      __funnelshift_r(a.z, a.w, bits), __funnelshift_r(a.w, b.x, bits));
-}
-
-// A lane makes an aligned word of a target: of the aligned word that the source has for it, and of the next one, which
-// the next lane has read. Where source and target are aligned differently, a piece has a word more, which is only read.
-extern "C" __global__ void LAYOUT gather(const Params p) {
-    const unsigned lane = threadIdx.x % 32, warps = blockDim.x / 32;
-    u64 begin = ((u64)blockIdx.x * warps + threadIdx.x / 32) * p.tile;
-    for (; begin < p.words; begin += (u64)gridDim.x * warps * p.tile) {
-        const u64 end = min(begin + p.tile, p.words);
-        u64 piece = 0, above = p.last;
-        while (piece < above) {
-            const u64 middle = (piece + above) / 2;
-            if (p.ends[middle] <= begin) piece = middle + 1; else above = middle;
-        }
-        // From the tile's first piece on, each lane steps from piece to piece.
-        u64 first = piece ? p.ends[piece - 1] : 0, stop = p.ends[piece];
-        u64 source = p.sources[piece], target = p.targets[piece], bytes = p.bytes[piece];
-        for (u64 i = begin + lane; i - lane < end; i += 32 * DEPTH) {
-            uint4 found[DEPTH + 1];
-            u64 place[DEPTH];
-            unsigned skip[DEPTH], low[DEPTH], high[DEPTH];  // the bytes of a word from `low` to `high` - 1 are written
-            found[DEPTH] = make_uint4(0, 0, 0, 0);
-            #pragma unroll
-            for (int k = 0; k < DEPTH; ++k) {
-                found[k] = make_uint4(0, 0, 0, 0);
-                place[k] = skip[k] = low[k] = high[k] = 0;
-                if (i + 32 * k >= end) continue;
-                while (i + 32 * k >= stop) {
-                    first = stop;
-                    stop = p.ends[++piece];
-                    source = p.sources[piece];
-                    target = p.targets[piece];
-                    bytes = p.bytes[piece];
-                }
-                const u64 at = 16 * (i + 32 * k - first), to = target / 16 * 16 + at;
-                const u64 from = source - target % 16 + at, word = from / 16 * 16;
-                found[k] = read(word, source, bytes);
-                if (k == DEPTH - 1 && lane == 31) found[DEPTH] = read(word + 16, source, bytes);
-                place[k] = to;
-                skip[k] = from % 16;
-                low[k] = to < target ? target - to : 0;
-                high[k] = to + 16 <= target + bytes ? 16 : to < target + bytes ? target + bytes - to : 0;
-            }
-            #pragma unroll
-            for (int k = 0; k < DEPTH; ++k) {
-                // The lane after the last one is the first, with its next word.
-                const uint4 own = found[k], given = lane ? own : found[k + 1];
-                uint4 next;
-                next.x = __shfl_sync(0xffffffffu, given.x, (lane + 1) % 32);
-                next.y = __shfl_sync(0xffffffffu, given.y, (lane + 1) % 32);
-                next.z = __shfl_sync(0xffffffffu, given.z, (lane + 1) % 32);
-                next.w = __shfl_sync(0xffffffffu, given.w, (lane + 1) % 32);
-                if (k == DEPTH - 1 && lane == 31) next = found[DEPTH];
-                const uint4 made = shifted(own, next, skip[k]);
-                if (low[k] == 0 && high[k] == 16) { *(uint4*)place[k] = made; continue; }
-                const unsigned parts[4] = {made.x, made.y, made.z, made.w};
-                #pragma unroll
-                for (unsigned b = 0; b < 16; ++b) {
-                    if (low[k] <= b && b < high[k]) ((unsigned char*)place[k])[b] = parts[b / 4] >> 8 * (b % 4);
-                }
-            }
-        }
-    }
-}
-"""
-_OVER_PCIE = replace(OVER_PCIE, blocks=8, depth=2)
-"""For pieces: to find them and to shift their bytes takes the time of twice as many multiprocessors (measured on an
-H200; docs/design/0004)."""
-_TILE = range(128, 1024)
-"""Words of pieces that a warp copies at once, about, after a search for the piece of the first word."""
 
 
 class DeviceGather:
@@ -213,12 +120,14 @@ class DeviceGather:
         count = len(addresses)
         if not count or not row_bytes:
             return
-        edges = [edge for edge in pairwise(accumulate(sizes, initial=0)) if edge[0] < edge[1]]
-        outs = [out for out, size in zip(outs, sizes, strict=True) if size]
+        sizes, outs = [size for size in sizes if size], [out for out, size in zip(outs, sizes, strict=True) if size]
+        edges = list(pairwise(accumulate(sizes, initial=0)))
         first = run_starts(addresses, row_bytes)
         long, scattered = count * row_bytes >= len(first) * LONG_BYTES, 2 * len(first) > count > 1
+        over_pcie = (scattered or not long) and self.over_pcie(addresses)
         # Long scattered rows, too, if they come over the link and many copies can be queued at once.
-        if long and (not scattered or (copies_scattered_runs() and self.over_pcie(addresses))):
+        # So are rows of GiB, anywhere: the kernel counts a row's words in 32 bits.
+        if row_bytes >= 2**32 or (long and (not scattered or (copies_scattered_runs() and over_pcie))):
             if begins is not None:
                 first = cut_runs(first, addresses, row_bytes, begins)
             self._neighbours(addresses, first, row_bytes, outs, edges)
@@ -226,8 +135,15 @@ class DeviceGather:
         bits = int(np.bitwise_or.reduce(addresses)) | row_bytes
         for out in outs:
             bits |= out.data_ptr()
+        unit = min(bits & -bits, 16)
+        if self.kernel and over_pcie and as_pieces(unit, row_bytes):
+            begins = np.repeat([out.data_ptr() for out in outs], sizes)
+            within = np.concatenate([np.arange(size) for size in sizes])
+            nbytes = np.full(count, row_bytes, np.int64)
+            self._launch_pieces(addresses, nbytes, begins + within * row_bytes, over_pcie=True)
+            return
         if self.kernel:
-            self._launch(addresses, row_bytes, min(bits & -bits, 16), outs, edges)
+            self._launch(addresses, row_bytes, unit, outs, edges, over_pcie=over_pcie)
             return
         unit, lowest, highest = unit_of(bits), int(addresses.min()), int(addresses.max())
         width = row_bytes // unit
@@ -289,7 +205,8 @@ class DeviceGather:
         if int(ends[-1]) >= len(nbytes) * LONG_BYTES:
             self.copies(sources, nbytes, targets)
             return
-        self._launch_pieces(sources, nbytes, targets, self.over_pcie(sources) if over_pcie is None else over_pcie)
+        over_pcie = self.over_pcie(sources) if over_pcie is None else over_pcie
+        self._launch_pieces(sources, nbytes, targets, over_pcie=over_pcie)
 
     def _pieces_by_torch(self, addresses: IntArray, nbytes: IntArray, row_bytes: int, out: torch.Tensor) -> None:
         """Pieces for one tensor, word by word."""
@@ -322,11 +239,12 @@ class DeviceGather:
         unit: int,
         outs: Sequence[torch.Tensor],
         edges: Sequence[tuple[int, int]],
+        *,
+        over_pcie: bool,
     ) -> None:
         """Queue the kernel for rows, which fills all tensors one after the other."""
         pointers, width = self.upload(addresses), row_bytes // unit
         begin = pointers.data_ptr()
-        over_pcie = self.over_pcie(addresses)
         grid = (self._grid or OVER_PCIE) if over_pcie else IN_VRAM
         for first in range(0, len(outs), _MOST_TENSORS):
             some = slice(first, first + _MOST_TENSORS)
@@ -335,30 +253,14 @@ class DeviceGather:
             for out, (low, high) in zip(outs[some], edges[some], strict=True):
                 words += (begin + 8 * low, out.data_ptr(), (high - low) * width)
             params[: len(words)] = words
-            self._queue(_SOURCE, unit, grid, params, over_pcie=over_pcie)
+            made = kernel(_SOURCE, "gather", unit, grid, self.device)
+            launch(made, self.device, grid, params, over_pcie=over_pcie)
 
-    def _launch_pieces(self, sources: IntArray, nbytes: IntArray, targets: IntArray, over_pcie: bool) -> None:
+    def _launch_pieces(self, sources: IntArray, nbytes: IntArray, targets: IntArray, *, over_pcie: bool) -> None:
         """Queue the kernel for pieces, none of them empty."""
-        table = np.empty((4, len(nbytes)), np.int64)
-        table[0], table[1], table[2] = sources, targets, nbytes
-        words = targets & 15
-        words += nbytes
-        words += 15
-        words >>= 4
-        words += (sources ^ targets) & 15 != 0
-        words.cumsum(out=table[3])
+        table = table_of(sources, targets, nbytes)
         held = self.upload(table)  # until it is queued: other threads allocate on this stream, too
-        grid, count = (self._grid or _OVER_PCIE) if over_pcie else IN_VRAM, int(table[3, -1])
-        at_once = WARP * grid.depth  # a tile must end with the last word that its last lane reads at once
-        tile = min(max(count // (4 * grid.warps), _TILE.start), _TILE.stop)
-        begin, pieces = held.data_ptr(), table.shape[1]
-        columns = [begin + column * 8 * pieces for column in range(len(table))]
-        params = np.array([*columns, count, pieces - 1, -(-tile // at_once) * at_once], np.uint64)
-        self._queue(_PIECES, 16, grid, params, over_pcie=over_pcie)
-
-    def _queue(self, source: str, unit: int, grid: Grid, params: NDArray[np.uint64], *, over_pcie: bool) -> None:
-        """Queue a kernel with its parameters."""
-        launch(kernel(source, "gather", unit, grid, self.device), self.device, grid, params, over_pcie=over_pcie)
+        queue_pieces(held, int(table[3, -1]), self.device, over_pcie=over_pcie, grid=self._grid)
 
     def over_pcie(self, addresses: IntArray) -> bool:
         """Whether some of these addresses, of which a few are looked at, are of host memory."""

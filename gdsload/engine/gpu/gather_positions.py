@@ -10,6 +10,7 @@ many of the host's pages, and has to look up all others; it finds neighbours of 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,16 +18,16 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from gdsload.engine.gpu.gather_pieces import as_pieces, queue_pieces
 from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP, Grid, kernel, launch
+from gdsload.engine.gpu.position_kernels import MOST_BATCHES, SOURCES, WORDS
 from gdsload.engine.gpu.uploads import Uploads
 from gdsload.order.permutation import Recipe
 from gdsload.system.arrays import IntArray
 from gdsload.system.streams import SideStream, Tensors
 
 __all__ = [
-    "MOST_BATCHES",
     "PART",
-    "PERMUTATION",
     "SORTING",
     "DeviceRows",
     "PositionBatch",
@@ -38,8 +39,6 @@ __all__ = [
 ]
 
 
-MOST_BATCHES = 256
-"""Batches of one launch: the length of `out` in the kernel."""
 PART = 256
 """Words of a long row from which a part of it is a tile of its own."""
 _TILE_BYTES = 2**15
@@ -60,137 +59,7 @@ class Sorting(NamedTuple):
 
 SORTING = Sorting()
 _SAMPLES = Grid(132, 256, 1)
-_WORDS = (
-    *("network", "table", "selection", "ends", "origins", "runs", "row_bytes", "width"),
-    *("first", "stride", "words", "tile", "tiles", "all", "places", "size"),
-)
-"""The kernels' `Params`, but for `out`, which comes last."""
-_PLACES = {word: place for place, word in enumerate(_WORDS)}
-PERMUTATION = r"""
-typedef unsigned long long u64;
-typedef long long i64;
-
-__device__ __forceinline__ u64 hashed(u64 value, u64 key) {
-    value = value * 0x9E3779B97F4A7C15ull + key;
-    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9ull;
-    value = (value ^ (value >> 27)) * 0x94D049BB133111EBull;
-    return value ^ (value >> 31);
-}
-
-// network: numbers, size of the left half, of the right half, and the key of each of 8 rounds
-__device__ u64 permuted(u64 value, const u64* network) {
-    const u64 n = network[0], size_left = network[1], size_right = network[2];
-    do {
-        u64 right = value / size_left, left = value - right * size_left;
-        #pragma unroll
-        for (int k = 0; k < 8; k += 2) {
-            left += ((hashed(right, network[3 + k]) >> 24) * size_left) >> 40;
-            if (left >= size_left) left -= size_left;
-            right += ((hashed(left, network[4 + k]) >> 24) * size_right) >> 40;
-            if (right >= size_right) right -= size_right;
-        }
-        value = right * size_left + left;
-    } while (value >= n);
-    return value;
-}
-"""
-"""CUDA source of `permuted`, the twin of `gdsload.order.feistel.Feistel`, and of the hash under it."""
-_GATHER = r"""
-struct Params {
-    const u64* network;    // all 0 where there is none; see _WORDS
-    const i64* table;
-    const i64* selection;
-    const i64* ends;       // of the shards, or other runs, in samples
-    const i64* origins;    // of the same: where sample 0 would lie
-    u64 runs, row_bytes, width;
-    u64 first, stride;     // first position of the first batch, and from batch to batch
-    u64 words, tile;       // of a batch and of a tile, in words
-    u64 tiles, all;        // of a batch, and of all batches
-    const i64* places;     // of the rows in all batches, where they come in another order
-    u64 size;              // rows of a batch
-    WORD* out[MOST_BATCHES];
-};
-
-__device__ __forceinline__ u64 sample(const Params& p, u64 position) {
-    u64 id = position;
-    if (p.network) id = permuted(id, p.network);
-    else if (p.table) id = p.table[id];
-    return p.selection ? p.selection[id] : id;
-}
-
-__device__ __forceinline__ u64 address(const Params& p, u64 position) {
-    const u64 id = sample(p, position);
-    unsigned below = 0, above = p.runs;
-    while (below < above) {
-        const unsigned middle = (below + above) / 2;
-        if ((u64)p.ends[middle] <= id) below = middle + 1; else above = middle;
-    }
-    return p.origins[below] + id * p.row_bytes;
-}
-
-// Here a word is a sample's number, and all batches are one behind the other.
-extern "C" __global__ void LAYOUT samples(const Params p) {
-    const u64 threads = (u64)gridDim.x * blockDim.x;
-    for (u64 number = (u64)blockIdx.x * blockDim.x + threadIdx.x; number < p.all; number += threads) {
-        const u64 batch = number / p.size;
-        ((u64*)p.out[0])[number] = sample(p, p.first + batch * p.stride + number - batch * p.size);
-    }
-}
-
-extern "C" __global__ void LAYOUT gather(const Params p) {
-    const unsigned lane = threadIdx.x % 32, width = p.width;
-    const unsigned down = 32 / width, right = 32 - down * width;
-    const u64 step = (u64)gridDim.x * (blockDim.x / 32);
-    for (u64 number = (u64)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; number < p.all; number += step) {
-        const u64 batch = number / p.tiles, begin = (number - batch * p.tiles) * p.tile, low = begin / width;
-        const unsigned words = (unsigned)min(p.tile, p.words - begin), within = (unsigned)(begin - low * width);
-        const u64 row = low * width + (u64)lane * width < begin + words
-            ? address(p, p.first + batch * p.stride + low + lane) : 0;
-        #if SCATTERED
-        u64 place = 0;
-        if (row) {
-            const u64 among_all = p.places[low + lane], b = among_all / p.size;
-            place = (u64)(p.out[b] + (among_all - b * p.size) * width);
-        }
-        #else
-        WORD* const target = p.out[batch] + begin;
-        #endif
-        unsigned t = (within + lane) / width, column = within + lane - t * width;
-        for (unsigned i = lane; i - lane < words; i += 32 * DEPTH) {
-            WORD found[DEPTH];
-            #if SCATTERED
-            WORD* into[DEPTH];
-            #endif
-            #pragma unroll
-            for (int k = 0; k < DEPTH; ++k) {
-                #if SCATTERED
-                into[k] = (WORD*)__shfl_sync(0xffffffffu, place, t) + column;
-                #endif
-                const WORD* const source = (const WORD*)__shfl_sync(0xffffffffu, row, t);
-                if (i + 32 * k < words) found[k] = source[column];
-                t += down;
-                column += right;
-                if (column >= width) { column -= width; ++t; }
-            }
-            #pragma unroll
-            for (int k = 0; k < DEPTH; ++k) if (i + 32 * k < words) {
-                #if SCATTERED
-                *into[k] = found[k];
-                #else
-                target[i + 32 * k] = found[k];
-                #endif
-            }
-        }
-    }
-}
-"""
-
-
-_SOURCES = tuple(
-    f"#define SCATTERED {scattered}\n#define MOST_BATCHES {MOST_BATCHES}\n{PERMUTATION}{_GATHER}"
-    for scattered in (0, 1)
-)
-"""The first for rows that are fetched in the order of the batch, the second for those fetched in another order."""
+_PLACES = {word: place for place, word in enumerate(WORDS)}
 
 
 @dataclass(slots=True, eq=False)
@@ -308,22 +177,45 @@ class PositionGather:
         if not positions.size or not outs:
             return
         self._uploads.use()
+        pieces = self.over_pcie and as_pieces(rows.unit, rows.row_bytes)
         if self._far_apart(rows, positions.size * positions.batches) and len(outs) <= MOST_BATCHES:
-            self._gather_sorted(rows, positions, outs)
+            where = self._in_order_of_ids(positions)
+            if pieces:
+                self._gather_pieces(rows, {**where, "stride": positions.size}, outs)
+                return
+            cut = self._cut(rows, positions.size * positions.batches, 1, most=max(_TILE_BYTES // rows.row_bytes, 1))
+            self._gather(rows, {**where, **cut}, outs, scattered=True)
             return
         for low in range(0, len(outs), MOST_BATCHES):
             some = outs[low : low + MOST_BATCHES]
+            if pieces:
+                self._gather_pieces(rows, {**self._where(positions, low), "size": positions.size}, some)
+                continue
             cut = self._cut(rows, positions.size, len(some))
             self._gather(rows, {**self._where(positions, low), **cut}, some)
 
-    def _gather_sorted(self, rows: RowRuns, positions: PositionBatch, outs: Sequence[torch.Tensor]) -> None:
-        """Copy the rows of all batches in the order of their sample ids, each to its place."""
+    def _gather_pieces(self, rows: RowRuns, where: dict[str, int], outs: Sequence[torch.Tensor]) -> None:
+        """Copy the rows of some batches as pieces. Their table is made while rows of earlier batches still arrive."""
+        (table,) = self.beforehand(lambda: (self._pieces(rows, where, outs),))
+        words = table.shape[1] * (rows.row_bytes // 16 + 2)  # about: the rest is for the GPU to know
+        queue_pieces(table, words, self.device, over_pcie=True)
+
+    def _pieces(self, rows: RowRuns, where: dict[str, int], outs: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The table of pieces of some batches' rows; see `queue_pieces`."""
+        self._uploads.use()
+        count = where["size"] * len(outs)
+        table = torch.empty(4, count, dtype=torch.int64, device=self.device)
+        params = {**where, **self._runs(rows), "all": count, "pieces": table.data_ptr()}
+        self._launch("pieces", 1, _SAMPLES, params, outs)
+        table[3].cumsum_(0)
+        return table
+
+    def _in_order_of_ids(self, positions: PositionBatch) -> dict[str, int]:
+        """The kernel's parameters for the rows of all batches in the order of their sample ids, each with its place."""
         if positions.sorted is None:
             positions.sorted = self.beforehand(lambda: self._sorted(positions))
         samples, places = positions.sorted
-        where = {"table": samples.data_ptr(), "places": places.data_ptr(), "size": positions.size}
-        cut = self._cut(rows, len(samples), 1, most=max(_TILE_BYTES // rows.row_bytes, 1))
-        self._gather(rows, {**where, **cut}, outs, scattered=True)
+        return {"table": samples.data_ptr(), "places": places.data_ptr(), "size": positions.size}
 
     def _sorted(self, positions: PositionBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """The samples at some positions in rising order, and the place of each among the batches' rows."""
@@ -336,7 +228,7 @@ class PositionGather:
 
     def _cut(self, rows: RowRuns, size: int, batches: int, most: int = WARP) -> dict[str, int]:
         """How the words of batches of one size are shared out, in tiles of so many rows at most."""
-        words, tile = size * rows.width, tile_of(size * batches, rows.width, self._grid.warps)
+        words, tile = size * rows.width, tile_of(size, batches, rows.width, self._grid.warps)
         tile = min(tile, most * rows.width)
         tiles = -(-words // tile)
         return {"words": words, "tile": tile, "tiles": tiles, "all": tiles * batches}
@@ -360,9 +252,14 @@ class PositionGather:
     def _gather(
         self, rows: RowRuns, params: dict[str, int], outs: Sequence[torch.Tensor], *, scattered: bool = False
     ) -> None:
+        params = {**params, **self._runs(rows), "width": rows.width}
+        self._launch("gather", rows.unit, self._grid, params, outs, scattered=scattered)
+
+    @staticmethod
+    def _runs(rows: RowRuns) -> dict[str, int]:
+        """The kernels' parameters for a field."""
         runs = {"ends": rows.ends.data_ptr(), "origins": rows.origins.data_ptr(), "runs": len(rows.ends)}
-        row = {"row_bytes": rows.row_bytes, "width": rows.width}
-        self._launch("gather", rows.unit, self._grid, {**params, **runs, **row}, outs, scattered=scattered)
+        return {**runs, "row_bytes": rows.row_bytes}
 
     def _launch(
         self,
@@ -374,26 +271,35 @@ class PositionGather:
         *,
         scattered: bool = False,
     ) -> None:
-        words = np.zeros(len(_WORDS) + MOST_BATCHES, np.uint64)
+        words = np.zeros(len(WORDS) + MOST_BATCHES, np.uint64)
         for word, value in params.items():
             words[_PLACES[word]] = value
-        words[len(_WORDS) : len(_WORDS) + len(outs)] = [out.data_ptr() for out in outs]
-        made = kernel(_SOURCES[scattered], name, unit, grid, self.device)
+        words[len(WORDS) : len(WORDS) + len(outs)] = [out.data_ptr() for out in outs]
+        made = kernel(SOURCES[scattered], name, unit, grid, self.device)
         launch(made, self.device, grid, words, over_pcie=self.over_pcie and name == "gather")
 
 
-def tile_of(rows: int, width: int, warps: int) -> int:
-    """Words that a warp copies at once: up to 32 rows, as each of its threads finds one, or a part of a row.
+@functools.lru_cache(maxsize=256)
+def tile_of(size: int, batches: int, width: int, warps: int) -> int:
+    """Words of a batch that a warp copies at once: up to 32 rows, as each of its threads finds one, or a part of a row.
 
-    Chosen so that all warps get the same number of tiles, where possible.
+    Chosen so that the warp with most to do has as little as possible, where to begin a tile takes as long as `PART`
+    words.
 
     Args:
-        rows: how many there are.
-        width: words of each.
+        size: rows of a batch.
+        batches: how many there are.
+        width: words of a row.
         warps: warps that share them.
     """
+    rows = size * batches
     rounds = -(-rows // (WARP * warps))
     whole = -(-rows // (rounds * warps))
-    if whole > 1 or width <= PART:
-        return min(max(whole, WARP // width), WARP) * width
-    return min(-(-rows * width // (warps * PART)) * PART, width)
+    if whole == 1 and width > PART:
+        return min(-(-rows * width // (warps * PART)) * PART, width)
+
+    def longest(count: int) -> int:
+        return -(-(-(-size // count) * batches) // warps) * (count * width + PART)
+
+    least = min(max(WARP // width, 1), WARP)
+    return min(range(min(max(whole, least), WARP), least - 1, -1), key=longest) * width

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from gdsload.engine.gpu import gather_positions
 from gdsload.engine.gpu.gather_positions import (
-    MOST_BATCHES,
     PART,
     DeviceRows,
     PositionBatch,
@@ -19,6 +18,7 @@ from gdsload.engine.gpu.gather_positions import (
     tile_of,
 )
 from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP
+from gdsload.engine.gpu.position_kernels import MOST_BATCHES
 
 WARPS = sorted({OVER_PCIE.warps, IN_VRAM.warps, 1, 3})
 
@@ -33,7 +33,7 @@ WARPS = sorted({OVER_PCIE.warps, IN_VRAM.warps, 1, 3})
 @example(size=2, batches=1, width=PART + 1, warps=3)
 def test_no_tile_has_more_rows_than_a_warp_has_threads(size, batches, width, warps):
     """A thread finds one row: of a tile with another row there would be words that nobody knows."""
-    tile = tile_of(size * batches, width, warps)
+    tile = tile_of(size, batches, width, warps)
     assert tile > 0
     for begin in {0, tile, size * width // tile * tile, (size * width - 1) // tile * tile}:
         end = min(begin + tile, size * width)
@@ -41,17 +41,28 @@ def test_no_tile_has_more_rows_than_a_warp_has_threads(size, batches, width, war
 
 
 @given(
-    rows=st.integers(1, 200_000),
+    size=st.integers(1, 3000),
+    batches=st.integers(1, 256),
     width=st.one_of(st.integers(1, 70), st.integers(1, 20_000)),
     warps=st.sampled_from(WARPS),
 )
-def test_no_warp_has_much_more_to_do_than_the_others(rows, width, warps):
+def test_no_warp_has_much_more_to_do_than_the_others(size, batches, width, warps):
     """Unless the words are so few that it does not matter."""
-    tile = tile_of(rows, width, warps)
-    tiles = -(-rows * width // tile)
-    longest = -(-tiles // warps) * tile
-    fair = rows * width / warps
+    tile = tile_of(size, batches, width, warps)
+    tiles = -(-size * width // tile) * batches
+    longest = -(-tiles // warps) * min(tile, size * width)
+    fair = size * batches * width / warps
     assert longest <= 2 * fair + max(PART, width if width <= PART else 0, WARP)
+
+
+@pytest.mark.parametrize("kib", [32, 40, 48, 56, 63])
+@pytest.mark.parametrize("size", [256, 100, 333])
+def test_all_warps_are_busy_with_long_rows_whatever_their_size(kib, size):
+    """Whole rows, of which a batch has no whole number of tiles, once left a third of the warps idle."""
+    batches, width = 2**27 // (size * kib * 1024), kib * 64
+    tile = tile_of(size, batches, width, OVER_PCIE.warps)
+    longest = -(-(-(-size * width // tile) * batches) // OVER_PCIE.warps) * tile
+    assert longest <= 1.1 * size * batches * width / OVER_PCIE.warps
 
 
 class Uploads:
@@ -81,6 +92,7 @@ def launched(monkeypatch):
 
     monkeypatch.setattr(gather_positions, "Uploads", Uploads)
     monkeypatch.setattr(PositionGather, "_launch", launch)
+    monkeypatch.setattr(gather_positions, "queue_pieces", lambda *given, **how: found.append(("copied", given, how)))
     return found
 
 
@@ -104,11 +116,15 @@ def test_many_rows_out_of_much_host_memory_are_sorted(launched, over_pcie, row_b
     gather = PositionGather(torch.device("cpu"), np.array([samples]), over_pcie=over_pcie)
     outs = [torch.empty(1, dtype=torch.uint8) for _ in range(2)]
     gather.rows(DeviceRows(gather, np.array([4096]), row_bytes), PositionBatch(5, 100, 2, 2**14 - few), outs)
-    assert [name for name, _, _ in launched] == (["samples"] if expected and not few else []) + ["gather"]
-    assert launched[-1][2] == (expected and not few)
+    sort, whole = expected and not few, not row_bytes % 16
+    assert [name for name, *_ in launched] == sort * ["samples"] + (
+        ["gather"] if whole or row_bytes < 64 else ["pieces", "copied"]
+    )
+    assert not whole or launched[-1][2] == sort
+    assert bool(launched[sort][1].get("places")) == sort
 
 
-@pytest.mark.parametrize("row_bytes", [64, 512, 2050, 4096, 16_380])
+@pytest.mark.parametrize("row_bytes", [64, 512, 2064, 4096, 16_368])
 @pytest.mark.parametrize("rows", [1, 100, 10_000])
 def test_warps_stay_near_to_each_other_where_rows_are_sorted(launched, monkeypatch, row_bytes, rows):
     monkeypatch.setattr(gather_positions, "SORTING", Sorting(rows=0))
@@ -119,6 +135,29 @@ def test_warps_stay_near_to_each_other_where_rows_are_sorted(launched, monkeypat
     assert scattered
     assert 0 < params["tile"] * found.unit <= max(2**15, row_bytes)
     assert params["tiles"] * params["tile"] >= params["words"] == rows * found.width
+
+
+@pytest.mark.parametrize(
+    ("over_pcie", "row_bytes", "begin", "expected"),
+    [
+        (True, 4096, 4096, False),
+        (True, 4100, 4096, True),
+        (True, 4096, 4104, True),  # in a file of somebody else's
+        (True, 60, 4096, False),  # more is to be found than to be copied
+        (False, 4100, 4096, False),
+    ],
+)
+def test_rows_that_are_no_whole_words_are_copied_as_pieces_over_the_link(
+    launched, over_pcie, row_bytes, begin, expected
+):
+    gather = PositionGather(torch.device("cpu"), np.array([2**17]), over_pcie=over_pcie)
+    outs = [torch.empty(1, dtype=torch.uint8) for _ in range(MOST_BATCHES + 2)]
+    gather.rows(DeviceRows(gather, np.array([begin]), row_bytes), PositionBatch(7, 40, len(outs), 3), outs)
+    assert [name for name, *_ in launched] == (["pieces", "copied"] if expected else ["gather"]) * 2
+    made = [params for name, params, _ in launched if name == "pieces"]
+    assert [(one["first"], one["stride"], one["all"]) for one in made] == [
+        (7, 40, 3 * MOST_BATCHES), (7 + 40 * MOST_BATCHES, 40, 6)
+    ][: len(made)]  # fmt: skip
 
 
 def test_what_comes_before_rows_is_made_aside(launched, monkeypatch):

@@ -10,12 +10,12 @@ from torch.utils.data import ConcatDataset, Subset
 from gdsload import DataLoader, Field, ShardDataset, ShardWriter
 from gdsload.engine.gpu import gather_positions
 from gdsload.engine.gpu.gather_positions import (
-    MOST_BATCHES,
     DeviceRows,
     PositionBatch,
     PositionGather,
     Sorting,
 )
+from gdsload.engine.gpu.position_kernels import MOST_BATCHES
 from gdsload.engine.resident import ResidentGather
 from gdsload.order import FullOrder
 from gdsload.system.copies import copies_scattered_runs
@@ -35,7 +35,9 @@ def shards_of(device, samples, row_bytes, shards, random):
 
 
 @pytest.mark.parametrize("how", ["vram", "over_pcie", "sorted"])
-@pytest.mark.parametrize("row_bytes", [1, 2, 3, 4, 8, 12, 16, 100, 512, 2040, 4096, 9000, 150_528])
+@pytest.mark.parametrize(
+    "row_bytes", [1, 2, 3, 4, 8, 12, 16, 63, 65, 100, 512, 2040, 4096, 4097, 9000, 12_675, 40_960, 150_528]
+)
 def test_any_row_size(device, row_bytes, how, monkeypatch):
     if how == "sorted":
         monkeypatch.setattr(gather_positions, "SORTING", Sorting(range(2**30), 0, 0))
