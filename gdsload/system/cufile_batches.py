@@ -6,12 +6,18 @@ a read that there is no slab for waits for one for ever, as slabs come back with
 ask for next: so it was with a second batch, and with one of more than 64 reads of 4 KiB to 1 MiB (cuFile 1.15 in its
 compat mode; other modes could not be tried). So there is one batch at a time, of no more reads than there are slabs,
 and the drive has nothing to do for a moment between two of them.
+
+Once a batch has failed its object makes no other. cuFile's cancel ends no read for certain, and nothing that we found
+tells what becomes of reads under way when their batch is destroyed, as cuFile's own samples do with one that failed. So
+only events are taken for the end of reads.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -19,7 +25,7 @@ import numpy as np
 from gdsload.system.arrays import IntArray
 from gdsload.system.memory import address_of
 
-__all__ = ["LONGEST_BYTES", "READS", "CufileBatches", "batches_of"]
+__all__ = ["LONGEST_BYTES", "READS", "CufileBatches", "ReadsUnderWayError", "batches_of"]
 
 READS = 128
 """Reads of a batch (cufile.json, io_batchsize)."""
@@ -40,7 +46,14 @@ _EVENTS = np.dtype({
 })  # fmt: skip
 _BATCH, _READ, _COMPLETE = 1, 0, 0x10
 """CUFILE_BATCH of CUfileBatchMode_t, CUFILE_READ of CUfileOpcode_t, CUFILE_COMPLETE of CUfileStatus_t."""
+_PATIENCE_S = 10.0
+"""How long reads of a batch that failed are waited for. They take milliseconds, on a drive that answers."""
+_PAUSE_S = 0.01
 _one_at_a_time = threading.Lock()
+
+
+class ReadsUnderWayError(RuntimeError):
+    """Reads may be under way for ever: the memory that they go to must neither be used again nor be freed."""
 
 
 class CufileBatches:
@@ -48,11 +61,13 @@ class CufileBatches:
 
     Args:
         cufile: the module `cuda.bindings.cufile`, its driver open.
+        patience_s: how long reads of a batch that failed are waited for, in seconds.
     """
 
-    def __init__(self, cufile: Any) -> None:
-        self._cufile = cufile
+    def __init__(self, cufile: Any, *, patience_s: float = _PATIENCE_S) -> None:
+        self._cufile, self._patience_s = cufile, patience_s
         self._batch: int | None = None
+        self._failed, self._submitted = False, 0
         self._params, self._events = np.zeros(READS, _PARAMS), np.zeros(READS, _EVENTS)
         self._params["mode"], self._params["opcode"] = _BATCH, _READ
 
@@ -72,38 +87,78 @@ class CufileBatches:
             For each read the bytes that were read; 0 if it failed.
 
         Raises:
-            Exception: what the bindings raise, if cuFile takes no batch. No read is under way then.
+            ReadsUnderWayError: if cuFile failed to tell whether some of the reads have ended.
+            Exception: what the bindings raise, if a batch fails; for any other one after it, from whichever thread, a
+                RuntimeError. No read is under way then.
         """
         results = np.zeros(len(nbytes), np.int64)
         for low, high in batches_of(nbytes):
             part = slice(low, high)
             with _one_at_a_time:
-                if self._batch is None:
-                    self._batch = int(self._cufile.batch_io_set_up(READS))
-                params = self._params[: len(nbytes[part])]
-                params["base"], params["position"], params["offset"] = bases[part], positions[part], offsets[part]
-                params["nbytes"], params["handle"] = nbytes[part], handles[part].view(np.uint64)
-                params["cookie"] = np.arange(low, low + len(params))
-                self._cufile.batch_io_submit(self._batch, len(params), address_of(params), 0)
-                self._collect(self._batch, len(params), results)
+                if self._failed:
+                    raise RuntimeError("a batch of reads has failed before")
+                try:
+                    if self._batch is None:
+                        self._batch = int(self._cufile.batch_io_set_up(READS))
+                    params = self._params[: len(nbytes[part])]
+                    params["base"], params["position"], params["offset"] = bases[part], positions[part], offsets[part]
+                    params["nbytes"], params["handle"] = nbytes[part], handles[part].view(np.uint64)
+                    self._read_batch(self._batch, params, results[part])
+                except BaseException:
+                    self._failed = True
+                    with suppress(Exception):  # the failure is what is raised
+                        self._destroy()
+                    raise
         return results
 
-    def _collect(self, batch: int, under_way: int, results: IntArray) -> None:
-        """Wait for the reads of a batch."""
-        while under_way:
-            count = np.array([under_way], np.uint32)
-            self._cufile.batch_io_get_status(batch, under_way, address_of(count), address_of(self._events), 0)
-            ended = self._events[: int(count[0])]
-            well = ended[ended["status"] == _COMPLETE]
-            results[well["cookie"].astype(np.int64)] = well["nbytes"].astype(np.int64)
-            under_way -= len(ended)
+    def _read_batch(self, batch: int, params: Any, results: IntArray) -> None:
+        """Make the reads of one batch, and wait for them."""
+        # No number is used again, so that no event is ever taken for another read's.
+        first, self._submitted = self._submitted, self._submitted + len(params)
+        params["cookie"] = np.arange(first, self._submitted)
+        self._cufile.batch_io_submit(batch, len(params), address_of(params), 0)
+        under_way = len(params)
+        try:
+            while under_way:
+                under_way -= self._note_ended(batch, under_way, under_way, first, results)
+        except BaseException as error:
+            if self._outlasted(batch, under_way, first, results):
+                raise
+            raise ReadsUnderWayError(f"cuFile does not tell when its reads have ended: {error}") from error
+
+    def _note_ended(self, batch: int, least: int, under_way: int, first: int, results: IntArray) -> int:
+        """Wait for some reads of a batch; returns how many have ended."""
+        count = np.array([under_way], np.uint32)
+        self._cufile.batch_io_get_status(batch, least, address_of(count), address_of(self._events), 0)
+        ended = self._events[: int(count[0])]
+        places = ended["cookie"].astype(np.int64) - first
+        mine = (places >= 0) & (places < len(results))
+        well = mine & (ended["status"] == _COMPLETE)
+        results[places[well]] = ended["nbytes"][well].astype(np.int64)
+        return int(np.count_nonzero(mine))
+
+    def _outlasted(self, batch: int, under_way: int, first: int, results: IntArray) -> bool:
+        """Cancel the reads of a batch that has failed, and wait a while until none is under way; whether that is so."""
+        until = time.monotonic() + self._patience_s
+        with suppress(Exception):
+            self._cufile.batch_io_cancel(batch)
+        while True:
+            with suppress(Exception):
+                # Asked without waiting: whether there are events of reads that were cancelled is not known.
+                under_way -= self._note_ended(batch, 0, under_way, first, results)
+            if not under_way or time.monotonic() > until:
+                return not under_way
+            time.sleep(_PAUSE_S)
 
     def close(self) -> None:
         """Destroy the batch. No read may be under way; may be called twice."""
         with _one_at_a_time:
-            batch, self._batch = self._batch, None
-            if batch is not None:
-                self._cufile.batch_io_destroy(batch)
+            self._destroy()
+
+    def _destroy(self) -> None:
+        batch, self._batch = self._batch, None
+        if batch is not None:
+            self._cufile.batch_io_destroy(batch)
 
 
 def batches_of(nbytes: IntArray) -> Iterator[tuple[int, int]]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gdsload.backends.gds import engines
+from gdsload.system.cufile_batches import ReadsUnderWayError
 
 
 class Cufile:
@@ -30,14 +31,14 @@ class Cufile:
 
 
 class Batches:
-    """Notes the reads that are made by batches, or refuses them."""
+    """Notes the reads that are made by batches, or raises an error instead."""
 
     def __init__(self, cufile, refuses):
         self.refuses, self.read_together = refuses, []
 
     def read(self, *columns):
         if self.refuses:
-            raise RuntimeError("no batches here")
+            raise self.refuses
         self.read_together += list(zip(*(column.tolist() for column in columns), strict=True))
         return columns[3].copy()
 
@@ -46,7 +47,7 @@ class Batches:
 def make(monkeypatch, tmp_path):
     opened = []
 
-    def made(refuses=False):
+    def made(refuses=None):
         cufile = Cufile()
         monkeypatch.setattr(engines, "_open_driver", lambda device: cufile)
         batches = Batches(cufile, refuses)
@@ -63,7 +64,7 @@ def make(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("sizes", [[], [1], [2**20], [2**20 + 1], [4096, 2**23, 5, 2**20 + 1, 7], [2**21, 2**22]])
-@pytest.mark.parametrize("refuses", [False, True])
+@pytest.mark.parametrize("refuses", [None, RuntimeError("no batches here")], ids=["batches", "none"])
 def test_every_read_is_made_once_and_long_ones_are_in_no_batch(make, sizes, refuses):
     it, count = make(refuses), len(sizes)
     nbytes, places = np.array(sizes, np.int64), np.arange(count)
@@ -85,3 +86,11 @@ def test_empty_reads_are_in_no_batch(make, sizes):
     done = it.engine.read_many(it.handles[same % 2], same, same, np.array(sizes, np.int64), same)
     assert done.tolist() == sizes
     assert [read[3] for read in it.batches.read_together] == [size for size in sizes if 0 < size <= 2**20]
+
+
+def test_reads_that_may_be_under_way_are_not_made_again(make):
+    """They would be made into memory that the others may still land in."""
+    it, same = make(ReadsUnderWayError("who knows")), np.arange(3)
+    with pytest.raises(ReadsUnderWayError, match="who knows"):
+        it.engine.read_many(it.handles[same % 2], same, same, same + 1, same)
+    assert (it.cufile.read_alone, it.engine.most_bytes) == ([], 0)

@@ -23,6 +23,7 @@ from gdsload.shards.catalog import open_catalog
 from gdsload.shards.drive import Drive, file_system_of
 from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents
+from gdsload.system.cufile_batches import ReadsUnderWayError
 from gdsload.system.memory import address_of, memory_at
 
 SIZES = [60_003, 5_000, 300_000]
@@ -135,6 +136,29 @@ def test_reads_that_fail(opened, answers, kind, said):
     with pytest.raises(kind, match=rf"2.safetensors, {said}"):
         pending.completion.wait()
     pending.release()
+
+
+def test_memory_of_reads_that_may_be_under_way_is_neither_used_again_nor_freed(opened, monkeypatch):
+    lost, freed = [ReadsUnderWayError("cuFile does not tell")], []
+
+    def read_many(engine, *columns):
+        if lost:
+            raise lost.pop()
+        return one_by_one(engine, *columns)
+
+    backend, _ = opened(most_bytes=1 << 20, read_many=read_many)
+    monkeypatch.setattr(slots, "free", lambda _device, address: freed.append(address))
+    wanted = extents([(0, 0, 50)])
+    pending = backend.read(wanted)
+    with pytest.raises(ReadError, match="cuFile does not tell"):
+        pending.completion.wait()
+    pending.release()
+    after = backend.read(wanted)
+    after.completion.wait()
+    after.release()
+    assert not set(after.begins.tolist()) & set(pending.begins.tolist())
+    backend.close()
+    assert freed == after.begins.tolist()
 
 
 @pytest.mark.parametrize(("free", "registered"), [(None, 8), (5 * 2 * CHUNK, 5), (0, 0), (2**40, 12)])

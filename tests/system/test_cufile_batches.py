@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload.system.cufile_batches import CufileBatches, batches_of
+from gdsload.system.cufile_batches import CufileBatches, ReadsUnderWayError, batches_of
 from gdsload.system.memory import address_of
 
 DATA = np.random.default_rng(0).integers(0, 256, 50_000, np.uint8)
@@ -37,7 +37,8 @@ class Cufile:
 
     def __init__(self, seed=0, refuse_after=1 << 30):
         self.rng, self.left = np.random.default_rng(seed), refuse_after
-        self.batches, self.most, self.destroyed = {}, 0, []
+        self.batches, self.most, self.destroyed, self.cancelled = {}, 0, [], []
+        self.lost = []  # reads of which nobody was told when their batch was destroyed
 
     def batch_io_set_up(self, depth):
         assert depth <= 128
@@ -60,9 +61,9 @@ class Cufile:
 
     def batch_io_get_status(self, number, least, count, events, timeout):
         waiting, found = self.batches[number], ctypes.c_uint.from_address(count)
-        assert least <= len(waiting)
-        assert (timeout, found.value) == (0, least)
-        found.value = int(self.rng.integers(0, least + 1))  # fewer than asked for, or none
+        assert least in (0, len(waiting))
+        assert (timeout, found.value) == (0, len(waiting))
+        found.value = int(self.rng.integers(0, len(waiting) + 1))  # fewer than asked for, or none
         for event in (Events * found.value).from_address(events):
             mode, base, offset, position, size, handle, opcode, cookie = waiting.pop(self.rng.integers(len(waiting)))
             assert (mode, opcode) == (1, 0)
@@ -73,7 +74,10 @@ class Cufile:
 
     def batch_io_destroy(self, number):
         self.destroyed.append(number)
-        assert self.batches.pop(number) == []
+        self.lost += self.batches.pop(number)
+
+    def batch_io_cancel(self, number):
+        self.cancelled.append(number)
 
 
 def read(batches, handles, offsets, nbytes):
@@ -100,7 +104,7 @@ def test_every_read_ends_where_it_is_wanted(count, seed):
     assert cufile.most <= 1  # with two, cuFile hangs
     batches.close()
     batches.close()
-    assert cufile.batches == {}
+    assert (cufile.batches, cufile.lost, len(cufile.destroyed)) == ({}, [], int(count > 0))
 
 
 @settings(deadline=None, max_examples=100)
@@ -137,5 +141,94 @@ def test_a_batch_that_is_refused_leaves_no_read_under_way(well):
     batches = CufileBatches(cufile)
     with pytest.raises(RuntimeError, match="no batches here"):
         read(batches, np.full(1000, 12), np.zeros(1000, np.int64), np.full(1000, 9))
-    assert not any(cufile.batches.values())
+    assert (cufile.batches, cufile.lost, cufile.cancelled) == ({}, [], [])
     batches.close()
+    assert cufile.destroyed == [1]
+
+
+class Flaky(Cufile):
+    """Its status call fails some times, at the first of them after something else has been done."""
+
+    def __init__(self, failures, meanwhile=lambda: None):
+        super().__init__()
+        self.failures, self.meanwhile = failures, meanwhile
+
+    def batch_io_get_status(self, *arguments):
+        if self.failures:
+            self.failures, meanwhile, self.meanwhile = self.failures - 1, self.meanwhile, lambda: None
+            meanwhile()
+            raise RuntimeError("internal error (5030)")
+        super().batch_io_get_status(*arguments)
+
+
+COLUMNS = np.full(10, 12), np.arange(10), np.full(10, 9)
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+def test_reads_have_ended_when_a_failure_of_their_status_is_raised(failures):
+    """Or they would land in memory that is used for others by then."""
+    cufile = Flaky(failures)
+    batches = CufileBatches(cufile)
+    with pytest.raises(RuntimeError, match="5030"):
+        read(batches, *COLUMNS)
+    assert (cufile.cancelled, cufile.destroyed, cufile.lost) == ([1], [1], [])
+    with pytest.raises(RuntimeError, match="has failed before"):
+        read(batches, *COLUMNS)
+    batches.close()
+    assert (cufile.batches, cufile.destroyed) == ({}, [1])
+
+
+def test_reads_whose_status_goes_on_failing_are_said_to_be_under_way():
+    cufile = Flaky(1 << 30)
+    batches = CufileBatches(cufile, patience_s=0.03)
+    with pytest.raises(ReadsUnderWayError, match="when its reads have ended: internal error"):
+        read(batches, *COLUMNS)
+    batches.close()
+    assert (cufile.cancelled, cufile.destroyed, len(cufile.lost)) == ([1], [1], 10)
+
+
+def test_a_thread_that_waits_for_its_turn_makes_no_batch_after_one_that_failed():
+    errors = []
+
+    def second():
+        try:
+            read(batches, *COLUMNS)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=second)
+
+    def meanwhile():
+        thread.start()
+        thread.join(0.1)  # for as long it waits for its turn
+
+    batches = CufileBatches(Flaky(1, meanwhile))
+    with pytest.raises(RuntimeError, match="5030"):
+        read(batches, *COLUMNS)
+    thread.join()
+    assert errors == ["a batch of reads has failed before"]
+
+
+class Repeating(Cufile):
+    """Tells of a read once more before it tells of those of the next batch."""
+
+    again = None
+
+    def batch_io_get_status(self, number, least, count, events, timeout):
+        first = Events.from_address(events)
+        if self.again is not None:
+            (first.cookie, first.status, first.ret), self.again = (self.again, 0x10, 1), None
+            ctypes.c_uint.from_address(count).value = 1
+            return
+        super().batch_io_get_status(number, least, count, events, timeout)
+        if not self.batches[number]:
+            self.again = first.cookie or 0
+
+
+def test_what_is_told_of_a_read_is_not_taken_for_another_batch():
+    cufile = Repeating()
+    batches = CufileBatches(cufile)
+    for _ in range(4):
+        done, into = read(batches, *COLUMNS)
+        assert done.tolist() == [9] * 10
+        assert into[:, :9].tolist() == [DATA[offset : offset + 9].tolist() for offset in range(10)]

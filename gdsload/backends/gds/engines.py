@@ -22,7 +22,7 @@ import torch
 
 from gdsload.errors import BackendUnavailableError
 from gdsload.system.arrays import IntArray
-from gdsload.system.cufile_batches import LONGEST_BYTES, CufileBatches
+from gdsload.system.cufile_batches import LONGEST_BYTES, CufileBatches, ReadsUnderWayError
 from gdsload.system.probe.child import CufileDescr, reads_by_path
 from gdsload.system.probe.result import PATHS
 from gdsload.system.streams import DeviceBytes
@@ -60,7 +60,11 @@ class Engine(Protocol):
     def read_many(
         self, handles: IntArray, bases: IntArray, positions: IntArray, nbytes: IntArray, offsets: IntArray
     ) -> IntArray:
-        """As `read`, many: returns how many bytes each has read; 0 or less if it failed, and `read` says why."""
+        """As `read`, many: returns how many bytes each has read; 0 or less if it failed, and `read` says why.
+
+        Raises:
+            ReadsUnderWayError: if it cannot tell that they have ended, so that their memory is lost.
+        """
 
     def end(self) -> None:
         """Release what is kept. No read may be under way; may be called twice."""
@@ -153,6 +157,9 @@ class CufileEngine:
         known = np.array([self._known[handle][0] for handle in which.tolist()], np.int64)
         try:
             return batches.read(known[place], bases, positions, nbytes, offsets)
+        except ReadsUnderWayError:
+            self._batches = None
+            raise
         except Exception as error:
             _log.warning("cuFile takes no batches of reads, which are made one by one from now on: %s", error)
             self._batches = None

@@ -24,6 +24,7 @@ from gdsload.shards.files import Files
 from gdsload.shards.handles import HandleTable, lent_once
 from gdsload.shards.reads import MAX_GAP_BYTES, PAGE_BYTES, Extents, coalesce
 from gdsload.system.arrays import IntArray
+from gdsload.system.cufile_batches import ReadsUnderWayError
 from gdsload.system.numa import processors_near
 
 __all__ = ["GdsBackend"]
@@ -41,11 +42,13 @@ class _Prepared(NamedTuple):
         columns: what `Engine.read_many` takes: the handle of each, its chunk, its place there, its bytes, which end
             with the file, and its offset in the file.
         lent: the files whose handles were lent, to be given back after the last read.
+        lease: their memory.
     """
 
     file: IntArray
     columns: tuple[IntArray, ...]
     lent: IntArray
+    lease: SlotLease
 
     @classmethod
     def of(cls, reads: Extents, sizes: IntArray, lease: SlotLease, handles: HandleTable) -> _Prepared:
@@ -58,7 +61,7 @@ class _Prepared(NamedTuple):
         wanted = np.minimum(reads.nbytes, sizes[file] - offset)
         lent, counts = lent_once(file)
         found = np.repeat(handles.lend(lent), counts)
-        return cls(file, (found, lease.base, lease.position, wanted, offset), lent)
+        return cls(file, (found, lease.base, lease.position, wanted, offset), lent, lease)
 
 
 class GdsBackend(FileBackend):
@@ -136,7 +139,13 @@ class GdsBackend(FileBackend):
         columns = [column[part] for column in reads.columns]
         wanted = columns[3]
         with torch.cuda.device(self.device):
-            done = self.engine.read_many(*columns)
+            try:
+                done = self.engine.read_many(*columns)
+            except ReadsUnderWayError as error:
+                self._slots.abandon(reads.lease)
+                raise ReadError(
+                    str(error), remedy='Run gdsload doctor on this dataset, or use backend="bounce".'
+                ) from error
             if (done < wanted).any():
                 for index in np.flatnonzero(done < wanted).tolist():
                     read = tuple(int(column[index]) for column in columns)

@@ -54,6 +54,10 @@ class SlotLease:
         """See the class."""
         self._end()
 
+    def keep(self) -> None:
+        """Never return the chunks, neither when it is released nor when it is dropped."""
+        self._end.detach()
+
 
 @dataclass(slots=True)
 class Slots:
@@ -93,6 +97,14 @@ class Slots:
         base = np.array([address for address, _ in chunks], np.int64).repeat(counts)
         position = totals - nbytes - np.array(begins, np.int64).repeat(counts)
         return SlotLease(base, position, chunks, self._free)
+
+    def abandon(self, lease: SlotLease) -> None:
+        """Neither use nor free the chunks of a lease ever again: reads into them may be under way for ever."""
+        lease.keep()
+        with self._lock:
+            for address in lease.begins.tolist():
+                self._all.pop(address, None)
+                self._registered.discard(address)
 
     def _take(self, nbytes: int) -> Chunk:
         size = -(-nbytes // _CHUNK_BYTES) * _CHUNK_BYTES
