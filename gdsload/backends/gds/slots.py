@@ -1,4 +1,8 @@
-"""Slots: plain device memory that storage reads into, in chunks of one size that are reused in turn."""
+"""Slots: plain device memory that storage reads into, in chunks that are reused in turn.
+
+All chunks are of one size but those of reads that are longer. Of these there are many sizes, so one may be reused for
+less than it holds, and what fits nothing is freed again.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from bisect import bisect_right
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import numpy as np
 import torch
@@ -27,6 +32,10 @@ _CHUNK_BYTES = 16 * 2**20
 """The most that nvidia-fs reads at once, and a multiple of a GPU's 64 KiB pages."""
 _REGISTERED_BYTES = 128 * 2**20
 """Bytes of slots that are registered where the free BAR1 is not known: the smallest one of GPUs in use has 256 MiB."""
+_MOST_WASTE = 2
+"""A chunk is reused for no less than one part in so many of it."""
+_MOST_HELD = 2
+"""Chunks are freed before all of them are so many times what was leased at once."""
 _SHARE_OF_BAR1 = 2
 """One part in so many of the free BAR1 is for slots: other loaders want some, and so do other users of the GPU."""
 
@@ -73,6 +82,8 @@ class Slots:
     _free: deque[Chunk] = field(default_factory=deque)
     _all: dict[int, int] = field(default_factory=dict)
     _registered: set[int] = field(default_factory=set)
+    _peak: int = 0
+    """The most bytes that were leased at once, as far as chunks had to be made for them."""
     _most: int | None = None
     """Bytes that may be registered; None: not known yet."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -87,13 +98,17 @@ class Slots:
         # Not by numpy's search, which gives the interpreter lock up each time.
         ends: list[int] = totals.tolist()
         low, before, chunks, counts, begins = 0, 0, [], [], []
-        while low < len(ends):
-            high = max(bisect_right(ends, before + _CHUNK_BYTES, low), low + 1)
-            end = ends[high - 1]
-            chunks.append(self._take(max(end - before, 1)))
-            counts.append(high - low)
-            begins.append(before)
-            low, before = high, end
+        try:
+            while low < len(ends):
+                high = max(bisect_right(ends, before + _CHUNK_BYTES, low), low + 1)
+                end = ends[high - 1]
+                chunks.append(self._take(max(end - before, 1)))
+                counts.append(high - low)
+                begins.append(before)
+                low, before = high, end
+        except BaseException:
+            self._free.extend(chunks)
+            raise
         base = np.array([address for address, _ in chunks], np.int64).repeat(counts)
         position = totals - nbytes - np.array(begins, np.int64).repeat(counts)
         return SlotLease(base, position, chunks, self._free)
@@ -114,17 +129,55 @@ class Slots:
                 if chunk[1] == size:
                     return chunk
                 self._free.append(chunk)
+            # Any thread may bring chunks back meanwhile, so those that are looked at are taken out.
+            idle = [self._free.popleft() for _ in range(len(self._free))]
             try:
-                address = allocate(self.device, size)
-            except MemoryError:
-                taken = format_bytes(sum(self._all.values()))
-                raise no_room(self.device, f"a slot of {format_bytes(size)} beside {taken} of slots") from None
-            self._all[address] = size
-            if self.engine is not None and self._has_room(size):
-                with suppress(Exception):  # an unregistered chunk is only slower
-                    self.engine.register(address, size)
-                    self._registered.add(address)
-            return address, size
+                fits = [chunk for chunk in idle if size < chunk[1] <= _MOST_WASTE * size]
+                if not fits:
+                    return self._make(size, idle)
+                chunk = min(fits, key=itemgetter(1))
+                idle.remove(chunk)
+                return chunk
+            finally:
+                self._free.extend(idle)
+
+    def _make(self, size: int, idle: list[Chunk]) -> Chunk:
+        """A new chunk. Idle ones, the longest idle first, are freed as far as the device's memory is wanted."""
+        leased = sum(self._all.values()) - sum(size for _, size in idle)
+        peak = max(self._peak, leased + size)
+        while idle and sum(self._all.values()) + size > _MOST_HELD * peak:
+            self._drop(idle.pop(0)[0])
+        address = self._allocate(size, idle)
+        self._all[address], self._peak = size, peak
+        if self.engine is not None and self._has_room(size):
+            with suppress(Exception):  # an unregistered chunk is only slower
+                self.engine.register(address, size)
+                self._registered.add(address)
+        return address, size
+
+    def _allocate(self, size: int, idle: list[Chunk]) -> int:
+        """Memory of the device, for which idle chunks are freed if there is none left, and then what torch keeps."""
+        with suppress(MemoryError):
+            return allocate(self.device, size)
+        while idle:
+            self._drop(idle.pop(0)[0])
+        with suppress(MemoryError):
+            return allocate(self.device, size)
+        torch.cuda.empty_cache()  # last, as it has the training wait
+        try:
+            return allocate(self.device, size)
+        except MemoryError:
+            taken = format_bytes(sum(self._all.values()))
+            raise no_room(self.device, f"a slot of {format_bytes(size)} beside {taken} of slots") from None
+
+    def _drop(self, address: int) -> None:
+        """Deregister and free a chunk that nothing uses: leases are released when the gathers from them have ended."""
+        if self.engine is not None and address in self._registered:
+            self._registered.discard(address)
+            with suppress(Exception):  # cuFile lets go of memory that is freed
+                self.engine.deregister(address)
+        del self._all[address]  # before: an interrupted close must not free anything twice
+        free(self.device, address)
 
     def _has_room(self, size: int) -> bool:
         """Whether another chunk may be registered."""
@@ -139,10 +192,6 @@ class Slots:
             if not self._all:
                 return
             torch.cuda.synchronize(self.device)
-            while self._all:  # an interrupted close must not free anything twice
-                address, _ = self._all.popitem()
-                if self.engine is not None and address in self._registered:
-                    self.engine.deregister(address)
-                free(self.device, address)
-            self._registered.clear()
+            while self._all:
+                self._drop(next(iter(self._all)))
             self._free.clear()

@@ -1,0 +1,150 @@
+"""Slots of a device whose memory is counted: what is leased, kept for later, freed, and how much that is."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gdsload.backends.gds import slots
+from gdsload.errors import BudgetError
+
+MIB = 2**20
+CHUNK = 16 * MIB
+CPU = torch.device("cpu")
+
+
+class Device:
+    """Memory that is not there, at addresses that never come again; an engine, too, and torch's cache."""
+
+    def __init__(self, nbytes, cached=0):
+        self.left, self.cached, self.next, self.emptied = nbytes, cached, 0, 0
+        self.held, self.registered = {}, set()
+
+    def allocate(self, _device, nbytes):
+        if nbytes > self.left:
+            raise MemoryError
+        self.next += 2**40
+        self.left, self.held[self.next] = self.left - nbytes, nbytes
+        return self.next
+
+    def free(self, _device, address):
+        assert address not in self.registered
+        self.left += self.held.pop(address)
+
+    def empty_cache(self):
+        self.left, self.cached, self.emptied = self.left + self.cached, 0, self.emptied + 1
+
+    def register(self, address, _nbytes):
+        self.registered.add(address)
+
+    def deregister(self, address):
+        self.registered.remove(address)
+
+
+@pytest.fixture
+def put_in(monkeypatch):
+    """Slots in a device of so many bytes."""
+
+    def made(nbytes=1 << 50, cached=0, device=None):
+        device = device or Device(nbytes, cached)
+        monkeypatch.setattr(slots, "allocate", device.allocate)
+        monkeypatch.setattr(slots, "free", device.free)
+        monkeypatch.setattr(slots, "free_bar1", lambda _device: 1 << 40)
+        monkeypatch.setattr(torch.cuda, "empty_cache", device.empty_cache)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda _device: None)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (device.left, nbytes))
+        return SimpleNamespace(slots=slots.Slots(CPU, device), device=device)
+
+    return made
+
+
+def lease(made, *nbytes):
+    return made.slots.lease(np.array(nbytes))
+
+
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 1 << 30), st.integers(1, 5), st.sampled_from([CHUNK, 60 * MIB, 1000 * MIB]))
+def test_no_more_is_held_than_twice_what_was_leased_at_once(put_in, seed, at_once, longest):
+    """Whatever the lengths of reads: of samples that are long, nearly every one has another."""
+    it, rng, leases, most = put_in(), np.random.default_rng(seed), [], 0
+    for _ in range(60):
+        nbytes = rng.integers(1, longest, int(rng.integers(1, 4)))
+        leases.append(found := it.slots.lease(nbytes))
+        for base, position, length in zip(found.base.tolist(), found.position.tolist(), nbytes.tolist(), strict=True):
+            assert position + length <= it.device.held[base]
+        assert found.nbytes <= 2 * (nbytes.sum() + CHUNK * len(nbytes))
+        begins = np.concatenate([one.begins for one in leases])
+        assert len(set(begins.tolist())) == len(begins)
+        most = max(most, sum(one.nbytes for one in leases))
+        assert sum(it.device.held.values()) <= 2 * most
+        if len(leases) == at_once:
+            leases.pop(int(rng.integers(at_once))).release()
+    for one in leases:
+        one.release()
+    it.slots.close()
+    it.slots.close()
+    assert (it.device.held, it.device.registered) == ({}, set())
+
+
+def test_the_smallest_chunk_is_reused_that_is_at_most_twice_as_large(put_in):
+    it = put_in()
+    sizes = [5 * CHUNK, 4 * CHUNK, 3 * CHUNK]
+    leases = [lease(it, size) for size in sizes]
+    begins = [one.begins.item() for one in leases]
+    for one in leases:
+        one.release()
+    again = [lease(it, CHUNK + 1) for _ in range(3)]
+    assert [one.begins.item() for one in again[:2]] == [begins[2], begins[1]]
+    assert again[2].nbytes == 2 * CHUNK  # the third would be more than twice as large
+    assert lease(it, 5 * CHUNK).begins.item() == begins[0]
+
+
+def test_idle_chunks_make_room_for_what_the_device_has_none_for(put_in):
+    it = put_in(7 * CHUNK)
+    kept, idle = lease(it, 2 * CHUNK), lease(it, 4 * CHUNK)
+    idle.release()
+    assert lease(it, CHUNK, CHUNK).nbytes == 2 * CHUNK
+    assert kept.begins.item() in it.device.held
+    assert idle.begins.item() not in it.device.held
+    assert it.device.registered == set(it.device.held)
+    assert it.device.emptied == 0
+
+
+def test_what_torch_keeps_of_freed_memory_makes_room_after_idle_chunks(put_in):
+    it = put_in(4 * CHUNK, cached=4 * CHUNK)
+    idle = lease(it, 4 * CHUNK)
+    idle.release()
+    kept = lease(it, 8 * CHUNK)
+    assert (kept.nbytes, it.device.emptied) == (8 * CHUNK, 1)
+    with pytest.raises(BudgetError, match="no memory left for a slot of 16 MiB beside 128 MiB of slots"):
+        lease(it, CHUNK)
+
+
+def test_a_lease_that_finds_no_room_keeps_no_chunk(put_in):
+    it = put_in(2 * CHUNK)
+    with pytest.raises(BudgetError, match="no memory left"):
+        lease(it, CHUNK, CHUNK, CHUNK)
+    assert lease(it, CHUNK, CHUNK).nbytes == 2 * CHUNK
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_chunks_that_cannot_be_deregistered_are_freed_once(put_in, error):
+    """What interrupts closing is raised, and closing goes on when it is asked for again."""
+
+    class Refusing(Device):
+        def deregister(self, address):
+            self.registered.remove(address)
+            raise error
+
+    it = put_in(device=Refusing(1 << 40))
+    lease(it, *[CHUNK] * 3).release()
+    for _ in range(3 if error is KeyboardInterrupt else 0):
+        with pytest.raises(KeyboardInterrupt):
+            it.slots.close()
+    it.slots.close()
+    assert it.device.held == {}
