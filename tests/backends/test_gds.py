@@ -161,6 +161,25 @@ def test_memory_of_reads_that_may_be_under_way_is_neither_used_again_nor_freed(o
     assert freed == after.begins.tolist()
 
 
+def test_all_is_released_though_the_engine_cannot_end(opened, monkeypatch):
+    freed, ends = [], iter([RuntimeError("boom")])
+
+    def end(_engine):
+        for error in ends:
+            raise error
+
+    backend, _ = opened(end=end)
+    monkeypatch.setattr(slots, "free", lambda _device, address: freed.append(address))
+    pending = backend.read(extents([(0, 0, 50)]))
+    pending.completion.wait()
+    pending.release()
+    closed = []
+    monkeypatch.setattr(backend.files, "close", lambda: closed.append(True))
+    with pytest.raises(RuntimeError, match="boom"):
+        backend.close()
+    assert (freed, closed) == (pending.begins.tolist(), [True])
+
+
 @pytest.mark.parametrize(("free", "registered"), [(None, 8), (5 * 2 * CHUNK, 5), (0, 0), (2**40, 12)])
 def test_slots_are_registered_as_far_as_half_of_the_free_bar1_goes(monkeypatch, free, registered):
     """Or up to 128 MiB, where nobody knows it."""

@@ -207,6 +207,11 @@ class GdsBackend(FileBackend):
         """See `Backend.close`."""
         self._readers.close()
         self._handles.close()
-        self.engine.end()
-        self._slots.close()
-        self.files.close()
+        # No read is under way: an error keeps back nothing of the rest.
+        try:
+            self.engine.end()
+        finally:
+            try:
+                self._slots.close()
+            finally:
+                self.files.close()
