@@ -145,6 +145,8 @@ class PendingRead:
             work on a stream, has ended there.
         begins: address of each allocation of device memory that extents are read into. Two allocations may be adjacent,
             and no copy may cross from one into the other. In place it is empty: a shard's rows come after its header.
+        files: those to be checked after the last gather; None: all that extents were wanted of. Copies that stay as
+            they are whatever happens to their files need no check.
     """
 
     addresses: NDArray[np.int64]
@@ -152,6 +154,7 @@ class PendingRead:
     nbytes: int = 0
     release: Callable[[], None] = _nothing
     begins: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    files: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,10 +165,12 @@ class ShardAddresses:
         base: int64, the device's address of each shard's first byte, shape ``[shards]``; valid until the backend is
             closed. Only the wanted fields need be there: memory before them may belong to others.
         count: called with the number of bytes that have been gathered from there.
+        copies: whether copies are there, which stay as they are whatever happens to the files.
     """
 
     base: NDArray[np.int64]
     count: Callable[[int], None]
+    copies: bool = False
 
 
 class Backend(Protocol):

@@ -106,7 +106,7 @@ class LandedBatches:
         for part in slices.parts:
             part.rows.used(part.count)
         if slices.parts:
-            source.backend.check(np.concatenate([part.rows.files for part in slices.parts]))
+            source.backend.check(np.concatenate([part.rows.changeable for part in slices.parts]))
         if (draws := source.job.draws) is not None:
             encoded = [
                 ImageBatch(batch, draws(step), partial(source.job.place, step), partial(source.job.samples, step))

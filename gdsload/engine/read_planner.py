@@ -84,6 +84,11 @@ class LoadedRows:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
+    def changeable(self) -> IntArray:
+        """Those shards whose bytes may be other ones if their files are written to: to be checked after a gather."""
+        return self.files if self.pending.files is None else self.pending.files
+
+    @property
     def nbytes(self) -> int:
         """Arena memory that is held until the last sample is gathered."""
         return 0 if self.released else self.pending.nbytes

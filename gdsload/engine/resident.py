@@ -30,6 +30,7 @@ from gdsload.system.copies import LONG_BYTES, copies_scattered_runs
 __all__ = ["ResidentGather", "computable", "in_parts", "rows_are_gathered"]
 
 
+_NONE = np.zeros(0, np.int64)
 _MOST_ROW_BYTES = 8 * 2**20
 """The kernel counts the words of a row in 32 bits, and with few such long rows planning is cheap anyway."""
 _MOST_SHARDS = 256
@@ -153,7 +154,12 @@ class ResidentGather:
         return _Reach(addresses, over_pcie, gather, rows, self._ids)
 
     def shards(self, steps: range) -> IntArray:
-        """The shards that some steps' batches may be made from."""
+        """The shards that some steps' batches may be made from, but for copies: those to be checked after the gather.
+
+        To be asked before that is queued: copies may come into the shards' place meanwhile, and never leave it.
+        """
+        if self._reach is not None and self._reach.addresses.copies:
+            return _NONE
         if not self.in_order:
             return np.arange(len(self.job.table.ends))
         schedule = self._evaluated.schedule

@@ -39,9 +39,9 @@ class Reached:
         self.counted = []
         self.move(base)
 
-    def move(self, base):
+    def move(self, base, *, copies=False):
         """Have the shards at other addresses from now on."""
-        self.found = ShardAddresses(base, lambda nbytes: self.counted.append((base, nbytes)))
+        self.found = ShardAddresses(base, lambda nbytes: self.counted.append((base, nbytes)), copies)
 
     def addresses(self):
         return self.found
@@ -150,6 +150,19 @@ def test_the_shards_of_some_steps_are_all_that_they_need(files, order, batch_siz
         assert set(needed.tolist()) <= set(shards)
         if isinstance(order, SequentialOrder) and len(needed):
             assert shards == list(range(needed[0], needed[-1] + 1))
+
+
+@pytest.mark.parametrize("order", [FullOrder(1000, 5), SequentialOrder(1000)])
+def test_copies_need_no_look(files, gathers, order):
+    """They are known by the addresses that a group is gathered from, whatever can be addressed afterwards."""
+    gathers(10)
+    backend = Reached(files.base)
+    gather = gather_over(files, backend, Maker(files.in_mappings), order)
+    assert gather.ready()
+    backend.move(files.base.copy(), copies=True)
+    assert len(gather.shards(range(16))) == len(files.base)
+    assert gather.ready()
+    assert len(gather.shards(range(16))) == 0
 
 
 def test_shards_that_are_kept_in_part_are_where_their_rows_are(files):

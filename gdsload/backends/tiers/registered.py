@@ -36,7 +36,7 @@ class RegisteredTier(MappedBackend):
         read_in: whether shards are read into the page cache to be registered, as far as the budget allows.
     """
 
-    thread, copies = "gdsload-register", False
+    thread = "gdsload-register"
 
     def __init__(self, files: Files, device: torch.device, *, register_bytes: int, read_in: bool = False) -> None:
         super().__init__(files, device, register_bytes=register_bytes)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend, Completion, FileBackend, PendingRead, ShardAddresses, TierStatus
 from gdsload.shards.files import Files
-from gdsload.shards.reads import Extents
+from gdsload.shards.reads import Extents, distinct
 from gdsload.system.arrays import IntArray
 from gdsload.system.threads import Worker, end_at_exit, start_all
 
@@ -65,8 +65,6 @@ class Near(Protocol):
     """Why it takes no further shard; empty while it may."""
     thread: str
     """Name of the thread that fills it."""
-    copies: bool
-    """Whether it holds copies, which stay as they are whatever happens to the files."""
 
     def read(self, wanted: Extents) -> PendingRead:
         """See `Backend.read`, for shards that it holds."""
@@ -121,7 +119,10 @@ class Tiered(FileBackend):
         if not ready.any():
             return self.far.read(wanted)
         here, there = np.flatnonzero(ready), np.flatnonzero(~ready)
-        return _joined((here, self.near.read(wanted[here])), (there, self.far.read(wanted[there])))
+        near, others = self.near.read(wanted[here]), wanted[there]
+        # Said now: when these bytes land, the tier may hold copies of their shards, too, from before a file changed.
+        files = None if near.files is None else distinct(others.file, len(self.near.ready))
+        return _joined(files, (here, near), (there, self.far.read(others)))
 
     def _want(self, files: IntArray) -> None:
         """Have shards added to the tier, if it may take any."""
@@ -145,9 +146,7 @@ class Tiered(FileBackend):
 
     def check(self, files: IntArray) -> None:
         """See `Backend.check`."""
-        others = files[~self.near.ready[files]] if self.near.copies else files
-        if len(others):
-            self.far.check(others)
+        self.far.check(files)
 
     def bytes_by_path(self) -> dict[str, int]:
         """See `Backend.bytes_by_path`: including bytes read to fill the tier."""
@@ -192,8 +191,8 @@ class _Both:
             self._parts[1].wait()
 
 
-def _joined(*parts: tuple[NDArray[np.intp], PendingRead]) -> PendingRead:
-    """Two reads as one; each is given with the indices of its extents."""
+def _joined(files: IntArray | None, *parts: tuple[NDArray[np.intp], PendingRead]) -> PendingRead:
+    """Two reads as one, with the files to be checked; each is given with the indices of its extents."""
     (here, first), (there, second) = parts
     addresses = np.empty(len(here) + len(there), np.int64)
     addresses[here], addresses[there] = first.addresses, second.addresses
@@ -208,4 +207,5 @@ def _joined(*parts: tuple[NDArray[np.intp], PendingRead]) -> PendingRead:
         first.nbytes + second.nbytes,
         release,
         np.concatenate([first.begins, second.begins]),
+        files,
     )

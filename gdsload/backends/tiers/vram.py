@@ -26,6 +26,7 @@ __all__ = ["VramTier"]
 
 Span = Callable[[int], tuple[int, int]]
 
+_NONE = np.zeros(0, np.int64)
 _READ_BYTES = 4 * 2**20
 _READS = 16
 """Extents of one read: enough for all threads, and little memory."""
@@ -41,7 +42,7 @@ class VramTier(FileBackend):
         vram_bytes: bytes that may be kept.
     """
 
-    name, thread, copies = "vram", "gdsload-vram", True
+    name, thread = "vram", "gdsload-vram"
 
     def __init__(self, files: Files, device: torch.device, *, span: Span, vram_bytes: int) -> None:
         super().__init__(files)
@@ -52,7 +53,7 @@ class VramTier(FileBackend):
         self._span = span
         self._base = np.zeros(len(files.sources), np.int64)
         self._begins = np.zeros(len(files.sources), np.int64)
-        self._addresses = ShardAddresses(self._base, self.note_moved)
+        self._addresses = ShardAddresses(self._base, self.note_moved, copies=True)
         self._memory: list[torch.Tensor] = []
         self._stream = side_stream(device)
 
@@ -60,7 +61,8 @@ class VramTier(FileBackend):
         """See `Near.read`."""
         self.note_moved(wanted.total_bytes)
         files = distinct(wanted.file, len(self._base))
-        return PendingRead(self._base[wanted.file] + wanted.offset, done, begins=self._begins[files])
+        addresses = self._base[wanted.file] + wanted.offset
+        return PendingRead(addresses, done, begins=self._begins[files], files=_NONE)
 
     def addresses(self) -> ShardAddresses | None:
         """See `Near.addresses`."""
@@ -107,7 +109,7 @@ class VramTier(FileBackend):
             offset = offsets[first : first + _READS]
             nbytes = np.minimum(_READ_BYTES, high - offset)
             self._copy(far, Extents(np.full(len(offset), file), offset, nbytes), memory[offset[0] - low :])
-        # Once more, and at once: later checks of the file leave this shard out.
+        # Once more, and at once: what is read from here is not checked any more.
         self.files.watch.check_now(np.array([file]))
         self._memory.append(memory)
         self._begins[file] = memory.data_ptr()

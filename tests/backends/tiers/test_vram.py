@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,15 +16,19 @@ import numpy as np
 import pytest
 import torch
 
-from gdsload import Field, ShardDataset, ShardWriter
+from gdsload import Field, FileChangedError, ShardDataset, ShardWriter
 from gdsload.backends.base import ShardAddresses
 from gdsload.backends.host import HostBackend
 from gdsload.backends.tiers import tiered, vram
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.backends.tiers.vram import VramTier
+from gdsload.engine.assemble import Assembler, BatchForm
+from gdsload.engine.codecs import codecs_of
+from gdsload.engine.on_demand import OnDemand
 from gdsload.shards.reads import Extents, concat_extents
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system import threads
+from gdsload.system.memory import BatchPool
 from gdsload.testing import RecordingBackend
 
 SHARDS, ROWS = 4, 500
@@ -87,6 +92,12 @@ def open_tier(folder):
     for tier in opened:
         tier.close()
     assert alive() == []
+
+
+def on_demand(tier):
+    """What makes batches of the field of samples."""
+    form = BatchForm(codecs_of(tier.table.stored, ("x",), "offsets"))
+    return OnDemand(tier.table, tier, Assembler(form, BatchPool(keep_bytes=0)))
 
 
 def alive():
@@ -233,10 +244,54 @@ def test_the_thread_ends_with_the_interpreter(open_tier, monkeypatch, own_end):
     assert tier.near.ready.sum() <= 1
 
 
-def test_only_what_is_not_kept_is_looked_at(open_tier):
+@pytest.mark.parametrize(
+    ("files", "checked"), [([0, 3, 1, 2, 2], [2, 3]), ([1, 0], []), ([3, 3], [3])], ids=["both", "kept", "not kept"]
+)
+def test_only_what_is_not_kept_is_looked_at(open_tier, files, checked):
     """A copy stays what it is, whatever happens to its file."""
     tier = filled(open_tier(lambda files: RecordingBackend(HostBackend(files)), vram_bytes=2 * ROWS * 256 + 5))
     assert tier.near.ready.tolist() == [True, True, False, False]
-    tier.check(np.array([0, 3, 1, 2]))
-    tier.check(np.array([0, 1]))
-    assert tier.far.checked == [[3, 2]]
+    found = on_demand(tier)(ROWS * np.array(files))["x"].numpy().tobytes()
+    assert found == b"".join(truth(tier, concat_extents([rows(tier, file, 1) for file in files])))
+    assert [file for some in tier.far.checked for file in some] == checked
+
+
+class Late:
+    """The completion of a read that lands when the tier holds all shards, one of which is written to then."""
+
+    landed = False
+
+    def __init__(self, tier, file):
+        self.tier, self.file = tier, file
+
+    def wait(self):
+        assert until(self.tier.near.ready.all)
+        begin, _ = self.tier.table.span(self.file, ["x"])
+        path = Path(self.tier.files.sources[self.file].path)
+        with path.open("r+b") as file:
+            file.seek(begin)
+            file.write(bytes(256))
+        os.utime(path, ns=(1, 1))
+
+
+@pytest.mark.parametrize("kept", [0, 2], ids=["none kept", "some kept"])
+def test_what_was_read_before_it_was_kept_is_looked_at(open_tier, kept):
+    """The tier has the old bytes of the shard, and is ready when they are checked, but the read has the new ones."""
+    started = threading.Event()
+
+    class Slow(HostBackend):
+        def read(self, wanted):
+            landing = super().read(wanted)
+            if threading.current_thread() in alive():
+                assert wanted.file[0] < kept or started.wait(20)
+            elif 3 in wanted.file:
+                started.set()
+                return replace(landing, completion=Late(tier, 3))
+            return landing
+
+    tier = open_tier(Slow)
+    if kept:
+        brought(tier, rows(tier, 0))
+        assert until(tier.near.ready[:kept].all)
+    with pytest.raises(FileChangedError, match="written to"):
+        on_demand(tier)(ROWS * np.array([0, 3, 3]))
