@@ -2,9 +2,9 @@
 
 A backend is opened on files. The engine asks it to read extents, as many at once as possible; the backend returns at
 once a `PendingRead`: the address where each extent's first byte will be, and a completion. The engine waits for
-the completion, gathers rows from the addresses, and releases the read.
+the completion, gathers rows from the addresses, releases the read, and has it counted.
 
-    read(extents) ──> PendingRead(addresses, completion) ──wait──> gather ──> release()
+    read(extents) ──> PendingRead(addresses, completion) ──wait──> gather ──> release(), count()
 
 A backend whose device can access all shards where they are returns their `addresses`: then rows are gathered from
 there, and nothing has to be read. Wrappers forward both.
@@ -17,6 +17,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -145,6 +146,8 @@ class PendingRead:
             work on a stream, has ended there.
         begins: address of each allocation of device memory that extents are read into. Two allocations may be adjacent,
             and no copy may cross from one into the other. In place it is empty: a shard's rows come after its header.
+        count: counts bytes that have been gathered, where that is not done when they are read; to be called once, after
+            the first gather. Of what is dropped nothing was moved.
         files: those to be checked after the last gather; None: all that extents were wanted of. Copies that stay as
             they are whatever happens to their files need no check.
     """
@@ -154,6 +157,7 @@ class PendingRead:
     nbytes: int = 0
     release: Callable[[], None] = _nothing
     begins: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    count: Callable[[], None] = _nothing
     files: NDArray[np.int64] | None = None
 
 
@@ -232,6 +236,10 @@ class FileBackend:
         """Count bytes that were read or gathered; several threads may call this at a time."""
         with self._counting:
             self.moved_bytes += nbytes
+
+    def counts(self, wanted: Extents) -> Callable[[], None]:
+        """What counts these extents when they have been gathered; see `PendingRead`."""
+        return partial(self.note_moved, wanted.total_bytes)
 
     def bytes_by_path(self) -> dict[str, int]:
         """See `Backend.bytes_by_path`: the path has the backend's name."""

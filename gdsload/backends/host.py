@@ -67,7 +67,6 @@ class HostBackend(FileBackend):
     def read(self, wanted: Extents) -> PendingRead:
         """See `Backend.read`."""
         self.files.ensure_open(wanted.file)
-        self.note_moved(wanted.total_bytes)
         if not self.in_place:
             return self._read(wanted)
         addresses = self.files.base[wanted.file] + wanted.offset
@@ -75,9 +74,10 @@ class HostBackend(FileBackend):
             pieces = cut(self._coalesced(wanted).extents, _MAX_READ_BYTES).extents
             parts = self.files.drives.shares(pieces, _MAX_READ_BYTES)
             works = [(drive, partial(self._populate, pieces, part, wanted)) for drive, part in parts]
-            return PendingRead(addresses, self._readers.run(works))
+            return PendingRead(addresses, self._readers.run(works), count=self.counts(wanted))
         missing = self.files.guard.missing(wanted)
-        return PendingRead(addresses, done if missing is None else _MakingSure(self.files.guard, wanted, missing))
+        ready = done if missing is None else _MakingSure(self.files.guard, wanted, missing)
+        return PendingRead(addresses, ready, count=self.counts(wanted))
 
     def _resident(self, wanted: Extents) -> bool:
         """Whether a few places of the extents are in the page cache.
@@ -116,7 +116,7 @@ class HostBackend(FileBackend):
             prepared.close()
             raise
         held = [lease]
-        return PendingRead(reads.places(starts), reading, lease.nbytes, held.clear)
+        return PendingRead(reads.places(starts), reading, lease.nbytes, held.clear, count=self.counts(wanted))
 
     def _populate(self, reads: Extents, chosen: range, wanted: Extents) -> None:
         for index in chosen:

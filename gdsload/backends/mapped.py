@@ -75,12 +75,12 @@ class MappedBackend(FileBackend):
         needed = distinct(wanted.file, len(self.files.sources))
         with self._lock:
             self._hold(needed)
-        self.note_moved(wanted.total_bytes)
         held = Reading(0)
         # A finaliser may run anywhere, also inside the lock: it only notes which read is over.
         release = weakref.finalize(held, self._over.append, needed.tolist())
         release.atexit = False
-        return PendingRead(self.files.base[wanted.file] + wanted.offset, held, 0, release)
+        addresses = self.files.base[wanted.file] + wanted.offset
+        return PendingRead(addresses, held, 0, release, count=self.counts(wanted))
 
     def addresses(self) -> ShardAddresses | None:
         """See `Backend.addresses`. Once all shards are registered, none is evicted for another."""

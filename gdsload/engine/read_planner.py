@@ -72,6 +72,7 @@ class LoadedRows:
         files: the shards they come from.
         pending: the read, and when its bytes have landed.
         remaining: how many samples have not been gathered yet.
+        counted: whether its bytes have been counted, as some have been gathered.
         released: whether the arena memory has been released.
     """
 
@@ -80,6 +81,7 @@ class LoadedRows:
     files: IntArray
     pending: PendingRead
     remaining: int
+    counted: bool = False
     released: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -94,10 +96,15 @@ class LoadedRows:
         return 0 if self.released else self.pending.nbytes
 
     def used(self, count: int) -> None:
-        """Note that `count` samples have been gathered, or are not wanted.
+        """Note that `count` samples have been gathered. Threads share loaded rows."""
+        self._let_go(count)
+        with self._lock:
+            first, self.counted = not self.counted, True
+        if first:
+            self.pending.count()
 
-        After the last sample the memory is released. Threads share loaded rows.
-        """
+    def _let_go(self, count: int) -> None:
+        """`count` samples are no longer needed. After the last one the memory is released."""
         with self._lock:
             self.remaining -= count
             last = not self.remaining and not self.released
@@ -109,7 +116,7 @@ class LoadedRows:
         """Note that `count` samples are not wanted, after the reads have ended."""
         with suppress(Exception):  # any error has been reported, or these bytes are no longer wanted
             self.pending.completion.wait()
-        self.used(count)
+        self._let_go(count)
 
 
 @dataclass(frozen=True, slots=True)

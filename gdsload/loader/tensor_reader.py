@@ -242,6 +242,7 @@ class TensorReader:
                 with torch.cuda.stream(stream):
                     record(stream).synchronize()  # also for copies that were queued before an error
             pending.release()
+        pending.count()
 
     def close(self) -> None:
         """Close the backend and the files; may be called twice. Waits for other threads that read.

@@ -105,6 +105,7 @@ class BackendTests:
         if not self.may_be_in_place:  # else the arena holds those that are not, whichever they are
             longest = int(wanted.nbytes.max(initial=0))
             assert landing.nbytes == 0 if backend.in_place else landing.nbytes >= longest
+        landing.count()
         landing.release()
 
     @pytest.mark.parametrize("seed", range(6))

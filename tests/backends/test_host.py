@@ -64,6 +64,7 @@ def landed(backend, found):
     landing = backend.read(extents_of(found))
     landing.completion.wait()
     data = [ctypes.string_at(int(at), size) for at, (_, _, size) in zip(landing.addresses, found, strict=True)]
+    landing.count()
     landing.release()
     return data
 

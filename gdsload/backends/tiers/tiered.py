@@ -201,11 +201,16 @@ def _joined(files: IntArray | None, *parts: tuple[NDArray[np.intp], PendingRead]
         first.release()
         second.release()
 
+    def count() -> None:
+        first.count()
+        second.count()
+
     return PendingRead(
         addresses,
         _Both(first.completion, second.completion),
         first.nbytes + second.nbytes,
         release,
         np.concatenate([first.begins, second.begins]),
+        count,
         files,
     )

@@ -59,10 +59,9 @@ class VramTier(FileBackend):
 
     def read(self, wanted: Extents) -> PendingRead:
         """See `Near.read`."""
-        self.note_moved(wanted.total_bytes)
         files = distinct(wanted.file, len(self._base))
         addresses = self._base[wanted.file] + wanted.offset
-        return PendingRead(addresses, done, begins=self._begins[files], files=_NONE)
+        return PendingRead(addresses, done, begins=self._begins[files], count=self.counts(wanted), files=_NONE)
 
     def addresses(self) -> ShardAddresses | None:
         """See `Near.addresses`."""
@@ -131,3 +130,4 @@ class VramTier(FileBackend):
             with suppress(Exception):
                 landing.completion.wait()
             landing.release()
+        landing.count()

@@ -49,8 +49,8 @@ class Registrar(RegisteredTier):
             raise LoaderClosedError("the backend was closed")
         assert self.registered[wanted.file].all()
         assert len(wanted)
-        self.note_moved(wanted.total_bytes)
-        return PendingRead(self.files.base[wanted.file] + wanted.offset, self.completion, 0, self._release)
+        addresses = self.files.base[wanted.file] + wanted.offset
+        return PendingRead(addresses, self.completion, 0, self._release, count=self.counts(wanted))
 
     def _release(self):
         self.released += 1
@@ -185,6 +185,7 @@ def test_bytes_are_the_same_whatever_is_registered(folder, contents, found, read
     landing = routed.read(extents_of(found))
     assert landed(landing, found) == [contents[file][offset : offset + size] for file, offset, size in found]
     assert routed.far.held_bytes == landing.nbytes
+    landing.count()
     landing.release()
     # Each byte by its path; and who has nothing to bring is not asked.
     by_path = {"mapped": 0, "host": 0}

@@ -114,6 +114,7 @@ def brought(tier, wanted):
     landing = tier.read(wanted)
     landing.completion.wait()
     found = [ctypes.string_at(address, 256) for address in landing.addresses.tolist()]
+    landing.count()
     landing.release()
     return found
 
@@ -160,6 +161,16 @@ def test_a_budget_for_some(open_tier):
     after = tier.bytes_by_path()
     assert after["vram"] - before.get("vram", 0) == 7 * 256
     assert after["host"] - before["host"] == 7 * 256
+
+
+def test_bytes_that_nobody_gathers_are_not_counted(open_tier):
+    tier = filled(open_tier(vram_bytes=2 * ROWS * 256 + 5))
+    before = tier.bytes_by_path()
+    assert before["host"] == (2 * ROWS + 1) * 256  # what the tier has copied, and the row that it was filled by
+    landing = tier.read(concat_extents([rows(tier, file, 7) for file in (3, 0)]))
+    landing.completion.wait()
+    landing.release()
+    assert tier.bytes_by_path() == before
 
 
 def test_bytes_are_counted_where_they_were_gathered(open_tier):

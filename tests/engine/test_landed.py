@@ -1,0 +1,132 @@
+"""Batches whose bytes a backend reads: what is counted of them, and when."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import gdsload
+from gdsload.backends import mapped as mapped_module
+from gdsload.backends.host import HostBackend
+from gdsload.backends.mapped import MappedBackend
+from gdsload.backends.tiers.registered import RegisteredTier
+from gdsload.backends.tiers.tiered import Tiered
+from gdsload.engine.assemble import Assembler, BatchForm
+from gdsload.engine.batch_source import made_at_once
+from gdsload.engine.codecs import codecs_of
+from gdsload.engine.landed import LandedSource
+from gdsload.engine.stats import LoaderStats
+from gdsload.engine.steps import Job, Ordered, Selection
+from gdsload.errors import ReadError
+from gdsload.order import OrderOptions, Schedule, make_order
+from gdsload.shards.shard_table import ShardTable
+from gdsload.system.memory import BatchPool
+from gdsload.testing import Fault, FaultyBackend
+
+CPU = torch.device("cpu")
+SAMPLES, ROW_BYTES, BATCH = 400, 32, 10
+BATCH_BYTES = BATCH * ROW_BYTES
+WINDOW = 100
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    path = tmp_path_factory.mktemp("landed") / "shards"
+    with gdsload.ShardWriter(path, shard_bytes=SAMPLES * ROW_BYTES // 4) as writer:
+        writer.write_batch({"x": np.repeat(np.arange(SAMPLES)[:, None], ROW_BYTES // 8, axis=1)})
+    return gdsload.ShardDataset(path)
+
+
+@pytest.fixture
+def open_source(dataset, monkeypatch):
+    """Makes sources over backends, with nothing in the place of CUDA's registrations, and closes those."""
+    monkeypatch.setattr(mapped_module, "register_host", lambda *_, **__: "")
+    monkeypatch.setattr(mapped_module, "unregister_host", lambda *_: "")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _device: None)
+    opened = []
+
+    def open_source(make, *, mapped=True, options=None):
+        table = ShardTable.of(dataset.sources, dataset.stored, mapped=mapped)
+        opened.append(make(table.files))
+        options = options or OrderOptions("full", 0, 0, 1)
+        order = make_order(options, dataset.counts.tolist(), 0, 0)
+        steps = Ordered(order, Schedule(SAMPLES, BATCH, lanes=options.lanes))
+        form = BatchForm(codecs_of(dataset.stored, ("x",), "offsets"))
+        job = Job(table, steps, Selection(), form.columns)
+        return LandedSource(job, opened[-1], Assembler(form, BatchPool(2**20)), LoaderStats())
+
+    yield open_source
+    for backend in opened:
+        backend.close()
+
+
+def registering(files):
+    return MappedBackend(files, CPU, register_bytes=2**30)
+
+
+def half_registered(files):
+    """A tier that has two of four shards, which are all that there is room for."""
+    files.ensure_open(np.arange(4))
+    near = RegisteredTier(files, CPU, register_bytes=sum(map(files.length, (1, 3))))
+    assert [near.try_register(file) for file in (1, 3)] == ["", ""]
+    near.trouble = "it is full"
+    return Tiered("auto", files, near, HostBackend(files))
+
+
+def moved(source):
+    return sum(source.backend.bytes_by_path().values())
+
+
+def made(source, steps):
+    return len(source.start(steps).result(lambda: False).batches)
+
+
+CASES = pytest.mark.parametrize(
+    ("make", "mapped"), [(HostBackend, True), (HostBackend, False), (registering, True), (half_registered, True)]
+)
+
+
+@CASES
+def test_bytes_are_counted_when_they_have_been_gathered(open_source, make, mapped):
+    """And none of what is dropped, as at the end of an epoch that is left early."""
+    source = open_source(make, mapped=mapped)
+    pending = source.start(range(3))
+    source.start(range(3, 5)).drop()
+    assert moved(source) == 0
+    pending.result(lambda: False)
+    assert moved(source) == 3 * BATCH_BYTES
+    source.start(range(3, 5)).drop()
+    assert moved(source) == 3 * BATCH_BYTES
+    assert made(source, range(3, SAMPLES // BATCH)) == SAMPLES // BATCH - 3
+    assert moved(source) == SAMPLES * ROW_BYTES
+
+
+@CASES
+def test_what_is_read_again_is_counted_once(open_source, make, mapped):
+    source = open_source(
+        lambda files: FaultyBackend(make(files), Fault(lambda: ReadError("lost"), [0], when="completion")),
+        mapped=mapped,
+    )
+    with pytest.raises(ReadError, match="lost"):
+        made_at_once(source, 0)
+    assert moved(source) == 0
+    made_at_once(source.again(), 0)
+    assert moved(source) == BATCH_BYTES
+
+
+def test_each_shard_is_counted_by_its_path(open_source):
+    source = open_source(half_registered)
+    made(source, range(SAMPLES // BATCH))
+    assert source.backend.bytes_by_path() == {"mapped": SAMPLES // 2 * ROW_BYTES, "host": SAMPLES // 2 * ROW_BYTES}
+
+
+def test_a_window_is_counted_once(open_source):
+    """With the first of its batches, as it has been read whole; one of which none was made is not."""
+    source = open_source(HostBackend, mapped=False, options=OrderOptions("block", 10, WINDOW, 1))
+    source.start(range(1)).drop()
+    assert moved(source) == 0
+    for step in range(SAMPLES // BATCH):
+        made(source, range(step, step + 1))
+        assert moved(source) == -(-(step + 1) * BATCH // WINDOW) * WINDOW * ROW_BYTES
+    source.close()
