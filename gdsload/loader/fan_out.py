@@ -30,6 +30,7 @@ from gdsload.errors import LoaderClosedError, OptionError, ReadError
 from gdsload.loader.epoch import Epoch
 from gdsload.loader.fan_out_plan import FanOutPlan
 from gdsload.loader.state import Place
+from gdsload.system.streams import room_for
 from gdsload.system.units import counted
 
 __all__ = ["PATIENCE", "FanOut"]
@@ -37,6 +38,7 @@ __all__ = ["PATIENCE", "FanOut"]
 PATIENCE = timedelta(minutes=10)
 """How long a peer is waited for: as long as NCCL does by default."""
 _READY, _OVER, _FAILED = 0, 1, 2
+_WHAT = "batches of parts that peers have read"
 _TEXT_BYTES = 400
 _HEAD = 7 + _TEXT_BYTES // 8
 _FIRST_LOADERS = count()
@@ -126,12 +128,17 @@ class FanOut:
 
         Raises:
             OptionError: if a peer is at another batch.
+            BudgetError: if the device has no memory left for the whole batch. Peers are told if that is found out
+                before parts travel. It is not for what is packed, whose size depends on all peers: they wait for that
+                part, for as long as torch.distributed does.
             ReadError: if a peer failed, or does not come.
         """
         try:
             batch, _ = take()
             size = epoch.size(epoch.place.step)
-            part = Part.of(batch)
+            with room_for(_WHAT, self._device):  # what peers can still be told of
+                part = Part.of(batch)
+                alone = {name: self._whole(value) for name, value in part.alone.items()}
         except LoaderClosedError:  # by the consumer, who knows
             raise
         except StopIteration:
@@ -141,10 +148,11 @@ class FanOut:
             if self._loader >= 0:
                 self._tell(self._head(epoch, _FAILED, text=f"{type(error).__name__}: {error}"))
             raise
-        with _EXCHANGING:
-            heads = self._meet(self._head(epoch, _READY, size, self._nbytes(part)))
-            gathered = self._gathered(part, heads)
-        return together(part, gathered, size, self._plan.parts, self._plan.codecs), size
+        with room_for(_WHAT, self._device):
+            with _EXCHANGING:
+                heads = self._meet(self._head(epoch, _READY, size, self._nbytes(part)))
+                gathered = self._gathered(part, alone, heads)
+            return together(part, gathered, size, self._plan.parts, self._plan.codecs), size
 
     def _nbytes(self, part: Part) -> tuple[int, int]:
         """What is packed for the CPU, and for a device beside it."""
@@ -199,40 +207,45 @@ class FanOut:
         heads = {number: _Head.of(self._plan.ranks[number], found[number]) for number in others}
         return [heads.get(number, _Head.of(mine.rank, told)) for number in range(parts)]
 
-    def _gathered(self, part: Part, heads: Sequence[_Head]) -> Gathered:
+    def _gathered(self, part: Part, alone: dict[str, torch.Tensor], heads: Sequence[_Head]) -> Gathered:
         """The parts of all peers.
+
+        Args:
+            part: this process's.
+            alone: memory for the fields that travel by themselves, of all parts.
+            heads: what the peers have told.
 
         Raises:
             ReadError: if they do not arrive.
         """
-        packed = {}
+        most = np.max([one.nbytes for one in heads], 0).tolist()
+        mine = {
+            kind: _filled(part.packed[kind], nbytes)
+            for kind, nbytes in zip(("cpu", self._device.type), most, strict=True)
+            if nbytes
+        }
+        packed = {kind: self._whole(buffer) for kind, buffer in mine.items()}
         try:
-            for kind, most in zip(("cpu", self._device.type), np.max([one.nbytes for one in heads], 0), strict=True):
-                if most:
-                    packed[kind] = self._gather(part.packed[kind], int(most)).view(self._plan.parts, int(most))
-            alone = {name: self._gather_rows(value) for name, value in part.alone.items()}
+            for kind, buffer in mine.items():
+                self._gather(buffer, packed[kind])
+            for name, value in part.alone.items():
+                self._gather(value, alone[name])
         except RuntimeError as error:
             raise ReadError(
                 f"the parts of a batch that peers have read did not arrive: {error}",
                 remedy="A peer has ended, or torch.distributed cannot reach it: see its own error.",
             ) from error
-        return Gathered(alone, packed)
+        return Gathered(alone, {kind: whole.view(self._plan.parts, -1) for kind, whole in packed.items()})
 
-    def _gather(self, mine: torch.Tensor, nbytes: int) -> torch.Tensor:
-        """What all have in their buffers, each filled up to so many bytes."""
-        if mine.nbytes < nbytes:
-            filled = mine.new_empty(nbytes)
-            filled[: mine.nbytes] = mine
-            mine = filled
-        return self._gather_rows(mine)
+    def _whole(self, mine: torch.Tensor) -> torch.Tensor:
+        """Memory for tensors of one shape, of all parts, one behind the other."""
+        return mine.new_empty((self._plan.parts * len(mine), *mine.shape[1:]))
 
-    def _gather_rows(self, mine: torch.Tensor) -> torch.Tensor:
-        """Tensors of one shape, of all parts, one behind the other."""
-        whole = mine.new_empty((self._plan.parts * len(mine), *mine.shape[1:]))
+    def _gather(self, mine: torch.Tensor, whole: torch.Tensor) -> None:
+        """Have what all parts have put into `whole`."""
         # Named anew in later torch, whose warning about the old name would be an error where warnings are.
         gather = getattr(torch.distributed, "all_gather_single", None) or torch.distributed.all_gather_into_tensor
         gather(bytes_of(whole), bytes_of(mine), group=self._open_group())
-        return whole
 
     def _open_group(self) -> Any:
         group = None if self._group is None else self._group()
@@ -242,6 +255,15 @@ class FanOut:
                 remedy="Make a new loader when it has been initialised again.",
             )
         return group
+
+
+def _filled(buffer: torch.Tensor, nbytes: int) -> torch.Tensor:
+    """A buffer, filled up to so many bytes."""
+    if buffer.nbytes == nbytes:
+        return buffer
+    filled = buffer.new_empty(nbytes)
+    filled[: buffer.nbytes] = buffer
+    return filled
 
 
 def _wait(work: Any) -> None:

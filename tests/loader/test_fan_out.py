@@ -129,6 +129,17 @@ found["after"] = read(made) == read(alone)
 found["lengths"] = failing(loader(True, sampler=range(14 + 7 * rank)))
 found["differs"] = failing(gdsload.DataLoader(path, 7, device="cpu", mesh=mesh, fan_out=rank == 0))
 
+def full(tensor, *shape, **options):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+new_empty, torch.cuda.mem_get_info = torch.Tensor.new_empty, lambda device: (2**20, 2**30)
+found["room"] = []
+for options, ranks in [({"where": plain}, {1}), ({"fields": ["label"]}, {0, 1})]:
+    made = loader(True, **options)
+    torch.Tensor.new_empty = full if rank in ranks else new_empty
+    found["room"].append(failing(made))
+    torch.Tensor.new_empty = new_empty
+    found["room"].append(failing(made, 2))
+
 fan_out.PATIENCE = timedelta(seconds=0.5)
 made = loader(True)
 batches = iter(made)
@@ -191,6 +202,18 @@ class TestProcesses:
         assert told[1]["broken"] == [4, "ValueError", "no index here", None]
         message = "rank 1, which reads a part of each batch, failed: ValueError: no index here"
         assert told[0]["broken"] == [4, "ReadError", message, None]
+
+    def test_memory_that_is_used_up_is_no_peer_that_has_ended(self, told):
+        """And peers are told of it, where it is known before all go on to their parts."""
+        said = "cpu has no memory left for batches of parts that peers have read: 1 MiB of 1 GiB are free"
+        failures = [one["room"][::2] for one in told]
+        assert [one[:2] for each in told for one in each["room"][1::2]] == [[2, None]] * 4  # the next epochs go on
+        assert [[one[:2] for one in failed] for failed in failures] == [
+            [[0, "ReadError"], [0, "BudgetError"]],
+            [[0, "BudgetError"], [0, "BudgetError"]],
+        ]
+        assert f"rank 1, which reads a part of each batch, failed: BudgetError: {said}" in failures[0][0][2]
+        assert all(said in one[2] for failed in failures for one in failed)
 
     def test_what_fails_behind_the_exchange_is_noticed_at_the_next_batch(self, told):
         [batches, kind, text, position] = told[0]["transform"][0]
