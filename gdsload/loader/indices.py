@@ -18,7 +18,7 @@ Indices = Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor
 
 
 def whole_numbers(indices: Indices) -> NDArray[np.int64]:
-    """Whole numbers of whatever kind; what int64 cannot hold becomes something that is outside of any dataset, too.
+    """Whole numbers of whatever kind; as objects if int64 cannot hold one, which is outside of any dataset then.
 
     Raises:
         OptionError: if they are a mask, or of another shape than a vector.
@@ -42,5 +42,4 @@ def whole_numbers(indices: Indices) -> NDArray[np.int64]:
     try:
         return np.array(numbers, np.int64)
     except OverflowError:
-        clipped: NDArray[np.int64] = np.clip(np.array(numbers, object), -(2**63), 2**63 - 1).astype(np.int64)
-        return clipped
+        return np.array(numbers, object)  # for an error that names the number as it was given

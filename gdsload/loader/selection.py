@@ -243,12 +243,12 @@ def _new_ids(source: object, starts: dict[int, int], known: dict[int, IntArray])
             index = np.asarray(source.indices, dtype=object)
         if len(index) and index.dtype.kind not in "iu":
             raise OptionError(f"the indices of a Subset are {index.dtype}, no whole numbers")
-        index = index.astype(np.int64).reshape(-1)
+        # Before they are int64, which would wrap large ones round to samples that nobody asked for.
         if len(index) and (index.min() < -len(inner) or index.max() >= len(inner)):
             raise OptionError(
                 f"a Subset has indices {index.min()} to {index.max()}, but its dataset {len(inner)} samples"
             )
-        return inner[index]
+        return inner[index.astype(np.int64).reshape(-1)]
     if isinstance(source, ConcatDataset):
         return np.concatenate([_ids(part, starts, known) for part in source.datasets])
     if isinstance(source, Windows):

@@ -208,8 +208,9 @@ class TestParts:
 
     def test_select_refuses_what_is_outside_and_masks(self, opened):
         dataset = opened()
-        with pytest.raises(SampleIndexError, match="sample 143 does not exist"):
-            dataset.select([143])
+        for outside in (143, 2**64 - 1, -(2**63) - 1):
+            with pytest.raises(SampleIndexError, match=f"sample {outside} does not exist"):
+                dataset.select([0, outside])
         with pytest.raises(OptionError, match=r"indices are a mask.*np\.flatnonzero"):
             dataset.select(dataset.column("label") == 3)
 

@@ -98,7 +98,7 @@ def test_empty_subset(leaves):
     assert len(select(leaves[0])) == 0
 
 
-@pytest.mark.parametrize("indices", [[5], [-6], [0, 2**62]])
+@pytest.mark.parametrize("indices", [[5], [-6], [0, 2**62], np.array([2**64 - 1, 2**64 - 3], "u8")], ids=str)
 def test_subset_outside(leaves, indices):
     with pytest.raises(OptionError, match=r"a Subset has indices .* but its dataset 5 samples"):
         select(Subset(leaves[1], indices))

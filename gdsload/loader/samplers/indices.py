@@ -30,6 +30,7 @@ class IndexSource:
 
     Raises:
         OptionError: if `given` cannot be iterated, or is a tensor that holds no indices.
+        SampleIndexError: if it is a tensor with an index of more than 64 bits.
     """
 
     given: Any
@@ -44,6 +45,8 @@ class IndexSource:
             self.table()
         except TypeError:
             raise OptionError(f"sampler is {_kind(self.given)}", remedy="Pass a vector of whole numbers.") from None
+        except OverflowError:
+            raise self._outside(_farthest(self.given)) from None
 
     @property
     def planned(self) -> PlannedSampler | None:
@@ -78,7 +81,7 @@ class IndexSource:
                 remedy=f"Let it give {'lists of indices' if batches else 'indices'}.",
             ) from None
         except OverflowError:
-            raise self._outside(max(values, key=abs)) from None
+            raise self._outside(_farthest(values)) from None
         if len(ids) and not (ids.min() >= 0 and ids.max() < self.samples):
             raise self._outside(ids[(ids < 0) | (ids >= self.samples)][0])
         return ids
@@ -98,14 +101,24 @@ def _whole(values: Any) -> IntArray:
         TypeError: if they are no whole numbers.
         OverflowError: if one has more than 64 bits.
     """
-    if isinstance(values, torch.Tensor):
-        values = values.detach().cpu().numpy()
+    values = _on_host(values)
     if isinstance(values, np.ndarray):
         if values.ndim != 1 or (len(values) and values.dtype.kind not in "iu"):
             raise TypeError("no vector of whole numbers")
+        if len(values) and values.max() >= 2**63:  # numpy would wrap it round
+            raise OverflowError("more than int64 holds")
         return np.ascontiguousarray(values, np.int64)
     # Half as fast again as numpy's own way, which would also take 1.5 for 1.
     return np.frombuffer(array.array("q", values if isinstance(values, list) else list(values)), np.int64)
+
+
+def _on_host(values: Any) -> Any:
+    return values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else values
+
+
+def _farthest(values: Any) -> int:
+    """The index farthest outside."""
+    return max(map(int, _on_host(values)), key=abs)
 
 
 def _culprit(values: Any) -> str:
