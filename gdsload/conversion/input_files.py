@@ -181,7 +181,7 @@ class SourceFiles:
         path: a file or a folder, or files by a pattern of braces (``train-{000..127}.tar``). It may be a symbolic link
             itself: it is what the user has named.
         split: the split to take, where names of files or folders tell of several: of ``train-0.tar`` ``"train"``.
-            ``"all"``: their names mean something else, so all are taken.
+            ``"all"``: all are taken, as also where their names mean something else.
         follow_links: whether symbolic links may lead out of the folder.
 
     Raises:
@@ -370,8 +370,8 @@ class SourceFiles:
             raise OptionError(
                 f"it holds several splits: {', '.join(map(repr, listed))}",
                 file=root,
-                remedy=f"Pass split={listed[0]!r}, say, to convert one of them. If these "
-                "names mean something else, split='all' takes all together.",
+                remedy=f"Pass split={listed[0]!r}, say, to convert one of them. split='all' takes "
+                "all together, also where these names mean something else.",
             )
         # Where names tell of no several splits, all may still be of the one that is asked for.
         mine = [

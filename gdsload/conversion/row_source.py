@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gdsload.conversion.source import Part
+from gdsload.conversion.splits import split_words
 from gdsload.errors import FormatError, OptionError
 
 __all__ = [
@@ -89,10 +90,17 @@ def choice_of(names: Sequence[str]) -> str:
 
 
 def classes_of(files: Sequence[str]) -> list[str]:
-    """The names of the folders that files lie in, in order, if there are several side by side: those of classes."""
+    """The names of the folders that files lie in, in order, if there are several side by side: those of classes.
+
+    So they are in folders of splits that are side by side, if all splits are taken together.
+    """
     folders = {os.path.dirname(file) for file in files}
-    beside = len(folders) > 1 and len({os.path.dirname(folder) for folder in folders}) == 1
-    return sorted(map(os.path.basename, folders)) if beside else []
+    above = {os.path.dirname(folder) for folder in folders}
+    splits = len({os.path.dirname(one) for one in above}) == 1 and all(
+        split_words(os.path.basename(one)) for one in above
+    )
+    names = sorted({os.path.basename(folder) for folder in folders})
+    return names if len(names) > 1 and (len(above) == 1 or splits) else []
 
 
 def check_columns(wanted: Sequence[str] | None, there: Iterable[str], file: str) -> list[str]:

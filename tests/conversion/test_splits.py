@@ -183,7 +183,31 @@ def test_folders_of_images(tmp_path, make_source, names):
     assert [item.key for item in found] == [f"{names[0]}/cat/1.png", f"{names[0]}/dog/1.png"]
     assert [item.make()["label"] for item in found] == [0, 1]
     shutil.rmtree(tmp_path / "annotations")
-    assert ImageFolderSource(str(tmp_path), split="all").classes == sorted(names)
+    together = ImageFolderSource(str(tmp_path), split="all")
+    assert together.classes == ["cat", "dog"]
+    found = [item for part in together.parts(2**20) for item in together.read(part)]
+    assert [item.key for item in found] == [f"{name}/{one}/1.png" for one in ("cat", "dog") for name in names]
+    assert [item.make()["label"] for item in found] == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("kind", ["numpy", "audio"])
+def test_class_folders_in_folders_of_splits(tmp_path, kind):
+    for split, label in (("train", "cat"), ("train", "dog"), ("test", "dog")):
+        folder = tmp_path / split / label
+        folder.mkdir(parents=True)
+        if kind == "numpy":
+            np.save(folder / "0.npy", np.arange(3))
+        else:
+            soundfile = pytest.importorskip("soundfile")
+            soundfile.write(folder / "0.wav", np.zeros(8, np.int16), 8000)
+    options = {"each": "file"} if kind == "numpy" else {}
+    source = source_for(str(tmp_path), kind, {"split": "all", **options})
+    assert source.metadata() == {"classes": {"label": ["cat", "dog"]}}
+    assert [np.ravel(one["label"]).tolist() for one in values(tmp_path, kind, split="all", **options)] == [
+        [1],
+        [0],
+        [1],
+    ]
 
 
 def test_classes_that_are_called_as_splits_are(tmp_path, make_source):
@@ -192,7 +216,9 @@ def test_classes_that_are_called_as_splits_are(tmp_path, make_source):
     shutil.copytree(tmp_path / "cat", tmp_path / "train")
     assert ImageFolderSource(str(tmp_path)).classes == ["cat", "dog", "train"]
     shutil.copytree(tmp_path / "cat", tmp_path / "test")
-    with pytest.raises(OptionError, match="several splits: 'train', 'test'.*If these names mean something else"):
+    with pytest.raises(
+        OptionError, match="several splits: 'train', 'test'.*also where these names mean something else"
+    ):
         values(tmp_path)
     assert ImageFolderSource(str(tmp_path), split="all").classes == ["cat", "dog", "test", "train"]
     assert len(values(tmp_path, split="all")) == 4

@@ -16,7 +16,7 @@ import numpy as np
 from gdsload.conversion.input_files import SourceFiles, is_folder, open_file, stamps
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.pictures import SUFFIXES, ImageFileOptions, ImageForm, ImageSource, put
-from gdsload.conversion.splits import split_words
+from gdsload.conversion.splits import ALL, level_splits, split_words
 from gdsload.errors import FormatError, OptionError
 from gdsload.system.units import counted
 
@@ -38,7 +38,8 @@ class ImageFolderSource(ImageSource):
 
     A folder that holds images, but no folders of them, has no classes: then there is no ``label``.
 
-    Folders of splits (``train/``, ``val/``) are no classes; the class folders are in those of the `split` then.
+    Folders of splits (``train/``, ``val/``) are no classes; the class folders are in those of the `split` then, with
+    ``"all"`` in all of them.
 
     Args:
         path: the folder of class folders, or of images.
@@ -201,7 +202,13 @@ class ImageFolderSource(ImageSource):
         if sum(bool(split_words(os.path.basename(folder))) for folder in folders) < 2:
             return None
         # What has no image in it, as `annotations` of COCO, is not asked.
-        return self.files.split_folders([one for one in folders if self._has_image(one)])
+        folders = [one for one in folders if self._has_image(one)]
+        if self.files.split != ALL:
+            return self.files.split_folders(folders)
+        # All splits together: the class folders are in these, unless one is a class itself.
+        splits = level_splits([os.path.basename(folder) for folder in folders])
+        classes = splits is None or None in splits or any(self._has_image(one, below=False) for one in folders)
+        return None if classes else folders
 
     def _folders_in(self, folder: str) -> list[str]:
         try:
