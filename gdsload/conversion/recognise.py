@@ -76,7 +76,9 @@ _MARKS = {
 _PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".ppm", ".bmp", ".tif", ".tiff", ".gif")
 _NUMBERED = re.compile(r"-\d{5,}-of-\d{5,}$", re.ASCII)
 _ANNOTATIONS = re.compile(r"(^instances_.+|_annotations\.coco)\.json$", re.IGNORECASE)
+_BOX = re.compile(rb"\s*+\d++(?:\.0*+)?+(?:\s++[-\d.]++(?:e[-+]?\d++)?+){4,}+\s*+$", re.IGNORECASE)
 _LOOKED_AT = 1000
+_TEXTS_LOOKED_AT = 4
 _LOOKED_AT_BYTES = 2**16
 _MAX_LINE_BYTES = 2**28
 
@@ -244,9 +246,28 @@ def _of_objects(path: str, names: list[str]) -> set[str]:
     below = [name for name in names if name == "annotations" or split_words(name)]
     inner = {name: os.listdir(folder) for name in below if os.path.isdir(folder := os.path.join(path, name))}
     found = {"coco" for listed in (names, *inner.values()) if any(_ANNOTATIONS.search(name) for name in listed)}
-    if any(name.lower().endswith((".yaml", ".yml")) for name in names):
-        found |= {"yolo" for listed in (names, *inner.values()) if {"images", "labels"} <= set(listed)}
+    described = any(name.lower().endswith((".yaml", ".yml")) for name in names)
+    for name, listed in ("", names), *inner.items():
+        if {"images", "labels"} <= set(listed) and (described or _has_boxes(os.path.join(path, name))):
+            found.add("yolo")
     return found
+
+
+def _has_boxes(folder: str) -> bool:
+    """Whether some texts below `labels` are called as images below `images` are, and their first lines are boxes."""
+    labels, seen = os.path.join(folder, "labels"), 0
+    walked = ((place, name) for place, _, names in os.walk(labels) for name in names if name.lower().endswith(".txt"))
+    for place, name in islice(walked, _LOOKED_AT):
+        image = os.path.join(folder, "images", os.path.relpath(place, labels), os.path.splitext(name)[0])
+        if any(os.path.exists(image + ending) for one in _PICTURES for ending in (one, one.upper())):
+            with suppress(OSError, FormatError), open_file(os.path.join(place, name)) as file:
+                line = file.readline(_LOOKED_AT_BYTES)  # an image without objects has an empty text
+                if line.strip() and not _BOX.match(line):
+                    return False
+                seen += bool(line.strip())
+        if seen == _TEXTS_LOOKED_AT:
+            break
+    return seen > 0
 
 
 def _names_pictures(table: str) -> bool:

@@ -49,6 +49,17 @@ def test_what_the_label_files_say(tmp_path, samples_in, pattern):
     assert found[0]["boxes"].shape == (0, 4)
 
 
+@pytest.mark.parametrize("pattern", ["{kind}/train", "train/{kind}", "{kind}"])
+def test_label_files_tell_what_it_is_where_no_yaml_file_does(tmp_path, pattern):
+    write(tmp_path, pattern, yaml=None)
+    labels = tmp_path / pattern.format(kind="labels")
+    (labels / "classes.txt").write_text("cat\ndog\n")
+    (labels / "0.txt").write_text("")
+    assert recognise(str(tmp_path)) == "yolo"
+    (labels / "0.txt").write_text("a cat on a mat, and another\n")
+    assert recognise(str(tmp_path)) == "images"
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
