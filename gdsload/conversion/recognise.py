@@ -75,6 +75,7 @@ _MARKS = {
 }  # fmt: skip
 _PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".ppm", ".bmp", ".tif", ".tiff", ".gif")
 _NUMBERED = re.compile(r"-\d{5,}-of-\d{5,}$", re.ASCII)
+_BRACES = "Patterns are written with braces: 'part-{0..9}.csv', '{a,b}.csv'. Of a folder all files are taken."
 _ANNOTATIONS = re.compile(r"(^instances_.+|_annotations\.coco)\.json$", re.IGNORECASE)
 _BOX = re.compile(rb"\s*+\d++(?:\.0*+)?+(?:\s++[-\d.]++(?:e[-+]?\d++)?+){4,}+\s*+$", re.IGNORECASE)
 _LOOKED_AT = 1000
@@ -116,12 +117,25 @@ def source_class(source: object, kind: str | None) -> tuple[str, Callable[..., A
     if all(hasattr(source, name) for name in ("describe", "parts", "read")):
         return "", None
     is_path = isinstance(source, str | os.PathLike)
+    _refuse_paths(source)
     name = kind or (recognise(os.fspath(cast("str", source))) if is_path else _by_object(source))
     if name in _OBJECTS and not is_path:
         return name, _class_of(*_OBJECTS[name])
     if name not in KINDS:
         raise OptionError(f"kind is {name!r}", remedy=f"Supported are {', '.join(map(repr, KINDS))}.")
     return name, _class_of(*KINDS[name])
+
+
+def _refuse_paths(source: object) -> None:
+    """Refuse several paths, which would be converted as texts: a list is a dataset of what is in it."""
+    if not isinstance(source, list | tuple) or not all(isinstance(one, str | os.PathLike) for one in source):
+        return
+    if source and all(isinstance(one, os.PathLike) or os.path.exists(one) for one in source):
+        raise OptionError(
+            f"a {type(source).__name__} of {len(source)} paths is no source, {os.fspath(source[0])!r:.200} first",
+            remedy="Pass the folder that they are in, or a pattern of braces for their names, as 'part-{0..9}.csv' or "
+            "'{a,b}.csv' is one; or convert each, and put the results together with gdsload.merge.",
+        )
 
 
 def _class_of(module: str, name: str) -> Callable[..., Any]:
@@ -145,7 +159,8 @@ def recognise(path: str) -> str:
     elif not os.path.exists(path):
         if ":" in path and os.sep not in path:
             return "torch"
-        raise DatasetNotFoundError("there is nothing", file=path)
+        remedy = _BRACES if any(sign in path for sign in "*?[") else None
+        raise DatasetNotFoundError("there is nothing", file=path, remedy=remedy)
     elif os.path.isdir(path):
         found = _by_folder(path)
     else:

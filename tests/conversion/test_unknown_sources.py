@@ -115,3 +115,24 @@ def test_names_of_nothing(tmp_path, name):
     np.save(tmp_path / "x.npy", np.arange(3.0))
     with pytest.raises(OptionError, match="map is .*, which cannot be found"):
         gdsload.convert(tmp_path / "x.npy", tmp_path / "out", map=name)
+
+
+class TestSeveralPaths:
+    @pytest.mark.parametrize("form", [list, tuple])
+    @pytest.mark.parametrize("kind", [None, "csv"])
+    def test_a_list_of_them_is_refused(self, tmp_path, form, kind):
+        paths = [tmp_path / "1.csv", tmp_path / "2.csv"]
+        with pytest.raises(OptionError, match="of 2 paths is no source, '.*1.csv' first.*a pattern of braces"):
+            gdsload.convert(form(paths), tmp_path / "out", kind=kind)
+        for path in paths:
+            path.write_text("a\n1\n")
+        with pytest.raises(OptionError, match="of 2 paths is no source"):
+            gdsload.convert(form(map(str, paths)), tmp_path / "out", kind=kind)
+
+    def test_a_list_of_texts_is_a_dataset_of_them(self, tmp_path):
+        assert gdsload.convert(["a cat", "a dog"], tmp_path / "out", workers=1).samples == 2
+
+    def test_patterns_have_braces(self, tmp_path):
+        (tmp_path / "1.csv").write_text("a\n1\n")
+        with pytest.raises(gdsload.DatasetNotFoundError, match="there is nothing. Patterns are written with braces"):
+            gdsload.convert(tmp_path / "*.csv", tmp_path / "out")
