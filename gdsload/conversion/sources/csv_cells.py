@@ -20,12 +20,13 @@ from gdsload.conversion.sources.pictures import SUFFIXES as PICTURES
 from gdsload.conversion.sources.pictures import put
 from gdsload.errors import FormatError, OptionError
 
-__all__ = ["CELL_TYPES", "NUMBERS", "CellReader", "Column", "is_float", "type_of"]
+__all__ = ["CELL_TYPES", "NUMBERS", "CellReader", "Column", "beyond_whole", "is_float", "type_of"]
 
 NUMBERS = ("int", "uint", "float", "bool")
 CELL_TYPES = (*NUMBERS, "str", "file")
 # Not all that int() and float() take: "1_000" is a text.
 _INT = re.compile(r"[+-]?0*[0-9]{1,20}")
+_WHOLE = re.compile(r"[+-]?[0-9]+")
 _FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _BOOLS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _LIMITS = {"int": (-(2**63), 2**63 - 1), "uint": (0, 2**64 - 1)}
@@ -50,6 +51,17 @@ def type_of(cells: Sequence[str]) -> str:
         if all(_number(cell.strip(), kind) is not None for cell in cells):
             return kind
     return "file" if all(cell.lower().endswith((*PICTURES, ".npy")) for cell in cells) else "str"
+
+
+def beyond_whole(cells: Sequence[str]) -> str | None:
+    """A cell of a column of whole numbers alone that int64 does not hold, where uint64 does not hold all; else None.
+
+    As floats such numbers would be rounded, and different names become the same.
+    """
+    stripped = [cell.strip() for cell in cells]
+    if type_of(stripped) != "float" or not all(map(_WHOLE.fullmatch, stripped)):
+        return None
+    return next(cell for cell in cells if _number(cell.strip(), "int") is None)
 
 
 def is_float(cell: str) -> bool:
@@ -210,5 +222,6 @@ def _filling(value: Any, column: Column) -> Any:
 def _way_out(cell: str, column: Column) -> str:
     if not cell:
         return f"Say what stands for an empty cell: fill={{{column.name!r}: 0}}, say."
-    kind = next((kind for kind in ("uint", "float") if _number(cell, kind) is not None), "str")
+    others = ("uint",) if _WHOLE.fullmatch(cell) else ("float",)  # a float would round a whole number
+    kind = next((kind for kind in others if _number(cell, kind) is not None), "str")
     return f"If the column is of another type, say so: types={{{column.name!r}: {kind!r}}}."

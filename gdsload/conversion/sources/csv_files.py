@@ -14,7 +14,15 @@ from typing import Any, Unpack
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.row_source import check_columns, check_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
-from gdsload.conversion.sources.csv_cells import CELL_TYPES, NUMBERS, CellReader, Column, is_float, type_of
+from gdsload.conversion.sources.csv_cells import (
+    CELL_TYPES,
+    NUMBERS,
+    CellReader,
+    Column,
+    beyond_whole,
+    is_float,
+    type_of,
+)
 from gdsload.conversion.sources.csv_lines import CsvForm, Row
 from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
@@ -221,10 +229,19 @@ class CsvSource(FieldChoice, ImageSource):
         names = self._header(file)
         check_fields([*self.types, *self.fill], names, file)
         values, places = self._first_values(file), {name: place for place, name in enumerate(names)}
-        return [
-            Column(name, self.types.get(name) or type_of(values[places[name]]), places[name])
-            for name in check_columns(self.fields, names, file)
-        ]
+        wanted = check_columns(self.fields, names, file)
+        for name in wanted:
+            if name not in self.types and (cell := beyond_whole(values[places[name]])) is not None:
+                self._refuse_beyond(name, places[name], cell, file)
+        return [Column(name, self.types.get(name) or type_of(values[places[name]]), places[name]) for name in wanted]
+
+    def _refuse_beyond(self, name: str, place: int, cell: str, file: str) -> None:
+        line = next(row.line for row in self._rows(file) if cell in row.cells[place : place + 1])
+        raise OptionError(
+            f"column {name!r} has the whole number {cell.strip():.100}; neither int64 nor uint64 holds all that it has",
+            file=f"{file}, line {line}",
+            remedy=f"Keep them as texts, types={{{name!r}: 'str'}}; or round them, types={{{name!r}: 'float'}}.",
+        )
 
     def _first_values(self, file: str) -> list[list[str]]:
         """The first cells of each column that are not empty."""

@@ -190,7 +190,9 @@ class JsonLinesSource(FieldChoice):
             [
                 (
                     one.name,
-                    one.type if one.name in self.types else _settled(one.type, [row.get(one.name) for row in taken]),
+                    one.type
+                    if one.name in self.types
+                    else _settled(one.type, [row.get(one.name) for row in taken], one.name, file),
                 )
                 for one in found
                 if self.fields is None or self._is_wanted(one.name)
@@ -250,17 +252,31 @@ def _of_a_late_key(key: str, value: Any, where: str) -> FormatError:
     )
 
 
-def _settled(kind: Any, values: Sequence[Any]) -> Any:
-    """The type that Arrow has found, but texts that look like times are texts, and large whole numbers uint64."""
+def _settled(kind: Any, values: Sequence[Any], key: str, file: str) -> Any:
+    """The type that Arrow has found, but texts that look like times are texts, and large whole numbers uint64.
+
+    Raises:
+        OptionError: if whole numbers of a key are in no type, for as floats different ones would become the same.
+    """
     arrow, there = need("pyarrow"), [value for value in values if value is not None]
     if arrow.types.is_timestamp(kind):
         return arrow.string()
     if arrow.types.is_list(kind):
-        return arrow.list_(_settled(kind.value_type, [one for value in there for one in value]))
+        return arrow.list_(_settled(kind.value_type, [one for value in there for one in value], key, file))
     if arrow.types.is_struct(kind):
-        return arrow.struct([(one.name, _settled(one.type, [value.get(one.name) for value in there])) for one in kind])
-    whole = arrow.types.is_floating(kind) and all(isinstance(value, int) for value in there)
-    return arrow.uint64() if whole and there and min(there) >= 0 and max(there) < 2**64 else kind
+        parts = [(one.name, one.type, [value.get(one.name) for value in there]) for one in kind]
+        return arrow.struct([(name, _settled(inner, values, key, file)) for name, inner, values in parts])
+    if not there or not arrow.types.is_floating(kind) or not all(isinstance(value, int) for value in there):
+        return kind
+    if min(there) >= 0 and max(there) < 2**64:
+        return arrow.uint64()
+    beyond = next(value for value in there if not -(2**63) <= value < 2**63)
+    raise OptionError(
+        f"the key {key!r:.100} has the whole number {beyond!s:.100}; neither int64 nor uint64 holds all that it has",
+        file=file,
+        remedy=f"Keep it as a text, as_json=[{key!r:.100}]; or say of what type it is, which may round it, "
+        f"types={{{key!r:.100}: 'float64'}}, say.",
+    )
 
 
 def _type(name: str, given: object) -> Any:

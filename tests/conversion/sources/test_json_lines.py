@@ -90,6 +90,24 @@ def test_numbers_and_texts_are_no_others(tmp_path, samples_in):
     assert gdsload.convert(late, tmp_path / "out", workers=1, types={"n": "float64"}).samples == 1001
 
 
+@pytest.mark.parametrize("numbers", [[1, 2**64, 2**64 + 1], [-1, 2**64 - 1]])
+def test_whole_numbers_that_no_whole_type_holds_are_refused(tmp_path, samples_in, numbers):
+    for name, wrap in (("n", lambda n: n), ("l", lambda n: [n]), ("s", lambda n: {"id": n})):
+        path = write(tmp_path / f"{name}.jsonl", [{name: wrap(number), "x": 0.5} for number in numbers])
+        with pytest.raises(
+            OptionError, match=rf"the key '{name}' has the whole number {numbers[1]};.*as_json=\['{name}'\]"
+        ):
+            JsonLinesSource(path).parts(100)
+        texts = [one[name] for one in samples_in(JsonLinesSource(path, as_json=[name]))]
+        assert [json.loads(text) for text in texts] == list(map(wrap, numbers))
+        assert len(samples_in(JsonLinesSource(path).only(["x"]))) == len(numbers)
+    rounded = samples_in(JsonLinesSource(str(tmp_path / "n.jsonl"), types={"n": "float64"}))
+    assert [float(one["n"]) for one in rounded] == list(map(float, numbers))
+    late = write(tmp_path / "late.jsonl", [{"n": 1}] * 1000 + [{"n": numbers[1]}])
+    with pytest.raises(ReadError, match="row 1000 of "):
+        gdsload.convert(late, tmp_path / "out", workers=1)
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [
