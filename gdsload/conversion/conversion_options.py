@@ -146,12 +146,18 @@ def _check_known(names: Iterable[str], values: Mapping[str, Any]) -> None:
             raise OptionError(f"there is no field {name!r}", remedy=f"There are {', '.join(map(repr, values))}.")
 
 
-def find_function(spec: str) -> Callable[[dict[str, Any]], Mapping[str, Any]]:
+def find_function(spec: object) -> Callable[[dict[str, Any]], Mapping[str, Any]]:
     """The function that ``package.module:name`` names.
 
     Raises:
         OptionError: if there is none.
     """
+    if not isinstance(spec, str):
+        raise OptionError(
+            f"map is {spec!r:.200}, which is no name",
+            remedy='Put the function in a module, and write it as "package.module:function": workers are processes of '
+            "their own, maybe on other machines, and import it by that name.",
+        )
     try:
         found = find_named(spec)
     except (ImportError, AttributeError, ValueError) as error:

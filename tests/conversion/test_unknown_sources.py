@@ -117,6 +117,13 @@ def test_names_of_nothing(tmp_path, name):
         gdsload.convert(tmp_path / "x.npy", tmp_path / "out", map=name)
 
 
+@pytest.mark.parametrize("given", [lambda sample: sample, len, 3])
+def test_a_function_is_given_by_its_name(tmp_path, given):
+    np.save(tmp_path / "x.npy", np.arange(3.0))
+    with pytest.raises(OptionError, match='map is .*no name. Put the function in a module.*"package.module:function"'):
+        gdsload.convert(tmp_path / "x.npy", tmp_path / "out", map=given)
+
+
 class TestSeveralPaths:
     @pytest.mark.parametrize("form", [list, tuple])
     @pytest.mark.parametrize("kind", [None, "csv"])
