@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from gdsload.conversion.conversion_options import Change, ConvertOptions
 from gdsload.conversion.part import failed, made, place_of, reason_of
@@ -34,7 +35,7 @@ def schema_of(source: Source, parts: list[Part], options: ConvertOptions) -> Sch
     for schema, samples, where in _first(source, parts, options, troubles):
         seen += samples
         if found is None or found.keys() == schema.keys():
-            found = schema if found is None else _joined(found, schema, source, options.ragged)
+            found = schema if found is None else _joined(found, schema, source, options.ragged, where)
         elif options.on_error == "stop":
             raise _other_fields(found, schema, where)
         # Else it is skipped when its turn comes. It counts: where none is like the first, not all are to be looked at.
@@ -42,7 +43,7 @@ def schema_of(source: Source, parts: list[Part], options: ConvertOptions) -> Sch
             break
     if found is None:
         why = f". The first, {troubles[0]}" if troubles else ": it has none"
-        raise FormatError(f"not one sample of the source can be made{why}")
+        raise FormatError(f"not one sample of the source can be made{why}", file=_path_of(source))
     fields = {name: _ragged(name, field) if name in options.ragged else field for name, field in found.items()}
     unknown = [name for name in options.ragged if name not in fields]
     if unknown:
@@ -75,12 +76,27 @@ def _first(
                     continue
             for key, sample in made(item, change):
                 if not isinstance(sample, Exception):
-                    yield infer_schema(sample, batch=False), 1, place_of(key, part)
+                    yield _schema_alone(sample, source, place_of(key, part)), 1, place_of(key, part)
                     good = True
                 elif options.on_error == "stop" and not good:  # else it stops when it comes there
                     raise failed(key, part, sample) from sample
                 elif not troubles:
                     troubles.append(f"{place_of(key, part)}: {reason_of(sample)}")
+
+
+def _schema_alone(sample: Mapping[str, Any], source: Source, where: str) -> Schema:
+    """The schema of a sample, by itself; an error says where that lies, which values do not know."""
+    try:
+        return infer_schema(sample, batch=False)
+    except SchemaError as error:
+        message = f"{error.message} ({where})"
+        raise SchemaError(message, file=_path_of(source), field=error.field, remedy=error.remedy) from None
+
+
+def _path_of(source: Source) -> str | None:
+    """Where a source lies, if it is made of a path."""
+    found = getattr(source, "path", None)
+    return found if isinstance(found, str) else None
 
 
 def _other_fields(one: Schema, other: Schema, where: str) -> SchemaError:
@@ -90,11 +106,13 @@ def _other_fields(one: Schema, other: Schema, where: str) -> SchemaError:
     )
 
 
-def _joined(one: Schema, other: Schema, source: Source, ragged: Sequence[str]) -> Schema:
-    return Schema({name: _both(name, one[name], other[name], source, name in ragged) for name in one})
+def _joined(one: Schema, other: Schema, source: Source, ragged: Sequence[str], where: str) -> Schema:
+    """The schema of the samples before and of another one, which lies there."""
+    return Schema({name: _both(name, (one[name], other[name]), source, name in ragged, where) for name in one})
 
 
-def _both(name: str, one: Field, other: Field, source: Source, ragged: bool) -> Field:
+def _both(name: str, fields: tuple[Field, Field], source: Source, ragged: bool, where: str) -> Field:
+    one, other = fields
     if one == other:
         return one
     same = one.dtype == other.dtype and not (one.is_string or other.is_string) and len(one.shape) == len(other.shape)
@@ -105,7 +123,7 @@ def _both(name: str, one: Field, other: Field, source: Source, ragged: bool) -> 
     if same and one.shape and one.shape[1:] == other.shape[1:] and (ragged or not channels):
         return _ragged(name, one)
     raise SchemaError(
-        f"samples differ: {one} and {other}",
+        f"samples differ: {one} and {other} ({where})",
         field=name,
         remedy=_way_out(name, one, other, source, channels),
     )

@@ -69,16 +69,17 @@ def common_length(lengths: Mapping[str, int], what: str, file: str) -> int:
         FormatError: if they differ, or one has none.
     """
     if len(set(lengths.values())) > 1 or -1 in lengths.values():
-        raise FormatError(
-            f"the {what} have different lengths, or none: {dict(lengths)}", file=file, remedy=_choice(lengths)
-        )
+        shown = ", ".join(f"{name!r} {'none' if length < 0 else length}" for name, length in lengths.items())
+        raise FormatError(f"the {what} have different lengths, or none: {shown}", file=file, remedy=_choice(lengths))
     return next(iter(lengths.values()))
 
 
 def _choice(lengths: Mapping[str, int]) -> str | None:
     """The fields that go together, where there are more of them than of any others."""
     counts = Counter(length for length in lengths.values() if length >= 0).most_common(2)
-    if not counts or counts[-1][1] == counts[0][1] > 1 == len(counts) - 1:
+    if not counts:
+        return "They need a first dimension, which counts the samples."
+    if counts[-1][1] == counts[0][1] > 1 == len(counts) - 1:
         return None
     names = [name for name, length in lengths.items() if length == counts[0][0]]
     return f"Choose those that go together: {choice_of(names)}."

@@ -372,11 +372,11 @@ def _source(source: object, options: ConvertKeywords) -> Source:
     if not isinstance(pack, Mapping):
         raise OptionError(f"pack is {pack!r:.200}", remedy='Pass {"field": name, "length": n}, say.')
     check_names("pack", pack, Packing.__dataclass_fields__)
-    try:
-        packing = Packing(**pack)
-        return PackedSource(taking(found, (packing.field,)), packing)
-    except TypeError as error:
-        raise OptionError(f"pack is {dict(pack)!r:.200}: {error}") from None
+    if missing := [name for name in ("field", "length") if name not in pack]:
+        remedy = 'Pass {"field": name, "length": n}, say: which field has the tokens, and how many a block gets.'
+        raise OptionError(f"pack is {dict(pack)!r:.200}: missing is {missing[0]!r}", remedy=remedy)
+    packing = Packing(**pack)
+    return PackedSource(taking(found, (packing.field,)), packing)
 
 
 def _as_schema(given: Schema | Mapping[str, Field | str]) -> Schema:

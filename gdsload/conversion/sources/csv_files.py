@@ -137,8 +137,8 @@ class CsvSource(FieldChoice, ImageSource):
         CellReader(",", columns, len(names), self.fill)  # refuses what cannot fill
         step = max(target_bytes // row_bytes, 1)
         for file in self._files():
-            if self._header(file) != names:
-                raise FormatError("its columns are not those of the first file", file=file)
+            if (header := self._header(file)) != names:
+                raise _other_columns(header, names, file, self._files()[0])
             if not self.text.seekable(file):
                 found.append(Part(os.path.basename(file), (file, 0, 1, -1), nbytes=os.path.getsize(file)))
                 continue
@@ -285,6 +285,18 @@ class CsvSource(FieldChoice, ImageSource):
     def _rows(self, file: str) -> Iterator[Row]:
         """The rows, without the header."""
         return islice(self.text.rows(file), 1, None)
+
+
+def _other_columns(found: Sequence[str], names: Sequence[str], file: str, first: str) -> FormatError:
+    lacks, more = ([one for one in ones if one not in others] for ones, others in ((names, found), (found, names)))
+    told = [f"it lacks {', '.join(map(repr, lacks))}"] if lacks else []
+    told += [f"it has {', '.join(map(repr, more))} beside"] if more else []
+    differ = " and ".join(told) or f"they come in another order, {', '.join(map(repr, found))}"
+    return FormatError(
+        f"its columns are not those of the first file, {first}: {differ:.500}",
+        file=file,
+        remedy="Give all files the same first line, or convert them by themselves.",
+    )
 
 
 def _mapping(name: str, given: Any) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ in it. Then its rows are found by their line ends, and Arrow reads them as Pytho
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
@@ -13,7 +14,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import IO, cast
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,19 +141,25 @@ class CsvForm:
         try:
             with open_file(file) as raw:
                 if self.seekable(file):
+                    _refuse_utf16(raw.read(2), file)
                     yield raw
                     return
                 packed = file.lower().endswith(".gz")
-                yield io.BytesIO(self._as_utf8(cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if packed else raw))
+                content = (gzip.GzipFile(fileobj=raw) if packed else raw).read()
+                if self.encoding == "utf-8":
+                    _refuse_utf16(content[:2], file)
+                yield io.BytesIO(content if self.encoding == "utf-8" else content.decode(self.encoding).encode())
         except (OSError, EOFError, zlib.error, UnicodeError) as error:
             if isinstance(error, FormatError | OptionError):
                 raise
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)[:200]
             raise FormatError(f"the file cannot be read: {reason}", file=file) from None
 
-    def _as_utf8(self, opened: IO[bytes]) -> bytes:
-        content = opened.read()
-        return content if self.encoding == "utf-8" else content.decode(self.encoding).encode()
+
+def _refuse_utf16(begin: bytes, file: str) -> None:
+    """Refuse a text that says by its first bytes that it is no UTF-8, as spreadsheets write it."""
+    if begin in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        raise FormatError("its text is UTF-16, but is read as UTF-8", file=file, remedy="Pass encoding='utf-16'.")
 
 
 class _Lines:

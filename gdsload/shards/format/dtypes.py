@@ -54,6 +54,13 @@ DTYPES: dict[str, DType] = {
 SUB_BYTE_DTYPES = frozenset({"F4", "F6_E2M3", "F6_E3M2"})
 
 _BY_NAME = {dtype.name: dtype for dtype in DTYPES.values()}
+_TIMES = "Store times as whole numbers of their unit: x.astype('int64'). "
+_WAYS_OUT = {
+    "datetime64": _TIMES,
+    "timedelta64": _TIMES,
+    "void": "Store each part of a structured array as an array of its own: x['a'], say. ",
+}
+"""What to do about element types of numpy's that are none of these."""
 
 
 def dtype_of(value: object, field: str | None = None) -> DType:
@@ -72,9 +79,10 @@ def dtype_of(value: object, field: str | None = None) -> DType:
     text = value if isinstance(value, str) else str(getattr(value, "name", None) or getattr(value, "__name__", value))
     found = DTYPES.get(text) or _BY_NAME.get(text.removeprefix("torch."))
     if found is None:
+        way_out = next((way for kind, way in _WAYS_OUT.items() if text.startswith(kind)), "")
         raise SchemaError(
             f"element type {text!r:.80} cannot be stored",
             field=field,
-            remedy=f"Supported are {', '.join(sorted(_BY_NAME))}.",
+            remedy=f"{way_out}Supported are {', '.join(sorted(_BY_NAME))}.",
         )
     return found

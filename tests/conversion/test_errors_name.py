@@ -1,0 +1,93 @@
+"""Errors of conversions name the file, what is wrong with it, and a way out."""
+
+from __future__ import annotations
+
+import gzip
+import tarfile
+
+import numpy as np
+import pytest
+
+import gdsload
+from gdsload.errors import FormatError, GdsloadError, OptionError, SchemaError
+
+
+@pytest.fixture
+def refused(tmp_path):
+    """The text of the error that a conversion ends in."""
+
+    def convert(source, kind=GdsloadError, **options):
+        with pytest.raises(kind) as raised:
+            gdsload.convert(source, tmp_path / "out", workers=1, **options)
+        return str(raised.value)
+
+    return convert
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+def test_a_text_that_is_no_utf_8(tmp_path, refused, name, encoding):
+    content = "\ufeffa,b\n1,2\n".encode(encoding)
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    said = refused(tmp_path / name, FormatError)
+    assert said == f"{tmp_path / name}: its text is UTF-16, but is read as UTF-8. Pass encoding='utf-16'."
+    assert gdsload.convert(tmp_path / name, tmp_path / "out", workers=1, encoding="utf-16").samples == 1
+
+
+@pytest.mark.parametrize(
+    ("header", "match"), [("a,c", "it lacks 'b' and it has 'c' beside"), ("b,a", "in another order, 'b', 'a'")]
+)
+def test_tables_of_other_columns(tmp_path, refused, header, match):
+    (tmp_path / "1.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "2.csv").write_text(f"{header}\n1,2\n")
+    said = refused(tmp_path, FormatError)
+    assert said.startswith(f"{tmp_path / '2.csv'}: ")
+    assert f"the first file, {tmp_path / '1.csv'}: " in said
+    assert match in said
+
+
+def test_tables_of_other_types(tmp_path, refused):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for number, value in enumerate((1, 1.5)):
+        parquet.write_table(arrow.table({"a": [value]}), tmp_path / f"{number}.parquet")
+    said = refused(tmp_path, SchemaError)
+    assert "field 'a': samples differ: int64 [] and float64 [] (row 0 of 1.parquet, row group 0)" in said
+
+
+def test_files_of_no_samples(tmp_path, refused):
+    tarfile.open(tmp_path / "a.tar", "w").close()
+    np.save(tmp_path / "a.npy", np.zeros((0, 3)))
+    for name in ("a.tar", "a.npy"):
+        assert refused(tmp_path / name).startswith(f"{tmp_path / name}: not one sample")
+
+
+def test_arrays_of_no_dimensions(tmp_path, refused):
+    np.savez(tmp_path / "a.npz", a=np.arange(3), b=np.array(1))
+    for source in (tmp_path / "a.npz", {"a": np.arange(3), "b": np.array(1)}):
+        assert "different lengths, or none: 'a' 3, 'b' none. Choose those" in refused(source, FormatError)
+    np.save(tmp_path / "one.npy", np.array(1))
+    assert "They need a first dimension" in refused(tmp_path / "one.npy", FormatError)
+
+
+@pytest.mark.parametrize(("pack", "missing"), [({"field": "x"}, "length"), ({"length": 2}, "field")])
+def test_packing_without_what_it_needs(tmp_path, refused, pack, missing):
+    said = refused({"x": np.arange(3)}, OptionError, pack=pack)
+    assert f"missing is '{missing}'. Pass {{" in said
+    assert "__init__" not in said
+
+
+@pytest.mark.parametrize(
+    ("array", "way"),
+    [
+        (np.zeros(3, [("a", "i4"), ("b", "f4")]), r"x['a'], say"),
+        (np.array(["2024-01-01"], "M8[D]"), "x.astype('int64')"),
+        (np.array([1], "m8[s]"), "x.astype('int64')"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("each", ["row", "file"])
+def test_arrays_of_types_that_no_field_has(tmp_path, refused, array, way, each):
+    np.save(tmp_path / "a.npy", array)
+    said = refused(tmp_path / "a.npy", SchemaError, each=each)
+    assert said.startswith(f"{tmp_path / 'a.npy'}, field ")
+    assert way in said
