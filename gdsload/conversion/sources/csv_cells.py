@@ -20,7 +20,7 @@ from gdsload.conversion.sources.pictures import SUFFIXES as PICTURES
 from gdsload.conversion.sources.pictures import put
 from gdsload.errors import FormatError, OptionError
 
-__all__ = ["CELL_TYPES", "NUMBERS", "CellReader", "Column", "beyond_whole", "is_float", "type_of"]
+__all__ = ["CELL_TYPES", "NUMBERS", "CellReader", "Column", "beyond_whole", "is_float", "missing_among_numbers", "type_of"]
 
 NUMBERS = ("int", "uint", "float", "bool")
 CELL_TYPES = (*NUMBERS, "str", "file")
@@ -30,6 +30,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]+")
 _FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _BOOLS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _LIMITS = {"int": (-(2**63), 2**63 - 1), "uint": (0, 2**64 - 1)}
+_MISSING = frozenset({"na", "n/a", "#n/a", "<na>", "null", "none", "nil", "-", "?"})  # in lower case
 # What Arrow takes for a number, and Python does not.
 _HEX = (b"0x", b"0X")
 
@@ -62,6 +63,13 @@ def beyond_whole(cells: Sequence[str]) -> str | None:
     if type_of(stripped) != "float" or not all(map(_WHOLE.fullmatch, stripped)):
         return None
     return next(cell for cell in cells if _number(cell.strip(), "int") is None)
+
+
+def missing_among_numbers(cells: Sequence[str]) -> str | None:
+    """A cell that others write for a missing value, if all else in the column are numbers; None if it is not so."""
+    odd = [cell for cell in cells if cell.strip().lower() in _MISSING]
+    others = [cell for cell in cells if cell.strip().lower() not in _MISSING]
+    return odd[0] if odd and type_of(others) in NUMBERS else None
 
 
 def is_float(cell: str) -> bool:

@@ -21,6 +21,7 @@ from gdsload.conversion.sources.csv_cells import (
     Column,
     beyond_whole,
     is_float,
+    missing_among_numbers,
     type_of,
 )
 from gdsload.conversion.sources.csv_lines import CsvForm, Row
@@ -111,7 +112,7 @@ class CsvSource(FieldChoice, ImageSource):
     def notes(self) -> list[str]:
         """What users should know of it."""
         values = self._first_values(self._files()[0])
-        return [*self._other_delimiter(), *self._padded_numbers(values)]
+        return [*self._other_delimiter(), *self._padded_numbers(values), *self._texts_by_one_cell(values)]
 
     def _other_delimiter(self) -> list[str]:
         names = self._header(self._files()[0])
@@ -127,6 +128,16 @@ class CsvSource(FieldChoice, ImageSource):
             for column in self._columns()
             if column.kind in ("int", "uint") and column.name not in self.types
             for odd in [next((cell for cell in values[column.place] if _padded(cell)), None)]
+            if odd is not None
+        ]
+
+    def _texts_by_one_cell(self, values: Sequence[Sequence[str]]) -> list[str]:
+        return [
+            f"{column.name!r} is taken for texts, as {odd!r} is among its values: if that stands for a missing one, "
+            "leave the cell empty"
+            for column in self._columns()
+            if column.kind == "str" and column.name not in self.types
+            for odd in [missing_among_numbers(values[column.place])]
             if odd is not None
         ]
 

@@ -421,3 +421,21 @@ class TestLargeWholeNumbers:
         path = write(tmp_path / "t.csv", ["id"], [["1"]] * 1000 + [[str(2**70)]])
         with pytest.raises(FormatError, match="line 1002: column 'id' has .* no int. .* types={'id': 'str'}"):
             samples(CsvSource(path))
+
+
+@pytest.mark.parametrize(
+    ("cells", "odd"),
+    [
+        (["1", "NA", "2.5", ""], "NA"),
+        (["n/a", "-3"], "n/a"),
+        (["true", "NULL"], "NULL"),
+        (["NA", "none"], None),
+        (["NA", "1", "a"], None),
+        (["1", "NaN"], None),
+    ],
+)
+def test_what_may_be_missing_among_numbers_is_noted(tmp_path, cells, odd):
+    source = CsvSource(write(tmp_path / "t.csv", ["x", "y"], [[cell, 1] for cell in cells]))
+    note = f"'x' is taken for texts, as {odd!r} is among its values: if that stands for a missing one, leave the cell empty"
+    assert source.notes() == ([note] if odd else [])
+    assert CsvSource(source.path, types={"x": "str"}).notes() == []
