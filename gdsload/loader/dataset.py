@@ -152,7 +152,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
         Raises:
             SampleIndexError: if one is outside.
-            OptionError: if they are a mask.
+            OptionError: if they are a mask, or one is no whole number.
             ReadError: if a shard cannot be read, or was changed.
             FormatError: if a shard is damaged.
         """
@@ -260,7 +260,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
         Raises:
             SampleIndexError: if one is outside.
-            OptionError: if they are a mask.
+            OptionError: if they are a mask, or one is no whole number.
         """
         return _subset(self, self._ids(indices).copy())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,23 +12,21 @@ from numpy.typing import NDArray
 
 from gdsload.errors import OptionError
 
-__all__ = ["Indices", "whole_numbers"]
+__all__ = ["Indices", "is_mask", "whole_numbers"]
 
 Indices = Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor
+_OF_A_MASK = "Pass the indices of what is true, as mask.nonzero().flatten() or np.flatnonzero(mask) gives."
 
 
 def whole_numbers(indices: Indices) -> NDArray[np.int64]:
     """Whole numbers of whatever kind; as objects if int64 cannot hold one, which is outside of any dataset then.
 
     Raises:
-        OptionError: if they are a mask, or of another shape than a vector.
+        OptionError: if they are a mask, no whole numbers, or of another shape than a vector.
     """
     if isinstance(indices, torch.Tensor | np.ndarray):
         if indices.dtype in (torch.bool, np.bool_):
-            raise OptionError(
-                f"indices are a mask, of shape {tuple(indices.shape)}",
-                remedy="Pass the indices of what is true, as mask.nonzero().flatten() or np.flatnonzero(mask) gives.",
-            )
+            raise OptionError(f"indices are a mask, of shape {tuple(indices.shape)}", remedy=_OF_A_MASK)
         if indices.ndim != 1:
             raise OptionError(
                 f"indices are an array of shape {tuple(indices.shape)}",
@@ -38,8 +36,35 @@ def whole_numbers(indices: Indices) -> NDArray[np.int64]:
         indices = indices.detach().cpu().numpy()
     if isinstance(indices, np.ndarray) and indices.dtype.kind == "i":
         return indices.astype(np.int64)
-    numbers = [operator.index(index) for index in indices]
+    if is_mask(indices):
+        raise OptionError(f"indices are a mask, a {type(indices).__name__} of booleans", remedy=_OF_A_MASK)
+    try:
+        numbers = [operator.index(index) for index in indices]
+    except TypeError:
+        raise _no_numbers(indices) from None
     try:
         return np.array(numbers, np.int64)
     except OverflowError:
         return np.array(numbers, object)  # for an error that names the number as it was given
+
+
+def is_mask(indices: object) -> bool:
+    """Whether a list or tuple is of booleans, which Python would take for the numbers 0 and 1; its first one tells."""
+    first = indices[0] if isinstance(indices, list | tuple) and indices else None
+    return isinstance(first, bool | np.bool_) or (isinstance(first, torch.Tensor) and first.dtype == torch.bool)
+
+
+def _no_numbers(indices: object) -> OptionError:
+    """The error for indices of which one is no whole number."""
+    odd = indices
+    for one in indices if isinstance(indices, Iterable) else ():
+        try:
+            operator.index(one)
+        except TypeError:
+            odd = one
+            break
+    several = "For several samples pass a range to select, read_batch or gather: dataset.select(range(0, 3))."
+    return OptionError(
+        f"{odd!r:.100} is no index of a sample, which is a whole number",
+        remedy=several if isinstance(odd, slice) else None,
+    )

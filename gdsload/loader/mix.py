@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import ConcatDataset
 
-from gdsload.errors import OptionError
+from gdsload.errors import OptionError, SampleIndexError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.order import Mixture
 from gdsload.order.checks import check_whole
@@ -98,7 +98,17 @@ class Mix(ConcatDataset[dict[str, Any]]):
 
         Returns:
             Numbers of datasets, which `names` has the names of, and indices in them; both int64 ``[batch]``.
+
+        Raises:
+            OptionError: if they are no tensor of whole numbers.
+            SampleIndexError: if one is less than 0, or beyond the last sample.
         """
+        if not isinstance(index, torch.Tensor) or index.is_floating_point() or index.dtype == torch.bool:
+            found = f"of {index.dtype}" if isinstance(index, torch.Tensor) else f"a {type(index).__name__}"
+            raise OptionError(f"index is {found}, no tensor of whole numbers", remedy="Pass torch.as_tensor(index).")
+        outside = (index < 0) | (index >= len(self))
+        if outside.any():
+            raise SampleIndexError(f"sample {int(index[outside][0])} does not exist: the Mix has {len(self)}")
         ends = torch.tensor(self.cumulative_sizes, device=index.device)
         dataset = torch.searchsorted(ends, index, right=True)
         return dataset, index - torch.cat([ends.new_zeros(1), ends])[dataset]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gdsload.errors import OptionError, SampleIndexError
 from gdsload.loader.dataset import ShardDataset
+from gdsload.loader.indices import whole_numbers
 from gdsload.order.checks import check_whole
 from gdsload.shards import reads
 from gdsload.system.arrays import IntArray
@@ -71,11 +72,11 @@ class Windows(torch.utils.data.Dataset[dict[str, Any]]):
 
         Raises:
             SampleIndexError: if one is outside.
-            OptionError: if the dataset has ragged or text fields.
+            OptionError: if the dataset has ragged or text fields, or an index is no whole number.
             GdsloadError: see `ShardDataset.__getitems__`.
         """
         refuse_ragged_windows(self.dataset, tuple(self.dataset.schema))
-        wanted = np.asarray(indices, np.int64).reshape(-1)
+        wanted = whole_numbers(indices)
         outside = (wanted < -len(self)) | (wanted >= len(self))
         if outside.any():
             raise SampleIndexError(f"window {wanted[outside][0]} does not exist: there are {len(self)}")

@@ -186,8 +186,15 @@ class TestReadBatch:
 
     def test_floats_are_no_indices(self, opened):
         dataset = opened()
-        with pytest.raises(TypeError):
+        with pytest.raises(OptionError, match="is no index of a sample, which is a whole number"):
             dataset.read_batch(torch.tensor([1.0]))
+        for odd in (1.0, None, (1, 2), "none such"):
+            with pytest.raises(OptionError, match="is no index of a sample"):
+                dataset[odd]
+        with pytest.raises(OptionError, match="slice.1, 3, None. is no index of a sample.*select.range"):
+            dataset[1:3]
+        with pytest.raises(OptionError, match="3 is no index of a sample"):
+            dataset.select(3)
 
 
 class TestParts:
@@ -213,6 +220,14 @@ class TestParts:
                 dataset.select([0, outside])
         with pytest.raises(OptionError, match=r"indices are a mask.*np\.flatnonzero"):
             dataset.select(dataset.column("label") == 3)
+
+    @pytest.mark.parametrize(
+        "form", [list, tuple, lambda mask: list(np.array(mask)), lambda mask: [*torch.tensor(mask)]]
+    )
+    @pytest.mark.parametrize("call", ["select", "gather", "read_batch", "sample_bytes", "__getitems__"])
+    def test_a_list_of_booleans_is_a_mask(self, opened, form, call):
+        with pytest.raises(OptionError, match=r"indices are a mask, a .* of booleans.*np\.flatnonzero"):
+            getattr(opened(), call)(form([False, True]))
 
     @pytest.mark.parametrize("kind", [np.int64, np.int32, torch.int64])
     @pytest.mark.parametrize("shape", [(), (2, 2), (1, 2), (0, 3)])

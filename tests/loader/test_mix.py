@@ -6,12 +6,13 @@ import itertools
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import ConcatDataset, Subset
 
 import gdsload
-from gdsload import Mix, OptionError, StateError
+from gdsload import Mix, OptionError, SampleIndexError, StateError
 from gdsload.testing import assert_resumes_everywhere
 
 WEIGHTS = {"a": 0.5, "b": 0.3, "c": 0.2}
@@ -147,6 +148,12 @@ class TestParts:
         datasets, numbers = mix.locate(torch.tensor([0, 999, 1000, 1076, 1077, 1081]))
         assert datasets.tolist() == [0, 0, 1, 1, 2, 2]
         assert numbers.tolist() == [0, 999, 0, 76, 0, 4]
+        for outside in (-1, 1082):
+            with pytest.raises(SampleIndexError, match=f"sample {outside} does not exist: the Mix has 1082"):
+                mix.locate(torch.tensor([0, outside]))
+        for odd in (np.array([0]), [0], torch.tensor([0.5]), torch.tensor([True])):
+            with pytest.raises(OptionError, match="no tensor of whole numbers. Pass torch.as_tensor"):
+                mix.locate(odd)
 
     def test_paths_subsets_and_one_dataset_twice(self, load, parts):
         subset = Subset(parts["a"], range(999, 900, -1))

@@ -161,6 +161,8 @@ def test_refused(steps):
     windows = Windows(steps, 2)
     with pytest.raises(SampleIndexError, match="window 299 does not exist: there are 299"):
         windows[299]
+    with pytest.raises(OptionError, match="1.5 is no index of a sample"):
+        windows[1.5]
     with pytest.raises(OptionError, match="windows are of a ShardDataset"):
         Windows(Subset(windows.dataset, [0]), 2)
     for parts in ([windows, windows.dataset], [windows, Windows(steps, 3)]):

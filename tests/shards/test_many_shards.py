@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pytest
 
-from gdsload import FileChangedError, SampleIndexError, ShardDataset, ShardWriter
+from gdsload import FileChangedError, OptionError, SampleIndexError, ShardDataset, ShardWriter
 from gdsload.system.threads import settle_dropped
 
 SHARDS = 1200
@@ -136,7 +136,7 @@ def test_index_outside(small, index):
 
 @pytest.mark.parametrize("index", [0.0, "0", None, slice(0, 2), [0]])
 def test_index_that_is_none(small, index):
-    with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+    with pytest.raises(OptionError, match="is no index of a sample"):
         ShardDataset(small)[index]
 
 

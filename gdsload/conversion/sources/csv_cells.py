@@ -20,7 +20,16 @@ from gdsload.conversion.sources.pictures import SUFFIXES as PICTURES
 from gdsload.conversion.sources.pictures import put
 from gdsload.errors import FormatError, OptionError
 
-__all__ = ["CELL_TYPES", "NUMBERS", "CellReader", "Column", "beyond_whole", "is_float", "missing_among_numbers", "type_of"]
+__all__ = [
+    "CELL_TYPES",
+    "NUMBERS",
+    "CellReader",
+    "Column",
+    "beyond_whole",
+    "is_float",
+    "missing_among_numbers",
+    "type_of",
+]
 
 NUMBERS = ("int", "uint", "float", "bool")
 CELL_TYPES = (*NUMBERS, "str", "file")

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from gdsload.errors import OptionError, SampleIndexError
+from gdsload.loader.indices import is_mask
 from gdsload.loader.samplers.planned import PlannedSampler
 from gdsload.system.arrays import IntArray
 
@@ -108,8 +109,11 @@ def _whole(values: Any) -> IntArray:
         if len(values) and values.max() >= 2**63:  # numpy would wrap it round
             raise OverflowError("more than int64 holds")
         return np.ascontiguousarray(values, np.int64)
+    given = values if isinstance(values, list) else list(values)
+    if is_mask(given):
+        raise TypeError("a mask")
     # Half as fast again as numpy's own way, which would also take 1.5 for 1.
-    return np.frombuffer(array.array("q", values if isinstance(values, list) else list(values)), np.int64)
+    return np.frombuffer(array.array("q", given), np.int64)
 
 
 def _on_host(values: Any) -> Any:
@@ -124,6 +128,8 @@ def _farthest(values: Any) -> int:
 def _culprit(values: Any) -> str:
     """What is no whole number, or values that cannot be looked through."""
     if isinstance(values, list | tuple):
+        if is_mask(values):
+            return f"{_kind(values[0])} as of a mask"
         for value in values:
             try:
                 operator.index(value)

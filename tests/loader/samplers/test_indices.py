@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gdsload import SampleIndexError
+from gdsload import OptionError, SampleIndexError
 
 
 class TestLarge:
@@ -17,3 +17,11 @@ class TestLarge:
             load(plain, 2, sampler=form([3, number]))
         with pytest.raises(SampleIndexError, match=f"the batch_sampler gave index {number}, but"):
             list(load(plain, batch_sampler=[form([3, number])]))
+
+
+@pytest.mark.parametrize("form", [list, tuple, lambda mask: [*np.array(mask)], lambda mask: [*torch.tensor(mask)]])
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_mask_holds_no_indices(load, plain, form, batched):
+    given = {"batch_sampler": [form([False, True])]} if batched else {"batch_size": 2, "sampler": form([False, True])}
+    with pytest.raises(OptionError, match="gave .* as of a mask, which is no whole number"):
+        list(load(plain, **given))
