@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
@@ -23,6 +24,8 @@ __all__ = [
     "units_of",
 ]
 
+_UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
+"""What pandas calls the column of an index that has no name, in Parquet and in Arrow's tables."""
 _DECIMALS = ("float64", "scaled")
 
 
@@ -129,6 +132,21 @@ class TableForm:
         self._refuse([leaf for leaf in wanted if leaf.name not in but], found, file)
         return [self._filled(leaf, file) for leaf in wanted]
 
+    def without_index(self, schema: Any) -> Any:
+        """A schema without the index of pandas that has no name, unless its column is named, or there is no other."""
+        names = _unnamed_indexes(schema)
+        if self.fields is not None or len(names) == len(schema):
+            return schema
+        return need("pyarrow").schema([one for one in schema if one.name not in names], schema.metadata)
+
+    def index_notes(self, schema: Any) -> list[str]:
+        """What users should know of what `without_index` leaves out."""
+        left_out = len(schema) > len(self.without_index(schema))
+        return [
+            f"the index of pandas has no name and is left out: fields=[...] with {name!r} takes it, and so does a name"
+            for name in (_unnamed_indexes(schema) if left_out else ())
+        ]
+
     def _within(self, kind: Any, path: tuple[str, ...], but: Sequence[str]) -> Iterator[Leaf]:
         name = ".".join(path)
         is_struct = need("pyarrow").types.is_struct(kind) and name not in self.as_json and name not in but
@@ -196,6 +214,10 @@ class TableForm:
 def units_of(leaves: Sequence[Leaf]) -> dict[str, str]:
     """What the whole numbers of fields count that are made of times or decimal numbers, by field."""
     return {leaf.name: unit for leaf in leaves if (unit := _unit_of(leaf))}
+
+
+def _unnamed_indexes(schema: Any) -> list[str]:
+    return [name for name in schema.names if _UNNAMED_INDEX.fullmatch(name)]
 
 
 def _column_of(name: str, there: Container[str], images: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ import xxhash
 from gdsload.conversion.row_source import BATCH_BYTES, check_fields, common_length, row_parts, spans
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.arrow_columns import table_items
-from gdsload.conversion.sources.arrow_types import TableForm
+from gdsload.conversion.sources.arrow_types import Leaf, TableForm
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError, SchemaError
 from gdsload.shards.values import check_dense, memory_of
@@ -94,11 +94,11 @@ class TableInMemory(FieldChoice):
 
     def notes(self) -> list[str]:
         """What users should know of it."""
-        return [*self._left_out, *self.form.notes(self.form.leaves(self.table.schema, _NAME))]
+        return [*self._left_out, *self.form.index_notes(self.table.schema), *self.form.notes(self._leaves())]
 
     def metadata(self) -> dict[str, Any]:
         """What the dataset's metadata have of the table: units."""
-        return self.form.metadata(self.form.leaves(self.table.schema, _NAME))
+        return self.form.metadata(self._leaves())
 
     def only(self, fields: Sequence[str]) -> Self:
         """See `Selective.only`."""
@@ -108,18 +108,21 @@ class TableInMemory(FieldChoice):
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`."""
-        self.form.leaves(self.table.schema, _NAME)
+        self._leaves()
         if not len(self.table):
             raise FormatError("the table has not one row")
         return row_parts(len(self.table), max(target_bytes // self._row_bytes, 1), self._row_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
         """See `Source.read`."""
-        leaves = self.form.leaves(self.table.schema, _NAME)
+        leaves = self._leaves()
         table = self.table.select(list(dict.fromkeys(leaf.path[0] for leaf in leaves)))
         low, high = (int(edge) for edge in part.where)
         for begin, end in spans(low, high, max(BATCH_BYTES // self._row_bytes, 1)):
             yield from table_items(table.slice(begin, end - begin), leaves, begin, _NAME)
+
+    def _leaves(self) -> list[Leaf]:
+        return self.form.leaves(self.form.without_index(self.table.schema), _NAME)
 
     @cached_property
     def _row_bytes(self) -> int:

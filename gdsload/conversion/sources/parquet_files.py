@@ -72,9 +72,9 @@ class ParquetSource(FieldChoice, ImageSource):
 
     def notes(self) -> list[str]:
         """What users should know of it."""
-        return self.table_form.notes(
-            [leaf for leaf in self._first()[1] if leaf.name not in self._images | self._sounds]
-        )
+        schema, leaves = self._first()
+        shown = [leaf for leaf in leaves if leaf.name not in self._images | self._sounds]
+        return [*self.table_form.index_notes(schema), *self.table_form.notes(shown)]
 
     def only(self, fields: Sequence[str]) -> Self:
         """See `Selective.only`."""
@@ -141,7 +141,7 @@ class ParquetSource(FieldChoice, ImageSource):
         return partitions_of(self.path, self.files.find(_SUFFIXES))
 
     def _leaves(self, table: Any, file: str, partition: Mapping[str, int | str]) -> list[Leaf]:
-        schema = _schema(table)
+        schema = self.table_form.without_index(_schema(table))
         return self.table_form.leaves(
             partitioned_schema(schema, partition, file), file, sorted(image_columns(schema) | sound_columns(schema))
         )
