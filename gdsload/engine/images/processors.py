@@ -71,11 +71,21 @@ class Processors:
                 raise LoaderClosedError("the loader was closed")
             if not self._threads:
                 self._threads = [Worker(self._run, f"{self._name}-{number}") for number in range(self.count)]
-                start_all(self._threads)
+            self._start_missing()
             tasks = Tasks(len(calls))
             for call in calls:
                 self._calls.put((call, tasks))
         return tasks
+
+    def _start_missing(self) -> None:
+        """Start the threads, or those that an earlier call could not start: what it queued would wait for ever."""
+        if all(thread.ident is not None for thread in self._threads):
+            return
+        try:
+            start_all(self._threads)
+        except RuntimeError:  # the system has no further thread: those that there are do the work
+            if all(thread.ident is None for thread in self._threads):
+                raise
 
     def close(self) -> None:
         """End the threads, after all that was started; may be called twice."""
