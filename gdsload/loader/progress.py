@@ -223,6 +223,8 @@ class Progress:
         found = self._steps(place)
         resumed = self._resumed
         if resumed is not None and not resumed.kept and place.step and found.steps <= place.step:
+            if self.sampled is not None:
+                self.sampled.passed()
             self._cursor, self._resumed = Cursor(place.epoch + 1, 0), None
             place.epoch, place.step = place.epoch + 1, 0
             found = self._steps(place)
@@ -240,8 +242,10 @@ class Progress:
 
     def begun(self, place: Place) -> None:
         """Note that the epoch at a place is the newest; it moves on as batches are handed out."""
-        self._newest, self._cursor, self._resumed = place, Cursor(place.epoch + 1, 0), None
-        self._last = place
+        cursor = Cursor(place.epoch + 1, 0)
+        if self.sampled is not None:
+            self.sampled.begun()  # Ctrl-C, which strikes in calls, strikes before it or behind all that follows
+        self._newest, self._last, self._cursor, self._resumed = place, place, cursor, None
 
     def ended(self, place: Place) -> None:
         """Note that the epoch at a place is over."""

@@ -108,6 +108,11 @@ class Draws:
         with self._lock:
             return len(self._batches)
 
+    @property
+    def ended(self) -> bool:
+        """Whether the consumer has got all of them."""
+        return self._over and self._place.step >= self.steps
+
     def reach(self, step: int) -> int:
         """See `Steps`."""
         ahead = 1 if self._vectors is None or self._size is None else max(_AHEAD // self._size, 1)

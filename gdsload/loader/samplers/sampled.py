@@ -88,7 +88,11 @@ class Sampled:
         while isinstance(inner := self._levels[-1], BatchSampler):
             self._levels.append(inner.sampler)
         self._resumed: dict[str, Any] | None = None
-        self._draws: Draws | None = None
+        """Where the next epoch begins, if a state says so."""
+        self._begins: dict[str, Any] | None = None
+        """Where it was to begin, if it has drawn from the sampler already and could not begin since."""
+        self._next: Draws | None = None
+        self._draws: Draws | None = None  # of the newest epoch that has begun
 
     def steps(self, epoch: int, schedule: Schedule) -> int:
         """Number of batches of an epoch with these ranks."""
@@ -118,7 +122,7 @@ class Sampled:
             resumed: whether the next epoch is still the one that a state was taken in the middle of.
         """
         if not resumed:
-            self._resumed = None
+            self._resumed = self._begins = None
         self._leave()
         for level in self._levels:
             if callable(pass_on := getattr(level, "set_epoch", None)):
@@ -150,8 +154,9 @@ class Sampled:
 
     def _between(self) -> dict[str, Any] | None:
         """How the sampler is brought to where it is between two epochs; None if that cannot be said."""
-        if self._resumed is not None:
-            return copy.deepcopy(self._resumed)
+        known = self._resumed if self._begins is None else self._begins
+        if known is not None:
+            return copy.deepcopy(known)
         if self.source.planned is not None:
             return state_of(self.source.planned, None)
         if (stateful := self.stateful) is not None:
@@ -211,10 +216,10 @@ class Sampled:
             self._set_back(begin, mark["begin"], step)
         elif mark is not None or step:
             raise _another()
-        self._resumed = None if mark is None else dict(mark)
+        self._resumed, self._begins = None if mark is None else dict(mark), None
 
     def draws(self, place: Place) -> Draws:
-        """Begin an epoch, from `place` on.
+        """Have an epoch begin, from `place` on. As long as `begun` does not follow, the next call begins there, too.
 
         Raises:
             StateError: if a resumed sampler does not repeat itself.
@@ -222,23 +227,36 @@ class Sampled:
         self._leave()
         mark = self._between()
         if self.source.planned is not None:
-            self._draws = _planned_draws(self.source, self.source.planned, mark, place)
-            self._resumed = None
-            return self._draws
+            self._next = _planned_draws(self.source, self.source.planned, mark, place)
+            return self._next
+        # One that keeps its own state may begin anew by itself where it was left half-way.
+        if self._begins is not None and (self._resumed is not None or self._draws is None or self._draws.ended):
+            self.resume(mark, place.step, place.schedule)
+        # First of all, as Ctrl-C may strike while it draws. A generator that was not resumed stays where it is then.
+        if self._resumed is not None or self.stateful is not None:
+            self._begins = mark
         draws = Draws(self.source, self.stateful, mark, place)
         if place.step and self.stateful is None and mark != draws.mark():
             raise StateError(
                 f"the {self.source.name} does not give the indices again that it gave when the state was taken",
                 remedy="Pass the same one, with the same seed, or give it state_dict and load_state_dict.",
             )
-        self._resumed, self._draws = None, draws
+        self._next = draws
         return draws
+
+    def begun(self) -> None:
+        """The epoch of the last `draws` has begun: what follows is behind it."""
+        self._draws, self._next, self._resumed, self._begins = self._next, None, None, None
+
+    def passed(self) -> None:
+        """The epoch of the last `draws` has no batch left: the next one begins behind it."""
+        self._draws, self._next, self._resumed, self._begins = None, None, None, None
 
     def _leave(self) -> None:
         """The newest epoch is gone on with no more; what was drawn ahead of its consumer is as if it had not been."""
-        draws, self._draws = self._draws, None
-        if draws is not None and self._resumed is None:
-            draws.leave()
+        for draws in (self._next, self._draws):
+            if draws is not None and self._resumed is None:
+                draws.leave()
 
     def _generator(self) -> torch.Generator | None:
         found = (getattr(level, "generator", None) for level in self._levels)

@@ -13,6 +13,7 @@ from torch.utils.data import BatchSampler, RandomSampler
 
 import gdsload
 from gdsload import StateError
+from gdsload.engine import prefetch as prefetch_module
 from gdsload.testing import assert_resumes_everywhere
 from tests.loader.samplers.test_samplers import ALL, RollsOver, Stateful, numbers, of_torch, seeded
 
@@ -89,6 +90,63 @@ def test_a_generator_that_is_seeded_anew_stays_so(make):
         generator.manual_seed(9)
         wanted = of_torch(sampler=RandomSampler(ALL, generator=seeded(9)), batch_size=100)[0]
         assert numbers(loader) == wanted
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("before", ["nothing", "an epoch", "a state", "a state at the end"])
+@pytest.mark.parametrize("sampler", [Stateful, RollsOver, lambda: RandomSampler(ALL, generator=seeded())])
+def test_an_epoch_that_could_not_begin_begins_where_it_was_to(make, monkeypatch, sampler, before, error):
+    """Though its first batch has been drawn: here, and where the state is loaded that was taken behind the failure."""
+
+    def struck(_):
+        raise error
+
+    with make(10, sampler=sampler()) as loader:
+        epochs, state = [[], []], None
+        for epoch in epochs:
+            for batch in loader:
+                epoch.append(batch["index"].tolist())
+                if epoch is epochs[0] and (before == "a state at the end" or len(epoch) == 4):
+                    state = json.loads(json.dumps(loader.state_dict()))
+    left = {"nothing": epochs[0], "a state": epochs[0][4:]}.get(before, epochs[1])
+    with make(10, sampler=sampler()) as loader:
+        if before == "an epoch":
+            numbers(loader)
+        elif before != "nothing":
+            loader.load_state_dict(state)
+        with monkeypatch.context() as patch:
+            patch.setattr(prefetch_module, "start_all", struck)
+            for _ in range(2):
+                with pytest.raises(type(error)):
+                    next(iter(loader))
+        behind, found = json.loads(json.dumps(loader.state_dict())), numbers(loader)
+    if sampler in (Stateful, RollsOver) or before == "a state":  # another generator's numbers are gone
+        assert found == left
+    with make(10, sampler=sampler()) as loader:
+        loader.load_state_dict(behind)
+        assert numbers(loader) == found
+
+
+@pytest.mark.parametrize("sampler", [Stateful, lambda: RandomSampler(ALL, generator=seeded())])
+def test_a_state_behind_an_epoch_that_could_not_begin_is_that_of_the_one_before(make, monkeypatch, sampler):
+    def struck(_):
+        raise KeyboardInterrupt
+
+    with make(10, sampler=sampler()) as loader:
+        wanted = numbers(loader)
+    with make(10, sampler=sampler()) as loader:
+        iterator = iter(loader)
+        assert numbers([next(iterator) for _ in range(3)]) == wanted[:3]
+        del iterator
+        with monkeypatch.context() as patch:
+            patch.setattr(prefetch_module, "start_all", struck)
+            with pytest.raises(KeyboardInterrupt):
+                next(iter(loader))
+        state = json.loads(json.dumps(loader.state_dict()))
+        assert len(numbers(loader)) == len(wanted)
+    with make(10, sampler=sampler()) as loader:
+        loader.load_state_dict(state)
+        assert numbers(loader) == wanted[3:]
 
 
 class Slow(RollsOver):
