@@ -108,16 +108,21 @@ class Epoch(Iterator[Any]):
         park_at_exit()
         if self._over:
             raise StopIteration
+        moved = False
         try:
             self._owner.check_usable()  # before the lock, which a fork may have left locked
             with self._turn:
                 try:
-                    return self._next(entered)
+                    batch = self._next(entered)
+                    moved = True
+                    return batch
                 except BaseException:
                     self._over = True  # before another thread has its turn
                     raise
         except BaseException:
             self._over = True  # first of all: another Ctrl-C may come
+            if moved:  # one has come while the lock was given back
+                self.place.step -= 1
             park_at_exit()  # rather than end with an error for want of a loader that was closed under its feet
             self.close()
             raise
@@ -125,22 +130,26 @@ class Epoch(Iterator[Any]):
     def _next(self, entered: float) -> Any:
         if self._over:  # since we waited for our turn
             raise StopIteration
+        finished, size = self._finished(entered)
+        stats = self._owner.stats
+        now = time.perf_counter()
+        stats.batches += 1
+        stats.samples += size
+        stats.busy_s += now - self._since
+        self._since = now
+        self.place.step += 1  # last of all, behind any call: where Ctrl-C strikes, the batch has not been handed out
+        return finished
+
+    def _finished(self, entered: float) -> tuple[Any, int]:
+        """The next batch as it is handed out, and its number of samples."""
         if self._exchange is None:
             batch, size = self._take(entered)
         else:
             batch, size = self._exchange(self, partial(self._take, entered))
         try:
-            finished = batch if self._finish is None else self._finish(batch, self.place, size)
+            return (batch if self._finish is None else self._finish(batch, self.place, size)), size
         except StopIteration as error:
             raise RuntimeError("transform raised StopIteration, which would have ended the epoch") from error
-        stats = self._owner.stats
-        self.place.step += 1
-        stats.batches += 1
-        stats.samples += size
-        now = time.perf_counter()
-        stats.busy_s += now - self._since
-        self._since = now
-        return finished
 
     def _take(self, entered: float) -> tuple[Any, int]:
         """What the pipeline has for the next step, on the consumer's stream, and its number of samples."""

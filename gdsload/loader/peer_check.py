@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -42,41 +41,21 @@ class PeerCheckedEpoch(Epoch):
         super().__init__(owner, finish, exchange)
         self._peers = peers
 
-    def __next__(self) -> Any:
-        if self._over:
-            return super().__next__()
+    def _finished(self, entered: float) -> tuple[Any, int]:
+        """See `Epoch`. What fails here, fails before the batch is handed out: a run that is resumed gets it."""
         try:
-            batch = super().__next__()
+            batch, size = super()._finished(entered)
+            digest = batch_digest(batch)
         except StopIteration:
-            with self._before_it():
-                self._compare("no batch")
+            self._compare("no batch")
             raise
         except LoaderClosedError:  # by the consumer, who knows
             raise
         except Exception as error:
             self._tell(error=f"{type(error).__name__}: {error}")
             raise
-        with self._before_it():
-            self._compare(self._digest(batch))
-        return batch
-
-    @contextmanager
-    def _before_it(self) -> Iterator[None]:
-        """If this fails, the epoch ends before the batch that was about to be handed out: a resumed run gets it."""
-        try:
-            yield
-        except Exception:
-            if not self._over:
-                self.place.step -= 1
-            self.close()
-            raise
-
-    def _digest(self, batch: Any) -> str:
-        try:
-            return batch_digest(batch)
-        except Exception as error:
-            self._tell(error=f"{type(error).__name__}: {error}")
-            raise
+        self._compare(digest)
+        return batch, size
 
     def _compare(self, mine: str) -> None:
         told = self._tell(digest=mine)
@@ -93,7 +72,7 @@ class PeerCheckedEpoch(Epoch):
 
     def _tell(self, digest: str = "", error: str | None = None) -> list[dict[str, Any]]:
         place: Place | None = getattr(self, "place", None)  # it has none if it could not begin
-        epoch, step = (None, None) if place is None else (place.epoch, place.step - (digest not in ("", "no batch")))
+        epoch, step = (None, None) if place is None else (place.epoch, place.step)
         told = {"rank": torch.distributed.get_rank(), "epoch": epoch, "step": step, "digest": digest, "error": error}
         found: list[dict[str, Any]] = gather_texts(told, self._peers())
         return sorted(found, key=lambda one: int(one["rank"]))

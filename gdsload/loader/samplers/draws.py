@@ -4,7 +4,7 @@ Drawing runs Python for each index, so it is done for several batches at once, b
 
 Invariants:
     1. One thread at a time draws; how far the consumer is may be asked for from any other meanwhile.
-    2. What is known of a batch is kept until it has been handed out.
+    2. What is known of a batch is kept until the one behind it has been handed out: the consumer may step back by one.
     3. Behind an error nothing is drawn, whatever it was.
 """
 
@@ -187,7 +187,7 @@ class Draws:
             self._keep(batches[: len(marks) - 1], marks[1:], error)
             if self._generator is not None:
                 self._states.append((self.steps, self._generator.get_state()))
-                while self._states[0][0] <= self._place.step and len(self._states) > 1:
+                while self._states[0][0] < self._place.step and len(self._states) > 1:
                     self._states.popleft()
 
     def _keep(self, batches: list[IntArray], marks: list[Any], error: Exception | None) -> None:
@@ -198,7 +198,7 @@ class Draws:
             self._marks += marks
             if error is not None:
                 self._batches.append(error)
-            while self._first < self._place.step and len(self._marks) > 1:
+            while self._first < self._place.step - 1 and len(self._marks) > 1:
                 self._first += 1
                 self._batches.popleft()
                 self._marks.popleft()

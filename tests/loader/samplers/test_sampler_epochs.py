@@ -14,6 +14,9 @@ from torch.utils.data import BatchSampler, RandomSampler
 import gdsload
 from gdsload import StateError
 from gdsload.engine import prefetch as prefetch_module
+from gdsload.loader.samplers import Draws
+from gdsload.loader.samplers.indices import IndexSource
+from gdsload.loader.state import Place
 from gdsload.testing import assert_resumes_everywhere
 from tests.loader.samplers.test_samplers import ALL, RollsOver, Stateful, numbers, of_torch, seeded
 
@@ -147,6 +150,20 @@ def test_a_state_behind_an_epoch_that_could_not_begin_is_that_of_the_one_before(
     with make(10, sampler=sampler()) as loader:
         loader.load_state_dict(state)
         assert numbers(loader) == wanted[3:]
+
+
+@pytest.mark.parametrize("sampler", [RollsOver, lambda: RandomSampler(ALL, generator=seeded())])
+def test_the_consumer_may_step_back_by_one(sampler):
+    """Where Ctrl-C strikes between the last step of a batch and the hands that were to get it."""
+    given, place = sampler(), Place(0, 0, None)
+    draws = Draws(IndexSource(given, 10, False, 1000), given if sampler is RollsOver else None, {"begin": {}}, place)
+    marks = []
+    for place.step in range(20):
+        draws.reach(place.step)
+        marks.append(draws.mark())
+    assert draws.kept <= 2 or sampler is not RollsOver
+    place.step -= 1
+    assert draws.mark() == marks[-2]
 
 
 class Slow(RollsOver):
