@@ -7,6 +7,8 @@ is full is decided by the tier.
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +26,8 @@ __all__ = ["Filling", "Near", "Tiered"]
 class Filling:
     """Requests to the thread that fills a tier.
 
+    By queues, which are C alone: Ctrl-C in an event's Python code would leave its lock locked, and no later `end` ends.
+
     Args:
         shards: number of shards.
     """
@@ -33,27 +37,28 @@ class Filling:
         """Shards that were wanted and not in the tier; the tier resets them."""
         self.over = False
         """Whether the thread is to end."""
-        self._more, self._pause = threading.Event(), threading.Event()
+        self._more, self._end = SimpleQueue[None](), SimpleQueue[None]()
 
     def want(self, files: IntArray) -> None:
         """Add shards that are wanted and not in the tier."""
         self.wanted[files] = True
-        self._more.set()
+        if self._more.empty():
+            self._more.put(None)
 
     def wait(self) -> None:
         """Wait until some are wanted, or the thread is to end."""
-        self._more.wait()
-        self._more.clear()
+        self._more.get()
 
     def pause(self, seconds: float) -> None:
         """Wait for some seconds, or until the thread is to end."""
-        self._pause.wait(seconds)
+        with suppress(Empty):
+            self._end.get(timeout=seconds)
 
     def end(self) -> None:
         """Have the thread end."""
         self.over = True
-        self._pause.set()
-        self._more.set()
+        self._end.put(None)
+        self._more.put(None)
 
 
 class Near(Protocol):
