@@ -146,10 +146,10 @@ class Life:
         with self._lock:
             self.closed = True
             epochs, pipelines = list(self._epochs), list(self.pipelines)
+        if self._samples is not None:
+            self._samples.close()  # first of all: who makes batches is told, and need not wait for a whole one
         for epoch in epochs:
             epoch.drop()
-        if self._samples is not None:
-            self._samples.close()  # whoever waits for a batch of it is told, and need not wait for its end
         for pipeline in pipelines:
             pipeline.close()
         for closer in self._left:

@@ -80,7 +80,7 @@ class Worker(threading.Thread):
 
     def __init__(self, target: Callable[[], None], name: str) -> None:
         super().__init__(target=target, name=name, daemon=True)
-        self._owner = os.getpid()
+        self._owner: int | None = None  # the process that has started it, which may be a child of the one that made it
         self._over = False
         self._starting = threading.Lock()
         self._gate = threading.Lock()  # free once the work is over
@@ -90,6 +90,7 @@ class Worker(threading.Thread):
         """Start it, unless it was started."""
         with self._starting:
             if self.ident is None:
+                self._owner = os.getpid()
                 self.start()
 
     def run(self) -> None:

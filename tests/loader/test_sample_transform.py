@@ -366,15 +366,18 @@ class TestEnd:
         del loader
         soon(lambda: not threads())
 
-    def test_closing_in_the_middle_of_a_batch(self, load, plain, soon):
-        begun = []
+    @pytest.mark.parametrize("forked", [False, True])
+    def test_closing_in_the_middle_of_a_batch(self, load, plain, soon, forked, ends_in_a_child):
+        """It waits for the samples that are being transformed, and not for a whole batch."""
+        begun, ended = [], []
 
         def slow(sample):
             begun.append(1)
-            time.sleep(0.01)
+            time.sleep(0.3)  # longer than it takes who waits for it to find out
+            ended.append(1)
             return sample
 
-        loader = load(plain, 1000, sample_transform=slow, sample_workers=2)
+        loader = load(plain, 40, sample_transform=slow, sample_workers=2)
         failed = []
 
         def consume():
@@ -382,12 +385,20 @@ class TestEnd:
                 list(loader)
             failed.append(1)
 
-        consumer = threading.Thread(target=consume)
-        consumer.start()
-        soon(lambda: begun)
-        loader.close()
-        consumer.join(20)
-        assert failed == [1]
+        def close():
+            consumer = threading.Thread(target=consume)
+            consumer.start()
+            soon(lambda: begun)
+            loader.close()
+            left = len(begun) - len(ended)
+            consumer.join(20)
+            if (left, failed) != (0, [1]) or len(begun) > 20:
+                os._exit(3) if forked else pytest.fail(f"{left} left of {len(begun)}")
+
+        if forked:
+            assert ends_in_a_child(close)
+        else:
+            close()
 
     @pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.slow)])
     def test_a_program_that_ends_in_an_epoch_ends_quietly(self, plain, folder, processes):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import gc
+import os
 import sys
 import threading
 import time
@@ -125,6 +126,19 @@ def test_one_that_was_never_started_is_not_waited_for():
     threads.Worker(lambda: None, "never").wait()
 
 
+def test_one_that_a_child_starts_is_waited_for_there(ends_in_a_child):
+    worked = []
+    worker = threads.Worker(lambda: (time.sleep(0.1), worked.append(1)), "made before the fork")
+
+    def use():
+        threads.start_all([worker])
+        worker.wait()
+        if not worked:
+            os._exit(2)
+
+    assert ends_in_a_child(use)
+
+
 def test_nobody_waits_for_himself():
     errors = []
 
@@ -163,7 +177,7 @@ def test_starting_may_be_interrupted_and_done_again(monkeypatch):
         patch.setattr(_thread, "start_new_thread", struck)
         with pytest.raises(KeyboardInterrupt):
             threads.start_all(workers)
-    workers[1].start()
+    workers[1].start_once()
     for _ in range(2):
         threads.start_all(workers)
     for worker in workers:
