@@ -37,7 +37,7 @@ from gdsload.engine.pace import Pace
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Steps
 from gdsload.errors import LoaderClosedError
-from gdsload.shards.gather_host import one_thread
+from gdsload.shards.gather_host import limit_threads, one_thread
 from gdsload.shards.values import no_inference
 from gdsload.system.threads import Worker, end_at_exit, start_all, wait_all
 
@@ -193,7 +193,7 @@ class Prefetcher:
         """What each thread does."""
         if self.stopped:
             return
-        one_thread()  # the other processors are other threads', or the training step's
+        limit_threads(1)  # the other processors are other threads', or the training step's
         while (group := self._claim()) is not None:
             self._finish(group)
 

@@ -27,7 +27,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.data import default_collate
 
 from gdsload.errors import LoaderClosedError, OptionError, ReadError
-from gdsload.shards.gather_host import one_thread
+from gdsload.shards.gather_host import limit_threads
 from gdsload.shards.values import memory_of
 from gdsload.system.crew import Crew, Outcome, Work
 from gdsload.transforms import Compose
@@ -216,7 +216,7 @@ def _collated(results: list[Any]) -> Any:
 
 def _in_thread(transform: Compose, stopped: Callable[[], bool], chunk: _Chunk) -> list[Any]:
     """The results of samples, in a thread of the process that trains."""
-    one_thread()  # from now on: the crew are as many as there are processors
+    limit_threads(1)  # from now on: the crew are as many as there are processors
 
     def call(sample: Sample, key: int) -> Any:
         if stopped():

@@ -138,24 +138,51 @@ def _gather_short(addresses: IntArray, nbytes: IntArray, row_bytes: int, out: in
     return stop
 
 
-def limit_threads(count: int) -> AbstractContextManager[Any]:
-    """From now on, have torch share out what the calling thread gathers among so many; as a context, until it ends.
+def limit_threads(count: int) -> None:
+    """From now on, have torch share out what the calling thread gathers among so many.
 
-    No other thread's number is touched.
+    No other thread's number is touched. A gather that is shared out waits for the slowest thread: where others are at
+    work, one is best.
     """
     torch.get_num_threads()  # torch sets a thread's number on its first use, and would undo what follows
-    limit: AbstractContextManager[Any] = _controller().limit(limits=count, user_api="openmp")
-    return limit
+    for library in _libraries():
+        library.set_num_threads(count)
 
 
-def one_thread() -> AbstractContextManager[Any]:
-    """As `limit_threads` of 1. A gather that is shared out waits for the slowest thread."""
-    return limit_threads(1)
+def one_thread() -> AbstractContextManager[None]:
+    """As a context: what the calling thread gathers meanwhile, it gathers alone."""
+    return _OneThread()
+
+
+class _OneThread(AbstractContextManager[None]):
+    """Not threadpoolctl's own context, which limits before `with` knows of it: after Ctrl-C there it would stay so."""
+
+    def __enter__(self) -> None:
+        torch.get_num_threads()
+        self._before = [library.get_num_threads() for library in _libraries()]
+        try:
+            limit_threads(1)
+        except BaseException:  # Ctrl-C, before the block that is left again has begun
+            self._put_back()
+            raise
+
+    def __exit__(self, *_error: object) -> None:
+        try:
+            self._put_back()
+        except BaseException:  # Ctrl-C
+            self._put_back()
+            raise
+
+    def _put_back(self) -> None:
+        for library, count in zip(_libraries(), self._before, strict=True):
+            library.set_num_threads(count)
 
 
 @lru_cache(maxsize=1)
-def _controller() -> ThreadpoolController:
-    return ThreadpoolController()
+def _libraries() -> list[Any]:
+    """The OpenMP libraries of this process, as threadpoolctl knows them."""
+    found: list[Any] = ThreadpoolController().select(user_api="openmp").lib_controllers
+    return found
 
 
 def run_starts(addresses: IntArray, row_bytes: int) -> IntArray:

@@ -100,8 +100,9 @@ class ResidentRows:
     def _fill(self, rows: Extents, slot: torch.Tensor, low: int, files: IntArray) -> None:
         """Gather rows, all of one length, and have them copied."""
         shards, nbytes = self._means.files, int(rows.nbytes[0])
-        if not hasattr(self._limited, "limit"):
-            self._limited.limit = limit_threads(self._each)
+        if not hasattr(self._limited, "to"):
+            limit_threads(self._each)
+            self._limited.to = self._each
         block = self._means.ring.take()
         try:
             self._means.copier.wait(block)

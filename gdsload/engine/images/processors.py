@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
 from gdsload.errors import LoaderClosedError
-from gdsload.shards.gather_host import one_thread
+from gdsload.shards.gather_host import limit_threads
 from gdsload.system.share import processors
 from gdsload.system.threads import Worker, end_at_exit, start_all, wait_all
 
@@ -99,7 +99,7 @@ class Processors:
     end = close
 
     def _run(self) -> None:
-        one_thread()  # the other processors have images of their own
+        limit_threads(1)  # the other processors have images of their own
         while (found := self._calls.get()) is not None:
             call, tasks = found
             error: BaseException | None = None
