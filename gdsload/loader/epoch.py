@@ -177,7 +177,7 @@ class Epoch(Iterator[Any]):
             self._begun = True
             self._owner.begin(self)
         pipeline = self.pipeline
-        if pipeline is None:  # another thread has closed us
+        if pipeline is None or self._over:  # another thread has closed us, perhaps before there was a pipeline to close
             self._owner.check_usable()
             raise StopIteration
         try:

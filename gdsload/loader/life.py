@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -104,12 +105,12 @@ class Life:
     def set_epoch(self, number: int, step: int | None = None) -> None:
         """As `DataLoader.set_epoch`."""
         self._settle()
-        with self._lock:
+        with self._held():
             self._progress.set_epoch(number, step)
 
     def state(self) -> dict[str, Any]:
         """As `DataLoader.state_dict`."""
-        with self._lock:
+        with self._held():
             return self._progress.state(opened=self._resources is not None or self.closed)
 
     def luggage(self) -> int | dict[str, Any]:
@@ -120,17 +121,21 @@ class Life:
         Raises:
             StateError: in the middle of an epoch of a sampler that cannot be resumed there.
         """
-        with self._lock:
+        with self._held():
             return self.state() if self._progress.inside else self._progress.epoch
 
     def resume(self, state: dict[str, Any], *, change_batch_size: bool = False) -> None:
         """As `DataLoader.load_state_dict`."""
-        if self._plan.source is not None:
-            for epoch in self._epochs:  # they would draw on from what is set back
-                epoch.close()
-        self._settle()
-        with self._lock:
-            self._progress.resume(state, change_batch_size=change_batch_size)
+        while True:
+            if self._plan.source is not None:
+                for epoch in self._epochs:  # they would draw on from what is set back
+                    epoch.close()
+            self._settle()
+            with self._held():
+                if self._plan.source is None or all(epoch.pipeline is None for epoch in self._epochs):
+                    self._progress.resume(state, change_batch_size=change_batch_size)
+                    return
+            # Another thread has begun one meanwhile. It is closed without the lock, which its transforms may wait for.
 
     def close(self) -> None:
         """As `DataLoader.close`."""
@@ -185,6 +190,10 @@ class Life:
     def _elsewhere(self) -> bool:
         """Whether another process, that this one was forked from, has begun to read."""
         return self._owner not in (None, os.getpid())
+
+    def _held(self) -> AbstractContextManager[object]:
+        """The lock; where another process reads, nothing: a fork may have copied it while a thread held it."""
+        return nullcontext() if self._elsewhere() else self._lock
 
     def check_world(self, place: Place) -> None:
         """For `Epoch`: raise an error if its world is another one now."""

@@ -1,0 +1,116 @@
+"""What is asked of a loader while another thread begins an epoch of it, which opens files and may take long."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from gdsload.loader import life as life_module
+
+
+class Sampler:
+    """Keeps its place."""
+
+    def __init__(self):
+        self.at = 0
+
+    def __iter__(self):
+        while self.at < 1000:
+            self.at += 1
+            yield self.at - 1
+        self.at = 0
+
+    def __len__(self):
+        return 1000
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+@pytest.fixture
+def beginning(monkeypatch):
+    """Has a thread ask an iterator for batches, held where files are opened: gives what lets it go on, and its batches.
+
+    ``go_on, found = beginning(iterator, 3)``
+    """
+    inside, out, real, consumers = threading.Event(), threading.Event(), life_module.open_resources, []
+
+    def slow(*given):
+        inside.set()
+        assert out.wait(20)
+        return real(*given)
+
+    def begin(iterator, batches):
+        found = []
+        consumer = threading.Thread(target=lambda: found.extend(itertools.islice(iterator, batches)))
+        consumers.append(consumer)
+        consumer.start()
+        assert inside.wait(20)
+
+        def go_on():
+            out.set()
+            consumer.join(20)
+
+        return go_on, found
+
+    monkeypatch.setattr(life_module, "open_resources", slow)
+    yield begin
+    out.set()
+    for consumer in consumers:
+        consumer.join(20)
+
+
+def test_an_iterator_that_is_closed_meanwhile_gives_no_batch(load, plain, beginning, threads):
+    iterator = iter(load(plain, 10, prefetch_bytes=1))
+    go_on, found = beginning(iterator, 1)
+    iterator.close()
+    go_on()
+    assert (found, list(iterator), threads()) == ([], [], [])
+
+
+def test_what_begins_ends_where_a_state_is_loaded(load, plain, beginning):
+    """It would draw on from the sampler that is set back."""
+    loader = load(plain, 10, sampler=Sampler(), prefetch_bytes=1)
+    state = loader.state_dict()
+    iterator = iter(loader)
+    go_on, _ = beginning(iterator, 1)
+    loading = threading.Thread(target=loader.load_state_dict, args=[state])
+    loading.start()
+    time.sleep(0.05)  # until it waits
+    go_on()
+    loading.join(20)
+    assert not loading.is_alive()
+    assert list(iterator) == []
+    assert [batch["x"][0, 0].item() for batch in loader] == list(range(0, 1000, 10))
+
+
+def ends_in_a_child(call):
+    """Whether a call comes back in the only thread of a forked child: another one may look like the lock's owner."""
+    child = os.fork()
+    if not child:
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(5)
+            call()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("asked", ["state_dict", "set_epoch", "load_state_dict", "__reduce__", "close"])
+def test_a_child_that_is_forked_meanwhile_waits_for_nobody(load, plain, beginning, asked):
+    loader = load(plain, 10)
+    given = {"set_epoch": [3], "load_state_dict": [loader.state_dict()]}.get(asked, [])
+    go_on, found = beginning(iter(loader), 2)
+    assert ends_in_a_child(lambda: getattr(loader, asked)(*given))
+    go_on()
+    assert len(found) == 2
