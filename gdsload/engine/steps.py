@@ -61,7 +61,7 @@ class Steps(Protocol):
             Samples of the largest batch known.
         """
 
-    def error(self, step: int) -> Exception | None:
+    def error(self, step: int) -> BaseException | None:
         """The error that is raised instead of a known step; None if it has samples. No step comes after an error."""
         return None
 
@@ -145,7 +145,7 @@ class PartOfSteps(Steps):
         """See `Steps`."""
         return -(-self.whole.reach(step) // self._parts)
 
-    def error(self, step: int) -> Exception | None:
+    def error(self, step: int) -> BaseException | None:
         """See `Steps`."""
         return self.whole.error(step)
 

@@ -75,7 +75,7 @@ class Draws:
         self._begin = None if mark is None else mark.get("begin")
         self._lock = threading.RLock()  # for the next three, which change together
         self._first = 0 if stateful is None else place.step
-        self._batches: deque[IntArray | Exception] = deque()  # from _first on
+        self._batches: deque[IntArray | BaseException] = deque()  # from _first on
         self._marks: deque[Any] = deque([(mark or {}).get("state", 0)])  # before each of them, and after the last
         self._largest = 0
         self._over = mark is not None and bool(mark.get("over"))
@@ -123,11 +123,11 @@ class Draws:
             self._draw(min(count, _MOST_AT_ONCE) if self._stateful is None else 1)
         return self._largest
 
-    def error(self, step: int) -> Exception | None:
+    def error(self, step: int) -> BaseException | None:
         """See `Steps`."""
         with self._lock:
             batch = self._batches[step - self._first]
-        return batch if isinstance(batch, Exception) else None
+        return batch if isinstance(batch, BaseException) else None
 
     def size(self, step: int) -> int:
         """See `Steps`."""
@@ -139,7 +139,7 @@ class Draws:
             known = [self._batches[step - self._first] for step in steps]
         found = []
         for batch in known:
-            if isinstance(batch, Exception):
+            if isinstance(batch, BaseException):
                 raise batch
             found.append(batch)
         return found[0] if len(found) == 1 else np.concatenate(found)
@@ -173,12 +173,14 @@ class Draws:
         """Draw some more batches."""
         batches: list[IntArray] = []
         marks = [self._marks[-1]]
-        error: Exception | None = RuntimeError(f"the {self._source.name} was interrupted")
+        error: BaseException | None = RuntimeError(f"the {self._source.name} was interrupted")
         try:
             batches, error = self._take(count)
             for batch in batches:
                 marks.append(self._behind(batch, marks[-1]))
-        except Exception as wrong:
+        except KeyboardInterrupt:  # Ctrl-C of the consumer, whose thread happens to run this
+            raise
+        except BaseException as wrong:  # of any kind: in a thread of the loader it would be lost
             error = wrong
         finally:  # after any error, no batch is drawn after a gap
             self._over = self._over or error is not None
@@ -190,7 +192,7 @@ class Draws:
                 while self._states[0][0] < self._place.step and len(self._states) > 1:
                     self._states.popleft()
 
-    def _keep(self, batches: list[IntArray], marks: list[Any], error: Exception | None) -> None:
+    def _keep(self, batches: list[IntArray], marks: list[Any], error: BaseException | None) -> None:
         """Note what was drawn, and forget what has been handed out."""
         self._largest = max(self._largest, 0, *map(len, batches))
         with self._lock:
@@ -211,7 +213,7 @@ class Draws:
             return _Ended(state) if len(batch) < self._full else state
         return xxhash.xxh3_64_intdigest(batch.data, seed=before)
 
-    def _take(self, count: int) -> tuple[list[IntArray], Exception | None]:
+    def _take(self, count: int) -> tuple[list[IntArray], BaseException | None]:
         """Up to `count` batches, and the error in place of the next one."""
         size = self._size
         wanted = count if size is None else count * size
@@ -228,7 +230,7 @@ class Draws:
             return self._checked_one_by_one((given[low : low + size] for low in cuts), error)
         return [whole[low : low + size] for low in cuts], error
 
-    def _pull(self, count: int) -> tuple[Any, Exception | None]:
+    def _pull(self, count: int) -> tuple[Any, BaseException | None]:
         """Up to `count` items of the sampler, and the error that it raised after them."""
         if self._table is not None:
             self._taken += count
@@ -238,13 +240,15 @@ class Draws:
         given: list[Any] = []
         try:
             given.extend(islice(self._iterator, count))  # keeps what came before an error
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             return given, error
         return given, None
 
     def _checked_one_by_one(
-        self, given: Iterable[Any], error: Exception | None
-    ) -> tuple[list[IntArray], Exception | None]:
+        self, given: Iterable[Any], error: BaseException | None
+    ) -> tuple[list[IntArray], BaseException | None]:
         batches: list[IntArray] = []
         try:
             batches.extend(self._source.checked(batch) for batch in given)  # keeps what came before an error

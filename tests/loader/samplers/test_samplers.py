@@ -382,7 +382,7 @@ def collect(iterator):
     found = []
     try:
         found.extend(batch["index"].tolist() for batch in iterator)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return found, error
     return found, None
 
@@ -426,20 +426,21 @@ class TestErrors:
                 assert list(iterator) == []
                 assert loader.state_dict()["position"] == at // 10
 
+    @pytest.mark.parametrize("kind", [ZeroDivisionError, SystemExit])
     @pytest.mark.parametrize("at", [0, 5, 10, 123])
     @pytest.mark.parametrize("batches", [False, True])
-    def test_a_sampler_that_raises(self, make, at, batches):
+    def test_a_sampler_that_raises(self, make, at, batches, kind):
         def sampler():
             for number in range(300):
                 if number == at:
-                    raise ZeroDivisionError("mine")
+                    raise kind("mine")
                 yield [number, number] if batches else number
 
         with make(**({"batch_sampler": sampler()} if batches else {"batch_size": 10, "sampler": sampler()})) as loader:
             iterator = iter(loader)
             found, error = collect(iterator)
             assert len(found) == (at if batches else at // 10)
-            with pytest.raises(ZeroDivisionError, match="mine"):
+            with pytest.raises(kind, match="mine"):
                 raise error
             assert list(iterator) == []
 
@@ -458,8 +459,9 @@ class TestErrors:
             assert isinstance(error, ZeroDivisionError)
             assert type(sampler) is Raises
 
+    @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
     @pytest.mark.parametrize("at", [0, 5, 40])
-    def test_one_that_ends_its_thread_leaves_no_gap(self, make, at, monkeypatch):
+    def test_one_that_ends_its_thread_leaves_no_gap(self, make, at, kind, monkeypatch):
         monkeypatch.setattr("threading.excepthook", lambda _: None)
 
         class Leaves:
@@ -471,15 +473,12 @@ class TestErrors:
             def __next__(self):
                 self.count += 1
                 if self.count == at:
-                    raise SystemExit
-                return self.count % 1000 if self.count < 100 else self.end()
-
-            def end(self):
-                raise StopIteration
+                    raise kind
+                return self.count % 1000 if self.count < 100 else next(iter(()))
 
         with make(1, sampler=Leaves()) as loader:
             seen = []
-            with pytest.raises((SystemExit, RuntimeError)) if at else contextlib.nullcontext():
+            with pytest.raises((kind, RuntimeError)) if at else contextlib.nullcontext():
                 seen.extend(batch["index"].item() for batch in loader)
             assert seen == list(range(1, len(seen) + 1))
             assert len(seen) < at if at else len(seen) == 99
