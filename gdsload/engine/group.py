@@ -12,6 +12,7 @@ import torch
 from gdsload.engine.batch_source import BatchSource, PendingBatches, Ready, made_at_once
 from gdsload.errors import GdsloadError, LoaderClosedError
 from gdsload.system.driver import DriverError
+from gdsload.system.threads import own_thread
 
 __all__ = ["Group"]
 
@@ -58,15 +59,21 @@ class Group:
         occur again, the epoch goes on after errors of the expected kinds, as a file or a device may have failed for a
         moment; any other error is raised nevertheless.
         """
-        ready = Ready([], [], LoaderClosedError("the making of a batch was interrupted"))
+        interrupted = LoaderClosedError("the making of a batch was interrupted")
+        ready = Ready([], [], interrupted)
         try:
             found = self._result(stopped)
             ready = found if isinstance(found, Ready) else self._one_by_one(source, stopped, found)
+            return ready
+        except BaseException as error:
+            if own_thread():  # else the consumer gets the very error
+                interrupted.__cause__ = error
+            raise
         finally:
             # In any case: the consumer would wait for ever for a group that never gets ready.
             self._pending = self._error = None
             self.ready.put(ready)
-        return ready
+            del ready, interrupted  # with the error's traceback they were a circle, in which all of this would stay
 
     def drop(self) -> None:
         """Release what is held for them, as they are no longer wanted."""

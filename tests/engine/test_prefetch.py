@@ -236,6 +236,7 @@ def test_a_thread_that_is_torn_out_of_its_work_leaves_nobody_waiting(make, monke
         assert str(error) == "torn", "what nobody expects is not tried again in silence"
     elif torn.is_set():
         assert isinstance(error, LoaderClosedError)
+        assert type(error.__cause__) is kind
     prefetcher.close()
 
 
