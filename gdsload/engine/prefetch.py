@@ -222,8 +222,10 @@ class Prefetcher:
                 if self.stopped:  # since it was claimed: nobody else would say so to whoever waits for it
                     group.drop()
                     return False
-                # Batches may outlive the mode that the consumer is in.
-                with no_inference(), one_thread() if self.source.takes_processor else nullcontext():
+                alone = one_thread() if self.source.takes_processor else nullcontext()
+                # Batches may outlive the mode that the consumer is in. Twice alone, as Ctrl-C may strike where that is
+                # left: just as it begins to.
+                with no_inference(), alone, alone:
                     self._finish(group)
                 return True
             finally:

@@ -150,16 +150,19 @@ def limit_threads(count: int) -> None:
 
 
 def one_thread() -> AbstractContextManager[None]:
-    """As a context: what the calling thread gathers meanwhile, it gathers alone."""
+    """As a context: what the calling thread gathers meanwhile, it gathers alone. One may be entered twice."""
     return _OneThread()
 
 
 class _OneThread(AbstractContextManager[None]):
     """Not threadpoolctl's own context, which limits before `with` knows of it: after Ctrl-C there it would stay so."""
 
+    _before: list[int] | None = None
+
     def __enter__(self) -> None:
         torch.get_num_threads()
-        self._before = [library.get_num_threads() for library in _libraries()]
+        if self._before is None:
+            self._before = [library.get_num_threads() for library in _libraries()]
         try:
             limit_threads(1)
         except BaseException:  # Ctrl-C, before the block that is left again has begun
@@ -174,7 +177,7 @@ class _OneThread(AbstractContextManager[None]):
             raise
 
     def _put_back(self) -> None:
-        for library, count in zip(_libraries(), self._before, strict=True):
+        for library, count in zip(_libraries(), self._before or [], strict=True):
             library.set_num_threads(count)
 
 
