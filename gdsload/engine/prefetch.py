@@ -194,8 +194,14 @@ class Prefetcher:
         if self.stopped:
             return
         limit_threads(1)  # the other processors are other threads', or the training step's
-        while (group := self._claim()) is not None:
-            self._finish(group)
+        try:
+            while (group := self._claim()) is not None:
+                self._finish(group)
+        except BaseException:
+            # What was planned before is waited for, and no other thread may be there to make it.
+            while self._ended and (group := self._claim()) is not None:
+                self._finish(group)
+            raise
 
     def _end_with(self, error: Exception) -> None:
         """End the epoch with an error after all that was planned."""

@@ -181,7 +181,9 @@ def test_nothing_is_planned_past_a_thread_that_was_torn_out_of_planning(make, mo
     monkeypatch.setattr(Limits, "group", odd)
     monkeypatch.setattr("gdsload.engine.prefetch.LoaderClosedError", LateError)
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
-    found, error = drain(make(threads=2))
+    prefetcher = make(threads=2)
+    found, error = drain(prefetcher)
+    prefetcher.close()
     assert found == ALL[: len(found)]
     assert len(found) < 100
     assert isinstance(error, LateError)
@@ -360,6 +362,22 @@ def run(request):
         return found
 
     return build
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("step", [0, 1, 3, 8, 60])
+def test_what_was_planned_before_a_thread_was_torn_out_of_planning_is_made(run, monkeypatch, step, threads):
+    """Nobody else may be there to make it, and the consumer waits for it."""
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    source = Noting()
+    source.failing[step] = SystemExit()
+    prefetcher = run(source, Runner(threads))
+    found, error = drain(prefetcher)
+    prefetcher.close()
+    assert found == [ALL[step] for steps in source.started for step in steps]
+    assert len(found) <= step
+    assert isinstance(error, LoaderClosedError)
 
 
 BY_CONSUMER, ONE_GROUP = Runner(0, tapers=True), Runner(0, most_groups=1)
