@@ -3,8 +3,8 @@
 The addresses may be of device memory or of host memory that is registered with CUDA: there is one address space.
 Adjacent rows are copied by the copy engine, which takes no multiprocessor, and so are long rows that come over the
 link, if the driver can queue many copies at once. Others are gathered by a kernel: over PCIe four multiprocessors
-saturate the link with rows of 2 KiB and more, and leave the others to training. Without cupy, torch's `index_select`
-does it, over overlapping rows: as fast, but on any number of multiprocessors.
+saturate the link with rows of 2 KiB and more, and leave the others to training; the kernel for pieces takes eight.
+Without cupy, torch's `index_select` does it, over overlapping rows: as fast, but on any number of multiprocessors.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from gdsload.system.streams import DeviceBytes
 __all__ = ["DeviceGather"]
 
 
+_SHORTEST_BYTES = 256
+"""Bytes of a row from which it may be copied as a piece: of shorter ones the host takes too long to make a table."""
 _MOST_TENSORS = 64
 """Tensors that a launch of the kernel for rows fills: their addresses are in its parameters."""
 _SOURCE = r"""
@@ -136,7 +138,7 @@ class DeviceGather:
         for out in outs:
             bits |= out.data_ptr()
         unit = min(bits & -bits, 16)
-        if self.kernel and over_pcie and as_pieces(unit, row_bytes):
+        if self.kernel and over_pcie and row_bytes >= _SHORTEST_BYTES and as_pieces(unit, row_bytes):
             begins = np.repeat([out.data_ptr() for out in outs], sizes)
             within = np.concatenate([np.arange(size) for size in sizes])
             nbytes = np.full(count, row_bytes, np.int64)

@@ -1,8 +1,10 @@
 """The gather from positions: the GPU itself computes which samples they are, and where those are located.
 
 One kernel evaluates the order's permutation (the twin of `gdsload.order.permutation`, bit for bit), finds the shard,
-and copies the row. So planning a batch costs the host a few numbers, however small its rows are. The GPU must be able
-to address every shard: in its own memory, or in registered host memory.
+and copies the row. Rows over the link that are no whole words of 16 bytes are pieces: such a kernel makes a table of
+them, of 32 bytes a row, by which that of `gather_pieces` copies them. So planning a batch costs the host a few numbers,
+however small its rows are. The GPU must be able to address every shard: in its own memory, or in registered host
+memory.
 
 Rows out of much host memory are fetched in the order of their addresses. The GPU caches the translations of only so
 many of the host's pages, and has to look up all others; it finds neighbours of the last ones far more quickly.
