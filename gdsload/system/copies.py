@@ -14,12 +14,17 @@ from gdsload.system.driver import driver
 from gdsload.system.memory import dense_view
 from gdsload.system.streams import DeviceBytes, stream_handle
 
-__all__ = ["LONG_BYTES", "copies_scattered_runs", "copy_runs", "copy_to"]
+__all__ = ["LONG_BYTES", "SHORT_BYTES", "copies_scattered_runs", "copy_runs", "copy_to"]
 
 
 LONG_BYTES = 64 * 1024
 """Mean length of runs from which the copy engine copies them: over PCIe 5 x16 a run then takes longer than queueing it
 together with many others, though not as long as queueing it by itself (docs/design/0004)."""
+
+SHORT_BYTES = 32 * 1024
+"""Runs that are shorter are queued one by one. Where many of 1 to 8 KB were under way by calls for many, on two and
+three streams, the driver crashed within seconds, and by calls of 1024 also those of 10 to 40 KB (an H200, driver
+580.159; by one stream, and from 8 KB on by calls of 256, millions were as they should be)."""
 
 
 def copies_scattered_runs() -> bool:
@@ -63,11 +68,12 @@ def copy_to(
     # Entering the device that is current already takes several calls more.
     elsewhere = torch.cuda.current_device() != device.index
     with torch.cuda.device(device) if elsewhere else nullcontext(), calls.inside(device.index):
-        if len(sources) > 1 and calls.copy_many(
-            np.ascontiguousarray(targets), np.ascontiguousarray(sources), np.ascontiguousarray(nbytes), handle
-        ):
-            return
-        for target, source, length in zip(targets.tolist(), sources.tolist(), nbytes.tolist(), strict=True):
+        one_by_one = nbytes < SHORT_BYTES
+        long = [np.ascontiguousarray(column[~one_by_one]) for column in (targets, sources, nbytes)]
+        if len(long[0]) < 2 or not calls.copy_many(long[0], long[1], long[2], handle):
+            one_by_one[:] = True
+        columns = (column[one_by_one].tolist() for column in (targets, sources, nbytes))
+        for target, source, length in zip(*columns, strict=True):
             calls.copy_any(target, source, length, handle)
 
 

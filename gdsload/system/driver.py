@@ -68,10 +68,8 @@ BATCH_CALLS = {
 failed."""
 
 _MOST_COPIES = 256
-"""Copies of one such call. One of 5461 unaligned copies of 8 to 40 KB never ended, or ended in a launch failure; with
-calls of 1024 copies of 1 to 8 KB, or of 10 to 40 KB, on two streams, the driver crashed within seconds (an H200, driver
-580.159). With calls of 512, millions of 0.1 to 94 KB on two and three streams were as they should be. Half of that is
-on the safe side, and as fast."""
+"""Copies of one such call; longer calls are no faster. One of 5461 unaligned copies of 8 to 40 KB never ended, or ended
+in a launch failure (an H200, driver 580.159). See also `system.copies.SHORT_BYTES`."""
 
 
 class _Attributes(ctypes.Structure):

@@ -21,7 +21,7 @@ from gdsload.engine.gpu.gather_pieces import as_pieces, queue_pieces, table_of
 from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, Grid, can_launch, kernel, launch
 from gdsload.shards.gather_host import cut_runs, run_starts, unit_of
 from gdsload.system.arrays import IntArray
-from gdsload.system.copies import LONG_BYTES, copies_scattered_runs, copy_to
+from gdsload.system.copies import LONG_BYTES, SHORT_BYTES, copies_scattered_runs, copy_to
 from gdsload.system.memory import UNIT_DTYPES
 from gdsload.system.streams import DeviceBytes
 
@@ -205,8 +205,11 @@ class DeviceGather:
             return
         sources, nbytes, targets = _joined(addresses, nbytes, targets, begins)
         if int(ends[-1]) >= len(nbytes) * LONG_BYTES:
-            self.copies(sources, nbytes, targets)
-            return
+            long = nbytes >= (SHORT_BYTES if self.kernel else 0)
+            self.copies(sources[long], nbytes[long], targets[long])
+            if long.all():
+                return
+            sources, nbytes, targets = sources[~long], nbytes[~long], targets[~long]
         over_pcie = self.over_pcie(sources) if over_pcie is None else over_pcie
         self._launch_pieces(sources, nbytes, targets, over_pcie=over_pcie)
 

@@ -185,6 +185,20 @@ def test_pieces(gather, source, row_bytes, longest):
     assert np.array_equal(out.cpu().numpy(), expected)
 
 
+@pytest.mark.parametrize("row_bytes", [1, 4])
+def test_short_pieces_beside_long_ones(gather, source, row_bytes):
+    """Long on average, they are copied; but the short ones are for the kernel."""
+    array, address, _ = source
+    random = np.random.default_rng(row_bytes)
+    lengths = random.choice([0, 5, 900, 31_000, 33_000, 400_000], 300) // row_bytes
+    offsets = random.integers(0, (ROOM - 400_000) // row_bytes, 300) * row_bytes
+    out = torch.full((int(lengths.sum()) * row_bytes,), 99, dtype=torch.uint8, device="cuda")
+    gather.pieces(address + offsets, lengths, row_bytes, [out], [300])
+    pairs = zip(offsets.tolist(), (lengths * row_bytes).tolist(), strict=True)
+    expected = np.concatenate([array[begin : begin + nbytes] for begin, nbytes in pairs])
+    assert np.array_equal(out.cpu().numpy(), expected)
+
+
 @pytest.mark.parametrize(("row_bytes", "longest"), [(1, 40), (4, 300), (16, 200), (4, 40_000)])
 @pytest.mark.parametrize("neighbours", [False, True])
 def test_pieces_of_several_batches(gather, source, row_bytes, longest, neighbours):
