@@ -31,6 +31,7 @@ from gdsload.shards.identity import ShardSource
 from gdsload.shards.reads import Extents
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system.memory import map_file, unmap
+from tests.tracing import struck
 
 PIECE, PAGE = 2**17, mmap.PAGESIZE
 SIZES = [3 * PIECE, 5 * PAGE + 17, PIECE + 1, 20 * PIECE]
@@ -180,7 +181,7 @@ def test_a_real_mapping_that_was_cut_short(tmp_path):
     unmap(address, 2 * PIECE)
 
 
-def struck(call, lines):
+def struck_at(call, lines):
     """Whether Ctrl-C struck: at this line of what the guard notes, unless it has fewer."""
 
     def step(frame, event, _):
@@ -194,15 +195,7 @@ def struck(call, lines):
             raise KeyboardInterrupt
         return step
 
-    before = sys.gettrace()
-    sys.settrace(step)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
+    return struck(call, step)
 
 
 def test_ctrl_c_while_a_shard_is_opened_leaves_no_mark_that_must_not_be():
@@ -212,7 +205,7 @@ def test_ctrl_c_while_a_shard_is_opened_leaves_no_mark_that_must_not_be():
         disk = Disk([])
         disk.sizes, disk.base = SIZES, np.arange(4) * 100 * PIECE
         disk.guard = Guard([""] * 4, disk.base, disk.read)
-        again = [struck(partial(disk.guard.opened, file, SIZES[file]), lines) for file in range(4)]
+        again = [struck_at(partial(disk.guard.opened, file, SIZES[file]), lines) for file in range(4)]
         for file in range(4):
             disk.guard.opened(file, SIZES[file])
         for file in (2, 0, 3, 1):
@@ -233,7 +226,7 @@ def test_ctrl_c_while_it_is_noted_what_is_touched_leaves_no_piece_unasked_for():
     for lines in count(1):
         disk = Disk(SIZES)
         narrow = partial(disk.guard.only, 3, [(5 * PIECE, 7 * PIECE + 1)])
-        if not struck(narrow, lines):
+        if not struck_at(narrow, lines):
             break
         assert disk.guard.left >= np.count_nonzero(~disk.guard._sure)
         narrow()

@@ -7,9 +7,10 @@ import threading
 from itertools import count
 
 from gdsload.backends.tiers.tiered import Filling
+from tests.tracing import struck
 
 
-def struck(call, number):
+def struck_at(call, number):
     """Have Ctrl-C strike where the `number`-th function returns that a call comes to; gives whether it came to it."""
     left = iter(range(number))
 
@@ -19,21 +20,13 @@ def struck(call, number):
             raise KeyboardInterrupt
         return leave
 
-    before = sys.gettrace()
-    sys.settrace(lambda *_: leave)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
+    return struck(call, lambda *_: leave)
 
 
 def test_whoever_was_interrupted_while_ending_ends_again():
     for number in count():
         filling = Filling(1)
-        again = struck(filling.end, number)
+        again = struck_at(filling.end, number)
         ending = threading.Thread(target=filling.end, daemon=True)
         ending.start()
         ending.join(5)
