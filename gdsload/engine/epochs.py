@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from gdsload.backends.base import Backend
 from gdsload.engine.assemble import BatchMaker
+from gdsload.engine.gpu import position_kernels
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
-from gdsload.engine.gpu.position_kernels import MOST_BATCHES as BATCHES_OF_A_LAUNCH
 from gdsload.engine.landed import LandedSource
 from gdsload.engine.limits import MOST_BATCHES, Limits, gatherers
 from gdsload.engine.prefetch import Prefetcher, Runner
@@ -21,7 +21,7 @@ __all__ = ["prefetch"]
 
 _IN_VRAM = Runner(threads=0, most_groups=1)
 _PLANNED_BY_GPU = Runner(threads=0, tapers=True)
-_BY_THREADS_FOR_GPU = BATCHES_OF_A_LAUNCH
+_BY_THREADS_FOR_GPU = position_kernels.MOST_BATCHES
 """Batches of a group that threads make for a GPU: of 1 MiB as many as the bytes of a group allow, and no more than one
 launch takes. A consumer that makes them itself would have the GPU wait for so many."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -162,7 +161,4 @@ def _split(value: Any) -> Sequence[Any]:
     else:
         found = torch.unbind(value)
     # Not the views themselves: what is done in place to one would concern its neighbours' gradients.
-    return list(map(_own, found))
-
-
-_own = attrgetter("data")
+    return [part.data for part in found]

@@ -139,10 +139,8 @@ class DeviceGather:
             bits |= out.data_ptr()
         unit = min(bits & -bits, 16)
         if self.kernel and over_pcie and row_bytes >= _SHORTEST_BYTES and as_pieces(unit, row_bytes):
-            begins = np.repeat([out.data_ptr() for out in outs], sizes)
-            within = np.concatenate([np.arange(size) for size in sizes])
             nbytes = np.full(count, row_bytes, np.int64)
-            self._launch_pieces(addresses, nbytes, begins + within * row_bytes, over_pcie=True)
+            self._launch_pieces(addresses, nbytes, _targets(nbytes, outs, sizes), over_pcie=True)
             return
         if self.kernel:
             self._launch(addresses, row_bytes, unit, outs, edges, over_pcie=over_pcie)
@@ -196,15 +194,13 @@ class DeviceGather:
         nbytes = lengths * row_bytes
         if not nbytes.any():
             return
-        ends = np.cumsum(nbytes)
-        first = np.concatenate([[0], ends])[np.cumsum([0, *sizes])[:-1]]
-        targets = ends - nbytes + np.repeat(np.array([out.data_ptr() for out in outs]) - first, sizes)
-        if not self.kernel and int(ends[-1]) < len(nbytes) * LONG_BYTES:
+        total = int(nbytes.sum())
+        if not self.kernel and total < len(nbytes) * LONG_BYTES:
             for out, (low, high) in zip(outs, pairwise(accumulate(sizes, initial=0)), strict=True):
                 self._pieces_by_torch(addresses[low:high], nbytes[low:high], row_bytes, out)
             return
-        sources, nbytes, targets = _joined(addresses, nbytes, targets, begins)
-        if int(ends[-1]) >= len(nbytes) * LONG_BYTES:
+        sources, nbytes, targets = _joined(addresses, nbytes, _targets(nbytes, outs, sizes), begins)
+        if total >= len(nbytes) * LONG_BYTES:
             long = nbytes >= (SHORT_BYTES if self.kernel else 0)
             self.copies(sources[long], nbytes[long], targets[long])
             if long.all():
@@ -277,6 +273,14 @@ class DeviceGather:
 
 def _as_unit(out: torch.Tensor, unit: int) -> torch.Tensor:
     return out.view(-1).view(torch.uint8).view(UNIT_DTYPES[unit])
+
+
+def _targets(nbytes: IntArray, outs: Sequence[torch.Tensor], sizes: Sequence[int]) -> IntArray:
+    """Where pieces of these lengths go: into several tensors in order, each of which gets so many."""
+    ends = np.cumsum(nbytes)
+    first = np.concatenate([[0], ends])[np.cumsum([0, *sizes])[:-1]]
+    found: IntArray = ends - nbytes + np.repeat(np.array([out.data_ptr() for out in outs]) - first, sizes)
+    return found
 
 
 def _joined(
