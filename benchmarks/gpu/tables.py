@@ -21,7 +21,6 @@ __all__ = ["README", "TABLES", "main", "with_tables"]
 README, _RESULTS = Path(__file__).with_name("README.md"), Path(__file__).parents[1] / "results"
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "gpu-shapes": shapes.render,
-    "gpu-tokens": shapes.render,
     "gpu-images-long": shapes.render,
     "gpu-volumes-long": shapes.render,
     "gpu-training": training.render,
