@@ -60,7 +60,7 @@ class ColorJitter:
 
         They are those of brightness, contrast, saturation and hue, which the order counts from 0 to 3.
         """
-        drawn = torch.rand(2, len(value), 4, generator=generator, device=value.device)
+        drawn = torch.rand(2, len(value), 4, generator=generator, dtype=torch.float32, device=value.device)
         low, high = (drawn.new_tensor(one) for one in self._ranges())
         return low + (high - low) * drawn[0], drawn[1].argsort(1)
 

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 
 from gdsload.errors import OptionError
+from gdsload.transforms.fields import height_and_width, numbers
 
 __all__ = ["DecodeImage"]
 
@@ -76,6 +77,8 @@ class DecodeImage:
             low, high = getattr(self, name)
             if not 0 < low <= high < math.inf:
                 raise OptionError(f"{self}: {name} is no range of positive numbers")
+        if self.scale[1] > 1:
+            raise OptionError(f"{self}: scale goes beyond 1, all of an image")
         if not 0 <= self.flip <= 1:
             raise OptionError(f"{self}: flip is no probability")
         self._check_values()
@@ -83,6 +86,9 @@ class DecodeImage:
     def _check_values(self) -> None:
         if (self.mean is None) != (self.std is None):
             raise OptionError(f"{self}: mean and std go together")
+        if self.mean is not None and self.std is not None:
+            object.__setattr__(self, "mean", numbers(self, "mean", self.mean))
+            object.__setattr__(self, "std", numbers(self, "std", self.std))
         if self.mean is not None and not (len(self.mean) == 3 == len(self.std or ()) and all(self.std or ())):
             raise OptionError(f"{self}: mean and std have a number for each of 3 channels, and no std is 0")
         if self.result == torch.uint8:
@@ -96,7 +102,7 @@ class DecodeImage:
     @property
     def rows_and_columns(self) -> tuple[int, int] | None:
         """Height and width of the result; None if images keep theirs."""
-        return (self.size, self.size) if isinstance(self.size, int) else self.size
+        return None if self.size is None else height_and_width(self, self.size)
 
     @property
     def short_side(self) -> int:
@@ -117,4 +123,5 @@ class DecodeImage:
         """Means and standard deviations for values up to 255, float32 ``[2, 3]`` on the CPU; None: values stay."""
         if self.result == torch.uint8:
             return None
-        return torch.tensor([self.mean or (0.0,) * 3, self.std or (1.0,) * 3], device="cpu").mul_(255)
+        table = [self.mean or (0.0,) * 3, self.std or (1.0,) * 3]
+        return torch.tensor(table, dtype=torch.float32, device="cpu").mul_(255)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from operator import index
+from typing import Any, SupportsFloat
 
 import torch
 
 from gdsload.errors import OptionError
 
-__all__ = ["Batch", "fitting", "tensor_field"]
+__all__ = ["Batch", "fitting", "height_and_width", "numbers", "tensor_field"]
 
 Batch = dict[str, Any]
 
@@ -35,8 +37,33 @@ def fitting(transform: Any, size: int | tuple[int, int], value: torch.Tensor) ->
     Raises:
         OptionError: if it has not so many.
     """
-    rows, columns = (size, size) if isinstance(size, int) else size
+    rows, columns = height_and_width(transform, size)
     height, width = value.shape[-2:]
     if not (0 < rows <= height and 0 < columns <= width):
         raise OptionError(f"{transform}: {rows} x {columns} cannot be cut out of {height} x {width}")
     return rows, columns
+
+
+def height_and_width(transform: Any, size: int | tuple[int, int]) -> tuple[int, int]:
+    """The two numbers that a size says, of which one stands for a square.
+
+    Raises:
+        OptionError: if it is neither one whole number nor two.
+    """
+    try:
+        rows, columns = map(index, size if isinstance(size, tuple | list) else (size, size))
+    except (TypeError, ValueError):
+        raise OptionError(f"{transform}: size is neither a whole number nor height and width") from None
+    return rows, columns
+
+
+def numbers(transform: Any, name: str, values: Iterable[SupportsFloat]) -> tuple[float, ...]:
+    """What a transform is given for each channel, as Python's numbers: it may be an array or a tensor, too.
+
+    Raises:
+        OptionError: if these are no numbers.
+    """
+    try:
+        return tuple(map(float, values))
+    except (TypeError, ValueError):
+        raise OptionError(f"{transform}: {name} is no sequence of numbers") from None

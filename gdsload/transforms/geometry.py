@@ -51,6 +51,8 @@ class RandomFlip:
             raise OptionError(
                 f"{self}: dims are not all of a sample's own, as the field has shape {tuple(value.shape)}"
             )
+        if len({dim % value.dim() for dim in dims}) < len(dims):
+            raise OptionError(f"{self}: dims name a dimension twice, as the field has shape {tuple(value.shape)}")
         # torch flips neither wide unsigned integers nor fp8; it flips integers of their size.
         bits = value.view(_AS_BITS.get(value.dtype, value.dtype))
         chosen = self.draw(value, generator)
@@ -59,7 +61,7 @@ class RandomFlip:
 
     def draw(self, value: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
         """Which samples are flipped: bool ``[batch]``."""
-        return torch.rand(len(value), generator=generator, device=value.device) < self.p
+        return torch.rand(len(value), generator=generator, dtype=torch.float32, device=value.device) < self.p
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -24,21 +25,21 @@ class _Mixing:
     p: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.alpha > 0 or not 0 <= self.p <= 1:
-            raise OptionError(f"{self}: alpha is more than 0, and p a probability")
+        if not 0 < self.alpha < math.inf or not 0 <= self.p <= 1:
+            raise OptionError(f"{self}: alpha is more than 0 and finite, and p a probability")
 
     def _shares(self, value: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
         """What share of each sample is kept: float32 ``[batch]``."""
         count, device = len(value), value.device
-        chosen = torch.rand(count, generator=generator, device=device) < self.p
+        chosen = torch.rand(count, generator=generator, dtype=torch.float32, device=device) < self.p
+        alphas = torch.full((count, 2), self.alpha, dtype=torch.float32, device=device)
         # As torch.distributions does it, which takes no generator.
-        both = torch._sample_dirichlet(torch.full((count, 2), self.alpha, device=device), generator)  # noqa: SLF001
+        both = torch._sample_dirichlet(alphas, generator)  # noqa: SLF001
         return torch.where(chosen, both[:, 0], 1)
 
     def _mixed(self, batch: Batch, value: torch.Tensor, labels: torch.Tensor, kept: torch.Tensor) -> Batch:
         """The batch with a mixed field, and labels mixed by what share of each sample is kept."""
-        share = kept.to(labels.dtype)[:, None]
-        return {**batch, self.field: value, self.label: labels * share + labels.roll(1, 0) * (1 - share)}
+        return {**batch, self.field: value, self.label: _mean(labels, kept)}
 
     def _probabilities(self, batch: Batch) -> torch.Tensor:
         """The labels of a batch as probabilities: float32 ``[batch, classes]``.
@@ -58,7 +59,20 @@ class _Mixing:
             )
         if self.num_classes is None:
             raise OptionError(f"{self}: labels are numbers of classes", remedy="Pass num_classes.")
-        return functional.one_hot(labels.long(), self.num_classes).float()
+        if labels.device.type == "cpu" and not ((labels >= 0) & (labels < self.num_classes)).all():
+            raise OptionError(
+                f"{self}: the batch has the labels {labels.min()} to {labels.max()}, "
+                f"and {self.num_classes} classes are 0 to {self.num_classes - 1}",
+                remedy="Pass the num_classes that the dataset has.",
+            )
+        return functional.one_hot(labels.long(), self.num_classes).to(torch.float32)
+
+
+def _mean(value: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+    """What is made of each sample, of which a share is kept, and the one before it."""
+    share = kept.to(value.dtype).view(-1, *[1] * (value.dim() - 1))
+    # What is kept whole is not added to: a neighbour may hold what is infinite or no number.
+    return torch.where(share == 1, value, value.roll(1, 0).mul_(1 - share).add_(value * share))
 
 
 @dataclass(frozen=True)
@@ -80,16 +94,14 @@ class MixUp(_Mixing):
     def __call__(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
         """The batch with samples and labels mixed."""
         value = tensor_field(self, batch, 1)
-        if not value.dtype.is_floating_point:
+        if not value.dtype.is_floating_point or value.dtype.itemsize == 1:
             raise OptionError(
                 f"{self}: the field is {value.dtype}, whose mixtures are no such numbers",
                 remedy="Put Normalize or Cast before it.",
             )
         labels = self._probabilities(batch)
         kept = self.draw(value, generator)
-        share = kept.to(value.dtype).view(-1, *[1] * (value.dim() - 1))
-        mixed = value.roll(1, 0).mul_(1 - share).add_(value * share)
-        return self._mixed(batch, mixed, labels, kept)
+        return self._mixed(batch, _mean(value, kept), labels, kept)
 
     def draw(self, value: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
         """What share of each sample is kept: float32 ``[batch]``."""
@@ -123,14 +135,14 @@ class CutMix(_Mixing):
         rows = (row >= top[:, None]) & (row < bottom[:, None])
         columns = (column >= left[:, None]) & (column < right[:, None])
         inside = (rows[:, :, None] & columns[:, None]).view(len(value), *[1] * (value.dim() - 3), height, width)
-        kept = 1 - ((bottom - top) * (right - left)).float() / max(height * width, 1)
+        kept = 1 - ((bottom - top) * (right - left)).to(torch.float32) / max(height * width, 1)
         return self._mixed(batch, torch.where(inside, value.roll(1, 0), value), labels, kept)
 
     def draw(self, value: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
         """Each sample's rectangle: first row and column, and those behind the last; int64 ``[batch, 4]``."""
         size = torch.tensor(value.shape[-2:], device="cpu").to(value.device, non_blocking=True)
         half = 0.5 * (1 - self._shares(value, generator)).sqrt()
-        middle = torch.rand(len(value), 2, generator=generator, device=value.device)
+        middle = torch.rand(len(value), 2, generator=generator, dtype=torch.float32, device=value.device)
         middle = torch.minimum((middle * size).long(), size - 1)
         reach = (half[:, None] * size).long()
         return torch.cat([(middle - reach).clamp_(min=0), torch.minimum(middle + reach, size)], 1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from gdsload.errors import OptionError
-from gdsload.transforms.fields import Batch, tensor_field
+from gdsload.transforms.fields import Batch, numbers, tensor_field
 
 __all__ = ["Cast", "ChannelsLast", "Normalize"]
 
@@ -51,6 +51,8 @@ class Normalize:
     dtype: torch.dtype = torch.float32
 
     def __post_init__(self) -> None:
+        for name in ("mean", "std"):
+            object.__setattr__(self, name, numbers(self, name, getattr(self, name)))
         if len(self.mean) != len(self.std) or not all(self.std):
             raise OptionError(f"{self}: mean and std must be of one length, and no std 0")
 

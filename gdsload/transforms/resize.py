@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from gdsload.errors import OptionError
-from gdsload.transforms.fields import Batch, tensor_field
+from gdsload.transforms.fields import Batch, height_and_width, tensor_field
 
 __all__ = ["RandomResizedCrop", "resized_by_matrices", "resized_one_by_one"]
 
@@ -61,7 +61,7 @@ class RandomResizedCrop:
     def draw(self, value: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
         """The rectangles: first row, first column, height and width, int64 ``[batch, 4]`` on the device of `value`."""
         (height, width), count = value.shape[-2:], len(value)
-        drawn = torch.rand(count, _TRIES, 4, generator=generator, device=value.device)
+        drawn = torch.rand(count, _TRIES, 4, generator=generator, dtype=torch.float32, device=value.device)
         area = height * width * (self.scale[0] + (self.scale[1] - self.scale[0]) * drawn[..., 0])
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         ratio = torch.exp(low + (high - low) * drawn[..., 1])
@@ -84,7 +84,7 @@ class RandomResizedCrop:
         return (height - tall) // 2, (width - wide) // 2, tall, wide
 
     def _wanted(self) -> tuple[int, int]:
-        return (self.size, self.size) if isinstance(self.size, int) else self.size
+        return height_and_width(self, self.size)
 
 
 def _upto(drawn: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
@@ -103,6 +103,8 @@ def resized_one_by_one(planes: torch.Tensor, boxes: torch.Tensor, size: tuple[in
     """
     computed = planes if planes.dtype in (torch.uint8, torch.float32, torch.float64) else planes.float()
     out = computed.new_empty(*planes.shape[:2], *size)
+    if not out.numel():  # torch's interpolation takes no image without channels
+        return out.to(planes.dtype)
     for number, (top, left, height, width) in enumerate(boxes.tolist()):
         part = computed[number : number + 1, :, top : top + height, left : left + width]
         if (height, width) != size:
@@ -128,8 +130,8 @@ def _weights(begin: torch.Tensor, length: torch.Tensor, lines: int, wanted: int)
     the rectangle have no share.
     """
     scale = (length.float() / wanted)[:, None, None]
-    centre = scale * (torch.arange(wanted, device=begin.device)[:, None] + 0.5)
-    line = torch.arange(lines, device=begin.device) - begin[:, None, None]
+    centre = scale * (torch.arange(wanted, dtype=torch.float32, device=begin.device)[:, None] + 0.5)
+    line = torch.arange(lines, dtype=torch.float32, device=begin.device) - begin[:, None, None]
     share = (1 - ((line + 0.5 - centre) / scale.clamp(min=1)).abs()).clamp_(min=0)
     share = share * ((line >= 0) & (line < length[:, None, None]))
     return share / share.sum(-1, keepdim=True)

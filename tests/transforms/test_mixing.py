@@ -87,10 +87,26 @@ def test_cutmix_takes_any_element_type():
     )
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_alpha_may_be_a_whole_number(kind):
+    whole, real = (kind("x", "y", 10, alpha=alpha)(batch_of(5), seeded(1)) for alpha in (2, 2.0))
+    assert all(torch.equal(whole[name], real[name]) for name in "xy")
+
+
+def test_what_is_not_mixed_is_not_changed_by_its_neighbour():
+    value = torch.tensor([[1.0], [torch.inf], [torch.nan], [2.0]])
+    found = MixUp("x", "y", 3, p=0.0)({"x": value, "y": torch.zeros(4, dtype=torch.int64)})
+    assert torch.equal(found["x"].view(torch.int32), value.view(torch.int32))
+
+
 @pytest.mark.parametrize(
     ("make", "match"),
     [
         (lambda: MixUp("x", "y", alpha=0), "alpha is more than 0"),
+        (lambda: MixUp("x", "y", alpha=float("inf")), "alpha is more than 0 and finite"),
+        (lambda: MixUp("x", "y", 3)({"x": torch.ones(2, 3), "y": torch.tensor([0, 3])}), "labels 0 to 3, and 3 classes"),
+        (lambda: CutMix("x", "y", 3)({"x": torch.ones(1, 3, 3), "y": torch.tensor([-1])}), "labels -1 to -1"),
+        (lambda: MixUp("x", "y", 3)({"x": torch.ones(2, 3).to(torch.float8_e5m2)}), "Put Normalize"),
         (lambda: CutMix("x", "y", p=2), "p a probability"),
         (lambda: MixUp("x", "y")(batch_of(2)), "Pass num_classes"),
         (lambda: MixUp("x", "z", 10)(batch_of(2)), "no such tensor 'z'"),

@@ -88,6 +88,11 @@ def test_where_no_ratio_fits_it_is_the_middle(size, box):
     assert crop.draw(images(5, 1, *size), seeded(1)).tolist() == [box] * 5
 
 
+@pytest.mark.parametrize("shape", [(2, 0, 5, 5), (0, 3, 5, 5)])
+def test_nothing_to_scale(shape):
+    assert RandomResizedCrop("x", 4)({"x": torch.ones(shape)})["x"].shape == (*shape[:2], 4, 4)
+
+
 def test_columns_of_one_pixel():
     value = torch.arange(8.0).view(1, 1, 2, 4)
     found = RandomResizedCrop("x", (4, 1), scale=(1, 1), ratio=(2, 2))({"x": value})["x"]

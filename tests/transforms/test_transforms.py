@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import pickle
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -235,6 +237,10 @@ class TestCompose:
         (lambda: Cast("y", torch.int8)({"x": 1, "z": 2}), "field='y'.* no such field. It has 'x', 'z'"),
         (lambda: Cast("x", torch.int8)({"x": ["text"]}), "the field is a list, no tensor"),
         (lambda: RandomFlip("x", 1.5), "p is no probability"),
+        (lambda: RandomFlip("x", dims=(-1, 3))({"x": images(2, 3, 4, 4)}), "dims name a dimension twice"),
+        (lambda: RandomCrop("x", (4, 4, 4))({"x": images(2, 3, 9, 9)}), "size is neither a whole number nor height"),
+        (lambda: RandomCrop("x", 4.5)({"x": images(2, 3, 9, 9)}), "size is neither a whole number nor height"),
+        (lambda: Normalize("x", 0.5, 1.0), "mean is no sequence of numbers"),
         (lambda: RandomCrop("x", 4)({"x": images(2, 3, 3, 9)}), "4 x 4 cannot be cut out of 3 x 9"),
         (lambda: CenterCrop("x", (2, 0))({"x": images(2, 3, 3, 9)}), "2 x 0 cannot be cut"),
         (lambda: RandomCrop("x", 4)({"x": images(9, 9)}), "shape .9, 9., less than 3 dimensions"),
@@ -256,6 +262,9 @@ def test_what_does_not_fit_is_refused(make, match):
         ({"on_error": "skip"}, "on_error is none of 'raise', 'zeros'"),
         ({"crop": "center"}, 'crop="center" needs a size'),
         ({"size": 0}, "size is no height and width"),
+        ({"size": (8,)}, "size is neither a whole number nor height and width"),
+        ({"scale": (0.5, 3.0)}, "scale goes beyond 1, all of an image"),
+        ({"mean": 0.5, "std": 0.5}, "mean is no sequence of numbers"),
         ({"size": (8, 9), "crop": "center", "resize": 8}, "resize is smaller than what is cut out"),
         ({"scale": (0.5, 0.1)}, "scale is no range of positive numbers"),
         ({"ratio": (0.0, 1.0)}, "ratio is no range of positive numbers"),
@@ -271,6 +280,15 @@ def test_what_does_not_fit_is_refused(make, match):
 def test_images_are_not_decoded_by_what_does_not_fit(options, message):
     with pytest.raises(OptionError, match=message):
         DecodeImage(**options)
+
+
+def test_arrays_will_do():
+    three = np.array([1, 2, 3])
+    for made in (DecodeImage(size=np.int64(8), mean=three, std=torch.tensor([1, 2, 4])), Normalize("x", three, three)):
+        assert made.mean == (1.0, 2.0, 3.0)
+        assert hash(made) == hash(replace(made))
+    assert DecodeImage(size=[8, np.int32(9)], mean=three, std=three).rows_and_columns == (8, 9)
+    assert RandomCrop("x", np.int64(4))({"x": images(2, 3, 9, 9)})["x"].shape == (2, 3, 4, 4)
 
 
 def test_how_images_are_decoded_has_defaults():

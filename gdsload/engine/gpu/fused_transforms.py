@@ -16,6 +16,7 @@ import torch
 
 from gdsload.engine.gpu.kernels import IN_VRAM, can_launch, kernel, launch
 from gdsload.transforms import CenterCrop, ChannelsLast, Compose, Normalize, RandomCrop, RandomFlip
+from gdsload.transforms.fields import height_and_width
 
 __all__ = ["STORES", "FusedTransforms", "fuse"]
 
@@ -225,7 +226,7 @@ class FusedTransforms:
                     return None
                 sizes.append(sizes[-1])
                 continue
-            rows, columns = (step.size, step.size) if isinstance(step.size, int) else step.size
+            rows, columns = height_and_width(step, step.size)
             around = 2 * step.padding if isinstance(step, RandomCrop) else 0
             if not (0 < rows <= height + around and 0 < columns <= width + around):
                 return None
