@@ -98,7 +98,9 @@ class MappedBackend(FileBackend):
                 return "" if self.registered[file] else "the loader was closed"
             if not self.has_room(file):
                 return f"register_bytes, {format_bytes(self.register_bytes)}, are used up"
-            return self._register(file)
+        trouble = self._pin(file)  # without the lock, or reads of other shards would wait as long as it takes
+        with self._lock:
+            return trouble or self._note(file)
 
     def _hold(self, needed: IntArray) -> None:
         """Register all that a read needs, and count the read as a user of it."""
@@ -117,7 +119,7 @@ class MappedBackend(FileBackend):
             for file in needed.tolist():
                 if not self.registered[file]:
                     self._make_room(self.files.length(file))
-                    if trouble := self._register(file):
+                    if trouble := self._pin(file) or self._note(file):
                         self.files.watch.check_now(needed)  # a file cut short cannot be registered
                         self.files.guard.ensure(self.files.whole(file))  # nor one that cannot be read
                         raise BackendUnavailableError(
@@ -133,14 +135,23 @@ class MappedBackend(FileBackend):
                 self._users[file] -= 1
             raise
 
-    def _register(self, file: int) -> str:
-        length = self.files.length(file)
-        trouble = register_host(self.device, int(self.files.base[file]), length, read_only=True)
-        if not trouble:
-            self.registered[file] = True
-            self.registered_bytes += length
-            self._users[file] = 0
-        return trouble
+    def _pin(self, file: int) -> str:
+        address = int(self.files.base[file])
+        try:
+            return register_host(self.device, address, self.files.length(file), read_only=True)
+        except BaseException:  # Ctrl-C: nobody would remove what it has registered
+            unregister_host(self.device, address)
+            raise
+
+    def _note(self, file: int) -> str:
+        """Count a shard whose pages have been registered. The lock must be held."""
+        if self._closed:
+            unregister_host(self.device, int(self.files.base[file]))
+            return "the loader was closed"
+        self.registered[file] = True
+        self.registered_bytes += self.files.length(file)
+        self._users[file] = 0
+        return ""
 
     def _make_room(self, nbytes: int) -> None:
         for file in [file for file, users in self._users.items() if not users]:

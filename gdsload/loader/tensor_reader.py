@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -27,7 +27,7 @@ from gdsload.shards.values import no_inference, torch_dtype
 from gdsload.system.arrays import IntArray
 from gdsload.system.copies import copy_runs
 from gdsload.system.share import processors
-from gdsload.system.streams import record
+from gdsload.system.streams import on, record
 
 __all__ = ["Block", "TensorReader", "block_of"]
 
@@ -219,6 +219,11 @@ class TensorReader:
                 pass  # what failed first is raised here, and what nobody has begun is left
 
     def _fill_part(self, backend: Backend, copies: _Copies, part: range, stream: torch.cuda.Stream | None) -> None:
+        # The tensors' memory belongs to the current stream, too: it is free for copies in the order of that one alone.
+        with nullcontext() if stream is None else on(stream):
+            self._read_part(backend, copies, part, stream)
+
+    def _read_part(self, backend: Backend, copies: _Copies, part: range, stream: torch.cuda.Stream | None) -> None:
         low, high = part.start, part.stop
         wanted = copies.wanted[low:high]
         backend.check(wanted.file)  # touching a mapping that was cut short would end the process
@@ -233,14 +238,12 @@ class TensorReader:
                 if stream is None:
                     gather_pieces(addresses, nbytes, 1, out.data_ptr())
                 else:
-                    with torch.cuda.stream(stream):
-                        copy_runs(addresses, nbytes, self._files.in_mappings, out)
+                    copy_runs(addresses, nbytes, self._files.in_mappings, out)
         finally:
             with suppress(Exception):
                 pending.completion.wait()  # also after Ctrl-C: the memory that is read into is freed
             if stream is not None:
-                with torch.cuda.stream(stream):
-                    record(stream).synchronize()  # also for copies that were queued before an error
+                record(stream).synchronize()  # also for copies that were queued before an error
             pending.release()
         pending.count()
 

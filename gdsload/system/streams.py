@@ -5,7 +5,6 @@ CUDA is reached through torch, so that there is one runtime and one primary cont
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from gdsload.errors import BudgetError
+from gdsload.system.threads import Worker, start_all
 from gdsload.system.units import format_bytes
 
 __all__ = [
@@ -78,10 +78,21 @@ class _On:
         torch.cuda.set_stream(self._before)
 
 
+@contextmanager
+def _elsewhere(stream: torch.cuda.Stream) -> Iterator[None]:
+    """As `on`, where another device is current: which has no context yet in many a thread, and is not to get one.
+
+    `torch.cuda.stream` would make a stream of that device current again, and so begin a context on it: some hundred MiB
+    of the first GPU for each process that uses another one.
+    """
+    with torch.cuda.device(stream.device), _On(stream, torch.cuda.current_stream(stream.device)):
+        yield
+
+
 def on(stream: torch.cuda.Stream) -> AbstractContextManager[object]:
     """Have torch queue on a stream, as by `torch.cuda.stream`, which takes several times as long to enter."""
     if torch.cuda.current_device() != stream.device_index:
-        return torch.cuda.stream(stream)
+        return _elsewhere(stream)
     return _On(stream, torch.cuda.current_stream(stream.device))  # that very object: it becomes current again
 
 
@@ -145,13 +156,16 @@ def _runtime(device: torch.device, name: str, *arguments: int) -> str:
         except Exception as error:
             found.append(f"{name}: {error}")
 
-    thread = threading.Thread(target=call, daemon=True)
+    thread = Worker(call, "gdsload-cuda")
     try:
-        thread.start()
+        start_all([thread])
+        thread.wait()
     except RuntimeError:  # at the interpreter's end there are no new threads; nor are there kernels that could fail
         call()
-    else:
-        thread.join()
+    except BaseException:  # Ctrl-C: what the caller undoes must have been done
+        start_all([thread])
+        thread.wait()
+        raise
     return found[0] if found else f"{name} was interrupted"
 
 

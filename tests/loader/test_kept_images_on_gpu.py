@@ -10,6 +10,8 @@ import torch
 from PIL import Image
 
 from gdsload import DataLoader, Field, ShardWriter
+from gdsload.engine.gpu import decode_images
+from gdsload.system import streams
 from gdsload.transforms import DecodeImage
 
 pytestmark = [
@@ -75,3 +77,34 @@ def test_what_is_kept_stays_while_the_consumer_is_slow(path):
                 batch["image"].fill_(9)
                 del batch
             assert [one.item() for one in found] == expected
+
+
+@pytest.mark.parametrize("guard", [True, False])
+def test_kept_images_are_gathered_into_memory_that_nothing_reads(path, guard, monkeypatch):
+    """What is decoded is made on another stream, where the memory of a batch may still be read when it is free."""
+    made = []
+    monkeypatch.setattr(
+        decode_images, "side_stream", lambda device: made.append(streams.side_stream(device)) or made[-1]
+    )
+    if not guard:
+        empty = decode_images.DeviceImages.empty_batch
+
+        def as_if_decoded(*arguments):
+            with streams.on(made[-1]):
+                return empty(*arguments)
+
+        monkeypatch.setattr(decode_images.DeviceImages, "empty_batch", as_if_decoded)
+    with loader(path, "center", cache="vram", vram_bytes="64MiB") as kept:
+        for _ in range(2):
+            for batch in kept:
+                del batch
+        torch.cuda.synchronize()
+        with streams.on(made[-1]):
+            before = torch.full((16, 3, 32, 32), 7, dtype=torch.uint8, device="cuda")
+            seen = torch.empty_like(before)
+            torch.cuda._sleep(1_000_000_000)
+            seen.copy_(before)
+            del before
+        next(iter(kept))
+        torch.cuda.synchronize()
+        assert (seen == 7).all() == guard

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gdsload
-from gdsload import OptionError
+from gdsload import OptionError, load_file
 from gdsload.loader import tensor_reader
 from gdsload.testing import Fault, FaultyBackend
 
@@ -458,3 +458,24 @@ def test_paths_may_come_from_any_iterable(small):
 def test_a_file_in_a_file_is_not_there(small):
     with pytest.raises(gdsload.DatasetNotFoundError, match="there is no such file"):
         gdsload.load_file(small / "x")
+
+
+@pytest.mark.cuda
+def test_tensors_are_not_made_where_another_stream_still_works(tmp_path, device):
+    """Their memory is of the caller's stream: what is pending on another one neither reads nor writes it."""
+    values = torch.arange(2**25, dtype=torch.float32)
+    safetensors.torch.save_file({"x": values}, tmp_path / "x.safetensors")
+    for side, reused in ((torch.cuda.default_stream(device), True), (torch.cuda.Stream(device), False)):
+        for _ in range(2):  # the first time takes long, before tensors are made
+            before = torch.empty_like(values, device=device)
+            torch.cuda.synchronize()
+            torch.cuda._sleep(2_000_000_000)
+            before.fill_(9)
+            address = before.data_ptr()
+            del before
+            with torch.cuda.stream(side):
+                found = load_file(tmp_path / "x.safetensors", device=device)["x"]
+            torch.cuda.synchronize()
+            assert torch.equal(found.cpu(), values)
+            assert (found.data_ptr() == address) == reused
+            del found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
 import os
 
@@ -75,3 +76,29 @@ def test_memory_that_cannot_be_pinned(registered, monkeypatch):
         BackendUnavailableError, match="256 KiB of host memory cannot be pinned for cpu: no. Lower pinned_bytes"
     ):
         PinnedRing(CPU, 4, 2**16)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_what_was_interrupted_is_unpinned_before_it_is_unmapped(registered, monkeypatch, refused):
+    """CUDA remembers what is registered by its address, where other memory may be mapped next."""
+    unpinned = []
+
+    def register(_device, address, _nbytes):
+        if refused:
+            return "no"
+        registered.append(address)
+        raise KeyboardInterrupt
+
+    def unregister(_device, address):
+        with open("/proc/self/maps") as file:
+            ranges = [[int(end, 16) for end in line.split()[0].split("-")] for line in file]
+        unpinned.append((address, any(low <= address < high for low, high in ranges)))
+
+    monkeypatch.setattr(pinned, "register_host", register)
+    monkeypatch.setattr(pinned, "unregister_host", unregister)
+    with pytest.raises(BackendUnavailableError if refused else KeyboardInterrupt) as caught:
+        PinnedRing(CPU, 4, 2**16)
+    del caught
+    gc.collect()
+    assert unpinned == [(address, True) for address in registered]
+    assert bool(unpinned) != refused

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import itertools
+import threading
+import time
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
@@ -26,23 +29,28 @@ class Stream(SimpleNamespace):
 def torch_streams(monkeypatch):
     """The streams that are current, by device, and the device that is."""
     one = next(devices)
-    found = SimpleNamespace(current={one: Stream(0, one), one + 1: Stream(0, one + 1)}, device=one, made=0)
+    found = SimpleNamespace(
+        current={one: Stream(0, one), one + 1: Stream(0, one + 1)}, device=one, made=0, changed=set()
+    )
 
     @contextmanager
-    def usual(stream):
-        before, device, found.device = found.current[stream.device_index], found.device, stream.device_index
-        found.current[stream.device_index] = stream
+    def usual(device):
+        before, found.device = found.device, device.index
         yield
-        found.current[stream.device_index], found.device = before, device
+        found.device = before
+
+    def change(stream):
+        found.current[stream.device_index] = stream
+        found.changed.add(stream.device_index)
 
     def current(device):
         found.made += 1
         return found.current[(device if isinstance(device, int) else device.index) or one]
 
-    monkeypatch.setattr(torch.cuda, "stream", usual)
+    monkeypatch.setattr(torch.cuda, "device", usual)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: found.device)
     monkeypatch.setattr(torch.cuda, "current_stream", current)
-    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: found.current.update({stream.device_index: stream}))
+    monkeypatch.setattr(torch.cuda, "set_stream", change)
     monkeypatch.setattr(streams, "_raw_stream", lambda index: found.current[index].cuda_stream)
     return found
 
@@ -62,12 +70,14 @@ def test_what_was_current_is_current_again(torch_streams):
     assert torch_streams.current[one] is before
 
 
-def test_on_another_device_torch_changes_both(torch_streams):
+def test_on_another_device_both_change_and_the_first_one_is_left_alone(torch_streams):
+    """To make a stream of it current begins a context on it."""
     one = torch_streams.device
     before, side = dict(torch_streams.current), Stream(5, one + 1)
     with streams.on(side):
         assert (torch_streams.current[one + 1], torch_streams.device) == (side, one + 1)
     assert (torch_streams.current, torch_streams.device) == (before, one)
+    assert torch_streams.changed == {one + 1}
 
 
 def test_an_object_is_made_once_for_each_stream_and_device(torch_streams):
@@ -92,6 +102,30 @@ def test_cuda_is_also_called_where_no_thread_can_be_started(monkeypatch, ending)
         def start(_thread):
             raise RuntimeError("can't create new thread at interpreter shutdown")
 
-        monkeypatch.setattr(streams.threading.Thread, "start", start)
+        monkeypatch.setattr(threading.Thread, "start", start)
     assert streams.unregister_host(torch.device("cuda", 0), 4096) == ""
     assert calls == [4096]
+
+
+def test_what_ctrl_c_interrupts_has_been_done(monkeypatch):
+    """Whoever is interrupted while memory is registered can remove the registration."""
+    calls, begun = [], threading.Event()
+
+    def register(address, _nbytes, _flags):
+        begun.set()
+        time.sleep(0.2)
+        calls.append(address)
+        return 0
+
+    def interrupt():
+        begun.wait(20)
+        _thread.interrupt_main()
+
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: SimpleNamespace(cudaHostRegister=register))
+    monkeypatch.setattr(torch.cuda, "device", lambda _device: nullcontext())
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        streams.register_host(torch.device("cuda", 0), 4096, 1)
+    assert calls == [4096]
+    thread.join()

@@ -104,7 +104,10 @@ def test_what_is_not_mixed_is_not_changed_by_its_neighbour():
     [
         (lambda: MixUp("x", "y", alpha=0), "alpha is more than 0"),
         (lambda: MixUp("x", "y", alpha=float("inf")), "alpha is more than 0 and finite"),
-        (lambda: MixUp("x", "y", 3)({"x": torch.ones(2, 3), "y": torch.tensor([0, 3])}), "labels 0 to 3, and 3 classes"),
+        (
+            lambda: MixUp("x", "y", 3)({"x": torch.ones(2, 3), "y": torch.tensor([0, 3])}),
+            "labels 0 to 3, and 3 classes",
+        ),
         (lambda: CutMix("x", "y", 3)({"x": torch.ones(1, 3, 3), "y": torch.tensor([-1])}), "labels -1 to -1"),
         (lambda: MixUp("x", "y", 3)({"x": torch.ones(2, 3).to(torch.float8_e5m2)}), "Put Normalize"),
         (lambda: CutMix("x", "y", p=2), "p a probability"),

@@ -14,7 +14,7 @@ import torch
 from gdsload.backends.readers import Reading
 from gdsload.system.driver import driver
 from gdsload.system.pinned import PinnedBlock
-from gdsload.system.streams import record, side_stream
+from gdsload.system.streams import on, record, side_stream
 
 __all__ = ["Copier", "Copying"]
 
@@ -48,7 +48,7 @@ class Copier:
             event.record(self.stream)  # by torch: only this creates the event's handle
             block.copied, block.handle = event, event.cuda_event
         if self._driver is None:
-            with torch.cuda.stream(self.stream):
+            with on(self.stream):
                 slot[low : low + nbytes].copy_(block.tensor[:nbytes], non_blocking=True)
             block.copied.record(self.stream)
             return

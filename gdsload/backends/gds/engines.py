@@ -91,7 +91,7 @@ class CufileEngine:
     name = "cufile"
 
     def __init__(self, device: torch.device, *, batches: bool = False) -> None:
-        self._cufile = _open_driver(device)
+        self._cufile, self._device = _open_driver(device), device
         self._batches = CufileBatches(self._cufile) if batches else None
         self._numbers = count()
         self._known: dict[int, tuple[int, int]] = {}
@@ -172,11 +172,13 @@ class CufileEngine:
 
     def register(self, base: int, nbytes: int) -> None:
         """See `Engine.register`."""
-        self._cufile.buf_register(base, nbytes, 0)
+        with torch.cuda.device(self._device):  # whichever is current in a thread that reads
+            self._cufile.buf_register(base, nbytes, 0)
 
     def deregister(self, base: int) -> None:
         """See `Engine.deregister`."""
-        self._cufile.buf_deregister(base)
+        with torch.cuda.device(self._device):
+            self._cufile.buf_deregister(base)
 
 
 class KvikioEngine:

@@ -19,7 +19,7 @@ from gdsload.backends.tiers.tiered import Filling
 from gdsload.shards.files import Files
 from gdsload.shards.reads import Extents, distinct
 from gdsload.system.copies import copy_runs
-from gdsload.system.streams import record, side_stream
+from gdsload.system.streams import on, record, side_stream
 from gdsload.system.units import format_bytes
 
 __all__ = ["VramTier"]
@@ -99,7 +99,7 @@ class VramTier(FileBackend):
         if self.kept_bytes + high - low > self.vram_bytes:
             self.trouble = f"the budget of {format_bytes(self.vram_bytes)} is used up"
             return
-        with torch.cuda.stream(self._stream):
+        with on(self._stream):
             memory = torch.empty(high - low, dtype=torch.uint8, device=self.device)
         offsets = np.arange(low, high, _READ_BYTES)
         for first in range(0, len(offsets), _READS):
@@ -121,7 +121,7 @@ class VramTier(FileBackend):
         landing = far.read(wanted)
         try:
             landing.completion.wait()
-            with torch.cuda.stream(self._stream):
+            with on(self._stream):
                 try:
                     copy_runs(landing.addresses, wanted.nbytes, self.files.in_mappings, out)
                 finally:

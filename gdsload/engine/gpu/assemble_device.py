@@ -150,7 +150,6 @@ class DeviceAssembler(BatchMaker):
             if lengths is None:
                 outs: Sequence[torch.Tensor] = batch_tensors(rows, codec.stored, self.device)
                 self.gather.batches(addresses, codec.stored.row_bytes, outs, rows, begins)
-                outs = outs if codec.wants == "device" else [out.cpu() for out in outs]
             else:
                 outs = self._ragged(codec, addresses, groups[name], begins)
             for number, (batch, out) in enumerate(zip(batches, outs, strict=True)):
@@ -163,7 +162,7 @@ class DeviceAssembler(BatchMaker):
         """The stored rows of each batch's samples, concatenated, where the codec wants them."""
         field, counts, gather = codec.stored, codec.rows(group), self.gather
         if codec.wants == "host":
-            whole = self._on_host(field, addresses, group.lengths, pinned=codec.name in self.form.decode)
+            whole = self._on_host(field, addresses, group.lengths, begins, pinned=codec.name in self.form.decode)
             return whole.split_with_sizes(counts)
         outs, over_pcie = batch_tensors(counts, field, self.device), gather.over_pcie(addresses)
         if codec.padding is None:
@@ -175,7 +174,9 @@ class DeviceAssembler(BatchMaker):
         gather.pieces(pieces, lengths, field.row_bytes, outs, sizes, begins, over_pcie=over_pcie)
         return outs
 
-    def _on_host(self, field: Field, addresses: IntArray, lengths: IntArray, *, pinned: bool) -> torch.Tensor:
+    def _on_host(
+        self, field: Field, addresses: IntArray, lengths: IntArray, begins: IntArray, *, pinned: bool
+    ) -> torch.Tensor:
         """The stored rows of a group's samples in memory of the host, read from there if they are there already.
 
         A decoder of images takes half as long again for what is not pinned.
@@ -186,7 +187,7 @@ class DeviceAssembler(BatchMaker):
             gather_pieces(addresses, lengths, field.row_bytes, memory.data_ptr())
             return memory.view(torch_dtype(field.dtype)).view(count, *field.row_shape)
         (values,) = batch_tensors([count], field, self.device)
-        self.gather.pieces(addresses, lengths, field.row_bytes, [values], [len(addresses)])
+        self.gather.pieces(addresses, lengths, field.row_bytes, [values], [len(addresses)], begins)
         return values.cpu()
 
 

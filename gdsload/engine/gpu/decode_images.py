@@ -124,13 +124,17 @@ class DeviceImages(HostImages):
 
         return complete
 
+    def look(self, name: str, batches: Sequence[ImageBatch]) -> FieldImages:
+        """See `HostImages.look`."""
+        with on(self._results):
+            return super().look(name, batches)
+
     def empty_batch(self, name: str, count: int) -> torch.Tensor:
-        """See `HostImages.empty_batch`."""
+        """See `HostImages.empty_batch`. The current stream is the one that is to write to it first."""
         options = self.options[name]
         layout = torch.channels_last if options.channels_last else torch.contiguous_format
-        with on(self._results):
-            shape = (count, 3, *(options.rows_and_columns or (0, 0)))
-            return torch.empty(shape, dtype=options.result, device=self._device, memory_format=layout)
+        shape = (count, 3, *(options.rows_and_columns or (0, 0)))
+        return torch.empty(shape, dtype=options.result, device=self._device, memory_format=layout)
 
     def _on_host(self, part: _Part, numbers: IntArray) -> Tasks:
         """Have images of a part decoded by the processors."""

@@ -70,7 +70,7 @@ def no_gpu(monkeypatch):
     synchronized = SimpleNamespace(synchronize=lambda: None)
     monkeypatch.setattr(vram, "side_stream", lambda _device: None)
     monkeypatch.setattr(vram, "record", lambda _stream: synchronized)
-    monkeypatch.setattr(torch.cuda, "stream", lambda _stream: nullcontext())
+    monkeypatch.setattr(vram, "on", lambda _stream: nullcontext())
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _device: None)
 
 

@@ -10,8 +10,15 @@ import numpy as np
 import pytest
 import torch
 
+from gdsload import Field
+from gdsload.backends.base import PendingRead
+from gdsload.backends.readers import done
+from gdsload.engine.assemble import BatchForm
+from gdsload.engine.codecs import Bytes, Offsets
 from gdsload.engine.gpu import assemble_device
 from gdsload.engine.gpu.assemble_device import ConsumerThrottle, GroupHandOver
+from gdsload.engine.gpu.gather_device import DeviceGather
+from gdsload.engine.read_planner import FieldRows, LoadedRows, RowSlice, Slices
 
 PENDING, BATCH = 8000, 500
 
@@ -222,3 +229,39 @@ def test_lengths_of_a_batch_that_are_changed_in_place_concern_no_others_gradient
     loss.backward()
     assert (weight.grad.tolist(), second.tolist()) == ([0, 1], [1, 1, 1])
     assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("codec", "field"), [(Offsets, Field("uint8", (None,))), (Bytes, Field("bytes"))], ids=["tensors", "byte strings"]
+)
+def test_no_copy_goes_from_one_allocation_into_the_next(codec, field, monkeypatch):
+    """Memory of two allocations may be neighbours; the driver refuses a copy of parts of both."""
+    monkeypatch.setattr(
+        assemble_device,
+        "batch_tensors",
+        lambda counts, field, _device: [torch.empty(count * field.row_bytes, dtype=torch.uint8) for count in counts],
+    )
+    memory, size, copied = np.zeros(2**22, np.uint8), 2**18, []
+    begin = memory.ctypes.data
+    chunks, addresses = begin + np.array([0, 2**21]), begin + np.arange(16) * size
+
+    class Gather(DeviceGather):
+        def copies(self, sources, nbytes, _targets):
+            copied.extend(zip(np.array(sources).tolist(), np.array(nbytes).tolist(), strict=True))
+
+        def upload(self, array):
+            return torch.from_numpy(np.array(array))
+
+    class OnCpu(assemble_device.DeviceAssembler):
+        def __init__(self):
+            self.form, self.device = BatchForm({"x": codec("x", field)}, fields=("x",)), torch.device("cpu")
+            self.gather = Gather(self.device, lambda addresses: np.zeros(addresses.shape, np.bool_), kernel=True)
+
+        def complete(self, gather):
+            return gather()
+
+    found = {"x": FieldRows(addresses, np.full(16, size))}
+    rows = LoadedRows(found, np.arange(16), np.zeros(1, np.int64), PendingRead(addresses, done, begins=chunks), 16)
+    OnCpu().assemble(Slices([RowSlice(rows, slice(None), 16)]), [16])
+    assert sum(nbytes for _, nbytes in copied) == memory.nbytes
+    assert not any(source < chunks[1] < source + nbytes for source, nbytes in copied)
