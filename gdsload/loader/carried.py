@@ -1,16 +1,18 @@
-"""Meshes and process groups among a loader's arguments, which copies in this process share and others cannot have."""
+"""What copies of a loader are made with: meshes and groups are shared in this process, and samplers are not."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any, NoReturn
 
 from gdsload.errors import OptionError
 
-__all__ = ["carried", "unpacked"]
+__all__ = ["carried", "unpacked", "with_own_sampler"]
 
 _NAMES = ("mesh", "process_group")
+_SAMPLERS = ("sampler", "batch_sampler")
 
 
 class _Carried:
@@ -64,3 +66,11 @@ def unpacked(given: Mapping[str, Any]) -> dict[str, Any]:
         OptionError: if a group is not there any more.
     """
     return {name: value.value() if isinstance(value, _Carried) else value for name, value in given.items()}
+
+
+def with_own_sampler(given: Mapping[str, Any], dataset: object) -> dict[str, Any]:
+    """Arguments for a copy in this process, of the same dataset.
+
+    Where a loader stands is a state of its sampler and the generator of that: two loaders would move each other.
+    """
+    return {name: deepcopy(one, {id(dataset): dataset}) if name in _SAMPLERS else one for name, one in given.items()}

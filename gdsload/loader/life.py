@@ -113,16 +113,28 @@ class Life:
         with self._held():
             return self._progress.state(opened=self._resources is not None or self.closed)
 
-    def luggage(self) -> int | dict[str, Any]:
+    def luggage(self) -> tuple[int | dict[str, Any], int | None]:
         """What a copy of the loader needs to stand where it stands: a state, or between epochs the next number.
 
-        A number fits whatever ranks there are where the copy goes.
+        A number fits whatever ranks there are where the copy goes. With a state comes the number that `set_epoch` was
+        called with since, or None.
 
         Raises:
             StateError: in the middle of an epoch of a sampler that cannot be resumed there.
         """
         with self._held():
-            return self.state() if self._progress.inside else self._progress.epoch
+            if not self._progress.inside:
+                return self._progress.epoch, None
+            return self.state(), self._progress.epoch if self._progress.kept else None
+
+    def unpack(self, where: int | dict[str, Any], kept: int | None) -> None:
+        """Stand where the loader stood whose luggage this is."""
+        if isinstance(where, int):
+            self._progress.stand(where)
+            return
+        self.resume(where)
+        if kept is not None:
+            self.set_epoch(kept)
 
     def resume(self, state: dict[str, Any], *, change_batch_size: bool = False) -> None:
         """As `DataLoader.load_state_dict`."""

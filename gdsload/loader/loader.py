@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
 
 import torch
 
 from gdsload.backends.base import BackendStatus, CacheStatus
 from gdsload.engine.stats import LoaderStats
-from gdsload.loader.carried import carried, unpacked
+from gdsload.loader.carried import carried, unpacked, with_own_sampler
 from gdsload.loader.life import Life
 from gdsload.loader.options import TorchKeywords, check_torch_keywords
 from gdsload.loader.plan import plan_loader
@@ -369,13 +369,16 @@ class DataLoader(TorchAttributes):
         given = self._given if self.seed is None else {**self._given, "seed": self.seed}  # one that was drawn, too
         return _remade, (type(self), self.dataset, given), (self._life.luggage(), state)
 
-    def __setstate__(self, state: tuple[int | dict[str, Any], dict[str, Any]]) -> None:
-        where, attributes = state
+    def __setstate__(self, state: tuple[tuple[int | dict[str, Any], int | None], dict[str, Any]]) -> None:
+        luggage, attributes = state
         vars(self).update(attributes)
-        if isinstance(where, int):
-            self._life.set_epoch(where)
-        else:
-            self._life.resume(where)
+        self._life.unpack(*luggage)
+
+    def __copy__(self) -> Self:
+        parts: Any = self.__reduce__()
+        made: Any = _remade(type(self), self.dataset, with_own_sampler(parts[1][-1], self.dataset))
+        made.__setstate__(parts[-1])
+        return cast("Self", made)
 
     def __enter__(self) -> Self:
         return self

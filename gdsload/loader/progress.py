@@ -124,6 +124,8 @@ class Progress:
             )
         self._newest = None
         if number != self._cursor.epoch:
+            if self.sampled is not None and self._cursor.position:
+                self.sampled.give_up(Place(self._cursor.epoch, self._cursor.position, self.schedules.now()))
             self._cursor, self._resumed = Cursor(number, 0), None
         elif self._resumed is not None:
             self._resumed.kept = True
@@ -133,6 +135,15 @@ class Progress:
             self._resumed = _Resumed(self._identity(schedule).state(self._cursor), change_batch_size=False, kept=True)
         if self.sampled is not None:
             self.sampled.set_epoch(number, resumed=self._cursor.position > 0)
+
+    def stand(self, number: int) -> None:
+        """Stand between two epochs, before this one. A sampler is not told: a copy of it has the number that it had."""
+        self._cursor = Cursor(number, 0)
+
+    @property
+    def kept(self) -> bool:
+        """Whether an epoch is begun where it was resumed even if nothing of it is left."""
+        return self._resumed is not None and self._resumed.kept
 
     def state(self, *, opened: bool) -> dict[str, Any]:
         """The state of the loader, after the last batch handed out.

@@ -298,7 +298,13 @@ def tile_of(size: int, batches: int, width: int, warps: int) -> int:
     rounds = -(-rows // (WARP * warps))
     whole = -(-rows // (rounds * warps))
     if whole == 1 and width > PART:
-        return min(-(-rows * width // (warps * PART)) * PART, width)
+        share = min(-(-rows * width // (warps * PART)) * PART, width)
+        # Where little of a row is left behind a share, that is a tile, too, and its warp may be one with a share.
+        fewer = max(-(-width // share) - 1, 1)
+        return min(
+            (share, min(-(-width // (fewer * PART)) * PART, width)),
+            key=lambda tile: -(-rows * -(-width // tile) // warps) * (tile + PART),
+        )
 
     def longest(count: int) -> int:
         return -(-(-(-size // count) * batches) // warps) * (count * width + PART)

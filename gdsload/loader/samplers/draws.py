@@ -3,7 +3,8 @@
 Drawing runs Python for each index, so it is done for several batches at once, by the thread that plans.
 
 Invariants:
-    1. One thread at a time draws; how far the consumer is may be asked for from any other meanwhile.
+    1. One thread at a time draws; how far the consumer is may be asked for from any other meanwhile. An epoch that is
+       left may go on, if its iterator is kept: out of vectors, it then draws from a generator that it alone has.
     2. What is known of a batch is kept until the one behind it has been handed out: the consumer may step back by one.
     3. Behind an error nothing is drawn, whatever it was.
 """
@@ -16,7 +17,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -48,6 +49,13 @@ class Stateful(Protocol):
         """Go there."""
 
 
+def _same(generator: torch.Generator) -> torch.Generator:
+    """Another generator that draws the same."""
+    found = torch.Generator(generator.device)
+    found.set_state(generator.get_state())
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class _Ended:
     """State of a sampler that has given all its indices, after a batch that it could not fill."""
@@ -66,13 +74,20 @@ class Draws:
         stateful: what keeps its state; None if nothing does.
         mark: how it was brought to where it is; None if that is not known.
         place: how far the consumer is; that of the step that is first wanted.
+        generator: the sampler's; None if it has none, or a state of its own.
     """
 
     def __init__(
-        self, source: IndexSource, stateful: Stateful | None, mark: dict[str, Any] | None, place: Place
+        self,
+        source: IndexSource,
+        stateful: Stateful | None,
+        mark: dict[str, Any] | None,
+        place: Place,
+        generator: torch.Generator | None = None,
     ) -> None:
         self._source, self._stateful, self._place = source, stateful, place
         self._begin = None if mark is None else mark.get("begin")
+        self._drawing = threading.RLock()  # whoever draws has it
         self._lock = threading.RLock()  # for the next three, which change together
         self._first = 0 if stateful is None else place.step
         self._batches: deque[IntArray | BaseException] = deque()  # from _first on
@@ -86,12 +101,17 @@ class Draws:
         self._full = source.given.batch_size if type(source.given) is BatchSampler else source.batch_size or 0
         # A batch sampler that was given as the sampler gives no indices, which is for it to say.
         flat = source.batch_size is None or not isinstance(source.given, BatchSampler)
-        self._vectors = vectors_of(source.given) if flat else None
+        own = None if generator is None else _same(generator)
+        self._vectors = vectors_of(source.given, own) if flat else None
         if self._vectors is not None and self._size is None:
             self._size, self._drop_last = source.given.batch_size, source.given.drop_last
-        inner = source.given.sampler if isinstance(source.given, BatchSampler) else source.given
-        self._generator: torch.Generator | None = None if self._vectors is None else getattr(inner, "generator", None)
-        self._states: deque[tuple[int, torch.Tensor]] = deque()  # of it, and how many batches had been drawn then
+        self._in_pieces = self._vectors is not None
+        self._shared = generator  # None once the epoch has been left
+        self._generator = own if self._in_pieces else generator  # what is drawn from
+        self._state = None if generator is None else generator.get_state()  # of both, as far as we know
+        self._states: deque[tuple[int, torch.Tensor]] = deque()  # and how many batches had been drawn then
+        if self._state is not None and not self._in_pieces:
+            self._states.append((0, self._state))
         given = self._table is None and self._vectors is None and not self._over
         self._iterator = iter(source.given if given else ())
         self.reach(place.step)
@@ -117,10 +137,13 @@ class Draws:
         """See `Steps`."""
         ahead = 1 if self._vectors is None or self._size is None else max(_AHEAD // self._size, 1)
         wanted = -(-(step + 1) // ahead) * ahead  # so that draws do not depend on the steps that were asked for
-        while not self._over and self.steps <= step:
-            # Out of vectors in the same pieces, whoever asks for how much: what `leave` goes back to are their ends.
-            count = wanted - self.steps if ahead == 1 else ahead - self.steps % ahead
-            self._draw(min(count, _MOST_AT_ONCE) if self._stateful is None else 1)
+        noted = self._stateful is not None or (self._generator is not None and not self._in_pieces)
+        with self._drawing:
+            while not self._over and self.steps <= step:
+                # Out of vectors in the same pieces, whoever asks for how much: what `leave` goes back to are their
+                # ends.
+                count = wanted - self.steps if ahead == 1 else ahead - self.steps % ahead
+                self._draw(1 if noted else min(count, _MOST_AT_ONCE))
         return self._largest
 
     def error(self, step: int) -> BaseException | None:
@@ -158,16 +181,35 @@ class Draws:
     def leave(self) -> None:
         """Set a generator back to where the consumer is, to whole draws of it, as he goes on with another epoch.
 
-        How much was drawn ahead depends on how fast he was, and what the next epoch draws must not. Nobody draws from
-        this one any more. A generator that somebody else has used or seeded since then is left as it is.
+        How much was drawn ahead depends on how fast he was, and what the next epoch draws must not. A generator that
+        somebody else has used or seeded since then is left as it is.
         """
+        if self._shared is None:
+            return
+        with self._drawing:
+            step = self._place.step
+            self.reach(step)
+            if self._shared is not None and self._untouched() and not self.ended:
+                least = step + 1 if self._in_pieces else step
+                self._shared.set_state(next(state for steps, state in self._states if steps >= least))
+            self._shared = None
+
+    def _untouched(self) -> bool:
+        """Whether the sampler's generator is where it was after the last draw."""
+        return self._shared is not None and torch.equal(self._shared.get_state(), cast("torch.Tensor", self._state))
+
+    def _note_generator(self) -> None:
+        """Note where the generator is after a draw, and let the sampler's go there."""
         if self._generator is None:
             return
-        self.reach(self._place.step)
-        last = self._states[-1][1]
-        if torch.equal(self._generator.get_state(), last):
-            behind = (state for steps, state in self._states if steps > self._place.step)
-            self._generator.set_state(next(behind, last))
+        state, untouched = self._generator.get_state(), self._in_pieces and self._untouched()
+        if untouched and self._shared is not None:
+            self._shared.set_state(state)
+        self._state = state
+        over = None if self._vectors is None else self._vectors.before_end
+        self._states.append((self.steps, state if over is None else over))
+        while self._states[0][0] < self._place.step and len(self._states) > 1:
+            self._states.popleft()
 
     def _draw(self, count: int) -> None:
         """Draw some more batches."""
@@ -184,13 +226,10 @@ class Draws:
             error = wrong
         finally:  # after any error, no batch is drawn after a gap
             self._over = self._over or error is not None
+            self._keep(batches[: len(marks) - 1], marks[1:], error)
+            self._note_generator()
             if self._over:
                 self._iterator, self._vectors = iter(()), None  # most hold all their indices, as a list
-            self._keep(batches[: len(marks) - 1], marks[1:], error)
-            if self._generator is not None:
-                self._states.append((self.steps, self._generator.get_state()))
-                while self._states[0][0] < self._place.step and len(self._states) > 1:
-                    self._states.popleft()
 
     def _keep(self, batches: list[IntArray], marks: list[Any], error: BaseException | None) -> None:
         """Note what was drawn, and forget what has been handed out."""

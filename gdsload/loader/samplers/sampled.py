@@ -128,6 +128,15 @@ class Sampled:
             if callable(pass_on := getattr(level, "set_epoch", None)):
                 pass_on(epoch)
 
+    def give_up(self, place: Place) -> None:
+        """An epoch that was resumed at this place is not gone on with: what it had drawn until then is drawn.
+
+        A sampler that does not repeat itself is left as it is.
+        """
+        if self.source.planned is None and self.stateful is None and self._generator() is not None:
+            with suppress(StateError):
+                self.draws(place)
+
     def state(self, place: Place | None, step: int) -> dict[str, Any] | None:
         """How the sampler is brought to where the consumer is, JSON-able unless its own state is not.
 
@@ -157,6 +166,7 @@ class Sampled:
         known = self._resumed if self._begins is None else self._begins
         if known is not None:
             return copy.deepcopy(known)
+        self._leave()  # as the next epoch does when it begins
         if self.source.planned is not None:
             return state_of(self.source.planned, None)
         if (stateful := self.stateful) is not None:
@@ -235,7 +245,8 @@ class Sampled:
         # First of all, as Ctrl-C may strike while it draws. A generator that was not resumed stays where it is then.
         if self._resumed is not None or self.stateful is not None:
             self._begins = mark
-        draws = Draws(self.source, self.stateful, mark, place)
+        generator = None if self.stateful is not None else self._generator()
+        draws = Draws(self.source, self.stateful, mark, place, generator)
         if place.step and self.stateful is None and mark != draws.mark():
             raise StateError(
                 f"the {self.source.name} does not give the indices again that it gave when the state was taken",

@@ -36,10 +36,16 @@ class Vectors:
 
     Args:
         drawn: the vectors; it is sent how many indices are wanted, and may take that into account.
+        generator: what they are drawn from; None: another one for each epoch.
+
+    Attributes:
+        before_end: the generator's state before it was found that there are no more; None as long as it was not. torch
+            may draw once more then, for nothing, which those who leave an epoch early never get to.
     """
 
-    def __init__(self, drawn: Drawn) -> None:
-        self._drawn = drawn
+    def __init__(self, drawn: Drawn, generator: torch.Generator | None = None) -> None:
+        self._drawn, self._generator = drawn, generator
+        self.before_end: torch.Tensor | None = None
         next(drawn)  # to where it takes a number: nothing is drawn before
         # An array, as every call of torch's gives the interpreter lock away, and waits for it.
         self._rest = np.empty(0, np.int64)
@@ -50,7 +56,13 @@ class Vectors:
         self._rest = self._rest[count:]
         try:
             while missing > 0:
+                before = self.before_end
+                if before is None and self._generator is not None:
+                    before = self._generator.get_state()
+                self.before_end = before  # until there is more
                 drawn: IntArray = self._drawn.send(missing).cpu().numpy()  # the default device may be another
+                if len(drawn):
+                    self.before_end = None
                 if len(drawn) > missing:
                     self._rest = drawn[missing:]
                     drawn = drawn[:missing]
@@ -63,20 +75,26 @@ class Vectors:
         return (np.concatenate(parts) if len(parts[0]) < count else parts[0]), error
 
 
-def vectors_of(sampler: object) -> Vectors | None:
-    """Vectors of the indices that a sampler, or a `BatchSampler` of it, gives; None if it has to be iterated."""
+def vectors_of(sampler: object, generator: torch.Generator | None = None) -> Vectors | None:
+    """Vectors of the indices that a sampler, or a `BatchSampler` of it, gives; None if it has to be iterated.
+
+    Args:
+        sampler: which.
+        generator: what to draw from; None: its own, if it has one.
+    """
     if type(sampler) is BatchSampler and type(sampler.batch_size) is int:
         sampler = sampler.sampler
     if type(sampler) not in _DRAWN or not as_in_torch():
         return None
     if type(sampler) is DistributedSampler and not _fits(sampler):
         return None
-    return Vectors(_DRAWN[type(sampler)](sampler))
+    generator = generator or getattr(sampler, "generator", None)
+    return Vectors(_DRAWN[type(sampler)](sampler, generator), generator)
 
 
-def _random(sampler: RandomSampler) -> Drawn:
+def _random(sampler: RandomSampler, generator: torch.Generator | None) -> Drawn:
     count = yield _NOTHING
-    high, generator = len(sampler.data_source), sampler.generator
+    high = len(sampler.data_source)
     if generator is None:
         generator = torch.Generator()
         generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
@@ -111,9 +129,9 @@ def _pass_over(count: int, generator: torch.Generator) -> bool:
     return True
 
 
-def _weighted(sampler: WeightedRandomSampler) -> Drawn:
+def _weighted(sampler: WeightedRandomSampler, generator: torch.Generator | None) -> Drawn:
     yield _NOTHING
-    yield torch.multinomial(sampler.weights, sampler.num_samples, sampler.replacement, generator=sampler.generator)
+    yield torch.multinomial(sampler.weights, sampler.num_samples, sampler.replacement, generator=generator)
 
 
 def _fits(sampler: DistributedSampler[Any]) -> bool:
@@ -122,7 +140,7 @@ def _fits(sampler: DistributedSampler[Any]) -> bool:
     return count >= total if sampler.drop_last else count <= total and bool(count or not total)
 
 
-def _distributed(sampler: DistributedSampler[Any]) -> Drawn:
+def _distributed(sampler: DistributedSampler[Any], _generator: torch.Generator | None) -> Drawn:
     yield _NOTHING
     count, total = len(cast("Sized", sampler.dataset)), sampler.total_size
     if sampler.shuffle:
@@ -186,7 +204,7 @@ def _agrees(number: int) -> bool:
 def _all(sampler: Any) -> list[int]:
     batched = isinstance(sampler, BatchSampler)
     inner: Any = sampler.sampler if batched else sampler
-    vectors = Vectors(_DRAWN[type(inner)](inner))
+    vectors = Vectors(_DRAWN[type(inner)](inner, getattr(inner, "generator", None)))
     parts = [vectors.take(size)[0] for size in (1, 50, 7, 10**6)]
     given: list[int] = np.concatenate(parts).tolist()
     return given[: len(given) // sampler.batch_size * sampler.batch_size] if batched and sampler.drop_last else given

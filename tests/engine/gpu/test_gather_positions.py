@@ -46,6 +46,7 @@ def test_no_tile_has_more_rows_than_a_warp_has_threads(size, batches, width, war
     width=st.one_of(st.integers(1, 70), st.integers(1, 20_000)),
     warps=st.sampled_from(WARPS),
 )
+@example(size=1, batches=67, width=518, warps=128)
 def test_no_warp_has_much_more_to_do_than_the_others(size, batches, width, warps):
     """Unless the words are so few that it does not matter."""
     tile = tile_of(size, batches, width, warps)

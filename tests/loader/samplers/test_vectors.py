@@ -101,6 +101,9 @@ def test_a_permutation_is_drawn_in_vain_where_its_numbers_are_not_known(monkeypa
     class Generator:
         device = torch.device("cuda", 0)
 
+        def get_state(self):
+            return torch.zeros(16, dtype=torch.uint8)
+
     real, asked = torch.randperm, []
     sampler = RandomSampler(range(40), generator=torch.Generator())
     if why == "a GPU's generator":
@@ -216,7 +219,7 @@ def test_how_far_is_drawn_hangs_on_the_step_reached_and_not_on_where_it_was_resu
     for begun_at in range(0, steps, 7):
         generator = torch.Generator().manual_seed(3)
         sampler = RandomSampler(range(500), True, 200_000, generator)
-        draws = Draws(IndexSource(sampler, 1000, False, 500), None, None, Place(0, begun_at, None))
+        draws = Draws(IndexSource(sampler, 1000, False, 500), None, None, Place(0, begun_at, None), generator)
         for step in range(begun_at, steps):
             draws.reach(step)
         assert draws.steps == min(-(-steps // 65) * 65, 200)
@@ -230,6 +233,9 @@ def test_draws_of_a_gpus_generator_are_made_one_by_one(monkeypatch):
 
     class Generator:
         device = torch.device("cuda", 0)
+
+        def get_state(self):
+            return torch.zeros(16, dtype=torch.uint8)
 
     sampler = RandomSampler(range(500), True, 100, torch.Generator())
     sampler.generator = Generator()

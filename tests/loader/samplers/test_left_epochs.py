@@ -1,0 +1,159 @@
+"""Epochs that are left before their end, in the middle of which there are states, copies and other iterators."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from itertools import islice
+
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from gdsload import DataLoader
+from tests.loader.samplers.test_samplers import ALL, numbers, seeded
+
+
+class Own(torch.utils.data.Sampler):
+    """Of somebody else: all that is known of it is its generator."""
+
+    def __init__(self):
+        self.generator = seeded()
+
+    def __len__(self):
+        return len(ALL)
+
+    def __iter__(self):
+        for _ in ALL:
+            yield int(torch.randint(len(ALL), (), generator=self.generator))
+
+
+SAMPLERS = {
+    "random": lambda: RandomSampler(ALL, generator=seeded()),
+    "several times": lambda: RandomSampler(ALL, num_samples=2600, generator=seeded()),
+    "weighted": lambda: WeightedRandomSampler([1.0, 2.0] * 500, 1000, generator=seeded()),
+    "subset": lambda: SubsetRandomSampler(range(0, 1000, 2), generator=seeded()),
+    "own": Own,
+}
+
+
+@pytest.fixture
+def make(plain):
+    return lambda batch_size=100, **options: DataLoader(plain, batch_size, device="cpu", with_index=True, **options)
+
+
+def some(loader, batches):
+    """The numbers of an epoch's first batches; the iterator is dropped."""
+    return numbers(islice(iter(loader), batches))
+
+
+@pytest.mark.parametrize("taken", [0, 1, 3, 9])
+@pytest.mark.parametrize("name", sorted(SAMPLERS.keys() - {"several times"}))
+def test_epochs_that_are_left_early_are_those_of_torch(make, name, taken):
+    """Each draws from the generator behind what the consumer got, and not behind what was drawn ahead."""
+    plain = torch.utils.data.DataLoader(ALL, 100, sampler=SAMPLERS[name]())
+    wanted = [[batch.tolist() for batch in islice(iter(plain), taken)] for _ in range(3)]
+    with make(sampler=SAMPLERS[name]()) as loader:
+        assert [some(loader, taken) for _ in range(3)] == wanted
+
+
+@pytest.mark.parametrize("wrap", [False, True], ids=["sampler", "batch sampler"])
+@pytest.mark.parametrize("taken", [1, 3, 9])
+@pytest.mark.parametrize("name", [*SAMPLERS, "with replacement"])
+def test_the_epoch_behind_a_resumed_one_that_is_left_is_that_of_the_run_that_went_on(make, name, taken, wrap):
+    """Frameworks that limit an epoch save in the middle of it, and go on with the next one."""
+
+    def opened():
+        if name == "with replacement":
+            sampler = RandomSampler(ALL, replacement=True, num_samples=2600, generator=seeded())
+        else:
+            sampler = SAMPLERS[name]()
+        return make(1, batch_sampler=BatchSampler(sampler, 100, False)) if wrap else make(sampler=sampler)
+
+    with opened() as loader, opened() as other:
+        first = some(loader, taken)
+        state = json.loads(json.dumps(loader.state_dict()))
+        loader.set_epoch(1)
+        wanted = numbers(loader), numbers(loader)
+        other.load_state_dict(state)
+        other.set_epoch(1)
+        assert other.epoch == 1
+        again = json.loads(json.dumps(other.state_dict()))
+        assert (numbers(other), numbers(other)) == wanted
+        other.load_state_dict(again)
+        assert numbers(other) == wanted[0]
+        assert wanted[0][: len(first)] != first
+
+
+@pytest.mark.parametrize("name", ["random", "with replacement"])
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_older_iterator_that_is_kept_draws_from_a_generator_of_its_own(make, monkeypatch, name, kept):
+    monkeypatch.setattr("gdsload.loader.samplers.draws._AHEAD", 200)
+
+    def opened():
+        replaced = name == "with replacement"
+        sampler = RandomSampler(ALL, replaced, 20_000 if replaced else None, seeded())
+        return make(50, sampler=sampler, prefetch_bytes=100)
+
+    with opened() as loader, opened() as other:
+        older = iter(loader)
+        before = [next(older)]
+        if not kept:
+            del older
+        newer, found, state = iter(loader), [], None
+        for number, batch in enumerate(newer):
+            found += numbers([batch])
+            if kept:
+                before.append(next(older, None))
+            if number == 5:
+                state = json.loads(json.dumps(loader.state_dict()))
+        other.load_state_dict(state)
+        assert numbers(other) == found[6:]
+        assert numbers(other) == numbers(loader)
+        if kept:
+            with opened() as alone:
+                assert numbers(filter(None, before)) == numbers(alone)[: len(before) - before.count(None)]
+
+
+def travelled(loader):
+    return pickle.loads(pickle.dumps(loader))
+
+
+@pytest.mark.parametrize("how", [travelled, copy.copy, copy.deepcopy])
+class TestCopies:
+    def test_a_sampler_that_was_told_its_epoch_directly_keeps_it(self, make, how):
+        sampler = DistributedSampler(ALL, 2, 0)
+        sampler.set_epoch(5)
+        with make(sampler=sampler) as loader, how(loader) as other:
+            assert (other.sampler.epoch, sampler.epoch) == (5, 5)
+            assert numbers(other) == numbers(loader)
+
+    @pytest.mark.parametrize("name", SAMPLERS)
+    def test_in_the_middle_of_an_epoch_neither_moves_the_other(self, make, how, name):
+        with make(sampler=SAMPLERS[name]()) as loader:
+            wanted = [numbers(loader), numbers(loader)]
+        with make(sampler=SAMPLERS[name]()) as loader:
+            iterator = iter(loader)
+            found = [next(iterator)]
+            with how(loader) as other:
+                found += iterator
+                assert [numbers(found), numbers(loader)] == wanted
+                assert [numbers(other), numbers(other)] == [wanted[0][1:], wanted[1]]
+                assert other.dataset is loader.dataset or how is not copy.copy
+
+    def test_an_epoch_that_is_over_and_asked_for_again_has_no_batch_left(self, make, how):
+        with make(shuffle=True) as loader:
+            list(loader)
+            loader.load_state_dict({**loader.state_dict(), "epoch": 0, "position": 1000})
+            loader.set_epoch(0)
+            with how(loader) as other:
+                assert (other.epoch, other.step) == (loader.epoch, loader.step) == (0, len(loader))
+                assert (numbers(other), numbers(loader)) == ([], [])
+                assert numbers(other) == numbers(loader) != []
