@@ -39,6 +39,7 @@ OPTIONS = {
         size=64, crop="random-resized", flip=0.5, mean=MEAN, std=STD, dtype=torch.bfloat16, channels_last=True
     ),
     "middle": DecodeImage(size=48, crop="center", mean=MEAN, std=STD),
+    "whole numbers": DecodeImage(size=48, crop="center", mean=(0, 1, 0), std=(1, 2, 1)),
     "any size": DecodeImage(flip=0.5),
     "any size, normalized": DecodeImage(mean=MEAN, std=STD, dtype=torch.float16),
 }
