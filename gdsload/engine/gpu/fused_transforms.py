@@ -189,6 +189,7 @@ class FusedTransforms:
         self._last = isinstance(steps[-1], ChannelsLast)
         self.field: str = steps[0].field
         self._tables: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
+        self._sources: dict[torch.dtype, str] = {}
 
     def __repr__(self) -> str:
         return repr(self._compose)
@@ -251,7 +252,9 @@ class FusedTransforms:
             width, *sizes[-1], len(self._moves), *steps,
             *[0] * (9 * (_MOST_STEPS - len(self._moves))),
         ]  # fmt: skip
-        made = kernel(self._source(value.dtype), "transform", 1, IN_VRAM, device)
+        if value.dtype not in self._sources:
+            self._sources[value.dtype] = self._source(value.dtype)
+        made = kernel(self._sources[value.dtype], "transform", 1, IN_VRAM, device)
         launch(made, device, IN_VRAM, np.array(params, np.int64).view(np.uint64))
         return out
 
