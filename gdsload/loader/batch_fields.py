@@ -28,12 +28,13 @@ def field_names(schema: Schema, given: Mapping[str, Any]) -> tuple[str, ...]:
     """The fields that are read, in the schema's order: those that are named, else those of `as_tuple`, else all.
 
     Raises:
-        OptionError: if one does not exist, or is called "index" beside the samples' indices.
+        OptionError: if one does not exist, or is called as what `with_index` or `with_real` adds.
     """
     fields, handed_out = given["fields"], given["as_tuple"]
     if handed_out and not (given["transform"] or given["device_transform"] or given["per_sample"]):
         # Nothing can add a field, or needs one that is not handed out.
-        own = [name for name in handed_out if not (name == "index" and given["with_index"])]
+        added = {name for name in ("index", "real") if given[f"with_{name}"]}
+        own = [name for name in handed_out if name not in added]
         wanted = known_fields(schema, (own or None) if fields is None else fields)
         for name in own:
             known_field(schema, name)

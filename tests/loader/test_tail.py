@@ -105,6 +105,12 @@ class TestWhatCounts:
         assert len({address for address, _ in found}) == 1
         assert [count for _, count in found] == [30] * 33 + [10]
 
+    def test_as_tuple_has_it(self, load, plain):
+        loader = load(plain, 30, tail="pad", with_real=True, as_tuple=("x", "real"))
+        assert [(len(x), int(real.sum())) for x, real in loader] == [(30, 30)] * 33 + [(30, 10)]
+        with pytest.raises(OptionError, match="no field 'real'"):
+            load(plain, 30, as_tuple=("x", "real"))
+
     def test_what_is_no_dict_cannot_have_it(self, load, plain):
         loader = load(plain, 30, with_real=True, device_transform=lambda batch: batch["x"])
         with pytest.raises(OptionError, match="device_transform returned a Tensor.*loader.real_samples"):
