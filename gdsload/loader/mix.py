@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any, Literal
 
@@ -73,6 +73,12 @@ class Mix(ConcatDataset[dict[str, Any]]):
             self.weights = tuple(map(float, numbers))
         except (TypeError, ValueError):
             raise OptionError(f"the weights {numbers!r} are no numbers") from None
+        for part in given:
+            if not isinstance(part, str | os.PathLike | Sized):
+                raise OptionError(
+                    f"{part!r:.100} cannot be mixed: it has no number of samples",
+                    remedy="Pass what gdsload.DataLoader takes: a ShardDataset, a path to one, or parts of such.",
+                )
         super().__init__([ShardDataset(part) if isinstance(part, str | os.PathLike) else part for part in given])
         lengths = tuple(map(len, self.datasets))  # type: ignore[arg-type]
         if not isinstance(samples, str):

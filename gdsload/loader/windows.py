@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gdsload.errors import OptionError, SampleIndexError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.indices import whole_numbers
-from gdsload.order.checks import check_whole
+from gdsload.order.checks import MAX_SAMPLES, check_whole
 from gdsload.shards import reads
 from gdsload.system.arrays import IntArray
 
@@ -47,7 +47,7 @@ class Windows(torch.utils.data.Dataset[dict[str, Any]]):
         starts: first sample of each window; int64, shape ``[len(self)]``, read-only.
 
     Raises:
-        OptionError: if `length` or `stride` is no whole number from 1 on, or there is no field `within`.
+        OptionError: if `length` or `stride` is no whole number from 1 to 2**48, or there is no field `within`.
         DatasetNotFoundError, FormatError: see `ShardDataset`.
     """
 
@@ -55,7 +55,8 @@ class Windows(torch.utils.data.Dataset[dict[str, Any]]):
         self, dataset: ShardDataset | str | os.PathLike[str], length: int, stride: int = 1, *, within: str | None = None
     ) -> None:
         self.dataset = dataset if isinstance(dataset, ShardDataset) else _opened(dataset)
-        self.length, self.stride = check_whole(length, "length", 1), check_whole(stride, "stride", 1)
+        self.length = check_whole(length, "length", 1, MAX_SAMPLES)
+        self.stride = check_whole(stride, "stride", 1, MAX_SAMPLES)
         self.within = within
         ends = np.array([len(self.dataset)], np.int64) if within is None else _run_ends(self.dataset.column(within))
         self.starts = window_starts(ends, self.length, self.stride)
@@ -120,7 +121,7 @@ def _run_ends(column: Any) -> IntArray:
         return np.array([*changes, len(column)], np.int64)
     if isinstance(column, tuple):
         raise OptionError("within names a ragged field", remedy="Name one of a fixed shape, or a text.")
-    rows = column.reshape(len(column), -1)
+    rows = column.unsqueeze(-1).flatten(1)  # also of no samples, whose rows reshape(0, -1) cannot work out
     changed: NDArray[np.bool_] = (rows[1:] != rows[:-1]).any(1).numpy()
     return np.append(np.flatnonzero(changed) + 1, len(rows))
 

@@ -212,6 +212,11 @@ class TestRefused:
         with pytest.raises(OptionError, match="have different fields"):
             load(Mix([parts["a"], other], [1, 1]))
 
+    @pytest.mark.parametrize("odd", [5, None, torch.utils.data.Dataset()])
+    def test_what_has_no_samples(self, odd):
+        with pytest.raises(OptionError, match="cannot be mixed: it has no number of samples. Pass what"):
+            Mix([odd], [1])
+
     @pytest.mark.parametrize(
         ("datasets", "weights", "options", "match"),
         [

@@ -158,6 +158,9 @@ def test_refused(steps):
         Windows(steps, 0)
     with pytest.raises(OptionError, match="no field 'epsiode'"):
         Windows(steps, 2, within="epsiode")
+    for sizes in ({"length": 2**70}, {"length": 2, "stride": 2**70}):
+        with pytest.raises(OptionError, match="is 1180591620717411303424, but must be at most"):
+            Windows(steps, **sizes)
     windows = Windows(steps, 2)
     with pytest.raises(SampleIndexError, match="window 299 does not exist: there are 299"):
         windows[299]
@@ -168,6 +171,13 @@ def test_refused(steps):
     for parts in ([windows, windows.dataset], [windows, Windows(steps, 3)]):
         with pytest.raises(OptionError, match="some are windows, and some are not, or of another length"):
             DataLoader(ConcatDataset(parts), 2, device="cpu")
+
+
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_of_no_samples_there_are_none(tmp_path, shape):
+    with gdsload.ShardWriter(tmp_path / "none", {"x": "float32", "episode": gdsload.Field("int64", shape)}):
+        pass
+    assert len(Windows(tmp_path / "none", 2, within="episode")) == 0
 
 
 def test_ragged_fields_are_left_out(tmp_path):
