@@ -241,6 +241,12 @@ def _new_ids(source: object, starts: dict[int, int], known: dict[int, IntArray])
             index = np.asarray(source.indices)
         except ValueError:  # lists of different lengths
             index = np.asarray(source.indices, dtype=object)
+        # A mask's nonzero() has a second dimension of 1, which torch's own indexing takes for a vector, too.
+        if index.ndim != 1 and index.shape[1:] != (1,):
+            raise OptionError(
+                f"the indices of a Subset are an array of shape {index.shape}",
+                remedy="Pass a vector, as indices.reshape(-1) is one.",
+            )
         if len(index) and index.dtype.kind not in "iu":
             raise OptionError(f"the indices of a Subset are {index.dtype}, no whole numbers")
         # Before they are int64, which would wrap large ones round to samples that nobody asked for.

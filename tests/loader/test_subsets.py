@@ -110,6 +110,19 @@ def test_subset_of_no_numbers(leaves, indices):
         select(Subset(leaves[1], indices))
 
 
+@pytest.mark.parametrize("make", [torch.tensor, np.array, list])
+@pytest.mark.parametrize("indices", [[[1, 2], [3, 4]], [[[1], [2]]], [[], []]], ids=str)
+def test_subset_of_no_vector(leaves, indices, make):
+    with pytest.raises(OptionError, match=r"the indices of a Subset are an array of shape .*Pass a vector"):
+        select(Subset(leaves[1], make(indices)))
+
+
+def test_subset_of_a_masks_nonzero(leaves):
+    mask = torch.tensor([True, False, False, True, False])
+    assert select(Subset(leaves[1], mask.nonzero())).ids.tolist() == [0, 3]
+    assert len(select(Subset(leaves[1], (~mask & mask).nonzero()))) == 0
+
+
 def test_datasets_of_other_fields(leaves, tmp_path):
     with ShardWriter(tmp_path / "d") as writer:
         writer.write({"y": 1})
