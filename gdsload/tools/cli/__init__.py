@@ -64,15 +64,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     safe_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     whole, commands = make_parser()
-    if not words:
-        whole.print_help()
-        return 0
-    if words[0] not in commands and not words[0].startswith("-"):
+    if words and words[0] not in commands and not words[0].startswith("-"):
         show_usage(f"there is no command {words[0]!r}", f"{meant(words[0], commands)}`gdsload --help` lists them all.")
         sys.exit(2)
-    parser = commands.get(words[0], whole)
+    parser = commands.get(words[0], whole) if words else whole
     late = parser.get_default("late")
     try:
+        if not words:
+            whole.print_help()
+            return 0
         with ended_by_signals():
             others = {_flag(word) for word in words if word.startswith("--")}.difference(flags(parser))
             if late is not None and others:

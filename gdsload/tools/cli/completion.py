@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from gdsload.errors import OptionError
+from gdsload.tools.cli.terminal import say
 from gdsload.tools.cli.usage import Commands, Parser
 
 __all__ = ["add_to"]
@@ -44,5 +45,5 @@ def _run(chosen: argparse.Namespace) -> int:
                 action.help = "what to do"  # else it is passed over, with all commands
             if action.metavar in ("PATH", "SOURCE", "OUT", "FILE", "DIR", "FOLDER"):
                 action.complete = shtab.DIR if action.metavar in ("DIR", "FOLDER") else shtab.FILE  # type: ignore[attr-defined]
-    print(shtab.complete(parser, chosen.shell))
+    say(shtab.complete(parser, chosen.shell))
     return 0

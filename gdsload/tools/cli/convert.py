@@ -103,7 +103,7 @@ def _run(chosen: argparse.Namespace) -> int:
             skipped = error.skipped if isinstance(error, ConversionError) else ()
             message, listed = chosen.typed(str(error)), _listed(chosen, skipped)
             tree = {"ok": False, "error": type(error).__name__, "message": message, "skipped": listed}
-            print(json.dumps(tree, indent=1))
+            say(json.dumps(tree, indent=1))
         raise
 
 
@@ -136,14 +136,14 @@ def _dry_run(chosen: argparse.Namespace, options: ConvertKeywords) -> int:
     finally:
         bar.close()
     if chosen.json:
-        print(json.dumps(_planned(chosen, found), indent=1, ensure_ascii=False))
+        say(json.dumps(_planned(chosen, found), indent=1, ensure_ascii=False))
         return 0
     say(f"{found.kind}, {counted(len(found.parts), 'part')}")
-    print(f"samples: {found.samples if found.samples >= 0 else 'known when they are read'}")
-    print(f"size: {_about(found.nbytes)}")
+    say(f"samples: {found.samples if found.samples >= 0 else 'known when they are read'}")
+    say(f"size: {_about(found.nbytes)}")
     if found.images is not None:
-        print(f"  images as the files that they are (--keep-encoded): {_about(found.images.encoded)}")
-        print(f"  images decoded: {_about(found.images.decoded)}")
+        say(f"  images as the files that they are (--keep-encoded): {_about(found.images.encoded)}")
+        say(f"  images decoded: {_about(found.images.decoded)}")
     show_notes(found.notes, chosen.typed)
     for name, field in found.schema.items():
         say(f"  {name}: {field}")
@@ -206,7 +206,7 @@ def _tell(chosen: argparse.Namespace, skipped: tuple[Skipped, ...]) -> None:
             ):
                 say(line)
         if len(skipped) > _SHOWN:
-            print(f"  and {len(skipped) - _SHOWN} more{'' if report else '; --report FILE lists them all'}")
+            say(f"  and {len(skipped) - _SHOWN} more{'' if report else '; --report FILE lists them all'}")
     if report is not None:
         try:
             with open(report, "w", encoding="utf-8") as file:

@@ -71,31 +71,31 @@ def _run(chosen: argparse.Namespace) -> int:
                 say(piece)
         return 0
     if chosen.json:
-        print(json.dumps(_tree(dataset), indent=1, ensure_ascii=False))
+        say(json.dumps(_tree(dataset), indent=1, ensure_ascii=False))
         return 0
     say(plain(dataset.path))
     count = f"{counted(len(dataset), 'sample')} in {counted(len(dataset.shards), 'shard')}"
-    print(f"{count}, {format_bytes(dataset.num_bytes)}")
-    print(f"digest {dataset.digest}")
+    say(f"{count}, {format_bytes(dataset.num_bytes)}")
+    say(f"digest {dataset.digest}")
     for names in dataset.stored.packed:
         for line in wrapped(plain(f"stored together: {', '.join(names)}"), terminal_width(sys.stdout), rest="  "):
             say(line)
     for line in told(dataset.metadata):
         for piece in wrapped(plain(line), terminal_width(sys.stdout), rest="  "):
             say(piece)
-    print()
+    say("")
     rows = [("field", "type", "shape of a sample", "bytes a sample")]
     rows += [(plain(name), _kind(field), _shape(field), _size(field)) for name, field in dataset.schema.items()]
     _print_table(rows)
-    print()
+    say("")
     _print_table([("drive", "shards", "size", ""), *map(_drive, _volumes(dataset))])
-    print()
+    say("")
     shown = dataset.shards[: max(chosen.shards, 0)]
     rows = [("shard", "samples", "size", "")]
     rows += [(os.path.basename(shard.file), str(shard.samples), format_bytes(shard.bytes), "") for shard in shown]
     _print_table(rows)
     if len(shown) < len(dataset.shards):
-        print(f"and {len(dataset.shards) - len(shown)} more")
+        say(f"and {len(dataset.shards) - len(shown)} more")
     return 0
 
 

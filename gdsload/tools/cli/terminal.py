@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
+from gdsload.errors import WriteError
 from gdsload.system.units import counted, format_bytes
 
 __all__ = [
@@ -36,10 +38,25 @@ def safe_streams() -> None:
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
-    """Print, whatever the stream's encoding."""
+    """Print, whatever the stream's encoding, and at once, so that a fault is found while it can be reported.
+
+    Raises:
+        WriteError: if it cannot be written, as where it goes to a file on a full disk.
+        BrokenPipeError: if nobody reads it any more.
+    """
     stream = stream or sys.stdout
     encoding = stream.encoding or "utf-8"
-    print(text.encode(encoding, "replace").decode(encoding), file=stream)
+    try:
+        print(text.encode(encoding, "replace").decode(encoding), file=stream, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if stream is sys.stdout:
+            with contextlib.suppress(OSError):
+                stream.close()  # else Python writes what is left at its exit, and shows a traceback
+        raise WriteError(
+            f"the output cannot be written: {error.strerror}", remedy="Make room where it goes, or send it elsewhere."
+        ) from error
 
 
 def is_terminal(stream: TextIO) -> bool:

@@ -53,7 +53,7 @@ def _run(chosen: argparse.Namespace) -> int:
     except GdsloadError as error:
         bar.close()
         if chosen.json:
-            print(json.dumps(_unsound(chosen.path, error), indent=1))
+            say(json.dumps(_unsound(chosen.path, error), indent=1))
         elif isinstance(error, FormatError):
             _complain(error)
         else:
@@ -62,14 +62,14 @@ def _run(chosen: argparse.Namespace) -> int:
     finally:
         bar.close()
     if chosen.json:
-        print(json.dumps(_sound(found, report), indent=1))
+        say(json.dumps(_sound(found, report), indent=1))
         return 0
     checked = f"{counted(report.shards, 'shard')}, {format_bytes(report.checked_bytes)} as written"
     say(f"{paint('ok', 'green', sys.stdout)}  {checked}")
     if report.unchecked_bytes:
-        print(f"{format_bytes(report.unchecked_bytes)} have no checksums: gdsload did not write them")
+        say(f"{format_bytes(report.unchecked_bytes)} have no checksums: gdsload did not write them")
     if chosen.deep:
-        print(f"all {counted(found.samples, 'sample')} can be made")
+        say(f"all {counted(found.samples, 'sample')} can be made")
         for name in dict.fromkeys([*report.nan, *report.infinite]):
             nan, infinite = report.nan.get(name, 0), report.infinite.get(name, 0)
             say(f"  field {plain(name)}: {counted(nan, 'value')} NaN, {infinite} infinite")

@@ -97,7 +97,7 @@ def summarise(chosen: argparse.Namespace, reports: Sequence[ConvertReport]) -> N
     """Say what was written: in words, as JSON, or not at all."""
     if chosen.json:
         trees = [as_tree(report, chosen.typed) for report in reports]
-        print(json.dumps(trees[0] if len(trees) == 1 else {"ok": True, "datasets": trees}, indent=1))
+        say(json.dumps(trees[0] if len(trees) == 1 else {"ok": True, "datasets": trees}, indent=1))
         return
     for report in [] if chosen.quiet else reports:
         count = f"{counted(report.samples, 'sample')} in {counted(report.shards, 'shard')}"
@@ -105,7 +105,7 @@ def summarise(chosen: argparse.Namespace, reports: Sequence[ConvertReport]) -> N
         show_notes(report.notes, chosen.typed)
         if report.resumed:
             was = "part was" if report.resumed == 1 else "parts were"
-            print(f"{report.resumed} {was} there from an interrupted run")
+            say(f"{report.resumed} {was} there from an interrupted run")
 
 
 def show_notes(notes: Sequence[str], typed: Callable[[str], str]) -> None:
