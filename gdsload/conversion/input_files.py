@@ -308,15 +308,15 @@ class SourceFiles:
             FormatError: if the name leads elsewhere, by itself or by a link that must not be followed, or there is no
                 regular file.
         """
-        root = os.path.realpath(folder)
+        whole, root = absolute(folder or os.curdir), os.path.realpath(folder)
         try:
-            path = os.path.join(absolute(folder), name)
+            path = os.path.join(whole, name)
             real = os.path.realpath(path)
             is_file = os.path.isfile(real)  # to open anything else may wait for ever
         except ValueError as error:
             raise FormatError(f"{name!r:.200} is no name of a file: {error}", file=folder) from None
         if os.path.commonpath([root, real]) != root:
-            if os.path.commonpath([absolute(folder), os.path.normpath(path)]) != absolute(folder):
+            if os.path.commonpath([whole, os.path.normpath(path)]) != whole:
                 raise FormatError(f"{name!r:.200} leads out of the folder", file=folder)
             self._check_link(path, root)
         if not is_file:

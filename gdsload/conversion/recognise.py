@@ -17,7 +17,7 @@ from gdsload.conversion.source import Source
 from gdsload.conversion.splits import split_words
 from gdsload.conversion.unknown_sources import WAYS_OUT, unknown
 from gdsload.errors import DatasetNotFoundError, FormatError, OptionError
-from gdsload.system.paths import refuse_url
+from gdsload.system.paths import refuse_no_path
 
 __all__ = ["KINDS", "recognise", "source_class", "source_for"]
 
@@ -101,7 +101,10 @@ def source_for(source: object, kind: str | None, options: Mapping[str, Any] | No
     if made is None:
         return cast("Source", source)
     check_values(made, options or {})
-    place: object = os.fspath(source) if isinstance(source, str | os.PathLike) else source
+    place: object = source
+    if isinstance(source, str | os.PathLike):
+        refuse_no_path(source)
+        place = os.fspath(source)
     try:
         return cast("Source", made(place, **(options or {})))
     except TypeError as error:
@@ -151,7 +154,7 @@ def recognise(path: str) -> str:
         FormatError: if it is neither a file nor a folder.
         OptionError: if it cannot be told.
     """
-    refuse_url(path)
+    refuse_no_path(path)
     if (files := expanded(path)) is not None:
         for file in files:
             check_file(file)

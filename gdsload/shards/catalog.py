@@ -27,7 +27,7 @@ from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import FileIdentity, ShardSource, identity_of
 from gdsload.shards.opening import load_shard
 from gdsload.shards.shard_folders import link_target
-from gdsload.system.paths import absolute, refuse_url
+from gdsload.system.paths import absolute, refuse_no_path
 
 __all__ = ["SHARD_SUFFIX", "Catalog", "open_catalog"]
 
@@ -72,12 +72,12 @@ def open_catalog(path: str, *, whole: bool = True) -> Catalog:
             the sources all the same, with what the index says of it: for `verify_shards`, which looks at them all.
 
     Raises:
-        OptionError: if it is an address.
+        OptionError: if it is empty, or an address.
         DatasetNotFoundError: if there is nothing.
         UnfinishedDatasetError: if there are gdsload shards without an index.
         FormatError: if something is damaged; where `whole` is false, only if not one shard says what the fields are.
     """
-    refuse_url(path)
+    refuse_no_path(path)
     try:
         mode = os.stat(path).st_mode
     except OSError as error:

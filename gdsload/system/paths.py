@@ -9,18 +9,22 @@ from urllib.parse import unquote, urlsplit
 
 from gdsload.errors import OptionError
 
-__all__ = ["absolute", "listed_paths", "refuse_url"]
+__all__ = ["absolute", "listed_paths", "refuse_no_path"]
 
+_HERE = "'.' is the folder that the program is in."
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
-def refuse_url(path: str | os.PathLike[str]) -> None:
+def refuse_no_path(path: str | os.PathLike[str]) -> None:
     """Refuse what is no path of a local file system, though it might be taken for one.
 
     Raises:
-        OptionError: if it is an address: ``s3://bucket/shards``.
+        OptionError: if it is an address, as ``s3://bucket/shards`` is, or empty: a variable of a shell that is not set
+            must not be the folder that the program happens to be in.
     """
     text = os.fspath(path)
+    if not text:
+        raise OptionError("the path is empty", remedy=_HERE)
     if not isinstance(text, str) or not _URL.match(text):
         return
     scheme = text.partition("://")[0].lower()
@@ -40,9 +44,9 @@ def absolute(path: str | os.PathLike[str]) -> str:
     target. A link at the path itself stays one.
 
     Raises:
-        OptionError: if it is an address, see `refuse_url`, or has characters that no file's name has.
+        OptionError: if it is empty or an address, see `refuse_no_path`, or has characters that no file's name has.
     """
-    refuse_url(path)
+    refuse_no_path(path)
     try:
         unusable = b"\0" in os.fsencode(path)
     except UnicodeEncodeError:
@@ -72,7 +76,8 @@ def listed_paths(what: str, given: Iterable[object]) -> list[str]:
     for one in given:
         path = os.fspath(one) if isinstance(one, str | os.PathLike) else None
         if not isinstance(path, str) or not path:
-            remedy = "Pass texts or os.PathLike objects; '.' is the folder that the program is in."
-            raise OptionError(f"{what} names {one!r:.200}, which is no path", remedy=remedy)
+            raise OptionError(
+                f"{what} names {one!r:.200}, which is no path", remedy=f"Pass texts or os.PathLike objects; {_HERE}"
+            )
         found.append(path)
     return found

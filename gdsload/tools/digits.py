@@ -79,7 +79,7 @@ def run_demo(
         OptionError: if scikit-learn is not installed.
     """
     with tempfile.TemporaryDirectory(prefix="gdsload-demo-") as folder:
-        path = keep or os.path.join(folder, "digits")
+        path = os.path.join(folder, "digits") if keep is None else keep
         _write_digits(path)
         return _train(ShardDataset(path), epochs, seed, device, progress)
 

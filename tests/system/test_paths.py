@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import gdsload
 from gdsload.errors import DatasetExistsError, DatasetNotFoundError
 from gdsload.system.paths import absolute
+from gdsload.tools.cli import main
 
 NAMES = st.sampled_from(["a", "link", "up", "..", ".", "", "file", "new"])
 
@@ -43,8 +44,26 @@ def test_a_link_at_the_path_itself_stays_one(tree, monkeypatch):
     monkeypatch.chdir(tree)
     assert absolute("link") == absolute("./a/../link") == str(tree / "link")
     assert absolute("link/..") == absolute("link/../.") == str(tree / "a")
-    assert absolute(".") == absolute("") == str(tree)
+    assert absolute(".") == str(tree)
     assert absolute("/") == absolute("/..") == "/"
+
+
+def test_an_empty_path_is_none(tmp_path, monkeypatch, capsys):
+    """It is not the folder that the program is in, least of all where a dataset is replaced."""
+    numbers(tmp_path / "d", 1)
+    monkeypatch.chdir(tmp_path / "d")
+    for use in (
+        gdsload.ShardDataset, gdsload.DataLoader, lambda path: gdsload.Windows(path, 1),
+        lambda path: gdsload.ShardWriter(path, overwrite=True),
+        lambda path: gdsload.convert(path, tmp_path / "new"), lambda path: gdsload.convert(path, "new", kind="csv"),
+        lambda path: gdsload.convert(".", path, overwrite=True), lambda path: gdsload.reshard(".", path),
+        lambda path: gdsload.merge([".", path], "new"),
+    ):  # fmt: skip
+        with pytest.raises(gdsload.OptionError, match=r"the path is empty. '\.' is the folder that the program is in"):
+            use("")
+    assert main(["convert", ".", "", "--overwrite"]) == main(["demo", "--keep", ""]) == 2
+    assert capsys.readouterr().err.count("error: the path is empty\nhint: '.' is the folder") == 2
+    assert len(gdsload.ShardDataset(".")) == 1
 
 
 def numbers(path, *values, **options):

@@ -334,6 +334,14 @@ def test_nothing_outside_the_folder_is_read(tmp_path, by):
     assert good.make()["x"].tolist() == [1, 1, 1]
 
 
+def test_files_beside_tables_in_the_folder_that_the_program_is_in(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in "ab":
+        np.save(f"{name}.npy", np.full(3, ord(name)))
+        write(tmp_path / f"{name}.csv", ["x"], [[f"{name}.npy"]])
+    assert [sample["x"].tolist() for sample in samples(CsvSource("{a,b}.csv"))] == [[97] * 3, [98] * 3]
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [("none.npy", "no file"), ("fifo.npy", "no file"), ("objects.npy", "pickle"), ("cut.npy", "promises"), ("text.png", "decoded"), ("a\0.npy", "null")],
