@@ -317,7 +317,8 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
         Raises:
             ChecksumError: if anything differs or cannot be read. All of it is in `.problems`, with file, bytes, field
                 and samples; `.samples` are all samples that are spoiled.
-            FormatError: if bytes are those that were written, but make no sense; likewise.
+            FormatError: if bytes are those that were written, but make no sense; likewise. Or if you may not read a
+                shard, of whose samples nothing is known then.
         """
         return verify_shards(self._catalog.sources, self._catalog.stored, deep=deep, progress=progress)
 

@@ -25,7 +25,7 @@ from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.shard import Shard, is_gdsload
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import FileIdentity, ShardSource, identity_of
-from gdsload.shards.opening import load_shard
+from gdsload.shards.opening import load_shard, wrong_length
 from gdsload.shards.shard_folders import link_target
 from gdsload.system.paths import absolute, refuse_no_path
 
@@ -184,16 +184,16 @@ def _check_present(path: str, stats: dict[str, os.stat_result], astray: dict[str
         found, file, samples = sizes.get(shard.file), os.path.join(path, shard.file), (first, first + shard.samples)
         if found is None:
             problems.append(Problem(astray.get(shard.file, "the shard is missing"), file, samples=samples))
-        elif found != shard.bytes:
-            message = f"the shard has {found} bytes, but the index says {shard.bytes}"
-            problems.append(Problem(message, file, min(found, shard.bytes), samples=samples))
+        elif problem := wrong_length(file, found, shard.bytes, samples):
+            problems.append(problem)
         first += shard.samples
     for name, status in stats.items():
         if not stat.S_ISREG(status.st_mode):
             problems.append(Problem("the shard is no regular file", os.path.join(path, name)))
     if problems:
+        files = {problem.file for problem in problems}  # of one that is no regular file, its length is wrong, too
         raise FormatError(
-            f"{len(problems)} of {len(index.shards)} shards are missing or of another length",
+            f"{len(files)} of {len(index.shards)} shards are missing or of another length",
             file=path,
             problems=problems,
             remedy="Mount the drives that links lead to, or copy the dataset again, whole. `gdsload verify` also says "

@@ -6,6 +6,7 @@ may have more shards than a process may have open files.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
@@ -49,7 +50,7 @@ def open_regular(path: str, *, follow_links: bool = True, flags: int = 0, folder
 
     Raises:
         DatasetNotFoundError: if there is no such file.
-        ReadError: if it cannot be opened or is no regular file.
+        ReadError: if it cannot be opened, with the system's reason in `errno`; or is no regular file.
     """
     flags |= os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow_links else os.O_NOFOLLOW)
     try:
@@ -57,10 +58,14 @@ def open_regular(path: str, *, follow_links: bool = True, flags: int = 0, folder
     except (FileNotFoundError, NotADirectoryError):
         raise DatasetNotFoundError("there is no such file", file=path) from None
     except OSError as error:
-        link = not follow_links and os.path.islink(path)
-        raise ReadError(
-            f"the file cannot be opened: {error.strerror}", file=path, remedy=_about_link(path) if link else None
-        ) from None
+        remedy = None
+        if not follow_links and os.path.islink(path):
+            remedy = _about_link(path)
+        elif error.errno in (errno.EACCES, errno.EPERM):
+            remedy = "Give yourself the right to read it."
+        refusal = ReadError(f"the file cannot be opened: {error.strerror}", file=path, remedy=remedy)
+        refusal.errno = error.errno
+        raise refusal from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise ReadError("it is no regular file", file=path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from gdsload.errors import FormatError
+from gdsload.errors import FormatError, Problem
 from gdsload.shards.files import pread_exact
 from gdsload.shards.format.header import PREFIX_BYTES, Header, header_bytes, parse_header
 from gdsload.shards.format.shard import Shard, read_shard
@@ -12,7 +12,7 @@ from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import ShardSource
 from gdsload.shards.shard_checksums import is_as_written
 
-__all__ = ["load_header", "load_named", "load_shard", "mismatch", "named_as_written"]
+__all__ = ["load_header", "load_named", "load_shard", "mismatch", "named_as_written", "wrong_length"]
 
 
 def load_header(fd: int, file: str) -> Header:
@@ -51,6 +51,21 @@ def mismatch(shard: Shard, source: ShardSource, stored: StoredSchema) -> str | N
     if shard.stored != stored:
         return f"its fields are {shard.stored}, but the dataset's are {stored}"
     return None
+
+
+def wrong_length(path: str, found: int, wanted: int, samples: tuple[int, int] | None) -> Problem | None:
+    """What is wrong with a shard of another length than the index says; None if it has that one.
+
+    Args:
+        path: its file.
+        found: how many bytes it has.
+        wanted: how many it should have; -1 if nobody knows.
+        samples: those that it holds, as the dataset counts them.
+    """
+    if wanted in (-1, found):
+        return None
+    message = f"the shard has {found} bytes, but the index says {wanted}"
+    return Problem(message, path, min(found, wanted), samples=samples)
 
 
 def load_named(fd: int, source: ShardSource, stored: StoredSchema) -> Shard:

@@ -239,6 +239,15 @@ def test_shard_of_another_length_is_refused_at_once(small, change):
     assert (message, str(path)) == (caught.value.problems[0].message, caught.value.problems[0].file)
 
 
+def test_shards_are_counted_not_what_is_wrong_with_them(small):
+    path = shards_of(small)[1]
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(FormatError, match="1 of . shards are missing or of another length") as caught:
+        ShardDataset(small)
+    assert len(caught.value.problems) == 2
+
+
 def test_shard_with_another_header_is_refused(small, tmp_path, write_small):
     """Two shards that changed places, and a shard of another dataset of the same form."""
     write_small(tmp_path / "other", mark=1)

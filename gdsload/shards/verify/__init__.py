@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from gdsload.shards.format.header import TensorEntry
 from gdsload.shards.format.shard import PADDING_PREFIX
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import ShardSource
-from gdsload.shards.opening import load_shard, mismatch
+from gdsload.shards.opening import load_shard, mismatch, wrong_length
 from gdsload.shards.verify.contents import FieldBytes, PackedRows, not_finite, wrong_booleans, wrong_images, wrong_texts
 from gdsload.shards.verify.opened import OpenShard
 
@@ -45,9 +46,13 @@ class VerifyReport:
 
 @dataclass(slots=True)
 class _Found:
-    """What came of one shard."""
+    """What came of one shard: what is wrong with its bytes, that they may not be read, and what they mean.
+
+    Whoever may not read a shard has not learned that anything is wrong with its samples.
+    """
 
     damage: list[Problem] = field(default_factory=list)
+    unread: list[Problem] = field(default_factory=list)
     nonsense: list[Problem] = field(default_factory=list)
     checked: int = 0
     unchecked: int = 0
@@ -70,8 +75,7 @@ def verify_shards(
             )
         )
     _forget_numbers(sources, found)
-    damage = [problem for one in found for problem in one.damage]
-    _raise(damage + [problem for one in found for problem in one.nonsense], len(sources), damaged=bool(damage))
+    _raise(found)
     return VerifyReport(
         len(sources),
         sum(one.checked for one in found),
@@ -91,19 +95,25 @@ def _forget_numbers(sources: Sequence[ShardSource], found: Sequence[_Found]) -> 
         known = known and source.samples >= 0
 
 
-def _raise(problems: list[Problem], shards: int, *, damaged: bool) -> None:
+def _raise(found: Sequence[_Found]) -> None:
     """Raise what was found, if anything was."""
+    damage = [problem for one in found for problem in one.damage]
+    unread = [problem for one in found for problem in one.unread]
+    problems = [*damage, *unread, *(problem for one in found for problem in one.nonsense)]
     if not problems:
         return
-    kind = ChecksumError if damaged else FormatError
+    kind = ChecksumError if damage else FormatError
     files = {problem.file or "" for problem in problems}
     remedy = "Restore those shards from a copy, or write the dataset again."
-    if not damaged:
+    if unread:
+        right = "Give yourself the right to read what cannot be opened, and verify again."
+        remedy = f"{remedy} {right}" if damage else right
+    elif not damage:
         remedy = "The bytes are those that were written, so what wrote them is to be mended."
     elif all(os.path.islink(file) and not os.path.exists(file) for file in files):
         remedy = "Mount the drives that links lead to, and verify again."
     raise kind(
-        f"{len(problems)} problem{'' if len(problems) == 1 else 's'} in {len(files)} of {shards} shards",
+        f"{len(problems)} problem{'' if len(problems) == 1 else 's'} in {len(files)} of {len(found)} shards",
         problems=problems,
         remedy=remedy,
     )
@@ -136,9 +146,14 @@ def _verify(source: ShardSource, stored: StoredSchema, first: int, meter: _Meter
     except DatasetNotFoundError:
         return _Found([Problem("the shard is missing", source.path, samples=everything)])
     except ReadError as error:
+        if error.errno in (errno.EACCES, errno.EPERM):
+            return _Found(unread=[Problem(error.message, source.path)])
         message = f"{error.message}. {error.remedy}" if error.remedy else error.message
         return _Found([Problem(message, source.path, samples=everything)])
     try:
+        cut = wrong_length(source.path, os.fstat(fd).st_size, source.file_bytes, everything)
+        if cut is not None:
+            return _Found([cut])
         shard = load_shard(fd, source.path)
         complaint = mismatch(shard, source, stored)
         if complaint is not None:

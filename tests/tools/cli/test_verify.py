@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -59,6 +60,43 @@ def test_spoiled_samples_are_named(dataset, capsys):
     assert "the shard is missing (samples 10 to 19)" in said.err
     assert f"{shards[2]}, field 'x', bytes 8192 to" in said.err
     assert said.out == "20 samples are spoiled: 10 to 29\n"
+
+
+def test_what_one_may_not_read_is_not_spoiled(dataset, capsys, monkeypatch):
+    real, first = os.open, min(dataset.glob("*.safetensors"))
+
+    def refused(path, *flags, **options):
+        if path == str(first):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(path, *flags, **options)
+
+    monkeypatch.setattr(os, "open", refused)
+    assert main(["verify", str(dataset)]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == (
+        "error: 1 problem in 1 of 3 shards\n"
+        f"  - {first}: the file cannot be opened: Permission denied\n"
+        "hint: Give yourself the right to read what cannot be opened, and verify again.\n"
+    )
+    flip(sorted(dataset.glob("*.safetensors"))[2], 8192)
+    assert main(["verify", str(dataset)]) == 1
+    said = capsys.readouterr()
+    assert said.out == "10 samples are spoiled: 20 to 29\n"
+    assert "hint: Restore those shards from a copy, or write the dataset again. Give yourself the right" in said.err
+    with pytest.raises(gdsload.ReadError, match="Permission denied. Give yourself the right to read it"):
+        gdsload.ShardDataset(dataset)[0]
+
+
+@pytest.mark.parametrize("change", [-5000, -1, 1, 5000])
+def test_a_shard_of_another_length_is_called_that_as_inspect_does(dataset, capsys, change):
+    shard = sorted(dataset.glob("*.safetensors"))[1]
+    size = shard.stat().st_size
+    os.truncate(shard, size + change)
+    wrong = f"the shard has {size + change} bytes, but the index says {size} (samples 10 to 19)\n"
+    for command in ("verify", "inspect"):
+        assert main([command, str(dataset)]) == 1
+        assert wrong in capsys.readouterr().err
 
 
 def test_json_lists_every_problem(dataset, capsys):
