@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import random_split
 
 from gdsload.backends.base import BackendStatus
-from gdsload.errors import OptionError
+from gdsload.errors import DatasetExistsError, OptionError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.loader import DataLoader
 from gdsload.shards.writer import ShardWriter
@@ -77,6 +77,7 @@ def run_demo(
 
     Raises:
         OptionError: if scikit-learn is not installed.
+        DatasetExistsError: if there is something at `keep`.
     """
     with tempfile.TemporaryDirectory(prefix="gdsload-demo-") as folder:
         path = os.path.join(folder, "digits") if keep is None else keep
@@ -92,7 +93,12 @@ def _write_digits(path: str) -> None:
             "the demo's data come with scikit-learn, which is not installed", remedy="pip install 'gdsload[demo]'"
         ) from None
     digits = load_digits()
-    with ShardWriter(path, shard_bytes="64KiB") as writer:
+    try:
+        made = ShardWriter(path, shard_bytes="64KiB")
+    except DatasetExistsError as error:
+        error.remedy = "Name another folder, or remove this one first."  # the demo replaces nothing
+        raise
+    with made as writer:
         writer.write_batch({"image": digits.images.astype("float32")[:, None] / 16, "label": digits.target})
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -14,12 +13,11 @@ from gdsload.backends.names import BACKEND_CHOICES, SUMMARIES
 from gdsload.errors import OptionError
 from gdsload.system.units import counted, format_bytes, parse_bytes
 from gdsload.tools.cli.terminal import Bar, plain, say, table, terminal_width, wrapped
-from gdsload.tools.cli.usage import Commands, Parser, add_list, meant
+from gdsload.tools.cli.usage import Commands, Parser, add_list, as_count, as_seconds, meant
 
 __all__ = [
     "add_to",
     "add_what",
-    "as_seconds",
     "conditions",
     "figures",
     "notes",
@@ -63,7 +61,7 @@ def add_to(commands: Commands[Parser]) -> None:
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--cold-only", action="store_true", help="only with the shards out of the page cache")
     only.add_argument("--hot-only", action="store_true", help="only with the shards in the page cache")
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, names={"backend": "--backends"})
 
 
 def _backend(text: str) -> str:
@@ -79,7 +77,7 @@ def add_what(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="PATH", help="a dataset's folder, a folder of safetensors files, or one file")
     parser.add_argument("--json", action="store_true", help="print the record: conditions, and every trial")
     parser.add_argument(
-        "--batch-size", type=_count, default=None, metavar="N", help="samples of a batch (default: about 16 MiB)"
+        "--batch-size", type=as_count, default=None, metavar="N", help="samples of a batch (default: about 16 MiB)"
     )
     parser.add_argument(
         "--shuffle", choices=("none", "full", "block"), default="none",
@@ -87,7 +85,7 @@ def add_what(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--device", default=None, help="where batches go (default: the accelerator, or the CPU)")
     parser.add_argument(
-        "--trials", type=_count, default=5, metavar="N", help="timed runs of each contender (default: %(default)s)"
+        "--trials", type=as_count, default=5, metavar="N", help="timed runs of each contender (default: %(default)s)"
     )
 
 
@@ -108,23 +106,6 @@ def what_of(chosen: argparse.Namespace) -> dict[str, Any]:
         "trials": chosen.trials,
         "seconds": chosen.seconds,
     }
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no whole number from 1")
-    return int(text)
-
-
-def as_seconds(text: str) -> float:
-    """A time that a trial can take."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is no time")
-    return number
 
 
 def _size(text: str) -> int:

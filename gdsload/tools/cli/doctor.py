@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gdsload.system.units import counted, format_bytes
 from gdsload.tools.cli.terminal import Bar, paint, plain, say, table, terminal_width, wrapped
-from gdsload.tools.cli.usage import Commands, Parser
+from gdsload.tools.cli.usage import Commands, Parser, as_seconds
 
 if TYPE_CHECKING:
     from gdsload.tools.doctor import Finding, Report
@@ -55,7 +55,7 @@ def add_to(commands: Commands[Parser]) -> None:
     parser.add_argument("--refresh", action="store_true", help="ask cuFile even if its answer is known from before")
     parser.add_argument(
         "--timeout",
-        type=float,
+        type=as_seconds,
         default=20.0,
         metavar="S",
         help="seconds for CUDA, and for loading and asking cuFile each (default: 20)",
@@ -76,7 +76,7 @@ def _run(chosen: argparse.Namespace) -> int:
             chosen.device,
             probe=not chosen.no_probe,
             refresh=chosen.refresh,
-            timeout_s=max(chosen.timeout, 0.0),
+            timeout_s=chosen.timeout,
         )
     finally:
         bar.close()

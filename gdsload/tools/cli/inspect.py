@@ -6,13 +6,14 @@ import argparse
 import json
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gdsload.errors import OptionError
 from gdsload.system.units import counted, format_bytes
 from gdsload.tools.cli.metadata import caption, told
 from gdsload.tools.cli.terminal import plain, say, table, terminal_width, wrapped
-from gdsload.tools.cli.usage import Commands, Parser
+from gdsload.tools.cli.usage import Commands, Parser, as_count
 
 if TYPE_CHECKING:
     from gdsload.loader.dataset import ShardDataset
@@ -38,16 +39,17 @@ def add_to(commands: Commands[Parser]) -> None:
         usage="gdsload inspect PATH [options]",
         description="Show a dataset's fields, shards, counts and sizes; or a sample; or pictures of some samples.",
     )  # fmt: skip
+    or_none = partial(as_count, at_least=0)
     parser.add_argument("path", metavar="PATH", help="a dataset's folder, a folder of safetensors files, or one file")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
-        "--shards", type=int, default=10, metavar="N", help="list at most N shards (default: %(default)s)"
+        "--shards", type=or_none, default=10, metavar="N", help="list at most N shards (default: %(default)s)"
     )
     parser.add_argument("--sample", type=int, metavar="N", help="show this sample; -1 is the last one")
     parser.add_argument("--image", metavar="FIELD", help="make a contact sheet of this field, from sample N on")
     parser.add_argument("--out", metavar="FILE", help=f"where it goes: {', '.join(_SUFFIXES)} (default: sheet.png)")
     parser.add_argument("--overwrite", action="store_true", help="replace a FILE that is there")
-    parser.add_argument("--count", type=int, default=16, metavar="N", help="pictures on it (default: %(default)s)")
+    parser.add_argument("--count", type=or_none, default=16, metavar="N", help="pictures on it (default: %(default)s)")
     parser.add_argument("--layout", choices=("chw", "hwc"), help="where its channels are (default: by its shape)")
     parser.set_defaults(run=_run)
 
@@ -90,7 +92,7 @@ def _run(chosen: argparse.Namespace) -> int:
     say("")
     _print_table([("drive", "shards", "size", ""), *map(_drive, _volumes(dataset))])
     say("")
-    shown = dataset.shards[: max(chosen.shards, 0)]
+    shown = dataset.shards[: chosen.shards]
     rows = [("shard", "samples", "size", "")]
     rows += [(os.path.basename(shard.file), str(shard.samples), format_bytes(shard.bytes), "") for shard in shown]
     _print_table(rows)
@@ -113,7 +115,7 @@ def _sheet(dataset: ShardDataset, chosen: argparse.Namespace) -> int:
         names = ", ".join(map(repr, dataset.schema))
         raise OptionError(f"there is no field {chosen.image!r}", remedy=f"There are {names}.")
     first = channels_first(chosen.image, field, chosen.layout)
-    numbers = range(len(dataset))[chosen.sample or 0 :][: max(chosen.count, 0)]
+    numbers = range(len(dataset))[chosen.sample or 0 :][: chosen.count]
     samples = [(number, dataset[number]) for number in numbers]
     images = [
         (number, image, caption(dataset.metadata, sample, number))

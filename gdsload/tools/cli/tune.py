@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from gdsload.system.units import parse_bytes
-from gdsload.tools.cli.bench import add_what, as_seconds, conditions, figures, notes, shown_while, what_of
+from gdsload.tools.cli.bench import add_what, conditions, figures, notes, shown_while, what_of
 from gdsload.tools.cli.terminal import plain, say, table, terminal_width, wrapped
-from gdsload.tools.cli.usage import Commands, Parser
+from gdsload.tools.cli.usage import Commands, Parser, as_seconds
 
 __all__ = ["add_to", "render_text"]
 

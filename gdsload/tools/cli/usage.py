@@ -9,6 +9,7 @@ import argparse
 import difflib
 import itertools
 import json
+import math
 import os
 import re
 import shlex
@@ -20,7 +21,7 @@ from typing import Any, NoReturn, TypeVar
 from gdsload.tools.cli.faults import show_usage
 from gdsload.tools.cli.terminal import paint, say, wrapped
 
-__all__ = ["Commands", "Formatter", "Parser", "add_list", "flags", "given_back", "meant"]
+__all__ = ["Commands", "Formatter", "Parser", "add_list", "as_count", "as_seconds", "flags", "given_back", "meant"]
 
 T = TypeVar("T")
 Commands = argparse._SubParsersAction  # noqa: SLF001 - argparse has no other name for what `add_subparsers` returns
@@ -155,6 +156,24 @@ def add_list(
     assert isinstance(action, _Several)  # noqa: S101 - for the type checker
     if one is not None:
         action.one = one
+
+
+def as_count(text: str, at_least: int = 1) -> int:
+    """How many of something."""
+    if not text.isdecimal() or int(text) < at_least:
+        raise argparse.ArgumentTypeError(f"{text} is no whole number from {at_least}")
+    return int(text)
+
+
+def as_seconds(text: str) -> float:
+    """A time that something can take."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no time")
+    return number
 
 
 def given_back(parser: Parser, chosen: argparse.Namespace, extras: list[str]) -> list[str]:

@@ -274,6 +274,7 @@ def test_a_backend_that_cannot_be_used_is_refused(dataset, capsys, arguments, ma
     out, err = capsys.readouterr()
     assert out == ""
     assert match in err
+    assert err.endswith("hint: Pass --device cuda, or leave --backends out.\n")
 
 
 def test_no_dataset_and_no_samples_are_refused(tmp_path, capsys):

@@ -28,3 +28,12 @@ def test_demo_prints_what_it_found(capsys):
     out = capsys.readouterr().out
     assert [line.split()[0] for line in out.splitlines()] == ["accuracy", "speed", "waiting", "backend"]
     assert "host" in out
+
+
+def test_demo_replaces_nothing(tmp_path, capsys):
+    (tmp_path / "file").write_text("mine")
+    assert main(["demo", "--device", "cpu", "--keep", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert said == (
+        f"error: {tmp_path}: there is something already\nhint: Name another folder, or remove this one first.\n"
+    )
