@@ -14,29 +14,16 @@ from numpy.typing import NDArray
 
 from gdsload.errors import SchemaError
 from gdsload.shards.format.dtypes import DTYPES, DType, dtype_of
+from gdsload.shards.pictures import is_picture, picture_array
 
 if TYPE_CHECKING:
     import torch
     from typing_extensions import TypeIs
 
 __all__ = [
-    "as_bytes",
-    "bounds",
-    "check_dense",
-    "checked",
-    "converted",
-    "element_type",
-    "fitted",
-    "held",
-    "is_array",
-    "is_tensor",
-    "memory_of",
-    "no_inference",
-    "numbers_of",
-    "numpy_dtype",
-    "torch_dtype",
-    "torch_dtypes",
-]
+    "as_bytes", "bounds", "check_dense", "checked", "converted", "element_type", "fitted", "held", "is_array",
+    "is_tensor", "memory_of", "no_inference", "numbers_of", "numpy_dtype", "torch_dtype", "torch_dtypes",
+]  # fmt: skip
 
 
 def is_tensor(value: object) -> TypeIs[torch.Tensor]:
@@ -84,7 +71,7 @@ def element_type(value: object, field: str) -> tuple[DType, tuple[int, ...]]:
     """Element type and shape of what a user passed for a field.
 
     Args:
-        value: a tensor, an array, a number, or (nested) lists of numbers.
+        value: a tensor, an array, a picture of Pillow's, a number, or (nested) lists of numbers.
         field: the field's name, for the error.
 
     Raises:
@@ -102,7 +89,7 @@ def as_bytes(value: object, dtype: DType, field: str) -> NDArray[np.uint8]:
     """The bytes of what a user passed for a field, as an array of shape ``[*shape, itemsize]``, copied only if needed.
 
     Args:
-        value: a tensor on any device, an array, a number, or (nested) lists of numbers.
+        value: a tensor on any device, an array, a picture of Pillow's, a number, or (nested) lists of numbers.
         dtype: the element type it must have. Python numbers and lists of them are converted when nothing is lost.
         field: the field's name, for the error.
 
@@ -161,12 +148,18 @@ def check_dense(value: torch.Tensor, field: str) -> None:
 
 
 def _stacked(value: object, field: str) -> object:
-    """A list of tensors or arrays as one of them, whose element type is then not a matter of choice.
+    """A list of tensors or arrays as one of them, whose element type is then not a matter of choice; of pictures, too.
 
     Here is where all values come by first, so here is where masked ones are refused.
     """
+    if is_picture(value):
+        return picture_array(value, field)
     _check_masks(value, field)
-    if not isinstance(value, list | tuple) or not value or not is_array(value[0]):
+    if not isinstance(value, list | tuple) or not value:
+        return value
+    if is_picture(value[0]):
+        value = [picture_array(one, field) if is_picture(one) else one for one in value]
+    if not is_array(value[0]):
         return value
     for one in value:
         _check_masks(one, field)
@@ -176,7 +169,7 @@ def _stacked(value: object, field: str) -> object:
         raise SchemaError(f"the list cannot be made one tensor: {str(error)[:200]}", field=field) from None
 
 
-def _stack_tensors(value: Sequence[torch.Tensor]) -> torch.Tensor:
+def _stack_tensors(value: Sequence[Any]) -> torch.Tensor:
     import torch
 
     return torch.stack(tuple(value))

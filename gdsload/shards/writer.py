@@ -103,7 +103,8 @@ class ShardWriter:
         """Write one sample.
 
         Args:
-            sample: field names to values: tensors on any device, arrays, numbers, lists of numbers, `str` or `bytes`.
+            sample: field names to values: tensors on any device, arrays, numbers, lists of numbers, `str`, `bytes`, or
+                images of Pillow's, which become uint8 ``[channels, height, width]``.
 
         Raises:
             SchemaError: if it does not fit the schema; nothing of it is written then, and writing may go on.

@@ -20,6 +20,7 @@ from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, GdsloadError, OptionError
 from gdsload.shards.encode import EncodedImage
 from gdsload.shards.format.image_header import image_codec, read_image_header
+from gdsload.shards.pictures import channels_first, of_8_bits
 
 __all__ = [
     "SUFFIXES",
@@ -325,10 +326,7 @@ def image_array(image: Any, look: ImageForm, where: str, name: str = "") -> NDAr
     image = _channels(image, look.mode_of(name), name, where)
     if look.size is not None and image.size != (look.size, look.size):
         image = _resized(image, look, look.size, where)
-    pixels: NDArray[np.uint8] = np.asarray(image)
-    if pixels.ndim == 2:
-        pixels = pixels[:, :, None]
-    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    return channels_first(image)
 
 
 def _channels(image: Any, mode: str, name: str, where: str) -> Any:
@@ -341,9 +339,7 @@ def _channels(image: Any, mode: str, name: str, where: str) -> Any:
             )
         mode = "keep"
     if mode == "keep":
-        if image.mode in ("L", "RGB", "RGBA", "P", "LA"):
-            return image
-        mode = "L" if image.mode == "1" else "RGB"
+        return of_8_bits(image)
     return image if image.mode == mode else image.convert(mode)
 
 

@@ -13,6 +13,7 @@ from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.pictures import ImageForm, image_array
 from gdsload.errors import FormatError, OptionError
 from gdsload.loader.loader import DataLoader
+from gdsload.shards.pictures import is_picture
 from gdsload.system.units import counted
 
 __all__ = ["TorchSource"]
@@ -183,5 +184,4 @@ def _find(spec: str) -> Any:
 
 
 def _value(value: Any) -> Any:
-    is_image = hasattr(value, "getbands") and hasattr(value, "getexif")
-    return image_array(value, ImageForm("keep"), "an image of the dataset") if is_image else value
+    return image_array(value, ImageForm("keep"), "an image of the dataset") if is_picture(value) else value
