@@ -151,7 +151,7 @@ class TensorFiles:
         Raises:
             OptionError: if there is none of this name.
         """
-        if name not in self._entries:
+        if not isinstance(name, str) or name not in self._entries:
             near = difflib.get_close_matches(str(name), self._entries, 3)
             hint = f"Similar names are {', '.join(map(repr, near))}." if near else "`keys()` has the names."
             raise OptionError(f"there is no tensor {name!r} in {', '.join(self._names)}", remedy=hint)

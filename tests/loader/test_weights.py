@@ -213,6 +213,9 @@ def test_what_is_not_there(small, tmp_path):
                 get("secnod")
         with pytest.raises(gdsload.OptionError, match=r"there is no tensor 'x' .*`keys\(\)` has the names"):
             file.get_tensor("x")
+        for name in (["first"], {}, None, 0):
+            with pytest.raises(gdsload.OptionError, match=re.escape(f"there is no tensor {name!r} in")):
+                file.get_tensor(name)
 
 
 @pytest.mark.parametrize(("options", "message"), [
