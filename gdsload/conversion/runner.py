@@ -23,7 +23,7 @@ from gdsload.conversion.provenance import metadata_of, notes_of
 from gdsload.conversion.recognise import source_for
 from gdsload.conversion.room import Room, part_bytes
 from gdsload.conversion.sizes import ImageSizes, image_sizes, sized
-from gdsload.conversion.snapshot import SourceSnapshot
+from gdsload.conversion.snapshot import SourceSnapshot, refuse_inside
 from gdsload.conversion.source import Part, Source, taking
 from gdsload.conversion.spread import CONVERSION, Spread
 from gdsload.conversion.staging import PartReport, StagingFolder, tidy_up
@@ -247,7 +247,8 @@ def convert(source: Any, out: Place, **options: Any) -> ConvertReport:
         ReadError: if a worker was lost; the next run goes on from there.
         DiskFullError: if there is no room, which is looked at before each part; likewise.
         WriteError: if the disk fails; likewise.
-        OptionError: if an argument cannot be used, or another conversion to `out` was interrupted.
+        OptionError: if an argument cannot be used, `out` is in the folder of the source, or another conversion to it
+            was interrupted.
         DatasetExistsError: if there is something at `out` that must not be replaced.
     """
     refuse_in_import(CONVERSION)
@@ -257,6 +258,7 @@ def convert(source: Any, out: Place, **options: Any) -> ConvertReport:
     spread = Spread(given.get("workers"), given.get("executor"))
     path = absolute(out)
     given["spread_over"] = targets = check_targets(given.get("spread_over"), path)
+    refuse_inside(found, (path, *targets))
     tidy_up(path)
     publish_check(path, overwrite=given.get("overwrite", False), spread_over=targets)
     schema, look = given.get("schema"), SourceSnapshot(found)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from gdsload.conversion.input_files import Stamp, noted_by
 from gdsload.conversion.source import Source
-from gdsload.errors import FileChangedError
+from gdsload.errors import FileChangedError, OptionError
 
-__all__ = ["SourceSnapshot"]
+__all__ = ["SourceSnapshot", "refuse_inside"]
 
 
 class SourceSnapshot:
@@ -51,4 +52,28 @@ class SourceSnapshot:
                 file=others[0] if others else None,
                 remedy="Run it again when nothing changes the source any more, with restart=True: the "
                 "parts that are finished may be of the old state.",
+            )
+
+
+def refuse_inside(source: Source, places: Iterable[str]) -> None:
+    """Refuse to write into the folder of a source: the next conversion would take the shards for a part of it.
+
+    Args:
+        source: the source.
+        places: where folders are to be made. The source's own is none of them: a dataset may take its place.
+
+    Raises:
+        OptionError: if one is below the folder of the source.
+    """
+    path = getattr(source, "path", None)
+    if not isinstance(path, str) or not os.path.isdir(path):
+        return
+    folder = os.path.realpath(path)
+    for place in places:
+        if os.path.realpath(place).startswith(os.path.join(folder, "")):
+            raise OptionError(
+                f"it is in the folder of the source, {path}: the next conversion of that would take the shards for "
+                "samples, or for a class of their own",
+                file=place,
+                remedy="Write to a folder beside that of the source.",
             )

@@ -27,6 +27,12 @@ def processes(quick_python_in_module):
     """Workers have torch at hand; test_processes.py, which is about their starts and ends, has those of users."""
 
 
+@pytest.fixture
+def out(tmp_path_factory):
+    """Where a dataset may be made that is not in `tmp_path`."""
+    return tmp_path_factory.mktemp("out") / "out"
+
+
 def numpy_arrays(folder):
     np.save(folder / "x.npy", np.arange(6).reshape(3, 2))
     return ["x.npy"], {}

@@ -13,12 +13,12 @@ from gdsload.errors import FormatError, GdsloadError, OptionError, SchemaError
 
 
 @pytest.fixture
-def refused(tmp_path):
+def refused(out):
     """The text of the error that a conversion ends in."""
 
     def convert(source, kind=GdsloadError, **options):
         with pytest.raises(kind) as raised:
-            gdsload.convert(source, tmp_path / "out", workers=1, **options)
+            gdsload.convert(source, out, workers=1, **options)
         return str(raised.value)
 
     return convert

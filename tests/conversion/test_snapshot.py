@@ -114,3 +114,27 @@ def test_files_are_noted_as_they_are_looked_at(tmp_path):
     stamps([tmp_path / "a"])
     assert seen == found
     assert [type(one) for one in found[0][1:]] == [int, int, int]
+
+
+@pytest.mark.parametrize("out", ["out", "a/out", "../source/out", "../link/out"])
+def test_a_dataset_is_not_written_into_its_source(lines, out):
+    """The next conversion would find it there: of images, a class more, and other numbers for those behind it."""
+    (lines.parent / "link").symlink_to(lines)
+    before = sorted(lines.rglob("*"))
+    for source in (lines, lines.parent / "link"):
+        with pytest.raises(OptionError, match="in the folder of the source, .*Write to a folder beside that"):
+            gdsload.convert(source, lines / out, kind="tokens", workers=1)
+    assert sorted(lines.rglob("*")) == before
+
+
+def test_nor_are_shards_that_are_spread(lines):
+    with pytest.raises(OptionError, match="in the folder of the source"):
+        (lines / "drive").mkdir()
+        gdsload.convert(lines, lines.parent / "out", kind="tokens", workers=1, spread_over=[lines / "drive"])
+
+
+def test_beside_a_source_there_is_room(lines):
+    gdsload.convert(lines / "0.jsonl", lines / "out", workers=1)
+    gdsload.convert(str(lines / "{1..2}.jsonl"), lines / "more", workers=1)
+    gdsload.convert(lines / "0.jsonl", lines / "source-too", workers=1)
+    gdsload.convert(lines, lines.parent / "source-too", kind="tokens", workers=1)

@@ -269,13 +269,13 @@ def test_shards_have_no_splits(tmp_path):
         values(tmp_path / "d", split="train")
 
 
-def test_the_command_says_what_to_pass(tmp_path, capsys):
+def test_the_command_says_what_to_pass(tmp_path, out, capsys):
     from gdsload.tools.cli import main
 
     for name in ("train", "val"):
         np.arange(9, dtype=np.uint16).tofile(tmp_path / f"{name}.bin")
     options = ["--option", "dtype=uint16", "--workers", "1"]
-    assert main(["convert", str(tmp_path), str(tmp_path / "out"), *options]) == 2
+    assert main(["convert", str(tmp_path), str(out), *options]) == 2
     assert "--split train" in capsys.readouterr().err
-    assert main(["convert", str(tmp_path), str(tmp_path / "out"), *options, "--option", "split=val"]) == 0
-    assert len(gdsload.ShardDataset(tmp_path / "out")) == 1
+    assert main(["convert", str(tmp_path), str(out), *options, "--option", "split=val"]) == 0
+    assert len(gdsload.ShardDataset(out)) == 1

@@ -81,14 +81,14 @@ def test_what_the_annotations_say(tmp_path, samples_in, name, images, folder):
     ]  # fmt: skip
 
 
-def test_shards_have_ragged_boxes_whatever_the_first_images_have(tmp_path):
+def test_shards_have_ragged_boxes_whatever_the_first_images_have(tmp_path, out):
     def one_box_each(tree):
         tree["annotations"] = tree["annotations"][:1]
         tree["images"] = tree["images"][2:]
 
     write(tmp_path, change=one_box_each)
-    gdsload.convert(tmp_path, tmp_path / "out", workers=1)
-    dataset = gdsload.ShardDataset(tmp_path / "out")
+    gdsload.convert(tmp_path, out, workers=1)
+    dataset = gdsload.ShardDataset(out)
     shapes = {name: (field.dtype.name, field.shape) for name, field in dataset.schema.items()}
     assert shapes == {
         "image": ("uint8", (3, 6, 8)), "image_id": ("int64", ()), "boxes": ("float32", (None, 4)),
@@ -97,11 +97,11 @@ def test_shards_have_ragged_boxes_whatever_the_first_images_have(tmp_path):
     assert dataset[0]["boxes"].tolist() == [[0.5, 1, 2.25, 3]]
 
 
-def test_images_kept_as_they_are(tmp_path):
+def test_images_kept_as_they_are(tmp_path, out):
     """But for one that a loader would turn away from its boxes."""
     write(tmp_path)
-    gdsload.convert(tmp_path, tmp_path / "out", keep_encoded=True, workers=1)
-    dataset = gdsload.ShardDataset(tmp_path / "out")
+    gdsload.convert(tmp_path, out, keep_encoded=True, workers=1)
+    dataset = gdsload.ShardDataset(out)
     names = [f"{number:012}.png" for number in (5, 3, 4)]
     assert dataset.column("image") == [(tmp_path / "val2017" / name).read_bytes() for name in names]
     assert dataset[2]["boxes"].tolist() == [[0.5, 1, 2.25, 3], [0, 0, 8, 6]]

@@ -87,11 +87,11 @@ def test_a_folder_of_classes(tmp_path):
     assert kept.column("audio") == [(folder / name).read_bytes() for name in names]
 
 
-def test_sounds_of_one_length_at_first_may_vary_later(tmp_path):
+def test_sounds_of_one_length_at_first_may_vary_later(tmp_path, out):
     for number in range(70):
         (tmp_path / f"{number:03}.wav").write_bytes(encoded(np.zeros(8 if number < 69 else 5, np.int16), "WAV"))
-    gdsload.convert(tmp_path, tmp_path / "out", workers=1)
-    assert len(gdsload.ShardDataset(tmp_path / "out")[69]["audio"]) == 5
+    gdsload.convert(tmp_path, out, workers=1)
+    assert len(gdsload.ShardDataset(out)[69]["audio"]) == 5
 
 
 def test_tar_files(tmp_path):

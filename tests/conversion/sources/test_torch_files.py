@@ -54,7 +54,7 @@ def test_a_tensor_and_lists_of_them(tmp_path):
         assert torch.equal(found["1"], y)
 
 
-def test_a_folder_wants_to_know_what_a_sample_is(tmp_path, samples_in):
+def test_a_folder_wants_to_know_what_a_sample_is(tmp_path, out, samples_in):
     for number in range(12):
         save(tmp_path / f"{number}.pt", {"z": torch.full((4, 2), number), "label": number, "text": f"é{number}"})
     assert recognise(str(tmp_path)) == "pt"
@@ -66,8 +66,8 @@ def test_a_folder_wants_to_know_what_a_sample_is(tmp_path, samples_in):
     ]
     rows = samples_in(TorchFileSource(str(tmp_path), each="row").only(["z"]))
     assert [one["z"].tolist() for one in rows] == [[n, n] for n in range(12) for _ in range(4)]
-    report = gdsload.convert(tmp_path, tmp_path / "out", each="file", workers=1, shard_bytes=3000)
-    assert (report.samples, gdsload.ShardDataset(tmp_path / "out")[11]["label"]) == (12, 11)
+    report = gdsload.convert(tmp_path, out, each="file", workers=1, shard_bytes=3000)
+    assert (report.samples, gdsload.ShardDataset(out)[11]["label"]) == (12, 11)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch's before 2.12, of any sparse tensor

@@ -74,10 +74,10 @@ def test_forms_of_boxes(tmp_path, samples_in, options, expected):
     assert np.allclose(samples_in(YoloSource(str(tmp_path), **options))[1]["boxes"], [expected])
 
 
-def test_images_kept_as_they_are(tmp_path):
+def test_images_kept_as_they_are(tmp_path, out):
     write(tmp_path)
-    gdsload.convert(tmp_path, tmp_path / "out", keep_encoded=True, workers=1)
-    dataset = gdsload.ShardDataset(tmp_path / "out")
+    gdsload.convert(tmp_path, out, keep_encoded=True, workers=1)
+    dataset = gdsload.ShardDataset(out)
     assert dataset.column("image") == [(tmp_path / f"images/train/{number}.png").read_bytes() for number in range(3)]
     assert dataset[2]["labels"].tolist() == [0, 1]
 
@@ -94,13 +94,13 @@ def test_ways_out_of_several_sizes_cut_no_object_off(tmp_path):
     YoloSource(str(tmp_path), size=224, resize="squash")
 
 
-def test_splits_and_shards(tmp_path):
+def test_splits_and_shards(tmp_path, out):
     for split in ("train", "val"):
         write(tmp_path, f"{{kind}}/{split}")
     with pytest.raises(OptionError, match="several splits: 'train', 'val'"):
         YoloSource(str(tmp_path)).parts(1)
-    gdsload.convert(tmp_path, tmp_path / "out", workers=1, split="val")
-    dataset = gdsload.ShardDataset(tmp_path / "out")
+    gdsload.convert(tmp_path, out, workers=1, split="val")
+    dataset = gdsload.ShardDataset(out)
     assert [dataset[number]["labels"].tolist() for number in range(3)] == [[], [0], [0, 1]]
     assert dataset.schema["boxes"].shape == (None, 4)
 
