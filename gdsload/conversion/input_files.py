@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import IO, TypedDict
 
+from gdsload.conversion.folders import names_in, unreadable
 from gdsload.conversion.splits import ALL, level_splits, split_words, splits_of
 from gdsload.errors import FormatError, OptionError
 from gdsload.system.paths import absolute
@@ -262,7 +263,7 @@ class SourceFiles:
             with os.scandir(folder) as opened:
                 entries = sorted(opened, key=lambda entry: natural(entry.name))
         except OSError as error:
-            raise FormatError(f"the folder cannot be read: {error.strerror}", file=folder) from None
+            raise unreadable(folder, error) from None
         folders = []
         for entry in entries:
             if entry.name.startswith("._"):  # what macOS puts beside each file where it cannot keep its attributes
@@ -333,16 +334,15 @@ class SourceFiles:
         if not os.path.isdir(self.path) or _has(self.path, marks):
             self.chosen([self.path])
             return self.path
-        with os.scandir(self.path) as entries:
-            folders = sorted((entry.path for entry in entries if _has(entry.path, marks)), key=natural)
+        names = sorted(names_in(self.path), key=natural)
+        folders = [folder for name in names if _has(folder := os.path.join(self.path, name), marks)]
         if len(folders) < (2 if self.split is None else self.split == ALL):
             return self.path
         found = self.chosen(folders, self.path)
         if len(found) > 1:
             raise FormatError(f"{len(found)} folders in it have {marks[0]}", file=self.path, remedy="Pass one of them.")
-        for path in found:
-            if os.path.islink(path):
-                self.check_link(path)
+        if os.path.islink(found[0]):
+            self.check_link(found[0])
         return found[0]
 
     def split_folders(self, folders: Sequence[str]) -> list[str] | None:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, cast
 
+from gdsload.conversion.folders import names_in
 from gdsload.conversion.input_files import check_file, expanded, open_file
 from gdsload.conversion.option_types import check_values
 from gdsload.conversion.source import Source
@@ -151,7 +152,7 @@ def recognise(path: str) -> str:
 
     Raises:
         DatasetNotFoundError: if there is nothing.
-        FormatError: if it is neither a file nor a folder.
+        FormatError: if it is neither a file nor a folder, or a folder cannot be read.
         OptionError: if it cannot be told.
     """
     refuse_no_path(path)
@@ -225,7 +226,7 @@ def _first_line(path: str) -> Any:
 
 
 def _by_folder(path: str) -> set[str]:
-    names = os.listdir(path)
+    names = names_in(path)
     marks = {_MARKS[name] for name in names if name in _MARKS}
     if "index.json" in names and any(name.startswith("chunk-") and name.endswith(".bin") for name in names):
         marks.add("litdata")
@@ -262,7 +263,7 @@ def _is_picture(name: str) -> bool:
 def _of_objects(path: str, names: list[str]) -> set[str]:
     """The kinds of images with boxes that a folder may have, by the files that describe them."""
     below = [name for name in names if name == "annotations" or split_words(name)]
-    inner = {name: os.listdir(folder) for name in below if os.path.isdir(folder := os.path.join(path, name))}
+    inner = {name: names_in(folder) for name in below if os.path.isdir(folder := os.path.join(path, name))}
     found = {"coco" for listed in (names, *inner.values()) if any(_ANNOTATIONS.search(name) for name in listed)}
     described = any(name.lower().endswith((".yaml", ".yml")) for name in names)
     for name, listed in ("", names), *inner.items():
@@ -300,7 +301,7 @@ def _names_pictures(table: str) -> bool:
 
 def _inner(path: str, depth: int = 1) -> Iterator[str]:
     """Names in the folders of a folder, or as many folders deeper."""
-    for name in sorted(os.listdir(path)):
+    for name in sorted(names_in(path)):
         folder = os.path.join(path, name)
         if os.path.isdir(folder):
-            yield from os.listdir(folder) if depth == 1 else _inner(folder, depth - 1)
+            yield from names_in(folder) if depth == 1 else _inner(folder, depth - 1)

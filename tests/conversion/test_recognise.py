@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from gdsload.conversion.recognise import KINDS, recognise, source_for
-from gdsload.errors import DatasetNotFoundError, OptionError
+from gdsload.errors import DatasetNotFoundError, FormatError, OptionError
 
 FOLDERS = {
     "numpy": ["x.npy", "y.npy", "notes.txt"],
@@ -80,3 +82,38 @@ def test_lines_that_describe_pictures_and_these_are_never_left_out_for_each_othe
     (tmp_path / "metadata.jsonl").write_text('{"file_name": "0.jpg", "text": "a cat"}\n')
     with pytest.raises(OptionError, match="it could be any of images, jsonl.*Pass kind="):
         recognise(str(tmp_path))
+
+
+@pytest.fixture
+def locked(tmp_path, monkeypatch):
+    """Locks a folder, for root as well, whom no permissions stop."""
+
+    def lock(folder):
+        def denied(ask):
+            def asked(path="."):
+                if isinstance(path, str) and os.path.realpath(path) == os.path.realpath(folder):
+                    raise PermissionError(13, "Permission denied", path)
+                return ask(path)
+
+            return asked
+
+        for name in ("listdir", "scandir"):
+            monkeypatch.setattr(f"os.{name}", denied(getattr(os, name)))
+
+    return lock
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [
+        *((folder, None) for folder in ("", "cat", "cat/more", "annotations")),
+        *(("", kind) for kind in ("numpy", "yolo", "images", "coco", "zarr")),
+    ],
+)
+def test_folders_that_cannot_be_read_are_named(tmp_path, locked, folder, kind):
+    for name in ("cat/more", "annotations"):
+        (tmp_path / name).mkdir(parents=True)
+    locked(tmp_path / folder)
+    with pytest.raises(FormatError, match="the folder cannot be read: Permission denied") as raised:
+        source_for(tmp_path, kind).describe()
+    assert raised.value.file == str(tmp_path / folder).rstrip("/")

@@ -14,6 +14,7 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from gdsload.conversion.folders import names_in
 from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, open_file, stamps
 from gdsload.conversion.row_source import check_fields, classes_of, runs, sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
@@ -63,7 +64,7 @@ class ArraySource(FieldChoice):
         if self.each == "file":
             return files.find((".npy", ".npz"))
         folder = os.path.isdir(self.path)
-        if folder and not any(name.endswith(".npy") for name in os.listdir(self.path)):
+        if folder and not any(name.endswith(".npy") for name in names_in(self.path)):
             found = files.find((".npy", ".npz"))
             raise OptionError(
                 f"its {len(found)} arrays are archives, or lie in folders", file=self.path, remedy=_WAY_OUT

@@ -13,6 +13,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from gdsload.conversion.folders import unreadable
 from gdsload.conversion.input_files import SourceFiles, is_folder, open_file, stamps
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.pictures import SUFFIXES, ImageFileOptions, ImageForm, ImageSource, put
@@ -215,7 +216,7 @@ class ImageFolderSource(ImageSource):
             with os.scandir(folder) as entries:
                 found = [entry for entry in entries if is_folder(entry) and not entry.name.startswith(".")]
         except OSError as error:
-            raise FormatError(f"the folder cannot be read: {error.strerror}", file=folder) from None
+            raise unreadable(folder, error) from None
         for entry in found:
             if entry.is_symlink():
                 self.files.check_link(entry.path)

@@ -12,6 +12,7 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from gdsload.conversion.folders import names_in
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.boxes import BOX_WAYS_OUT, BoxForm, batch_of_one, image_of, mean_bytes, some
@@ -174,7 +175,7 @@ class YoloSource(ImageSource):
                 file=self.path,
                 remedy="Pass the folder that has `images`, `labels` and the YAML file.",
             )
-        files = [name for name in sorted(os.listdir(self.path)) if name.lower().endswith(_YAML)]
+        files = [name for name in sorted(names_in(self.path)) if name.lower().endswith(_YAML)]
         if not files:
             return {}
         names = [name for name in files if os.path.splitext(name)[0] in ("data", "dataset")] or files
