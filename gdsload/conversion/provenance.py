@@ -8,6 +8,7 @@ workers, a dataset was made: the same conversion writes the same bytes.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -37,7 +38,8 @@ def metadata_of(source: Source, schema: Schema, options: ConvertOptions, given: 
         given: the keywords of the conversion; of these `metadata` replaces what it has keys of.
 
     Raises:
-        OptionError: if datasets that are put together disagree, or JSON cannot hold what was given.
+        OptionError: if datasets that are put together disagree, the name of a class is no text, or JSON cannot hold
+            what was given.
     """
     wanted = checked_metadata(given.get("metadata"))
     listed = _parts_of(source)
@@ -51,7 +53,24 @@ def metadata_of(source: Source, schema: Schema, options: ConvertOptions, given: 
                 del found[about]
     if isinstance(key := found.get(KEY), str) and key not in schema:
         del found[KEY]
+    _check_classes({name: of for name, of in found.items() if name not in wanted}, source)
     return checked_metadata(found | wanted)
+
+
+def _check_classes(found: Mapping[str, Any], source: Source) -> None:
+    """Refuse classes whose folders have names of any bytes: with these replaced, two might be called the same."""
+    of = found.get(CLASSES)
+    for field, names in of.items() if isinstance(of, dict) else ():
+        for name in names if isinstance(names, list) else ():
+            if isinstance(name, str) and name.encode("utf-8", "replace").decode() != name:
+                path = getattr(source, "path", None)
+                raise OptionError(
+                    f"the class {name!r:.200} has a name that is not UTF-8",
+                    file=path if isinstance(path, str) else None,
+                    field=field,
+                    remedy="Rename its folder; or say the names of all classes, in this order: "
+                    f'metadata={{"classes": {{{field!r}: [...]}}}}.',
+                )
 
 
 def told_by(source: Source, fields: Sequence[str]) -> dict[str, Any]:
@@ -89,7 +108,8 @@ def _provenance(source: Source, options: ConvertOptions, given: Mapping[str, Any
     where: dict[str, Any] = {"kind": source.kind}
     path = getattr(source, "path", None)
     if isinstance(path, str):
-        where["path"] = absolute(path)
+        # Names of files are any bytes, and JSON holds texts alone.
+        where["path"] = os.fsencode(absolute(path)).decode("utf-8", "replace")
     elif isinstance(name := getattr(source, "name", None), str):
         where["name"] = name
     if inner := given.get("source_options"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import os
 import shutil
 import tarfile
 from decimal import Decimal
@@ -98,6 +99,21 @@ def test_classes_of_folders_and_where_they_are(folder, tmp_path, shuffle_seed):
     dataset = ShardDataset(tmp_path / "d")
     assert sorted(dataset.column("key")) == keys
     assert [key[:3] for key in dataset.column("key")] == [["cat", "dog"][n] for n in dataset.column("label")]
+
+
+def test_a_source_may_have_a_name_of_any_bytes(folder, tmp_path):
+    named = folder.rename(tmp_path / os.fsdecode(b"caf\xe9"))
+    convert(named, tmp_path / "d", workers=1)
+    assert metadata_of(tmp_path / "d")["source"]["path"] == f"{tmp_path}/caf\ufffd"
+
+
+def test_a_class_has_a_name_that_is_a_text(folder, tmp_path):
+    (folder / "dog").rename(folder / os.fsdecode(b"caf\xe9"))
+    with pytest.raises(OptionError, match=r"the class 'caf.udce9' has a name that is not UTF-8\. Rename its") as raised:
+        convert(folder, tmp_path / "d", workers=1)
+    assert (raised.value.file, raised.value.field) == (str(folder), "label")
+    convert(folder, tmp_path / "d", workers=1, metadata={"classes": {"label": ["coffee", "cat", "empty"]}})
+    convert(folder, tmp_path / "e", workers=1, fields=["image"])
 
 
 def test_workers_and_what_bad_samples_do_change_nothing(folder, tmp_path):
