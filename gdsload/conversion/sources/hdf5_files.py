@@ -46,6 +46,15 @@ class Hdf5Source(FieldChoice):
         """See `Source.describe`."""
         return {"kind": self.kind, "files": stamps(self.files.find(_SUFFIXES)), "group": self.group}
 
+    def notes(self) -> list[str]:
+        """What users should know of it: groups beside the datasets, of which nothing is made."""
+        if self.fields is not None:
+            return []
+        file = self.files.find(_SUFFIXES)[0]
+        with opened_hdf5(file) as opened:
+            groups = self._inner(self._children(opened, file))
+        return [f"group {name!r} is left out: group={name!r} takes it alone" for name in groups]
+
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`."""
         found: list[Part] = []
@@ -69,7 +78,8 @@ class Hdf5Source(FieldChoice):
             for begin, end in spans(low, high, step):
                 yield Item(f"rows {begin} to {end - 1}", partial(_rows, fields, begin, end, file), end - begin)
 
-    def _fields(self, opened: Any, file: str) -> dict[str, Any]:
+    def _children(self, opened: Any, file: str) -> dict[str, Any]:
+        """What is in the group."""
         h5py = need("h5py")
         here = opened
         for name in self.group.strip("/").split("/") if self.group.strip("/") else []:
@@ -77,13 +87,21 @@ class Hdf5Source(FieldChoice):
             if not isinstance(here, h5py.Group):
                 raise OptionError(f"there is no group {self.group!r}", file=file)
         names = sorted(here) if isinstance(here, h5py.Group) else []
-        children = {name: own_child(here, name, file) for name in check_fields(self.fields, names, file)}
+        return {name: own_child(here, name, file) for name in check_fields(self.fields, names, file)}
+
+    def _inner(self, children: dict[str, Any]) -> list[str]:
+        """The first groups in the group that have something in them, as `group` names them."""
+        h5py = need("h5py")
+        inner = [name for name, child in children.items() if isinstance(child, h5py.Group) and len(child)]
+        return [f"/{self.group.strip('/')}/{name}".replace("//", "/") for name in inner[:_LISTED]]
+
+    def _fields(self, opened: Any, file: str) -> dict[str, Any]:
+        h5py = need("h5py")
+        children = self._children(opened, file)
         fields = {name: child for name, child in children.items() if isinstance(child, h5py.Dataset)}
         lengths = {name: len(field) if field.shape else -1 for name, field in fields.items()}
         if not fields:
-            inner = ", ".join(
-                repr(f"/{self.group.strip('/')}/{name}".replace("//", "/")) for name in list(children)[:_LISTED]
-            )
+            inner = ", ".join(map(repr, self._inner(children)))
             raise FormatError(
                 f"there is no dataset in group {self.group!r}",
                 file=file,

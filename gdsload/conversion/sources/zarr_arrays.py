@@ -44,6 +44,17 @@ class ZarrSource(FieldChoice):
         """See `Source.describe`."""
         return {"kind": self.kind, "files": stamps(self._files())}
 
+    def notes(self) -> list[str]:
+        """What users should know of it: groups beside the arrays, of which nothing is made."""
+        if self.fields is not None:
+            return []
+        _, groups = self._listed()
+        folder = self._folder()
+        return [
+            f"group {name!r} is left out: the path {os.path.join(folder, name)!r} takes it alone"
+            for name in groups[:_LISTED]
+        ]
+
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: whole chunks, which would otherwise be decoded twice."""
         self._files()  # zarr opens them by itself, and asks nobody
@@ -74,19 +85,20 @@ class ZarrSource(FieldChoice):
     def _files(self) -> list[str]:
         return self.files.find(("",), folder=self._folder(), splits=False)
 
-    def _open(self) -> dict[str, Any]:
+    def _listed(self) -> tuple[dict[str, Any], list[str]]:
+        """The arrays at the path, and the names of groups beside them."""
         zarr, folder = need("zarr", file=self.path), self._folder()
         try:
             # What arrays there are, the folders say: names in consolidated metadata may be of any place.
             found = zarr.open(folder, mode="r", use_consolidated=False)
             if isinstance(found, zarr.Array):
-                name = os.path.basename(absolute(folder)).removesuffix(".zarr")
-                arrays = {name: found}
-            else:
-                arrays = dict(sorted(found.arrays()))
-                groups = [] if arrays else sorted(found.group_keys())
+                return {os.path.basename(absolute(folder)).removesuffix(".zarr"): found}, []
+            return dict(sorted(found.arrays())), sorted(found.group_keys())
         except Exception as error:  # damaged metadata raises anything
             raise FormatError(f"the arrays cannot be opened: {str(error)[:200]}", file=self.path) from None
+
+    def _open(self) -> dict[str, Any]:
+        arrays, groups = self._listed()
         if not arrays:
             inner = ", ".join(map(repr, groups[:_LISTED]))
             raise FormatError(

@@ -52,6 +52,19 @@ def test_equals_what_h5py_reads(tmp_path):
     assert found[0]["r"][0].dtype == np.int32
 
 
+def test_groups_beside_datasets_are_said_to_be_left_out(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name in ("x", "test/x", "train/x", "train/more/x"):
+            file[name] = np.arange(3)
+        file.create_group("empty")
+    source = Hdf5Source(str(tmp_path))
+    assert source.notes() == [
+        f"group {name!r} is left out: group={name!r} takes it alone" for name in ("/test", "/train")
+    ]
+    assert "group='/train/more'" in Hdf5Source(str(tmp_path), group="train").notes()[0]
+    assert source.only(["x"]).notes() == Hdf5Source(str(tmp_path), group="/train/more").notes() == []
+
+
 def test_files_in_natural_order(tmp_path):
     for number in (10, 9):
         write(tmp_path / f"f{number}.h5", x=[number])

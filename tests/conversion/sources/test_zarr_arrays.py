@@ -38,6 +38,16 @@ def test_equals_what_zarr_reads(tmp_path, version):
         assert found[0][name].dtype == column.dtype
 
 
+def test_groups_beside_arrays_are_said_to_be_left_out(tmp_path):
+    group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w")
+    for name in ("x", "test/x"):
+        zarr.create_array(group.store, name=name, data=np.arange(3))
+    source, path = ZarrSource(str(tmp_path / "a.zarr")), str(tmp_path / "a.zarr" / "test")
+    assert source.notes() == [f"group 'test' is left out: the path {path!r} takes it alone"]
+    assert source.only(["x"]).notes() == ZarrSource(path).notes() == []
+    assert read_all(ZarrSource(path))[0]["x"].tolist() == [0, 1, 2]
+
+
 def test_a_single_array_is_called_after_its_folder(tmp_path):
     zarr.save_array(str(tmp_path / "depth.zarr"), np.arange(6).reshape(3, 2))
     (found,) = read_all(ZarrSource(str(tmp_path / "depth.zarr")))
