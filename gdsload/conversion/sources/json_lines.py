@@ -210,23 +210,61 @@ def _part(name: str, file: str, edges: tuple[int, int], rows: tuple[int, int]) -
 
 def _parsed(content: bytes, where: str, schema: Any, *, others: str) -> Any:
     """A table of lines."""
-    arrow, reader = need("pyarrow", file=where), need("pyarrow.json", file=where)
+    arrow = need("pyarrow", file=where)
     try:
-        return reader.read_json(
-            io.BytesIO(content),
-            read_options=reader.ReadOptions(use_threads=False, block_size=len(content) + 1),
-            parse_options=reader.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others),
-        )
+        return _read(content, schema, others)
     except arrow.ArrowException as error:
         late = _late_key(content, schema) if "unexpected field" in str(error) else None
         if late is not None:
             raise _of_a_late_key(*late, where) from None
+        reason = _ROW.sub("", str(error))[:200]
+        if (found := _mixed_key(content, schema)) is not None:
+            raise _of_a_mixed_key(*found, reason, where) from None
         raise FormatError(
-            f"the lines are no table: {_ROW.sub('', str(error))[:200]}",
+            f"the lines are no table: {reason}",
             file=where,
             remedy="Say of what type a key is, types={'x': 'float64'}, say; keep what varies as a text of JSON, "
             "as_json=['x']; or choose other fields: fields=[...].",
         ) from None
+
+
+def _read(content: bytes, schema: Any, others: str) -> Any:
+    reader = need("pyarrow.json")
+    return reader.read_json(
+        io.BytesIO(content),
+        read_options=reader.ReadOptions(use_threads=False, block_size=len(content) + 1),
+        parse_options=reader.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others),
+    )
+
+
+def _mixed_key(content: bytes, schema: Any) -> tuple[str, bool] | None:
+    """The first key that cannot be read by itself, and whether it has nothing but numbers; None if that is none."""
+    arrow = need("pyarrow")
+    try:
+        rows = [json.loads(line) for line in content.splitlines()]
+    except (ValueError, RecursionError):
+        return None
+    if not all(isinstance(row, dict) for row in rows):
+        return None
+    for key in dict.fromkeys(key for row in rows for key in row):
+        known = [schema.field(key)] if key in schema.names else []
+        values = [row[key] for row in rows if key in row]
+        try:
+            _read(b"".join(_dumped({key: value}) for value in values), arrow.schema(known), "infer")
+        except arrow.ArrowException:
+            numbers = all(type(value) in (int, float) for value in values if value is not None)
+            return key, numbers and all(arrow.types.is_integer(one.type) for one in known)
+    return None
+
+
+def _of_a_mixed_key(key: str, numbers: bool, reason: str, where: str) -> FormatError:
+    name = f"{key!r:.100}"
+    way = f"Say of what type it is, types={{{name}: 'float64'}}, say; or keep it" if numbers else "Keep it"
+    return FormatError(
+        f"the key {name} has values of several types: {reason}",
+        file=where,
+        remedy=f"{way} as a text of JSON, as_json=[{name}]; or choose other fields: fields=[...].",
+    )
 
 
 def _late_key(content: bytes, schema: Any) -> tuple[str, Any] | None:

@@ -69,7 +69,7 @@ def test_the_first_line_tells_whether_it_is_tokens(tmp_path, line, kind):
 def test_what_a_key_is_in_is_a_field_and_what_varies_may_be_a_text(tmp_path, samples_in):
     rows = [{"s": {"a": 1, "b": "x"}, "chat": [{"role": "user"}]}, {"s": {"a": 2, "b": "y"}, "chat": "none"}]
     path = write(tmp_path / "a.jsonl", rows)
-    with pytest.raises(FormatError, match=r"changed from array to string\. Say of what type.*as_json="):
+    with pytest.raises(FormatError, match=r"'chat' has .*from array to string\. Keep it.*as_json=\['chat'\]"):
         JsonLinesSource(path).parts(1)
     found = samples_in(JsonLinesSource(path, as_json=["chat"]))
     assert [json.loads(one["chat"]) for one in found] == [row["chat"] for row in rows]
@@ -85,7 +85,7 @@ def test_numbers_and_texts_are_no_others(tmp_path, samples_in):
     assert (first["n"].dtype, int(first["n"]), first["t"]) == (np.dtype("uint64"), 2**64 - 1, "2024-01-01")
     assert (first["l"].tolist(), second["l"].tolist()) == ([2**63], [])
     late = write(tmp_path / "b.jsonl", [{"n": 1}] * 1000 + [{"n": 1.5}])
-    with pytest.raises(ReadError, match=r"row 1000 of .*types=\{'x': 'float64'\}"):
+    with pytest.raises(ReadError, match=r"row 1000 of .*types=\{'n': 'float64'\}"):
         gdsload.convert(late, tmp_path / "out", workers=1)
     assert gdsload.convert(late, tmp_path / "out", workers=1, types={"n": "float64"}).samples == 1001
 
@@ -113,7 +113,7 @@ def test_whole_numbers_that_no_whole_type_holds_are_refused(tmp_path, samples_in
     [
         ("nope", "no JSON: "),
         ("[1]", "no JSON object"),
-        ('{"n": "a"}', "no table: "),
+        ('{"n": "a"}', "the key 'n' has values of several types: "),
         ('{"n": 1, "m": 2}', "the first lines have no key 'm'"),
         ("{}", "no value"),
     ],
@@ -126,6 +126,33 @@ def test_a_bad_line_is_at_fault_alone(tmp_path, line, why):
     assert gdsload.ShardDataset(tmp_path / "out")[1100]["n"] == 2
     if "m" in line:
         assert gdsload.convert(tmp_path / "a.jsonl", tmp_path / "all", workers=1, fields=["n"]).samples == 1102
+
+
+@pytest.mark.parametrize(
+    ("value", "other", "key", "way"),
+    [
+        (1, "a", "odd", "Keep it as a text of JSON, as_json=['odd']"),
+        ([1], [1, "a"], "odd", "Keep it as a text of JSON, as_json=['odd']"),
+        ({"a": 1}, {"a": True}, "odd", "Keep it as a text of JSON, as_json=['odd']"),
+        (1, True, "o/d", "Keep it as a text of JSON, as_json=['o/d']"),
+    ],
+)
+@pytest.mark.parametrize("late", [3, 1000])
+def test_a_key_of_several_types_is_named(tmp_path, value, other, key, way, late):
+    path = write(tmp_path / "a.jsonl", [{"a": 1, key: value, "z": 1}] * late + [{"a": 1, key: other, "z": 1}])
+    with pytest.raises((FormatError, ReadError)) as raised:
+        gdsload.convert(path, tmp_path / "out", workers=1)
+    assert f"the key {key!r} has values of several types: Column(/{key}" in str(raised.value)
+    assert f". {way}; or choose" in str(raised.value)
+    assert gdsload.convert(path, tmp_path / "out", workers=1, as_json=[key]).samples == late + 1
+
+
+def test_a_number_that_its_key_does_not_hold_names_a_type_that_does(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"a": 1, "b": 1}] * 1000 + [{"a": 1, "b": 1.5}])
+    with pytest.raises(ReadError, match=r"the key 'b' has .*1\.5\. Say of what type it is, types={'b': 'float64'}"):
+        gdsload.convert(path, tmp_path / "out", workers=1)
+    gdsload.convert(path, tmp_path / "out", workers=1, types={"b": "float64"})
+    assert gdsload.ShardDataset(tmp_path / "out")[1000]["b"] == 1.5
 
 
 def test_missing_values_are_as_in_tables(tmp_path):
