@@ -188,10 +188,11 @@ class TokenSource:
             raise FormatError(
                 f"the line has no list of whole numbers: {line!r:.100}", remedy="Other lines are of kind='jsonl'."
             )
-        if len(tokens) and not limits.min <= int(tokens.min()) <= int(tokens.max()) <= limits.max:
-            raise FormatError(
-                f"its tokens from {tokens.min()} to {tokens.max()} are not {dtype}", remedy="Pass dtype='uint32', say."
-            )
+        low, high = (int(tokens.min()), int(tokens.max())) if len(tokens) else (0, 0)
+        if not limits.min <= low <= high <= limits.max:
+            # What this type holds other lines may have.
+            holds = _holding(min(low, limits.min), max(high, limits.max))
+            raise FormatError(f"its tokens from {low} to {high} are not {dtype}", remedy=f"Pass dtype={holds!r}.")
         return _one(tokens.astype(dtype))
 
     def _runs(self, row: TokenRow, low: int, high: int) -> Iterator[Item]:
@@ -230,6 +231,13 @@ def _whole(name: str) -> np.dtype[Any]:
     if dtype.kind not in "iu":
         raise OptionError(f"dtype is {name!r}, no type of whole numbers")
     return dtype
+
+
+def _holding(low: int, high: int) -> str:
+    """The smallest type of whole numbers that holds these and all between, if there is one."""
+    names = (f"{kind}{bits}" for bits in (8, 16, 32) for kind in ("uint", "int"))
+    small = (name for name in names if np.iinfo(name).min <= low <= high <= np.iinfo(name).max)
+    return next(small, "uint64" if low >= 0 else "int64")
 
 
 def _has(file: str, suffix: str) -> bool:

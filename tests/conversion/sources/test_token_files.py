@@ -145,6 +145,27 @@ def test_bad_documents_are_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("tokens", "dtype", "holds"),
+    [
+        ([1, 70_000], None, "uint32"),
+        ([1, 70_000], "uint16", "uint32"),
+        ([1, 300], "uint8", "uint16"),
+        ([-1, 2], None, "int32"),  # other lines may have all that uint16 holds
+        ([2**31], "int32", "int64"),
+        ([2**63], "uint32", "uint64"),
+        ([-1], "uint64", "int64"),
+    ],
+)
+def test_the_error_of_tokens_names_a_type_that_holds_them(tmp_path, tokens, dtype, holds):
+    (tmp_path / "t.jsonl").write_text(f"{tokens}\n")
+    options = {} if dtype is None else {"dtype": dtype}
+    with pytest.raises(ReadError, match=f"are not {dtype or 'uint16'}. Pass dtype='{holds}'"):
+        gdsload.convert(tmp_path / "t.jsonl", tmp_path / "out", workers=1, **options)
+    gdsload.convert(tmp_path / "t.jsonl", tmp_path / "out", workers=1, dtype=holds)
+    assert gdsload.ShardDataset(tmp_path / "out")[0]["tokens"].tolist() == tokens
+
+
+@pytest.mark.parametrize(
     ("name", "content", "reason"),
     [("t.bin", bytes(3), "no whole number of uint16"), ("t.bin", b"", "not one token"), ("t.txt", b"", "no file with")],
 )
