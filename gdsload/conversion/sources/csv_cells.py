@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gdsload.conversion.sources.csv_lines import Row, Stretch
+from gdsload.conversion.sources.csv_lines import Row, Stretch, check_text, other_delimiter
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.pictures import SUFFIXES as PICTURES
 from gdsload.conversion.sources.pictures import put
@@ -132,7 +132,13 @@ class CellReader:
         if row.trouble is not None:
             raise FormatError(f"the row cannot be read: {row.trouble}", file=where)
         if len(row.cells) != self.width:
-            raise FormatError(f"the row has {len(row.cells)} cells, but there are {self.width} columns", file=where)
+            said = "there is one column" if self.width == 1 else f"there are {self.width} columns"
+            between = other_delimiter([column.name for column in self.columns]) if self.width == 1 else None
+            raise FormatError(
+                f"the row has {len(row.cells)} cells, but {said}",
+                file=where,
+                remedy=None if between is None else f"If cells lie between {between!r}, pass delimiter={between!r}.",
+            )
         found: dict[str, Any] = {}
         for column in self.columns:
             cell = row.cells[column.place]
@@ -144,6 +150,7 @@ class CellReader:
         if not cell and column.name in self._fill:
             return self._fill[column.name]
         if column.kind == "str":
+            check_text(cell, f"column {column.name!r}", where)
             return cell
         if not cell and column.kind == "float":
             return np.float64("nan")

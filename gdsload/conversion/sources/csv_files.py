@@ -24,7 +24,7 @@ from gdsload.conversion.sources.csv_cells import (
     missing_among_numbers,
     type_of,
 )
-from gdsload.conversion.sources.csv_lines import CsvForm, Row
+from gdsload.conversion.sources.csv_lines import CsvForm, Row, check_text, other_delimiter
 from gdsload.conversion.sources.npy import decode_npy
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource
 from gdsload.errors import FormatError, OptionError
@@ -116,8 +116,7 @@ class CsvSource(FieldChoice, ImageSource):
 
     def _other_delimiter(self) -> list[str]:
         names = self._header(self._files()[0])
-        other = next((one for one in ";\t|" if one in names[0]), None)
-        if other is None or len(names) > 1:
+        if (other := other_delimiter(names)) is None:
             return []
         return [f"there is one column, {names[0]!r:.100}: if cells lie between {other!r}, pass delimiter={other!r}"]
 
@@ -242,6 +241,7 @@ class CsvSource(FieldChoice, ImageSource):
         values, places = self._first_values(file), {name: place for place, name in enumerate(names)}
         wanted = check_columns(self.fields, names, file)
         for name in wanted:
+            check_text(name, f"the name of column {places[name] + 1}", file)
             if name not in self.types and (cell := beyond_whole(values[places[name]])) is not None:
                 self._refuse_beyond(name, places[name], cell, file)
         return [Column(name, self.types.get(name) or type_of(values[places[name]]), places[name]) for name in wanted]

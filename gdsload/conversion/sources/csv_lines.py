@@ -10,8 +10,9 @@ import codecs
 import csv
 import gzip
 import io
+import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import IO
@@ -22,12 +23,13 @@ from numpy.typing import NDArray
 from gdsload.conversion.input_files import open_file
 from gdsload.errors import FormatError, OptionError
 
-__all__ = ["CsvForm", "Row", "Stretch"]
+__all__ = ["CsvForm", "Row", "Stretch", "check_text", "other_delimiter"]
 
 STRETCH_BYTES = 8 * 2**20
 _MAX_LINE_BYTES = 16 * 2**20
 _LONGEST_ORDINARY = 100_000  # Python's reader refuses cells of 131 072
 _BOM = b"\xef\xbb\xbf"
+_NO_TEXT = re.compile("[\udc80-\udcff]")  # how Python has bytes that are not UTF-8
 _QUOTE, _NEWLINE, _RETURN = (ord(mark) for mark in '"\n\r')
 
 
@@ -156,6 +158,24 @@ class CsvForm:
             raise FormatError(f"the file cannot be read: {reason}", file=file) from None
 
 
+def other_delimiter(names: Sequence[str]) -> str | None:
+    """What cells may lie between, if the only column's name holds that; else None."""
+    return next((one for one in ";\t|" if one in names[0]), None) if len(names) == 1 else None
+
+
+def check_text(cell: str, what: str, where: str) -> None:
+    """Refuse a cell that is no UTF-8.
+
+    Raises:
+        FormatError: naming the bytes.
+    """
+    if _NO_TEXT.search(cell):
+        content = cell.encode("utf-8", "surrogateescape")
+        raise FormatError(
+            f"the file is not UTF-8: {what} is {content!r:.100}", file=where, remedy="Pass encoding='latin-1', say."
+        )
+
+
 def _refuse_utf16(begin: bytes, file: str) -> None:
     """Refuse a text that says by its first bytes that it is no UTF-8, as spreadsheets write it."""
     if begin in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
@@ -178,7 +198,7 @@ class _Lines:
             raise StopIteration
         if len(raw) == _MAX_LINE_BYTES:
             raise FormatError(f"line {self.line} has {_MAX_LINE_BYTES} bytes or more", file=self._name)
-        # A text that is not UTF-8 is refused where it is written, with its row.
+        # A text that is not UTF-8 is refused with its row: see `check_text`.
         text = raw.decode("utf-8" if self.offset else "utf-8-sig", "surrogateescape")
         self.offset += len(raw)
         self.line += 1

@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -150,10 +151,33 @@ def test_bad_rows_are_alone(tmp_path):
         "'x', which is no int",
         "'', which is no int",
         "expected after",
-        "no valid Unicode",
+        "the file is not UTF-8: column 'text' is b'\\xff'. Pass encoding='latin-1', say",
     ]
     for one, reason in zip(report.skipped, [*reasons, "unexpected end"], strict=True):
         assert reason in one.reason
+
+
+def test_a_file_in_latin_1_says_how_it_is_read(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes("n,caf\xe9\n1,a\n".encode("latin-1"))
+    with pytest.raises(FormatError, match=r"not UTF-8: the name of column 2 is b'caf.xe9'\. Pass encoding='latin-1'"):
+        gdsload.convert(path, tmp_path / "out", workers=1)
+    assert gdsload.convert(path, tmp_path / "out", workers=1, fields=["n"]).samples == 1
+    path.write_bytes("n,t\n1,caf\xe9\n".encode("latin-1"))
+    with pytest.raises(ReadError, match=r"line 2: the file is not UTF-8: .*Pass encoding='latin-1', say\. Mend it, or"):
+        gdsload.convert(path, tmp_path / "other", workers=1)
+    gdsload.convert(path, tmp_path / "other", workers=1, encoding="latin-1")
+    assert gdsload.ShardDataset(tmp_path / "other")[0]["t"] == "caf\xe9"
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_rows_of_other_cells_below_one_name_tell_of_the_delimiter(tmp_path, mark):
+    path = tmp_path / "t.csv"
+    path.write_text(f"a{mark}b\n1,5{mark}2\n2,5{mark}3\n")
+    way = re.escape(f"2 cells, but there is one column. If cells lie between {mark!r}, pass delimiter={mark!r}. Mend")
+    with pytest.raises(ReadError, match=way):
+        gdsload.convert(path, tmp_path / "out", workers=1)
+    assert gdsload.convert(path, tmp_path / "out", workers=1, delimiter=mark).samples == 2
 
 
 COLUMNS = [
