@@ -76,6 +76,7 @@ class Change:
         self.clipped: dict[str, int] = {}
         self._function = None if options.map is None else find_function(options.map)
         self._fields, self._casts, self._fixed = options.fields, dict(options.casts), options.fixed
+        self._sounds: dict[str, str] = {}
 
     @property
     def wants_samples(self) -> bool:
@@ -87,8 +88,10 @@ class Change:
 
         Raises:
             OptionError: if it has no field of a name that was asked for.
-            SchemaError: if a cast would lose a value.
+            SchemaError: if a cast would lose a value, or put sounds of several scales together.
         """
+        if self._casts and self._function is None:
+            self._check_scales(values)
         if self._fields is not None:
             _check_known(self._fields, values)
             values = {name: values[name] for name in self._fields}
@@ -104,6 +107,19 @@ class Change:
             changed[name] = _even(changed[name], name)
         return changed
 
+    def _check_scales(self, values: Mapping[str, Any]) -> None:
+        """Refuse to cast sounds of several types: whole numbers are in the scale of their type, and stay in it."""
+        for name in self._casts:
+            for kind in _types_of(values[name]) if name in values and f"{name}.sampling_rate" in values else ():
+                first = self._sounds.setdefault(name, kind)
+                if kind != first:
+                    raise SchemaError(
+                        f"sounds are {first} and {kind}, whose scales differ: cast, they keep these",
+                        field=name,
+                        remedy="Of files, dtype='float32' makes all samples floats from -1 to 1; else divide int16 by "
+                        "2**15 and int32 by 2**31 with map=.",
+                    )
+
     def _cast(self, value: Any, kind: str, field: str) -> Any:
         if isinstance(value, tuple) and len(value) == 2:  # values and offsets of a ragged field
             return self._cast(value[0], kind, field), value[1]
@@ -118,6 +134,12 @@ class Change:
         if clipped:
             self.clipped[field] = self.clipped.get(field, 0) + clipped
         return found
+
+
+def _types_of(value: Any) -> list[str]:
+    """The element types of arrays: of one, of a list of them, or of one with its offsets."""
+    listed = value[:1] if isinstance(value, tuple) else value if isinstance(value, list) else [value]
+    return [str(one.dtype) for one in listed if is_array(one)]
 
 
 def _or_clipped(lost: SchemaError, value: Any, kind: str, field: str) -> SchemaError:

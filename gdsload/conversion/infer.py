@@ -9,6 +9,7 @@ from typing import Any
 from gdsload.conversion.conversion_options import Change, ConvertOptions
 from gdsload.conversion.part import failed, made, place_of, reason_of
 from gdsload.conversion.source import Part, Source
+from gdsload.conversion.sources.audio_folders import AudioFolderSource
 from gdsload.conversion.sources.pictures import ImageSource
 from gdsload.errors import FormatError, SchemaError
 from gdsload.shards.encode import infer_schema
@@ -108,11 +109,11 @@ def _other_fields(one: Schema, other: Schema, where: str) -> SchemaError:
 
 def _joined(one: Schema, other: Schema, source: Source, ragged: Sequence[str], where: str) -> Schema:
     """The schema of the samples before and of another one, which lies there."""
-    return Schema({name: _both(name, (one[name], other[name]), source, name in ragged, where) for name in one})
+    return Schema({name: _both(name, (one, other), source, name in ragged, where) for name in one})
 
 
-def _both(name: str, fields: tuple[Field, Field], source: Source, ragged: bool, where: str) -> Field:
-    one, other = fields
+def _both(name: str, schemas: tuple[Schema, Schema], source: Source, ragged: bool, where: str) -> Field:
+    one, other = (schema[name] for schema in schemas)
     if one == other:
         return one
     same = one.dtype == other.dtype and not (one.is_string or other.is_string) and len(one.shape) == len(other.shape)
@@ -122,10 +123,11 @@ def _both(name: str, fields: tuple[Field, Field], source: Source, ragged: bool, 
     channels = pixels and {one.shape[0], other.shape[0]} <= _CHANNELS
     if same and one.shape and one.shape[1:] == other.shape[1:] and (ragged or not channels):
         return _ragged(name, one)
+    sounds = f"{name}.sampling_rate" in schemas[0] and one.dtype != other.dtype
     raise SchemaError(
         f"samples differ: {one} and {other} ({where})",
         field=name,
-        remedy=_way_out(name, one, other, source, channels),
+        remedy=_one_scale(source) if sounds else _way_out(name, one, other, source, channels),
     )
 
 
@@ -138,6 +140,13 @@ def _without_empty(one: Field, other: Field) -> Field | None:
 
 
 _CHANNELS = {None, 1, 2, 3, 4}
+
+
+def _one_scale(source: Source) -> str:
+    """What users can do about sounds of several types: a cast alone would leave each in the scale of its own."""
+    if isinstance(source, AudioFolderSource):
+        return "Their scales differ: dtype='float32' makes all samples floats from -1 to 1."
+    return "Their scales differ: make them equal with map=, which divides int16 by 2**15 and int32 by 2**31."
 
 
 def _way_out(name: str, one: Field, other: Field, source: Source, channels: bool) -> str:

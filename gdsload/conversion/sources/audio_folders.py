@@ -13,42 +13,61 @@ from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, 
 from gdsload.conversion.row_source import classes_of, runs
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.sounds import SOUNDS, sound_fields
-from gdsload.errors import FormatError
+from gdsload.errors import FormatError, OptionError
 
 __all__ = ["AudioFolderSource"]
 
 _MAX_BYTES = 2**31
+_DTYPES = ("float32", "float64")
 
 
 class AudioFolderSource(FieldChoice):
     """Files of sounds, each a sample.
 
     Fields: ``audio``, ragged, the samples as the file has them: int16, int32, float32 or float64, ``[frames]`` or
-    ``[frames, channels]``; ``audio.sampling_rate``, int32, that of the file, since none is made into another; and if
-    the files lie in folders side by side, ``label``, the number of the folder in the order of their names.
+    ``[frames, channels]``, whole numbers in the scale of their type; ``audio.sampling_rate``, int32, that of the file,
+    since none is made into another; and if the files lie in folders side by side, ``label``, the number of the folder
+    in the order of their names.
 
     Args:
         path: a file, or a folder of them.
         keep_encoded: keep the bytes of the files; then there is no ``audio.sampling_rate``.
         with_key: add a text field ``key``, the path of the file from that folder.
+        dtype: ``"float32"`` or ``"float64"``: samples of that type from -1 to 1, whatever the type in the file.
         **files: `split` and `follow_links`, as all sources of files have them: see `SourceFiles`.
+
+    Raises:
+        OptionError: if an option has no such value.
     """
 
     kind = "audio files"
     threads = True
 
     def __init__(
-        self, path: str, *, keep_encoded: bool = False, with_key: bool = False, **files: Unpack[FileOptions]
+        self,
+        path: str,
+        *,
+        keep_encoded: bool = False,
+        with_key: bool = False,
+        dtype: str | None = None,
+        **files: Unpack[FileOptions],
     ) -> None:
+        if dtype not in (None, *_DTYPES):
+            raise OptionError(f"dtype is {dtype!r:.200}", remedy='Supported are "float32" and "float64".')
+        if dtype is not None and keep_encoded:
+            raise OptionError(
+                f"dtype is {dtype!r}, but keep_encoded keeps the files' bytes", remedy="Pass one of them."
+            )
         self.path = path
         self.keep_encoded = keep_encoded
         self.with_key = with_key
+        self.dtype = dtype
         self._files = SourceFiles(path, **files).find(SOUNDS, bad=True)
         self._classes = classes_of(self._files)
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`."""
-        options = {"keep_encoded": self.keep_encoded, "with_key": self.with_key}
+        options = {"keep_encoded": self.keep_encoded, "with_key": self.with_key, "dtype": self.dtype}
         return {"kind": self.kind, "files": stamps(self._files), **options}
 
     def metadata(self) -> dict[str, Any]:
@@ -79,7 +98,7 @@ class AudioFolderSource(FieldChoice):
             raise FormatError(f"it has {_MAX_BYTES} bytes or more", file=file)
         found: dict[str, Any] = {"audio": [content]}
         if not self.keep_encoded:
-            found = {name: value[None] for name, value in sound_fields("audio", content, file).items()}
+            found = {name: value[None] for name, value in sound_fields("audio", content, file, self.dtype).items()}
             # The first ones may be all of one length: as a batch it says that its field is ragged.
             found["audio"] = (found["audio"][0], np.array([0, found["audio"].shape[1]]))
         if self._classes:

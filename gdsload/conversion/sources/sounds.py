@@ -23,7 +23,7 @@ _PIECE_FRAMES = 2**18
 _NO_LENGTH = 0xFFFFFFFF  # what writes to a pipe does not know it
 
 
-def sound_fields(name: str, content: bytes, where: str) -> dict[str, Any]:
+def sound_fields(name: str, content: bytes, where: str, dtype: str | None = None) -> dict[str, Any]:
     """The fields of a sound: its samples, ``[frames]`` or ``[frames, channels]``, and ``NAME.sampling_rate``, int32.
 
     Samples have the type that holds those of the file: int16 for up to 16 bits (fewer are the upper ones), int32 for 24
@@ -33,6 +33,7 @@ def sound_fields(name: str, content: bytes, where: str) -> dict[str, Any]:
         name: the field.
         content: the file's bytes.
         where: where it comes from, for errors.
+        dtype: ``"float32"`` or ``"float64"``: samples of that type, of whole numbers as shares of their type's range.
 
     Raises:
         FormatError: if it is damaged, or no sound that libsndfile knows.
@@ -43,8 +44,9 @@ def sound_fields(name: str, content: bytes, where: str) -> dict[str, Any]:
         _check_length(content)
         with library.SoundFile(io.BytesIO(content)) as file:
             pieces, rate, frames = list[Any](), int(file.samplerate), int(file.frames)
+            kind = dtype or _TYPES.get(file.subtype, "float32")
             # What a header promises is not believed before it is there.
-            while len(piece := file.read(_PIECE_FRAMES, dtype=_TYPES.get(file.subtype, "float32"))):
+            while len(piece := file.read(_PIECE_FRAMES, dtype=kind)):
                 pieces.append(piece)
     except (library.SoundFileError, ValueError) as error:
         raise FormatError(f"the sound cannot be decoded: {str(error)[:200]}", file=where) from None

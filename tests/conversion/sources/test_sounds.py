@@ -14,7 +14,7 @@ import pytest
 import gdsload
 from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources.sounds import sound_fields
-from gdsload.errors import FormatError, ReadError
+from gdsload.errors import FormatError, OptionError, ReadError, SchemaError
 
 soundfile = pytest.importorskip("soundfile", reason="gdsload[audio] decodes sounds")
 RATE = 16_000
@@ -158,3 +158,60 @@ def test_a_damaged_sound_is_a_bad_sample(tmp_path):
         gdsload.convert(folder, tmp_path / "out", workers=1)
     report = gdsload.convert(folder, tmp_path / "out", workers=1, on_error="skip", max_skipped=1)
     assert [one.key for one in report.skipped] == [str(folder / "b.flac")]
+
+
+SCALES = [("WAV", "PCM_U8"), ("WAV", "PCM_16"), ("FLAC", "PCM_24"), ("WAV", "FLOAT"), ("WAV", "DOUBLE")]
+LOUD = np.sin(np.arange(2000) / 20) / 2
+
+
+@pytest.fixture
+def scales(tmp_path):
+    """The same sound in files of several types."""
+    folder = tmp_path / "d"
+    folder.mkdir()
+    for number, kind in enumerate(SCALES):
+        (folder / f"{number}.{kind[0].lower()}").write_bytes(encoded(LOUD, *kind))
+    return folder
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sounds_of_several_types_in_one_scale(scales, tmp_path, dtype):
+    with pytest.raises(SchemaError, match="samples differ: int16.*Their scales differ: dtype='float32' makes all"):
+        gdsload.convert(scales, tmp_path / "out", workers=1)
+    gdsload.convert(scales, tmp_path / "out", workers=1, dtype=dtype)
+    dataset = gdsload.ShardDataset(tmp_path / "out")
+    assert dataset.schema["audio"].dtype.name == dtype
+    for one, tolerance in zip(dataset, (2**-7, 2**-15, 2**-22, 1e-7, 1e-7), strict=True):
+        assert np.abs(one["audio"].numpy() - LOUD).max() <= tolerance
+
+
+@pytest.mark.parametrize("fields", [None, ["audio"]])
+def test_a_cast_puts_no_scales_together(scales, tmp_path, fields):
+    with pytest.raises(ReadError, match="sounds are int16 and int32, whose scales differ.*Of files, dtype='float32'"):
+        gdsload.convert(scales, tmp_path / "out", workers=1, casts={"audio": "float32"}, fields=fields)
+    for kind in ("2.flac", "3.wav", "4.wav"):
+        (scales / kind).unlink()
+    gdsload.convert(scales, tmp_path / "out", workers=1, casts={"audio": "float32"}, fields=fields)
+    assert 16_000 < gdsload.ShardDataset(tmp_path / "out")[0]["audio"].max() < 17_000
+
+
+def test_sounds_in_tar_files_name_their_scales(scales, tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name in ("1.wav", "3.wav"):
+            tar.add(scales / name, name)
+    with pytest.raises(SchemaError, match=r"make them equal with map=, which divides int16 by 2\*\*15"):
+        gdsload.convert(tmp_path / "a.tar", tmp_path / "out", workers=1)
+    with pytest.raises(ReadError, match="sounds are int16 and float32, whose scales differ"):
+        gdsload.convert(tmp_path / "a.tar", tmp_path / "out", workers=1, casts={"wav": "float32"})
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"dtype": "int16"}, "dtype is 'int16'. Supported are"),
+        ({"dtype": "float32", "keep_encoded": True}, "keep_encoded keeps the files' bytes. Pass one of them"),
+    ],
+)
+def test_types_that_no_sound_gets(scales, tmp_path, options, match):
+    with pytest.raises(OptionError, match=match):
+        gdsload.convert(scales, tmp_path / "out", workers=1, **options)
