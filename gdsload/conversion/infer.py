@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 from gdsload.conversion.conversion_options import Change, ConvertOptions
 from gdsload.conversion.part import failed, made, place_of, reason_of
 from gdsload.conversion.source import Part, Source
@@ -13,6 +15,7 @@ from gdsload.conversion.sources.audio_folders import AudioFolderSource
 from gdsload.conversion.sources.pictures import ImageSource
 from gdsload.errors import FormatError, SchemaError
 from gdsload.shards.encode import infer_schema
+from gdsload.shards.format.dtypes import dtype_of
 from gdsload.shards.format.schema import Field, Schema
 
 __all__ = ["schema_of"]
@@ -151,6 +154,9 @@ def _one_scale(source: Source) -> str:
 
 def _way_out(name: str, one: Field, other: Field, source: Source, channels: bool) -> str:
     """What users can do about samples that differ."""
+    even = bool(one.shape) == bool(other.shape) and one.shape[1:] == other.shape[1:]
+    if even and one.dtype != other.dtype and not (one.is_string or other.is_string):
+        return f"Cast them to a type that holds both, casts={{{name!r}: {_common_type(one, other)!r}}}, say."
     if not channels:
         return "Make them equal with map=."
     if one.shape[1:] == other.shape[1:]:
@@ -164,6 +170,14 @@ def _way_out(name: str, one: Field, other: Field, source: Source, channels: bool
             f"pass schema={{{name!r}: gdsload.Field('image'), ...}}."
         )
     return source.ways_out
+
+
+def _common_type(one: Field, other: Field) -> str:
+    """The name of an element type that holds the values of both, as far as one does."""
+    try:
+        return dtype_of(np.promote_types(one.dtype.name, other.dtype.name)).name
+    except (TypeError, SchemaError):  # numpy has no such type; float32 holds those of 8 and 16 bits
+        return "float32"
 
 
 def _ragged(name: str, field: Field) -> Field:

@@ -7,6 +7,7 @@ import tarfile
 
 import numpy as np
 import pytest
+import torch
 
 import gdsload
 from gdsload.errors import FormatError, GdsloadError, OptionError, SchemaError
@@ -46,12 +47,33 @@ def test_tables_of_other_columns(tmp_path, refused, header, match):
     assert match in said
 
 
-def test_tables_of_other_types(tmp_path, refused):
+def test_tables_of_other_types(tmp_path, refused, out):
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     for number, value in enumerate((1, 1.5)):
         parquet.write_table(arrow.table({"a": [value]}), tmp_path / f"{number}.parquet")
     said = refused(tmp_path, SchemaError)
     assert "field 'a': samples differ: int64 [] and float64 [] (row 0 of 1.parquet, row group 0)" in said
+    assert said.endswith("Cast them to a type that holds both, casts={'a': 'float64'}, say.")
+    assert gdsload.convert(tmp_path, out, workers=1, casts={"a": "float64"}).samples == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "way"),
+    [
+        ((torch.zeros(2, dtype=torch.bfloat16), np.zeros(2, np.int8)), "casts={'x': 'float32'}, say"),
+        ((np.zeros(2, np.int16), np.zeros(2, np.uint16)), "casts={'x': 'int32'}, say"),
+        ((np.zeros(2, np.int16), np.zeros(3, np.uint16)), "casts={'x': 'int32'}, say"),
+        ((np.zeros((2, 3), np.int16), np.zeros((2, 2), np.uint16)), "Make them equal with map="),
+        ((np.int16(1), np.zeros(2, np.uint16)), "Make them equal with map="),
+        ((np.int16(1), "a"), "Make them equal with map="),
+    ],
+)
+def test_samples_of_other_types(refused, out, values, way):
+    said = refused([{"x": value} for value in values], SchemaError)
+    assert way in said
+    if "casts" in way:
+        kind = way.split("'")[3]
+        assert gdsload.convert([{"x": value} for value in values], out, workers=1, casts={"x": kind}).samples == 2
 
 
 def test_files_of_no_samples(tmp_path, refused):
