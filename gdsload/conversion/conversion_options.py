@@ -65,6 +65,8 @@ class ConvertOptions:
 class Change:
     """What is done to each sample, or batch, on its way: the choice of fields, the user's function, casts.
 
+    What is in a mapping in a sample are fields; the user's function gets it as it is.
+
     Args:
         options: which of these.
 
@@ -92,6 +94,8 @@ class Change:
         """
         if self._casts and self._function is None:
             self._check_scales(values)
+        if self._function is None:
+            values = _flat(values)
         if self._fields is not None:
             _check_known(self._fields, values)
             values = {name: values[name] for name in self._fields}
@@ -99,6 +103,7 @@ class Change:
             values = self._function(dict(values))
             if not isinstance(values, Mapping):
                 raise OptionError(f"map returned {type(values).__name__}, not a mapping from field names to values")
+            values = _flat(values)
         _check_known((*self._casts, *self._fixed), values)
         changed = dict(values)
         for name, kind in self._casts.items():
@@ -134,6 +139,25 @@ class Change:
         if clipped:
             self.clipped[field] = self.clipped.get(field, 0) + clipped
         return found
+
+
+def _flat(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Values with each of a mapping among them under a name of its own, ``"meta.id"``, as tables have those of structs.
+
+    Raises:
+        SchemaError: if two have the same name then.
+    """
+    if not any(isinstance(value, Mapping) for value in values.values()):
+        return values
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        inner = _flat(value) if isinstance(value, Mapping) else None
+        parts = {name: value} if inner is None else {f"{name}.{key}": part for key, part in inner.items()}
+        for part in parts:
+            if part in found:
+                raise SchemaError("a sample has it twice", field=part, remedy="Rename one of the two.")
+        found.update(parts)
+    return found
 
 
 def _types_of(value: Any) -> list[str]:

@@ -112,6 +112,7 @@ def as_bytes(value: object, dtype: DType, field: str) -> NDArray[np.uint8]:
     return contiguous.reshape(-1).view(np.uint8).reshape(*array.shape, dtype.itemsize)
 
 
+_PARTS = "Write what stands for None, and of an object a field for each part (in convert by map=)."
 _CAST = "Convert it first, or give the schema with the element type that you want."
 
 
@@ -189,7 +190,7 @@ def _as_array(value: object, field: str) -> NDArray[Any]:
         return np.asarray(value)
     array = _numbers(value, field)
     if array.dtype.kind not in "biufc":
-        raise SchemaError(f"{str(value)[:80]!r} is no number or list of numbers", field=field)
+        raise SchemaError(f"{str(value)[:80]!r} is no number or list of numbers", field=field, remedy=_PARTS)
     # As torch.tensor does for Python's own numbers.
     return array.astype(_TORCH_DEFAULTS.get(array.dtype.name, array.dtype))
 
@@ -287,7 +288,7 @@ def checked(source: NDArray[Any], shown: object, dtype: DType, field: str) -> ND
         SchemaError: if one is lost.
     """
     if source.dtype.kind not in "biufc":
-        raise SchemaError(f"{str(shown)[:80]!r} is no number or list of numbers", field=field)
+        raise SchemaError(f"{str(shown)[:80]!r} is no number or list of numbers", field=field, remedy=_PARTS)
     if source.dtype.kind == "c" and dtype.name != "complex64":
         raise SchemaError(f"{str(shown)[:80]} is complex, but {dtype.name} was expected", field=field, remedy=_CAST)
     found, lost = fitted(source, dtype)

@@ -25,7 +25,8 @@ class TorchSource:
     """A torch dataset.
 
     A sample that is a mapping has its keys as fields, a named tuple its names, another tuple or list ``"0"``, ``"1"``
-    and so on, and anything else is the field ``"0"``. Pillow images become uint8 ``[channels, height, width]``.
+    and so on, and anything else is the field ``"0"``. Of a mapping in it each value becomes a field, ``"meta.id"``.
+    Pillow images become uint8 ``[channels, height, width]``.
 
     What a dataset reads cannot be seen from outside: a conversion that was interrupted is taken for the same if the
     dataset has the same name and length, and the options are the same.

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import gdsload
 from gdsload.conversion.sources.torch_datasets import TorchSource
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import FormatError, GdsloadError, OptionError
 
 Pair = namedtuple("Pair", "left right")  # noqa: PYI024 -- as users write it
 
@@ -73,6 +73,39 @@ def test_runs_of_samples_and_a_bad_one(tmp_path):
 )
 def test_shapes_of_samples(sample, names, expected):
     assert read_all(TorchSource([sample], names=names))[0].make() == expected
+
+
+def nested():
+    return [{"x": n, "meta": {"id": n, "in": {"name": f"n{n}"}}, 5: {6: n}} for n in range(3)]
+
+
+def own_flat(sample):
+    return {"id": sample["meta"]["id"], "more": {"twice": 2 * sample["x"]}}
+
+
+def test_what_is_in_mappings_in_samples_are_fields(tmp_path):
+    def converted(**options):
+        gdsload.convert(nested, tmp_path / "d", workers=1, overwrite=True, **options)
+        return gdsload.ShardDataset(tmp_path / "d")
+
+    assert list(converted().schema) == ["x", "meta.id", "meta.in.name", "5.6"]
+    assert converted()[2] == {"x": 2, "meta.id": 2, "meta.in.name": "n2", "5.6": 2}
+    assert converted(fields=["meta.in.name", "x"])[1] == {"meta.in.name": "n1", "x": 1}
+    assert converted(map=f"{__name__}:own_flat", fields=["meta", "x"])[2] == {"id": 2, "more.twice": 4}
+    assert converted(casts={"meta.id": "int8"}).schema["meta.id"].dtype.name == "int8"
+
+
+@pytest.mark.parametrize(
+    ("sample", "match"),
+    [
+        ({"x": None}, r"'None' is no number.*\. Write what stands for None"),
+        ({"x": {"y": object()}}, r"field 'x\.y': .*and of an object a field for each part"),
+        ({"x": {"y": 1}, "x.y": 2}, r"field 'x\.y': a sample has it twice\. Rename one"),
+    ],
+)
+def test_what_no_field_holds(tmp_path, sample, match):
+    with pytest.raises(GdsloadError, match=match):
+        gdsload.convert([sample], tmp_path / "d", workers=1)
 
 
 def test_by_name():
