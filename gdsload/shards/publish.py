@@ -186,8 +186,11 @@ class Publication:
                 if folder not in self._used:  # no link would lead into it, so that nobody would find it any more
                     remove_shard_folder(folder, self.folder)
                     continue
-                fsync_path(folder)
-                fsync_path(os.path.dirname(folder))
+                try:
+                    fsync_path(folder)
+                    fsync_path(os.path.dirname(folder))
+                except OSError as error:  # its drive may have gone
+                    raise write_error("the shards cannot be written to their drive", error, folder) from error
             fsync_path(self.folder)
             self._check_place()
             if not (self.overwrite and self._exchange()):

@@ -466,3 +466,19 @@ def test_a_verification_names_the_drive_that_is_not_mounted(spread, drives, tmp_
     assert all("where there is nothing: its drive may not be mounted" in one["message"] for one in problems)
     assert main(["verify", str(spread)]) == 1
     assert "Mount the drives that links lead to, and verify again." in capsys.readouterr().err
+
+
+def test_a_drive_that_goes_when_all_is_written_is_named(tmp_path, monkeypatch):
+    drive, real = tmp_path / "nvme", publish_module.fsync_path
+    drive.mkdir()
+
+    def gone(path):
+        if path.startswith(str(drive)):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        real(path)
+
+    monkeypatch.setattr(publish_module, "fsync_path", gone)
+    match = f"{drive}/.*the shards cannot be written to their drive: No such file"
+    with pytest.raises(WriteError, match=match), gdsload.ShardWriter(tmp_path / "out", spread_over=[drive]) as writer:
+        writer.write({"x": 1})
+    assert not (tmp_path / "out").exists()
