@@ -43,7 +43,7 @@ def prefetch(
     source: LandedSource | VramSource
     source = WindowSource.of(job, backend, maker, stats) or LandedSource(job, backend, maker, stats)
     most_batches = MOST_BATCHES if maker.takes_processor else _BY_THREADS_FOR_GPU
-    runner = Runner(_threads(job, backend, maker), most_batches=most_batches)
+    runner = Runner(_threads(backend, maker), most_batches=most_batches)
     if gather is not None and isinstance(maker, DeviceAssembler):
         source = ResidentSource(gather, job, backend, maker, stats)
         plain = job.transform is None
@@ -61,17 +61,14 @@ def prefetch(
     return Prefetcher(source, job.steps, limits=limits, start=start, stats=stats, runner=runner)
 
 
-def _threads(job: Job, backend: Backend, maker: BatchMaker) -> int:
+def _threads(backend: Backend, maker: BatchMaker) -> int:
     """How many threads make groups.
 
     Where gathering takes a processor, the consumer is one of the `gatherers`. On a GPU they only wait for it, and wait
-    for each other at the interpreter lock: a second one pays where gathers may go over the link, and so take long, and
-    a third where batches are transformed, too: to queue that takes a good part of the time that a gather does.
+    for each other at the interpreter lock: a second one pays where gathers may go over the link, and so take long.
     """
     if maker.takes_processor:
         return gatherers() - 1
     if maker.images is not None:
         return 3  # one has its images decoded, the next one's are ready for that, and one gathers, or runs the kernel
-    if not backend.addressable:
-        return 1
-    return 2 if job.transform is None else 3
+    return 2 if backend.addressable else 1
