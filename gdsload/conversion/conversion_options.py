@@ -78,7 +78,6 @@ class Change:
         self.clipped: dict[str, int] = {}
         self._function = None if options.map is None else find_function(options.map)
         self._fields, self._casts, self._fixed = options.fields, dict(options.casts), options.fixed
-        self._sounds: dict[str, str] = {}
 
     @property
     def wants_samples(self) -> bool:
@@ -90,12 +89,14 @@ class Change:
 
         Raises:
             OptionError: if it has no field of a name that was asked for.
-            SchemaError: if a cast would lose a value, or put sounds of several scales together.
+            SchemaError: if a cast would lose a value, or the scale that sounds are in.
         """
-        if self._casts and self._function is None:
-            self._check_scales(values)
         if self._function is None:
-            values = _flat(values)
+            self._check_scales(values)
+            if self._fields is not None and all(name in values for name in self._fields):
+                values = {name: values[name] for name in self._fields}  # what else is in a sample does not matter
+            else:
+                values = _flat(values)
         if self._fields is not None:
             _check_known(self._fields, values)
             values = {name: values[name] for name in self._fields}
@@ -113,13 +114,12 @@ class Change:
         return changed
 
     def _check_scales(self, values: Mapping[str, Any]) -> None:
-        """Refuse to cast sounds of several types: whole numbers are in the scale of their type, and stay in it."""
-        for name in self._casts:
+        """Refuse to cast sounds of whole numbers: these are in the scale of their type, which nothing tells then."""
+        for name, wanted in self._casts.items():
             for kind in _types_of(values[name]) if name in values and f"{name}.sampling_rate" in values else ():
-                first = self._sounds.setdefault(name, kind)
-                if kind != first:
+                if not kind.startswith("float") and kind != wanted:
                     raise SchemaError(
-                        f"sounds are {first} and {kind}, whose scales differ: cast, they keep these",
+                        f"the sound is {kind}, and cast to {wanted} it would keep the scale of that",
                         field=name,
                         remedy="Of files, dtype='float32' makes all samples floats from -1 to 1; else divide int16 by "
                         "2**15 and int32 by 2**31 with map=.",

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from gdsload.conversion.conversion_options import Change, ConvertOptions
-from gdsload.conversion.part import failed, made, place_of, reason_of
+from gdsload.conversion.part import failed, made, one_scale, place_of, reason_of
 from gdsload.conversion.source import Part, Source
-from gdsload.conversion.sources.audio_folders import AudioFolderSource
 from gdsload.conversion.sources.pictures import ImageSource
 from gdsload.errors import FormatError, SchemaError
 from gdsload.shards.encode import infer_schema
@@ -126,11 +125,12 @@ def _both(name: str, schemas: tuple[Schema, Schema], source: Source, ragged: boo
     channels = pixels and {one.shape[0], other.shape[0]} <= _CHANNELS
     if same and one.shape and one.shape[1:] == other.shape[1:] and (ragged or not channels):
         return _ragged(name, one)
-    sounds = f"{name}.sampling_rate" in schemas[0] and one.dtype != other.dtype
+    types = {one.dtype.name, other.dtype.name}
+    sounds = f"{name}.sampling_rate" in schemas[0] and len(types) > 1 and types != {"float32", "float64"}
     raise SchemaError(
         f"samples differ: {one} and {other} ({where})",
         field=name,
-        remedy=_one_scale(source) if sounds else _way_out(name, one, other, source, channels),
+        remedy=one_scale(source) if sounds else _way_out(name, one, other, source, channels),
     )
 
 
@@ -145,18 +145,11 @@ def _without_empty(one: Field, other: Field) -> Field | None:
 _CHANNELS = {None, 1, 2, 3, 4}
 
 
-def _one_scale(source: Source) -> str:
-    """What users can do about sounds of several types: a cast alone would leave each in the scale of its own."""
-    if isinstance(source, AudioFolderSource):
-        return "Their scales differ: dtype='float32' makes all samples floats from -1 to 1."
-    return "Their scales differ: make them equal with map=, which divides int16 by 2**15 and int32 by 2**31."
-
-
 def _way_out(name: str, one: Field, other: Field, source: Source, channels: bool) -> str:
     """What users can do about samples that differ."""
     even = bool(one.shape) == bool(other.shape) and one.shape[1:] == other.shape[1:]
-    if even and one.dtype != other.dtype and not (one.is_string or other.is_string):
-        return f"Cast them to a type that holds both, casts={{{name!r}: {_common_type(one, other)!r}}}, say."
+    if even and one.dtype != other.dtype and (common := _common_type(one, other)) is not None:
+        return f"Cast them to a type that holds both, casts={{{name!r}: {common!r}}}, say."
     if not channels:
         return "Make them equal with map=."
     if one.shape[1:] == other.shape[1:]:
@@ -172,12 +165,16 @@ def _way_out(name: str, one: Field, other: Field, source: Source, channels: bool
     return source.ways_out
 
 
-def _common_type(one: Field, other: Field) -> str:
-    """The name of an element type that holds the values of both, as far as one does."""
+def _common_type(one: Field, other: Field) -> str | None:
+    """The name of an element type that holds the values of both; None if none does, or they mean something else."""
+    names = one.dtype.name, other.dtype.name
+    pixels = "uint8" in names and len(one.shape) == 3
+    if one.is_string or other.is_string or pixels or set(names) == {"int64", "uint64"}:
+        return None
     try:
-        return dtype_of(np.promote_types(one.dtype.name, other.dtype.name)).name
+        return dtype_of(np.promote_types(*names)).name
     except (TypeError, SchemaError):  # numpy has no such type; float32 holds those of 8 and 16 bits
-        return "float32"
+        return "float32" if max(one.dtype.itemsize, other.dtype.itemsize) <= 2 else None
 
 
 def _ragged(name: str, field: Field) -> Field:

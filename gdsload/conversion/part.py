@@ -11,15 +11,19 @@ from typing import Any
 
 from gdsload.conversion.conversion_options import Change, ConvertOptions
 from gdsload.conversion.source import Item, Part, Source
+from gdsload.conversion.sources.audio_folders import AudioFolderSource
 from gdsload.conversion.sources.pictures import ImageSource
 from gdsload.conversion.staging import PartReport, part_folder, part_report, write_json
 from gdsload.errors import ConversionError, OptionError, ReadError, SchemaError, Skipped, WriteError
 from gdsload.shards.encode import sample_of
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.publish import remove_interrupted, write_error
+from gdsload.shards.values import CONVERT
 from gdsload.shards.writer import ShardWriter
 
-__all__ = ["PartTask", "convert_part", "failed", "key_of", "made", "place_of", "reason_of", "samples_of"]
+__all__ = [
+    "PartTask", "convert_part", "failed", "key_of", "made", "one_scale", "place_of", "reason_of", "samples_of",
+]  # fmt: skip
 
 _LONGEST_REASON = 500
 _EVERY_S = 0.2
@@ -123,13 +127,22 @@ class _Writing:
 
 
 def _explained(trouble: Exception, source: Source, schema: Schema | None) -> Exception:
-    """What is wrong, with the ways out of it if it is a picture that has another size than the first ones."""
-    if not isinstance(source, ImageSource) or not isinstance(trouble, SchemaError) or schema is None:
+    """What is wrong, with the ways out of it if it is a picture of another size than the first ones, or a sound."""
+    if not isinstance(trouble, SchemaError) or schema is None or (field := schema.get(trouble.field or "")) is None:
         return trouble
-    if (field := schema.get(trouble.field or "")) is None:
+    if trouble.remedy == CONVERT and f"{trouble.field}.sampling_rate" in schema:
+        return SchemaError(trouble.message, field=trouble.field, remedy=one_scale(source))
+    if not isinstance(source, ImageSource):
         return trouble
     pixels = field.kind == "fixed" and field.dtype.name == "uint8" and len(field.shape) == 3
     return SchemaError(trouble.message, field=trouble.field, remedy=source.ways_out) if pixels else trouble
+
+
+def one_scale(source: Source) -> str:
+    """What users can do about sounds of several types: a cast alone would leave each in the scale of its own."""
+    if isinstance(source, AudioFolderSource):
+        return "Their scales differ: dtype='float32' makes all samples floats from -1 to 1."
+    return "Their scales differ: make them equal with map=, which divides int16 by 2**15 and int32 by 2**31."
 
 
 def reason_of(trouble: Exception) -> str:

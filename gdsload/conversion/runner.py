@@ -258,7 +258,7 @@ def convert(source: Any, out: Place, **options: Any) -> ConvertReport:
     spread = Spread(given.get("workers"), given.get("executor"))
     path = absolute(out)
     given["spread_over"] = targets = check_targets(given.get("spread_over"), path)
-    refuse_inside(found, (path, *targets))
+    refuse_inside(found, path, targets)
     tidy_up(path)
     publish_check(path, overwrite=given.get("overwrite", False), spread_over=targets)
     schema, look = given.get("schema"), SourceSnapshot(found)

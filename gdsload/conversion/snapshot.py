@@ -55,12 +55,13 @@ class SourceSnapshot:
             )
 
 
-def refuse_inside(source: Source, places: Iterable[str]) -> None:
+def refuse_inside(source: Source, out: str, targets: Iterable[str]) -> None:
     """Refuse to write into the folder of a source: the next conversion would take the shards for a part of it.
 
     Args:
         source: the source.
-        places: where folders are to be made. The source's own is none of them: a dataset may take its place.
+        out: where the dataset is to be. The source's own is not in it: a dataset may take its place.
+        targets: in which folders its shards are to have one.
 
     Raises:
         OptionError: if one is below the folder of the source.
@@ -69,7 +70,7 @@ def refuse_inside(source: Source, places: Iterable[str]) -> None:
     if not isinstance(path, str) or not os.path.isdir(path):
         return
     folder = os.path.realpath(path)
-    for place in places:
+    for place in (out, *(os.path.join(target, "shards") for target in targets)):
         if os.path.realpath(place).startswith(os.path.join(folder, "")):
             raise OptionError(
                 f"it is in the folder of the source, {path}: the next conversion of that would take the shards for "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from copy import deepcopy
 from typing import Any, NoReturn
 
@@ -12,7 +13,7 @@ from gdsload.errors import OptionError
 __all__ = ["carried", "unpacked", "with_own_sampler"]
 
 _NAMES = ("mesh", "process_group")
-_SAMPLERS = ("sampler", "batch_sampler")
+_SAMPLERS = {"sampler", "batch_sampler"}
 
 
 class _Carried:
@@ -71,6 +72,11 @@ def unpacked(given: Mapping[str, Any]) -> dict[str, Any]:
 def with_own_sampler(given: Mapping[str, Any], dataset: object) -> dict[str, Any]:
     """Arguments for a copy in this process, of the same dataset.
 
-    Where a loader stands is a state of its sampler and the generator of that: two loaders would move each other.
+    Where a loader stands is a state of its sampler and the generator of that: two loaders would move each other. One
+    that cannot be copied is shared.
     """
-    return {name: deepcopy(one, {id(dataset): dataset}) if name in _SAMPLERS else one for name, one in given.items()}
+    found = dict(given)
+    for name in _SAMPLERS & given.keys():
+        with suppress(TypeError):  # it holds a lock, say
+            found[name] = deepcopy(given[name], {id(dataset): dataset})
+    return found

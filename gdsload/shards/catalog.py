@@ -87,7 +87,12 @@ def open_catalog(path: str, *, whole: bool = True) -> Catalog:
         return _from_files(path, [path], alone=True, whole=whole)
     if os.path.lexists(os.path.join(path, INDEX_NAME)):
         return _from_index(path, whole=whole)
-    names = sorted(name for name in os.listdir(path) if name.endswith(SHARD_SUFFIX))
+    try:
+        names = sorted(name for name in os.listdir(path) if name.endswith(SHARD_SUFFIX))
+    except OSError as error:
+        raise ReadError(
+            f"the folder cannot be read: {error.strerror}", file=path, remedy="Give yourself the right to read it."
+        ) from None
     if not names:
         raise DatasetNotFoundError(
             f"the folder holds neither {INDEX_NAME} nor {SHARD_SUFFIX} files",

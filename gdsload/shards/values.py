@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 __all__ = [
-    "as_bytes", "bounds", "check_dense", "checked", "converted", "element_type", "fitted", "held", "is_array",
-    "is_tensor", "memory_of", "no_inference", "numbers_of", "numpy_dtype", "torch_dtype", "torch_dtypes",
+    "CONVERT", "as_bytes", "bounds", "check_dense", "checked", "converted", "element_type", "fitted", "held",
+    "is_array", "is_tensor", "memory_of", "no_inference", "numbers_of", "numpy_dtype", "torch_dtype", "torch_dtypes",
 ]  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def as_bytes(value: object, dtype: DType, field: str) -> NDArray[np.uint8]:
     array = np.asarray(array)
     found = dtype_of(array.dtype, field)
     if found != dtype:
-        raise SchemaError(f"it is {found.name}, but the schema says {dtype.name}", field=field, remedy=_CAST)
+        raise SchemaError(f"it is {found.name}, but the schema says {dtype.name}", field=field, remedy=CONVERT)
     if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and not np.little_endian):
         array = array.astype(array.dtype.newbyteorder("<"))
     contiguous = np.ascontiguousarray(array).reshape(array.shape)
@@ -113,14 +113,14 @@ def as_bytes(value: object, dtype: DType, field: str) -> NDArray[np.uint8]:
 
 
 _PARTS = "Write what stands for None, and of an object a field for each part (in convert by map=)."
-_CAST = "Convert it first, or give the schema with the element type that you want."
+CONVERT = "Convert it first, or give the schema with the element type that you want."
 
 
 def _tensor_bytes(value: torch.Tensor, dtype: DType, field: str) -> NDArray[np.uint8]:
     check_dense(value, field)
     found = dtype_of(value.dtype, field)
     if found != dtype:
-        raise SchemaError(f"it is {found.name}, but the schema says {dtype.name}", field=field, remedy=_CAST)
+        raise SchemaError(f"it is {found.name}, but the schema says {dtype.name}", field=field, remedy=CONVERT)
     return memory_of(value).reshape(*value.shape, dtype.itemsize)
 
 
@@ -290,13 +290,13 @@ def checked(source: NDArray[Any], shown: object, dtype: DType, field: str) -> ND
     if source.dtype.kind not in "biufc":
         raise SchemaError(f"{str(shown)[:80]!r} is no number or list of numbers", field=field, remedy=_PARTS)
     if source.dtype.kind == "c" and dtype.name != "complex64":
-        raise SchemaError(f"{str(shown)[:80]} is complex, but {dtype.name} was expected", field=field, remedy=_CAST)
+        raise SchemaError(f"{str(shown)[:80]} is complex, but {dtype.name} was expected", field=field, remedy=CONVERT)
     found, lost = fitted(source, dtype)
     if lost is not None:
         at = tuple(int(place) for place in np.unravel_index(np.flatnonzero(lost)[0], source.shape))
         where = f" at {list(at)}" if at else ""
         raise SchemaError(
-            f"{source[at]!s:.80}{where} does not fit {dtype.name} ({held(dtype)})", field=field, remedy=_CAST
+            f"{source[at]!s:.80}{where} does not fit {dtype.name} ({held(dtype)})", field=field, remedy=CONVERT
         )
     return found
 

@@ -13,7 +13,6 @@ import platform
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
-from weakref import finalize
 
 import torch
 
@@ -69,17 +68,19 @@ class PinnedRing:
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(arena))
         _prefer_node(self._address, self.nbytes, node_of(device))
         _touch_near(arena, self._address, device)
-        # Also where Ctrl-C comes before anybody has it. Addresses that are registered are never pinned again.
-        self._unpin = finalize(self, _unpin, device, self._address, arena)
-        self._unpin.atexit = False
-        if trouble := register_host(device, self._address, self.nbytes):
-            self._unpin.detach()
+        try:
+            trouble = register_host(device, self._address, self.nbytes)
+        except BaseException:  # Ctrl-C: what CUDA remembers of an address would be in the way of the next arena there
+            unregister_host(device, self._address)
+            raise
+        if trouble:
             raise self._refused(trouble)
         tensor = torch.frombuffer(arena, dtype=torch.uint8)
         self._free: SimpleQueue[PinnedBlock] = SimpleQueue()
         for begin in range(0, self.nbytes, block_bytes):
             end = begin + block_bytes
             self._free.put(PinnedBlock(tensor[begin:end], self._address + begin))
+        self._closed = False
 
     def _refused(self, why: str) -> BackendUnavailableError:
         return BackendUnavailableError(
@@ -97,12 +98,9 @@ class PinnedRing:
 
     def close(self) -> None:
         """Unpin. All blocks must have been given back, and all copies must have ended; may be called twice."""
-        self._unpin()
-
-
-def _unpin(device: torch.device, address: int, _arena: mmap.mmap) -> None:
-    """Unpin an arena, which is mapped until then."""
-    unregister_host(device, address)
+        if not self._closed:
+            unregister_host(self.device, self._address)
+            self._closed = True
 
 
 def _touch_near(arena: mmap.mmap, address: int, device: torch.device) -> None:

@@ -50,8 +50,9 @@ def height_and_width(transform: Any, size: int | tuple[int, int]) -> tuple[int, 
     Raises:
         OptionError: if it is neither one whole number nor two.
     """
+    sides: Any = size if hasattr(size, "__len__") else (size, size)
     try:
-        rows, columns = map(index, size if isinstance(size, tuple | list) else (size, size))
+        rows, columns = map(index, sides)
     except (TypeError, ValueError):
         raise OptionError(f"{transform}: size is neither a whole number nor height and width") from None
     return rows, columns

@@ -59,13 +59,14 @@ class _Mixing:
             )
         if self.num_classes is None:
             raise OptionError(f"{self}: labels are numbers of classes", remedy="Pass num_classes.")
+        labels = labels.long()
         if labels.device.type == "cpu" and not ((labels >= 0) & (labels < self.num_classes)).all():
             raise OptionError(
                 f"{self}: the batch has the labels {labels.min()} to {labels.max()}, "
                 f"and {self.num_classes} classes are 0 to {self.num_classes - 1}",
                 remedy="Pass the num_classes that the dataset has.",
             )
-        return functional.one_hot(labels.long(), self.num_classes).to(torch.float32)
+        return functional.one_hot(labels, self.num_classes).to(torch.float32)
 
 
 def _mean(value: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:

@@ -66,6 +66,8 @@ def test_tables_of_other_types(tmp_path, refused, out):
         ((np.zeros((2, 3), np.int16), np.zeros((2, 2), np.uint16)), "Make them equal with map="),
         ((np.int16(1), np.zeros(2, np.uint16)), "Make them equal with map="),
         ((np.int16(1), "a"), "Make them equal with map="),
+        ((np.zeros(2, np.int64), np.zeros(2, np.uint64)), "Make them equal with map="),
+        ((np.zeros((3, 4, 4), np.uint8), np.zeros((3, 4, 4), np.float32)), "Make them equal with map="),
     ],
 )
 def test_samples_of_other_types(refused, out, values, way):

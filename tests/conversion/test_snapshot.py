@@ -131,6 +131,8 @@ def test_nor_are_shards_that_are_spread(lines):
     with pytest.raises(OptionError, match="in the folder of the source"):
         (lines / "drive").mkdir()
         gdsload.convert(lines, lines.parent / "out", kind="tokens", workers=1, spread_over=[lines / "drive"])
+    with pytest.raises(OptionError, match="in the folder of the source"):
+        gdsload.convert(lines, lines.parent / "out", kind="tokens", workers=1, spread_over=[lines])
 
 
 def test_beside_a_source_there_is_room(lines):

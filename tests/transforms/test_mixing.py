@@ -87,6 +87,16 @@ def test_cutmix_takes_any_element_type():
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.uint16, torch.int64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_of_any_whole_numbers(kind, dtype):
+    """There may be more classes than the type has numbers."""
+    labels = torch.tensor([0, 1, 127]).to(dtype)
+    found = kind("x", "y", 40_000, p=0.0)({"x": torch.ones(3, 1, 4, 4), "y": labels})["y"]
+    assert found.argmax(1).tolist() == [0, 1, 127]
+    assert kind("x", "y", 3)({"x": torch.ones(0, 1, 4, 4), "y": labels[:0]})["y"].shape == (0, 3)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_alpha_may_be_a_whole_number(kind):
     whole, real = (kind("x", "y", 10, alpha=alpha)(batch_of(5), seeded(1)) for alpha in (2, 2.0))

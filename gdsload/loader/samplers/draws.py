@@ -3,8 +3,8 @@
 Drawing runs Python for each index, so it is done for several batches at once, by the thread that plans.
 
 Invariants:
-    1. One thread at a time draws; how far the consumer is may be asked for from any other meanwhile. An epoch that is
-       left may go on, if its iterator is kept: out of vectors, it then draws from a generator that it alone has.
+    1. One thread at a time draws; how far the consumer is may be asked for from any other meanwhile. An epoch that has
+       been left may go on, if its iterator is kept: out of vectors, it then draws from a generator that it alone has.
     2. What is known of a batch is kept until the one behind it has been handed out: the consumer may step back by one.
     3. Behind an error nothing is drawn, whatever it was.
 """
@@ -12,12 +12,13 @@ Invariants:
 from __future__ import annotations
 
 import copy
+import os
 import threading
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -74,19 +75,14 @@ class Draws:
         stateful: what keeps its state; None if nothing does.
         mark: how it was brought to where it is; None if that is not known.
         place: how far the consumer is; that of the step that is first wanted.
-        generator: the sampler's; None if it has none, or a state of its own.
     """
 
     def __init__(
-        self,
-        source: IndexSource,
-        stateful: Stateful | None,
-        mark: dict[str, Any] | None,
-        place: Place,
-        generator: torch.Generator | None = None,
+        self, source: IndexSource, stateful: Stateful | None, mark: dict[str, Any] | None, place: Place
     ) -> None:
         self._source, self._stateful, self._place = source, stateful, place
         self._begin = None if mark is None else mark.get("begin")
+        self._owner = os.getpid()
         self._drawing = threading.RLock()  # whoever draws has it
         self._lock = threading.RLock()  # for the next three, which change together
         self._first = 0 if stateful is None else place.step
@@ -101,17 +97,12 @@ class Draws:
         self._full = source.given.batch_size if type(source.given) is BatchSampler else source.batch_size or 0
         # A batch sampler that was given as the sampler gives no indices, which is for it to say.
         flat = source.batch_size is None or not isinstance(source.given, BatchSampler)
-        own = None if generator is None else _same(generator)
-        self._vectors = vectors_of(source.given, own) if flat else None
+        self._vectors = vectors_of(source.given) if flat else None
         if self._vectors is not None and self._size is None:
             self._size, self._drop_last = source.given.batch_size, source.given.drop_last
-        self._in_pieces = self._vectors is not None
-        self._shared = generator  # None once the epoch has been left
-        self._generator = own if self._in_pieces else generator  # what is drawn from
-        self._state = None if generator is None else generator.get_state()  # of both, as far as we know
-        self._states: deque[tuple[int, torch.Tensor]] = deque()  # and how many batches had been drawn then
-        if self._state is not None and not self._in_pieces:
-            self._states.append((0, self._state))
+        self._generator = None if self._vectors is None else self._vectors.generator  # None, too, once it was left
+        self._state: torch.Tensor | None = None  # of it, after the last draw
+        self._states: deque[tuple[int, torch.Tensor]] = deque()  # that to go back to from up to so many batches
         given = self._table is None and self._vectors is None and not self._over
         self._iterator = iter(source.given if given else ())
         self.reach(place.step)
@@ -137,13 +128,12 @@ class Draws:
         """See `Steps`."""
         ahead = 1 if self._vectors is None or self._size is None else max(_AHEAD // self._size, 1)
         wanted = -(-(step + 1) // ahead) * ahead  # so that draws do not depend on the steps that were asked for
-        noted = self._stateful is not None or (self._generator is not None and not self._in_pieces)
         with self._drawing:
             while not self._over and self.steps <= step:
                 # Out of vectors in the same pieces, whoever asks for how much: what `leave` goes back to are their
                 # ends.
                 count = wanted - self.steps if ahead == 1 else ahead - self.steps % ahead
-                self._draw(1 if noted else min(count, _MOST_AT_ONCE))
+                self._draw(min(count, _MOST_AT_ONCE) if self._stateful is None else 1)
         return self._largest
 
     def error(self, step: int) -> BaseException | None:
@@ -182,34 +172,22 @@ class Draws:
         """Set a generator back to where the consumer is, to whole draws of it, as he goes on with another epoch.
 
         How much was drawn ahead depends on how fast he was, and what the next epoch draws must not. A generator that
-        somebody else has used or seeded since then is left as it is.
+        somebody else has used or seeded since then is left as it is. What this epoch still draws, if its iterator is
+        kept, it draws from one of its own.
         """
-        if self._shared is None:
+        if self._generator is None or self._owner != os.getpid():  # a thread that draws is not in a forked process
             return
-        with self._drawing:
+        with self._drawing:  # only torch's own samplers come here: it does not take long
             step = self._place.step
             self.reach(step)
-            if self._shared is not None and self._untouched() and not self.ended:
-                least = step + 1 if self._in_pieces else step
-                self._shared.set_state(next(state for steps, state in self._states if steps >= least))
-            self._shared = None
-
-    def _untouched(self) -> bool:
-        """Whether the sampler's generator is where it was after the last draw."""
-        return self._shared is not None and torch.equal(self._shared.get_state(), cast("torch.Tensor", self._state))
-
-    def _note_generator(self) -> None:
-        """Note where the generator is after a draw, and let the sampler's go there."""
-        if self._generator is None:
-            return
-        state, untouched = self._generator.get_state(), self._in_pieces and self._untouched()
-        if untouched and self._shared is not None:
-            self._shared.set_state(state)
-        self._state = state
-        over = None if self._vectors is None else self._vectors.before_end
-        self._states.append((self.steps, state if over is None else over))
-        while self._states[0][0] < self._place.step and len(self._states) > 1:
-            self._states.popleft()
+            generator, self._generator = self._generator, None
+            if self._vectors is not None:
+                self._vectors.generator = _same(generator)
+            behind = next((state for steps, state in self._states if steps > step), None)
+            if behind is None or self._state is None or self.ended:
+                return
+            if torch.equal(generator.get_state(), self._state):
+                generator.set_state(behind)
 
     def _draw(self, count: int) -> None:
         """Draw some more batches."""
@@ -227,7 +205,11 @@ class Draws:
         finally:  # after any error, no batch is drawn after a gap
             self._over = self._over or error is not None
             self._keep(batches[: len(marks) - 1], marks[1:], error)
-            self._note_generator()
+            if self._generator is not None and self._vectors is not None:
+                self._state, end = self._generator.get_state(), self._vectors.before_end
+                self._states.append((self.steps, self._state if end is None else end))
+                while self._states[0][0] < self._place.step and len(self._states) > 1:
+                    self._states.popleft()
             if self._over:
                 self._iterator, self._vectors = iter(()), None  # most hold all their indices, as a list
 

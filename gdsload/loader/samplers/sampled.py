@@ -131,11 +131,18 @@ class Sampled:
     def give_up(self, place: Place) -> None:
         """An epoch that was resumed at this place is not gone on with: what it had drawn until then is drawn.
 
-        A sampler that does not repeat itself is left as it is.
+        A generator that was seeded since then, or does not draw again what it drew, is left as it is.
         """
-        if self.source.planned is None and self.stateful is None and self._generator() is not None:
-            with suppress(StateError):
-                self.draws(place)
+        generator, known = self._generator(), self._resumed
+        if known is None or generator is None or self.source.planned is not None or self.stateful is not None:
+            return
+        before = generator.get_state()
+        if self._begins is None and _as_text(generator) != known["begin"]["generator"]:
+            return
+        try:
+            self.draws(place)
+        except StateError:
+            generator.set_state(before)
 
     def state(self, place: Place | None, step: int) -> dict[str, Any] | None:
         """How the sampler is brought to where the consumer is, JSON-able unless its own state is not.
@@ -227,6 +234,7 @@ class Sampled:
         elif mark is not None or step:
             raise _another()
         self._resumed, self._begins = None if mark is None else dict(mark), None
+        self._next = self._draws = None  # they are behind, or beside, what the sampler is set to now
 
     def draws(self, place: Place) -> Draws:
         """Have an epoch begin, from `place` on. As long as `begun` does not follow, the next call begins there, too.
@@ -245,8 +253,7 @@ class Sampled:
         # First of all, as Ctrl-C may strike while it draws. A generator that was not resumed stays where it is then.
         if self._resumed is not None or self.stateful is not None:
             self._begins = mark
-        generator = None if self.stateful is not None else self._generator()
-        draws = Draws(self.source, self.stateful, mark, place, generator)
+        draws = Draws(self.source, self.stateful, mark, place)
         if place.step and self.stateful is None and mark != draws.mark():
             raise StateError(
                 f"the {self.source.name} does not give the indices again that it gave when the state was taken",
@@ -277,7 +284,7 @@ class Sampled:
         """What the order of the next epoch depends on; None if that is not known."""
         found: dict[str, Any] = {}
         if (generator := self._generator()) is not None:
-            found["generator"] = base64.b64encode(generator.get_state().numpy().tobytes()).decode()
+            found["generator"] = _as_text(generator)
         if (level := self._with_epoch()) is not None:
             found["epoch"] = level.epoch
         if (table := self.source.table()) is not None:
@@ -325,6 +332,11 @@ def _planned_draws(source: IndexSource, planned: PlannedSampler, state: object, 
     if place.step and (begin := place_in(state, planned, schedule.world_size, place.step)) is not None:
         epoch.load_state_dict(begin)
     return Draws(replace(source, given=epoch), epoch, {"state": epoch.state_dict()}, place)
+
+
+def _as_text(generator: torch.Generator) -> str:
+    """The state of a generator, for JSON."""
+    return base64.b64encode(generator.get_state().numpy().tobytes()).decode()
 
 
 def _another() -> StateError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Generator, Iterable, Sized
+from collections.abc import Callable, Generator, Iterable, Sized
 from itertools import chain
 from typing import Any, cast
 
@@ -35,18 +35,20 @@ class Vectors:
     """Indices out of vectors that are drawn one after the other, none before it is needed.
 
     Args:
-        drawn: the vectors; it is sent how many indices are wanted, and may take that into account.
-        generator: what they are drawn from; None: another one for each epoch.
+        draw: makes the vectors, which are sent how many indices are wanted, and may take that into account.
+        sampler: what they are of.
 
     Attributes:
-        before_end: the generator's state before it was found that there are no more; None as long as it was not. torch
-            may draw once more then, for nothing, which those who leave an epoch early never get to.
+        generator: what the next vector is drawn from; None if the sampler has none.
+        before_end: its state before it was found that there are no more; None as long as that was not. torch may draw
+            once more then, for nothing, which those who leave an epoch early never get to.
     """
 
-    def __init__(self, drawn: Drawn, generator: torch.Generator | None = None) -> None:
-        self._drawn, self._generator = drawn, generator
+    def __init__(self, draw: Callable[[Any, Vectors], Drawn], sampler: object) -> None:
+        self.generator: torch.Generator | None = getattr(sampler, "generator", None)
         self.before_end: torch.Tensor | None = None
-        next(drawn)  # to where it takes a number: nothing is drawn before
+        self._drawn = draw(sampler, self)
+        next(self._drawn)  # to where it takes a number: nothing is drawn before
         # An array, as every call of torch's gives the interpreter lock away, and waits for it.
         self._rest = np.empty(0, np.int64)
 
@@ -56,10 +58,8 @@ class Vectors:
         self._rest = self._rest[count:]
         try:
             while missing > 0:
-                before = self.before_end
-                if before is None and self._generator is not None:
-                    before = self._generator.get_state()
-                self.before_end = before  # until there is more
+                if self.before_end is None and self.generator is not None:
+                    self.before_end = self.generator.get_state()
                 drawn: IntArray = self._drawn.send(missing).cpu().numpy()  # the default device may be another
                 if len(drawn):
                     self.before_end = None
@@ -75,44 +75,37 @@ class Vectors:
         return (np.concatenate(parts) if len(parts[0]) < count else parts[0]), error
 
 
-def vectors_of(sampler: object, generator: torch.Generator | None = None) -> Vectors | None:
-    """Vectors of the indices that a sampler, or a `BatchSampler` of it, gives; None if it has to be iterated.
-
-    Args:
-        sampler: which.
-        generator: what to draw from; None: its own, if it has one.
-    """
+def vectors_of(sampler: object) -> Vectors | None:
+    """Vectors of the indices that a sampler, or a `BatchSampler` of it, gives; None if it has to be iterated."""
     if type(sampler) is BatchSampler and type(sampler.batch_size) is int:
         sampler = sampler.sampler
     if type(sampler) not in _DRAWN or not as_in_torch():
         return None
     if type(sampler) is DistributedSampler and not _fits(sampler):
         return None
-    generator = generator or getattr(sampler, "generator", None)
-    return Vectors(_DRAWN[type(sampler)](sampler, generator), generator)
+    return Vectors(_DRAWN[type(sampler)], sampler)
 
 
-def _random(sampler: RandomSampler, generator: torch.Generator | None) -> Drawn:
+def _random(sampler: RandomSampler, vectors: Vectors) -> Drawn:
     count = yield _NOTHING
-    high = len(sampler.data_source)
-    if generator is None:
-        generator = torch.Generator()
-        generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
+    high, own = len(sampler.data_source), torch.Generator()
+    if vectors.generator is None:
+        own.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
     wanted, once = sampler.num_samples, _REPLACED_AT_ONCE
     if not sampler.replacement:
         for _ in range(wanted // high):
-            yield torch.randperm(high, generator=generator)
-        if wanted % high or not _pass_over(high, generator):
-            yield torch.randperm(high, generator=generator)[: wanted % high]
+            yield torch.randperm(high, generator=vectors.generator or own)
+        if wanted % high or not _pass_over(high, vectors.generator or own):
+            yield torch.randperm(high, generator=vectors.generator or own)[: wanted % high]
         return
     # The CPU's generator draws a vector of several times as many as it draws so many vectors.
-    many = generator.device.type == "cpu"
+    many = (vectors.generator or own).device.type == "cpu"
     left = wanted // once * once
     while left:
         size = min(-(-count // once) * once if many else once, left)
         left -= size
-        count = yield torch.randint(high=high, size=(size,), dtype=torch.int64, generator=generator)
-    yield torch.randint(high=high, size=(wanted % once,), dtype=torch.int64, generator=generator)
+        count = yield torch.randint(high=high, size=(size,), dtype=torch.int64, generator=vectors.generator or own)
+    yield torch.randint(high=high, size=(wanted % once,), dtype=torch.int64, generator=vectors.generator or own)
 
 
 def _pass_over(count: int, generator: torch.Generator) -> bool:
@@ -129,9 +122,9 @@ def _pass_over(count: int, generator: torch.Generator) -> bool:
     return True
 
 
-def _weighted(sampler: WeightedRandomSampler, generator: torch.Generator | None) -> Drawn:
+def _weighted(sampler: WeightedRandomSampler, vectors: Vectors) -> Drawn:
     yield _NOTHING
-    yield torch.multinomial(sampler.weights, sampler.num_samples, sampler.replacement, generator=generator)
+    yield torch.multinomial(sampler.weights, sampler.num_samples, sampler.replacement, generator=vectors.generator)
 
 
 def _fits(sampler: DistributedSampler[Any]) -> bool:
@@ -140,7 +133,7 @@ def _fits(sampler: DistributedSampler[Any]) -> bool:
     return count >= total if sampler.drop_last else count <= total and bool(count or not total)
 
 
-def _distributed(sampler: DistributedSampler[Any], _generator: torch.Generator | None) -> Drawn:
+def _distributed(sampler: DistributedSampler[Any], _vectors: Vectors) -> Drawn:
     yield _NOTHING
     count, total = len(cast("Sized", sampler.dataset)), sampler.total_size
     if sampler.shuffle:
@@ -204,7 +197,7 @@ def _agrees(number: int) -> bool:
 def _all(sampler: Any) -> list[int]:
     batched = isinstance(sampler, BatchSampler)
     inner: Any = sampler.sampler if batched else sampler
-    vectors = Vectors(_DRAWN[type(inner)](inner, getattr(inner, "generator", None)))
+    vectors = Vectors(_DRAWN[type(inner)], inner)
     parts = [vectors.take(size)[0] for size in (1, 50, 7, 10**6)]
     given: list[int] = np.concatenate(parts).tolist()
     return given[: len(given) // sampler.batch_size * sampler.batch_size] if batched and sampler.drop_last else given

@@ -99,7 +99,7 @@ def _run(chosen: argparse.Namespace) -> int:
     try:
         return _dry_run(chosen, options) if chosen.dry_run else _convert(chosen, options)
     except GdsloadError as error:
-        if chosen.json:
+        if chosen.json and not sys.stdout.closed:  # as it is once it cannot be written to
             skipped = error.skipped if isinstance(error, ConversionError) else ()
             message, listed = chosen.typed(str(error)), _listed(chosen, skipped)
             tree = {"ok": False, "error": type(error).__name__, "message": message, "skipped": listed}

@@ -45,6 +45,8 @@ def say(text: str, stream: TextIO | None = None) -> None:
         BrokenPipeError: if nobody reads it any more.
     """
     stream = stream or sys.stdout
+    if stream is None:  # closed when the program began
+        return
     encoding = stream.encoding or "utf-8"
     try:
         print(text.encode(encoding, "replace").decode(encoding), file=stream, flush=True)

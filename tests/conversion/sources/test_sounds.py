@@ -187,12 +187,26 @@ def test_sounds_of_several_types_in_one_scale(scales, tmp_path, dtype):
 
 @pytest.mark.parametrize("fields", [None, ["audio"]])
 def test_a_cast_puts_no_scales_together(scales, tmp_path, fields):
-    with pytest.raises(ReadError, match="sounds are int16 and int32, whose scales differ.*Of files, dtype='float32'"):
-        gdsload.convert(scales, tmp_path / "out", workers=1, casts={"audio": "float32"}, fields=fields)
-    for kind in ("2.flac", "3.wav", "4.wav"):
+    how = {"workers": 1, "fields": fields, "shard_bytes": 20_000}  # tasks of one sound or two
+    for kind in ("float32", "int32"):
+        with pytest.raises(ReadError, match=f"the sound is int16, and cast to {kind} it.*Of files, dtype='float32'"):
+            gdsload.convert(scales, tmp_path / "out", casts={"audio": kind}, **how)
+    for kind in ("0.wav", "1.wav", "2.flac"):
         (scales / kind).unlink()
-    gdsload.convert(scales, tmp_path / "out", workers=1, casts={"audio": "float32"}, fields=fields)
-    assert 16_000 < gdsload.ShardDataset(tmp_path / "out")[0]["audio"].max() < 17_000
+    with pytest.raises(SchemaError, match="samples differ: float32.*casts={'audio': 'float64'}"):
+        gdsload.convert(scales, tmp_path / "out", **how)
+    gdsload.convert(scales, tmp_path / "out", casts={"audio": "float64"}, **how)
+    assert all(np.abs(one["audio"].numpy() - LOUD).max() < 1e-7 for one in gdsload.ShardDataset(tmp_path / "out"))
+
+
+def test_a_sound_of_another_type_that_comes_late_names_its_scale(tmp_path):
+    folder = tmp_path / "d"
+    folder.mkdir()
+    for number in range(80):
+        kind = "PCM_16" if number < 70 else "FLOAT"
+        (folder / f"{number:02}.wav").write_bytes(encoded(LOUD[:20], "WAV", kind))
+    with pytest.raises(ReadError, match="it is float32, but the schema says int16. Their scales differ: dtype="):
+        gdsload.convert(folder, tmp_path / "out", workers=1)
 
 
 def test_sounds_in_tar_files_name_their_scales(scales, tmp_path):
@@ -201,7 +215,7 @@ def test_sounds_in_tar_files_name_their_scales(scales, tmp_path):
             tar.add(scales / name, name)
     with pytest.raises(SchemaError, match=r"make them equal with map=, which divides int16 by 2\*\*15"):
         gdsload.convert(tmp_path / "a.tar", tmp_path / "out", workers=1)
-    with pytest.raises(ReadError, match="sounds are int16 and float32, whose scales differ"):
+    with pytest.raises(ReadError, match="the sound is int16, and cast to float32 it would keep the scale"):
         gdsload.convert(tmp_path / "a.tar", tmp_path / "out", workers=1, casts={"wav": "float32"})
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import threading
+import time
 from itertools import islice
 
 import pytest
@@ -55,9 +57,12 @@ def some(loader, batches):
 
 
 @pytest.mark.parametrize("taken", [0, 1, 3, 9])
-@pytest.mark.parametrize("name", sorted(SAMPLERS.keys() - {"several times"}))
+@pytest.mark.parametrize("name", ["random", "weighted", "subset"])
 def test_epochs_that_are_left_early_are_those_of_torch(make, name, taken):
-    """Each draws from the generator behind what the consumer got, and not behind what was drawn ahead."""
+    """Each draws from the generator behind what the consumer got, and not behind what was drawn ahead.
+
+    But a sampler of one's own draws as far ahead as it was asked to.
+    """
     plain = torch.utils.data.DataLoader(ALL, 100, sampler=SAMPLERS[name]())
     wanted = [[batch.tolist() for batch in islice(iter(plain), taken)] for _ in range(3)]
     with make(sampler=SAMPLERS[name]()) as loader:
@@ -66,7 +71,7 @@ def test_epochs_that_are_left_early_are_those_of_torch(make, name, taken):
 
 @pytest.mark.parametrize("wrap", [False, True], ids=["sampler", "batch sampler"])
 @pytest.mark.parametrize("taken", [1, 3, 9])
-@pytest.mark.parametrize("name", [*SAMPLERS, "with replacement"])
+@pytest.mark.parametrize("name", ["random", "several times", "weighted", "subset", "with replacement"])
 def test_the_epoch_behind_a_resumed_one_that_is_left_is_that_of_the_run_that_went_on(make, name, taken, wrap):
     """Frameworks that limit an epoch save in the middle of it, and go on with the next one."""
 
@@ -157,3 +162,85 @@ class TestCopies:
                 assert (other.epoch, other.step) == (loader.epoch, loader.step) == (0, len(loader))
                 assert (numbers(other), numbers(loader)) == ([], [])
                 assert numbers(other) == numbers(loader) != []
+
+
+class TestOneGenerator:
+    """Who else has it moves it, as in torch; what is not known to be where an epoch left it is left alone."""
+
+    @pytest.mark.parametrize("batches", [1, 30])
+    def test_of_two_loaders_gives_no_permutation_twice(self, make, monkeypatch, batches):
+        monkeypatch.setattr("gdsload.loader.samplers.draws._AHEAD", 100)
+        generator = seeded()
+        samplers = [RandomSampler(ALL, num_samples=3000, generator=generator) for _ in range(2)]
+        with make(sampler=samplers[0]) as one, make(sampler=samplers[1]) as other:
+            pairs = list(islice(zip(one, other, strict=True), batches))
+            found = [tuple(numbers([batch])) for pair in pairs for batch in pair]
+            found += [tuple(numbers([batch])) for loader in (one, other) for batch in loader]
+        assert len(set(map(str, found))) == len(found)
+
+    @pytest.mark.parametrize("name", ["random", "several times", "subset"])
+    def test_that_is_seeded_once_a_state_is_loaded_stays_so(self, make, name):
+        sampler = SAMPLERS[name]()
+        with make(sampler=SAMPLERS[name]()) as loader:
+            some(loader, 3)
+            state = loader.state_dict()
+        with make(sampler=sampler) as loader:
+            loader.load_state_dict(state)
+            sampler.generator.manual_seed(104)
+            loader.set_epoch(1)
+            found = numbers(loader)
+        sampler = SAMPLERS[name]()
+        sampler.generator.manual_seed(104)
+        with make(sampler=sampler) as loader:
+            assert numbers(loader) == found
+
+    @pytest.mark.parametrize("name", SAMPLERS)
+    def test_that_goes_back_to_a_state_is_not_moved_by_the_epoch_that_was_left(self, make, name):
+        with make(sampler=SAMPLERS[name]()) as loader:
+            numbers(loader)
+            state, wanted = loader.state_dict(), numbers(loader)
+        with make(sampler=SAMPLERS[name]()) as loader:
+            some(loader, 3)
+            loader.load_state_dict(state)
+            loader.set_epoch(1)
+            assert numbers(loader) == wanted
+
+    def test_that_does_not_repeat_itself_is_left_alone(self, make):
+        sampler = SAMPLERS["random"]()
+        with make(sampler=RandomSampler(range(999), generator=seeded())) as loader:
+            some(loader, 3)
+            state = loader.state_dict()
+        with make(sampler=sampler) as loader:
+            state["sampler"]["begin"]["batches"] = len(loader)
+            loader.load_state_dict(state)
+            before = sampler.generator.get_state()
+            loader.set_epoch(1)
+            assert torch.equal(sampler.generator.get_state(), before)
+
+
+def test_a_sampler_that_cannot_be_copied_is_shared(make):
+    sampler = SAMPLERS["random"]()
+    sampler.lock = threading.Lock()
+    with make(sampler=sampler) as loader, copy.copy(loader) as other:
+        assert other.sampler is sampler
+
+
+def test_a_sampler_that_waits_holds_nobody_up(make):
+    """Its thread may wait for what the consumer does next."""
+    go_on = threading.Event()
+
+    class Waiting(Own):
+        def __iter__(self):
+            for number, index in enumerate(super().__iter__()):
+                if number == 500:
+                    assert go_on.wait(20)
+                yield index
+
+    with make(sampler=Waiting()) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        began = time.monotonic()
+        loader.set_epoch(1)
+        loader.state_dict()
+        assert time.monotonic() - began < 10
+        go_on.set()

@@ -219,7 +219,7 @@ def test_how_far_is_drawn_hangs_on_the_step_reached_and_not_on_where_it_was_resu
     for begun_at in range(0, steps, 7):
         generator = torch.Generator().manual_seed(3)
         sampler = RandomSampler(range(500), True, 200_000, generator)
-        draws = Draws(IndexSource(sampler, 1000, False, 500), None, None, Place(0, begun_at, None), generator)
+        draws = Draws(IndexSource(sampler, 1000, False, 500), None, None, Place(0, begun_at, None))
         for step in range(begun_at, steps):
             draws.reach(step)
         assert draws.steps == min(-(-steps // 65) * 65, 200)
