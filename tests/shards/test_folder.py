@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -525,3 +526,12 @@ def test_errors_name_samples_of_the_dataset_also_where_some_shards_are_left_out(
         list(loader)
     assert loader.cache.shards == 1
     assert caught.value.problems[0].samples == (start + 2, start + 3)
+
+
+def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch):
+    def refused(_path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "listdir", refused)
+    with pytest.raises(ReadError, match=f"{tmp_path}: the folder cannot be read: Permission denied. Give yourself"):
+        ShardDataset(tmp_path)

@@ -89,9 +89,11 @@ def test_runs_as_a_module_and_into_a_closed_pipe(quick_python, dataset):
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("arguments", ["", "--help", "inspect {}", "inspect --json {}", "verify --json {}"])
+@pytest.mark.parametrize(
+    "arguments", ["", "--help", "inspect {}", "inspect --json {}", "verify --json {}", "convert --json {} {}-2"]
+)
 def test_output_that_cannot_be_written_is_an_error(quick_python, dataset, arguments):
-    program = f"{sys.executable} -m gdsload {arguments.format(dataset)} > /dev/full"
+    program = f"{sys.executable} -m gdsload {arguments.format(dataset, dataset)} > /dev/full"
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=False)
     said = "error: the output cannot be written: No space left on device\n"
     assert (done.stderr, done.returncode) == (f"{said}hint: Make room where it goes, or send it elsewhere.\n", 1)

@@ -268,3 +268,9 @@ def test_completion_without_shtab(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["completion", "bash"]) == 2
     assert "hint: pip install 'gdsload[cli]'" in capsys.readouterr().err
+
+
+def test_doctor_takes_no_empty_path(capsys):
+    """As an unset variable of a shell is one."""
+    assert main(["doctor", ""]) == 2
+    assert "the path is empty" in capsys.readouterr().err
