@@ -93,9 +93,8 @@ class Change:
         """
         if self._function is None:
             self._check_scales(values)
-            if self._fields is not None and all(name in values for name in self._fields):
-                values = {name: values[name] for name in self._fields}  # what else is in a sample does not matter
-            else:
+            # Where all that is asked for is there, what else is in a sample does not matter.
+            if self._fields is None or not all(name in values for name in self._fields):
                 values = _flat(values)
         if self._fields is not None:
             _check_known(self._fields, values)

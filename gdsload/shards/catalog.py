@@ -18,7 +18,7 @@ from gdsload.errors import (
     ReadError,
     UnfinishedDatasetError,
 )
-from gdsload.shards.files import open_regular, pread_exact
+from gdsload.shards.files import open_regular, pread_exact, read_error
 from gdsload.shards.format.index import INDEX_NAME, MAX_INDEX_BYTES, Index, parse_index
 from gdsload.shards.format.metadata import Metadata
 from gdsload.shards.format.schema import Schema
@@ -90,9 +90,7 @@ def open_catalog(path: str, *, whole: bool = True) -> Catalog:
     try:
         names = sorted(name for name in os.listdir(path) if name.endswith(SHARD_SUFFIX))
     except OSError as error:
-        raise ReadError(
-            f"the folder cannot be read: {error.strerror}", file=path, remedy="Give yourself the right to read it."
-        ) from None
+        raise read_error("the folder cannot be read", error, path) from None
     if not names:
         raise DatasetNotFoundError(
             f"the folder holds neither {INDEX_NAME} nor {SHARD_SUFFIX} files",

@@ -32,11 +32,31 @@ from gdsload.shards.reads import Extents, distinct
 from gdsload.shards.shard_folders import link_target, linked_folder
 from gdsload.system.memory import map_file, unmap
 
-__all__ = ["Files", "open_regular", "pread_exact"]
+__all__ = ["NO_RIGHT", "Files", "open_regular", "pread_exact", "read_error"]
 
 IntArray = NDArray[np.int64]
 _UNKNOWN = -1
 """Nobody has tried yet whether a file can be opened with O_DIRECT."""
+
+
+NO_RIGHT = (errno.EACCES, errno.EPERM)
+"""The system's reasons where one may not read what is there."""
+
+
+def read_error(what: str, error: OSError, path: str, remedy: str | None = None) -> ReadError:
+    """What cannot be opened as an error of gdsload's, with the system's reason in `errno`, and what to do about it.
+
+    Args:
+        what: what cannot be done.
+        error: why.
+        path: with what.
+        remedy: what to do; None: what the reason says.
+    """
+    if remedy is None and error.errno in NO_RIGHT:
+        remedy = "Give yourself the right to read it."
+    found = ReadError(f"{what}: {error.strerror}", file=path, remedy=remedy)
+    found.errno = error.errno
+    return found
 
 
 def open_regular(path: str, *, follow_links: bool = True, flags: int = 0, folder: int | None = None) -> int:
@@ -58,14 +78,8 @@ def open_regular(path: str, *, follow_links: bool = True, flags: int = 0, folder
     except (FileNotFoundError, NotADirectoryError):
         raise DatasetNotFoundError("there is no such file", file=path) from None
     except OSError as error:
-        remedy = None
-        if not follow_links and os.path.islink(path):
-            remedy = _about_link(path)
-        elif error.errno in (errno.EACCES, errno.EPERM):
-            remedy = "Give yourself the right to read it."
-        refusal = ReadError(f"the file cannot be opened: {error.strerror}", file=path, remedy=remedy)
-        refusal.errno = error.errno
-        raise refusal from None
+        link = not follow_links and os.path.islink(path)
+        raise read_error("the file cannot be opened", error, path, _about_link(path) if link else None) from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise ReadError("it is no regular file", file=path)

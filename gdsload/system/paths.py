@@ -9,22 +9,30 @@ from urllib.parse import unquote, urlsplit
 
 from gdsload.errors import OptionError
 
-__all__ = ["absolute", "listed_paths", "refuse_no_path"]
+__all__ = ["absolute", "listed_paths", "refuse_empty", "refuse_no_path"]
 
 _HERE = "'.' is the folder that the program is in."
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+def refuse_empty(path: str | os.PathLike[str]) -> None:
+    """Refuse an empty path: a variable of a shell that is not set must not be the folder that the program is in.
+
+    Raises:
+        OptionError: if it is empty.
+    """
+    if not os.fspath(path):
+        raise OptionError("the path is empty", remedy=_HERE)
 
 
 def refuse_no_path(path: str | os.PathLike[str]) -> None:
     """Refuse what is no path of a local file system, though it might be taken for one.
 
     Raises:
-        OptionError: if it is an address, as ``s3://bucket/shards`` is, or empty: a variable of a shell that is not set
-            must not be the folder that the program happens to be in.
+        OptionError: if it is an address, as ``s3://bucket/shards`` is, or empty.
     """
+    refuse_empty(path)
     text = os.fspath(path)
-    if not text:
-        raise OptionError("the path is empty", remedy=_HERE)
     if not isinstance(text, str) or not _URL.match(text):
         return
     scheme = text.partition("://")[0].lower()

@@ -39,7 +39,7 @@ class Vectors:
         sampler: what they are of.
 
     Attributes:
-        generator: what the next vector is drawn from; None if the sampler has none.
+        generator: what the next vector is drawn from; None: torch's global one, or another one from the first draw on.
         before_end: its state before it was found that there are no more; None as long as that was not. torch may draw
             once more then, for nothing, which those who leave an epoch early never get to.
     """
@@ -88,24 +88,24 @@ def vectors_of(sampler: object) -> Vectors | None:
 
 def _random(sampler: RandomSampler, vectors: Vectors) -> Drawn:
     count = yield _NOTHING
-    high, own = len(sampler.data_source), torch.Generator()
+    high = len(sampler.data_source)
     if vectors.generator is None:
-        own.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
+        vectors.generator = torch.Generator().manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
     wanted, once = sampler.num_samples, _REPLACED_AT_ONCE
     if not sampler.replacement:
         for _ in range(wanted // high):
-            yield torch.randperm(high, generator=vectors.generator or own)
-        if wanted % high or not _pass_over(high, vectors.generator or own):
-            yield torch.randperm(high, generator=vectors.generator or own)[: wanted % high]
+            yield torch.randperm(high, generator=vectors.generator)
+        if wanted % high or not _pass_over(high, vectors.generator):
+            yield torch.randperm(high, generator=vectors.generator)[: wanted % high]
         return
     # The CPU's generator draws a vector of several times as many as it draws so many vectors.
-    many = (vectors.generator or own).device.type == "cpu"
+    many = vectors.generator.device.type == "cpu"
     left = wanted // once * once
     while left:
         size = min(-(-count // once) * once if many else once, left)
         left -= size
-        count = yield torch.randint(high=high, size=(size,), dtype=torch.int64, generator=vectors.generator or own)
-    yield torch.randint(high=high, size=(wanted % once,), dtype=torch.int64, generator=vectors.generator or own)
+        count = yield torch.randint(high=high, size=(size,), dtype=torch.int64, generator=vectors.generator)
+    yield torch.randint(high=high, size=(wanted % once,), dtype=torch.int64, generator=vectors.generator)
 
 
 def _pass_over(count: int, generator: torch.Generator) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from itertools import accumulate
 import numpy as np
 
 from gdsload.errors import ChecksumError, DatasetNotFoundError, FormatError, Problem, ReadError
-from gdsload.shards.files import open_regular
+from gdsload.shards.files import NO_RIGHT, open_regular
 from gdsload.shards.format.header import TensorEntry
 from gdsload.shards.format.shard import PADDING_PREFIX
 from gdsload.shards.format.stored import StoredSchema
@@ -146,7 +145,7 @@ def _verify(source: ShardSource, stored: StoredSchema, first: int, meter: _Meter
     except DatasetNotFoundError:
         return _Found([Problem("the shard is missing", source.path, samples=everything)])
     except ReadError as error:
-        if error.errno in (errno.EACCES, errno.EPERM):
+        if error.errno in NO_RIGHT:
             return _Found(unread=[Problem(error.message, source.path)])
         message = f"{error.message}. {error.remedy}" if error.remedy else error.message
         return _Found([Problem(message, source.path, samples=everything)])

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gdsload.errors import OptionError
+from gdsload.system.paths import refuse_empty
 from gdsload.system.units import counted, format_bytes
 from gdsload.tools.cli.terminal import Bar, paint, plain, say, table, terminal_width, wrapped
 from gdsload.tools.cli.usage import Commands, Parser, as_seconds
@@ -67,8 +67,7 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def _run(chosen: argparse.Namespace) -> int:
-    if not chosen.path:
-        raise OptionError("the path is empty", remedy="'.' is the folder that the program is in.")
+    refuse_empty(chosen.path)
     bar = Bar(sys.stderr)
     bar.say("asking the machine…")
     try:
