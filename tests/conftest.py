@@ -52,23 +52,29 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def interrupted():
-    """Has Ctrl-C strike in a block that takes longer than some seconds: ``with interrupted(0.05): ...``."""
+    """Has Ctrl-C strike in a call that takes longer than some seconds: ``interrupted(0.05, loader.close)``."""
 
-    def strike(*_):
-        raise KeyboardInterrupt
+    def struck(after_s, call):
+        strikes = []
 
-    @contextmanager
-    def armed(after_s):
+        def strike(*_):
+            strikes.append(1)
+            raise KeyboardInterrupt
+
+        limit = signal.getitimer(signal.ITIMER_REAL)  # the test's own
         before = signal.signal(signal.SIGALRM, strike)
         try:
-            with pytest.raises(KeyboardInterrupt):
-                signal.setitimer(signal.ITIMER_REAL, after_s)
-                yield
+            signal.setitimer(signal.ITIMER_REAL, after_s, 10)  # once more, should one be lost
+            call()
+        except KeyboardInterrupt:
+            pass
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
+            signal.setitimer(signal.ITIMER_REAL, *limit)
+        assert len(strikes) == 1
 
-    return armed
+    return struck
 
 
 @pytest.fixture

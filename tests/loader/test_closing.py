@@ -143,8 +143,7 @@ def test_whoever_was_interrupted_while_closing_closes_again(load, plain, wrap, t
         next(iterator)
         time.sleep(0.01)
     for _ in range(2):
-        with interrupted(0.05):
-            loader.close()
+        interrupted(0.05, loader.close)
     assert threads()
     loader.close()
     assert threads() == []

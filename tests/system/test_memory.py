@@ -8,7 +8,6 @@ import itertools
 import mmap
 import os
 import pickle
-import signal
 import threading
 
 import numpy as np
@@ -128,27 +127,17 @@ def test_memory_that_is_kept_for_ever_does_not_slow_the_rest_down():
     assert pool.kept_bytes <= 2**20
 
 
-def test_ctrl_c_is_not_forgotten_when_memory_goes_back():
+def test_ctrl_c_is_not_forgotten_when_memory_goes_back(interrupted):
     """An exception of a signal's handler inside __del__, or inside Python code that a weak reference calls, is lost."""
-    pool, seen, sent = BatchPool(2**20), 0, 300
+    pool = BatchPool(2**20)
 
-    def interrupt(*_):
-        raise KeyboardInterrupt
+    def use():
+        while True:
+            tensor = tensor_of(pool.lease(1000))
+            del tensor
 
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        for number in range(sent):
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 0.0005 + number * 1e-6)
-                while True:
-                    tensor = tensor_of(pool.lease(1000))
-                    del tensor
-            except KeyboardInterrupt:
-                seen += 1
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert seen == sent
+    for number in range(300):
+        interrupted(0.0005 + number * 1e-6, use)
 
 
 def test_saved_tensor_takes_its_own_bytes_alone():

@@ -82,8 +82,7 @@ def held():
 def test_who_was_interrupted_while_waiting_waits_again(held, interrupted):
     worker, out = held()
     for _ in range(3):
-        with interrupted(0.02):
-            worker.wait()
+        interrupted(0.02, worker.wait)
     threading.Timer(0.1, out.set).start()
     worker.wait()
     assert out.is_set()
@@ -96,8 +95,7 @@ def test_a_plain_join_takes_a_thread_for_dead_then(interrupted):
     out = threading.Event()
     thread = threading.Thread(target=out.wait, daemon=True)
     thread.start()
-    with interrupted(0.02):
-        thread.join()
+    interrupted(0.02, thread.join)
     assert not thread.is_alive()
     assert thread in threading.enumerate()
     out.set()
@@ -387,10 +385,8 @@ def test_the_end_waits_for_ever_only_as_long_as_nobody_strikes(monkeypatch, own_
     worker, _ = held()
     monkeypatch.setattr(threads, "_LOOK_EVERY_S", 0.01)
     monkeypatch.setattr(threads, "_GRACE_S", 0.1)
-    with interrupted(0.1):
-        worker.wait()
-    with interrupted(0.3):  # before the end, nothing has become shorter
-        worker.wait()
+    interrupted(0.1, worker.wait)
+    interrupted(0.3, worker.wait)  # before the end, nothing has become shorter
     threads.note_exit()
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):

@@ -1,0 +1,39 @@
+"""A test that never ends is a red one with every thread's stack, in seconds that pyproject.toml names."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+OPTIONS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
+
+WAYS = {
+    "without a timer": "signal.setitimer(signal.ITIMER_REAL, 0)\n    forever()",
+    "again on the way out": "try:\n        forever()\n    finally:\n        forever()",
+    "deaf to signals": "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])\n    forever()",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_whatever_hangs_ends(tmp_path, way):
+    program = f"import signal, threading\nforever = threading.Event().wait\n\n\ndef test_it():\n    {WAYS[way]}\n"
+    (tmp_path / "test_hanging.py").write_text(program, encoding="utf-8")
+    limits = ["-o", "timeout=0.2", "-o", "faulthandler_timeout=1"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), *limits, "-p", "no:cacheprovider", "."],
+        cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert 'test_hanging.py", line' in ended.stderr
+    assert " in test_it\n" in ended.stderr
+
+
+def test_the_gentle_limit_comes_first():
+    """After it, the other tests go on."""
+    assert OPTIONS["timeout"] < OPTIONS["faulthandler_timeout"]
