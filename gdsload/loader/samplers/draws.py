@@ -7,6 +7,7 @@ Invariants:
        been left may go on, if its iterator is kept: out of vectors, it then draws from a generator that it alone has.
     2. What is known of a batch is kept until the one behind it has been handed out: the consumer may step back by one.
     3. Behind an error nothing is drawn, whatever it was.
+    4. Of loaders that have one generator, one at a time draws from it, and notes where that has led.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -38,6 +41,13 @@ _MOST_AT_ONCE = 1024
 _AHEAD = 65536
 """Indices that are drawn at once out of vectors: they do not depend on how far the consumer is, and each call
 of torch's gives the interpreter lock away, which a thread that gathers may hold for milliseconds."""
+_in_use: WeakKeyDictionary[torch.Generator, AbstractContextManager[object]] = WeakKeyDictionary()
+os.register_at_fork(after_in_child=_in_use.clear)  # whoever draws is not there
+
+
+def _alone_with(generator: torch.Generator | None) -> AbstractContextManager[object]:
+    """Have no other loader draw from a generator meanwhile."""
+    return nullcontext() if generator is None else _in_use.setdefault(generator, threading.RLock())
 
 
 class Stateful(Protocol):
@@ -55,6 +65,11 @@ def _same(generator: torch.Generator) -> torch.Generator:
     found = torch.Generator(generator.device)
     found.set_state(generator.get_state())
     return found
+
+
+def _stands_at(generator: torch.Generator | None, state: torch.Tensor) -> bool:
+    """Whether nobody has used or seeded a generator since it had that state."""
+    return generator is not None and torch.equal(generator.get_state(), state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +148,8 @@ class Draws:
                 # Out of vectors in the same pieces, whoever asks for how much: what `leave` goes back to are their
                 # ends.
                 count = wanted - self.steps if ahead == 1 else ahead - self.steps % ahead
-                self._draw(min(count, _MOST_AT_ONCE) if self._stateful is None else 1)
+                with _alone_with(self._generator):
+                    self._draw(min(count, _MOST_AT_ONCE) if self._stateful is None else 1)
         return self._largest
 
     def error(self, step: int) -> BaseException | None:
@@ -186,14 +202,17 @@ class Draws:
             behind = next((state for steps, state in self._states if steps > step), None)
             if behind is None or self._state is None or self.ended:
                 return
-            if torch.equal(generator.get_state(), self._state):
-                generator.set_state(behind)
+            with _alone_with(generator):
+                if _stands_at(generator, self._state):
+                    generator.set_state(behind)
 
     def _draw(self, count: int) -> None:
         """Draw some more batches."""
         batches: list[IntArray] = []
         marks = [self._marks[-1]]
         error: BaseException | None = RuntimeError(f"the {self._source.name} was interrupted")
+        if self._state is not None and not _stands_at(self._generator, self._state):
+            self._states.clear()  # to go back beyond here would be to repeat what somebody else has drawn
         try:
             batches, error = self._take(count)
             for batch in batches:

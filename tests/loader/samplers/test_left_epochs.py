@@ -7,6 +7,7 @@ import json
 import pickle
 import threading
 import time
+from contextlib import nullcontext
 from itertools import islice
 
 import pytest
@@ -20,6 +21,9 @@ from torch.utils.data import (
 )
 
 from gdsload import DataLoader
+from gdsload.loader.samplers import draws, vectors
+from gdsload.loader.samplers.indices import IndexSource
+from gdsload.loader.state import Place
 from tests.loader.samplers.test_samplers import ALL, numbers, seeded
 
 
@@ -177,6 +181,54 @@ class TestOneGenerator:
             found = [tuple(numbers([batch])) for pair in pairs for batch in pair]
             found += [tuple(numbers([batch])) for loader in (one, other) for batch in loader]
         assert len(set(map(str, found))) == len(found)
+
+    @pytest.mark.parametrize("used_before", [0, 1, 2, 3, 4])
+    def test_goes_back_no_further_than_to_what_others_have_drawn(self, monkeypatch, used_before):
+        monkeypatch.setattr(draws, "_AHEAD", 100)
+        sampler, states = RandomSampler(range(100), num_samples=500, generator=seeded()), []
+        for step in range(5):
+            if step == used_before:
+                torch.randperm(100, generator=sampler.generator)
+            if step == 0:
+                drawn = draws.Draws(IndexSource(sampler, 100, False, 100), None, None, Place(0, 0, None))
+            elif step < 4:
+                drawn.reach(step)
+            states.append(sampler.generator.get_state())
+        drawn.leave()
+        assert torch.equal(sampler.generator.get_state(), states[used_before])
+
+    @pytest.mark.parametrize("guard", [True, False])
+    def test_of_two_loaders_is_drawn_from_by_one_at_a_time(self, make, monkeypatch, guard):
+        """Else the place behind what one has drawn is behind what the other one has, too, and he goes back over it."""
+        monkeypatch.setattr("gdsload.loader.samplers.draws._AHEAD", 100)
+        generator, drawn, began, stop = seeded(), [], threading.Event(), threading.Event()
+        samplers = [RandomSampler(ALL, num_samples=3000, generator=generator) for _ in range(2)]
+        take = vectors.Vectors.take
+
+        def slow(self, count):
+            before = generator.get_state()
+            found = take(self, count)
+            if not torch.equal(generator.get_state(), before):
+                drawn.append(1)
+                if len(drawn) == 2:
+                    began.set()
+                    stop.wait(0.5)
+            return found
+
+        monkeypatch.setattr(vectors.Vectors, "take", slow)
+        if not guard:
+            monkeypatch.setattr(draws, "_alone_with", nullcontext)
+        with make(sampler=samplers[0]) as one, make(sampler=samplers[1]) as other:
+            iterator = iter(one)
+            consumer = threading.Thread(target=next, args=[iterator])
+            consumer.start()
+            assert began.wait(20)
+            found = numbers(other)
+            stop.set()
+            consumer.join(20)
+            del iterator, consumer
+            again = numbers(one)
+        assert all(batch not in found for batch in again) == guard
 
     @pytest.mark.parametrize("name", ["random", "several times", "subset"])
     def test_that_is_seeded_once_a_state_is_loaded_stays_so(self, make, name):
