@@ -16,6 +16,7 @@ import torch
 from gdsload.system import threads
 from gdsload.system.version import __version__
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have what runs in the background ignore it
 NEEDS = "GDSLOAD_REQUIRE"
 # Fixtures that tests of several rooms use; conftest.py of a room has those of it alone.
 pytest_plugins = [
