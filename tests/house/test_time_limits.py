@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -34,6 +35,9 @@ def test_whatever_hangs_ends(tmp_path, way):
     assert " in test_it\n" in ended.stderr
 
 
-def test_the_gentle_limit_comes_first():
-    """After it, the other tests go on."""
-    assert OPTIONS["timeout"] < OPTIONS["faulthandler_timeout"]
+def test_the_gentle_limits_come_first():
+    """After them, the other tests go on."""
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")]
+    own = [int(seconds) for text in texts for seconds in re.findall(r"mark\.timeout\((\d+)\)", text)]
+    assert len(own) > 10
+    assert max(OPTIONS["timeout"], *own) <= OPTIONS["faulthandler_timeout"] - 60
