@@ -19,7 +19,7 @@ from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file,
 from gdsload.conversion.row_source import check_fields, classes_of, runs, sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.array_rows import array_items, array_parts
-from gdsload.conversion.sources.npy import decode_npy
+from gdsload.conversion.sources.npy import decode_npy, map_npy
 from gdsload.conversion.sources.npz import NpzArchive
 from gdsload.errors import FormatError, OptionError
 
@@ -148,7 +148,7 @@ _WAY_OUT = (
 
 
 def _mapped(file: str) -> NDArray[Any]:
-    found = np.load(file, mmap_mode="r", allow_pickle=False)
+    found = map_npy(file)
     if isinstance(found, np.ndarray):
         return found
     found.close()

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import io
+import os
+import threading
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["decode_npy", "npy_header"]
+__all__ = ["decode_npy", "map_npy", "npy_header"]
+
+_parsing = threading.Lock()
+"""numpy reads headers by Python's parser, which now and then fails where several threads use it at once: Python 3.11
+counts how deep it is for all of them together (https://github.com/python/cpython/issues/106905)."""
+os.register_at_fork(before=_parsing.acquire, after_in_parent=_parsing.release, after_in_child=_parsing.release)
 
 
 def decode_npy(content: bytes) -> NDArray[Any]:
@@ -24,6 +31,16 @@ def decode_npy(content: bytes) -> NDArray[Any]:
     return array.reshape(shape, order="F" if fortran else "C").copy()
 
 
+def map_npy(file: str) -> Any:
+    """What numpy makes of a file of one array, which is mapped, or of an archive.
+
+    Raises:
+        OSError, ValueError, EOFError, SyntaxError: as `numpy.load`.
+    """
+    with _parsing:
+        return np.load(file, mmap_mode="r", allow_pickle=False)
+
+
 def npy_header(stream: IO[bytes], nbytes: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Shape, whether it is in Fortran's order, and element type of an array; its values follow.
 
@@ -37,7 +54,8 @@ def npy_header(stream: IO[bytes], nbytes: int) -> tuple[tuple[int, ...], bool, n
     begin = stream.tell()
     version = np.lib.format.read_magic(stream)
     reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = reader(stream)
+    with _parsing:
+        shape, fortran, dtype = reader(stream)
     if dtype.hasobject:
         raise ValueError("an array of objects is a pickle, which is never loaded")
     left = nbytes - (stream.tell() - begin)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gdsload.conversion.input_files import FileOptions, SourceFiles, open_file, stamps
 from gdsload.conversion.row_source import BATCH_BYTES, runs, spans
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.npy import decode_npy
+from gdsload.conversion.sources.npy import decode_npy, map_npy
 from gdsload.conversion.sources.token_formats import IndexedTokens, TokenRow, indexed_tokens, is_index, token_row
 from gdsload.errors import FormatError, OptionError
 
@@ -267,7 +267,7 @@ def _check_header(file: str) -> None:
     """Refuse files that are no tokens; of a damaged one it is said when its turn comes."""
     found = None
     with suppress(OSError, ValueError, EOFError, SyntaxError):
-        found = np.load(file, mmap_mode="r", allow_pickle=False)
+        found = map_npy(file)
     if found is not None:
         _check(found, file)
 
