@@ -20,6 +20,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have what run
 NEEDS = "GDSLOAD_REQUIRE"
 # Fixtures that tests of several rooms use; conftest.py of a room has those of it alone.
 pytest_plugins = [
+    "tests.at_the_end",
     "tests.drives",
     "tests.machines",
     "tests.on_gpu",

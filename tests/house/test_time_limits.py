@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 OPTIONS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
 
 WAYS = {
+    "behind the run": "threading.Thread(target=forever).start()",
     "without a timer": "signal.setitimer(signal.ITIMER_REAL, 0)\n    forever()",
     "again on the way out": "try:\n        forever()\n    finally:\n        forever()",
     "deaf to signals": "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])\n    forever()",
@@ -27,12 +29,14 @@ def test_whatever_hangs_ends(tmp_path, way):
     (tmp_path / "test_hanging.py").write_text(program, encoding="utf-8")
     limits = ["-o", "timeout=0.2", "-o", "faulthandler_timeout=1"]
     ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), *limits, "-p", "no:cacheprovider", "."],
+        [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), *limits, "-p", "no:cacheprovider",
+         "-p", "tests.at_the_end", "."],
         cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert ended.returncode == 1
-    assert 'test_hanging.py", line' in ended.stderr
-    assert " in test_it\n" in ended.stderr
+    assert "Timeout (0:00:01)!" in ended.stderr
+    assert (" in test_it\n" in ended.stderr) == (way != "behind the run")
 
 
 def test_the_gentle_limits_come_first():

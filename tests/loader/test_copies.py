@@ -148,8 +148,8 @@ def test_a_sampler_that_cannot_be_resumed_is_not_copied_in_the_middle(load, plai
         pickle.dumps(loader)
 
 
-def report(loader, queue):
-    queue.put(ids(loader))
+def report(loader, connection):
+    connection.send(ids(loader))
 
 
 def test_a_loader_is_handed_to_a_spawned_process(load, plain):
@@ -157,11 +157,11 @@ def test_a_loader_is_handed_to_a_spawned_process(load, plain):
     batches = iter(loader)
     some(batches, 3)
     context = multiprocessing.get_context("spawn")
-    queue = context.SimpleQueue()
-    process = context.Process(target=report, args=(loader, queue))
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=report, args=(loader, theirs), daemon=True)
     process.start()
-    found = queue.get()
-    process.join(30)
+    found = ours.recv() if ours.poll(40) else None
+    process.join(10)
     assert (process.exitcode, found) == (0, ids(batches))
 
 
