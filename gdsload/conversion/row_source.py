@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from gdsload.conversion.source import Part
 from gdsload.conversion.splits import split_words
@@ -18,6 +18,7 @@ __all__ = [
     "choice_of",
     "classes_of",
     "common_length",
+    "groups_left_out",
     "row_parts",
     "runs",
     "sample_fields",
@@ -27,6 +28,7 @@ __all__ = [
 BATCH_BYTES = 32 * 2**20
 """About how many bytes are read at once."""
 _LISTED = 50
+_NOTED = 8
 
 
 def spans(low: int, high: int, step: int) -> Iterator[tuple[int, int]]:
@@ -60,6 +62,19 @@ def row_parts(
         Part(f"{prefix} {low} to {high - 1}", (*where, low, high), high - low, (high - low) * row_bytes)
         for low, high in spans(0, count, step)
     ]
+
+
+def groups_left_out(groups: Sequence[str], alone: Callable[[str], str]) -> list[str]:
+    """Notes that nothing is made of some groups; of many the first ones are named.
+
+    Args:
+        groups: their names.
+        alone: what takes one of them alone.
+    """
+    notes = [f"group {name!r} is left out: {alone(name)} takes it alone" for name in groups[:_NOTED]]
+    if len(groups) > _NOTED:
+        notes.append(f"{len(groups) - _NOTED} more groups are left out")
+    return notes
 
 
 def common_length(lengths: Mapping[str, int], what: str, file: str) -> int:

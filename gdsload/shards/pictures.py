@@ -12,6 +12,9 @@ from gdsload.errors import SchemaError
 
 __all__ = ["channels_first", "is_picture", "of_8_bits", "picture_array"]
 
+_LIKE = {"1": "L", "La": "LA", "PA": "RGBA", "RGBa": "RGBA"}
+"""Pillow's modes, and those of the same look whose channels are bytes; RGB for all others."""
+
 
 def is_picture(value: object) -> bool:
     """Whether it is an image of Pillow's."""
@@ -38,7 +41,7 @@ def of_8_bits(image: Any) -> Any:
     """The image itself if its channels are bytes, else one of the same look whose are."""
     if image.mode in ("L", "RGB", "RGBA", "P", "LA"):
         return image
-    return image.convert("L" if image.mode == "1" else "RGB")
+    return image.convert(_LIKE.get(image.mode, "RGB"))
 
 
 def channels_first(image: Any) -> NDArray[np.uint8]:

@@ -16,11 +16,15 @@ Image = pytest.importorskip("PIL.Image")
 
 def picture(mode, number=0):
     pixels = np.random.default_rng(number).integers(0, 256, (5, 7, 3), np.uint8)
-    return Image.fromarray(pixels).convert(mode)
+    return Image.fromarray(pixels).convert({"La": "LA", "RGBa": "RGBA"}.get(mode, mode)).convert(mode)
 
 
 @pytest.mark.parametrize(
-    ("mode", "channels"), [("RGB", 3), ("L", 1), ("1", 1), ("P", 1), ("LA", 2), ("RGBA", 4), ("CMYK", 3)]
+    ("mode", "channels"),
+    [
+        *[("RGB", 3), ("L", 1), ("1", 1), ("P", 1), ("LA", 2), ("RGBA", 4), ("CMYK", 3)],
+        *[("La", 2), ("PA", 4), ("RGBa", 4)],
+    ],
 )
 def test_they_are_what_convert_makes_of_them(tmp_path, mode, channels):
     pictures = [picture(mode, number) for number in range(3)]

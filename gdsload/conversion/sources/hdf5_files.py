@@ -11,7 +11,14 @@ from typing import Any, Unpack
 import numpy as np
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, check_file, stamps
-from gdsload.conversion.row_source import BATCH_BYTES, check_fields, common_length, row_parts, spans
+from gdsload.conversion.row_source import (
+    BATCH_BYTES,
+    check_fields,
+    common_length,
+    groups_left_out,
+    row_parts,
+    spans,
+)
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
@@ -53,7 +60,7 @@ class Hdf5Source(FieldChoice):
         file = self.files.find(_SUFFIXES)[0]
         with opened_hdf5(file) as opened:
             groups = self._inner(self._children(opened, file))
-        return [f"group {name!r} is left out: group={name!r} takes it alone" for name in groups]
+        return groups_left_out(groups, lambda name: f"group={name!r}")
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`."""
@@ -90,10 +97,10 @@ class Hdf5Source(FieldChoice):
         return {name: own_child(here, name, file) for name in check_fields(self.fields, names, file)}
 
     def _inner(self, children: dict[str, Any]) -> list[str]:
-        """The first groups in the group that have something in them, as `group` names them."""
+        """The groups in the group that have something in them, as `group` names them."""
         h5py = need("h5py")
         inner = [name for name, child in children.items() if isinstance(child, h5py.Group) and len(child)]
-        return [f"/{self.group.strip('/')}/{name}".replace("//", "/") for name in inner[:_LISTED]]
+        return [f"/{self.group.strip('/')}/{name}".replace("//", "/") for name in inner]
 
     def _fields(self, opened: Any, file: str) -> dict[str, Any]:
         h5py = need("h5py")
@@ -101,7 +108,7 @@ class Hdf5Source(FieldChoice):
         fields = {name: child for name, child in children.items() if isinstance(child, h5py.Dataset)}
         lengths = {name: len(field) if field.shape else -1 for name, field in fields.items()}
         if not fields:
-            inner = ", ".join(map(repr, self._inner(children)))
+            inner = ", ".join(map(repr, self._inner(children)[:_LISTED]))
             raise FormatError(
                 f"there is no dataset in group {self.group!r}",
                 file=file,

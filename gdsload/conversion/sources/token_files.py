@@ -191,7 +191,7 @@ class TokenSource:
         low, high = (int(tokens.min()), int(tokens.max())) if len(tokens) else (0, 0)
         if not limits.min <= low <= high <= limits.max:
             # What this type holds other lines may have.
-            holds = _holding(min(low, limits.min), max(high, limits.max))
+            holds = _holding(min(low, limits.min), max(high, limits.max)) or ("uint64" if low >= 0 else "int64")
             raise FormatError(f"its tokens from {low} to {high} are not {dtype}", remedy=f"Pass dtype={holds!r}.")
         return _one(tokens.astype(dtype))
 
@@ -233,11 +233,10 @@ def _whole(name: str) -> np.dtype[Any]:
     return dtype
 
 
-def _holding(low: int, high: int) -> str:
+def _holding(low: int, high: int) -> str | None:
     """The smallest type of whole numbers that holds these and all between, if there is one."""
-    names = (f"{kind}{bits}" for bits in (8, 16, 32) for kind in ("uint", "int"))
-    small = (name for name in names if np.iinfo(name).min <= low <= high <= np.iinfo(name).max)
-    return next(small, "uint64" if low >= 0 else "int64")
+    names = (f"{kind}{bits}" for bits in (8, 16, 32, 64) for kind in ("uint", "int"))
+    return next((name for name in names if np.iinfo(name).min <= low <= high <= np.iinfo(name).max), None)
 
 
 def _has(file: str, suffix: str) -> bool:

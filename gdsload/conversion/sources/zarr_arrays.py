@@ -11,7 +11,14 @@ from typing import Any, Unpack
 import numpy as np
 
 from gdsload.conversion.input_files import FileOptions, SourceFiles, stamps
-from gdsload.conversion.row_source import BATCH_BYTES, check_fields, common_length, row_parts, spans
+from gdsload.conversion.row_source import (
+    BATCH_BYTES,
+    check_fields,
+    common_length,
+    groups_left_out,
+    row_parts,
+    spans,
+)
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError
@@ -50,10 +57,7 @@ class ZarrSource(FieldChoice):
             return []
         _, groups = self._listed()
         folder = self._folder()
-        return [
-            f"group {name!r} is left out: the path {os.path.join(folder, name)!r} takes it alone"
-            for name in groups[:_LISTED]
-        ]
+        return groups_left_out(groups, lambda name: f"the path {os.path.join(folder, name)!r}")
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: whole chunks, which would otherwise be decoded twice."""

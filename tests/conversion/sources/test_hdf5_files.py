@@ -65,6 +65,16 @@ def test_groups_beside_datasets_are_said_to_be_left_out(tmp_path):
     assert source.only(["x"]).notes() == Hdf5Source(str(tmp_path), group="/train/more").notes() == []
 
 
+def test_of_many_groups_the_first_ones_are_named(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name in ("x", *(f"{number:02}/x" for number in range(11))):
+            file[name] = np.arange(3)
+    notes = Hdf5Source(str(tmp_path)).notes()
+    assert [note.split(" is ")[0] for note in notes] == [
+        *(f"group '/{number:02}'" for number in range(8)), "3 more groups are left out"
+    ]  # fmt: skip
+
+
 def test_files_in_natural_order(tmp_path):
     for number in (10, 9):
         write(tmp_path / f"f{number}.h5", x=[number])

@@ -153,6 +153,7 @@ def test_bad_documents_are_alone(tmp_path):
         ([-1, 2], None, "int32"),  # other lines may have all that uint16 holds
         ([2**31], "int32", "int64"),
         ([2**63], "uint32", "uint64"),
+        ([2**63], "int64", "uint64"),
         ([-1], "uint64", "int64"),
     ],
 )
