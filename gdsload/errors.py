@@ -141,7 +141,12 @@ class GdsloadError(Exception):
         return f"{text.removesuffix('.')}. {self.remedy}" if self.remedy else text
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.message), self.__dict__
+        return _rebuild, (type(self), self.message), {**self.__dict__, **_errno_of(self)}
+
+
+def _errno_of(error: GdsloadError) -> dict[str, int | None]:
+    """The system's number of an error that has one, which is in no dict."""
+    return {"errno": error.errno} if isinstance(error, OSError) else {}
 
 
 def _rebuild(kind: type[GdsloadError], message: str) -> GdsloadError:

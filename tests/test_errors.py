@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import copy
 import pickle
 import re
 
@@ -115,6 +116,13 @@ def test_error_survives_pickle(kind, protocol):
         read.remedy,
         read.__notes__,
     ) == ("a", "x", 0, "Mend it.", ["a note"])
+
+
+def test_the_systems_number_survives_pickle():
+    error = ReadError("it cannot be read", file="f")
+    error.errno = 5
+    assert (pickle.loads(pickle.dumps(error)).errno, copy.copy(error).errno) == (5, 5)
+    assert pickle.loads(pickle.dumps(ReadError("it cannot be read"))).errno is None
 
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
