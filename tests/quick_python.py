@@ -63,11 +63,44 @@ gc.freeze()
 print("ready", flush=True)
 
 
+class Job:
+    "A process, and who started it."
+
+    def __init__(self, client, pid):
+        self.client, self.pid, self.ended, self.over = client, pid, os.pidfd_open(pid), False
+        chosen.register(client, selectors.EVENT_READ, self)
+        chosen.register(self.ended, selectors.EVENT_READ, self)
+
+    def close(self):
+        "It has ended, or must: whoever started it is gone."
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self.over = True
+        chosen.unregister(self.client)
+        chosen.unregister(self.ended)
+        try:
+            self.client.send(str(code).encode())
+        except OSError:
+            pass
+        self.client.close()
+        os.close(self.ended)
+
+    def kill(self):
+        for kill in (os.kill, os.killpg):  # it may have no session of its own yet
+            try:
+                kill(self.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
 def received(client):
+    client.settimeout(10)  # whoever is stopped holds up all others
     head, fds, _, _ = socket.recv_fds(client, 8, 250)
     payload, length = b"", int.from_bytes(head, "little")
-    while len(payload) < length:
-        payload += client.recv(length - len(payload))
+    while len(head) < 8 or len(payload) < length:
+        if not (part := client.recv(length - len(payload))):
+            raise EOFError
+        payload += part
+    client.settimeout(None)
     return json.loads(payload), fds
 
 
@@ -101,52 +134,43 @@ def become(job, fds):
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def forked(client):
-    "The process of a job; in the child, what it runs."
-    job, fds = received(client)
+def begun(client):
+    "Has the process of a job begin; in the child, gives what it runs."
+    fds = []
+    try:
+        job, fds = received(client)
+    except (EOFError, OSError):  # who started it was ended meanwhile
+        client.close()
+        return None
     if pid := os.fork():
         for fd in fds:
             os.close(fd)
-        return pid, None
+        Job(client, pid)
+        return None
     become(job, fds)
-    return 0, job["argv"]
+    return job["argv"]
 
 
-clients, argv = {}, None
+argv = None
 while argv is None:
+    # Each event with the job that it was of: descriptors have the numbers of others that were closed.
     for key, _ in chosen.select():
+        job = key.data
         if key.fileobj == 0:  # the tests are over
-            for pid, _ in clients.values():
-                os.killpg(pid, signal.SIGKILL)
+            for other in {one.data for one in chosen.get_map().values()} - {None}:
+                other.kill()
             os._exit(0)
-        if key.fileobj is listener:
-            client = listener.accept()[0]
-            pid, argv = forked(client)
-            if argv is not None:
+        if job is None:
+            if (argv := begun(listener.accept()[0])) is not None:
                 break
-            ended = os.pidfd_open(pid)
-            clients[client] = clients[ended] = pid, (client, ended)
-            chosen.register(client, selectors.EVENT_READ)
-            chosen.register(ended, selectors.EVENT_READ)
+        elif job.over:
             continue
-        if key.fileobj not in clients:
-            continue
-        pid, (client, ended) = clients[key.fileobj]
-        if key.fileobj is client and (numbers := client.recv(1)):
-            os.kill(pid, numbers[0])
-            continue
-        if key.fileobj is client:  # who started it is gone
-            os.killpg(pid, signal.SIGKILL)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        for source in (client, ended):
-            chosen.unregister(source)
-            del clients[source]
-        try:
-            client.send(str(code).encode())
-        except OSError:
-            pass
-        client.close()
-        os.close(ended)
+        elif key.fileobj is job.client and (numbers := job.client.recv(1)):
+            os.kill(job.pid, numbers[0])
+        else:
+            if key.fileobj is job.client:
+                job.kill()
+            job.close()
 
 safe = argv[0] == "-P"
 argv = argv[safe:]
@@ -181,10 +205,13 @@ def torch_server(tmp_path_factory):
         [sys.executable, "-c", SERVER, str(folder / "socket")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         start_new_session=True,
     ) as server:  # fmt: skip
-        assert server.stdout.readline() == b"ready\n"
-        yield str(program)
-        server.stdin.close()
-        server.wait(20)
+        try:
+            assert server.stdout.readline() == b"ready\n"
+            yield str(program)
+            server.stdin.close()
+            server.wait(20)
+        finally:
+            server.kill()
 
 
 @pytest.fixture

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -56,3 +60,61 @@ def test_a_signal_ends_it(quick_python, number):
     with pytest.raises(ProcessLookupError, match="No such process"):
         while True:  # it is waited for by its own parent
             os.kill(pid, 0)
+
+
+def raw(place, *argv):
+    """Who asks for a program as the interpreter does, and is held up at will."""
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(str(place))
+    job = {"argv": argv, "environ": dict(os.environ), "folder": "/", "fds": [], "parent": 1, "python": "x", "mask": []}
+    payload = json.dumps(job).encode()
+    return client, len(payload).to_bytes(8, "little"), payload
+
+
+@pytest.fixture
+def place(torch_server, quick_python):
+    """Where the server listens. Afterwards, it still does."""
+    yield Path(torch_server).with_name("socket")
+    assert run("-c", "print(1)", timeout=20).stdout == "1\n"
+
+
+@pytest.mark.parametrize("sent", [0, 1, 8, 9, 30])
+def test_who_is_ended_while_asking_holds_nobody_up(place, sent):
+    client, head, payload = raw(place, "-c", "pass")
+    client.sendall((head + payload)[:sent])
+    client.close()
+
+
+def test_who_is_ended_right_after_asking_holds_nobody_up(place):
+    for _ in range(30):
+        client, head, payload = raw(place, "-c", "import time; time.sleep(60)")
+        client.sendall(head + payload)
+        client.close()
+
+
+def test_an_event_of_a_job_that_is_over_is_not_taken_for_one_of_the_next(place, tmp_path):
+    """The next one's descriptors have the same numbers, and the server would wait for its end."""
+    note = tmp_path / "note"
+    program = f"import os, time; open({str(note)!r}, 'w').write(open('/proc/self/stat').read()); time.sleep(60)"
+    first, head, payload = raw(place, "-c", program)
+    first.sendall(head + payload)
+    until = time.monotonic() + 20
+    while not (note.exists() and note.read_text()) and time.monotonic() < until:
+        time.sleep(0.01)
+    pid, _, _, server = note.read_text().split()[:4]
+    os.kill(int(server), signal.SIGSTOP)
+    try:
+        time.sleep(0.2)  # until it has stopped
+        first.close()
+        second, head, payload = raw(place, "-c", "import time; time.sleep(60)")
+        second.sendall(head + payload)
+        os.kill(int(pid), signal.SIGKILL)
+        time.sleep(0.2)
+    finally:
+        os.kill(int(server), signal.SIGCONT)
+    third, head, payload = raw(place, "-c", "pass")
+    third.sendall(head + payload)
+    third.settimeout(20)
+    assert third.recv(64) == b"0"
+    for client in (second, third):
+        client.close()
