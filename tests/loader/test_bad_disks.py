@@ -29,7 +29,7 @@ def on_a_bad_disk(kind, place):
         text=True,
         cwd=ROOT,
         env=environment,
-        timeout=100,
+        timeout=50,
         check=False,
     )
     if ended.returncode == NO_MOUNT:

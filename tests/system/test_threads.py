@@ -273,6 +273,7 @@ class TestClosers:
 
     def test_nothing_is_closed_that_was_closed_otherwise(self, monkeypatch):
         """Nor is a thread started for it, which at the interpreter's end would be refused with a line on stderr."""
+        threads.settle_dropped()  # what other tests have left
         calls, owner = [], Owner()
         monkeypatch.setattr(_thread, "start_new_thread", lambda *_: calls.append("a thread"))
         closer = threads.Closer(owner, partial(calls.append, "closed"))
