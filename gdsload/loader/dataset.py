@@ -76,7 +76,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
     def __init__(self, path: str | os.PathLike[str], *, mmap: bool | None = None) -> None:
         self._catalog: Catalog = open_catalog(dataset_path(path))
         self._mmap = mmap
-        self._lock = threading.Lock()
+        self._locks: dict[int, threading.Lock] = {}  # by process: a fork copies one that a thread holds
         self._readers: dict[torch.device, SampleReader] = {}
 
     @property
@@ -326,7 +326,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
         """This process's reader for a device. After a fork, threads and locks of the parent's must not be used."""
         reader = self._readers.get(device)
         if reader is None or reader.owner != os.getpid():
-            with self._lock:
+            with self._locks.setdefault(os.getpid(), threading.Lock()):
                 reader = self._readers.get(device)
                 if reader is None or reader.owner != os.getpid():
                     reader = SampleReader(self._catalog, self.drive, mapped=self.mmap, device=device)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 
+from gdsload.engine.group import Group
 from gdsload.engine.limits import Limits
 from gdsload.engine.prefetch import Prefetcher, Runner
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Steps
 from gdsload.errors import LoaderClosedError
+from tests.engine.noting import Noting, over
 
 
 class Ten(Steps):
@@ -54,3 +59,36 @@ def test_a_group_that_is_claimed_while_the_epoch_is_stopped_is_dropped():
     with pytest.raises(LoaderClosedError, match="closed"):
         source.prefetcher.get()
     assert source.dropped == [range(1)]
+
+
+def test_whoever_waits_for_a_group_that_nobody_claims_any_more_is_told(monkeypatch):
+    """Without `close`: a thread of the loader's own may only ask for the end."""
+    made, go_on, make, raised = threading.Event(), threading.Event(), Group.make, []
+
+    def held_behind_the_second(self, *given):
+        ready = make(self, *given)
+        if self.steps.start == 1:
+            made.set()
+            assert go_on.wait(20)
+        return ready
+
+    monkeypatch.setattr(Group, "make", held_behind_the_second)
+    prefetcher = over(Noting(), Runner(1))
+
+    def consume():
+        try:
+            prefetcher.get()
+        except LoaderClosedError as error:
+            raised.append(error)
+
+    prefetcher.get()
+    prefetcher.get()
+    assert made.wait(20)
+    consumer = threading.Thread(target=consume, daemon=True)
+    consumer.start()
+    time.sleep(0.1)  # until it waits for the third
+    prefetcher.stop()
+    go_on.set()
+    consumer.join(10)
+    assert len(raised) == 1
+    prefetcher.close()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import threading
+
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset, default_collate
 
 from gdsload import Field, ShardDataset, ShardWriter
+from gdsload.loader import dataset as dataset_module
 
 
 @pytest.fixture
@@ -72,3 +76,23 @@ def test_samples_of_workers_are_whole_tensors(dense):
     assert sample["x"].untyped_storage().nbytes() == 3 * 4
     assert sample["x"].is_contiguous()
     assert not sample["x"].requires_grad
+
+
+def test_a_child_that_is_forked_while_a_thread_opens_the_dataset_reads_it(dense, monkeypatch, ends_in_a_child):
+    """The lock that the thread holds is copied as it is."""
+    inside, out, opened = threading.Event(), threading.Event(), dataset_module.SampleReader
+
+    def slow(*given, **options):
+        inside.set()
+        assert out.wait(20)
+        return opened(*given, **options)
+
+    dataset = ShardDataset(dense.path)
+    with monkeypatch.context() as patch:
+        patch.setattr(dataset_module, "SampleReader", slow)
+        reading = threading.Thread(target=dataset.__getitem__, args=[0])
+        reading.start()
+        assert inside.wait(20)
+    assert ends_in_a_child(lambda: dataset[1]["n"].item() == 1 or os._exit(2))
+    out.set()
+    reading.join(20)
