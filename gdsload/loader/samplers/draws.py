@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 import numpy as np
 import torch
@@ -41,13 +41,18 @@ _MOST_AT_ONCE = 1024
 _AHEAD = 65536
 """Indices that are drawn at once out of vectors: they do not depend on how far the consumer is, and each call
 of torch's gives the interpreter lock away, which a thread that gathers may hold for milliseconds."""
-_in_use: WeakKeyDictionary[torch.Generator, AbstractContextManager[object]] = WeakKeyDictionary()
+# No WeakKeyDictionary, which runs Python code when a generator is freed: a Ctrl-C raised there is lost.
+_in_use: dict[ref[torch.Generator], AbstractContextManager[object]] = {}
 os.register_at_fork(after_in_child=_in_use.clear)  # whoever draws is not there
 
 
 def _alone_with(generator: torch.Generator | None) -> AbstractContextManager[object]:
     """Have no other loader draw from a generator meanwhile."""
-    return nullcontext() if generator is None else _in_use.setdefault(generator, threading.RLock())
+    if generator is None:
+        return nullcontext()
+    for freed in [one for one in list(_in_use) if one() is None]:
+        _in_use.pop(freed, None)
+    return _in_use.setdefault(ref(generator), threading.RLock())
 
 
 class Stateful(Protocol):

@@ -230,6 +230,14 @@ class TestOneGenerator:
             again = numbers(one)
         assert all(batch not in found for batch in again) == guard
 
+    def test_is_not_remembered_once_it_is_freed(self, make, monkeypatch):
+        remembered = {}
+        monkeypatch.setattr(draws, "_in_use", remembered)
+        for _ in range(20):
+            with make(sampler=RandomSampler(ALL, generator=seeded())) as loader:
+                some(loader, 1)
+        assert 1 <= len(remembered) <= 2
+
     @pytest.mark.parametrize("name", ["random", "several times", "subset"])
     def test_that_is_seeded_once_a_state_is_loaded_stays_so(self, make, name):
         sampler = SAMPLERS[name]()
