@@ -31,11 +31,11 @@ job = dict(argv=argv, environ=dict(os.environ), folder=os.getcwd(), fds=fds, par
 job["mask"] = [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])]
 server = socket.socket(socket.AF_UNIX)
 server.connect({place!r})
-for number in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(number, lambda number, _: server.send(bytes([number])))
 payload = json.dumps(job).encode()
 socket.send_fds(server, [len(payload).to_bytes(8, "little")], fds)
 server.sendall(payload)
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, _: server.send(bytes([number])))
 for fd in fds:
     os.close(fd)
 code = int(server.recv(64))
@@ -72,7 +72,7 @@ class Job:
         chosen.register(self.ended, selectors.EVENT_READ, self)
 
     def close(self):
-        "It has ended, or must: whoever started it is gone."
+        "Wait for its end, and tell whoever started it."
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         self.over = True
         chosen.unregister(self.client)
@@ -92,16 +92,17 @@ class Job:
                 pass
 
 
-def received(client):
-    client.settimeout(10)  # whoever is stopped holds up all others
-    head, fds, _, _ = socket.recv_fds(client, 8, 250)
+def received(client, fds):
+    client.settimeout(10)  # all others wait meanwhile
+    head, given, _, _ = socket.recv_fds(client, 8, 250)
+    fds += given
     payload, length = b"", int.from_bytes(head, "little")
     while len(head) < 8 or len(payload) < length:
         if not (part := client.recv(length - len(payload))):
             raise EOFError
         payload += part
     client.settimeout(None)
-    return json.loads(payload), fds
+    return json.loads(payload)
 
 
 def become(job, fds):
@@ -138,15 +139,18 @@ def begun(client):
     "Has the process of a job begin; in the child, gives what it runs."
     fds = []
     try:
-        job, fds = received(client)
+        job = received(client, fds)
     except (EOFError, OSError):  # who started it was ended meanwhile
         client.close()
+        for fd in fds:
+            os.close(fd)
         return None
     if pid := os.fork():
         for fd in fds:
             os.close(fd)
         Job(client, pid)
         return None
+    client.detach()  # or its number would be closed here, which one of the job's has perhaps
     become(job, fds)
     return job["argv"]
 

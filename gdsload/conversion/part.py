@@ -142,7 +142,7 @@ def one_scale(source: Source) -> str:
     """What users can do about sounds of several types: a cast alone would leave each in the scale of its own."""
     if isinstance(source, AudioFolderSource):
         return "A cast leaves each in its scale; dtype='float32' makes all samples floats from -1 to 1."
-    return "A cast leaves each in its scale; make them equal with map=, which divides int16 by 2**15, int32 by 2**31."
+    return "A cast leaves each in its scale; pass a map= that divides int16 by 2**15 and int32 by 2**31."
 
 
 def reason_of(trouble: Exception) -> str:

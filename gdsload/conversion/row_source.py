@@ -72,8 +72,8 @@ def groups_left_out(groups: Sequence[str], alone: Callable[[str], str]) -> list[
         alone: what takes one of them alone.
     """
     notes = [f"group {name!r} is left out: {alone(name)} takes it alone" for name in groups[:_NOTED]]
-    if len(groups) > _NOTED:
-        notes.append(f"{len(groups) - _NOTED} more groups are left out")
+    if (more := len(groups) - _NOTED) > 0:
+        notes.append(f"{more} more {'group is' if more == 1 else 'groups are'} left out")
     return notes
 
 

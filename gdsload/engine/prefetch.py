@@ -249,8 +249,6 @@ class Prefetcher:
                 break
             self._room.get()
         self._room.put(None)  # for the next thread that waits
-        if self.stopped:
-            self._forsake()  # once more: this thread may have been planning when it was stopped
         return None
 
     def _forsake(self) -> None:

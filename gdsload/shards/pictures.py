@@ -13,7 +13,7 @@ from gdsload.errors import SchemaError
 __all__ = ["channels_first", "is_picture", "of_8_bits", "picture_array"]
 
 _LIKE = {"1": "L", "La": "LA", "PA": "RGBA", "RGBa": "RGBA"}
-"""Pillow's modes, and those of the same look whose channels are bytes; RGB for all others."""
+"""What images in these modes of Pillow's are converted to; those in others whose channels are no bytes, to RGB."""
 
 
 def is_picture(value: object) -> bool:

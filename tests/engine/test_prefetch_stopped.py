@@ -88,7 +88,7 @@ def test_whoever_waits_for_a_group_that_nobody_claims_any_more_is_told(monkeypat
     consumer.start()
     time.sleep(0.1)  # until it waits for the third
     prefetcher.stop()
-    go_on.set()
     consumer.join(10)
+    go_on.set()
     assert len(raised) == 1
     prefetcher.close()

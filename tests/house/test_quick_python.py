@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -62,11 +63,19 @@ def test_a_signal_ends_it(quick_python, number):
             os.kill(pid, 0)
 
 
-def raw(place, *argv):
+def raw(place, *argv, fds=()):
     """Who asks for a program as the interpreter does, and is held up at will."""
     client = socket.socket(socket.AF_UNIX)
     client.connect(str(place))
-    job = {"argv": argv, "environ": dict(os.environ), "folder": "/", "fds": [], "parent": 1, "python": "x", "mask": []}
+    job = {
+        "argv": argv,
+        "environ": dict(os.environ),
+        "folder": "/",
+        "fds": [*fds],
+        "parent": 1,
+        "python": "x",
+        "mask": [],
+    }
     payload = json.dumps(job).encode()
     return client, len(payload).to_bytes(8, "little"), payload
 
@@ -78,11 +87,43 @@ def place(torch_server, quick_python):
     assert run("-c", "print(1)", timeout=20).stdout == "1\n"
 
 
+def test_descriptors_of_all_numbers_are_handed_on(place):
+    """Those that the server's own have, too."""
+    numbers, program = range(3, 40), "import os\nfor fd in range(3, 40): os.write(fd, bytes([fd]))"
+    ours, theirs = os.pipe()
+    client, head, payload = raw(place, "-c", program, fds=numbers)
+    socket.send_fds(client, [head], [theirs] * len(numbers))
+    client.sendall(payload)
+    client.settimeout(20)
+    assert client.recv(64) == b"0"
+    assert os.read(ours, 99) == bytes(numbers)
+    for fd in (ours, theirs):
+        os.close(fd)
+    client.close()
+
+
 @pytest.mark.parametrize("sent", [0, 1, 8, 9, 30])
 def test_who_is_ended_while_asking_holds_nobody_up(place, sent):
+    """Nor are descriptors kept that it has handed over, at whose other ends somebody may wait."""
     client, head, payload = raw(place, "-c", "pass")
-    client.sendall((head + payload)[:sent])
+    ours, theirs = os.pipe()
+    if sent:
+        socket.send_fds(client, [(head + payload)[:sent]], [theirs])
+    os.close(theirs)
     client.close()
+    assert select.select([ours], [], [], 20)[0]
+    assert os.read(ours, 1) == b""
+    os.close(ours)
+
+
+def test_a_signal_that_strikes_while_it_asks_ends_it(place):
+    """With much to say, which takes a while."""
+    environment = {**os.environ, **{f"X{number}": "x" * 1000 for number in range(100)}}
+    for number in range(40):
+        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env=environment)
+        time.sleep(0.02 + 0.001 * number)
+        process.terminate()
+        assert process.wait(20) == -signal.SIGTERM
 
 
 def test_who_is_ended_right_after_asking_holds_nobody_up(place):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import threading
+from contextlib import AbstractContextManager
 from typing import IO, Any
 
 import numpy as np
@@ -12,10 +13,14 @@ from numpy.typing import NDArray
 
 __all__ = ["decode_npy", "map_npy", "npy_header"]
 
-_parsing = threading.Lock()
+_parsing: dict[int, AbstractContextManager[object]] = {}  # by process: a fork copies one that a thread holds
 """numpy reads headers by Python's parser, which now and then fails where several threads use it at once: Python 3.11
 counts how deep it is for all of them together (https://github.com/python/cpython/issues/106905)."""
-os.register_at_fork(before=_parsing.acquire, after_in_parent=_parsing.release, after_in_child=_parsing.release)
+
+
+def _alone() -> AbstractContextManager[object]:
+    """Have no other thread parse a header meanwhile."""
+    return _parsing.setdefault(os.getpid(), threading.RLock())
 
 
 def decode_npy(content: bytes) -> NDArray[Any]:
@@ -37,7 +42,7 @@ def map_npy(file: str) -> Any:
     Raises:
         OSError, ValueError, EOFError, SyntaxError: as `numpy.load`.
     """
-    with _parsing:
+    with _alone():
         return np.load(file, mmap_mode="r", allow_pickle=False)
 
 
@@ -54,7 +59,7 @@ def npy_header(stream: IO[bytes], nbytes: int) -> tuple[tuple[int, ...], bool, n
     begin = stream.tell()
     version = np.lib.format.read_magic(stream)
     reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    with _parsing:
+    with _alone():
         shape, fortran, dtype = reader(stream)
     if dtype.hasobject:
         raise ValueError("an array of objects is a pickle, which is never loaded")

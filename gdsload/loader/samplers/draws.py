@@ -7,7 +7,7 @@ Invariants:
        been left may go on, if its iterator is kept: out of vectors, it then draws from a generator that it alone has.
     2. What is known of a batch is kept until the one behind it has been handed out: the consumer may step back by one.
     3. Behind an error nothing is drawn, whatever it was.
-    4. Of loaders that have one generator, one at a time draws from it, and notes where that has led.
+    4. Of loaders that have one generator, one at a time draws vectors from it, and notes where that has led.
 """
 
 from __future__ import annotations

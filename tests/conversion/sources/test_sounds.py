@@ -217,7 +217,7 @@ def test_sounds_in_tar_files_name_their_scales(scales, tmp_path):
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
         for name in ("1.wav", "3.wav"):
             tar.add(scales / name, name)
-    with pytest.raises(SchemaError, match=r"make them equal with map=, which divides int16 by 2\*\*15"):
+    with pytest.raises(SchemaError, match=r"pass a map= that divides int16 by 2\*\*15"):
         gdsload.convert(tmp_path / "a.tar", tmp_path / "out", workers=1)
     with pytest.raises(ReadError, match="the sound is int16, and cast to float32 it would keep the scale"):
         gdsload.convert(tmp_path / "a.tar", tmp_path / "out", workers=1, casts={"wav": "float32"})
