@@ -18,6 +18,7 @@ __all__ = [
     "choice_of",
     "classes_of",
     "common_length",
+    "first_groups",
     "groups_left_out",
     "row_parts",
     "runs",
@@ -28,7 +29,7 @@ __all__ = [
 BATCH_BYTES = 32 * 2**20
 """About how many bytes are read at once."""
 _LISTED = 50
-_NOTED = 8
+_GROUPS = 8
 
 
 def spans(low: int, high: int, step: int) -> Iterator[tuple[int, int]]:
@@ -64,6 +65,11 @@ def row_parts(
     ]
 
 
+def first_groups(groups: Sequence[str]) -> str:
+    """The names of the first of some groups, for an error."""
+    return ", ".join(map(repr, groups[:_GROUPS]))
+
+
 def groups_left_out(groups: Sequence[str], alone: Callable[[str], str]) -> list[str]:
     """Notes that nothing is made of some groups; of many the first ones are named.
 
@@ -71,8 +77,8 @@ def groups_left_out(groups: Sequence[str], alone: Callable[[str], str]) -> list[
         groups: their names.
         alone: what takes one of them alone.
     """
-    notes = [f"group {name!r} is left out: {alone(name)} takes it alone" for name in groups[:_NOTED]]
-    if (more := len(groups) - _NOTED) > 0:
+    notes = [f"group {name!r} is left out: {alone(name)} takes it alone" for name in groups[:_GROUPS]]
+    if (more := len(groups) - _GROUPS) > 0:
         notes.append(f"{more} more {'group is' if more == 1 else 'groups are'} left out")
     return notes
 

@@ -79,6 +79,10 @@ class Group:
         """Release what is held for them, as they are no longer wanted."""
         if self._pending is not None:
             self._pending.drop()
+        self.forsake()
+
+    def forsake(self) -> None:
+        """Tell whoever waits for them that nobody will make them any more."""
         self.ready.put(Ready([], [], LoaderClosedError("the loader was closed")))
 
     def _result(self, stopped: Callable[[], bool]) -> Ready | Exception:

@@ -164,7 +164,8 @@ class Prefetcher:
         for _ in range(self.runner.threads + 1):
             self._turn.put(None)
             self._room.put(None)
-        self._forsake()
+        for group in self._unclaimed.copy():  # which nobody claims any more
+            group.forsake()
 
     def close(self) -> None:
         """End all threads and release everything; may be called twice and from any thread.
@@ -250,11 +251,6 @@ class Prefetcher:
             self._room.get()
         self._room.put(None)  # for the next thread that waits
         return None
-
-    def _forsake(self) -> None:
-        """Tell whoever waits for a group that nobody will claim any more."""
-        for group in self._unclaimed.copy():
-            group.ready.put(Ready([], [], LoaderClosedError("the loader was closed")))
 
     def _planned_group(self) -> Group | None:
         """Use the turn that the caller took: plan, claim the oldest group if there is one, and pass the turn on.

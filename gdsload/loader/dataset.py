@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -27,7 +26,7 @@ from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import ShardSource
 from gdsload.shards.verify import VerifyReport, verify_shards
-from gdsload.system.threads import Closer
+from gdsload.system.threads import Closer, ProcessLock
 
 __all__ = ["ShardDataset", "ShardInfo"]
 
@@ -76,7 +75,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
     def __init__(self, path: str | os.PathLike[str], *, mmap: bool | None = None) -> None:
         self._catalog: Catalog = open_catalog(dataset_path(path))
         self._mmap = mmap
-        self._locks: dict[int, threading.Lock] = {}  # by process: a fork copies one that a thread holds
+        self._lock = ProcessLock()
         self._readers: dict[torch.device, SampleReader] = {}
 
     @property
@@ -326,7 +325,7 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
         """This process's reader for a device. After a fork, threads and locks of the parent's must not be used."""
         reader = self._readers.get(device)
         if reader is None or reader.owner != os.getpid():
-            with self._locks.setdefault(os.getpid(), threading.Lock()):
+            with self._lock.here():
                 reader = self._readers.get(device)
                 if reader is None or reader.owner != os.getpid():
                     reader = SampleReader(self._catalog, self.drive, mapped=self.mmap, device=device)

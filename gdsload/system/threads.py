@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from itertools import count
 from operator import methodcaller
@@ -20,6 +20,7 @@ from typing import Any, Generic, Protocol, TypeVar
 __all__ = [
     "Closer",
     "HasBackgroundThread",
+    "ProcessLock",
     "ProgramEnd",
     "WeakList",
     "Worker",
@@ -178,6 +179,17 @@ class WeakList(Generic[T]):
     def clear(self) -> None:
         """Remove all."""
         self._refs.clear()
+
+
+class ProcessLock:
+    """A lock of each process's own. A fork copies one that a thread holds as it is, and nobody in the child has it."""
+
+    def __init__(self) -> None:
+        self._locks: dict[int, AbstractContextManager[object]] = {}
+
+    def here(self) -> AbstractContextManager[object]:
+        """This process's lock: itself, as Ctrl-C may strike in a `with` whose entry is Python code, and leave it."""
+        return self._locks.setdefault(os.getpid(), threading.RLock())
 
 
 class HasBackgroundThread(Protocol):

@@ -15,6 +15,7 @@ from gdsload.conversion.row_source import (
     BATCH_BYTES,
     check_fields,
     common_length,
+    first_groups,
     groups_left_out,
     row_parts,
     spans,
@@ -27,7 +28,6 @@ __all__ = ["Hdf5Source", "opened_hdf5", "own_child"]
 
 _SUFFIXES = (".h5", ".hdf5", ".hdf")
 _VARYING_BYTES = 1024
-_LISTED = 8
 
 
 class Hdf5Source(FieldChoice):
@@ -108,7 +108,7 @@ class Hdf5Source(FieldChoice):
         fields = {name: child for name, child in children.items() if isinstance(child, h5py.Dataset)}
         lengths = {name: len(field) if field.shape else -1 for name, field in fields.items()}
         if not fields:
-            inner = ", ".join(map(repr, self._inner(children)[:_LISTED]))
+            inner = first_groups(self._inner(children))
             raise FormatError(
                 f"there is no dataset in group {self.group!r}",
                 file=file,

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import io
-import os
-import threading
-from contextlib import AbstractContextManager
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gdsload.system.threads import ProcessLock
+
 __all__ = ["decode_npy", "map_npy", "npy_header"]
 
-_parsing: dict[int, AbstractContextManager[object]] = {}  # by process: a fork copies one that a thread holds
+_parsing = ProcessLock()
 """numpy reads headers by Python's parser, which now and then fails where several threads use it at once: Python 3.11
 counts how deep it is for all of them together (https://github.com/python/cpython/issues/106905)."""
-
-
-def _alone() -> AbstractContextManager[object]:
-    """Have no other thread parse a header meanwhile."""
-    return _parsing.setdefault(os.getpid(), threading.RLock())
 
 
 def decode_npy(content: bytes) -> NDArray[Any]:
@@ -42,7 +36,7 @@ def map_npy(file: str) -> Any:
     Raises:
         OSError, ValueError, EOFError, SyntaxError: as `numpy.load`.
     """
-    with _alone():
+    with _parsing.here():
         return np.load(file, mmap_mode="r", allow_pickle=False)
 
 
@@ -59,7 +53,7 @@ def npy_header(stream: IO[bytes], nbytes: int) -> tuple[tuple[int, ...], bool, n
     begin = stream.tell()
     version = np.lib.format.read_magic(stream)
     reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    with _alone():
+    with _parsing.here():
         shape, fortran, dtype = reader(stream)
     if dtype.hasobject:
         raise ValueError("an array of objects is a pickle, which is never loaded")

@@ -15,6 +15,7 @@ from gdsload.conversion.row_source import (
     BATCH_BYTES,
     check_fields,
     common_length,
+    first_groups,
     groups_left_out,
     row_parts,
     spans,
@@ -26,7 +27,6 @@ from gdsload.system.paths import absolute
 
 __all__ = ["ZarrSource"]
 
-_LISTED = 8
 _METADATA = ("zarr.json", ".zarray", ".zgroup")
 
 
@@ -104,7 +104,7 @@ class ZarrSource(FieldChoice):
     def _open(self) -> dict[str, Any]:
         arrays, groups = self._listed()
         if not arrays:
-            inner = ", ".join(map(repr, groups[:_LISTED]))
+            inner = first_groups(groups)
             raise FormatError(
                 "there is no array in the group",
                 file=self.path,

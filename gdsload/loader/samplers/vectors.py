@@ -8,7 +8,6 @@ these lines say is found out by trying; where it does not, samplers are iterated
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Generator, Iterable, Sized
 from itertools import chain
 from typing import Any, cast
@@ -18,6 +17,7 @@ import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, WeightedRandomSampler
 
 from gdsload.system.arrays import IntArray
+from gdsload.system.threads import ProcessLock
 
 __all__ = ["Vectors", "as_in_torch", "vectors_of"]
 
@@ -28,7 +28,7 @@ _REPLACED_AT_ONCE = 32
 _WIDE = (2**32 - 1) // 20
 """Permutations from this many elements on are drawn of 64-bit numbers (torch's `randperm_out_cpu`)."""
 
-_trying = threading.Lock()  # torch's global state is used meanwhile, and put back
+_trying = ProcessLock()  # torch's global state is used meanwhile, and put back
 
 
 class Vectors:
@@ -155,7 +155,7 @@ _DRAWN: dict[type, Any] = {
 @functools.cache
 def as_in_torch() -> bool:
     """Whether small samplers give torch's indices, and leave torch's states."""
-    with _trying, torch.random.fork_rng(devices=[]):
+    with _trying.here(), torch.random.fork_rng(devices=[]):
         return all(_agrees(number) for number in range(len(_tiny(None))))
 
 
