@@ -6,6 +6,7 @@ what is found are the waits, and the calls outside Python.
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 import threading
@@ -37,7 +38,16 @@ class Sampled:
     def look(self) -> None:
         """Look once at all threads but the one that calls."""
         names = {thread.ident: thread.name for thread in threading.enumerate()}
-        for ident, frame in sys._current_frames().items():  # noqa: SLF001 (there is no other way)
+        # Python 3.11 holds its list of threads meanwhile: a collection that runs Python code, as hypothesis has it, and
+        # a thread that wants the list wait for each other for ever (https://github.com/python/cpython/issues/106883).
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            frames = sys._current_frames()  # noqa: SLF001 (there is no other way)
+        finally:
+            if collects:
+                gc.enable()
+        for ident, frame in frames.items():
             if ident != threading.get_ident() and (line := self._line(frame)):
                 # Threads of one kind have one name, and a number.
                 self._seen[re.sub(r"-\d+$", "", names.get(ident, "?")), line] += 1
