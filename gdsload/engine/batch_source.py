@@ -6,10 +6,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["BatchSource", "PendingBatches", "Ready", "StepTransform", "as_it_is", "made_at_once", "transformed"]
+from gdsload.errors import GdsloadError
+
+__all__ = [
+    "BatchSource",
+    "Failed",
+    "PendingBatches",
+    "Ready",
+    "StepTransform",
+    "as_it_is",
+    "made_at_once",
+    "transformed",
+]
 
 StepTransform = Callable[[int, Any], Any]
 """What turns the batch of a step into what is handed out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Takes the place of a batch for which the user's transform raised an error; the epoch goes on after it."""
+
+    error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +125,9 @@ def transformed(
     steps: range,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Ready:
-    """What the user's transform makes of some steps' batches, up to its first error.
+    """The batches of some steps after the user's transform, each of which may be `Failed`.
+
+    An error of the library's, raised because it was closed or has lost a worker process, ends them instead.
 
     Args:
         transform: called for each batch in order; None: they stay as they are.
@@ -119,13 +139,15 @@ def transformed(
     if transform is None:
         return Ready(batches, sizes)
     made: list[Any] = []
-    try:
-        for step in steps:
-            if stopped():
-                break
+    for step in steps:
+        if stopped():
+            break
+        try:
             made.append(transform(step, batches.pop(0)))
-    except KeyboardInterrupt:  # Ctrl-C of the consumer, whose thread happens to run this
-        raise
-    except BaseException as error:  # of any kind: in a thread of the loader it would be lost
-        return Ready(made, sizes[: len(made)], error)
+        except KeyboardInterrupt:  # Ctrl-C of the consumer, whose thread happens to run this
+            raise
+        except GdsloadError as error:
+            return Ready(made, sizes[: len(made)], error)
+        except BaseException as error:  # of any kind: in a thread of the loader it would be lost
+            made.append(Failed(error))
     return Ready(made, sizes[: len(made)])

@@ -20,6 +20,7 @@ from gdsload.engine.window_source import WindowSource
 __all__ = ["prefetch"]
 
 _IN_VRAM = Runner(threads=0, most_groups=1)
+_SYNCHRONOUS = Runner(threads=0, most_groups=1, most_batches=1)
 _PLANNED_BY_GPU = Runner(threads=0, tapers=True)
 _BY_THREADS_FOR_GPU = position_kernels.MOST_BATCHES
 """Batches of a group that threads make for a GPU: of 1 MiB as many as the bytes of a group allow, and no more than one
@@ -27,9 +28,9 @@ launch takes. A consumer that makes them itself would have the GPU wait for so m
 
 
 def prefetch(
-    job: Job, backend: Backend, maker: BatchMaker, *, limits: Limits, start: int, stats: LoaderStats
+    job: Job, backend: Backend, maker: BatchMaker, *, limits: Limits, start: int, stats: LoaderStats, ahead: bool
 ) -> Prefetcher:
-    """What delivers the batches of an epoch.
+    """The prefetcher of an epoch.
 
     Args:
         job: what to deliver.
@@ -38,6 +39,7 @@ def prefetch(
         limits: what may be used.
         start: the first step.
         stats: where time is counted.
+        ahead: whether batches are made ahead of the consumer; else its thread makes each when it asks for it.
     """
     gather = ResidentGather.of(job, backend, maker)
     source: LandedSource | VramSource
@@ -56,6 +58,8 @@ def prefetch(
             elif not gather.ids_from_host:
                 # One thread queues and awaits all groups: several would wait for each other at the driver's locks.
                 runner = replace(runner, threads=1)
+    if not ahead:
+        runner = _SYNCHRONOUS
     if job.transform is not None and not isinstance(source, VramSource):
         maker.follow()  # what it computes with may still be being made
     return Prefetcher(source, job.steps, limits=limits, start=start, stats=stats, runner=runner)

@@ -31,6 +31,7 @@ class Limits:
         sample_bytes: expected bytes of a sample, where larger batches than expected may come.
         grown: gives the bytes of the largest batch so far that transforms of samples have made.
         landing_bytes: as `group_bytes`, of batches whose bytes land in the arena first; 0: the same.
+        one_by_one: whether each batch is a group, because it takes long to make.
     """
 
     prefetch_bytes: int
@@ -41,6 +42,7 @@ class Limits:
     sample_bytes: int = 0
     grown: Callable[[], int] = int
     landing_bytes: int = 0
+    one_by_one: bool = False
 
     def group(self, most: int = MOST_BATCHES, *, landing: bool = False) -> int:
         """Number of batches that are made at once: `most`, or fewer within the bytes that they may have.
@@ -49,6 +51,8 @@ class Limits:
             most: the most.
             landing: whether their bytes land in the arena first.
         """
+        if self.one_by_one:
+            return 1
         nbytes = landing * self.landing_bytes or self.group_bytes
         wanted = min(nbytes, self.prefetch_bytes // 2) // max(self.batch_bytes, 1)
         return max(1, min(wanted, most))

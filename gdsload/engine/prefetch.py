@@ -1,7 +1,7 @@
 """The prefetcher: one queue of batches that are being made ahead of the consumer, in order and within budgets.
 
     source.start(steps) ──> PendingBatches ──result()──> Ready ──> consumer, in order
-     └── at most prefetch_bytes of batches, and arena_bytes of memory that reads land in ──┘
+     └── at most prefetch_bytes of batches, some hundreds of them, and arena_bytes of memory that reads land in ──┘
 
 A number of threads runs it. Each takes its turn at planning, which starts reads and kernels, claims the oldest group of
 batches that is not claimed yet, and finishes it alone: a batch shared out among threads would wait for the slowest of
@@ -12,7 +12,8 @@ a training step that launches kernels releases only after milliseconds.
 
 Invariants:
     1. Batches come out in the order of their steps, each once.
-    2. The bytes of groups ahead of the consumer stay within `prefetch_bytes`, but two groups are always allowed.
+    2. Groups ahead of the consumer stay within `prefetch_bytes` and within `_most_ahead` batches, but two groups are
+       always allowed.
     3. An error is raised at the batch it belongs to, after all batches before it, once.
     4. `close` ends all threads from any state, and no read is under way when it returns.
     5. Threads and consumer wait in `SimpleQueue.get` alone, which is C, and `stop` ends every such wait: wherever
@@ -33,7 +34,7 @@ from queue import Empty, SimpleQueue
 from gdsload.engine.batch_source import BatchSource, Ready
 from gdsload.engine.group import Group
 from gdsload.engine.limits import MOST_BATCHES, Limits
-from gdsload.engine.pace import Pace
+from gdsload.engine.pace import LEAST, Pace
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Steps
 from gdsload.errors import LoaderClosedError
@@ -47,6 +48,10 @@ _log = logging.getLogger("gdsload")
 _AT_ONCE = 2
 """Groups started by one call of a consumer that runs the prefetcher itself: the first batch should not wait until every
 group that there is room for is queued."""
+_MOST_GROUPS, _MOST_ONE_BY_ONE = LEAST, 16
+"""Full groups ahead of the consumer, however small their batches are: as many as keep the readers of a cold disk busy;
+and batches, where each takes long to make. More would hide nothing from the consumer, would take the processor and the
+interpreter lock from it, and would be made for nothing if the epoch is left early."""
 _LAST_BYTES = 16 * 2**20
 """Groups that taper are not made smaller than this: a third of a millisecond over PCIe 5 x16."""
 
@@ -88,6 +93,7 @@ class Prefetcher:
     ) -> None:
         self.source, self.runner, self.stopped = source, runner, False
         self._steps, self._limits, self._stats = steps, limits, stats
+        self._most_ahead = _MOST_ONE_BY_ONE if limits.one_by_one else _MOST_GROUPS * runner.most_batches
         self._first = self._next = start
         self._landing = False  # whether bytes are seen to land in the arena
         # The first group is one batch, so that it is there soon; then they grow to what is most efficient.
@@ -366,7 +372,8 @@ class Prefetcher:
             return False
         if len(self._ahead) < min(2, self.runner.most_groups):
             return True
-        if (sum(self._ahead) + len(steps)) * self._limits.batch_bytes > self._limits.prefetch_bytes:
+        ahead = sum(self._ahead) + len(steps)
+        if ahead > self._most_ahead or ahead * self._limits.batch_bytes > self._limits.prefetch_bytes:
             return False
         arena_bytes = self.source.arena_bytes(steps, self._limits.window_bytes)
         self._landing = self._landing or arena_bytes > 0

@@ -10,6 +10,7 @@ global one is the training's, too. In processes all global generators are a samp
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import suppress
@@ -26,10 +27,10 @@ from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import default_collate
 
-from gdsload.errors import LoaderClosedError, OptionError, ReadError
+from gdsload.errors import LoaderClosedError, ReadError
 from gdsload.shards.gather_host import limit_threads
 from gdsload.shards.values import memory_of
-from gdsload.system.crew import Crew, Outcome, Work
+from gdsload.system.crew import Crew, Outcome, Work, pickled
 from gdsload.transforms import Compose
 
 __all__ = ["INDEX", "PerSample", "SampleTransform", "each_tensor"]
@@ -55,11 +56,11 @@ _Chunk = tuple[list[Sample], list[int], list[int]]
 
 @dataclass(frozen=True, slots=True)
 class PerSample:
-    """What is done to each sample, and by whom.
+    """The transforms of samples, and the number and kind of their workers.
 
     Attributes:
-        transforms: what is called with a sample, one behind the other.
-        workers: how many threads or processes.
+        transforms: called with a sample, one after the other.
+        workers: how many threads or processes; 0: the thread that makes the batch.
         processes: whether they are processes.
     """
 
@@ -73,13 +74,7 @@ class PerSample:
         Raises:
             OptionError: if they cannot be sent to another process.
         """
-        try:
-            return bytes(ForkingPickler.dumps(Compose(self.transforms)))
-        except Exception as error:
-            raise OptionError(
-                f"sample_transform cannot be sent to a worker process: {type(error).__name__}: {error}",
-                remedy="Define it in a module, not inside a function, or leave sample_processes out.",
-            ) from error
+        return pickled(Compose(self.transforms), _WORK)
 
 
 class SampleTransform:
@@ -97,8 +92,11 @@ class SampleTransform:
     ) -> None:
         self._keys, self._index, self._pinned = keys, index, pinned
         self._crew = Crew(_WORK, per_sample.workers, processes=per_sample.processes)
-        self._pieces = per_sample.workers * _CHUNKS_EACH
-        self._call: Callable[..., Any] = partial(_in_thread, Compose(per_sample.transforms), self._crew.stopped)
+        self._pieces = max(per_sample.workers * _CHUNKS_EACH, 1)
+        self._at_once = per_sample.workers == 0
+        self._inside: int | None = None  # the thread that calls transforms at once
+        here = _in_this_thread if self._at_once else _in_thread
+        self._call: Callable[..., Any] = partial(here, Compose(per_sample.transforms), self._crew.stopped)
         if per_sample.processes:
             self._call = partial(_in_process, per_sample.payload())
         self._packed = per_sample.processes
@@ -142,7 +140,7 @@ class SampleTransform:
         Raises:
             RuntimeError: if the calling thread is one that does them.
         """
-        if self._crew.inside():
+        if self._crew.inside() or self._inside == threading.get_ident():
             raise RuntimeError("a sample_transform began an epoch of its loader, and would wait for its own end")
 
     def close(self) -> None:
@@ -150,7 +148,13 @@ class SampleTransform:
         self._crew.end()
 
     def _done(self, chunks: list[_Chunk]) -> list[Any]:
-        """The results of all chunks, one behind the other."""
+        """The results of all chunks, one after the other."""
+        if self._at_once:
+            self._inside = threading.get_ident()
+            try:
+                return [result for chunk in chunks for result in self._call(chunk)]
+            finally:
+                self._inside = None
         ended = SimpleQueue[tuple[int, Outcome]]()
         for number, chunk in enumerate(chunks):
             argument = _packed(chunk) if self._packed else chunk
@@ -215,9 +219,12 @@ def _collated(results: list[Any]) -> Any:
 
 
 def _in_thread(transform: Compose, stopped: Callable[[], bool], chunk: _Chunk) -> list[Any]:
-    """The results of samples, in a thread of the process that trains."""
+    """The results of samples, in a worker thread of the process that trains."""
     limit_threads(1)  # from now on: the crew are as many as there are processors
+    return _in_this_thread(transform, stopped, chunk)
 
+
+def _in_this_thread(transform: Compose, stopped: Callable[[], bool], chunk: _Chunk) -> list[Any]:
     def call(sample: Sample, key: int) -> Any:
         if stopped():
             raise LoaderClosedError("the loader was closed while samples were transformed")

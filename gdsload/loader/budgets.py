@@ -24,6 +24,9 @@ _GROUP_BYTES_ON_GPU, _MOST_LANDING_BYTES = 128 * 2**20, 256 * 2**20
 bytes land in the arena, its reads cost as much again, and the processor that all of this takes may be half as fast.
 Then budgets should have room for four: one is gathered while another is read and a third is planned."""
 
+_OBJECTS_BYTES, _FIELD_BYTES, _SMALL_BYTES = 600, 300, 2**16
+"""What Python's and torch's objects of a batch take, and of each field of it, as measured on the CPU; and from which
+size of a batch on that does not matter."""
 _IMAGES_OF_A_GROUP = 768
 """A GPU's decoder gets the images of a group in one call, and each call costs some waits for the interpreter lock: what
 counts is how many there are. By default `prefetch_bytes` has room for two groups of 224 x 224 pixels in 16 bits beside
@@ -48,16 +51,17 @@ def limits_of(plan: LoaderPlan, schedule: Schedule) -> Limits:
             f"{format_bytes(window_bytes)} each, need {format_bytes((lanes + 1) * window_bytes)}",
             remedy=f"Raise arena_bytes, or lower lanes (here {order.lanes}) or window (here {order.window} samples).",
         )
+    nbytes = int(plan.batch_sample_bytes * -(-schedule.batch_size // parts))
+    sizes_vary = plan.source is not None and plan.source.batch_size is None
     return Limits(
         plan.prefetch_bytes,
         arena_bytes,
         _group_bytes(plan),
-        max(int(plan.batch_sample_bytes * -(-schedule.batch_size // parts)), 1),
+        nbytes if nbytes >= _SMALL_BYTES else nbytes + _OBJECTS_BYTES + _FIELD_BYTES * len(plan.fields),
         window_bytes,
-        int(plan.batch_sample_bytes)
-        if plan.source is not None and plan.source.batch_size is None
-        else 0,  # batches of any size
+        int(plan.batch_sample_bytes) if sizes_vary else 0,
         landing_bytes=_landing_bytes(plan),
+        one_by_one=plan.per_sample is not None,  # its samples are shared out among threads
     )
 
 
@@ -69,8 +73,6 @@ def _landing_bytes(plan: LoaderPlan) -> int:
 
 
 def _group_bytes(plan: LoaderPlan) -> int:
-    if plan.per_sample is not None:
-        return 1  # a batch at a time: to make one takes long, and its samples are shared out
     if plan.placement == "gpu":
         return int(_IMAGES_OF_A_GROUP * plan.batch_sample_bytes) if plan.form.decode else _GROUP_BYTES_ON_GPU
     if plan.order.shuffle == "sequential":

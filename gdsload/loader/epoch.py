@@ -3,25 +3,28 @@
 Invariants:
     1. One thread at a time is inside `next`; `close` and `drop` may be called from any thread meanwhile.
     2. The place moves when a batch is handed out, and not before: a run resumed from it gets each batch once.
-    3. Whatever `next` raises is raised once. After that the epoch is over: it never goes on after a gap.
+    3. After an error of a transform, the next `next` goes on with the batch after it. Any other error ends the epoch,
+       and each later `next` raises it again.
 """
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
 from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
 
-from gdsload.engine.batch_source import as_it_is
+from gdsload.engine.batch_source import Failed, as_it_is
 from gdsload.engine.prefetch import Prefetcher
 from gdsload.engine.stats import LoaderStats
-from gdsload.errors import LoaderClosedError
+from gdsload.errors import GdsloadError, LoaderClosedError
 from gdsload.loader.state import Place
 from gdsload.system.threads import Closer, park_at_exit
 
@@ -64,7 +67,7 @@ class Exchange(Protocol):
 
 
 class Epoch(Iterator[Any]):
-    """The batches of one epoch. Reads from its first `next` on, so that making one and dropping it costs nothing.
+    """Iterates over the batches of one epoch. It reads from its first `next` on: one that is dropped costs nothing.
 
     Args:
         owner: the loader.
@@ -82,13 +85,17 @@ class Epoch(Iterator[Any]):
         self._batches: deque[tuple[Any, int]] = deque()
         self._hand_over: Callable[[Any], Any] = as_it_is  # for these batches
         self._error: BaseException | None = None
+        self._goes_on = exchange is None
+        """Whether the epoch goes on after an error of a transform; where peers need each batch, it does not."""
+        self._failed = False  # whether a transform raised an error for the batch at the place
+        self._ended_by: Exception | None = None
         self._begun = self._over = False
         self._since = 0.0
         self.size: Callable[[int], int]
         """Gives the samples of a step's whole batch, whatever part of it the pipeline has; from `begin` on."""
         self.place: Place
-        """Behind the last batch handed out; from `begin` on. The loader keeps it, and not us: whoever drops us must see
-        us end."""
+        """After the last batch handed out; from `begin` on. The loader holds it, and not the epoch: that must end when
+        it is dropped."""
 
     def __iter__(self) -> Epoch:
         return self
@@ -107,7 +114,7 @@ class Epoch(Iterator[Any]):
         entered = time.perf_counter()
         park_at_exit()
         if self._over:
-            raise StopIteration
+            raise self._end()
         moved = False
         try:
             self._owner.check_usable()  # before the lock, which a fork may have left locked
@@ -116,20 +123,32 @@ class Epoch(Iterator[Any]):
                     batch = self._next(entered)
                     moved = True
                     return batch
-                except BaseException:
-                    self._over = True  # before another thread has its turn
+                except BaseException as error:
+                    if not self._failed:  # before another thread has its turn
+                        self._ended_by = _without_frames(error)
+                        self._over = True
                     raise
-        except BaseException:
+        except BaseException as error:
+            if self._failed:
+                raise
             self._over = True  # first of all: another Ctrl-C may come
             if moved:  # one has come while the lock was given back
                 self.place.step -= 1
-            park_at_exit()  # rather than end with an error for want of a loader that was closed under its feet
+            self._ended_by = self._ended_by or _without_frames(error)
+            park_at_exit()  # rather than end with an error because the loader was closed meanwhile
             self.close()
             raise
 
+    def _end(self) -> BaseException:
+        """What each `next` of an epoch that is over raises."""
+        return StopIteration() if self._ended_by is None else copy.copy(self._ended_by)
+
     def _next(self, entered: float) -> Any:
         if self._over:  # since we waited for our turn
-            raise StopIteration
+            raise self._end()
+        if self._failed:  # the batch at the place: it is not tried again
+            self._failed = False
+            self.place.step += 1
         finished, size = self._finished(entered)
         stats = self._owner.stats
         now = time.perf_counter()
@@ -137,7 +156,7 @@ class Epoch(Iterator[Any]):
         stats.samples += size
         stats.busy_s += now - self._since
         self._since = now
-        self.place.step += 1  # last of all, behind any call: where Ctrl-C strikes, the batch has not been handed out
+        self.place.step += 1  # last, after any call: where Ctrl-C strikes, the batch has not been handed out
         return finished
 
     def _finished(self, entered: float) -> tuple[Any, int]:
@@ -148,8 +167,14 @@ class Epoch(Iterator[Any]):
             batch, size = self._exchange(self, partial(self._take, entered))
         try:
             return (batch if self._finish is None else self._finish(batch, self.place, size)), size
+        except GdsloadError:
+            raise
         except StopIteration as error:
+            self._failed = self._goes_on
             raise RuntimeError("transform raised StopIteration, which would have ended the epoch") from error
+        except Exception:
+            self._failed = self._goes_on
+            raise
 
     def _take(self, entered: float) -> tuple[Any, int]:
         """What the pipeline has for the next step, on the consumer's stream, and its number of samples."""
@@ -166,7 +191,14 @@ class Epoch(Iterator[Any]):
             self._owner.check_usable()
             raise StopIteration
         self._owner.stats.wait_s += time.perf_counter() - entered
-        return hand_over(batch), size
+        batch = hand_over(batch)
+        if not isinstance(batch, Failed):
+            return batch, size
+        try:
+            self._failed = self._goes_on
+            raise batch.error
+        finally:
+            del batch  # or the error, its traceback and this frame were a circle
 
     def _fetch(self, entered: float) -> None:
         """Get the next group of batches, or end."""
@@ -230,3 +262,20 @@ class Epoch(Iterator[Any]):
         if pipeline is not None:
             pipeline.close()
             self._dropped.detach()
+
+
+def _without_frames(error: BaseException) -> Exception | None:
+    """A copy of the error that ended an epoch; None for its regular end.
+
+    The error itself refers to the frames that it passed through, and so to the batch and to the epoch.
+    """
+    if isinstance(error, StopIteration):
+        return None
+    if isinstance(error, Exception):
+        with suppress(Exception):  # not every class of errors can be copied
+            if type(found := copy.copy(error)) is type(error):
+                return found
+    return LoaderClosedError(
+        f"the epoch ended with {type(error).__name__}{f': {error}' if str(error) else ''}",
+        remedy="Iterate over the loader again: loader.state_dict() says where it stands.",
+    )

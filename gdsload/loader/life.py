@@ -277,7 +277,10 @@ class Life:
         transform = partial(_in_turn, ahead, place.epoch) if ahead else None
         draws = self._progress.draws(place, steps) if plan.form.decode else None
         job = Job(resources.table, steps, plan.space.selection, plan.form.columns, transform, draws)
-        return prefetch(job, resources.backend, resources.maker, limits=limits, start=place.step, stats=self.stats)
+        return prefetch(
+            job, resources.backend, resources.maker,
+            limits=limits, start=place.step, stats=self.stats, ahead=plan.ahead,
+        )  # fmt: skip
 
 
 def _in_turn(transforms: Sequence[Callable[[int, int, Any], Any]], epoch: int, step: int, batch: Any) -> Any:

@@ -154,11 +154,11 @@ def default_budgets(placement: Placement, device: torch.device) -> dict[str, int
     return {"prefetch_bytes": ahead, "arena_bytes": 2 * ahead}
 
 
-def thread_count(given: Mapping[str, Any], name: str) -> int | None:
+def thread_count(given: Mapping[str, Any], name: str, *, at_least: int = 1) -> int | None:
     """A number of threads; None for what suits."""
     if given[name] is None:
         return None
-    count = check_whole(given[name], name, 1)
+    count = check_whole(given[name], name, at_least)
     if count > MOST_READ_THREADS:
         raise OptionError(f"{name} is {count}", remedy=f"At most {MOST_READ_THREADS} can be had.")
     return count
@@ -177,11 +177,20 @@ def transforms(given: Mapping[str, Any], name: str) -> tuple[Callable[..., Any],
 
 
 def per_sample(given: Mapping[str, Any]) -> PerSample | None:
-    """What is done to each sample, and by whom; None: nothing."""
-    found, workers = transforms(given, "sample_transform"), thread_count(given, "sample_workers")
+    """The transforms of samples, and the number and kind of their workers; None: there are no such transforms."""
+    found, workers = transforms(given, "sample_transform"), thread_count(given, "sample_workers", at_least=0)
+    if workers == 0 and given["sample_processes"]:
+        raise OptionError(
+            "sample_workers=0 has all work done in the thread that asks for batches, and sample_processes=True in "
+            "processes",
+            remedy="Leave one of them out.",
+        )
     if not found:
-        if workers is not None or given["sample_processes"]:
-            raise OptionError("sample_workers and sample_processes are for sample_transform, which is not given")
+        if workers or given["sample_processes"]:
+            raise OptionError(
+                "sample_workers and sample_processes are for sample_transform, which is not given",
+                remedy="Leave them out; sample_workers=0 alone has batches made in the thread that asks for them.",
+            )
         return None
     others = {"backend": ("auto", "host"), "cache": ("none", "ram", "pagecache"), "ragged": ("jagged",)}
     for name, possible in others.items():
@@ -191,7 +200,7 @@ def per_sample(given: Mapping[str, Any]) -> PerSample | None:
                 "fields as tensors, and whose results are put together by torch's default_collate",
                 remedy=f"Leave {name} out.",
             )
-    made = PerSample(found, workers or processors(), bool(given["sample_processes"]))
+    made = PerSample(found, processors() if workers is None else workers, bool(given["sample_processes"]))
     if made.processes:
         made.payload()
     return made

@@ -39,7 +39,7 @@ class PeerCheckedEpoch(Epoch):
         peers: Callable[[], list[Any]],
     ) -> None:
         super().__init__(owner, finish, exchange)
-        self._peers = peers
+        self._peers, self._goes_on = peers, False
 
     def _finished(self, entered: float) -> tuple[Any, int]:
         """See `Epoch`. What fails here, fails before the batch is handed out: a run that is resumed gets it."""

@@ -57,6 +57,7 @@ class LoaderPlan:
         per_sample: what is done to each sample before it is part of a batch; None: nothing.
         device_transform: what is done to batches on their device; none if empty.
         transform: what is done to them in the consumer's thread; None: nothing.
+        ahead: whether batches are made ahead of the consumer; else its thread makes each when it asks for it.
         as_tuple: the fields that are handed out, as a tuple; none: batches are as they are.
         reuse_buffers: whether batches are copied into the same tensors.
         mapped: whether shards are mapped into memory.
@@ -90,6 +91,7 @@ class LoaderPlan:
     per_sample: PerSample | None
     device_transform: tuple[Callable[..., Any], ...]
     transform: Callable[..., Any] | None
+    ahead: bool
     as_tuple: tuple[str, ...]
     reuse_buffers: bool
     mapped: bool
@@ -177,14 +179,11 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
         with_real=bool(given["with_real"]),
         source=source,
         seed=given["seed"],
+        ahead=given["sample_workers"] != 0,
         order=order,
         fields=fields,
         form=form,
-        per_sample=given["per_sample"],
-        device_transform=given["device_transform"],
-        transform=given["transform"],
-        as_tuple=given["as_tuple"],
-        reuse_buffers=given["reuse_buffers"],
+        **{name: given[name] for name in _AS_GIVEN},
         mapped=mapped,
         asked=given["backend"],
         backend=request,
@@ -195,6 +194,9 @@ def plan_loader(dataset: object, given: Mapping[str, Any]) -> LoaderPlan:
         batch_sample_bytes=batch_sample_bytes,
         fan_out=fan_out,
     )
+
+
+_AS_GIVEN = ("per_sample", "device_transform", "transform", "as_tuple", "reuse_buffers")
 
 
 def _selected(dataset: object) -> tuple[object, Selected]:

@@ -11,11 +11,13 @@
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import os
 import queue
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,13 +28,14 @@ from functools import partial
 from multiprocessing import spawn
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
+from types import FunctionType
 from typing import Any
 
 from gdsload.errors import OptionError, ReadError
 from gdsload.system.probe.process import module_command, module_environment
 from gdsload.system.threads import Worker, end_at_exit, start_all, wait_all
 
-__all__ = ["Call", "Crew", "Outcome", "Work", "refuse_in_import"]
+__all__ = ["Call", "Crew", "Outcome", "Work", "pickled", "refuse_in_import"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _GRACE_S = 5.0
@@ -207,14 +210,7 @@ class _Process:
             OptionError: if it cannot be sent there.
             BrokenExecutor: if the process ends in it.
         """
-        try:
-            # No view of a buffer: an error's traceback may keep it, and Python 3.13 complains when both go.
-            payload = bytes(ForkingPickler.dumps((function, arguments, noted is not None)))
-        except Exception as error:
-            raise OptionError(
-                f"{self._for.what} cannot be handed to a worker process: {type(error).__name__}: {error}",
-                remedy=f"Define it in a module, or pass {self._for.alone}.",
-            ) from error
+        payload = pickled((function, arguments, noted is not None), self._for)
         try:
             connection = self._connection or self._open()
             connection.send_bytes(payload)
@@ -272,6 +268,49 @@ def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
     with suppress(subprocess.TimeoutExpired):
         return process.wait(timeout_s)
     return None
+
+
+def pickled(value: object, work: Work) -> bytes:
+    """Pickle a value for a worker process.
+
+    Raises:
+        OptionError: if that cannot be done, or if the process could not find what the value refers to.
+    """
+    written = io.BytesIO()
+    pickler = _Pickler(written)
+    try:
+        pickler.dump(value)
+    except Exception as error:
+        raise OptionError(
+            f"{work.what} cannot be sent to a worker process: {type(error).__name__}: {error}",
+            remedy=f"Define it in a module, or pass {work.alone}.",
+        ) from error
+    if pickler.needs_script and not _script_is_a_file():
+        raise OptionError(
+            f"{work.what} is defined in a notebook, at a prompt or in a script from standard input, which a worker "
+            "process cannot import",
+            remedy=f"Put it into a .py file and import it from there, or pass {work.alone}.",
+        )
+    return written.getvalue()
+
+
+class _Pickler(ForkingPickler):
+    """Notes whether a function or class of the module `__main__` is in what it writes."""
+
+    needs_script = False
+
+    def reducer_override(self, value: Any) -> Any:
+        """See `pickle.Pickler`."""
+        if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
+            self.needs_script = True
+        return NotImplemented
+
+
+def _script_is_a_file() -> bool:
+    """Whether another process can import the module `__main__`."""
+    main = sys.modules["__main__"]
+    path = getattr(main, "__file__", None)
+    return getattr(main, "__spec__", None) is not None or (path is not None and os.path.isfile(path))
 
 
 def refuse_in_import(work: Work) -> None:

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
-from gdsload.engine.batch_source import BatchSource, Ready, StepTransform
+from gdsload.engine.batch_source import BatchSource, Failed, Ready, StepTransform
 from gdsload.engine.steps import Ordered, Steps
 from gdsload.errors import FileChangedError
 from gdsload.loader.dataset import ShardDataset
@@ -178,26 +178,30 @@ class BatchSourceTests:
         assert [_print(batch) for batch in batches] == _expected(dataset, steps, range(2), ("x", "y"))
 
     @pytest.mark.parametrize("wrong", [3, 6, 8, 9])
-    def test_a_transform_is_applied_up_to_its_first_error(
+    def test_an_error_of_a_transform_takes_the_place_of_its_batch(
         self, open_source: OpenSource, dataset: ShardDataset, steps: Ordered, wrong: int
     ) -> None:
-        """The error comes beside the batches before it, and is the very one that was raised."""
+        """It is the very error that was raised, and the batches after it are made."""
         error, group = ValueError("odd"), range(3, 9)
 
         def transform(step: int, batch: dict[str, Any]) -> dict[str, Any]:
-            if step >= wrong:
+            if step == wrong:
                 raise error
             return {"y": batch["y"] + step, "step": step}
 
         source = open_source(dataset, steps, ("x", "y"), transform)
         ready = source.start(group).result(lambda: False)
-        before = range(3, min(wrong, group.stop))
-        plain = [dataset.read_batch(steps.positions(range(step, step + 1))) for step in before]
-        assert _handed_over(source, ready.batches) == [
-            _print({"y": batch["y"] + step, "step": step}) for step, batch in zip(before, plain, strict=True)
+        errors = [one.error for one in ready.batches if isinstance(one, Failed)]
+        assert errors == [error for step in group if step == wrong]
+        assert [isinstance(one, Failed) for one in ready.batches] == [step == wrong for step in group]
+        made = [step for step in group if step != wrong]
+        plain = [dataset.read_batch(steps.positions(range(step, step + 1))) for step in made]
+        batches = [one for one in ready.batches if not isinstance(one, Failed)]
+        assert _handed_over(source, batches) == [
+            _print({"y": batch["y"] + step, "step": step}) for step, batch in zip(made, plain, strict=True)
         ]
-        assert ready.sizes == [steps.size(step) for step in before]
-        assert ready.error is (error if wrong in group else None)
+        assert ready.sizes == [steps.size(step) for step in group]
+        assert ready.error is None
 
     def test_nothing_is_held_for_groups_that_are_made_or_dropped(
         self, open_source: OpenSource, backends: list[RecordingBackend], dataset: ShardDataset, steps: Ordered

@@ -80,11 +80,11 @@ class Noted:
         self.source.dropped.append(self.steps)
 
 
-def over(source, runner, *, start=0, prefetch_bytes=1 << 20, group_bytes=None):
+def over(source, runner, *, start=0, prefetch_bytes=1 << 20, group_bytes=None, **more):
     """A prefetcher over any source; to be closed."""
     group_bytes = group_bytes or (1 << 27 if runner.tapers or runner.most_groups == 1 else 1 << 10)
     steps = Ordered(make_order(OrderOptions("sequential", 0, 0, 1), [SAMPLES], 0, 0), Schedule(SAMPLES, 5))
-    limits = Limits(prefetch_bytes, 1 << 30, group_bytes, BATCH_BYTES, 0)
+    limits = Limits(prefetch_bytes, 1 << 30, group_bytes, BATCH_BYTES, 0, **more)
     return Prefetcher(source, steps, limits=limits, start=start, stats=LoaderStats(), runner=runner)
 
 

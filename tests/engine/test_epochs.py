@@ -51,8 +51,20 @@ def test_who_makes_batches_by_where_the_shards_are_and_what_is_left_for_the_host
     job = SimpleNamespace(transform=transform, steps=None)
     limits = Limits(1 << 30, 1, 64 << 20, 16 << 20, 1)
     reaching = SimpleNamespace(addressable=True)
-    found = epochs.prefetch(job, reaching, maker, limits=limits, start=3, stats=LoaderStats())
+    found = epochs.prefetch(job, reaching, maker, limits=limits, start=3, stats=LoaderStats(), ahead=True)
     assert (type(found.source).__name__, found.runner) == (source, runner)
+
+
+@pytest.mark.parametrize("takes_processor", [False, True])
+def test_a_consumer_that_wants_nothing_ahead_makes_each_batch_by_itself(monkeypatch, takes_processor):
+    monkeypatch.setattr(epochs.ResidentGather, "of", lambda *_: None)
+    monkeypatch.setattr(LandedSource, "__init__", lambda *_: None)
+    monkeypatch.setattr(LandedSource, "takes_processor", takes_processor, raising=False)
+    maker = SimpleNamespace(takes_processor=takes_processor, images=None, follow=lambda: None)
+    job, limits = SimpleNamespace(transform=None, steps=None), Limits(1 << 30, 1, 64 << 20, 16 << 20, 1)
+    backend = SimpleNamespace(addressable=False, in_place=True)
+    found = epochs.prefetch(job, backend, maker, limits=limits, start=0, stats=LoaderStats(), ahead=False)
+    assert found.runner == Runner(threads=0, most_groups=1, most_batches=1)
 
 
 def test_groups_of_a_maker_that_takes_a_processor_are_of_few_batches(monkeypatch):
@@ -61,7 +73,7 @@ def test_groups_of_a_maker_that_takes_a_processor_are_of_few_batches(monkeypatch
     monkeypatch.setattr(LandedSource, "takes_processor", True, raising=False)
     maker, job = SimpleNamespace(takes_processor=True), SimpleNamespace(transform=None, steps=None)
     limits, backend = Limits(1 << 30, 1, 64 << 20, 16 << 20, 1), SimpleNamespace(addressable=False, in_place=True)
-    found = epochs.prefetch(job, backend, maker, limits=limits, start=0, stats=LoaderStats())
+    found = epochs.prefetch(job, backend, maker, limits=limits, start=0, stats=LoaderStats(), ahead=True)
     assert found.runner.most_batches == 64
 
 
@@ -70,5 +82,5 @@ def test_windows_are_read_as_runs_where_they_can_be(monkeypatch):
     monkeypatch.setattr(epochs.WindowSource, "of", lambda *_: windows)
     maker, job = object.__new__(epochs.DeviceAssembler), SimpleNamespace(transform=None, steps=None)
     reading, limits = SimpleNamespace(addressable=False), Limits(1 << 30, 1, 64 << 20, 16 << 20, 1)
-    found = epochs.prefetch(job, reading, maker, limits=limits, start=0, stats=LoaderStats())
+    found = epochs.prefetch(job, reading, maker, limits=limits, start=0, stats=LoaderStats(), ahead=True)
     assert (found.source, found.runner) == (windows, THREADS[1])

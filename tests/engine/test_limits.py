@@ -46,6 +46,15 @@ def test_bytes_of_a_group(tmp_path, monkeypatch, processors, prefetch_mib, shuff
     assert found.pool_bytes() >= found.prefetch_bytes + 2 * limits.gatherers() * found.group() * found.batch_bytes
 
 
+@pytest.mark.parametrize("batch_size", [1, 1000, 2**20])
+def test_what_the_objects_of_a_small_batch_take_is_counted(tmp_path, batch_size):
+    with gdsload.ShardWriter(tmp_path / "shards") as writer:
+        writer.write_batch({name: np.zeros(2**20, np.uint8) for name in "abc"})
+    with gdsload.DataLoader(tmp_path / "shards", batch_size, device="cpu") as loader:
+        beside = loader._life.limits.batch_bytes - 3 * batch_size
+    assert beside == (0 if batch_size == 2**20 else 600 + 3 * 300)
+
+
 def test_groups_of_batches_within_the_limits():
     assert Limits(1 << 28, 0, 1 << 23, 1 << 20, 0).group() == 8
     assert Limits(1 << 28, 0, 1 << 23, 1, 0).group() == 64

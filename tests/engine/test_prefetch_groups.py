@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 
 import pytest
@@ -47,6 +48,30 @@ def test_groups_become_smaller_towards_the_end(monkeypatch, threads, least, star
     left = [100 - steps.start for steps in groups]
     wanted = [min(2**number, max(-(-some // 2), least), some, 64) for number, some in enumerate(left)]
     assert [len(steps) for steps in groups] == wanted
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+@pytest.mark.parametrize("most", [1, 4])
+def test_batches_ahead_are_bounded_in_number_too(threads, most):
+    """However many bytes there are for them: a consumer that leaves early has them made for nothing."""
+    source, handed = Noting(), 0
+    with closing(over(source, Runner(threads, most_batches=most), prefetch_bytes=1 << 40)) as prefetcher:
+        while (ready := prefetcher.get()) is not None:
+            handed += len(ready.batches)
+            time.sleep(0.01 * (handed < 30))
+            assert sum(map(len, source.started)) - handed <= LEAST * most
+    assert handed == 100
+
+
+def test_fewer_are_ahead_where_each_takes_long_to_make():
+    source = Noting()
+    with closing(over(source, Runner(2), prefetch_bytes=1 << 40, one_by_one=True)) as prefetcher:
+        for handed in range(1, 4):
+            assert len(prefetcher.get().batches) == 1
+            time.sleep(0.02)
+            assert 2 <= len(source.started) - handed <= 16
+        drain(prefetcher)
+    assert {len(steps) for steps in source.started} == {1}
 
 
 @pytest.mark.parametrize("start", [0, 57])

@@ -9,7 +9,9 @@ import sys
 import textwrap
 import threading
 import time
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -296,7 +298,7 @@ class TestAtOnce:
 
 
 class TestErrors:
-    @pytest.mark.parametrize("count", [1, 4])
+    @pytest.mark.parametrize("count", [0, 1, 4])
     @pytest.mark.parametrize("bad", [0, 537, 999])
     def test_it_comes_out_once_at_its_batch_and_names_the_sample(self, load, plain, count, bad):
         def fail(sample):
@@ -313,7 +315,7 @@ class TestErrors:
         assert caught.value.__notes__[1:] == [
             f"in sample_transform, for sample {bad} of the dataset", f"in the batch of step {bad // 10} of epoch 0",
         ]  # fmt: skip
-        assert list(iterator) == []
+        assert len(list(iterator)) == 99 - bad // 10
 
     def test_in_processes(self, quick_python, load, plain, functions):
         iterator = iter(load(plain, 100, sample_transform=functions.fail, sample_processes=True, sample_workers=1))
@@ -461,7 +463,8 @@ class TestOptions:
             ({"sample_transform": 5}, "sample_transform is 5: 5 cannot be called"),
             ({"sample_workers": 2}, "are for sample_transform, which is not given"),
             ({"sample_processes": True}, "are for sample_transform, which is not given"),
-            ({"sample_transform": len, "sample_workers": 0}, "sample_workers is 0"),
+            ({"sample_transform": len, "sample_workers": -1}, "sample_workers is -1"),
+            ({"sample_workers": 0, "sample_processes": True}, "sample_processes=True in processes. Leave one of them"),
             ({"sample_transform": len, "ragged": "padded"}, "ragged='padded' cannot be had with sample_transform"),
             ({"sample_transform": len, "cache": "vram"}, "cache='vram' cannot be had with sample_transform"),
             ({"sample_transform": len, "backend": "mapped"}, "backend='mapped' cannot be had with sample_transform"),
@@ -474,6 +477,24 @@ class TestOptions:
     def test_what_cannot_be_had(self, load, plain, given, match):
         with pytest.raises(OptionError, match=match):
             load(plain, **given)
+
+    @pytest.mark.parametrize("made", ["a function", "an object of a class", "a partial"])
+    @pytest.mark.parametrize("main", [{}, {"__file__": "<stdin>"}], ids=["notebook", "stdin"])
+    def test_what_a_notebook_defines_cannot_go_to_processes(self, load, plain, monkeypatch, main, made):
+        module = ModuleType("__main__")
+        vars(module).update(main)
+        exec(
+            "def aug(sample):\n    return sample\nclass Aug:\n    def __call__(self, sample):\n        return sample\n",
+            vars(module),
+        )
+        monkeypatch.setitem(sys.modules, "__main__", module)
+        transform = {"a function": module.aug, "an object of a class": module.Aug(), "a partial": partial(module.aug)}
+        with pytest.raises(
+            OptionError, match=r"defined in a notebook.*Put it into a \.py file.*sample_processes=False"
+        ):
+            load(plain, 10, sample_transform=transform[made], sample_processes=True)
+        assert len(list(load(plain, 10, sample_transform=transform[made]))) == 100
+        load(plain, 10, sample_transform=partial(round, "__main__"), sample_processes=True)  # a text, no reference
 
     def test_a_seed_beside_a_sampler_has_a_meaning(self, load, plain):
         load(plain, seed=5, sampler=range(10), sample_transform=noisy)

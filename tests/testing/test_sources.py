@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gdsload.backends.host import HostBackend
-from gdsload.engine.batch_source import Ready
+from gdsload.engine.batch_source import Failed, Ready
 from gdsload.engine.read_planner import LoadedRows
 from gdsload.errors import FileChangedError
 from gdsload.testing import BatchSourceTests
@@ -109,29 +109,36 @@ def with_an_error(change):
     @wraps(change)
     def result(self, pending, stopped):
         ready = pending.inner.result(stopped)
-        return ready if ready.error is None else change(ready)
+        at = [number for number, one in enumerate(ready.batches) if isinstance(one, Failed)]
+        return change(ready, at[0]) if at else ready
 
     return result
 
 
 @with_an_error
-def an_error_too_early(ready):
-    return Ready(ready.batches[:-1], ready.sizes[:-1], ready.error)
+def an_error_that_ends_the_group(ready, at):
+    return Ready(ready.batches[:at], ready.sizes[:at], ready.batches[at].error)
 
 
 @with_an_error
-def an_error_instead_of_the_batches_before(ready):
-    raise ready.error
+def an_error_instead_of_the_other_batches(ready, at):
+    raise ready.batches[at].error
 
 
 @with_an_error
-def an_error_swallowed(ready):
-    return replace(ready, error=None)
+def an_error_swallowed(ready, at):
+    return Ready(ready.batches[:at] + ready.batches[at + 1 :], ready.sizes[:at] + ready.sizes[at + 1 :])
 
 
 @with_an_error
-def another_error(ready):
-    return replace(ready, error=RuntimeError("something went wrong"))
+def an_error_elsewhere(ready, at):
+    return Ready([*ready.batches[:at], *ready.batches[at + 1 :], ready.batches[at]], ready.sizes)
+
+
+@with_an_error
+def another_error(ready, at):
+    other = Failed(RuntimeError("something went wrong"))
+    return Ready([*ready.batches[:at], other, *ready.batches[at + 1 :]], ready.sizes)
 
 
 def a_changed_file_never_noticed(self, steps):
@@ -257,14 +264,19 @@ FLAWS = [
     ("result", the_last_batch_missing, ["batches_are_the_references"]),
     ("result", a_wrong_size, ["batches_are_the_references"]),
     ("start", never_landed, ["batches_are_the_references"]),
-    ("result", an_error_too_early, ["a_transform_is_applied_up_to_its_first_error"]),
-    ("result", an_error_instead_of_the_batches_before, ["a_transform_is_applied_up_to_its_first_error"]),
-    ("result", an_error_swallowed, ["a_transform_is_applied_up_to_its_first_error"]),
-    ("result", another_error, ["a_transform_is_applied_up_to_its_first_error"]),
+    ("result", an_error_that_ends_the_group, ["an_error_of_a_transform_takes_the_place_of_its_batch"]),
+    ("result", an_error_instead_of_the_other_batches, ["an_error_of_a_transform_takes_the_place_of_its_batch"]),
+    ("result", an_error_swallowed, ["an_error_of_a_transform_takes_the_place_of_its_batch"]),
+    ("result", an_error_elsewhere, ["an_error_of_a_transform_takes_the_place_of_its_batch"]),
+    ("result", another_error, ["an_error_of_a_transform_takes_the_place_of_its_batch"]),
     ("start", a_changed_file_never_noticed, ["a_file_that_changes_is_noticed"]),
     ("result", a_changed_file_noticed_at_the_start_only, ["a_file_that_changes_is_noticed"]),
     ("start", groups_finished_in_the_order_of_their_starts, ["groups_are_started_ahead_and_finished_in_any_order"]),
-    ("start", steps_never_left_out, ["steps_that_are_left_out", "a_transform_is_applied_up_to_its_first_error"]),
+    (
+        "start",
+        steps_never_left_out,
+        ["steps_that_are_left_out", "an_error_of_a_transform_takes_the_place_of_its_batch"],
+    ),
     ("start", steps_never_started_again, ["steps_are_started_again", *STARTED_AGAIN]),
     ("again", other_batches_made_again, ["made_again"]),
     ("result", memory_used_again_by_the_next_group, ["batches_are_the_references", "batches_stay_as_they_are"]),

@@ -1,0 +1,106 @@
+"""`sample_workers=0`: the thread that asks for a batch makes it, and nothing is made ahead."""
+
+from __future__ import annotations
+
+import io
+import pdb  # noqa: T100 - what is tested
+import threading
+
+import pytest
+import torch
+
+import gdsload
+from gdsload.testing import assert_resumes_everywhere, fingerprint
+
+ORDERS = [{"shuffle": False}, {"shuffle": "full"}, {"shuffle": "block", "block": 8, "window": 40, "lanes": 3}]
+
+
+def draw(sample, generator):
+    return {**sample, "drawn": torch.rand(3, generator=generator), "torch": torch.rand(2)}
+
+
+def jitter(batch, generator):
+    return {**batch, "noise": torch.rand(len(batch["x"]), generator=generator, device=batch["x"].device)}
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+@pytest.mark.parametrize(
+    "transforms", [{}, {"sample_transform": draw}, {"device_transform": jitter}], ids=["plain", "sample", "device"]
+)
+def test_batches_are_those_that_are_made_ahead(load, plain, order, transforms):
+    with (
+        load(plain, 10, **order, **transforms) as ahead,
+        load(plain, 10, sample_workers=0, **order, **transforms) as one,
+    ):
+        for _ in range(2):
+            assert [fingerprint(batch) for batch in one] == [fingerprint(batch) for batch in ahead]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_it_resumes_at_every_step(load, plain, order):
+    assert_resumes_everywhere(
+        lambda: load(plain, 100, sample_workers=0, sample_transform=draw, with_index=True, **order)
+    )
+
+
+def test_one_batch_at_a_time_in_the_thread_that_asks(load, plain, threads):
+    here, calls = threading.get_ident(), []
+
+    def note(name):
+        def transform(value):
+            calls.append((name, threading.get_ident()))
+            return value
+
+        return transform
+
+    names = ("sample_transform", "device_transform", "transform")
+    loader = load(plain, 10, sample_workers=0, **{name: note(name) for name in names})
+    batches = iter(loader)
+    for _ in range(5):
+        next(batches)
+        assert calls == [(name, here) for name, count in zip(names, (10, 1, 1), strict=True) for _ in range(count)]
+        assert not threads()
+        calls.clear()
+
+
+@pytest.mark.parametrize("where", ["sample_transform", "device_transform", "transform"])
+def test_a_debugger_stops_in_every_transform(load, plain, where):
+    shown = io.StringIO()
+
+    def stop(value):
+        pdb.Pdb(stdin=io.StringIO("p 'first is', int(value['x'].flatten()[0])\nc\n"), stdout=shown).set_trace()
+        return value
+
+    batches = iter(load(plain, 1, sample_workers=0, **{where: stop}))
+    for step in range(3):
+        next(batches)
+        assert shown.getvalue().count("'first is'") == step + 1
+        assert f"('first is', {step})" in shown.getvalue()
+
+
+def test_torch_keeps_its_threads(load, plain):
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        next(iter(load(plain, 10, sample_workers=0, sample_transform=dict)))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_transform_that_begins_an_epoch_of_its_own_loader_is_refused(load, plain):
+    loader = load(plain, 10, sample_workers=0, sample_transform=lambda _: next(iter(loader)))
+    with pytest.raises(RuntimeError, match="began an epoch of its loader"):
+        next(iter(loader))
+
+
+def test_windows_and_ragged_fields(tmp_path):
+    with gdsload.ShardWriter(tmp_path / "d", {"x": "int64", "t": gdsload.Field("int32", (None,))}) as writer:
+        for number in range(50):
+            writer.write({"x": number, "t": torch.arange(number % 5, dtype=torch.int32)})
+    for given in ({"ragged": "offsets"}, {"ragged": "padded"}):
+        with (
+            gdsload.DataLoader(tmp_path / "d", 7, "full", device="cpu", sample_workers=0, **given) as one,
+            gdsload.DataLoader(tmp_path / "d", 7, "full", device="cpu", **given) as ahead,
+        ):
+            assert [fingerprint(batch) for batch in one] == [fingerprint(batch) for batch in ahead]
