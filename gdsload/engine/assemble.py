@@ -24,7 +24,7 @@ from gdsload.system.arrays import IntArray
 from gdsload.system.memory import BatchPool, address_of
 from gdsload.transforms import DecodeImage
 
-__all__ = ["Assembler", "Batch", "BatchForm", "BatchMaker", "joined", "moved", "padding_rows"]
+__all__ = ["Assembler", "Batch", "BatchForm", "BatchMaker", "bytes_at_each", "joined", "moved", "padding_rows"]
 
 Batch = dict[str, Any]
 Source = tuple[IntArray, IntArray | None]
@@ -188,9 +188,10 @@ class Assembler(BatchMaker):
         codecs = self.form.codecs
         sources = {name: joined(name, codec.stored.ragged, slices) for name, codec in codecs.items()}
         groups = self.group(sources, sizes)
+        every = sum(sizes) * self.form.length
         counts = {
-            name: len(addresses) if lengths is None else sum(codecs[name].rows(groups[name]))
-            for name, (addresses, lengths) in sources.items()
+            name: every if lengths is None else sum(codecs[name].rows(groups[name]))
+            for name, (_, lengths) in sources.items()
         }
         begins, total = self._lay_out(counts)
         lease = self.pool.lease(total)
@@ -200,8 +201,8 @@ class Assembler(BatchMaker):
             field, out = codec.stored, base + begins[name]
             addresses, lengths = sources[name]
             if lengths is None:
-                gather_rows(addresses, field.row_bytes, out)
-                rows[name] = _Rows(begins[name], whole=_array_of(memory, begins[name], len(addresses), field))
+                gather_rows(addresses, bytes_at_each(addresses, every, field), out)
+                rows[name] = _Rows(begins[name], whole=_array_of(memory, begins[name], every, field))
                 continue
             group = groups[name]
             if codec.padding is not None:
@@ -271,6 +272,11 @@ def joined(name: str, ragged: bool, slices: Slices) -> Source:
         return addresses, None
     lengths = [rows.lengths[chosen] for rows, chosen in parts if rows.lengths is not None]
     return addresses, slices.arranged(lengths)
+
+
+def bytes_at_each(addresses: IntArray, rows: int, field: Field) -> int:
+    """Bytes of a field at each address: a row's, or those of all rows of a window that is in one place."""
+    return rows * field.row_bytes // max(len(addresses), 1)
 
 
 def _batch_of(memory: memoryview, begin: int, rows: int, field: Field) -> torch.Tensor:

@@ -42,7 +42,8 @@ __all__ = [
 class FieldRows:
     """One field of loaded samples: the address of each, and the rows of each if it is ragged.
 
-    Of windows, which are made of several samples of the table, addresses have the shape ``[windows, length]``.
+    Of windows, which are made of several samples of the table, addresses have the shape ``[windows, length]``; or
+    ``[windows]`` where each of them is in one place, as one row of `length` times as many bytes.
     """
 
     addresses: IntArray
@@ -250,15 +251,29 @@ class ReadPlanner(Planner):
     def _read(self, positions: IntArray) -> LoadedRows:
         """Start reading the samples at these positions."""
         selection = self.job.selection
-        ids = selection.samples(positions)
-        bounds = runs_of(ids, self._sample_bytes) if self._sample_bytes else None
-        files, wanted, rest = self._rows(ids) if bounds is None else self._runs(bounds)
+        whole = self._whole_windows(positions) if selection.length > 1 else None
+        if (planned := whole) is None:
+            ids = selection.samples(positions)
+            bounds = runs_of(ids, self._sample_bytes) if self._sample_bytes else None
+            planned = self._rows(ids) if bounds is None else self._runs(bounds)
+        files, wanted, rest = planned
         pending, parts = read_columns(self.backend, wanted)
         fields = {name: rows(part) for name, rows, part in zip(self.job.columns, rest, parts, strict=True)}
-        if selection.length > 1:
+        if selection.length > 1 and whole is None:
             for field in fields.values():
                 field.addresses = field.addresses.reshape(-1, selection.length)
         return LoadedRows(fields, selection.indices(positions), files, pending, len(positions))
+
+    def _whole_windows(self, positions: IntArray) -> _Wanted | None:
+        """Windows that are used in place and are in one shard each, as one row; None if there are others."""
+        if not (self.backend.in_place and self._sample_bytes):
+            return None
+        first = self.job.selection.first(positions)
+        bounds = np.stack([first, first + self.job.selection.length], axis=1)
+        files, columns = runs_of_columns(self.job, bounds)
+        if any(len(counts) != len(first) for _, counts in columns):
+            return None
+        return files, [extents for extents, _ in columns], [partial(FieldRows, lengths=None)] * len(columns)
 
     def _rows(self, ids: IntArray) -> _Wanted:
         """The extents of each sample by itself."""

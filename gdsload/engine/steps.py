@@ -35,9 +35,13 @@ class Selection:
     index: IntArray | None = None
     length: int = 1
 
+    def first(self, positions: IntArray) -> IntArray:
+        """The sample of the table at each of some positions: of a window, its first one."""
+        return positions if self.ids is None else self.ids[positions]
+
     def samples(self, positions: IntArray) -> IntArray:
         """The samples of the table at some positions, those of a window one after the other."""
-        first = positions if self.ids is None else self.ids[positions]
+        first = self.first(positions)
         return first if self.length == 1 else (first[:, None] + np.arange(self.length)).reshape(-1)
 
     def indices(self, positions: IntArray) -> IntArray:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.engine.assemble import Batch, BatchForm, BatchMaker, joined, padding_rows
+from gdsload.engine.assemble import Batch, BatchForm, BatchMaker, bytes_at_each, joined, padding_rows
 from gdsload.engine.batch_source import Ready, StepTransform
 from gdsload.engine.codecs import FieldCodec
 from gdsload.engine.gpu.batch_memory import batch_tensors
@@ -149,7 +149,9 @@ class DeviceAssembler(BatchMaker):
             addresses, lengths = sources[name]
             if lengths is None:
                 outs: Sequence[torch.Tensor] = batch_tensors(rows, codec.stored, self.device)
-                self.gather.batches(addresses, codec.stored.row_bytes, outs, rows, begins)
+                nbytes = bytes_at_each(addresses, sum(rows), codec.stored)
+                each = rows if nbytes == codec.stored.row_bytes else sizes
+                self.gather.batches(addresses, nbytes, outs, each, begins)
             else:
                 outs = self._ragged(codec, addresses, groups[name], begins)
             for number, (batch, out) in enumerate(zip(batches, outs, strict=True)):
