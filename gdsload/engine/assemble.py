@@ -186,7 +186,7 @@ class Assembler(BatchMaker):
     def assemble(self, slices: Slices, sizes: Sequence[int]) -> list[Batch]:
         """See `BatchMaker.assemble`."""
         codecs = self.form.codecs
-        sources = {name: joined(name, codec.stored.ragged, slices) for name, codec in codecs.items()}
+        sources = {name: joined(name, codec.stored, slices) for name, codec in codecs.items()}
         groups = self.group(sources, sizes)
         every = sum(sizes) * self.form.length
         counts = {
@@ -264,11 +264,15 @@ def padding_rows(element: NDArray[np.uint8], nbytes: int) -> NDArray[np.uint8]:
     return np.tile(element, max(nbytes // len(element), 1))
 
 
-def joined(name: str, ragged: bool, slices: Slices) -> Source:
+def joined(name: str, field: Field, slices: Slices) -> Source:
     """Addresses, and rows if the field is ragged, of a field of the samples of all slices."""
     parts = [(part.rows.fields[name], part.chosen) for part in slices.parts]
-    addresses = slices.arranged([rows.addresses[chosen] for rows, chosen in parts]).reshape(-1)
-    if not ragged:
+    each = [rows.addresses[chosen] for rows, chosen in parts]
+    if len({one.ndim for one in each}) > 1:  # windows: some as one row each, and some with the rows of all samples
+        within = np.arange(next(one.shape[1] for one in each if one.ndim > 1)) * field.row_bytes
+        each = [one if one.ndim > 1 else one[:, None] + within for one in each]
+    addresses = slices.arranged(each).reshape(-1)
+    if not field.ragged:
         return addresses, None
     lengths = [rows.lengths[chosen] for rows, chosen in parts if rows.lengths is not None]
     return addresses, slices.arranged(lengths)

@@ -265,8 +265,8 @@ class ReadPlanner(Planner):
         return LoadedRows(fields, selection.indices(positions), files, pending, len(positions))
 
     def _whole_windows(self, positions: IntArray) -> _Wanted | None:
-        """Windows that are used in place and are in one shard each, as one row; None if there are others."""
-        if not (self.backend.in_place and self._sample_bytes):
+        """Windows that are in one shard each, as one row; None if there are others."""
+        if not self._sample_bytes:
             return None
         first = self.job.selection.first(positions)
         bounds = np.stack([first, first + self.job.selection.length], axis=1)

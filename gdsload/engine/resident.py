@@ -90,6 +90,8 @@ class ResidentGather:
             return None
         if not rows_are_gathered(maker):
             return None
+        if job.selection.length > 1:
+            return None  # windows: the host plans each as one row, and its ids would be those of all their samples
         gather = cls(job, computable(job, with_index=maker.form.index is not None), backend, maker)
         return gather if gather.in_order or maker.gather.kernel else None
 
@@ -254,7 +256,7 @@ class ResidentGather:
         on_gpu = None
         if reach.gather is not None and len(samples):
             (on_gpu,) = reach.gather.beforehand(lambda: (self.maker.gather.upload(samples),))
-        return in_parts(steps, self.sizes(steps), on_gpu, self.job.selection.length)
+        return in_parts(steps, self.sizes(steps), on_gpu)
 
     def _rows_of(
         self, reach: _Reach, name: str, steps: range, positions: PositionBatch, outs: list[torch.Tensor]
@@ -301,23 +303,20 @@ def rows_are_gathered(maker: DeviceAssembler) -> bool:
     return all(codec.as_stored and codec.stored.row_bytes <= _MOST_ROW_BYTES for codec in codecs)
 
 
-def in_parts(
-    steps: range, sizes: Sequence[int], ids: torch.Tensor | None, each: int = 1
-) -> list[tuple[range, PositionBatch]]:
+def in_parts(steps: range, sizes: Sequence[int], ids: torch.Tensor | None) -> list[tuple[range, PositionBatch]]:
     """Consecutive steps in parts with batches of one size.
 
     Args:
         steps: the steps.
         sizes: samples of each.
         ids: those of the rows of all of them, in order, on the device; None: the gather knows them.
-        each: rows a sample.
     """
     parts, step, row = [], steps.start, 0
     for size, same in groupby(sizes):
-        count, rows = len(list(same)), size * each
-        some = None if ids is None else ids[row : row + count * rows]
-        parts.append((range(step, step + count), PositionBatch(0, rows, count, rows, some)))
-        step, row = step + count, row + count * rows
+        count = len(list(same))
+        some = None if ids is None else ids[row : row + count * size]
+        parts.append((range(step, step + count), PositionBatch(0, size, count, size, some)))
+        step, row = step + count, row + count * size
     return parts
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from torch.utils.data import Subset
 
 from gdsload import DataLoader, ShardWriter, Windows
 from gdsload.testing import fingerprint
@@ -27,12 +28,16 @@ def frames(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize(
+WAYS = pytest.mark.parametrize(
     ("backend", "cache"), [("auto", "none"), ("bounce", "none"), ("mapped", "none"), ("auto", "vram")]
 )
-@pytest.mark.parametrize(
+ORDERS = pytest.mark.parametrize(
     "order", [{}, {"shuffle": "full"}, {"shuffle": "block", "block": 16, "window": 64, "lanes": 2}]
 )
+
+
+@WAYS
+@ORDERS
 @pytest.mark.parametrize(("length", "stride"), [(8, 1), (3, 3), (1, 1)])
 def test_batches_are_those_of_the_cpu(frames, backend, cache, order, length, stride):
     windows = Windows(frames, length, stride)
@@ -40,5 +45,29 @@ def test_batches_are_those_of_the_cpu(frames, backend, cache, order, length, str
     with DataLoader(windows, device="cpu", **options) as loader:
         wanted = [[fingerprint(batch) for batch in loader] for _ in range(2)]
     with DataLoader(windows, device="cuda", backend=backend, cache=cache, prefetch_bytes="8MiB", **options) as loader:
+        found = [[fingerprint(batch) for batch in loader] for _ in range(2)]
+    assert found == wanted
+
+
+@pytest.fixture(scope="session")
+def tokens(tmp_path_factory):
+    """3000 rows of 2 bytes in one shard, and in many."""
+    path = tmp_path_factory.mktemp("tokens")
+    for name, shard_bytes in (("one", "1GiB"), ("many", "4KiB")):
+        with ShardWriter(path / name, shard_bytes=shard_bytes) as writer:
+            writer.write_batch({"tokens": np.random.default_rng(0).integers(0, 50_000, 30_000, np.uint16)})
+    return path
+
+
+@WAYS
+@ORDERS
+@pytest.mark.parametrize("shards", ["one", "many"])
+@pytest.mark.parametrize("length", [65, 1025])
+def test_windows_of_tokens_from_any_place(tokens, backend, cache, order, shards, length):
+    """One row each where they are in one shard; and where some lie across shards, those of their tokens."""
+    windows = Subset(Windows(tokens / shards, length), np.random.default_rng(1).permutation(28_000)[:500].tolist())
+    with DataLoader(windows, 16, device="cpu", **order) as loader:
+        wanted = [[fingerprint(batch) for batch in loader] for _ in range(2)]
+    with DataLoader(windows, 16, device="cuda", backend=backend, cache=cache, **order) as loader:
         found = [[fingerprint(batch) for batch in loader] for _ in range(2)]
     assert found == wanted

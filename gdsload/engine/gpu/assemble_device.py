@@ -143,7 +143,7 @@ class DeviceAssembler(BatchMaker):
             np.concatenate([np.zeros(0, np.int64), *(part.rows.pending.begins for part in slices.parts)])
         )
         codecs = self.form.codecs
-        sources = {name: joined(name, codec.stored.ragged, slices) for name, codec in codecs.items()}
+        sources = {name: joined(name, codec.stored, slices) for name, codec in codecs.items()}
         groups = self.group(sources, sizes)
         for name, codec in codecs.items():
             addresses, lengths = sources[name]
