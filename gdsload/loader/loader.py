@@ -37,8 +37,9 @@ class DataLoader(TorchAttributes):
         for batch in loader:                       # dict of tensors
             loss = model(batch["image"], batch["label"])
 
-    Each `iter(loader)` is one epoch, and the next one runs the epoch after it, shuffled anew; `set_epoch` sets the
-    number, as with torch's distributed sampler. The order is a pure function of dataset, seed, epoch and order options:
+    Each `iter(loader)` is one epoch, and the next one is shuffled anew. `epoch` counts those that were run to their
+    end: one that is left early, by a `break`, an error or a look at its first batch, does not count. `set_epoch` sets
+    the number, as with torch's distributed sampler. The order is a pure function of dataset, seed, epoch and order options:
     prefetch, threads, budgets and backend never change it.
 
     A batch belongs to whoever holds it and is never overwritten, unless `reuse_buffers` asks for that. Its memory comes
@@ -256,7 +257,11 @@ class DataLoader(TorchAttributes):
 
     @property
     def epoch(self) -> int:
-        """Number of the epoch that the next `iter` runs; if it was resumed at the very end of one, the one after it."""
+        """How many epochs are finished: all batches of an epoch must have been handed out, or it does not count.
+
+        It goes on from the number that `set_epoch` or a state has set; a state from an epoch's very end counts that
+        epoch. `set_epoch(loader.epoch)` begins the first epoch that is not finished, or what a state has left of it.
+        """
         return self._progress.epoch
 
     @property
@@ -295,8 +300,8 @@ class DataLoader(TorchAttributes):
 
         Args:
             epoch: the number.
-            step: number of the first batch: those before it are left out, at no cost. None for the one at a position
-                that was resumed within that very epoch, of which nothing may be left, else for the first of all.
+            step: number of the first batch: those before it are left out, at no cost. None for where that very epoch
+                was resumed, if it is not finished since, even if nothing was left of it; else for the first of all.
 
         Raises:
             OptionError: if `epoch` is no whole number from 0 to 2**64 - 1, or the epoch has no such step; with a
