@@ -48,8 +48,7 @@ def main(path: str, folder: str) -> None:
     first.train(10)
     dcp.save({"run": first, "loader": first.loader}, checkpoint_id=folder)
     dcp.load({"run": second, "loader": second.loader}, checkpoint_id=folder)
-    for epoch in range(second.loader.epoch, 12):
-        second.loader.set_epoch(epoch)
+    while second.loader.epoch < 12:
         second.train()
     found = f"accuracy {accuracy(second.model, path):.3f} of this rank's digits"
     print(f"{found}, {second.loader.stats.batches} batches")

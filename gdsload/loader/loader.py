@@ -39,8 +39,8 @@ class DataLoader(TorchAttributes):
 
     Each `iter(loader)` is one epoch, and the next one is shuffled anew. `epoch` counts those that were run to their
     end: one that is left early, by a `break`, an error or a look at its first batch, does not count. `set_epoch` sets
-    the number, as with torch's distributed sampler. The order is a pure function of dataset, seed, epoch and order options:
-    prefetch, threads, budgets and backend never change it.
+    the number, as with torch's distributed sampler. The order is a pure function of dataset, seed, epoch and order
+    options: prefetch, threads, budgets and backend never change it.
 
     A batch belongs to whoever holds it and is never overwritten, unless `reuse_buffers` asks for that. Its memory comes
     back when its tensors are dropped.
@@ -251,17 +251,15 @@ class DataLoader(TorchAttributes):
         Raises:
             OptionError: in ``for x, y in loader`` if batches are dicts, of which that unpacks the names of fields.
         """
+        if torch.compiler.is_compiling():
+            return cast("Iterator[Any]", torch.compiler.disable(self._life.epoch)())
         if self._plan.gives_fields and unpacks_batches(sys._getframe(1)):  # noqa: SLF001 - the way that Python has
             refuse_unpacking(self._plan.fields)
         return self._life.epoch()
 
     @property
     def epoch(self) -> int:
-        """How many epochs are finished: all batches of an epoch must have been handed out, or it does not count.
-
-        It goes on from the number that `set_epoch` or a state has set; a state from an epoch's very end counts that
-        epoch. `set_epoch(loader.epoch)` begins the first epoch that is not finished, or what a state has left of it.
-        """
+        """How many epochs are finished, from the number on that `set_epoch` or a state has set."""
         return self._progress.epoch
 
     @property

@@ -129,7 +129,7 @@ class Progress:
 
     @property
     def inside(self) -> bool:
-        """Whether it takes a state to say where the consumer is: but for a number between epochs, all of which ended."""
+        """Whether it takes a state to say where the consumer is, and not only the number of the next epoch."""
         drawn = self._plan.seed is None and self.seed is not None
         return self._newest is not None or self._cursor.position > 0 or self._run.left > 0 or drawn
 

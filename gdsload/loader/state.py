@@ -107,9 +107,7 @@ class OrderIdentity:
             )
         mine = self._fixed()
         if lacking := sorted(mine.keys() - state.keys() - {"mix"}):
-            raise StateError(
-                f"the state has no {lacking[0]!r}", remedy="Pass what state_dict() returned, unchanged."
-            )
+            raise StateError(f"the state has no {lacking[0]!r}", remedy="Pass what state_dict() returned, unchanged.")
         for name, message, remedy in _DIFFERENCES:
             if name == "global_batch" and change_batch_size:
                 continue

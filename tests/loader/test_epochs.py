@@ -274,7 +274,7 @@ class TestEpochsThatAreLeft:
         found = as_documented(loader, 3)
         assert list(found) == [(epoch, step) for epoch in range(3) for step in range(10)]
         for epoch in range(3):
-            assert sorted(sum((found[epoch, step] for step in range(10)), [])) == list(range(1000))
+            assert sorted(itertools.chain(*(found[epoch, step] for step in range(10)))) == list(range(1000))
         assert loader.epoch == 3
         if kind not in ("no seed", "generator"):  # the batches are those of a loader that nobody has looked into
             assert found == as_documented(other, 3)
@@ -285,7 +285,7 @@ class TestEpochsThatAreLeft:
         loader, trained = load(plain, 100, True, with_index=True), 0
         looked = LOOKS[look](loader)
         while loader.epoch < 3:
-            assert (loader.epoch, sorted(sum(indices(loader), []))) == (trained, list(range(1000)))
+            assert (loader.epoch, sorted(itertools.chain(*indices(loader)))) == (trained, list(range(1000)))
             trained += 1
         assert trained == 3
         del looked
