@@ -28,10 +28,10 @@ bounds: .venv/bounds/.stamp
 	.venv/bounds/bin/python -W error -c "from gdsload import *"
 	.venv/bounds/bin/python -m pytest $(PROCESSES) $(ARGS)
 
-# On a machine with GPUs, in the Python at hand; a skip for want of one of these is a failure.
+# On a machine with GPUs, in the Python at hand; a skip for want of one of these is a failure. A whole run is recorded.
 REQUIRE ?= cuda,cufile,two
 test-gpu:
-	GDSLOAD_REQUIRE=$(REQUIRE) $(PYTHON) -m pytest -p no:benchmark $(ARGS)
+	GDSLOAD_REQUIRE=$(REQUIRE) $(PYTHON) tools/gpu_suite.py $(ARGS)
 
 # Frameworks that a loader is handed to. Their own warnings are not our business.
 integration: .venv/integration/.stamp

@@ -26,7 +26,8 @@ def main(path: str, file: str) -> None:
         state = {"model": model, "optimiser": optimiser, "loader": loader}
         if resumed:
             fabric.load(file, state)
-        while loader.epoch < 12:
+        for epoch in range(loader.epoch, 12):
+            loader.set_epoch(epoch)
             for step, batch in enumerate(loader, loader.step):
                 loss = nn.functional.cross_entropy(model(batch["image"]), batch["label"])
                 optimiser.zero_grad()

@@ -18,7 +18,8 @@ import gdsload
 def train(loader: gdsload.DataLoader, model: nn.Module, epochs: int, steps: int | None = None) -> None:
     """Train up to an epoch, or for some steps."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    while loader.epoch < epochs:
+    for epoch in range(loader.epoch, epochs):
+        loader.set_epoch(epoch)
         for batch in itertools.islice(loader, steps):
             loss = nn.functional.cross_entropy(model(batch["image"]), batch["label"])
             optimiser.zero_grad()

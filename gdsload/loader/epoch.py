@@ -18,6 +18,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
+import torch
 from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
 
@@ -105,6 +106,8 @@ class Epoch(Iterator[Any]):
         return self._owner.batches(getattr(self, "place", None))
 
     def __next__(self) -> Any:
+        if torch.compiler.is_compiling():  # a loop that is compiled with the loader in it: there is nothing to compile
+            return torch.compiler.disable(self._advance)()
         if _profiler_enabled():
             with record_function(_SPAN):
                 return self._advance()

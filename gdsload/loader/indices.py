@@ -63,8 +63,10 @@ def _no_numbers(indices: object) -> OptionError:
         except TypeError:
             odd = one
             break
-    several = "For several samples pass a range to select, read_batch or gather: dataset.select(range(0, 3))."
-    return OptionError(
-        f"{odd!r:.100} is no index of a sample, which is a whole number",
-        remedy=several if isinstance(odd, slice) else None,
-    )
+    several = None
+    if isinstance(odd, slice):
+        parts = [odd.start, odd.stop] if odd.step is None else [odd.start, odd.stop, odd.step]
+        said = ":".join("" if part is None else str(part) for part in parts)
+        several = "For several samples pass a range to select, read_batch or gather: "
+        several += f"dataset.select(range(len(dataset))[{said}])."
+    return OptionError(f"{odd!r:.100} is no index of a sample, which is a whole number", remedy=several)

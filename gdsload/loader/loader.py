@@ -37,9 +37,10 @@ class DataLoader(TorchAttributes):
         for batch in loader:                       # dict of tensors
             loss = model(batch["image"], batch["label"])
 
-    Each `iter(loader)` is one epoch, and the next one runs the epoch after it, shuffled anew; `set_epoch` sets the
-    number, as with torch's distributed sampler. The order is a pure function of dataset, seed, epoch and order options:
-    prefetch, threads, budgets and backend never change it.
+    Each `iter(loader)` is one epoch, and the next one is shuffled anew. `epoch` counts those that were run to their
+    end: one that is left early, by a `break`, an error or a look at its first batch, does not count. `set_epoch` sets
+    the number, as with torch's distributed sampler. The order is a pure function of dataset, seed, epoch and order
+    options: prefetch, threads, budgets and backend never change it.
 
     A batch belongs to whoever holds it and is never overwritten, unless `reuse_buffers` asks for that. Its memory comes
     back when its tensors are dropped.
@@ -253,13 +254,15 @@ class DataLoader(TorchAttributes):
         Raises:
             OptionError: in ``for x, y in loader`` if batches are dicts, of which that unpacks the names of fields.
         """
+        if torch.compiler.is_compiling():
+            return cast("Iterator[Any]", torch.compiler.disable(self._life.epoch)())
         if self._plan.gives_fields and unpacks_batches(sys._getframe(1)):  # noqa: SLF001 - the way that Python has
             refuse_unpacking(self._plan.fields)
         return self._life.epoch()
 
     @property
     def epoch(self) -> int:
-        """Number of the epoch that the next `iter` runs; if it was resumed at the very end of one, the one after it."""
+        """How many epochs are finished, from the number on that `set_epoch` or a state has set."""
         return self._progress.epoch
 
     @property
@@ -298,8 +301,8 @@ class DataLoader(TorchAttributes):
 
         Args:
             epoch: the number.
-            step: number of the first batch: those before it are left out, at no cost. None for the one at a position
-                that was resumed within that very epoch, of which nothing may be left, else for the first of all.
+            step: number of the first batch: those before it are left out, at no cost. None for where that very epoch
+                was resumed, if it is not finished since, even if nothing was left of it; else for the first of all.
 
         Raises:
             OptionError: if `epoch` is no whole number from 0 to 2**64 - 1, or the epoch has no such step; with a

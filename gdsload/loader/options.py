@@ -58,7 +58,8 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "tail": (None, "share", "pad", "drop"),
 }
 _REFUSED = {
-    "collate_fn": "Batches are gathered whole: nothing is left to collate. Pass transform=: it gets the whole batch.",
+    "collate_fn": "Batches are gathered whole: nothing is left to collate. Pass sample_transform= for what is done to "
+    "each sample, and transform= for what is done to each batch.",
     "tuned": "Leave it out: a loader takes no settings from a file. Pass the keywords that `gdsload tune PATH` prints.",
 }
 

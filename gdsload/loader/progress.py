@@ -16,7 +16,7 @@ from gdsload.loader.plan import LoaderPlan
 from gdsload.loader.rank_groups import everyone_there
 from gdsload.loader.ranks import Schedules
 from gdsload.loader.samplers import Sampled
-from gdsload.loader.state import Cursor, OrderIdentity, Place
+from gdsload.loader.state import Cursor, OrderIdentity, Place, Run
 from gdsload.order import Purpose, Schedule, derive_key
 
 __all__ = ["Progress"]
@@ -37,6 +37,15 @@ class _Resumed:
     change_batch_size: bool
     kept: bool = False
     over: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """Where an epoch began in its middle, to go back there as long as it is not finished."""
+
+    place: Place
+    cursor: Cursor
+    resumed: _Resumed
 
 
 class Progress:
@@ -61,10 +70,12 @@ class Progress:
         self._newest: Place | None = None
         self._last: Place | None = None  # as _newest, and still when it is over
         self._resumed: _Resumed | None = None
+        self._run = Run()
+        self._begun: _Begun | None = None
 
     def batches(self, place: Place | None = None) -> int:
         """Number of batches of the epoch at a place; None: of one that begins now."""
-        epoch, schedule = (self.epoch, self.schedules.now()) if place is None else (place.epoch, place.schedule)
+        epoch, schedule = (self._next, self.schedules.now()) if place is None else (place.epoch, place.schedule)
         return schedule.steps if self.sampled is None else self.sampled.steps(epoch, schedule)
 
     @property
@@ -82,6 +93,22 @@ class Progress:
 
     @property
     def epoch(self) -> int:
+        """How many epochs are finished, from 0 or the number that was set on."""
+        newest, run = self._newest, self._run
+        finished = newest is not None and newest.run is run and self._finished(newest)
+        return self._next - run.left + finished
+
+    def _finished(self, place: Place) -> bool:
+        """Whether all batches of the newest epoch, or of one without a sampler, have been handed out.
+
+        Not if there was but one, and nobody has asked for another: that was a look.
+        """
+        if place.step <= place.first + 1:
+            return False
+        return place.step >= place.schedule.steps if self.sampled is None else self.sampled.ended
+
+    @property
+    def _next(self) -> int:
         """Number of the epoch that is begun next: of one that was resumed at its very end, the one after it."""
         resumed = self._resumed
         if resumed is None or resumed.kept or not self._cursor.position:
@@ -102,14 +129,14 @@ class Progress:
 
     @property
     def inside(self) -> bool:
-        """Whether it takes a state to say where the consumer is: within an epoch, or with a seed that was drawn."""
+        """Whether it takes a state to say where the consumer is, and not only the number of the next epoch."""
         drawn = self._plan.seed is None and self.seed is not None
-        return self._newest is not None or self._cursor.position > 0 or drawn
+        return self._newest is not None or self._cursor.position > 0 or self._run.left > 0 or drawn
 
     @property
     def step(self) -> int:
         """Number of the first batch of the epoch that is begun next: 0, but for an epoch that is resumed."""
-        return self.schedules.now().step_at(self._cursor.position) if self.epoch == self._cursor.epoch else 0
+        return self.schedules.now().step_at(self._cursor.position) if self._next == self._cursor.epoch else 0
 
     def set_epoch(self, number: int, step: int | None = None) -> None:
         """Set the number of the epoch that is begun next, and its first batch; None: as it was, in the same epoch.
@@ -122,8 +149,11 @@ class Progress:
                 "set_epoch has a step, and a sampler says which samples come before it",
                 remedy="Resume a state of the loader, or leave out batches as they come.",
             )
-        self._newest = None
-        if number != self._cursor.epoch:
+        begun, self._begun = self._begun, None
+        self._newest, self._run = None, Run()
+        if begun is not None and begun.place.epoch == number and not self._finished(begun.place):
+            self._cursor, self._resumed = begun.cursor, replace(begun.resumed, kept=True)
+        elif number != self._cursor.epoch:
             if self.sampled is not None and self._cursor.position:
                 self.sampled.give_up(Place(self._cursor.epoch, self._cursor.position, self.schedules.now()))
             self._cursor, self._resumed = Cursor(number, 0), None
@@ -160,6 +190,9 @@ class Progress:
         else:
             schedule = self.schedules.newest if opened else self.schedules.now()
         state = self._identity(schedule).state(cursor)
+        own = place is not None and place.run is self._run  # the epoch that the state is of may still be finished
+        if left := self._run.left - own:
+            state["left"] = left
         if self.sampled is not None:
             state["sampler"] = self.sampled.state(place, cursor.position)
             if self.sampled.source.planned is None:
@@ -182,6 +215,12 @@ class Progress:
             mark = state.get("sampler")
             state = {name: value for name, value in state.items() if name != "sampler"}
         cursor = self._identity(schedule, state).resume(state, change_batch_size=change_batch_size)
+        left = state.get("left", 0)
+        if type(left) is not int or not 0 <= left <= cursor.epoch:
+            raise StateError(
+                f"left is {left!r}, and of {cursor.epoch} epochs so many cannot be unfinished",
+                remedy="Pass what state_dict() returned, unchanged.",
+            )
         if self.sampled is not None:
             if cursor.position and state.get("global_batch") != schedule.global_batch:
                 raise StateError(
@@ -195,6 +234,7 @@ class Progress:
             self.seed = state["seed"]
         self._cursor, self._newest, self._last = cursor, None, None
         self._resumed = _Resumed(state, change_batch_size)
+        self._run, self._begun = Run(left), None
 
     def next_place(self) -> Place:
         """Where the next epoch begins, with the ranks that there are now."""
@@ -253,13 +293,23 @@ class Progress:
 
     def begun(self, place: Place) -> None:
         """Note that the epoch at a place is the newest; it moves on as batches are handed out."""
-        cursor = Cursor(place.epoch + 1, 0)
+        cursor, begun = Cursor(place.epoch + 1, 0), None
+        if self._resumed is not None and self.sampled is None:
+            begun = _Begun(place, self._cursor, self._resumed)
+        if (newest := self._newest) is not None and self._finished(newest):
+            self.ended(newest)  # its last batch was taken, and nobody asked for another one
         if self.sampled is not None:
             self.sampled.begun()  # Ctrl-C, which strikes in calls, strikes before it or behind all that follows
         self._newest, self._last, self._cursor, self._resumed = place, place, cursor, None
+        self._begun = self._begun if begun is None else begun
+        place.first, place.run = place.step, self._run
+        place.run.left += 1
 
     def ended(self, place: Place) -> None:
-        """Note that the epoch at a place is over."""
+        """Note that the epoch at a place is over: it is finished."""
+        if (run := place.run) is not None:
+            place.run = None
+            run.left -= 1
         if self._newest is place:
             self._newest = None
 

@@ -6,6 +6,7 @@ And what the positions of an order stand for then.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -214,11 +215,18 @@ def _collect(source: object, found: list[ShardDataset], lengths: set[int | None]
         raise OptionError(f"a loader reads one dataset, not a {type(source).__name__} of them", remedy=SEVERAL)
     else:
         raise OptionError(
-            f"gdsload cannot read a {type(source).__module__}.{type(source).__qualname__} from its shards",
+            f"gdsload cannot read a {_kind(type(source))} from its shards",
             remedy="Convert it once, with gdsload.convert(dataset, folder), then load the shards. What a dataset of "
-            "yours does to each sample can be done to batches, by transform=. "
+            "yours does to each sample goes into sample_transform=. "
             "torch's Subset, random_split and ConcatDataset over a ShardDataset are read as they are.",
         )
+
+
+def _kind(kind: type) -> str:
+    """The name of a class; with its module, unless that is another one, as of classes that a metaclass has made."""
+    module = sys.modules.get(kind.__module__)
+    known = getattr(module, kind.__name__, None) is kind and kind.__module__ not in ("__main__", "builtins")
+    return f"{kind.__module__}.{kind.__qualname__}" if known else kind.__qualname__
 
 
 def _ids(source: object, starts: dict[int, int], known: dict[int, IntArray]) -> IntArray:

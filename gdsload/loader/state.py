@@ -15,7 +15,7 @@ from gdsload.errors import OptionError, StateError
 from gdsload.order import Mixture, OrderOptions, Schedule
 from gdsload.system.units import counted
 
-__all__ = ["Cursor", "OrderIdentity", "Place", "dataset_digest"]
+__all__ = ["Cursor", "OrderIdentity", "Place", "Run", "dataset_digest"]
 
 _VERSION = 1
 
@@ -34,6 +34,17 @@ class Cursor:
 
 
 @dataclass(slots=True, eq=False)
+class Run:
+    """The epochs of a loader since the number of the next one was last set.
+
+    Attributes:
+        left: how many of those that have begun are not finished.
+    """
+
+    left: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class Place:
     """Where an iterator is.
 
@@ -41,11 +52,15 @@ class Place:
         epoch: the number of its epoch.
         step: how many steps of it have been handed out.
         schedule: the steps of that epoch.
+        run: what counts the epoch as one that is not finished; None before it begins and after it ends.
+        first: the step that it began with.
     """
 
     epoch: int
     step: int
     schedule: Schedule
+    run: Run | None = None
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +106,8 @@ class OrderIdentity:
                 remedy="Pass what state_dict() returned, unchanged.",
             )
         mine = self._fixed()
+        if lacking := sorted(mine.keys() - state.keys() - {"mix"}):
+            raise StateError(f"the state has no {lacking[0]!r}", remedy="Pass what state_dict() returned, unchanged.")
         for name, message, remedy in _DIFFERENCES:
             if name == "global_batch" and change_batch_size:
                 continue

@@ -8,7 +8,8 @@ says no, with the way to do it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from torch.utils.data import Sampler, SequentialSampler
@@ -18,9 +19,8 @@ from gdsload.order.checks import check_epoch
 
 __all__ = ["BatchView", "EpochKeeper", "OrderView", "SequentialView", "TorchAttributes"]
 
-_FIXED = {"batch_size", "batch_sampler", "collate_fn", "dataset", "device", "drop_last", "generator", "order_options"}
-_FIXED |= {"sampler", "seed", "tail"}
-"""What takes effect when a loader is made, and never after; torch's loader refuses most of these, too."""
+_SET_BY_FRAMEWORKS = "worker_init_fn"
+"""Lightning sets it after `seed_everything(workers=True)`."""
 
 
 class EpochKeeper(Protocol):
@@ -110,16 +110,24 @@ class TorchAttributes:
     collate_fn: Callable[[Any], Any] = staticmethod(_refuse_to_collate)
 
     _made = False
+    _own: frozenset[str] | set[str] = frozenset()
+    """The attributes that the loader has set itself."""
+    _given: Mapping[str, object] = MappingProxyType({})
+    """Its keywords."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Set an attribute, but for those that have taken effect.
+        """Set an attribute, but for keywords of the loader's and of torch's, which have taken effect or have none.
 
         Raises:
             OptionError: if `name` is one of those; as in torch this is a ValueError.
         """
-        if self._made and name in _FIXED:
-            raise OptionError(
-                f"{name} cannot be set after the {type(self).__name__} was made, and would change nothing",
-                remedy=f"Make a new one with the {name} that you want.",
-            )
+        if self._made and name[:1] != "_" and name != _SET_BY_FRAMEWORKS:
+            unneeded = name in vars(TorchAttributes) and name not in self._given and name not in self._own
+            if unneeded or name in self._given or name in self._own:
+                raise OptionError(
+                    f"{name} cannot be set after the {type(self).__name__} was made, and would change nothing",
+                    remedy="Leave it out: the loader does without."
+                    if unneeded
+                    else f"Make a new one with the {name} that you want.",
+                )
         super().__setattr__(name, value)

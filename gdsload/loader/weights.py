@@ -21,6 +21,7 @@ from gdsload.shards.files import Files, open_regular
 from gdsload.shards.format.header import Header, TensorEntry
 from gdsload.shards.identity import ShardSource, identity_of
 from gdsload.shards.opening import load_header
+from gdsload.shards.status import status_of
 from gdsload.shards.values import no_inference
 from gdsload.system.paths import absolute, listed_paths
 from gdsload.system.threads import Closer
@@ -175,7 +176,7 @@ def _look(name: str) -> tuple[ShardSource, Header]:
     """Which file there is, and its header."""
     fd = open_regular(name)
     try:
-        return ShardSource(name, identity=identity_of(os.fstat(fd))), load_header(fd, name)
+        return ShardSource(name, identity=identity_of(status_of(fd, name))), load_header(fd, name)
     finally:
         os.close(fd)
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import stat
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gdsload.errors import (
     DatasetNotFoundError,
@@ -18,7 +19,7 @@ from gdsload.errors import (
     ReadError,
     UnfinishedDatasetError,
 )
-from gdsload.shards.files import open_regular, pread_exact, read_error
+from gdsload.shards.files import open_regular, pread_exact
 from gdsload.shards.format.index import INDEX_NAME, MAX_INDEX_BYTES, Index, parse_index
 from gdsload.shards.format.metadata import Metadata
 from gdsload.shards.format.schema import Schema
@@ -27,6 +28,7 @@ from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import FileIdentity, ShardSource, identity_of
 from gdsload.shards.opening import load_shard, wrong_length
 from gdsload.shards.shard_folders import link_target
+from gdsload.shards.status import NO_DESCRIPTORS, is_absent, read_error, status_of
 from gdsload.system.paths import absolute, refuse_no_path
 
 __all__ = ["SHARD_SUFFIX", "Catalog", "open_catalog"]
@@ -66,6 +68,8 @@ class Catalog:
 def open_catalog(path: str, *, whole: bool = True) -> Catalog:
     """Find out what is at `path`; see `ShardDataset` for what may be there.
 
+    Links on the way to the files are followed now: whoever switches one later switches nothing of this dataset.
+
     Args:
         path: where it is.
         whole: refuse a dataset of which a shard is missing, cut short or unreadable. Otherwise such a shard is among
@@ -74,6 +78,7 @@ def open_catalog(path: str, *, whole: bool = True) -> Catalog:
     Raises:
         OptionError: if it is empty, or an address.
         DatasetNotFoundError: if there is nothing.
+        ReadError: if the system does not say what there is, or too many files are open.
         UnfinishedDatasetError: if there are gdsload shards without an index.
         FormatError: if something is damaged; where `whole` is false, only if not one shard says what the fields are.
     """
@@ -81,39 +86,57 @@ def open_catalog(path: str, *, whole: bool = True) -> Catalog:
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
-        raise DatasetNotFoundError(f"there is no dataset here: {error.strerror}", file=path) from None
-    path = absolute(path)
+        if is_absent(error):
+            raise DatasetNotFoundError(f"there is no dataset here: {error.strerror}", file=path) from None
+        raise read_error("the dataset cannot be looked at", error, path) from None
+    given, path = path, absolute(path)
     if not stat.S_ISDIR(mode):
-        return _from_files(path, [path], alone=True, whole=whole)
+        try:
+            return _from_files(path, [os.path.realpath(path)], alone=True, whole=whole)
+        except FormatError as error:
+            if not path.endswith(SHARD_SUFFIX):
+                error.remedy = _to_convert(given)
+            raise
     if os.path.lexists(os.path.join(path, INDEX_NAME)):
         return _from_index(path, whole=whole)
+    folder = os.path.realpath(path)
     try:
-        names = sorted(name for name in os.listdir(path) if name.endswith(SHARD_SUFFIX))
+        names = sorted(name for name in os.listdir(folder) if name.endswith(SHARD_SUFFIX))
     except OSError as error:
         raise read_error("the folder cannot be read", error, path) from None
     if not names:
         raise DatasetNotFoundError(
             f"the folder holds neither {INDEX_NAME} nor {SHARD_SUFFIX} files",
             file=path,
-            remedy="Pass the folder that ShardWriter wrote.",
+            remedy=_to_convert(given) if os.listdir(folder) else "Pass the folder that ShardWriter wrote.",
         )
-    return _from_files(path, [os.path.join(path, name) for name in names], alone=False, whole=whole)
+    return _from_files(path, [os.path.join(folder, name) for name in names], alone=False, whole=whole)
+
+
+def _to_convert(path: str) -> str:
+    """What to do with a path of anything but shards."""
+    return f"Pass what `gdsload convert {shlex.quote(path)} shards/` makes of it, or a folder that ShardWriter wrote."
 
 
 def _from_index(path: str, *, whole: bool) -> Catalog:
     while True:
+        real = os.path.realpath(path)
         try:
-            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            folder = os.open(real, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise DatasetNotFoundError(f"the dataset is gone: {error.strerror}", file=path) from None
+            if is_absent(error):
+                raise DatasetNotFoundError(f"the dataset is gone: {error.strerror}", file=path) from None
+            raise read_error("the folder cannot be opened", error, path) from None
         try:
-            found = _from_folder(path, folder, whole=whole)
+            found = replace(_from_folder(real, folder, whole=whole), path=path)
             if whole or _is_at(path, folder):
                 return found
-        except (GdsloadError, OSError):
+        except (GdsloadError, OSError) as error:
             # A writer that replaces the dataset may be removing the old one while it is being read here.
             if _is_at(path, folder):
-                raise
+                if isinstance(error, GdsloadError):
+                    raise
+                raise read_error("the folder cannot be read", error, path) from None
         finally:
             os.close(folder)
 
@@ -128,7 +151,7 @@ def _from_folder(path: str, folder: int, *, whole: bool) -> Catalog:
     name = os.path.join(path, INDEX_NAME)
     fd = open_regular(name, follow_links=False, folder=folder)
     try:
-        size = os.fstat(fd).st_size
+        size = status_of(fd, name).st_size
         if size > MAX_INDEX_BYTES:
             problem = Problem(f"it has {size} bytes; the most is {MAX_INDEX_BYTES}", name, 0)
             raise FormatError("no valid index of a dataset", problems=[problem], file=name)
@@ -213,6 +236,8 @@ def _from_files(path: str, names: list[str], *, alone: bool, whole: bool) -> Cat
         try:
             shard, identity = _read(name)
         except (DatasetNotFoundError, FormatError, ReadError) as error:
+            if isinstance(error, ReadError) and error.errno in NO_DESCRIPTORS:
+                raise  # which says nothing of the file
             if whole and not isinstance(error, FormatError):
                 raise
             problems.extend(error.problems if isinstance(error, FormatError) else [Problem(error.message, name)])
@@ -239,7 +264,7 @@ def _from_files(path: str, names: list[str], *, alone: bool, whole: bool) -> Cat
 def _read(name: str) -> tuple[Shard, FileIdentity]:
     fd = open_regular(name)
     try:
-        identity = identity_of(os.fstat(fd))
+        identity = identity_of(status_of(fd, name))
         return load_shard(fd, name), identity
     finally:
         os.close(fd)

@@ -6,7 +6,6 @@ may have more shards than a process may have open files.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 import threading
@@ -30,33 +29,14 @@ from gdsload.shards.handles import HandleTable, Lent
 from gdsload.shards.identity import ShardSource, Watch, gone
 from gdsload.shards.reads import Extents, distinct
 from gdsload.shards.shard_folders import link_target, linked_folder
+from gdsload.shards.status import NO_DESCRIPTORS, read_error, status_of
 from gdsload.system.memory import map_file, unmap
 
-__all__ = ["NO_RIGHT", "Files", "open_regular", "pread_exact", "read_error"]
+__all__ = ["Files", "open_regular", "pread_exact"]
 
 IntArray = NDArray[np.int64]
 _UNKNOWN = -1
 """Nobody has tried yet whether a file can be opened with O_DIRECT."""
-
-
-NO_RIGHT = (errno.EACCES, errno.EPERM)
-"""The system's reasons where one may not read what is there."""
-
-
-def read_error(what: str, error: OSError, path: str, remedy: str | None = None) -> ReadError:
-    """What cannot be opened as an error of gdsload's, with the system's reason in `errno`, and what to do about it.
-
-    Args:
-        what: what cannot be done.
-        error: why.
-        path: with what.
-        remedy: what to do; None: what the reason says.
-    """
-    if remedy is None and error.errno in NO_RIGHT:
-        remedy = "Give yourself the right to read it."
-    found = ReadError(f"{what}: {error.strerror}", file=path, remedy=remedy)
-    found.errno = error.errno
-    return found
 
 
 def open_regular(path: str, *, follow_links: bool = True, flags: int = 0, folder: int | None = None) -> int:
@@ -80,9 +60,12 @@ def open_regular(path: str, *, follow_links: bool = True, flags: int = 0, folder
     except OSError as error:
         link = not follow_links and os.path.islink(path)
         raise read_error("the file cannot be opened", error, path, _about_link(path) if link else None) from None
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    try:
+        if not stat.S_ISREG(status_of(fd, path).st_mode):
+            raise ReadError("it is no regular file", file=path)
+    except BaseException:
         os.close(fd)
-        raise ReadError("it is no regular file", file=path)
+        raise
     return fd
 
 
@@ -245,8 +228,8 @@ class Files:
                 self.watch.check_now(np.array([file]))  # a spread dataset has come to where a plain one was
             raise
         try:
-            self.watch.opened(file, os.fstat(fd))
-        except FileChangedError:
+            self.watch.opened(file, status_of(fd, source.path))
+        except BaseException:
             os.close(fd)
             raise
         return fd
@@ -259,7 +242,9 @@ class Files:
                     self._direct[file] = True
             except FileChangedError:
                 raise
-            except ReadError:
+            except ReadError as error:
+                if error.errno in NO_DESCRIPTORS:
+                    return False  # for this time
                 self._direct[file] = False
         return bool(self._direct[file])
 

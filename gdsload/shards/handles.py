@@ -6,6 +6,7 @@ call, for reads that are made many at a time.
 
 from __future__ import annotations
 
+import os
 import resource
 import threading
 from collections.abc import Callable
@@ -13,26 +14,36 @@ from types import TracebackType
 
 import numpy as np
 
+from gdsload.shards.status import NO_DESCRIPTORS
 from gdsload.system.arrays import IntArray
 
 __all__ = ["HandleTable", "Lent", "most_open"]
 
 _LEAST, _MOST, _SHARE = 64, 4096, 8
+_SHARE_OF_LEFT = 4
 
 
 def most_open() -> int:
     """How many descriptors of one kind a dataset keeps: an eighth of what this process may have.
 
-    Opening a shard again takes longer than many a read, and others want descriptors, too.
+    Where that is few they are 64, but no more than a quarter of those that are left. Opening a shard again takes longer
+    than many a read, and others want descriptors, too.
     """
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MOST if allowed == resource.RLIM_INFINITY else min(max(allowed // _SHARE, _LEAST), _MOST)
+    if allowed == resource.RLIM_INFINITY:
+        return _MOST
+    wanted = min(max(allowed // _SHARE, _LEAST), _MOST)
+    try:
+        left = allowed - len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return wanted
+    return min(wanted, max(left // _SHARE_OF_LEFT, 1))
 
 
 class HandleTable:
     """Handles of some files; its methods may be called from several threads.
 
-    The least recently used ones that nobody uses are closed.
+    The least recently used ones that nobody uses are closed; all of them, if the process may have no more.
 
     Args:
         count: how many files.
@@ -59,7 +70,7 @@ class HandleTable:
             found = self._handles[files]
             if len(found) and found.min() < 0:
                 for file in files[found < 0].tolist():
-                    self._ensure(file)
+                    self._ensure(file, files)
                 found = self._handles[files]
             np.add.at(self._users, files, 1)
             self._calls += 1
@@ -76,7 +87,7 @@ class HandleTable:
         """As `lend`, of one file."""
         with self._lock:
             if self._handles[file] < 0:
-                self._ensure(file)
+                self._ensure(file, None)
             self._users[file] += 1
             self._calls += 1
             self._used[file] = self._calls
@@ -98,14 +109,30 @@ class HandleTable:
             self._closed = True
             self._trim()
 
-    def _ensure(self, file: int) -> None:
+    def _ensure(self, file: int, asked: IntArray | None) -> None:
+        """Open a file; `asked` are all that the call asks for."""
         if self._handles[file] < 0:  # a file may be asked for twice by one call
-            handle = self._make(file)
+            try:
+                handle = self._make(file)
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTORS or not self._close_idle(asked):
+                    raise
+                handle = self._make(file)
             if self._handles[file] >= 0:  # it was asked for while it was being made
                 self._end(handle)
                 return
             self._handles[file] = handle
             self._open += 1
+
+    def _close_idle(self, asked: IntArray | None) -> int:
+        """Close all that nobody uses or asks for, and keep fewer from now on; how many were closed."""
+        idle = (self._handles >= 0) & (self._users == 0)
+        if asked is not None:
+            idle[asked] = False
+        files = np.flatnonzero(idle).tolist()
+        self._close(files)
+        self.most = max(min(self.most, self._open + len(files) // 2), 1)
+        return len(files)
 
     def _trim(self) -> None:
         keep = 0 if self._closed else self.most
@@ -114,7 +141,10 @@ class HandleTable:
         idle = np.flatnonzero((self._handles >= 0) & (self._users == 0))
         # An eighth more than must be, so that not each call has to look for the oldest.
         oldest = idle[np.argsort(self._used[idle])][: self._open - keep + keep // 8]
-        for file in oldest.tolist():
+        self._close(oldest.tolist())
+
+    def _close(self, files: list[int]) -> None:
+        for file in files:
             handle = int(self._handles[file])
             self._handles[file] = -1
             self._open -= 1

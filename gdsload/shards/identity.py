@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from gdsload.errors import FileChangedError
 from gdsload.shards.reads import distinct
+from gdsload.shards.status import is_absent, read_error
 
 __all__ = ["LOOK_BEFORE_S", "FileIdentity", "ShardSource", "Watch", "gone", "identity_of"]
 
@@ -165,8 +166,10 @@ class Watch:
         source = self._sources[file]
         try:
             return os.stat(source.path, follow_symlinks=source.follow_links)
-        except OSError:
-            raise gone(source.path) from None
+        except OSError as error:
+            if is_absent(error):
+                raise gone(source.path) from None
+            raise read_error("the shard cannot be looked at", error, source.path) from None
 
     def _moved(self, file: int, found: os.stat_result) -> bool:
         """Refuse a file that is another one; whether its ctime is another, too. Asked of each shard of each read."""

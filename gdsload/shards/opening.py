@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from gdsload.errors import FormatError, Problem
 from gdsload.shards.files import pread_exact
 from gdsload.shards.format.header import PREFIX_BYTES, Header, header_bytes, parse_header
@@ -11,6 +9,7 @@ from gdsload.shards.format.shard import Shard, read_shard
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import ShardSource
 from gdsload.shards.shard_checksums import is_as_written
+from gdsload.shards.status import status_of
 
 __all__ = ["load_header", "load_named", "load_shard", "mismatch", "named_as_written", "wrong_length"]
 
@@ -22,7 +21,7 @@ def load_header(fd: int, file: str) -> Header:
         FormatError: if it is damaged.
         ReadError: if it cannot be read.
     """
-    size = os.fstat(fd).st_size
+    size = status_of(fd, file).st_size
     prefix = bytearray(min(PREFIX_BYTES, size))
     pread_exact(fd, memoryview(prefix), 0, file)
     raw = bytearray(header_bytes(bytes(prefix), size, file))

@@ -56,7 +56,10 @@ def is_resident(fd: int, offset: int) -> bool:
 
 def _lives_in_memory(fd: int) -> bool:
     """Whether a file's file system has its files in memory alone. Asked once of each: it may be a server's to say."""
-    device = os.fstat(fd).st_dev
+    try:
+        device = os.fstat(fd).st_dev
+    except OSError:
+        return False
     if device not in _answers:
         found = (ctypes.c_long * (_STATFS_BYTES // ctypes.sizeof(ctypes.c_long)))()
         _answers[device] = _libc.fstatfs(fd, found) == 0 and found[0] & 0xFFFFFFFF in _IN_MEMORY

@@ -11,9 +11,11 @@ from operator import lt
 import numpy as np
 from numpy.typing import NDArray
 
+from gdsload.errors import ReadError
 from gdsload.shards.files import Files
 from gdsload.shards.handles import HandleTable, lent_once
 from gdsload.shards.reads import PAGE_BYTES, Extents
+from gdsload.shards.status import NO_DESCRIPTORS
 from gdsload.system.arrays import IntArray
 from gdsload.system.memory import memory_at
 
@@ -72,7 +74,13 @@ class PreparedReads:
         if len(lent) > table.most and len(np.unique(lent)) > table.most and len(self.extents) > 1:
             self.close()
             return None
-        fds = table.lend(lent)
+        try:
+            fds = table.lend(lent)
+        except ReadError as error:
+            if error.errno not in NO_DESCRIPTORS or len(self.extents) == 1:
+                raise
+            self.close()  # half as many at once, until there are enough
+            return None
         self._lent.append((table, lent))
         return fds.repeat(counts)
 

@@ -1,4 +1,4 @@
-"""Names that users get wrong: refused, with the likely one and all known ones."""
+"""Names that users get wrong: refused, with the likely one, or all known ones."""
 
 from __future__ import annotations
 
@@ -39,6 +39,6 @@ def check_names(what: str, given: Iterable[str], known: Iterable[str]) -> None:
     for name in given:
         if name not in listed:
             near = difflib.get_close_matches(name, listed, 1)
-            meant = f"Did you mean {near[0]!r}? " if near else ""
             there = f"Its options are {', '.join(listed)}." if listed else "It has none."
-            raise OptionError(f"{what} has no option {name!r:.200}", remedy=meant + there)
+            meant = f"Did you mean {near[0]!r}?" if near else there
+            raise OptionError(f"{what} has no option {name!r:.200}", remedy=meant)

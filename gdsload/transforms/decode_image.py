@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 
 from gdsload.errors import OptionError
-from gdsload.transforms.fields import height_and_width, numbers
+from gdsload.transforms.fields import element_type, height_and_width, numbers
 
 __all__ = ["DecodeImage"]
 
@@ -36,8 +36,8 @@ class DecodeImage:
         flip: probability that an image is flipped horizontally.
         mean: of each of the three channels, where 255 counts as 1; None with `std`: values are not normalized.
         std: standard deviations, likewise.
-        dtype: of the result: uint8 without `mean`, or a floating type, for which 255 counts as 1. None: uint8 without
-            `mean`, float32 with it.
+        dtype: of the result, as torch's or by its name: uint8 without `mean`, or a floating type, for which 255 counts
+            as 1. None: uint8 without `mean`, float32 with it.
         channels_last: whether a pixel's channels lie together in memory. The shape does not change.
         max_pixels: an image that says it has more is not decoded. Pillow, which decodes all but JPEGs, has a limit of
             its own above twice this default: ``PIL.Image.MAX_IMAGE_PIXELS``.
@@ -57,7 +57,7 @@ class DecodeImage:
     flip: float = 0.0
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
-    dtype: torch.dtype | None = None
+    dtype: torch.dtype | str | None = None
     channels_last: bool = False
     max_pixels: int = 89_478_485
     on_error: Literal["raise", "zeros"] = "raise"
@@ -84,6 +84,8 @@ class DecodeImage:
         self._check_values()
 
     def _check_values(self) -> None:
+        if self.dtype is not None:
+            object.__setattr__(self, "dtype", element_type(self, self.dtype))
         if (self.mean is None) != (self.std is None):
             raise OptionError(f"{self}: mean and std go together")
         if self.mean is not None and self.std is not None:
@@ -112,7 +114,9 @@ class DecodeImage:
     @property
     def result(self) -> torch.dtype:
         """Element type of the result."""
-        return self.dtype or (torch.uint8 if self.mean is None else torch.float32)
+        if self.dtype is None:
+            return torch.uint8 if self.mean is None else torch.float32
+        return cast("torch.dtype", self.dtype)
 
     @property
     def repeatable(self) -> bool:

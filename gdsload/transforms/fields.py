@@ -10,7 +10,7 @@ import torch
 
 from gdsload.errors import OptionError
 
-__all__ = ["Batch", "fitting", "height_and_width", "numbers", "tensor_field"]
+__all__ = ["Batch", "element_type", "fitting", "height_and_width", "numbers", "tensor_field"]
 
 Batch = dict[str, Any]
 
@@ -56,6 +56,29 @@ def height_and_width(transform: Any, size: int | tuple[int, int]) -> tuple[int, 
     except (TypeError, ValueError):
         raise OptionError(f"{transform}: size is neither a whole number nor height and width") from None
     return rows, columns
+
+
+def element_type(transform: Any, given: object) -> torch.dtype:
+    """The element type that a transform is given: torch's, or its name, as fields of a schema have it.
+
+    Raises:
+        OptionError: if it is none that values can be cast to.
+    """
+    # numpy's types have names, too.
+    name = given if isinstance(given, str) else getattr(given, "name", None) or getattr(given, "__name__", None)
+    name = f"torch.{str(name).removeprefix('torch.')}"
+    found = given if isinstance(given, torch.dtype) else getattr(torch, name.removeprefix("torch."), None)
+    try:
+        # "float" is torch's float32 and numpy's float64: a type is taken by its own name alone.
+        if not isinstance(found, torch.dtype) or (found is not given and str(found) != name):
+            raise TypeError("no element type")
+        torch.empty(0, device="cpu").to(found)
+    except (TypeError, RuntimeError):
+        raise OptionError(
+            f"{transform}: dtype is {given!r:.80}, which is no element type",
+            remedy='Pass one of torch\'s, torch.int64, or its name, "int64".',
+        ) from None
+    return found
 
 
 def numbers(transform: Any, name: str, values: Iterable[SupportsFloat]) -> tuple[float, ...]:

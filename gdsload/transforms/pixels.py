@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 
 from gdsload.errors import OptionError
-from gdsload.transforms.fields import Batch, numbers, tensor_field
+from gdsload.transforms.fields import Batch, element_type, numbers, tensor_field
 
 __all__ = ["Cast", "ChannelsLast", "Normalize"]
 
@@ -21,15 +22,21 @@ class Cast:
 
     Args:
         field: its name; a tensor of any shape, also a jagged one.
-        dtype: the new type.
+        dtype: the new type, as torch's or by its name: ``"int64"``.
+
+    Raises:
+        OptionError: if it is no element type.
     """
 
     field: str
-    dtype: torch.dtype
+    dtype: torch.dtype | str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", element_type(self, self.dtype))
 
     def __call__(self, batch: Batch) -> Batch:
         """The batch with the field cast."""
-        return {**batch, self.field: tensor_field(self, batch, 0).to(self.dtype)}
+        return {**batch, self.field: tensor_field(self, batch, 0).to(cast("torch.dtype", self.dtype))}
 
 
 @dataclass(frozen=True)
@@ -42,15 +49,21 @@ class Normalize:
         field: its name; ``[..., channels, height, width]``.
         mean: of each channel, or one for all.
         std: likewise.
-        dtype: type of the result.
+        dtype: type of the result, floating: torch's or its name.
+
+    Raises:
+        OptionError: if values do not fit together.
     """
 
     field: str
     mean: Sequence[float]
     std: Sequence[float]
-    dtype: torch.dtype = torch.float32
+    dtype: torch.dtype | str = torch.float32
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", element_type(self, self.dtype))
+        if not self.result.is_floating_point:
+            raise OptionError(f"{self}: normalized values are no whole numbers", remedy="Pass a floating dtype.")
         for name in ("mean", "std"):
             object.__setattr__(self, name, numbers(self, name, getattr(self, name)))
         if len(self.mean) != len(self.std) or not all(self.std):
@@ -66,7 +79,12 @@ class Normalize:
         table = self.table(value.dtype)
         # From ordinary memory this is safe, and no stream is waited for.
         mean, std = table[..., None, None].to(value.device, non_blocking=True)
-        return {**batch, self.field: value.to(table.dtype).sub(mean).div_(std).to(self.dtype)}
+        return {**batch, self.field: value.to(table.dtype).sub(mean).div_(std).to(self.result)}
+
+    @property
+    def result(self) -> torch.dtype:
+        """Element type of the result."""
+        return cast("torch.dtype", self.dtype)
 
     def table(self, dtype: torch.dtype) -> torch.Tensor:
         """Means and standard deviations for values of a type, ``[2, channels]``, in the type of the computation."""

@@ -45,9 +45,7 @@ CALLS = {
 @pytest.mark.parametrize("name", sorted(RearrangeKeywords.__annotations__))
 def test_a_letter_too_few_is_never_ignored(shards, tmp_path, call, name):
     wrong = name[:2] + name[3:]
-    with pytest.raises(
-        OptionError, match=rf"{call}.* has no option '{wrong}'\. Did you mean '{name}'\? Its options are"
-    ):
+    with pytest.raises(OptionError, match=rf"{call}.* has no option '{wrong}'\. Did you mean '{name}'\?"):
         CALLS[call](shards, tmp_path / "out", **{wrong: 1})
     assert not (tmp_path / "out").exists()
 

@@ -66,7 +66,7 @@ def test_the_example_with_images_learns(tmp_path, capsys):
 
 def test_example_runs(tmp_path, capsys):
     example("train").main(str(tmp_path))
-    assert re.fullmatch(r"y = (2\.9|3\.0)\d x \+ (0\.9|1\.0)\d, epoch 7\n", capsys.readouterr().out)
+    assert re.fullmatch(r"y = (2\.9|3\.0)\d x \+ (0\.9|1\.0)\d, epoch 6\n", capsys.readouterr().out)
 
 
 def test_lines_of_markdown_wrap():

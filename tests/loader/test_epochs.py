@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import itertools
+import json
 import random
 
 import numpy as np
@@ -9,8 +13,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DistributedSampler, RandomSampler
 
 import gdsload
+from gdsload.errors import StateError
 from gdsload.order import Schedule, make_order
 from gdsload.testing import RecordingBackend, SlowBackend, fingerprint
 from tests.order.quality import batch_ids
@@ -224,3 +230,136 @@ def test_statistics_count_what_was_handed_out(load, plain):
     assert 0 < stats.wait_s <= stats.busy_s
     assert 0 < stats.wait_share <= 1
     assert np.isfinite([stats.read_s, stats.gather_s]).all()
+
+
+LOOKS = {
+    "no look": lambda loader: None,
+    "a look": lambda loader: next(iter(loader)),
+    "two looks": lambda loader: (next(iter(loader)), next(iter(loader))),
+    "two at once": lambda loader: next(zip(loader, loader, strict=True)),
+    "a break": lambda loader: [None for _ in itertools.islice(loader, 7)],
+    "an iterator that is kept": lambda loader: (kept := iter(loader), next(kept)),
+}
+SAMPLED = {
+    "order": lambda: {"shuffle": True},
+    "in order": dict,
+    "no seed": lambda: {"shuffle": True, "seed": None},
+    "generator": lambda: {"sampler": RandomSampler(range(1000), generator=torch.Generator().manual_seed(1))},
+    "its own epoch": lambda: {"sampler": DistributedSampler(range(1000), 1, 0)},
+}
+
+
+def as_documented(loader, epochs, steps=None):
+    """The loop of docs/resume.md: the indices of each batch by epoch and step, until so many batches are trained."""
+    found = {}
+    for epoch in range(loader.epoch, epochs):
+        loader.set_epoch(epoch)
+        for step, batch in enumerate(loader, loader.step):
+            found[epoch, step] = batch["index"].tolist()
+            if len(found) == steps:
+                return found
+    return found
+
+
+class TestEpochsThatAreLeft:
+    """`loader.epoch` counts finished epochs, so that a look at a batch costs none."""
+
+    @pytest.mark.parametrize("kind", SAMPLED)
+    @pytest.mark.parametrize("look", LOOKS)
+    def test_the_documented_loop_trains_all_epochs(self, load, plain, look, kind):
+        options = {"batch_size": 100, "with_index": True}
+        loader, other = load(plain, **options, **SAMPLED[kind]()), load(plain, **options, **SAMPLED[kind]())
+        looked = LOOKS[look](loader)
+        assert loader.epoch == 0
+        found = as_documented(loader, 3)
+        assert list(found) == [(epoch, step) for epoch in range(3) for step in range(10)]
+        for epoch in range(3):
+            assert sorted(itertools.chain(*(found[epoch, step] for step in range(10)))) == list(range(1000))
+        assert loader.epoch == 3
+        if kind not in ("no seed", "generator"):  # the batches are those of a loader that nobody has looked into
+            assert found == as_documented(other, 3)
+        del looked
+
+    @pytest.mark.parametrize("look", LOOKS)
+    def test_a_loop_that_asks_the_loader_trains_all_epochs(self, load, plain, look):
+        loader, trained = load(plain, 100, True, with_index=True), 0
+        looked = LOOKS[look](loader)
+        while loader.epoch < 3:
+            assert (loader.epoch, sorted(itertools.chain(*indices(loader)))) == (trained, list(range(1000)))
+            trained += 1
+        assert trained == 3
+        del looked
+
+    @pytest.mark.parametrize("look", LOOKS)
+    @pytest.mark.parametrize("before", ["no look", "two at once"])
+    @pytest.mark.parametrize("steps", [1, 10, 29])
+    def test_a_run_that_is_resumed_trains_what_is_left(self, load, plain, before, look, steps):
+        make = functools.partial(load, plain, 100, True, with_index=True)
+        wanted, loader, resumed = as_documented(make(), 3), make(), make()
+        LOOKS[before](loader)
+        found = as_documented(loader, 3, steps=steps)
+        resumed.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+        looked = LOOKS["a look" if steps % 10 > 2 else look](resumed)  # not at all that is left
+        assert resumed.epoch == steps // 10
+        assert found | as_documented(resumed, 3) == wanted
+        del looked
+
+    def test_the_count_goes_on_with_a_state_and_with_a_copy(self, load, plain):
+        loader = load(plain, 100, True, with_index=True)
+        next(iter(loader))
+        first, second = indices(loader), iter(loader)
+        next(second)
+        assert loader.epoch == 1
+        resumed = load(plain, 100, True, with_index=True)
+        resumed.load_state_dict(loader.state_dict())
+        for other in (resumed, copy.copy(loader)):
+            assert other.epoch == 1
+            assert len(indices(other)) == 9
+            assert other.epoch == 2
+        assert first != indices(second)
+        copied = copy.copy(loader)
+        assert (copied.epoch, loader.epoch, indices(copied)) == (2, 2, indices(loader))
+
+    def test_each_iterator_is_shuffled_anew(self, load, plain):
+        loader = load(plain, 100, True, with_index=True)
+        looks = [next(iter(loader))["index"].tolist() for _ in range(5)]
+        assert len({tuple(look) for look in looks}) == 5
+        assert loader.epoch == 0
+
+    @pytest.mark.parametrize("kind", SAMPLED)
+    def test_an_epoch_is_finished_with_its_last_batch(self, load, plain, kind):
+        loader = load(plain, batch_size=100, with_index=True, **SAMPLED[kind]())
+        iterator = iter(loader)
+        for step in range(10):
+            assert (loader.epoch, step) == (0, step)
+            next(iterator)
+        assert loader.epoch == 1
+        next(iter(loader))
+        assert (next(iterator, None), loader.epoch) == (None, 1)
+        assert (len(indices(loader)), loader.epoch) == (10, 2)
+
+    @pytest.mark.parametrize("kind", SAMPLED)
+    def test_a_look_at_an_epoch_of_one_batch_costs_none(self, load, plain, kind):
+        loader = load(plain, batch_size=1000, with_index=True, **SAMPLED[kind]())
+        next(iter(loader))
+        assert loader.epoch == 0
+        assert (len(indices(loader)), loader.epoch) == (1, 1)
+
+    def test_both_of_two_at_once_count_when_they_end(self, load, plain):
+        loader = load(plain, 100, True)
+        assert len(list(zip(loader, loader, strict=False))) == 10
+        assert loader.epoch == 2
+
+    def test_an_older_iterator_that_ends_after_set_epoch_does_not_count(self, load, plain):
+        loader = load(plain, 100, True)
+        iterator = iter(loader)
+        next(iterator)
+        loader.set_epoch(5)
+        assert (len(list(iterator)), loader.epoch) == (9, 5)
+
+    @pytest.mark.parametrize("left", [-1, 2, "1", None, True])
+    def test_a_count_that_is_none_is_refused(self, load, plain, left):
+        loader = load(plain, 100)
+        list(loader)
+        with pytest.raises(StateError, match="so many cannot be unfinished"):
+            loader.load_state_dict({**loader.state_dict(), "left": left})

@@ -102,14 +102,12 @@ class TestTorchsKeywords:
         ],
     )
     def test_one_that_is_misspelt(self, load, plain, given, meant):
-        with pytest.raises(OptionError, match=rf"no option '{given}'\. Did you mean '{meant}'\?"):
+        with pytest.raises(OptionError, match=rf"no option '{given}'\. Did you mean '{meant}'\?$"):
             load(plain, **{given: 1})
 
     def test_an_unknown_one_is_named(self, load, plain):
-        with pytest.raises(
-            OptionError, match=r"no option 'with_indices'\. Did you mean 'with_index'\? Its options are .*with_index"
-        ):
-            load(plain, with_indices=True)
+        with pytest.raises(OptionError, match=r"no option 'zzz'\. Its options are .*with_index"):
+            load(plain, zzz=True)
 
     def test_a_keyword_that_there_was_says_what_to_do_now(self, load, plain):
         for value in (True, False):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset, random_split
 
 import gdsload
-from gdsload import OptionError, ShardDataset
+from gdsload import DatasetNotFoundError, FormatError, OptionError, ShardDataset
 from gdsload.loader.selection import select
 from gdsload.order import Schedule, make_order
 from tests.order.quality import batch_ids
@@ -204,8 +204,30 @@ class TestRefused:
         ):
             load(dataset)
 
+    def test_a_class_of_the_users_is_named_as_it_is(self, load):
+        class Streamed(IterableDataset):
+            def __iter__(self):
+                yield 1
+
+        with pytest.raises(OptionError, match=r"cannot read a \S*Streamed from its shards.*sample_transform="):
+            load(Streamed())
+
+    def test_what_is_no_dataset_yet_can_be_converted(self, load, tmp_path):
+        (tmp_path / "my pictures").mkdir()
+        with pytest.raises(
+            DatasetNotFoundError, match=r"index.json nor .safetensors files. Pass the folder that Shard"
+        ):
+            load(tmp_path / "my pictures")
+        (tmp_path / "my pictures/cat.png").touch()
+        convert = r"Pass what `gdsload convert '\S*/my pictures\S*' shards/` makes of it"
+        with pytest.raises(DatasetNotFoundError, match=rf"index.json nor .safetensors files. {convert}"):
+            load(tmp_path / "my pictures")
+        (tmp_path / "my pictures/train.bin").write_bytes(bytes(range(1, 200)))
+        with pytest.raises(FormatError, match=rf"{convert}.*\n.*it is no safetensors file"):
+            load(tmp_path / "my pictures/train.bin")
+
     def test_subclasses_with_samples_of_their_own(self, load, plain, shards):
-        with pytest.raises(OptionError, match="cannot read a .*Transformed.*transform="):
+        with pytest.raises(OptionError, match="cannot read a .*Transformed.*sample_transform="):
             load(Transformed(plain))
         with pytest.raises(OptionError, match="cannot read a .*OddSubset"):
             load(OddSubset(shards, [1, 2]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import weakref
 
 import pytest
@@ -11,18 +12,38 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 
 import gdsload
 from gdsload import OptionError
+from gdsload.loader.options import TorchKeywords
 
 OF_TORCH = ["batch_sampler", "batch_size", "dataset", "drop_last", "sampler"]
-FIXED = [*OF_TORCH, "collate_fn", "device", "generator", "order_options", "seed", "tail"]
+KEYWORDS = [*inspect.signature(gdsload.DataLoader.__init__).parameters][1:-1]
+UNNEEDED = [*TorchKeywords.__annotations__, "collate_fn"]
 
 
-@pytest.mark.parametrize("name", FIXED)
-def test_what_has_taken_effect_cannot_be_set(load, plain, name):
+@pytest.mark.parametrize("name", [*KEYWORDS, "order_options", "stats", *UNNEEDED])
+def test_what_has_taken_effect_or_has_none_cannot_be_set(load, plain, name):
     loader = load(plain, 8)
-    before = getattr(loader, name)
-    with pytest.raises(OptionError, match=f"{name} cannot be set after the DataLoader was made"):
+    before = name != "cache" and getattr(loader, name, None)  # a status is made anew
+    if name == "worker_init_fn":  # Lightning sets it
+        loader.worker_init_fn = print
+        return
+    remedy = "Leave it out" if name in UNNEEDED else f"Make a new one with the {name}"
+    with pytest.raises(OptionError, match=f"{name} cannot be set after the DataLoader was made.* {remedy}"):
         setattr(loader, name, 7)
-    assert getattr(loader, name) is before
+    assert name == "cache" or getattr(loader, name, None) is before
+
+
+def test_attributes_of_the_users_own_can_be_set(load, plain):
+    class Mine(gdsload.DataLoader):
+        def __init__(self, *arguments, **options):
+            self.before = 1
+            super().__init__(*arguments, **options)
+            self.after = 2
+
+    loader = load(plain, 8)
+    loader.name = "mine"
+    mine = Mine(plain, 8, device="cpu")
+    mine.before = mine.after = 3
+    assert (loader.name, mine.before, mine.after) == ("mine", 3, 3)
 
 
 def test_torchs_loader_refuses_what_ours_refuses(plain):
@@ -40,7 +61,6 @@ def test_attributes_of_torchs_loader_have_its_defaults(load, plain):
     assert {name: getattr(loader, name) for name in names if name not in own} == {
         name: getattr(torchs, name) for name in names if name not in own
     }
-    loader.worker_init_fn = print  # as Lightning does
 
 
 def test_samplers_of_the_user_stay_what_they_are(load, plain):
@@ -126,7 +146,7 @@ def test_the_step_is_that_of_a_resumed_state(load, plain):
     batches = iter(loader)
     next(batches), next(batches)
     other.load_state_dict(loader.state_dict())
-    assert (other.epoch, other.step, loader.epoch, loader.step) == (0, 2, 1, 0)
+    assert (other.epoch, other.step, loader.epoch, loader.step) == (0, 2, 0, 0)
     other.set_epoch(0, 0)
     assert numbers(other) == numbers(load(plain, 64, True))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 
 import numpy as np
@@ -134,7 +135,50 @@ def test_threads_share_them():
     assert len(opened.open) <= 2
 
 
-@pytest.mark.parametrize(("allowed", "most"), [(256, 64), (1024, 128), (1 << 20, 4096), (-1, 4096)])
-def test_how_many_are_kept_follows_from_how_many_a_process_may_have(monkeypatch, allowed, most):
+@pytest.mark.parametrize(
+    ("allowed", "open_now", "most"),
+    [(1024, 20, 128), (1 << 20, 20, 4096), (-1, 20, 4096), (512, 20, 64), (64, 20, 11), (64, 63, 1), (1024, 1000, 6)],
+)
+def test_how_many_are_kept_follows_from_how_many_a_process_may_have(monkeypatch, allowed, open_now, most):
     monkeypatch.setattr(handles.resource, "getrlimit", lambda _which: (allowed, allowed))
+    monkeypatch.setattr(handles.os, "listdir", lambda _folder: [""] * open_now)
     assert most_open() == most
+
+
+class Scarce(Opened):
+    """Opens no more than so many."""
+
+    def __init__(self, most):
+        super().__init__()
+        self.most = most
+
+    def make(self, file):
+        if len(self.open) >= self.most:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().make(file)
+
+
+@given(calls)
+def test_where_a_process_may_have_no_more_those_that_nobody_uses_are_closed(several):
+    opened = Scarce(3)
+    table = table_of(opened, most=FILES)
+    for _, chosen in several:
+        files = np.array(chosen)
+        if len(set(chosen)) > 3:
+            with pytest.raises(OSError, match="Too many open files"):
+                table.lend(files)
+            continue
+        found = table.lend(files)
+        assert [opened.open[handle] for handle in found.tolist()] == files.tolist()
+        table.give(files)
+    table.close()
+    assert opened.open == {}
+
+
+def test_where_all_are_in_use_the_systems_error_comes_out():
+    opened = Scarce(1)
+    table = table_of(opened)
+    with table.lent(1), pytest.raises(OSError, match="Too many open files"):
+        table.lend_one(2)
+    with table.lent(2):
+        pass

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from gdsload import OptionError
+from gdsload.shards.format.dtypes import DTYPES as DTYPES_OF_SHARDS
 from gdsload.transforms import (
     Cast,
     CenterCrop,
@@ -296,3 +297,59 @@ def test_how_images_are_decoded_has_defaults():
     assert (options.rows_and_columns, options.short_side, options.result) == ((224, 224), 256, torch.float32)
     assert options.table().tolist() == [[127.5] * 3, [63.75] * 3]
     assert (DecodeImage().result, DecodeImage().table(), DecodeImage().rows_and_columns) == (torch.uint8, None, None)
+
+
+class TestElementTypes:
+    """As torch's, or by the names that fields of a schema have."""
+
+    @pytest.mark.parametrize("given", ["bfloat16", "torch.bfloat16", torch.bfloat16])
+    @pytest.mark.parametrize(
+        "make",
+        [functools.partial(Cast, "x"), functools.partial(Normalize, "x", (0.5,), (0.1,))],
+        ids=["cast", "normalize"],
+    )
+    def test_a_name_is_its_type(self, make, given):
+        transform = make(dtype=given)
+        assert transform == make(dtype=torch.bfloat16)
+        assert repr(transform) == repr(make(dtype=torch.bfloat16))
+        assert transform({"x": torch.ones(2, 1, 3, 3)})["x"].dtype == torch.bfloat16
+
+    @pytest.mark.parametrize("name", [dtype.name for dtype in DTYPES_OF_SHARDS.values()])
+    def test_all_that_shards_have(self, name):
+        assert str(Cast("x", name)({"x": torch.ones(2)})["x"].dtype) == f"torch.{name}"
+
+    def test_tokens_of_16_bits_can_be_looked_up(self):
+        tokens = torch.tensor([[1, 60000]], dtype=torch.uint16)
+        found = Cast("x", "int64")({"x": tokens})["x"]
+        assert torch.nn.Embedding(65536, 2)(found).shape == (1, 2, 2)
+
+    @pytest.mark.parametrize("given", [np.int64, np.dtype("int64")])
+    def test_numpys_types_have_the_same_names(self, given):
+        assert Cast("x", given).dtype == torch.int64
+
+    @pytest.mark.parametrize(
+        "given", ["int", "int65", "float", "long", "cpu", "", "torch", None, int, 3, [], torch.strided, torch.quint8]
+    )
+    @pytest.mark.parametrize(
+        "make",
+        [
+            functools.partial(Cast, "x"),
+            functools.partial(Normalize, "x", (0.5,), (0.1,)),
+            lambda dtype: DecodeImage(dtype=dtype or "none"),
+        ],
+        ids=["cast", "normalize", "decode"],
+    )
+    def test_what_is_none_is_refused_at_once(self, make, given):
+        with pytest.raises(
+            OptionError, match=r'is no element type. Pass one of torch\'s, torch.int64, or its name, "int64"'
+        ):
+            make(dtype=given)
+
+    def test_images_may_be_decoded_to_a_name(self):
+        assert DecodeImage(dtype="float16") == DecodeImage(dtype=torch.float16)
+        with pytest.raises(OptionError, match="dtype is neither uint8, float32"):
+            DecodeImage(dtype="int64")
+
+    def test_what_is_normalized_is_no_whole_number(self):
+        with pytest.raises(OptionError, match="normalized values are no whole numbers"):
+            Normalize("x", (0.5,), (0.1,), "uint8")

@@ -212,7 +212,7 @@ class FusedTransforms:
             return None
         known = value.itemsize in _WORDS
         if self._normalize is not None:
-            known = value.dtype in _LOADS and self._normalize.dtype in STORES
+            known = value.dtype in _LOADS and self._normalize.result in STORES
         channels = value.shape[1]
         if not known or not 0 < value.numel() < _MOST_ELEMENTS or not can_launch():
             return None
@@ -243,7 +243,7 @@ class FusedTransforms:
         steps: list[int] = []
         for step, (rows, columns), after in zip(self._moves, sizes, sizes[1:], strict=False):
             steps += _words(step, value, (rows, columns), after, generator, held)
-        dtype = self._normalize.dtype if self._normalize else value.dtype
+        dtype = self._normalize.result if self._normalize else value.dtype
         layout = torch.channels_last if self._last else torch.contiguous_format
         out = torch.empty((samples, channels, *sizes[-1]), dtype=dtype, device=device, memory_format=layout)
         table = self._table(value) if self._normalize else None
@@ -263,7 +263,7 @@ class FusedTransforms:
             word = _WORDS[dtype.itemsize]
             names = {"IN_T": word, "OUT_T": word, "LOAD": "return 0;", "STORE": "return 0;", "MADE": _COPIED}
         else:
-            (given, load), (wanted, store) = _LOADS[dtype], STORES[self._normalize.dtype]
+            (given, load), (wanted, store) = _LOADS[dtype], STORES[self._normalize.result]
             names = {"IN_T": given, "OUT_T": wanted, "LOAD": load, "STORE": store, "MADE": _NORMALIZED}
         source = _SOURCE
         for name, text in {**names, "LAST": str(int(self._last)), "LINES": str(_LINES)}.items():

@@ -7,7 +7,8 @@ Invariants:
        been left may go on, if its iterator is kept: out of vectors, it then draws from a generator that it alone has.
     2. What is known of a batch is kept until the one behind it has been handed out: the consumer may step back by one.
     3. Behind an error nothing is drawn, whatever it was.
-    4. Of loaders that have one generator, one at a time draws vectors from it, and notes where that has led.
+
+What loaders that share one generator draw is undefined, as in torch.
 """
 
 from __future__ import annotations
@@ -17,11 +18,9 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
-from weakref import ref
 
 import numpy as np
 import torch
@@ -41,18 +40,6 @@ _MOST_AT_ONCE = 1024
 _AHEAD = 65536
 """Indices that are drawn at once out of vectors: they do not depend on how far the consumer is, and each call
 of torch's gives the interpreter lock away, which a thread that gathers may hold for milliseconds."""
-# No WeakKeyDictionary, which runs Python code when a generator is freed: a Ctrl-C raised there is lost.
-_in_use: dict[ref[torch.Generator], AbstractContextManager[object]] = {}
-os.register_at_fork(after_in_child=_in_use.clear)  # whoever draws is not there
-
-
-def _alone_with(generator: torch.Generator | None) -> AbstractContextManager[object]:
-    """Have no other loader draw from a generator meanwhile."""
-    if generator is None:
-        return nullcontext()
-    for freed in [one for one in list(_in_use) if one() is None]:
-        _in_use.pop(freed, None)
-    return _in_use.setdefault(ref(generator), threading.RLock())
 
 
 class Stateful(Protocol):
@@ -153,8 +140,7 @@ class Draws:
                 # Out of vectors in the same pieces, whoever asks for how much: what `leave` goes back to are their
                 # ends.
                 count = wanted - self.steps if ahead == 1 else ahead - self.steps % ahead
-                with _alone_with(self._generator):
-                    self._draw(min(count, _MOST_AT_ONCE) if self._stateful is None else 1)
+                self._draw(min(count, _MOST_AT_ONCE) if self._stateful is None else 1)
         return self._largest
 
     def error(self, step: int) -> BaseException | None:
@@ -207,9 +193,8 @@ class Draws:
             behind = next((state for steps, state in self._states if steps > step), None)
             if behind is None or self._state is None or self.ended:
                 return
-            with _alone_with(generator):
-                if _stands_at(generator, self._state):
-                    generator.set_state(behind)
+            if _stands_at(generator, self._state):
+                generator.set_state(behind)
 
     def _draw(self, count: int) -> None:
         """Draw some more batches."""

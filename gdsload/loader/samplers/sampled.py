@@ -107,6 +107,11 @@ class Sampled:
         return count // size if self.source.drop_last else -(-count // size)
 
     @property
+    def ended(self) -> bool:
+        """Whether the consumer has got all batches of the newest epoch."""
+        return self._draws is not None and self._draws.ended
+
+    @property
     def stateful(self) -> Stateful | None:
         """What keeps the sampler's state: itself, or what a `BatchSampler` draws from."""
         for level in self._levels:

@@ -12,12 +12,13 @@ from itertools import accumulate
 import numpy as np
 
 from gdsload.errors import ChecksumError, DatasetNotFoundError, FormatError, Problem, ReadError
-from gdsload.shards.files import NO_RIGHT, open_regular
+from gdsload.shards.files import open_regular
 from gdsload.shards.format.header import TensorEntry
 from gdsload.shards.format.shard import PADDING_PREFIX
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import ShardSource
 from gdsload.shards.opening import load_shard, mismatch, wrong_length
+from gdsload.shards.status import NO_DESCRIPTORS, NO_RIGHT, status_of
 from gdsload.shards.verify.contents import FieldBytes, PackedRows, not_finite, wrong_booleans, wrong_images, wrong_texts
 from gdsload.shards.verify.opened import OpenShard
 
@@ -145,12 +146,12 @@ def _verify(source: ShardSource, stored: StoredSchema, first: int, meter: _Meter
     except DatasetNotFoundError:
         return _Found([Problem("the shard is missing", source.path, samples=everything)])
     except ReadError as error:
-        if error.errno in NO_RIGHT:
+        if error.errno in (*NO_RIGHT, *NO_DESCRIPTORS):
             return _Found(unread=[Problem(error.message, source.path)])
         message = f"{error.message}. {error.remedy}" if error.remedy else error.message
         return _Found([Problem(message, source.path, samples=everything)])
     try:
-        cut = wrong_length(source.path, os.fstat(fd).st_size, source.file_bytes, everything)
+        cut = wrong_length(source.path, status_of(fd, source.path).st_size, source.file_bytes, everything)
         if cut is not None:
             return _Found([cut])
         shard = load_shard(fd, source.path)

@@ -7,7 +7,6 @@ import json
 import pickle
 import threading
 import time
-from contextlib import nullcontext
 from itertools import islice
 
 import pytest
@@ -21,7 +20,7 @@ from torch.utils.data import (
 )
 
 from gdsload import DataLoader
-from gdsload.loader.samplers import draws, vectors
+from gdsload.loader.samplers import draws
 from gdsload.loader.samplers.indices import IndexSource
 from gdsload.loader.state import Place
 from tests.loader.samplers.test_samplers import ALL, numbers, seeded
@@ -169,18 +168,7 @@ class TestCopies:
 
 
 class TestOneGenerator:
-    """Who else has it moves it, as in torch; what is not known to be where an epoch left it is left alone."""
-
-    @pytest.mark.parametrize("batches", [1, 30])
-    def test_of_two_loaders_gives_no_permutation_twice(self, make, monkeypatch, batches):
-        monkeypatch.setattr("gdsload.loader.samplers.draws._AHEAD", 100)
-        generator = seeded()
-        samplers = [RandomSampler(ALL, num_samples=3000, generator=generator) for _ in range(2)]
-        with make(sampler=samplers[0]) as one, make(sampler=samplers[1]) as other:
-            pairs = list(islice(zip(one, other, strict=True), batches))
-            found = [tuple(numbers([batch])) for pair in pairs for batch in pair]
-            found += [tuple(numbers([batch])) for loader in (one, other) for batch in loader]
-        assert len(set(map(str, found))) == len(found)
+    """What else draws from it moves it, as in torch; an epoch sets it back only from where the epoch itself left it."""
 
     @pytest.mark.parametrize("used_before", [0, 1, 2, 3, 4])
     def test_goes_back_no_further_than_to_what_others_have_drawn(self, monkeypatch, used_before):
@@ -196,47 +184,6 @@ class TestOneGenerator:
             states.append(sampler.generator.get_state())
         drawn.leave()
         assert torch.equal(sampler.generator.get_state(), states[used_before])
-
-    @pytest.mark.parametrize("guard", [True, False])
-    def test_of_two_loaders_is_drawn_from_by_one_at_a_time(self, make, monkeypatch, guard):
-        """Else the place behind what one has drawn is behind what the other one has, too, and he goes back over it."""
-        monkeypatch.setattr("gdsload.loader.samplers.draws._AHEAD", 100)
-        generator, drawn, began, stop = seeded(), [], threading.Event(), threading.Event()
-        samplers = [RandomSampler(ALL, num_samples=3000, generator=generator) for _ in range(2)]
-        take = vectors.Vectors.take
-
-        def slow(self, count):
-            before = generator.get_state()
-            found = take(self, count)
-            if not torch.equal(generator.get_state(), before):
-                drawn.append(1)
-                if len(drawn) == 2:
-                    began.set()
-                    stop.wait(0.5)
-            return found
-
-        monkeypatch.setattr(vectors.Vectors, "take", slow)
-        if not guard:
-            monkeypatch.setattr(draws, "_alone_with", nullcontext)
-        with make(sampler=samplers[0]) as one, make(sampler=samplers[1]) as other:
-            iterator = iter(one)
-            consumer = threading.Thread(target=next, args=[iterator])
-            consumer.start()
-            assert began.wait(20)
-            found = numbers(other)
-            stop.set()
-            consumer.join(20)
-            del iterator, consumer
-            again = numbers(one)
-        assert all(batch not in found for batch in again) == guard
-
-    def test_is_not_remembered_once_it_is_freed(self, make, monkeypatch):
-        remembered = {}
-        monkeypatch.setattr(draws, "_in_use", remembered)
-        for _ in range(20):
-            with make(sampler=RandomSampler(ALL, generator=seeded())) as loader:
-                some(loader, 1)
-        assert 1 <= len(remembered) <= 2
 
     @pytest.mark.parametrize("name", ["random", "several times", "subset"])
     def test_that_is_seeded_once_a_state_is_loaded_stays_so(self, make, name):

@@ -1,0 +1,131 @@
+"""tools/gpu_suite.py keeps a record of a whole run, and takes it for no other tree and for no part of the suite."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tools import gpu_suite
+
+GOOD = {"arguments": [], "require": "cuda,cufile,two", "status": 0, "counts": {"passed": 9, "skipped": 1}}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A repository with two tests that pass, one that is skipped, and one that fails where it is told to."""
+    files = {
+        "gdsload/__init__.py": "",
+        "gdsload/a/b.py": "x = 1\n",
+        "tools/gpu_suite.py": Path(gpu_suite.__file__).read_text(encoding="utf-8"),
+        "pyproject.toml": '[tool.pytest.ini_options]\ntestpaths = ["tests"]\n',
+        "benchmarks/results/keep": "",
+        "tests/test_some.py": "import pathlib, pytest\n\n\n@pytest.mark.parametrize('n', [1, 2])\ndef test_good(n):\n"
+        "    assert not pathlib.Path('bad').exists()\n\n\n"
+        "def test_skipped():\n    pytest.skip('for a reason')\n\n\n"
+        "@pytest.mark.xfail\ndef test_known():\n    raise ValueError\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def check(tree: Path, capfd: pytest.CaptureFixture[str], **changed: object) -> str:
+    """What `--check` says of a record with such values."""
+    record = {**GOOD, "gdsload": gpu_suite.tree_hash(tree), "machine": {"gpu": "one"}, **changed}
+    (tree / gpu_suite.RECORD).write_text(json.dumps(record), encoding="utf-8")
+    status = gpu_suite.main(["--check"], tree)
+    out, err = capfd.readouterr()
+    assert (status, bool(out), bool(err)) in {(0, True, False), (1, False, True)}
+    assert len((out + err).splitlines()) == 1
+    return "" if status == 0 else err
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda package: (package / "a/b.py").write_text("x = 2\n"),
+        lambda package: (package / "a/b.py").rename(package / "a/c.py"),
+        lambda package: (package / "c.json").touch(),
+        lambda package: (package / "__init__.py").unlink(),
+        lambda package: ((package / "__init__.py").write_text("x = 1\n"), (package / "a/b.py").write_text("")),
+    ],
+    ids=["changed", "renamed", "added", "removed", "moved"],
+)
+def test_the_hash_is_that_of_all_files_of_the_package(tree, capfd, change):
+    before = gpu_suite.tree_hash(tree)
+    assert check(tree, capfd) == ""
+    change(tree / "gdsload")
+    assert gpu_suite.tree_hash(tree) != before
+    assert "gdsload/ has changed since the run" in check(tree, capfd, gdsload=before)
+
+
+def test_the_hash_is_not_that_of_what_python_compiles_or_of_other_folders(tree):
+    before = gpu_suite.tree_hash(tree)
+    (tree / "gdsload/__pycache__").mkdir()
+    (tree / "gdsload/__pycache__/b.pyc").touch()
+    (tree / "tests/test_some.py").touch()
+    (tree / "tests/more.py").touch()
+    assert gpu_suite.tree_hash(tree) == before
+
+
+@pytest.mark.parametrize(
+    ("changed", "match"),
+    [
+        ({"arguments": ["-k", "one two"]}, "a part of the suite: pytest got -k 'one two'"),
+        ({"arguments": None}, "a part of the suite"),
+        ({"require": "cuda,cufile"}, "GDSLOAD_REQUIRE lacked two"),
+        ({"require": ""}, "GDSLOAD_REQUIRE lacked cuda, cufile, two"),
+        ({"counts": {"passed": 9, "failed": 2, "errors": 1}}, "3 tests failed"),
+        ({"counts": {"passed": 0}}, "no test has passed"),
+        ({"counts": None}, "no record of the suite"),
+        ({"status": 2}, "pytest ended with status 2"),
+    ],
+)
+def test_a_record_that_does_not_say_enough_is_refused(tree, capfd, changed, match):
+    assert match in check(tree, capfd, **changed)
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{"])
+def test_what_is_no_record_is_refused(tree, capfd, text):
+    if text is not None:
+        (tree / gpu_suite.RECORD).write_text(text, encoding="utf-8")
+    assert gpu_suite.main(["--check"], tree) == 1
+    assert re.search("cannot be read|no record", capfd.readouterr().err)
+
+
+def test_a_whole_run_is_recorded_and_taken(tree, capfd, monkeypatch):
+    monkeypatch.setenv("GDSLOAD_REQUIRE", "cuda,cufile,two")
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    assert gpu_suite.main([], tree) == 0
+    record = json.loads((tree / gpu_suite.RECORD).read_text(encoding="utf-8"))
+    assert record["counts"] == {"passed": 2, "failed": 0, "errors": 0, "skipped": 1, "xfailed": 1, "xpassed": 0}
+    assert record["skips"] == {"for a reason": 1}
+    assert (record["arguments"], record["commit"], record["processes"]) == ([], None, 1)
+    assert record["versions"]["pytest"] == pytest.__version__
+    capfd.readouterr()
+    assert gpu_suite.main(["--check"], tree) == 0
+    (tree / "bad").touch()
+    assert gpu_suite.main([], tree) == 1
+    assert gpu_suite.main(["--check"], tree) == 1
+    assert "2 tests failed" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("way", ["arguments", "environment"])
+def test_a_part_is_recorded_where_that_is_asked_for_and_never_taken(tree, capfd, monkeypatch, way):
+    monkeypatch.setenv("GDSLOAD_REQUIRE", "cuda,cufile,two")
+    part = ["-k", "good"]
+    monkeypatch.setenv("PYTEST_ADDOPTS", "" if way == "arguments" else " ".join(part))
+    arguments = part if way == "arguments" else []
+    assert gpu_suite.main(arguments, tree) == 0
+    assert not (tree / gpu_suite.RECORD).exists()
+    out = tree / "part.json"
+    assert gpu_suite.main([*arguments, "--out", str(out)], tree) == 0
+    assert json.loads(out.read_text(encoding="utf-8"))["counts"]["passed"] == 2
+    capfd.readouterr()
+    assert gpu_suite.main(["--check", "--out", str(out)], tree) == 1
+    assert "a part of the suite: pytest got -k good" in capfd.readouterr().err
